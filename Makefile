@@ -1,0 +1,54 @@
+# The workflow. Every target installs what it needs into .venv first.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+
+export LOWTIDE_DATA ?= ../shared/data
+
+.PHONY: help demo check test bench docs clean
+help:
+	@echo "make demo    install, plan the sample job four ways, write an HTML report"
+	@echo "make check   format, lint, types, import contract"
+	@echo "make test    all tests (data tests need LOWTIDE_DATA, default ../shared/data)"
+	@echo "make bench   benchmarks, as ratios against a stated baseline"
+	@echo "make docs    build the documentation into site/"
+	@echo "make clean   remove everything that was generated"
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "lowtide needs Python 3.11 or newer; $(PYTHON) is older: make PYTHON=python3.11 ..." >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing lowtide into $(VENV) ..."
+	@$(PIP) -e '.[figures]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing lowtide and its development tools into $(VENV) ..."
+	@$(PIP) -e '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo
+	@$(BIN)/lowtide demo
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest
+
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/accounting.py
+	$(BIN)/python benchmarks/reading.py
+
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "documentation: site/index.html"
+
+clean:
+	rm -rf $(VENV) site dist build lowtide-demo .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,89 @@
+"""lowtide: know what batch jobs draw and emit, and run them when the grid is clean.
+
+```python
+import lowtide as lt
+
+grid = lt.synthetic_grid("windy", seed=1)
+job = lt.Job(id="md42", arrival="2024-07-01T00:00Z", deadline="+36h",
+             profile=lt.PowerProfile.constant(300, "6h"))
+best = lt.plan(job, grid, policy="oracle")
+print(best.schedule, best.footprint.carbon_g, best.saving)
+```
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lowtide.accounting import Embodied, Footprint, footprint
+    from lowtide.errors import LowtideError
+    from lowtide.forecast import Forecast
+    from lowtide.formats import read_jobs, read_signal
+    from lowtide.grid import Grid
+    from lowtide.grids import synthetic_grid
+    from lowtide.job import Job, Resources
+    from lowtide.policies import Plan, plan
+    from lowtide.profile import Phase, PowerProfile
+    from lowtide.schedule import Schedule, Span
+    from lowtide.signal import Signal
+    from lowtide.trace import Trace
+
+__all__ = [
+    "Embodied",
+    "Footprint",
+    "Forecast",
+    "Grid",
+    "Job",
+    "LowtideError",
+    "Phase",
+    "Plan",
+    "PowerProfile",
+    "Resources",
+    "Schedule",
+    "Signal",
+    "Span",
+    "Trace",
+    "footprint",
+    "plan",
+    "read_jobs",
+    "read_signal",
+    "synthetic_grid",
+]
+
+# Where each public name lives. Names are fetched when first asked for, so that importing lowtide,
+# and with it `lowtide --help`, does not wait for NumPy.
+_HOMES = {
+    "Embodied": "accounting",
+    "Footprint": "accounting",
+    "Forecast": "forecast",
+    "Grid": "grid",
+    "Job": "job",
+    "LowtideError": "errors",
+    "Phase": "profile",
+    "Plan": "policies",
+    "PowerProfile": "profile",
+    "Resources": "job",
+    "Schedule": "schedule",
+    "Signal": "signal",
+    "Span": "schedule",
+    "Trace": "trace",
+    "footprint": "accounting",
+    "plan": "policies",
+    "read_jobs": "formats",
+    "read_signal": "formats",
+    "synthetic_grid": "grids",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'lowtide' has no attribute {name!r}")
+    value = getattr(import_module(f"lowtide.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

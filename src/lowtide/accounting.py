@@ -1,0 +1,329 @@
+"""The one accounting: what a schedule draws, emits and costs.
+
+`carbon_g = ∫ power_w(t) · intensity_g_per_kwh(t) · pue(t) dt / 3.6e6`, exact for piecewise
+constant power, intensity and PUE: no sampling. Planner, simulator, reports and monitoring all
+come here; nothing else in lowtide multiplies watts by grams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from lowtide.errors import InvalidInput, InvalidSchedule
+from lowtide.grid import Grid, carbon_and_price
+from lowtide.job import TIME_TOLERANCE_S, Job
+from lowtide.profile import Phase, PowerProfile
+from lowtide.schedule import Schedule, Span
+from lowtide.signal import FloatArray, Signal
+from lowtide.units import JOULES_PER_KWH, DurationLike, format_energy, format_mass, parse_duration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseFootprint:
+    """What one phase of a job came to, over all starts.
+
+    Attributes:
+        duration_s: How long it ran.
+        energy_j: What the job drew in it.
+        carbon_g: What that emitted, None without a carbon signal.
+        cost: What that cost, None without a price signal.
+    """
+
+    duration_s: float
+    energy_j: float
+    carbon_g: float | None
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """What a schedule draws, emits and costs.
+
+    Attributes:
+        energy_j: Energy drawn by the job itself, before PUE.
+        carbon_g: Operational emissions, PUE included; None without a carbon signal.
+        cost: Cost of electricity, PUE included, in the price signal's currency; None without one.
+        wait_s: How much later the job is done than if it had run at once.
+        starts: How often it was started.
+        by_phase: The parts that make up the whole: `work/train`, `startup/import`,
+            `lost/train`, `stop/save`, `suspended`.
+        embodied_g: Its share of what making the hardware emitted, None if not asked for;
+            never part of carbon_g.
+    """
+
+    energy_j: float
+    carbon_g: float | None
+    cost: float | None
+    wait_s: float
+    starts: int
+    by_phase: Mapping[str, PhaseFootprint]
+    embodied_g: float | None = None
+
+    def sci_g(self, units: float = 1.0) -> float:
+        """Return the software carbon intensity, ((E·I) + M) / R, of ISO/IEC 21031:2024.
+
+        Args:
+            units: R: how many functional units (epochs, simulated days, users) the job served.
+        """
+        if self.carbon_g is None or self.embodied_g is None:
+            raise InvalidInput("SCI needs a carbon signal and embodied= when the footprint is made")
+        if not units > 0:
+            raise InvalidInput(f"SCI is per functional unit, of which there are more than {units}")
+        return (self.carbon_g + self.embodied_g) / units
+
+    def __str__(self) -> str:
+        return (
+            f"{format_energy(self.energy_j)}, {format_mass(self.carbon_g)} CO2e, "
+            f"{self.starts} {'start' if self.starts == 1 else 'starts'}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, init=False)
+class Embodied:
+    """What making the hardware emitted: M = TE · (TiR / EL) · (RR / ToR) of SCI.
+
+    The time reserved (TiR) is the time the job runs; suspended time belongs to others.
+
+    Attributes:
+        total_g: TE, embodied emissions of the whole machine.
+        lifetime_s: EL, how long it is expected to serve.
+        share: RR / ToR, the part of the machine the job reserves.
+
+    >>> server = Embodied(total_g=1_300_000, lifetime_s="1461d", share=0.25)
+    >>> round(server.of(86400.0), 1)
+    222.5
+    """
+
+    total_g: float
+    lifetime_s: float
+    share: float
+
+    def __init__(self, *, total_g: float, lifetime_s: DurationLike, share: float = 1.0) -> None:
+        seconds = parse_duration(lifetime_s)
+        if not (total_g >= 0 and seconds > 0 and 0 <= share <= 1):
+            raise InvalidInput(
+                "embodied carbon needs total_g ≥ 0, lifetime_s > 0 and a share from 0 to 1, "
+                f"not {total_g}, {seconds} and {share}"
+            )
+        object.__setattr__(self, "total_g", float(total_g))
+        object.__setattr__(self, "lifetime_s", seconds)
+        object.__setattr__(self, "share", float(share))
+
+    def of(self, reserved_s: float) -> float:
+        """Return the grams that so long a reservation is charged with."""
+        return self.total_g * reserved_s / self.lifetime_s * self.share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pieces:
+    """Stretches of constant power, in columns.
+
+    Attributes:
+        origin: The instant that begin_s counts from.
+        begin_s: Where each begins.
+        duration_s: How long each lasts.
+        power_w: What each draws.
+        part: Which of `parts` each belongs to.
+        parts: Names of the parts.
+    """
+
+    origin: float
+    begin_s: FloatArray
+    duration_s: FloatArray
+    power_w: FloatArray
+    part: np.ndarray[tuple[int], np.dtype[np.intp]]
+    parts: tuple[str, ...]
+
+
+def integrate(
+    power_w: FloatArray | float,
+    begin: FloatArray,
+    end: FloatArray,
+    signal: Signal,
+    *,
+    origin: float = 0.0,
+) -> FloatArray:
+    """Return what each stretch of constant power comes to: grams, or money for a price.
+
+    Args:
+        power_w: What is drawn in each stretch.
+        begin: Where each begins, seconds after the origin.
+        end: Where each ends.
+        signal: What a kWh emits or costs.
+        origin: What the two count from; 0 means they are epoch seconds.
+
+    >>> flat = Signal.from_values([400], start=0, step_s="1h")
+    >>> integrate(500.0, np.array([0.0]), np.array([1800.0]), flat)
+    array([100.])
+    """
+    result = signal.integral(begin, end, origin=origin)
+    result *= power_w
+    result *= 1.0 / JOULES_PER_KWH
+    return result
+
+
+def footprint(
+    schedule: Schedule,
+    job: Job,
+    signal: Signal | Grid,
+    *,
+    pue: float | Signal = 1.0,
+    price: Signal | None = None,
+    embodied: Embodied | None = None,
+) -> Footprint:
+    """Account for a schedule.
+
+    Args:
+        schedule: What the job does when.
+        job: The job, for what it draws and when it arrived.
+        signal: Carbon intensity, a price, or a grid that has both.
+        pue: Power usage effectiveness of the site, one number or a series.
+        price: What a kWh costs, if the signal does not say.
+        embodied: What making the hardware emitted, to be kept beside the operational carbon.
+
+    >>> grid = Signal.from_values([300, 100], start=0, step_s="1h")
+    >>> job = Job(id="a", arrival=0, deadline="+2h", profile=PowerProfile.constant(1000, "1h"))
+    >>> footprint(Schedule.uninterrupted(job, 1800.0), job, grid).carbon_g
+    200.0
+    """
+    carbon, found_price = carbon_and_price(signal)
+    price = price if price is not None else found_price
+    pieces = _pieces(schedule, job.profile)
+    energy_j = pieces.power_w * pieces.duration_s
+    factor: FloatArray | float
+    if isinstance(pue, Signal):
+        if pue.kind != "pue":
+            raise InvalidInput(f"pue is a number or a signal of kind 'pue', not {pue.kind!r}")
+        pieces, factor = _split_by(pieces, pue)
+        energy_j = pieces.power_w * pieces.duration_s
+    else:
+        factor = float(pue)
+        if not (np.isfinite(factor) and factor >= 1.0):
+            raise InvalidInput(
+                f"PUE is at least 1: the site's energy over the machines', not {pue}"
+            )
+    end_s = pieces.begin_s + pieces.duration_s
+
+    def charge(what: Signal | None) -> FloatArray | None:
+        if what is None:
+            return None
+        drawn_w = pieces.power_w * factor
+        return integrate(drawn_w, pieces.begin_s, end_s, what, origin=pieces.origin)
+
+    carbon_g, cost = charge(carbon), charge(price)
+    part, count = pieces.part, len(pieces.parts)
+
+    def per_part(amounts: FloatArray) -> list[float]:
+        sums: list[float] = np.bincount(part, weights=amounts, minlength=count).tolist()
+        return sums
+
+    unknown = [None] * count
+
+    by_phase = {
+        name: PhaseFootprint(duration_s=seconds, energy_j=joules, carbon_g=grams, cost=money)
+        for name, seconds, joules, grams, money in zip(
+            pieces.parts,
+            per_part(pieces.duration_s),
+            per_part(energy_j),
+            unknown if carbon_g is None else per_part(carbon_g),
+            unknown if cost is None else per_part(cost),
+            strict=True,
+        )
+    }
+    return Footprint(
+        energy_j=float(energy_j.sum()),
+        carbon_g=None if carbon_g is None else float(carbon_g.sum()),
+        cost=None if cost is None else float(cost.sum()),
+        wait_s=max(schedule.end - job.arrival - job.profile.run_s, 0.0),
+        starts=schedule.starts,
+        by_phase=by_phase,
+        embodied_g=None if embodied is None else embodied.of(schedule.busy_s),
+    )
+
+
+def power_steps(schedule: Schedule, profile: PowerProfile) -> tuple[FloatArray, FloatArray]:
+    """Return the instants at which power changes, and the watts from each one on.
+
+    The last instant is the schedule's end, with 0 W.
+
+    Args:
+        schedule: What the job does when.
+        profile: What it draws.
+    """
+    pieces = _pieces(schedule, profile)
+    times = np.append(pieces.origin + pieces.begin_s, schedule.end)
+    return times, np.append(pieces.power_w, 0.0)
+
+
+def _pieces(schedule: Schedule, profile: PowerProfile) -> _Pieces:
+    """Cut a schedule where the power changes."""
+    origin = schedule.start
+    begins, durations, powers, parts = [], [], [], []
+    number: dict[str, int] = {}
+    for span in schedule.spans:
+        edges, phases = _cut(span, profile)
+        begins.append(span.start - origin + edges[:-1] - edges[0])
+        durations.append(np.diff(edges))
+        powers.append([phase.power_w for phase in phases])
+        for phase in phases:
+            name = "suspended" if span.kind == "suspended" else f"{span.kind}/{phase.name}"
+            parts.append(number.setdefault(name, len(number)))
+    return _Pieces(
+        origin=origin,
+        begin_s=np.concatenate(begins),
+        duration_s=np.concatenate(durations),
+        power_w=np.concatenate(powers),
+        part=np.array(parts, dtype=np.intp),
+        parts=tuple(number),
+    )
+
+
+def _cut(span: Span, profile: PowerProfile) -> tuple[FloatArray, tuple[Phase, ...]]:
+    """Return the phases a span runs through, and the progress at which each is cut."""
+    if span.kind == "suspended":
+        idle = Phase(name="idle", duration_s=span.duration_s, power_w=profile.suspended_power_w)
+        return np.array([0.0, span.duration_s]), (idle,)
+    if span.kind in ("work", "lost"):
+        phases, edges, first = profile.work, profile.work_edges_s, span.progress_s
+    else:
+        phases = profile.startup if span.kind == "startup" else profile.stop
+        edges = np.concatenate(([0.0], np.cumsum([phase.duration_s for phase in phases])))
+        first = 0.0
+    last = first + span.duration_s
+    if last > edges[-1] + TIME_TOLERANCE_S:
+        raise InvalidSchedule(
+            f"a {span.kind} span runs to {last:g} s, but the profile's {span.kind} phases "
+            f"end at {edges[-1]:g} s: the schedule belongs to another profile"
+        )
+    i = max(int(np.searchsorted(edges, first, side="right")) - 1, 0)
+    j = max(int(np.searchsorted(edges, last, side="left")), i + 1)
+    cuts = edges[i : min(j, len(phases)) + 1].copy()
+    cuts[0], cuts[-1] = first, last
+    return cuts, phases[i : min(j, len(phases))]
+
+
+def _split_by(pieces: _Pieces, steps: Signal) -> tuple[_Pieces, FloatArray]:
+    """Cut pieces where another signal steps, and return that signal's value in each."""
+    begin_s, end_s = pieces.begin_s, pieces.begin_s + pieces.duration_s
+    steps.require(pieces.origin, pieces.origin + float(end_s.max()), what="the PUE series")
+    shift = pieces.origin - steps.start
+    first = np.floor((begin_s + shift) / steps.step_s).astype(np.intp)
+    last = np.ceil((end_s + shift) / steps.step_s).astype(np.intp)
+    counts = np.maximum(last - first, 1)
+    which = np.repeat(np.arange(begin_s.size), counts)
+    within = np.arange(which.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    step = first[which] + within
+    low = np.maximum(step * steps.step_s - shift, begin_s[which])
+    high = np.minimum((step + 1) * steps.step_s - shift, end_s[which])
+    cut = _Pieces(
+        origin=pieces.origin,
+        begin_s=low,
+        duration_s=np.maximum(high - low, 0.0),
+        power_w=pieces.power_w[which],
+        part=pieces.part[which],
+        parts=pieces.parts,
+    )
+    return cut, steps.values[np.clip(step, 0, len(steps) - 1)]

@@ -1,0 +1,153 @@
+"""What can go wrong, and what each error knows.
+
+Every error says the rule, the value that broke it and what to do. All derive from
+`LowtideError`; each also derives from the builtin a caller would expect to catch.
+
+```
+LowtideError
+├── InvalidInput (ValueError)     a value breaks a rule of the thing it was meant for
+│   ├── InvalidTime               naive, unreadable or out of order
+│   ├── InvalidUnit               unknown, or not of the kind asked for
+│   ├── InvalidSignal
+│   ├── InvalidProfile
+│   ├── InvalidJob
+│   │   └── DeadlineTooEarly      carries available_s, needed_s
+│   ├── InvalidTrace
+│   └── InvalidSchedule           a schedule that its job could not run
+├── NotCovered (LookupError)      a signal was asked about a time outside its span
+├── UnknownName (LookupError)     carries name, known
+├── FormatError (ValueError)      a file stops making sense; carries path, line, column
+├── FileProblem (OSError)         a file cannot be read or written; carries path
+└── MissingExtra (ImportError)    an optional dependency is not installed; carries extra
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+
+
+class LowtideError(Exception):
+    """The root of every error that lowtide raises on purpose."""
+
+
+class InvalidInput(LowtideError, ValueError):
+    """A value breaks a rule of the thing it was meant for."""
+
+
+class InvalidTime(InvalidInput):
+    """A time is naive, unreadable or out of order."""
+
+
+class InvalidUnit(InvalidInput):
+    """A unit is unknown, or not of the kind that was asked for."""
+
+
+class InvalidSignal(InvalidInput):
+    """Values, step or labels do not make a signal."""
+
+
+class InvalidProfile(InvalidInput):
+    """Phases do not make a power profile."""
+
+
+class InvalidJob(InvalidInput):
+    """A job contradicts itself."""
+
+
+class DeadlineTooEarly(InvalidJob):
+    """The deadline leaves less time than the job needs.
+
+    Attributes:
+        available_s: Seconds between arrival and deadline.
+        needed_s: Seconds the job needs when it is never stopped.
+    """
+
+    def __init__(self, message: str, *, available_s: float, needed_s: float) -> None:
+        super().__init__(message)
+        self.available_s = available_s
+        self.needed_s = needed_s
+
+
+class InvalidTrace(InvalidInput):
+    """Columns do not make a job trace."""
+
+
+class InvalidSchedule(InvalidInput):
+    """A schedule that its job could not run."""
+
+
+class NotCovered(LowtideError, LookupError):
+    """A signal was asked about a time outside its span."""
+
+
+class UnknownName(LowtideError, LookupError):
+    """A name is not among the known ones.
+
+    Attributes:
+        name: What was asked for.
+        known: The names there are, sorted.
+    """
+
+    def __init__(self, what: str, name: str, known: Iterable[str], hint: str = "") -> None:
+        self.name = name
+        self.known = sorted(known)
+        near = get_close_matches(name, self.known, n=1)
+        guess = f" (did you mean {near[0]!r}?)" if near else ""
+        super().__init__(
+            f"unknown {what} {name!r}{guess}: known are {', '.join(self.known) or 'none'}{hint}"
+        )
+
+
+class FormatError(LowtideError, ValueError):
+    """A file stops making sense.
+
+    Attributes:
+        path: The file.
+        line: The line, counted from 1, where one can be named.
+        column: The column's name, where one can be named.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: Path | str,
+        line: int | None = None,
+        column: str | None = None,
+    ) -> None:
+        where = str(path)
+        if line is not None:
+            where += f", line {line}"
+        if column is not None:
+            where += f", column {column!r}"
+        super().__init__(f"{where}: {message}")
+        self.path = Path(path)
+        self.line = line
+        self.column = column
+
+
+class FileProblem(LowtideError, OSError):
+    """A file cannot be read or written.
+
+    Attributes:
+        path: The file.
+    """
+
+    def __init__(self, message: str, *, path: Path | str) -> None:
+        super().__init__(message)
+        self.path = Path(path)
+
+
+class MissingExtra(LowtideError, ImportError):
+    """An optional dependency is not installed.
+
+    Attributes:
+        extra: The extra that brings it.
+    """
+
+    def __init__(self, what: str, *, extra: str) -> None:
+        super().__init__(f"{what} needs an optional part: pip install 'lowtide[{extra}]'")
+        self.extra = extra

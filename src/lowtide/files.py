@@ -1,0 +1,73 @@
+"""Reading and writing files so that nothing is half-written and errors teach."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tempfile
+from pathlib import Path
+
+from lowtide.errors import FileProblem
+
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+def read_bytes(path: Path | str) -> bytes:
+    """Read a file whole, unpacking gzip by its content rather than its name.
+
+    Args:
+        path: The file to read.
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+        return gzip.decompress(data) if data.startswith(_GZIP_MAGIC) else data
+    except FileNotFoundError:
+        raise FileProblem(f"no such file: {path}", path=path) from None
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise FileProblem(f"{path} is a damaged gzip file ({error})", path=path) from error
+    except OSError as error:
+        raise FileProblem(f"cannot read {path}: {error.strerror}", path=path) from error
+
+
+def read_text(path: Path | str) -> str:
+    """Read a UTF-8 text file whole, gzip or plain, without a byte-order mark.
+
+    Args:
+        path: The file to read.
+    """
+    try:
+        return read_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FileProblem(
+            f"{path} is not UTF-8 text (byte {error.start}): convert it, e.g. with iconv", path=path
+        ) from error
+
+
+def write_whole(path: Path | str, content: str | bytes) -> None:
+    """Write a file beside its place, then rename it there: never half-written.
+
+    Args:
+        path: Where the file shall stand; its folder is made if need be.
+        content: The whole content; text is written as UTF-8.
+    """
+    path = Path(path)
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            # mkstemp makes private files; give this one the mode that open() would have.
+            umask = os.umask(0)
+            os.umask(umask)
+            Path(beside).chmod(0o666 & ~umask)
+            Path(beside).replace(path)
+        except BaseException:
+            Path(beside).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise FileProblem(f"cannot write {path}: {error.strerror}", path=path) from error

@@ -1,0 +1,106 @@
+"""The best start of a job that is never stopped, at any moment.
+
+With piecewise-constant power and intensity the cost of a run is a piecewise-linear function of
+its start, so its minimum lies where some change of power meets some step of the signal, or at
+either end of the window. All those moments are few enough to try: the slope of the cost changes
+at each by (change of power) × (step of the signal), and two running sums give every cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lowtide.accounting import footprint
+from lowtide.errors import InvalidInput
+from lowtide.job import Job
+from lowtide.policies.carrying_out import run_from
+from lowtide.policies.policy import Decision
+from lowtide.profile import PowerProfile
+from lowtide.signal import FloatArray, Signal
+
+# Costs closer than this, relative to the dearest, differ by rounding alone: the earliest wins.
+_TIE = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Oracle:
+    """Start when the whole run is cleanest, knowing its length, its phases and the signal.
+
+    Attributes:
+        step_s: Try only arrival + k·step_s, as published versions do; None tries every moment.
+    """
+
+    step_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.step_s is not None and not self.step_s > 0:
+            raise InvalidInput(
+                f"the step between starts must be longer than 0 s, not {self.step_s}"
+            )
+
+    def decide(self, job: Job, signal: Signal) -> Decision:
+        """Decide for one job.
+
+        Args:
+            job: What is to be run.
+            signal: What a kWh emits or costs.
+        """
+        delays_s, costs = cost_by_delay(job, signal)
+        if self.step_s is not None:
+            grid_s = np.arange(0.0, job.slack_s + 1e-9 * self.step_s, self.step_s)
+            delays_s, costs = grid_s, np.interp(grid_s, delays_s, costs)
+        lowest = float(costs.min())
+        tie = _TIE * float(np.abs(costs).max())
+        first = int(np.flatnonzero(costs <= lowest + tie)[0])
+        schedule = run_from(job, job.arrival + float(delays_s[first]))
+        proven = self.step_s is None and job.interruptible == "never"
+        paid = footprint(schedule, job, signal)
+        return Decision(
+            schedule=schedule,
+            lower_bound=(paid.carbon_g if paid.carbon_g is not None else paid.cost)
+            if proven
+            else None,
+        )
+
+
+def cost_by_delay(job: Job, signal: Signal) -> tuple[FloatArray, FloatArray]:
+    """Return the cost of an uninterrupted run as a piecewise-linear function of its delay.
+
+    Args:
+        job: What is to be run.
+        signal: What a kWh emits or costs; it covers the job's window.
+
+    Returns:
+        The delays at which the function bends, in seconds after arrival, from 0 to the slack; and
+        its values there, in grams (or money) times joules per kWh.
+    """
+    offsets_s, falls_w = _power_falls(job.profile)
+    window = signal.window(job.arrival, job.deadline)
+    edges_s = window.edges[1:-1] - job.arrival
+    steps = np.diff(window.values)
+    slack_s = max(job.slack_s, 0.0)
+
+    # The slope of Σ fall_k · C(delay + offset_k) is Σ fall_k · c(delay + offset_k): it changes
+    # where a step of the signal meets a change of power, by the product of the two.
+    meet_s = (edges_s[:, None] - offsets_s[None, :]).ravel()
+    bend = (steps[:, None] * falls_w[None, :]).ravel()
+    inside = (meet_s > 0.0) & (meet_s < slack_s) & (bend != 0.0)
+    order = np.argsort(meet_s[inside], kind="stable")
+    delays_s = np.concatenate(([0.0], meet_s[inside][order], [slack_s]))
+
+    at_once = window.values[np.searchsorted(edges_s, offsets_s, side="right")]
+    slopes = falls_w @ at_once + np.concatenate(([0.0], np.cumsum(bend[inside][order])))
+    now = signal.integral(np.zeros(offsets_s.size), offsets_s, origin=job.arrival)
+    return delays_s, falls_w @ now + np.concatenate(([0.0], np.cumsum(slopes * np.diff(delays_s))))
+
+
+def _power_falls(profile: PowerProfile) -> tuple[FloatArray, FloatArray]:
+    """Return when a run's power changes, seconds after its start, and by how much it falls."""
+    phases = (*profile.startup, *profile.work)
+    power_w = np.array([0.0, *(phase.power_w for phase in phases), 0.0])
+    offsets_s = np.concatenate(([0.0], np.cumsum([phase.duration_s for phase in phases])))
+    falls_w = -np.diff(power_w)
+    kept = falls_w != 0.0
+    return offsets_s[kept], falls_w[kept]

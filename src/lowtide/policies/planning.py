@@ -1,0 +1,102 @@
+"""One job, one schedule, and what it is worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowtide.accounting import Footprint, footprint
+from lowtide.grid import Grid, carbon_and_price
+from lowtide.job import Job
+from lowtide.policies.bounds import rearrangement_bound
+from lowtide.policies.policy import Policy, make_policy
+from lowtide.schedule import Schedule
+from lowtide.signal import Signal
+from lowtide.units import DurationLike, format_percent, format_time, parse_duration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A schedule with its footprint, beside what running at once would have come to.
+
+    Attributes:
+        schedule: How the job shall run.
+        footprint: What that draws and emits.
+        baseline: What starting at arrival and never stopping draws and emits (`run_now`).
+        lower_bound_g: Emissions that no schedule of this job can go below; None without a
+            carbon signal.
+        policy: Which policy decided.
+        synthetic: Whether the signal it was decided on comes from a model.
+    """
+
+    schedule: Schedule
+    footprint: Footprint
+    baseline: Footprint
+    lower_bound_g: float | None
+    policy: str
+    synthetic: bool
+
+    @property
+    def saving(self) -> float | None:
+        """The share of the baseline's carbon (or cost, without carbon) that is saved.
+
+        None where the baseline is nothing to save from.
+        """
+        ours, theirs = self.footprint.carbon_g, self.baseline.carbon_g
+        if ours is None or theirs is None:
+            ours, theirs = self.footprint.cost, self.baseline.cost
+        if ours is None or theirs is None or theirs <= 0:
+            return None
+        return 1.0 - ours / theirs
+
+    def __str__(self) -> str:
+        note = " (synthetic grid)" if self.synthetic else ""
+        return (
+            f"{self.policy}: start {format_time(self.schedule.start)}, "
+            f"done {format_time(self.schedule.end)}; {self.footprint}; "
+            f"saves {format_percent(self.saving)} against run_now{note}"
+        )
+
+
+def plan(
+    job: Job,
+    signal: Signal | Grid,
+    *,
+    policy: str | Policy = "oracle",
+    step_s: DurationLike | None = None,
+) -> Plan:
+    """Plan one job.
+
+    Args:
+        job: What is to be run.
+        signal: What a kWh emits or costs. Of a grid, the average intensity decides and the price
+            says what the schedule costs.
+        policy: A policy's name, or a policy.
+        step_s: Decide at multiples of this after arrival, where the policy can; by default at
+            any moment.
+
+    >>> curve = Signal.from_values([400, 400, 100, 100], start=0, step_s="1h")
+    >>> from lowtide.profile import PowerProfile
+    >>> job = Job(id="a", arrival=0, deadline="+4h", profile=PowerProfile.constant(1000, "2h"))
+    >>> best = plan(job, curve, policy="oracle")
+    >>> best.schedule.start / 3600, best.footprint.carbon_g, best.saving
+    (2.0, 200.0, 0.75)
+    """
+    carbon, price = carbon_and_price(signal)
+    target = carbon if carbon is not None else price
+    if target is None:  # pragma: no cover - carbon_and_price gives at least one
+        raise AssertionError
+    target.require(job.arrival, job.deadline)
+    parameters = {} if step_s is None else {"step_s": parse_duration(step_s)}
+    name, policy = make_policy(policy, **parameters)
+    decision = policy.decide(job, target)
+    bound = decision.lower_bound
+    if bound is None and carbon is not None:
+        bound = rearrangement_bound(job, carbon)
+    return Plan(
+        schedule=decision.schedule,
+        footprint=footprint(decision.schedule, job, signal),
+        baseline=footprint(Schedule.uninterrupted(job, job.arrival), job, signal),
+        lower_bound_g=None if carbon is None else bound,
+        policy=name,
+        synthetic=target.synthetic,
+    )

@@ -1,0 +1,68 @@
+"""What a policy is, and where policies are found by name."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from lowtide.errors import InvalidInput
+from lowtide.job import Job
+from lowtide.registry import Registry
+from lowtide.schedule import Schedule
+from lowtide.signal import Signal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a policy decided for a job.
+
+    Attributes:
+        schedule: How the job shall run.
+        lower_bound: What no schedule that keeps the job's rules can go below, in the signal's
+            unit (grams, or money for a price), where the policy proves one.
+    """
+
+    schedule: Schedule
+    lower_bound: float | None = None
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Anything that decides when a job runs."""
+
+    def decide(self, job: Job, signal: Signal) -> Decision:
+        """Decide for one job.
+
+        Args:
+            job: What is to be run.
+            signal: What a kWh emits or costs; it covers the job's whole window.
+        """
+        ...
+
+
+POLICIES: Registry[type[Policy]] = Registry("lowtide.policies", "policy")
+
+
+def make_policy(policy: str | Policy, **parameters: Any) -> tuple[str, Policy]:
+    """Return a policy and its name from a name or an object.
+
+    Args:
+        policy: A registered name, or an object with a `decide` method.
+        parameters: What the named policy is made with.
+    """
+    if not isinstance(policy, str):
+        if not isinstance(policy, Policy):
+            raise InvalidInput(f"a policy is a name or has a decide method, unlike {policy!r}")
+        if parameters:
+            raise InvalidInput(f"give {', '.join(parameters)} to the policy object itself")
+        return type(policy).__name__, policy
+    kind = POLICIES.load(policy)
+    known = inspect.signature(kind).parameters
+    for name in parameters:
+        if name not in known:
+            raise InvalidInput(
+                f"policy {policy!r} takes no {name}"
+                + (f": it takes {', '.join(known)}" if known else ", nor any other parameter")
+            )
+    return policy, kind(**parameters)

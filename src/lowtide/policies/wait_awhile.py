@@ -1,0 +1,67 @@
+"""Run in the cheapest moments of the window, as if stopping were free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lowtide.job import Job
+from lowtide.policies.carrying_out import carry_out
+from lowtide.policies.policy import Decision
+from lowtide.signal import FloatArray, Signal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitAwhile:
+    """Work in the cheapest moments between arrival and deadline, ties to the earlier.
+
+    It knows how long the job works and takes its power for constant and its stops for free. What
+    that costs on the real job is paid when the decision is carried out.
+    """
+
+    def decide(self, job: Job, signal: Signal) -> Decision:
+        """Decide for one job.
+
+        Args:
+            job: What is to be run.
+            signal: What a kWh emits or costs.
+        """
+        wanted = cheapest_moments(
+            signal, job.arrival + job.profile.startup_s, job.deadline, job.profile.work_s
+        )
+        return Decision(schedule=carry_out(job, wanted))
+
+
+def cheapest_moments(
+    signal: Signal, begin: float, end: float, length_s: float
+) -> list[tuple[float, float]]:
+    """Return the stretches that make up the cheapest `length_s` seconds of a window.
+
+    Args:
+        signal: What a kWh emits or costs.
+        begin: Where the window begins.
+        end: Where it ends.
+        length_s: How many seconds are needed.
+
+    >>> curve = Signal.from_values([3, 1, 2, 1], start=0, step_s=10)
+    >>> cheapest_moments(curve, 0.0, 40.0, 25.0)
+    [(10.0, 25.0), (30.0, 40.0)]
+    """
+    window = signal.window(begin, end)
+    edges = np.clip(window.edges, begin, end)
+    size_s = np.diff(edges)
+    order = np.argsort(window.values, kind="stable")
+    before_s = np.concatenate(([0.0], np.cumsum(size_s[order])[:-1]))
+    # Of the last step that is needed only the first part is taken.
+    taken_s: FloatArray = np.empty_like(size_s)
+    taken_s[order] = np.clip(length_s - before_s, 0.0, size_s[order])
+    stretches: list[tuple[float, float]] = []
+    for start, seconds in zip(edges[:-1].tolist(), taken_s.tolist(), strict=True):
+        if seconds <= 0:
+            continue
+        if stretches and stretches[-1][1] >= start:
+            stretches[-1] = (stretches[-1][0], start + seconds)
+        else:
+            stretches.append((start, start + seconds))
+    return stretches

@@ -1,0 +1,401 @@
+"""What a job draws as a function of its progress.
+
+A `PowerProfile` is startup phases, which are repeated at every start on top of the work, work
+phases, and optionally stop phases: what stopping on demand costs. Progress counts seconds of
+work; startup and stop phases make none.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lowtide import files
+from lowtide.errors import FormatError, InvalidProfile
+from lowtide.signal import FloatArray
+from lowtide.units import DurationLike, format_energy, format_hours, parse_duration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, init=False)
+class Phase:
+    """A named stretch of constant power.
+
+    Attributes:
+        name: What the job does in it.
+        duration_s: How long it takes, more than 0.
+        power_w: What the job draws, 0 or more.
+        checkpoint: Whether its end is a point that a later start can resume from.
+
+    >>> Phase(name="train", duration_s="30m", power_w=665).energy_j
+    1197000.0
+    """
+
+    name: str
+    duration_s: float
+    power_w: float
+    checkpoint: bool
+
+    def __init__(
+        self, *, name: str, duration_s: DurationLike, power_w: float, checkpoint: bool = False
+    ) -> None:
+        seconds = parse_duration(duration_s)
+        if seconds <= 0:
+            raise InvalidProfile(f"phase {name!r} must last longer than 0 s, not {seconds:g}")
+        if isinstance(power_w, bool) or not isinstance(power_w, int | float | np.number):
+            raise InvalidProfile(
+                f"phase {name!r} needs its power as a number of watts: {power_w!r}"
+            )
+        if not (math.isfinite(power_w) and power_w >= 0):
+            raise InvalidProfile(
+                f"phase {name!r} must draw 0 W or more, not {power_w:g}: give its measured mean"
+            )
+        if not isinstance(name, str) or not name or "/" in name:
+            raise InvalidProfile(f"a phase's name is a text without '/', not {name!r}")
+        for attribute, value in (
+            ("name", name),
+            ("duration_s", seconds),
+            ("power_w", float(power_w)),
+            ("checkpoint", bool(checkpoint)),
+        ):
+            object.__setattr__(self, attribute, value)
+
+    @property
+    def energy_j(self) -> float:
+        """What the phase draws in all."""
+        return self.power_w * self.duration_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False)
+class PowerProfile:
+    """Watts as a function of progress.
+
+    Attributes:
+        startup: Phases repeated at every start, before any work.
+        work: Phases of the work itself, in order; at least one.
+        stop: Phases that stopping on demand costs, such as writing a checkpoint.
+        suspended_power_w: What the stopped job goes on drawing.
+        work_edges_s: Progress at which each work phase begins, and the end of the last.
+
+    >>> profile = PowerProfile(
+    ...     startup=[Phase(name="import", duration_s=10, power_w=80)],
+    ...     work=[Phase(name="train", duration_s=50, power_w=600, checkpoint=True)],
+    ... )
+    >>> profile.run_s, profile.energy_j
+    (60.0, 30800.0)
+    """
+
+    startup: tuple[Phase, ...]
+    work: tuple[Phase, ...]
+    stop: tuple[Phase, ...]
+    suspended_power_w: float
+    work_edges_s: FloatArray = field(compare=False)
+
+    def __init__(
+        self,
+        *,
+        work: Iterable[Phase],
+        startup: Iterable[Phase] = (),
+        stop: Iterable[Phase] = (),
+        suspended_power_w: float = 0.0,
+    ) -> None:
+        groups = {"startup": tuple(startup), "work": tuple(work), "stop": tuple(stop)}
+        for group, phases in groups.items():
+            for phase in phases:
+                if not isinstance(phase, Phase):
+                    raise InvalidProfile(f"{group} is a list of phases, but holds {phase!r}")
+                if phase.checkpoint and group != "work":
+                    raise InvalidProfile(
+                        f"phase {phase.name!r} of {group} is marked as a checkpoint: "
+                        "only work can be resumed from, so mark a phase of work"
+                    )
+            object.__setattr__(self, group, phases)
+        if not self.work:
+            raise InvalidProfile("a profile needs at least one phase of work")
+        if not (math.isfinite(suspended_power_w) and suspended_power_w >= 0):
+            raise InvalidProfile(
+                f"a suspended job must draw 0 W or more, not {suspended_power_w:g}"
+            )
+        object.__setattr__(self, "suspended_power_w", float(suspended_power_w))
+        edges = np.concatenate(([0.0], np.cumsum([phase.duration_s for phase in self.work])))
+        edges.flags.writeable = False
+        object.__setattr__(self, "work_edges_s", edges)
+
+    @classmethod
+    def constant(cls, power_w: float, duration_s: DurationLike) -> PowerProfile:
+        """Return the profile of a job that draws the same power throughout.
+
+        Args:
+            power_w: What it draws.
+            duration_s: How long it works.
+
+        >>> PowerProfile.constant(200, "2h").energy_j
+        1440000.0
+        """
+        return cls(work=[Phase(name="work", duration_s=duration_s, power_w=power_w)])
+
+    @classmethod
+    def ml(
+        cls,
+        *,
+        epochs: int,
+        train: tuple[DurationLike, float],
+        evaluate: tuple[DurationLike, float] | None = None,
+        save: tuple[DurationLike, float] | None = None,
+        startup: tuple[DurationLike, float] | None = None,
+    ) -> PowerProfile:
+        """Return the profile of a training job: epochs that each end in a checkpoint.
+
+        Args:
+            epochs: How many epochs.
+            train: Duration and watts of an epoch's training.
+            evaluate: Duration and watts of its evaluation, if there is one.
+            save: Duration and watts of writing its checkpoint, if that takes time.
+            startup: Duration and watts of importing, loading and building, at every start.
+
+        >>> run = PowerProfile.ml(epochs=5, train=("20m", 660), save=("1m", 120))
+        >>> len(run.checkpoints_s), run.work_s
+        (5, 6300.0)
+        """
+        if epochs < 1:
+            raise InvalidProfile(f"a training job has at least one epoch, not {epochs}")
+        parts = [("train", train), ("evaluate", evaluate), ("save", save)]
+        given = [(name, part) for name, part in parts if part is not None]
+        epoch = [
+            Phase(name=name, duration_s=part[0], power_w=part[1], checkpoint=name == given[-1][0])
+            for name, part in given
+        ]
+        first = (
+            [Phase(name="startup", duration_s=startup[0], power_w=startup[1])] if startup else []
+        )
+        return cls(startup=first, work=epoch * epochs)
+
+    @classmethod
+    def periodic(
+        cls,
+        phases: Sequence[Phase],
+        duration_s: DurationLike,
+        *,
+        startup: Iterable[Phase] = (),
+    ) -> PowerProfile:
+        """Return the profile of phases repeated, the last one cut, to fill a duration.
+
+        Args:
+            phases: One period.
+            duration_s: How long the work is in all.
+            startup: Phases at every start, on top of the duration.
+
+        >>> high = Phase(name="high", duration_s="1h", power_w=200)
+        >>> low = Phase(name="low", duration_s="30m", power_w=100)
+        >>> [phase.duration_s for phase in PowerProfile.periodic([high, low], "2h").work]
+        [3600.0, 1800.0, 1800.0]
+        """
+        total = parse_duration(duration_s)
+        if not phases or total <= 0:
+            raise InvalidProfile("a periodic profile needs phases and a duration longer than 0 s")
+        work: list[Phase] = []
+        left = total
+        while left > 1e-9 * total:
+            phase = phases[len(work) % len(phases)]
+            work.append(
+                phase
+                if phase.duration_s <= left
+                else replace(phase, duration_s=left, checkpoint=False)
+            )
+            left -= phase.duration_s
+        return cls(startup=startup, work=work)
+
+    @property
+    def startup_s(self) -> float:
+        """How long a start takes."""
+        return sum(phase.duration_s for phase in self.startup)
+
+    @property
+    def work_s(self) -> float:
+        """How much work there is."""
+        return float(self.work_edges_s[-1])
+
+    @property
+    def stop_s(self) -> float:
+        """How long stopping on demand takes."""
+        return sum(phase.duration_s for phase in self.stop)
+
+    @property
+    def run_s(self) -> float:
+        """How long the job takes when it is never stopped: one startup and the work."""
+        return self.startup_s + self.work_s
+
+    @property
+    def energy_j(self) -> float:
+        """What the job draws when it is never stopped: one startup and the work."""
+        return sum(phase.energy_j for phase in (*self.startup, *self.work))
+
+    @property
+    def checkpoints_s(self) -> tuple[float, ...]:
+        """Progress at which a stop keeps all work, in order."""
+        ends = self.work_edges_s[1:]
+        return tuple(
+            float(end) for phase, end in zip(self.work, ends, strict=True) if phase.checkpoint
+        )
+
+    def __repr__(self) -> str:
+        startup = f"{format_hours(self.startup_s)} startup + " if self.startup else ""
+        return (
+            f"<PowerProfile: {startup}{format_hours(self.work_s)} work in {len(self.work)} phases, "
+            f"{format_energy(self.energy_j)}, {len(self.checkpoints_s)} checkpoints>"
+        )
+
+    def averaged(self) -> PowerProfile:
+        """Return the same phases and checkpoints, all at the mean power of one whole run.
+
+        What a planner sees that knows how long a job takes and what it draws in all, but not when.
+        """
+        mean_w = self.energy_j / self.run_s
+
+        def flat(phases: tuple[Phase, ...]) -> list[Phase]:
+            return [replace(phase, power_w=mean_w) for phase in phases]
+
+        return PowerProfile(
+            startup=flat(self.startup),
+            work=flat(self.work),
+            stop=self.stop,
+            suspended_power_w=self.suspended_power_w,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain lists and numbers that `from_dict` reads back."""
+
+        def plain(phase: Phase) -> dict[str, Any]:
+            row: dict[str, Any] = {
+                "name": phase.name,
+                "duration_s": phase.duration_s,
+                "power_w": phase.power_w,
+            }
+            return row | {"checkpoint": True} if phase.checkpoint else row
+
+        document: dict[str, Any] = {
+            group: [plain(phase) for phase in getattr(self, group)]
+            for group in ("startup", "work", "stop")
+            if getattr(self, group)
+        }
+        if self.suspended_power_w:
+            document["suspended_power_w"] = self.suspended_power_w
+        return document
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> PowerProfile:
+        """Return the profile that a mapping describes.
+
+        Instead of a phase, a list may hold `{repeat = 5, phases = [...]}`.
+
+        Args:
+            document: `work`, and optionally `startup`, `stop`, `suspended_power_w`, `about`.
+        """
+        known = {"startup", "work", "stop", "suspended_power_w", "about"}
+        if unknown := sorted(set(document) - known):
+            raise InvalidProfile(
+                f"unknown key {unknown[0]!r} in a profile: known are {', '.join(sorted(known))}"
+            )
+        if "work" not in document:
+            raise InvalidProfile("a profile needs a list of phases called 'work'")
+        return cls(
+            startup=_phases(document.get("startup", []), "startup"),
+            work=_phases(document["work"], "work"),
+            stop=_phases(document.get("stop", []), "stop"),
+            suspended_power_w=document.get("suspended_power_w", 0.0),
+        )
+
+    @classmethod
+    def load(cls, path: Path | str) -> PowerProfile:
+        """Read a profile from a TOML or JSON file, told apart by its name.
+
+        Args:
+            path: A file ending in `.toml` or `.json`.
+        """
+        path = _profile_path(path)
+        text = files.read_text(path)
+        try:
+            document = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+            raise FormatError(f"not valid {path.suffix[1:].upper()}: {error}", path=path) from error
+        try:
+            return cls.from_dict(document)
+        except InvalidProfile as error:
+            raise FormatError(str(error), path=path) from error
+
+    def dump(self, path: Path | str, *, about: str = "") -> None:
+        """Write the profile as TOML or JSON, by the file's name; it reads back equal.
+
+        Args:
+            path: A file ending in `.toml` or `.json`.
+            about: What was measured, where and how; kept in the file.
+        """
+        path = _profile_path(path)
+        document = ({"about": about} if about else {}) | self.to_dict()
+        if path.suffix == ".json":
+            files.write_whole(path, json.dumps(document, indent=1) + "\n")
+        else:
+            files.write_whole(path, _toml(document))
+
+
+def _profile_path(path: Path | str) -> Path:
+    path = Path(path)
+    if path.suffix not in (".toml", ".json"):
+        raise InvalidProfile(f"a profile is a .toml or .json file, not {path.name!r}")
+    return path
+
+
+def _phases(rows: Any, group: str) -> list[Phase]:
+    if not isinstance(rows, list):
+        raise InvalidProfile(f"{group} is a list of phases, not {rows!r}")
+    phases: list[Phase] = []
+    for row in rows:
+        if not isinstance(row, dict):
+            raise InvalidProfile(
+                f"a phase of {group} has name, duration_s and power_w, not {row!r}"
+            )
+        if "phases" in row:
+            times = row.get("repeat", 1)
+            if not isinstance(times, int) or times < 1 or set(row) - {"repeat", "phases"}:
+                raise InvalidProfile(
+                    f"a repeated block of {group} is 'phases' and a whole number 'repeat', "
+                    "at least 1"
+                )
+            phases.extend(_phases(row["phases"], group) * times)
+            continue
+        known = {"name", "duration_s", "power_w", "checkpoint"}
+        if missing := sorted({"name", "duration_s", "power_w"} - set(row)):
+            raise InvalidProfile(f"a phase of {group} lacks {', '.join(missing)}: {row!r}")
+        if unknown := sorted(set(row) - known):
+            raise InvalidProfile(
+                f"unknown key {unknown[0]!r} in a phase of {group}: known are "
+                f"{', '.join(sorted(known))}"
+            )
+        phases.append(Phase(**row))
+    return phases
+
+
+def _toml(document: Mapping[str, Any]) -> str:
+    """Write a profile's document as TOML, a line per phase."""
+    lines: list[str] = []
+    for key, value in document.items():
+        if isinstance(value, list):
+            rows = (
+                "  { "
+                + ", ".join(
+                    f"{name} = {json.dumps(entry, ensure_ascii=False)}"
+                    for name, entry in row.items()
+                )
+                + " },"
+                for row in value
+            )
+            lines += [f"{key} = [", *rows, "]"]
+        else:
+            lines.append(f"{key} = {json.dumps(value, ensure_ascii=False)}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,321 @@
+"""What a job does when.
+
+A `Schedule` is a row of spans without gaps: every start is a `startup` span, then `work`; a stop
+on demand may add a `stop` span; then the job is `suspended` until the next start. Work that a
+stop between checkpoints throws away is `lost`: it is paid for and done again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lowtide import files
+from lowtide.errors import FormatError, InvalidSchedule
+from lowtide.job import TIME_TOLERANCE_S, Job
+from lowtide.units import format_duration, format_hours, format_percent, format_time
+
+SPAN_KINDS = ("startup", "work", "lost", "stop", "suspended")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A stretch of time in which a job does one thing.
+
+    Attributes:
+        kind: `startup`, `work`, `lost`, `stop` or `suspended`.
+        start: The instant it begins.
+        duration_s: How long it lasts, more than 0.
+        progress_s: Work done, in seconds, when it begins.
+    """
+
+    kind: str
+    start: float
+    duration_s: float
+    progress_s: float
+
+    def __post_init__(self) -> None:
+        if self.kind not in SPAN_KINDS:
+            raise InvalidSchedule(
+                f"unknown kind of span {self.kind!r}: known are {', '.join(SPAN_KINDS)}"
+            )
+        if not (np.isfinite(self.start) and self.duration_s > 0 and self.progress_s >= 0):
+            raise InvalidSchedule(
+                f"a span lasts longer than 0 s from a known time on, unlike {self}"
+            )
+
+    @property
+    def end(self) -> float:
+        """The instant it ends."""
+        return self.start + self.duration_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """One start of a job and what it runs before it stops: what a planner decides.
+
+    Attributes:
+        start: The instant at which the startup begins.
+        work_s: Work done and kept.
+        lost_s: Work done after that and thrown away by the stop.
+    """
+
+    start: float
+    work_s: float
+    lost_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """The spans of one job, in order and without gaps.
+
+    Attributes:
+        job_id: Whose schedule it is.
+        spans: What the job does when.
+    """
+
+    job_id: str
+    spans: tuple[Span, ...]
+
+    @classmethod
+    def from_stretches(cls, job: Job, stretches: Iterable[Stretch]) -> Schedule:
+        """Lay out the spans of a job that is started as the stretches say.
+
+        A stop that keeps all work runs the stop phases; one that loses work is a kill.
+
+        Args:
+            job: The job.
+            stretches: Its starts, in order.
+
+        >>> from lowtide.profile import PowerProfile
+        >>> job = Job(id="a", arrival=0, deadline="+9h", profile=PowerProfile.constant(100, "2h"),
+        ...           interruptible="anywhere")
+        >>> halves = [Stretch(start=0.0, work_s=3600.0), Stretch(start=7200.0, work_s=3600.0)]
+        >>> [span.kind for span in Schedule.from_stretches(job, halves).spans]
+        ['work', 'suspended', 'work']
+        """
+        profile = job.profile
+        spans: list[Span] = []
+        done = 0.0
+
+        def add(kind: str, start: float, duration_s: float) -> float:
+            if duration_s > 0:
+                spans.append(Span(kind=kind, start=start, duration_s=duration_s, progress_s=done))
+            return start + duration_s
+
+        for stretch in stretches:
+            if spans:
+                last = spans[-1]
+                free = last.end
+                if last.kind == "work":
+                    free = add("stop", free, profile.stop_s)
+                wait_s = stretch.start - free
+                if wait_s < -TIME_TOLERANCE_S:
+                    raise InvalidSchedule(
+                        f"job {job.id}: a start at {format_time(stretch.start)} comes before the "
+                        f"last run has ended at {format_time(free)}"
+                    )
+                if wait_s > TIME_TOLERANCE_S:
+                    add("suspended", free, wait_s)
+            now = add("startup", stretch.start, profile.startup_s)
+            now = add("work", now, stretch.work_s)
+            done += stretch.work_s
+            add("lost", now, stretch.lost_s)
+        if not spans:
+            raise InvalidSchedule(f"job {job.id}: a schedule has at least one start")
+        return cls(job_id=job.id, spans=tuple(spans))
+
+    @classmethod
+    def uninterrupted(cls, job: Job, start: float) -> Schedule:
+        """Lay out one run without a stop.
+
+        Args:
+            job: The job.
+            start: The instant at which its startup begins.
+        """
+        return cls.from_stretches(job, [Stretch(start=start, work_s=job.profile.work_s)])
+
+    @property
+    def start(self) -> float:
+        """The instant of the first start."""
+        return self.spans[0].start
+
+    @property
+    def end(self) -> float:
+        """The instant at which the job is done."""
+        return self.spans[-1].end
+
+    @property
+    def runs(self) -> tuple[tuple[Span, ...], ...]:
+        """The spans of each start, without the suspended ones between them."""
+        runs: list[list[Span]] = []
+        begins = True
+        for span in self.spans:
+            if span.kind == "suspended":
+                begins = True
+                continue
+            if begins or span.kind == "startup":
+                runs.append([])
+            runs[-1].append(span)
+            begins = False
+        return tuple(tuple(run) for run in runs)
+
+    @property
+    def starts(self) -> int:
+        """How often the job is started."""
+        return len(self.runs)
+
+    @property
+    def busy_s(self) -> float:
+        """How long the job runs, suspension not counted."""
+        return sum(span.duration_s for span in self.spans if span.kind != "suspended")
+
+    def __str__(self) -> str:
+        total = max(
+            (span.progress_s + span.duration_s for span in self.spans if span.kind == "work"),
+            default=0.0,
+        )
+        rows = [f"{'start':<20} {'end':<20} {'elapsed':>12}  {'what':<10} done"]
+        rows += [
+            f"{format_time(span.start):<20} {format_time(span.end):<20} "
+            f"{format_duration(span.duration_s):>12}  {span.kind:<10} "
+            f"{format_percent(span.progress_s / total if total else None)}"
+            for span in self.spans
+        ]
+        return "\n".join(rows)
+
+    def check(self, job: Job) -> None:
+        """Raise `InvalidSchedule` unless the job could run this way, by all its rules.
+
+        Args:
+            job: Whose schedule it claims to be.
+        """
+        profile, tolerance = job.profile, TIME_TOLERANCE_S
+
+        def demand(holds: bool, rule: str) -> None:
+            if not holds:
+                raise InvalidSchedule(f"job {job.id}: {rule}")
+
+        demand(bool(self.spans), "a schedule has at least one start")
+        demand(
+            self.start >= job.arrival - tolerance,
+            f"it starts at {format_time(self.start)}, before its arrival "
+            f"at {format_time(job.arrival)}",
+        )
+        demand(
+            self.end <= job.deadline + tolerance,
+            f"it ends at {format_time(self.end)}, after its deadline "
+            f"at {format_time(job.deadline)}",
+        )
+        for before, after in zip(self.spans, self.spans[1:], strict=False):
+            demand(
+                abs(before.end - after.start) <= tolerance,
+                f"its spans leave a gap or overlap at {format_time(before.end)}",
+            )
+        demand(self.spans[0].kind != "suspended", "it begins suspended, before any start")
+        demand(self.spans[-1].kind == "work", f"it ends in {self.spans[-1].kind}, not in work")
+        limit = 1 if job.interruptible == "never" else job.max_starts
+        demand(
+            limit is None or self.starts <= limit,
+            f"it is started {self.starts} times, and may be {limit} times",
+        )
+        kept = 0.0
+        runs = self.runs
+        for number, run in enumerate(runs, start=1):
+            last = number == len(runs)
+            kinds = [span.kind for span in run]
+            expected = ["startup"] if profile.startup else []
+            killed = "lost" in kinds
+            if not killed or "work" in kinds:
+                expected.append("work")
+            if killed:
+                expected.append("lost")
+            elif not last and profile.stop:
+                expected.append("stop")
+            demand(kinds == expected, f"start {number} runs {kinds}, not {expected}")
+            did = 0.0
+            for span in run:
+                demand(
+                    abs(span.progress_s - kept) <= tolerance,
+                    f"{span.kind} at {format_time(span.start)} claims {span.progress_s:g} s of "
+                    f"progress, and there are {kept:g} s",
+                )
+                whole = {"startup": profile.startup_s, "stop": profile.stop_s}.get(span.kind)
+                demand(
+                    whole is None or abs(span.duration_s - (whole or 0.0)) <= tolerance,
+                    f"{span.kind} at {format_time(span.start)} is not its whole length",
+                )
+                if span.kind == "work":
+                    kept += span.duration_s
+                if span.kind in ("work", "lost"):
+                    did += span.duration_s
+            demand(
+                did >= job.min_run_s - tolerance,
+                f"start {number} works {format_hours(did)}, less than min_run_s = "
+                f"{format_hours(job.min_run_s)}",
+            )
+            if not last and job.interruptible == "checkpoints":
+                at_checkpoint = [0.0, *profile.checkpoints_s]
+                demand(
+                    min(abs(kept - point) for point in at_checkpoint) <= tolerance,
+                    f"it stops after {kept:g} s of work, which is no checkpoint",
+                )
+        demand(
+            abs(kept - profile.work_s) <= tolerance,
+            f"it does {format_hours(kept)} of {format_hours(profile.work_s)} of work",
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain lists and numbers that `from_dict` reads back."""
+        return {
+            "job_id": self.job_id,
+            "spans": [
+                {
+                    "kind": span.kind,
+                    "start": span.start,
+                    "duration_s": span.duration_s,
+                    "progress_s": span.progress_s,
+                }
+                for span in self.spans
+            ],
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Schedule:
+        """Return the schedule that a mapping describes.
+
+        Args:
+            document: `job_id` and `spans`, as `to_dict` writes them.
+        """
+        try:
+            spans = tuple(Span(**span) for span in document["spans"])
+            return cls(job_id=str(document["job_id"]), spans=spans)
+        except (KeyError, TypeError) as error:
+            raise InvalidSchedule(
+                "a schedule has job_id and spans of kind, start, duration_s and progress_s"
+            ) from error
+
+    @classmethod
+    def load(cls, path: Path | str) -> Schedule:
+        """Read a schedule from the JSON file that `dump` wrote.
+
+        Args:
+            path: The file.
+        """
+        try:
+            return cls.from_dict(json.loads(files.read_text(path)))
+        except json.JSONDecodeError as error:
+            raise FormatError(f"not valid JSON: {error}", path=path) from error
+
+    def dump(self, path: Path | str) -> None:
+        """Write the schedule as JSON; it reads back equal.
+
+        Args:
+            path: The file.
+        """
+        files.write_whole(path, json.dumps(self.to_dict(), indent=1) + "\n")

@@ -1,0 +1,333 @@
+"""What one unit of energy costs over time: carbon intensity, price or PUE.
+
+A `Signal` is piecewise constant on half-open steps of equal length. Integrals over any stretch
+of time are exact and cost the same however long the stretch, because prefix integrals are kept.
+It never extrapolates: asked about a time outside its span it raises `NotCovered`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.errors import InvalidSignal, InvalidTime, InvalidUnit, NotCovered
+from lowtide.units import (
+    DurationLike,
+    TimeLike,
+    format_hours,
+    format_time,
+    intensity_factor,
+    parse_duration,
+    parse_time,
+    price_factor,
+)
+
+FloatArray = npt.NDArray[np.float64]
+
+KINDS = ("average", "marginal", "price", "pue")
+BASES = ("lifecycle", "direct")
+
+# How far outside its span, in steps, rounding of epoch seconds may carry a question.
+_EDGE_STEPS = 1e-9
+# Work through long arrays in pieces that stay in the processor's cache.
+_CHUNK = 16_384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Signal:
+    """A piecewise-constant series on equal half-open steps.
+
+    Attributes:
+        values: One value per step: g/kWh, currency/kWh, or a plain ratio for PUE.
+        start: The instant at which the first step begins.
+        step_s: Length of every step.
+        kind: `average` or `marginal` carbon intensity, `price`, or `pue`.
+        basis: What an intensity counts: `lifecycle` or `direct` emissions; None for others.
+        zone: The grid zone the values belong to, if known.
+        unit: `g/kWh`, a currency per kWh such as `EUR/kWh`, or `1`.
+        source: Where the values come from, in words.
+        synthetic: Whether the values come from a model rather than from a grid.
+        filled: How many of the steps were missing and filled by a gap policy.
+    """
+
+    values: FloatArray
+    start: float
+    step_s: float
+    kind: str = "average"
+    basis: str | None = "lifecycle"
+    zone: str | None = None
+    unit: str = "g/kWh"
+    source: str = ""
+    synthetic: bool = False
+    filled: int = 0
+    _prefix: FloatArray = field(init=False)
+    _padded: FloatArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        values = np.array(self.values, dtype=np.float64)
+        if values.ndim != 1 or values.size == 0:
+            raise InvalidSignal(f"a signal is a list of at least one value, not {values.shape}")
+        if not (np.isfinite(self.step_s) and self.step_s > 0):
+            raise InvalidSignal(f"a signal's step must be longer than 0 s, not {self.step_s}")
+        if not np.isfinite(self.start):
+            raise InvalidTime(f"a signal's start must be finite, not {self.start}")
+        _check_labels(self.kind, self.basis, self.unit)
+        _check_values(values, self.kind, self.start, self.step_s)
+        values.flags.writeable = False
+        # One step more than there is makes the very end of the span an ordinary look-up.
+        prefix = np.concatenate(([0.0], np.cumsum(values * self.step_s)))
+        padded = np.append(values, 0.0)
+        for name, array in (("values", values), ("_prefix", prefix), ("_padded", padded)):
+            object.__setattr__(self, name, array)
+
+    @classmethod
+    def from_values(
+        cls,
+        values: npt.ArrayLike,
+        *,
+        start: TimeLike,
+        step_s: DurationLike,
+        kind: str = "average",
+        basis: str | None = "lifecycle",
+        zone: str | None = None,
+        unit: str = "g/kWh",
+        source: str = "",
+        synthetic: bool = False,
+        filled: int = 0,
+    ) -> Signal:
+        """Build a signal from values in any known unit.
+
+        Args:
+            values: One number per step.
+            start: When the first step begins: aware datetime, ISO text or epoch seconds.
+            step_s: Length of a step, in seconds or as a text such as `1h`.
+            kind: `average`, `marginal`, `price` or `pue`.
+            basis: `lifecycle` or `direct`; ignored for prices and PUE.
+            zone: The grid zone.
+            unit: The unit the values are in; they are kept per kWh.
+            source: Where the values come from.
+            synthetic: Whether they come from a model.
+            filled: How many of them were filled in.
+
+        >>> Signal.from_values([300, 100], start="2024-07-01T00:00Z", step_s="1h").mean()
+        200.0
+        """
+        if kind not in KINDS:
+            raise InvalidSignal(f"unknown kind {kind!r} of signal: known are {', '.join(KINDS)}")
+        if kind == "price":
+            factor, unit = price_factor(unit)
+        elif kind == "pue":
+            factor, unit = 1.0, "1"
+        else:
+            factor, unit = intensity_factor(unit), "g/kWh"
+        try:
+            numbers: FloatArray = np.asarray(values, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise InvalidSignal("a signal's values must all be numbers") from None
+        return cls(
+            values=np.multiply(numbers, factor),
+            start=parse_time(start),
+            step_s=parse_duration(step_s),
+            kind=kind,
+            basis=basis if kind in ("average", "marginal") else None,
+            zone=zone,
+            unit=unit,
+            source=source,
+            synthetic=synthetic,
+            filled=filled,
+        )
+
+    @property
+    def end(self) -> float:
+        """The instant at which the last step ends."""
+        return self.start + self.values.size * self.step_s
+
+    @property
+    def edges(self) -> FloatArray:
+        """The instants at which steps begin, and the end of the last one."""
+        steps: FloatArray = np.arange(self.values.size + 1, dtype=np.float64)
+        return self.start + steps * self.step_s
+
+    @property
+    def label(self) -> str:
+        """A few words for a heading: what it is, where, and whether it is synthetic."""
+        what = {"price": "electricity price", "pue": "PUE"}.get(
+            self.kind, f"{self.kind} carbon intensity"
+        )
+        zone = f", {self.zone}" if self.zone else ""
+        return f"{what}{zone}{' (synthetic)' if self.synthetic else ''}"
+
+    def __len__(self) -> int:
+        return int(self.values.size)
+
+    def __repr__(self) -> str:
+        filled = f", {self.filled} steps filled" if self.filled else ""
+        return (
+            f"<Signal: {self.label}, {format_time(self.start)} to {format_time(self.end)}, "
+            f"{len(self)} steps of {format_hours(self.step_s)}, "
+            f"{self.values.min():.4g} to {self.values.max():.4g} {self.unit}{filled}>"
+        )
+
+    @overload
+    def at(self, instant: float) -> float: ...
+    @overload
+    def at(self, instant: FloatArray) -> FloatArray: ...
+    def at(self, instant: float | FloatArray) -> float | FloatArray:
+        """Return the value at an instant, or at each of many.
+
+        Args:
+            instant: Epoch seconds within the span; the end itself belongs to no step.
+        """
+        instants = np.asarray(instant, dtype=np.float64)
+        self.require(float(instants.min()), float(instants.max()))
+        index = np.floor((instants - self.start) / self.step_s).astype(np.int64)
+        if np.any(index >= self.values.size):
+            raise NotCovered(f"the signal ends at {format_time(self.end)}, and has no value there")
+        found = self.values[np.maximum(index, 0)]
+        return found if instants.ndim else float(found)
+
+    @overload
+    def integral(self, begin: float, end: float, *, origin: float = 0.0) -> float: ...
+    @overload
+    def integral(
+        self, begin: FloatArray, end: FloatArray, *, origin: float = 0.0
+    ) -> FloatArray: ...
+    def integral(
+        self, begin: float | FloatArray, end: float | FloatArray, *, origin: float = 0.0
+    ) -> float | FloatArray:
+        """Return the exact integral over time of the values from `begin` to `end`.
+
+        Many stretches at once are given as arrays. Offsets from an `origin` keep more digits
+        than epoch seconds do, which tell times apart only to 0.2 µs.
+
+        Args:
+            begin: Where each stretch begins, seconds after the origin.
+            end: Where each stretch ends.
+            origin: What the two count from; 0 means they are epoch seconds.
+
+        >>> curve = Signal.from_values([300, 100], start=0, step_s=3600)
+        >>> curve.integral(1800.0, 5400.0)
+        720000.0
+        """
+        shift = origin - self.start
+        a = np.asarray(begin, dtype=np.float64)
+        b = np.asarray(end, dtype=np.float64)
+        if a.size == 0:
+            return np.zeros(a.shape)
+        self.require(
+            origin + min(float(a.min()), float(b.min())),
+            origin + max(float(a.max()), float(b.max())),
+        )
+        if a.ndim == 0 and b.ndim == 0:
+            return float(self._between(a.reshape(1) + shift, b.reshape(1) + shift)[0])
+        a, b = np.broadcast_arrays(a, b)
+        result = np.empty(a.shape)
+        flat_a, flat_b, flat = a.reshape(-1), b.reshape(-1), result.reshape(-1)
+        for i in range(0, flat.size, _CHUNK):
+            chunk = slice(i, i + _CHUNK)
+            flat[chunk] = self._between(flat_a[chunk] + shift, flat_b[chunk] + shift)
+        return result
+
+    def _between(self, a: FloatArray, b: FloatArray) -> FloatArray:
+        """Integrate from `a` to `b`, seconds after the start, without checking the span."""
+        # Within one step the prefixes cancel exactly, so short stretches keep their digits.
+        per_step = 1.0 / self.step_s
+        i = (a * per_step).astype(np.intp)
+        j = (b * per_step).astype(np.intp)
+        total: FloatArray = self._prefix.take(j, mode="clip")
+        total -= self._prefix.take(i, mode="clip")
+        total += self._padded.take(j, mode="clip") * (b - j * self.step_s)
+        total -= self._padded.take(i, mode="clip") * (a - i * self.step_s)
+        return total
+
+    def mean(self, begin: TimeLike | None = None, end: TimeLike | None = None) -> float:
+        """Return the time-weighted mean between two instants, by default over the whole span.
+
+        Args:
+            begin: From when.
+            end: Until when.
+        """
+        a = self.start if begin is None else parse_time(begin)
+        b = self.end if end is None else parse_time(end, relative_to=a)
+        if b <= a:
+            raise InvalidTime(f"a mean needs an end after {format_time(a)}, not {format_time(b)}")
+        return self.integral(a, b) / (b - a)
+
+    def covers(self, begin: float, end: float) -> bool:
+        """Return whether the span holds everything from `begin` to `end`."""
+        slack = _EDGE_STEPS * self.step_s
+        return begin >= self.start - slack and end <= self.end + slack
+
+    def require(self, begin: float, end: float, *, what: str = "the signal") -> None:
+        """Raise `NotCovered` unless the span holds everything from `begin` to `end`.
+
+        Args:
+            begin: First instant that is needed.
+            end: Last instant that is needed.
+            what: What to call the signal in the message.
+        """
+        if not (np.isfinite(begin) and np.isfinite(end)):
+            raise InvalidTime("a time must be finite, not NaN or infinite")
+        if self.covers(begin, end):
+            return
+        if begin < self.start:
+            lack = f"begins {format_hours(self.start - begin)} too late"
+        else:
+            lack = f"ends {format_hours(end - self.end)} too early"
+        raise NotCovered(
+            f"{what} covers {format_time(self.start)} to {format_time(self.end)} and {lack} for "
+            f"{format_time(begin)} to {format_time(end)}: get a longer signal or move the window"
+        )
+
+    def window(self, begin: TimeLike, end: TimeLike) -> Signal:
+        """Return the whole steps that touch the time from `begin` to `end`.
+
+        Args:
+            begin: From when.
+            end: Until when.
+        """
+        a = parse_time(begin)
+        b = parse_time(end, relative_to=a)
+        if b <= a:
+            raise InvalidTime(f"a window needs an end after {format_time(a)}, not {format_time(b)}")
+        self.require(a, b)
+        slack = _EDGE_STEPS
+        first = max(int(np.floor((a - self.start) / self.step_s + slack)), 0)
+        last = min(int(np.ceil((b - self.start) / self.step_s - slack)), self.values.size)
+        return replace(self, values=self.values[first:last], start=self.start + first * self.step_s)
+
+
+def _check_labels(kind: str, basis: str | None, unit: str) -> None:
+    if kind not in KINDS:
+        raise InvalidSignal(f"unknown kind {kind!r} of signal: known are {', '.join(KINDS)}")
+    if kind == "price":
+        if price_factor(unit) != (1.0, unit):
+            raise InvalidUnit(
+                f"prices are kept per kWh: use Signal.from_values to convert {unit!r}"
+            )
+    elif kind == "pue":
+        if unit != "1":
+            raise InvalidUnit(f"PUE is a plain ratio of unit '1', not {unit!r}")
+    elif unit != "g/kWh":
+        raise InvalidUnit(f"intensities are kept in g/kWh: use Signal.from_values for {unit!r}")
+    elif basis not in BASES:
+        raise InvalidSignal(f"unknown basis {basis!r}: known are {', '.join(BASES)}")
+
+
+def _check_values(values: FloatArray, kind: str, start: float, step_s: float) -> None:
+    lowest = {"average": 0.0, "marginal": 0.0, "price": -np.inf, "pue": 1.0}[kind]
+    bad = np.flatnonzero(~np.isfinite(values) | (values < lowest))
+    if bad.size:
+        i = int(bad[0])
+        rule = {
+            "price": "a price must be a finite number",
+            "pue": "PUE must be at least 1",
+        }.get(kind, "carbon intensity must be 0 g/kWh or more")
+        raise InvalidSignal(
+            f"{rule}, but step {i} (from {format_time(start + i * step_s)}) is {values[i]}"
+            + (f", and {bad.size - 1} more are like it" if bad.size > 1 else "")
+            + ": mend the data, or read it with a gap policy (hold, interpolate)"
+        )

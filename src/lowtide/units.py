@@ -1,0 +1,271 @@
+"""Quantities at the edge: times, durations, sizes and units, in and out.
+
+Inside lowtide an instant is UTC seconds since the epoch (a float, named without suffix: `start`,
+`deadline`), a duration is seconds (`_s`), power is watts (`_w`), energy joules (`_j`) and
+emissions grams of CO₂ equivalent (`_g`). This module is where people's notations become those
+and back.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import UTC, datetime, tzinfo
+
+from lowtide.errors import InvalidTime, InvalidUnit
+
+JOULES_PER_KWH = 3.6e6
+GRAMS_PER_POUND = 453.59237
+
+TimeLike = datetime | str | float | int
+DurationLike = str | float | int
+
+MISSING = "---"
+
+_SECONDS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_PART = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(s|sec|m|min|h|d|w)\s*")
+_SLURM = re.compile(
+    r"(?:(?P<d>\d+)-)?(?P<a>\d+)(?::(?P<b>\d+))?(?::(?P<c>\d+(?:\.\d+)?))?",
+)
+
+_INTENSITY_G_PER_KWH = {
+    "g/kwh": 1.0,
+    "gco2/kwh": 1.0,
+    "gco2e/kwh": 1.0,
+    "gco2eq/kwh": 1.0,
+    "kg/mwh": 1.0,
+    "kgco2/mwh": 1.0,
+    "kgco2eq/mwh": 1.0,
+    "kg/kwh": 1000.0,
+    "t/mwh": 1000.0,
+    "lb/mwh": GRAMS_PER_POUND / 1000.0,
+    "lbs/mwh": GRAMS_PER_POUND / 1000.0,
+    "lbs_co2_per_mwh": GRAMS_PER_POUND / 1000.0,
+}
+_PRICE = re.compile(r"(?P<currency>[A-Z]{3})/(?P<per>kWh|MWh)")
+
+
+def parse_duration(value: DurationLike, *, bare_unit_s: float | None = None) -> float:
+    """Return seconds from a number of seconds or a text.
+
+    Texts are sums of numbers with units (`36h`, `1d12h`, `90 min`) or Slurm's notation
+    (`6:00:00`, `1-12:00`, `45:00`). A text without any unit is refused unless the caller says
+    what it means.
+
+    Args:
+        value: The duration; a number is seconds.
+        bare_unit_s: Seconds that a unit-less text counts, e.g. 60 for Slurm's minutes.
+
+    >>> parse_duration("1d12h") / 3600
+    36.0
+    >>> parse_duration("6:00:00")
+    21600.0
+    """
+    if isinstance(value, bool) or not isinstance(value, str | float | int):
+        raise InvalidTime(
+            f"a duration is a number of seconds or a text such as '36h', not {value!r}"
+        )
+    if not isinstance(value, str):
+        seconds = float(value)
+        if not math.isfinite(seconds):
+            raise InvalidTime(f"a duration must be a finite number of seconds, not {seconds}")
+        return seconds
+    text = value.strip()
+    if re.fullmatch(r"\d+(?:\.\d*)?", text):
+        if bare_unit_s is None:
+            raise InvalidTime(
+                f"duration {value!r} has no unit: write '{text}s', '{text}m' or '{text}h'"
+            )
+        return float(text) * bare_unit_s
+    parts = list(_PART.finditer(text))
+    if parts and "".join(part.group() for part in parts) == text:
+        return sum(float(part[1]) * _SECONDS[part[2]] for part in parts)
+    match = _SLURM.fullmatch(text)
+    if match is None or not (match["d"] or match["b"]):
+        raise InvalidTime(
+            f"cannot read duration {value!r}: write e.g. '36h', '1d12h' or '1-12:00:00'"
+        )
+    fields = [float(match[name] or 0) for name in ("a", "b", "c")]
+    if match["d"]:  # D-HH[:MM[:SS]]
+        hours, minutes, seconds = fields
+        return float(match["d"]) * 86400 + hours * 3600 + minutes * 60 + seconds
+    if match["c"]:  # HH:MM:SS
+        return fields[0] * 3600 + fields[1] * 60 + fields[2]
+    return fields[0] * 60 + fields[1]  # MM:SS
+
+
+def parse_time(value: TimeLike, *, relative_to: float | None = None) -> float:
+    """Return UTC seconds since the epoch.
+
+    Args:
+        value: An aware datetime, an ISO 8601 text with its offset, epoch seconds, or `+36h`.
+        relative_to: What `+…` counts from.
+
+    >>> parse_time("2024-07-01T00:00Z")
+    1719792000.0
+    >>> parse_time("+36h", relative_to=0.0)
+    129600.0
+    """
+    if isinstance(value, datetime):
+        if value.tzinfo is None or value.utcoffset() is None:
+            raise InvalidTime(
+                f"time {value.isoformat()} has no time zone: use e.g. datetime(..., tzinfo=UTC)"
+            )
+        return value.timestamp()
+    if isinstance(value, str):
+        text = value.strip()
+        if text.startswith("+"):
+            if relative_to is None:
+                raise InvalidTime(f"time {value!r} is relative, and here is nothing to count from")
+            return relative_to + parse_duration(text[1:])
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise InvalidTime(
+                f"cannot read time {value!r}: write e.g. 2024-07-01T06:00Z or +36h"
+            ) from None
+        if moment.tzinfo is None:
+            raise InvalidTime(f"time {value!r} has no time zone: write {text}Z or {text}+02:00")
+        return moment.timestamp()
+    if isinstance(value, bool) or not isinstance(value, float | int):
+        raise InvalidTime(f"a time is a datetime, an ISO text or epoch seconds, not {value!r}")
+    seconds = float(value)
+    if not math.isfinite(seconds):
+        raise InvalidTime(f"a time must be finite, not {seconds}")
+    return seconds
+
+
+def parse_size(text: str) -> float:
+    """Return bytes from Slurm's sizes: `4G`, `4000M`, `512`, with or without `n`/`c`.
+
+    A number alone is megabytes, as Slurm has it.
+
+    >>> parse_size("4G") == 4 * 1024**3
+    True
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTP]?)(?:[Bb])?([nc]?)", text.strip())
+    if match is None:
+        raise InvalidUnit(f"cannot read size {text!r}: write e.g. 4000M or 4G")
+    power = "KMGTP".index(match[2] or "M") + 1
+    return float(match[1]) * 1024.0**power
+
+
+def intensity_factor(unit: str) -> float:
+    """Return what a carbon intensity in `unit` is multiplied by to be g/kWh.
+
+    >>> round(intensity_factor("lb/MWh"), 6)
+    0.453592
+    """
+    plain = unit.replace("₂", "2").replace(" ", "").lower()
+    try:
+        return _INTENSITY_G_PER_KWH[plain]
+    except KeyError:
+        raise InvalidUnit(
+            f"unknown unit of carbon intensity {unit!r}: known are g/kWh, kg/MWh, t/MWh, lb/MWh"
+        ) from None
+
+
+def price_factor(unit: str) -> tuple[float, str]:
+    """Return what a price in `unit` is multiplied by, and the unit per kWh it then has.
+
+    >>> price_factor("EUR/MWh")
+    (0.001, 'EUR/kWh')
+    """
+    match = _PRICE.fullmatch(unit)
+    if match is None:
+        raise InvalidUnit(
+            f"unknown unit of price {unit!r}: write a currency per energy, e.g. EUR/MWh"
+        )
+    return (1.0 if match["per"] == "kWh" else 0.001), f"{match['currency']}/kWh"
+
+
+def format_duration(seconds: float | None) -> str:
+    """Return `[D-]HH:MM:SS`, as Slurm prints it, or `---` where it is unknown.
+
+    >>> format_duration(129600)
+    '1-12:00:00'
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return MISSING
+    whole = round(abs(seconds))
+    days, rest = divmod(whole, 86400)
+    clock = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+    return ("-" if seconds < 0 and whole else "") + (f"{days}-{clock}" if days else clock)
+
+
+def format_hours(seconds: float) -> str:
+    """Return a duration in the unit a person would say it in: `30 s`, `45 min`, `3.5 h`.
+
+    >>> format_hours(12600)
+    '3.5 h'
+    """
+    for limit, unit, size in ((90, "s", 1), (5400, "min", 60), (172800 * 2, "h", 3600)):
+        if abs(seconds) < limit:
+            return f"{seconds / size:.4g} {unit}"
+    return f"{seconds / 86400:.4g} d"
+
+
+def format_time(instant: float | None, tz: tzinfo = UTC) -> str:
+    """Return `2024-07-01 06:00` with its zone, or `---`.
+
+    Seconds are shown only where there are any.
+
+    >>> format_time(1719813600.0)
+    '2024-07-01 06:00 UTC'
+    """
+    if instant is None or not math.isfinite(instant):
+        return MISSING
+    moment = datetime.fromtimestamp(round(instant), tz)
+    return f"{moment:%Y-%m-%d %H:%M}{f':{moment:%S}' if moment.second else ''} {moment:%Z}"
+
+
+def format_iso(instant: float) -> str:
+    """Return an instant as ISO 8601 in UTC that reads back as the same float.
+
+    Microseconds where they suffice to tell; always ends in `Z`.
+
+    >>> format_iso(1719813600.0)
+    '2024-07-01T06:00:00Z'
+    """
+    return datetime.fromtimestamp(instant, UTC).isoformat().replace("+00:00", "Z")
+
+
+def format_energy(joules: float | None) -> str:
+    """Return energy in J, kJ, or kWh from 0.1 kWh on, or `---`.
+
+    >>> format_energy(25_700), format_energy(9e6)
+    ('25.7 kJ', '2.5 kWh')
+    """
+    if joules is None or not math.isfinite(joules):
+        return MISSING
+    if abs(joules) >= 0.1 * JOULES_PER_KWH:
+        return (
+            f"{joules / JOULES_PER_KWH:,.4g} kWh"
+            if abs(joules) < 3.6e9
+            else f"{joules / 3.6e9:,.4g} MWh"
+        )
+    return f"{joules / 1000:.4g} kJ" if abs(joules) >= 1000 else f"{joules:.4g} J"
+
+
+def format_mass(grams: float | None) -> str:
+    """Return emissions in g or kg, or `---`.
+
+    >>> format_mass(4321.0)
+    '4.321 kg'
+    """
+    if grams is None or not math.isfinite(grams):
+        return MISSING
+    if abs(grams) >= 1e6:
+        return f"{grams / 1e6:.4g} t"
+    return f"{grams / 1000:.4g} kg" if abs(grams) >= 1000 else f"{grams:.4g} g"
+
+
+def format_percent(share: float | None) -> str:
+    """Return a share as a percentage with one decimal, or `---`.
+
+    >>> format_percent(0.3127)
+    '31.3 %'
+    """
+    if share is None or not math.isfinite(share):
+        return MISSING
+    return f"{100 * share:.1f} %"

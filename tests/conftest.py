@@ -1,0 +1,40 @@
+"""Fixtures that every test may use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).parents[1]
+
+settings.register_profile(
+    "ci", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("ci")
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The checkout."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def data() -> Callable[[str], Path]:
+    """Find a file of the real data set, or skip saying why; CI forbids the skip."""
+    folder = (ROOT / os.environ.get("LOWTIDE_DATA", "../shared/data")).resolve()
+
+    def find(name: str) -> Path:
+        path = folder / name
+        if path.exists():
+            return path
+        reason = f"needs the real data: {name} is not under LOWTIDE_DATA"
+        if os.environ.get("LOWTIDE_REQUIRE_DATA"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+    return find
