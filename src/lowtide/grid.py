@@ -49,3 +49,8 @@ def carbon_and_price(signal: Signal | Grid) -> tuple[Signal | None, Signal | Non
             "PUE says what a site adds to energy: give it as pue=, not as the signal"
         )
     return signal, None
+
+
+def deciding_signal(signal: Signal | Grid) -> Signal:
+    """Return the signal that a planner minimises: carbon where there is any, else the price."""
+    return signal.average if isinstance(signal, Grid) else signal

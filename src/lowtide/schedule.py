@@ -180,9 +180,9 @@ class Schedule:
             (span.progress_s + span.duration_s for span in self.spans if span.kind == "work"),
             default=0.0,
         )
-        rows = [f"{'start':<20} {'end':<20} {'elapsed':>12}  {'what':<10} done"]
+        rows = [f"{'start (UTC)':<20} {'end (UTC)':<20} {'elapsed':>12}  {'what':<10} done"]
         rows += [
-            f"{format_time(span.start):<20} {format_time(span.end):<20} "
+            f"{_second(span.start):<20} {_second(span.end):<20} "
             f"{format_duration(span.duration_s):>12}  {span.kind:<10} "
             f"{format_percent(span.progress_s / total if total else None)}"
             for span in self.spans
@@ -319,3 +319,7 @@ class Schedule:
             path: The file.
         """
         files.write_whole(path, json.dumps(self.to_dict(), indent=1) + "\n")
+
+
+def _second(instant: float) -> str:
+    return format_time(instant).removesuffix(" UTC")

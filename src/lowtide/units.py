@@ -23,7 +23,7 @@ DurationLike = str | float | int
 MISSING = "---"
 
 _SECONDS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_PART = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(s|sec|m|min|h|d|w)\s*")
+_PART = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(sec|s|min|m|h|d|w)\s*")
 _SLURM = re.compile(
     r"(?:(?P<d>\d+)-)?(?P<a>\d+)(?::(?P<b>\d+))?(?::(?P<c>\d+(?:\.\d+)?))?",
 )
@@ -217,6 +217,17 @@ def format_time(instant: float | None, tz: tzinfo = UTC) -> str:
         return MISSING
     moment = datetime.fromtimestamp(round(instant), tz)
     return f"{moment:%Y-%m-%d %H:%M}{f':{moment:%S}' if moment.second else ''} {moment:%Z}"
+
+
+def format_minute(instant: float | None) -> str:
+    """Return an instant to the minute in UTC, for columns whose heading names the zone.
+
+    >>> format_minute(1719813600.0)
+    '2024-07-01 06:00'
+    """
+    if instant is None or not math.isfinite(instant):
+        return MISSING
+    return f"{datetime.fromtimestamp(60 * round(instant / 60), UTC):%Y-%m-%d %H:%M}"
 
 
 def format_iso(instant: float) -> str:

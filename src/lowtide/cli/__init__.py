@@ -1,0 +1,70 @@
+"""The command line: one file per verb.
+
+Verbs import what they need when they run, so that `lowtide --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+import typer
+
+from lowtide.cli.convert import convert
+from lowtide.cli.demo import demo
+from lowtide.cli.doctor import doctor
+from lowtide.cli.examples import epilog
+from lowtide.cli.grid import grid
+from lowtide.cli.plan import plan
+from lowtide.cli.version import version
+from lowtide.cli.when import when
+from lowtide.errors import LowtideError
+
+app = typer.Typer(
+    name="lowtide",
+    help="Know what batch jobs draw and emit, and run them when the grid is clean.",
+    epilog="Start with: lowtide demo. Every verb explains itself: lowtide VERB --help",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+for verb in (demo, plan, when, grid, convert, doctor, version):
+    app.command(epilog=epilog(verb.__name__))(verb)
+
+
+@app.callback()
+def _top() -> None:
+    """Keep verbs as subcommands."""
+
+
+def main() -> None:
+    """Run the command line; errors become one line on stderr and an exit code.
+
+    0 is success, 1 an error of lowtide's own, 2 bad input.
+    """
+    try:
+        app()
+    except LowtideError as error:
+        _fail(str(error), code=2)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; there is nobody left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except KeyboardInterrupt:
+        _fail("interrupted", code=130)
+    except Exception as error:  # noqa: BLE001 - the last resort: no user shall see a traceback
+        if os.environ.get("LOWTIDE_DEBUG"):
+            traceback.print_exc()
+        _fail(
+            f"an error of lowtide's own, {type(error).__name__}: {error}. "
+            "Run again with LOWTIDE_DEBUG=1 and report what it prints.",
+            code=1,
+        )
+
+
+def _fail(message: str, *, code: int) -> None:
+    print(f"lowtide: {message}", file=sys.stderr)
+    sys.exit(code)

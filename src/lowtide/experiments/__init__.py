@@ -1,0 +1,1 @@
+"""Studies of many plans, their tables, figures and reports."""

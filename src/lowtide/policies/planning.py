@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lowtide.accounting import Footprint, footprint
-from lowtide.grid import Grid, carbon_and_price
+from lowtide.grid import Grid, carbon_and_price, deciding_signal
 from lowtide.job import Job
 from lowtide.policies.bounds import rearrangement_bound
 from lowtide.policies.policy import Policy, make_policy
@@ -81,10 +81,8 @@ def plan(
     >>> best.schedule.start / 3600, best.footprint.carbon_g, best.saving
     (2.0, 200.0, 0.75)
     """
-    carbon, price = carbon_and_price(signal)
-    target = carbon if carbon is not None else price
-    if target is None:  # pragma: no cover - carbon_and_price gives at least one
-        raise AssertionError
+    carbon, _ = carbon_and_price(signal)
+    target = deciding_signal(signal)
     target.require(job.arrival, job.deadline)
     parameters = {} if step_s is None else {"step_s": parse_duration(step_s)}
     name, policy = make_policy(policy, **parameters)

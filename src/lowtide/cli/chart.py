@@ -1,0 +1,71 @@
+"""A curve in the terminal."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import numpy as np
+
+from lowtide.signal import Signal
+
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+
+
+def draw(
+    signal: Signal,
+    *,
+    marks: Sequence[tuple[str, Sequence[tuple[float, float]]]] = (),
+    width: int | None = None,
+    height: int = 8,
+) -> str:
+    """Return a signal drawn in blocks, with the time below and stretches of time marked.
+
+    Args:
+        signal: What to draw; each column shows the mean of its time.
+        marks: Rows to put under the curve: a name, and the stretches to mark.
+        width: Columns to use, by default the terminal's.
+        height: Lines for the curve.
+    """
+    label_width = max([7, *(len(name) for name, _ in marks)]) + 1
+    columns = (width or shutil.get_terminal_size((80, 24)).columns) - label_width - 2
+    columns = max(min(columns, 4 * len(signal), 120), 10)
+    edges = np.linspace(signal.start, signal.end, columns + 1)
+    values = signal.integral(edges[:-1], edges[1:]) / np.diff(edges)
+    # A curve of intensities starts at 0, so that half as high means half as much.
+    floor = min(0.0, float(values.min()))
+    span = max(float(values.max()) - floor, 1e-12)
+    eighths = np.round((values - floor) / span * height * 8).astype(int)
+    lines = []
+    for line in range(height - 1, -1, -1):
+        label = {height - 1: f"{values.max():.4g}", 0: f"{floor:.4g}"}.get(line, "")
+        row = "".join(_BLOCKS[int(np.clip(high - 8 * line, 0, 8))] for high in eighths)
+        lines.append(f"{label:>{label_width}} {row}")
+    middles = (edges[:-1] + edges[1:]) / 2
+    for name, stretches in marks:
+        hit = np.zeros(columns, dtype=bool)
+        for begin, end in stretches:
+            hit |= (middles >= begin) & (middles < end)
+            # Even the shortest stretch is worth a mark.
+            place = int((begin - signal.start) / (signal.end - signal.start) * columns)
+            hit[min(max(place, 0), columns - 1)] = True
+        lines.append(f"{name:>{label_width}} " + "".join("━" if mark else " " for mark in hit))
+    lines.append(f"{signal.unit:>{label_width}} {_time_axis(signal, columns)}")
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _time_axis(signal: Signal, columns: int) -> str:
+    """Write times below the columns, the date where the day begins."""
+    hours = (signal.end - signal.start) / 3600
+    wanted = max(columns // 12, 1)
+    every = next((step for step in (1, 3, 6, 12, 24, 48, 168) if hours / step <= wanted), 672)
+    axis = [" "] * columns
+    first = -(-signal.start // (every * 3600)) * every * 3600
+    for instant in np.arange(first, signal.end, every * 3600):
+        place = round((instant - signal.start) / (signal.end - signal.start) * columns)
+        moment = datetime.fromtimestamp(float(instant), UTC)
+        text = f"{moment:%d %b}" if every >= 24 or moment.hour == 0 else f"{moment:%H:%M}"
+        if place + len(text) + 1 <= columns:
+            axis[place : place + len(text) + 1] = f"╵{text}"
+    return "".join(axis)

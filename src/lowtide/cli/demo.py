@@ -1,0 +1,55 @@
+"""`lowtide demo`: a day of training on a synthetic week, four ways."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lowtide.cli.options import AsJson, Parsable, Seed
+from lowtide.cli.output import print_json, print_parsable, print_table
+
+
+def demo(
+    grid: Annotated[
+        str, typer.Option(help="Synthetic grid: sunny, windy, nuclear, coal.")
+    ] = "windy",
+    seed: Seed = 4,
+    out: Annotated[Path, typer.Option(help="Folder for the report and its figures.")] = Path(
+        "lowtide-demo"
+    ),
+    as_json: AsJson = False,
+    parsable: Parsable = False,
+) -> None:
+    """Plan a measured training job four ways and write a report.
+
+    The grid is a synthetic week. The report is one HTML file, with figures beside it.
+    """
+    from lowtide.cli.documents import PLAN_COLUMNS, comparison_document, plan_columns
+    from lowtide.experiments.comparison import HEADER
+    from lowtide.experiments.demo import ABOUT, run_demo
+
+    result = run_demo(grid, seed=seed)
+    report = out / "report.html"
+    result.write_report(report, title="A day of training, four ways", about=ABOUT)
+    images = result.write_images(out)
+    if as_json:
+        print_json(
+            {
+                **comparison_document(result),
+                "report": str(report.resolve()),
+                "figures": [str(image.resolve()) for image in images],
+            }
+        )
+        return
+    if parsable:
+        print_parsable(PLAN_COLUMNS, [plan_columns(each) for each in result.plans])
+        return
+    print(result.note)
+    print()
+    print_table(HEADER, result.rows())
+    print()
+    print("Policies decide as published; repeated startups and lost work are paid for.")
+    print(f"report:  {report.resolve()}")
+    print(f"figures: {out.resolve()}/*.png, *.svg")

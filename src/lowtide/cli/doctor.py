@@ -1,0 +1,87 @@
+"""`lowtide doctor`: what this installation can do, and the cure where it cannot."""
+
+from __future__ import annotations
+
+from lowtide.cli.options import AsJson, Parsable
+from lowtide.cli.output import print_json, print_parsable, print_table
+
+# What each optional part brings, and the modules that must import for it.
+_PARTS = {
+    "core": (("numpy", "polars"), "signals, jobs, plans, files", ""),
+    "command line": (("typer", "rich"), "this command", ""),
+    "figures": (("altair", "vl_convert"), "charts and HTML reports", "figures"),
+}
+
+
+def doctor(as_json: AsJson = False, parsable: Parsable = False) -> None:
+    """Say what works here and how to mend the rest.
+
+    Exits with 1 if a part that lowtide cannot do without is broken.
+    """
+    import typer
+
+    checks = [_python(), *(_part(name) for name in _PARTS), _plugins("policies"), *_formats()]
+    header = ("what", "state", "detail", "cure")
+    rows = [[check[key] for key in header] for check in checks]
+    if as_json:
+        print_json(checks)
+    elif parsable:
+        print_parsable(header, rows)
+    else:
+        print_table(header, rows)
+    if any(check["state"] == "broken" for check in checks):
+        raise typer.Exit(1)
+
+
+def _check(what: str, state: str, detail: str, cure: str = "") -> dict[str, str]:
+    return {"what": what, "state": state, "detail": detail, "cure": cure}
+
+
+def _python() -> dict[str, str]:
+    import platform
+    import sys
+
+    return _check("python", "works", f"{platform.python_version()}, {sys.platform}")
+
+
+def _part(name: str) -> dict[str, str]:
+    from importlib import import_module
+    from importlib.metadata import PackageNotFoundError, packages_distributions, version
+
+    modules, brings, extra = _PARTS[name]
+    found = []
+    for module in modules:
+        try:
+            import_module(module)
+        except ImportError as error:
+            if extra:
+                return _check(name, "absent", brings, f"pip install 'lowtide[{extra}]'")
+            return _check(name, "broken", str(error), "pip install --force-reinstall lowtide")
+        try:
+            distribution = packages_distributions().get(module, [module])[0]
+            found.append(f"{distribution} {version(distribution)}")
+        except PackageNotFoundError:
+            found.append(module)
+    return _check(name, "works", f"{brings}: {', '.join(found)}")
+
+
+def _plugins(kind: str) -> dict[str, str]:
+    from lowtide.errors import LowtideError
+    from lowtide.registry import Registry
+
+    registry: Registry[object] = Registry(f"lowtide.{kind}", kind)
+    names, broken = registry.names(), []
+    for name in names:
+        try:
+            registry.load(name)
+        except LowtideError as error:
+            broken.append(str(error))
+    label = kind.replace("_", " ")
+    if not names or broken:
+        detail = "; ".join(broken) or "none is registered"
+        return _check(label, "broken", detail, "pip install --force-reinstall lowtide")
+    return _check(label, "works", ", ".join(names))
+
+
+def _formats() -> list[dict[str, str]]:
+    return [_plugins("signal_formats"), _plugins("job_formats")]

@@ -1,0 +1,87 @@
+"""From options to signals, profiles and jobs."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+from lowtide.errors import InvalidInput
+from lowtide.formats import read_signal
+from lowtide.grid import Grid, deciding_signal
+from lowtide.grids import synthetic_grid
+from lowtide.profile import PowerProfile
+from lowtide.samples import sample_names, sample_profile
+from lowtide.signal import Signal
+from lowtide.units import parse_duration, parse_time
+
+
+def load_profile(profile: str | None, power_w: float | None, time_text: str | None) -> PowerProfile:
+    """Return the profile that a job's options describe.
+
+    Args:
+        profile: A file, or the name of a sample.
+        power_w: What the job draws, if it is constant.
+        time_text: How long it works then.
+    """
+    if profile is not None:
+        if power_w is not None or time_text is not None:
+            raise InvalidInput("a profile says power and time itself: leave out --power and -t")
+        return sample_profile(profile) if profile in sample_names() else PowerProfile.load(profile)
+    if time_text is None or power_w is None:
+        raise InvalidInput("say what the job draws: --profile FILE, or -t 6:00:00 --power 300")
+    return PowerProfile.constant(power_w, parse_time_limit(time_text))
+
+
+def parse_time_limit(text: str) -> float:
+    """Return seconds from a time as sbatch takes it: a number alone is minutes.
+
+    Args:
+        text: The time.
+    """
+    return parse_duration(text, bare_unit_s=60.0)
+
+
+def load_window(
+    file: Path | None,
+    grid: str | None,
+    arrival: str,
+    deadline: str,
+    *,
+    seed: int,
+    gaps: str,
+    tz: str | None,
+    unit: str | None,
+) -> tuple[Signal | Grid, float, float]:
+    """Return the signal to plan on, the arrival and the deadline.
+
+    A file of the past does not cover now; then `now` means the file's first moment.
+
+    Args:
+        file: A signal file.
+        grid: Or the name of a synthetic grid.
+        arrival: When the job may start, or `now`.
+        deadline: When it must be done.
+        seed: Which weather a synthetic grid has.
+        gaps: What to do where the file has gaps.
+        tz: Zone of stamps that name none.
+        unit: Unit of values that have none.
+    """
+    now = float(math.floor(time.time()))
+    if grid is not None and file is None:
+        begin = now if arrival == "now" else parse_time(arrival)
+        end = parse_time(deadline, relative_to=begin)
+        midnight = begin - begin % 86400
+        days = max(math.ceil((end - midnight) / 86400), 1)
+        return synthetic_grid(grid, start=midnight, days=days, seed=seed), begin, end
+    if file is None or grid is not None:
+        raise InvalidInput(
+            "say which grid the job runs on: --signal FILE, or --grid sunny|windy|nuclear|coal"
+        )
+    signal = read_signal(file, gaps=gaps, tz=tz, unit=unit)
+    shown = deciding_signal(signal)
+    if arrival != "now":
+        begin = parse_time(arrival)
+    else:
+        begin = now if shown.covers(now, now) else shown.start
+    return signal, begin, parse_time(deadline, relative_to=begin)

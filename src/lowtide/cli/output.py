@@ -1,0 +1,63 @@
+"""What a verb prints: a table for people, columns for scripts, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+# A quantity, a duration or what is missing: columns of these are set flush right.
+_NUMBER = re.compile(r"[-+]?[\d.,:-]+( \S+)?|---")
+
+
+def print_json(document: Any) -> None:
+    """Print a document as JSON; what is missing is null.
+
+    Args:
+        document: Lists, mappings, texts and numbers.
+    """
+    print(json.dumps(_plain(document), indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def print_parsable(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a header and rows with `|` between columns.
+
+    Args:
+        header: Names of the columns.
+        rows: Their texts.
+    """
+    for row in (header, *rows):
+        print("|".join(cell.replace("|", "/") for cell in row))
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table for people, coloured on a terminal only.
+
+    Args:
+        header: Names of the columns.
+        rows: Their texts.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for number, name in enumerate(header):
+        numbers = all(_NUMBER.fullmatch(row[number]) for row in rows)
+        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    # Off a terminal nothing is folded: whoever reads a pipe wants whole lines.
+    Console(width=None if sys.stdout.isatty() else 10_000, highlight=False).print(table)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,108 @@
+"""`lowtide plan`: when a job runs under a policy, and what that comes to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lowtide.cli.options import (
+    Arrival,
+    AsJson,
+    Deadline,
+    Gaps,
+    GridName,
+    Parsable,
+    Power,
+    Profile,
+    Seed,
+    SignalFile,
+    Time,
+    Unit,
+    Zone,
+)
+from lowtide.cli.output import print_json, print_parsable, print_table
+
+
+def plan(
+    deadline: Deadline,
+    profile: Profile = None,
+    time: Time = None,
+    power: Power = None,
+    arrival: Arrival = "now",
+    signal: SignalFile = None,
+    grid: GridName = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="Policy to plan with; give it again to compare. [default: oracle]"),
+    ] = None,
+    interruptible: Annotated[
+        str, typer.Option(help="Where the job may be stopped: never, anywhere or checkpoints.")
+    ] = "never",
+    max_starts: Annotated[int | None, typer.Option(help="How often it may be started.")] = None,
+    min_run: Annotated[
+        str, typer.Option(help="How much work each start must do, e.g. 30m.")
+    ] = "0s",
+    name: Annotated[str, typer.Option(help="What to call the job.")] = "1",
+    seed: Seed = 0,
+    gaps: Gaps = "refuse",
+    tz: Zone = None,
+    unit: Unit = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write the cleanest schedule (JSON) here.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
+    as_json: AsJson = False,
+    parsable: Parsable = False,
+) -> None:
+    """Plan one job, beside what running it at once would come to."""
+    from lowtide.cli.chart import draw
+    from lowtide.cli.documents import PLAN_COLUMNS, comparison_document, plan_columns
+    from lowtide.cli.inputs import load_profile, load_window
+    from lowtide.experiments.comparison import HEADER, compare
+    from lowtide.job import Job
+
+    watts = load_profile(profile, power, time)
+    curve, begin, end = load_window(
+        signal, grid, arrival, deadline, seed=seed, gaps=gaps, tz=tz, unit=unit
+    )
+    job = Job(
+        id=name,
+        arrival=begin,
+        deadline=end,
+        profile=watts,
+        interruptible=interruptible,
+        max_starts=max_starts,
+        min_run_s=min_run,
+    )
+    asked = policy or ["oracle"]
+    result = compare(job, curve, [*(["run_now"] if "run_now" not in asked else []), *asked])
+    best = result.cleanest
+    if output is not None:
+        best.schedule.dump(output)
+    if report is not None:
+        about = f"{watts!r}"[1:-1]
+        result.write_report(report, title=f"Plan of job {name}", about=about)
+    if as_json:
+        print_json(comparison_document(result))
+        return
+    if parsable:
+        print_parsable(PLAN_COLUMNS, [plan_columns(each) for each in result.plans])
+        return
+    window = result.signal.window(job.arrival, job.deadline)
+    print(result.note)
+    print()
+    marks = [
+        (each.policy, [(run[0].start, run[-1].end) for run in each.schedule.runs])
+        for each in result.plans
+    ]
+    print(draw(window, marks=marks))
+    print()
+    print_table(HEADER, result.rows())
+    print()
+    print(f"{best.policy}:")
+    print(best.schedule)
+    for what, path in (("schedule", output), ("report", report)):
+        if path is not None:
+            print(f"{what} written to {path}")

@@ -1,0 +1,123 @@
+"""`lowtide when`: when to start a job, and what waiting saves."""
+
+from __future__ import annotations
+
+from lowtide.cli.options import (
+    Arrival,
+    AsJson,
+    Deadline,
+    Gaps,
+    GridName,
+    Parsable,
+    Power,
+    Profile,
+    Seed,
+    SignalFile,
+    Time,
+    Unit,
+    Zone,
+)
+from lowtide.cli.output import print_json, print_parsable, print_table
+
+
+def when(
+    deadline: Deadline,
+    time: Time = None,
+    power: Power = None,
+    profile: Profile = None,
+    arrival: Arrival = "now",
+    signal: SignalFile = None,
+    grid: GridName = None,
+    seed: Seed = 0,
+    gaps: Gaps = "refuse",
+    tz: Zone = None,
+    unit: Unit = None,
+    as_json: AsJson = False,
+    parsable: Parsable = False,
+) -> None:
+    """Say when to start a job and what waiting saves.
+
+    The job is not stopped once it runs. Savings are relative and need no watts; with --power or
+    --profile the emissions are told too.
+    """
+    from lowtide.cli.chart import draw
+    from lowtide.cli.documents import signal_document
+    from lowtide.cli.inputs import load_profile, load_window, parse_time_limit
+    from lowtide.errors import InvalidInput
+    from lowtide.experiments.waiting import starts_by_patience
+    from lowtide.grid import deciding_signal
+    from lowtide.job import Job
+    from lowtide.profile import PowerProfile
+    from lowtide.units import (
+        format_duration,
+        format_mass,
+        format_minute,
+        format_percent,
+        format_time,
+    )
+
+    knows_power = profile is not None or power is not None
+    if knows_power:
+        watts = load_profile(profile, power, time)
+    elif time is None:
+        raise InvalidInput("say how long the job works: -t 6:00:00, or give its --profile")
+    else:
+        watts = PowerProfile.constant(1000.0, parse_time_limit(time))
+    curve, begin, end = load_window(
+        signal, grid, arrival, deadline, seed=seed, gaps=gaps, tz=tz, unit=unit
+    )
+    job = Job(id="1", arrival=begin, deadline=end, profile=watts)
+    shown = deciding_signal(curve)
+    options = starts_by_patience(job, shown)
+    best = options[-1]
+    if as_json:
+        print_json(
+            {
+                "signal": signal_document(shown),
+                "knows_power": knows_power,
+                "options": [option.document(knows_power=knows_power) for option in options],
+                "best": best.document(knows_power=knows_power),
+            }
+        )
+        return
+    if parsable:
+        documents = [option.document(knows_power=knows_power) for option in options]
+        print_parsable(
+            list(documents[0]),
+            [
+                ["" if value is None else str(value) for value in document.values()]
+                for document in documents
+            ],
+        )
+        return
+    header = ["may wait", "start (UTC)", "done (UTC)", f"mean {shown.unit}", "saving"]
+    if knows_power:
+        header.insert(4, "CO2e")
+    rows = []
+    for option in options:
+        row = [
+            format_duration(option.patience_s),
+            format_minute(option.plan.schedule.start),
+            format_minute(option.plan.schedule.end),
+            f"{option.mean:.4g}",
+            format_percent(option.plan.saving),
+        ]
+        if knows_power:
+            row.insert(4, format_mass(option.plan.footprint.carbon_g))
+        rows.append(row)
+    window = shown.window(job.arrival, job.deadline)
+    print(f"{shown.label}: {format_time(window.start)} to {format_time(window.end)}")
+    run = (best.plan.schedule.start, best.plan.schedule.end)
+    print(draw(window, marks=[("best", [run])]))
+    print()
+    print_table(header, rows)
+    print()
+    wait_s = best.plan.schedule.start - job.arrival
+    if wait_s < 1:
+        print("Start now: no later start is cleaner.")
+    else:
+        print(
+            f"Start {format_time(best.plan.schedule.start)}, {format_duration(wait_s)} after "
+            f"{format_time(job.arrival)}: {best.mean:.4g} {shown.unit} instead of "
+            f"{options[0].mean:.4g}, saves {format_percent(best.plan.saving)}."
+        )

@@ -1,0 +1,196 @@
+"""Charts: the signal, schedules over it, and what a schedule draws.
+
+Times are shown in UTC. Every chart of a synthetic signal says so in its title.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lowtide import files
+from lowtide.accounting import power_steps
+from lowtide.errors import InvalidInput, MissingExtra
+from lowtide.profile import PowerProfile
+from lowtide.schedule import SPAN_KINDS, Schedule
+from lowtide.signal import Signal
+from lowtide.units import format_duration, format_time
+
+try:
+    import altair as alt
+except ImportError:  # pragma: no cover - needs an environment without the extra
+    raise MissingExtra("drawing figures", extra="figures") from None
+
+if TYPE_CHECKING:
+    Chart = alt.Chart | alt.LayerChart | alt.VConcatChart
+
+IMAGE_SUFFIXES = (".png", ".svg")
+
+_WIDTH = 760
+# Colours that stay apart in print and for colour-blind readers (Okabe and Ito).
+_COLOURS = {
+    "startup": "#E69F00",
+    "work": "#0072B2",
+    "lost": "#D55E00",
+    "stop": "#CC79A7",
+    "suspended": "#BBBBBB",
+}
+_CURVE = "#009E73"
+
+
+def signal_chart(signal: Signal, *, height: int = 220) -> alt.LayerChart:
+    """Draw a signal as a stepped curve.
+
+    Args:
+        signal: What to draw.
+        height: Height of the plot in pixels.
+    """
+    rows = [
+        {"time": 1000 * begin, "value": value}
+        for begin, value in zip(
+            signal.edges.tolist(), [*signal.values.tolist(), float(signal.values[-1])], strict=True
+        )
+    ]
+    base = alt.Chart(_data(rows), width=_WIDTH, height=height, title=_capital(signal.label)).encode(
+        x=_time_axis("time"),
+        y=alt.Y("value:Q", title=signal.unit),
+        tooltip=[
+            alt.Tooltip("time:T", format="%a %d %b %H:%M", title="from (UTC)"),
+            alt.Tooltip("value:Q", format=".1f", title=signal.unit),
+        ],
+    )
+    area = base.mark_area(interpolate="step-after", color=_CURVE, opacity=0.18)
+    line = base.mark_line(interpolate="step-after", color=_CURVE, strokeWidth=1.5)
+    return alt.LayerChart(layer=[area, line])
+
+
+def schedules_chart(
+    signal: Signal, schedules: Mapping[str, Schedule], *, deadline: float
+) -> alt.VConcatChart:
+    """Draw schedules as bars under the signal they were planned on.
+
+    Args:
+        signal: Carbon intensity or price, cut to what shall be seen.
+        schedules: What a job does when, by the name to put beside it.
+        deadline: When the job must be done.
+    """
+    rows = [
+        {
+            "policy": name,
+            "kind": span.kind,
+            "start": 1000 * span.start,
+            "end": 1000 * span.end,
+            "for": format_duration(span.duration_s),
+        }
+        for name, schedule in schedules.items()
+        for span in schedule.spans
+    ]
+    used = [kind for kind in SPAN_KINDS if any(row["kind"] == kind for row in rows)]
+    bars = (
+        alt.Chart(_data(rows), width=_WIDTH, height=30 * len(schedules))
+        .mark_bar(height=16)
+        .encode(
+            x=_time_axis("start"),
+            x2="end:T",
+            y=alt.Y("policy:N", sort=list(schedules), title=None),
+            color=alt.Color(
+                "kind:N",
+                title=None,
+                scale=alt.Scale(domain=used, range=[_COLOURS[kind] for kind in used]),
+                legend=alt.Legend(orient="bottom"),
+            ),
+            opacity=alt.condition("datum.kind == 'suspended'", alt.value(0.35), alt.value(1.0)),
+            tooltip=[
+                alt.Tooltip("policy:N"),
+                alt.Tooltip("kind:N"),
+                alt.Tooltip("start:T", format="%a %d %b %H:%M", title="from (UTC)"),
+                alt.Tooltip("for:N"),
+            ],
+        )
+    )
+    due = (
+        alt.Chart(_data([{"at": 1000 * deadline, "what": "deadline"}]))
+        .mark_rule(strokeDash=[4, 3], color="#444444")
+        .encode(x=alt.X("at:T"), tooltip=["what:N"])
+    )
+    return alt.vconcat(
+        alt.LayerChart(layer=[signal_chart(signal), due]),
+        alt.LayerChart(layer=[bars, due]),
+        spacing=8,
+        resolve=alt.Resolve(scale=alt.ScaleResolveMap(x="shared")),
+    )
+
+
+def power_chart(schedule: Schedule, profile: PowerProfile, *, name: str) -> alt.Chart:
+    """Draw what a schedule draws over time.
+
+    Args:
+        schedule: What the job does when.
+        profile: What it draws.
+        name: Whose schedule it is, for the title.
+    """
+    times, power_w = power_steps(schedule, profile)
+    if times.size > 4000:
+        times, power_w = _coarser(times, power_w, 2000)
+    rows = [
+        {"time": 1000 * time, "power": power}
+        for time, power in zip(times.tolist(), power_w.tolist(), strict=True)
+    ]
+    chart: alt.Chart = (
+        alt.Chart(
+            _data(rows),
+            width=_WIDTH,
+            height=160,
+            title=f"Power of {name}, from {format_time(schedule.start)}",
+        )
+        .mark_area(interpolate="step-after", color=_COLOURS["work"], opacity=0.75)
+        .encode(x=_time_axis("time"), y=alt.Y("power:Q", title="W"))
+    )
+    return chart
+
+
+def save_image(chart: Chart, path: Path | str) -> None:
+    """Write a chart as PNG or SVG, by the file's name.
+
+    Args:
+        chart: What to write.
+        path: A file ending in `.png` or `.svg`.
+    """
+    path = Path(path)
+    if path.suffix not in IMAGE_SUFFIXES:
+        raise InvalidInput(f"a figure is a .png or .svg file, not {path.name!r}")
+    import vl_convert
+
+    document = chart.to_json()
+    if path.suffix == ".png":
+        files.write_whole(path, vl_convert.vegalite_to_png(document, scale=2))
+    else:
+        files.write_whole(path, vl_convert.vegalite_to_svg(document))
+
+
+def _data(rows: list[dict[str, Any]]) -> Any:
+    return alt.InlineData(values=rows)
+
+
+def _time_axis(field: str) -> Any:
+    return alt.X(
+        f"{field}:T",
+        title=None,
+        scale=alt.Scale(type="utc"),
+        axis=alt.Axis(format="%a %d %b %H:%M", labelAngle=0, tickCount=7, labelOverlap=True),
+    )
+
+
+def _coarser(times: Any, power_w: Any, count: int) -> tuple[Any, Any]:
+    """Average a long stepped curve over equal bins; energy stays the same."""
+    energy_j = np.concatenate(([0.0], np.cumsum(power_w[:-1] * np.diff(times))))
+    edges = np.linspace(times[0], times[-1], count + 1)
+    mean_w = np.diff(np.interp(edges, times, energy_j)) / np.diff(edges)
+    return edges, np.append(mean_w, 0.0)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,110 @@
+"""One self-contained HTML page: text, tables and charts, readable without a network."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lowtide import files
+from lowtide.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from lowtide.experiments.figures import Chart
+
+_STYLE = """
+:root { color-scheme: light; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #1b1f23; max-width: 60rem; margin: 2rem auto;
+       padding: 0 1rem; }
+h1 { font-size: 1.7rem; margin-bottom: .2rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
+p.note { color: #57606a; } .chart { overflow-x: auto; }
+table { border-collapse: collapse; margin: 1rem 0; }
+th, td { padding: .3rem .8rem; border-bottom: 1px solid #d0d7de; text-align: right; }
+th:first-child, td:first-child { text-align: left; } thead th { border-bottom-width: 2px; }
+footer { margin-top: 3rem; color: #57606a; font-size: .85rem; }
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of a report: a heading, a paragraph, and a table or a chart or both.
+
+    Attributes:
+        heading: What it is about.
+        text: A paragraph.
+        header: The table's column names.
+        rows: The table's rows, as they shall be read.
+        chart: A chart.
+    """
+
+    heading: str
+    text: str = ""
+    header: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    chart: Chart | None = None
+
+
+def write_report(
+    path: Path | str, *, title: str, note: str, sections: Iterable[Section], footer: str
+) -> None:
+    """Write a report.
+
+    Args:
+        path: Where the page shall stand.
+        title: Its title.
+        note: What a reader must know first, e.g. that the grid is synthetic.
+        sections: Its parts, in order.
+        footer: What made it.
+    """
+    try:
+        import vl_convert
+    except ImportError:  # pragma: no cover - needs an environment without the extra
+        raise MissingExtra("writing a report", extra="figures") from None
+    body: list[str] = []
+    charts: list[str] = []
+    for section in sections:
+        body.append(f"<h2>{html.escape(section.heading)}</h2>")
+        if section.text:
+            body.append(f"<p>{html.escape(section.text)}</p>")
+        if section.rows:
+            body.append(_table(section.header, section.rows))
+        if section.chart is not None:
+            body.append(f'<div class="chart" id="chart{len(charts)}"></div>')
+            charts.append(json.dumps(section.chart.to_dict()).replace("</", "<\\/"))
+    embed = "\n".join(
+        f'vegaEmbed("#chart{number}", {chart}, {{renderer: "svg"}});'
+        for number, chart in enumerate(charts)
+    )
+    library = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace(
+        "</script", "<\\/script"
+    )
+    page = f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{html.escape(title)}</title>
+<style>{_STYLE}</style>
+<script>{library}</script>
+</head>
+<body>
+<h1>{html.escape(title)}</h1>
+<p class="note">{html.escape(note)}</p>
+{chr(10).join(body)}
+<footer>{html.escape(footer)}</footer>
+<script>{embed}</script>
+</body>
+</html>
+"""
+    files.write_whole(path, page)
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
+    body = "\n".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"

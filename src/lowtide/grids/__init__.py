@@ -1,0 +1,19 @@
+"""Where signals come from when no file holds them: synthetic grids and emission factors."""
+
+from __future__ import annotations
+
+from lowtide.grids.factors import EMISSION_FACTORS_G_PER_KWH, emission_factor
+from lowtide.grids.models import GRID_NAMES, GRIDS, GridModel, Plant
+from lowtide.grids.synthetic import GridRun, synthetic_grid, synthetic_run
+
+__all__ = [
+    "EMISSION_FACTORS_G_PER_KWH",
+    "GRIDS",
+    "GRID_NAMES",
+    "GridModel",
+    "GridRun",
+    "Plant",
+    "emission_factor",
+    "synthetic_grid",
+    "synthetic_run",
+]

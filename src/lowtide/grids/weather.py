@@ -1,0 +1,219 @@
+"""What sun, wind and people do: the part of a synthetic grid that nobody dispatches.
+
+Sun, seasons, weekdays and hours follow absolute time, so they are right for any start. Chance
+follows the seed: every process draws from its own generator, one number after the other from the
+start on, which is why a longer run begins with exactly the values of a shorter one.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from itertools import accumulate
+
+import numpy as np
+
+from lowtide.grids.models import GridModel, Plant
+from lowtide.signal import FloatArray
+
+_DAY_S = 86_400.0
+_YEAR_DAYS = 365.2425
+_TILT_DEG = 23.44  # of the Earth's axis
+_MONDAY_SHIFT_DAYS = 3  # the epoch began on a Thursday
+
+# Clear-sky irradiance on flat ground, W/m², after Haurwitz (1945).
+_CLEAR_SKY_W_PER_M2 = 1098.0
+_CLEAR_SKY_LOSS = 0.059
+_PANEL_SHARE_PER_W_PER_M2 = 1.1 / 1000.0  # tilted panels, and more of them than inverter
+_DARKEST = 0.15  # share of a clear sky's sun under the thickest cloud
+_CLOUD_SPREAD = 1.3
+_CLOUD_MEMORY_H = 14.0
+
+_CUT_IN_M_PER_S = 3.0
+_RATED_M_PER_S = 12.5
+_CUT_OUT_M_PER_S = 25.0
+_OFFSHORE_SPEED = 1.22  # the sea slows the wind less than land does
+_WINTER_WIND = 0.10  # share by which winter is windier, and summer calmer, than the mean
+
+_DEMAND_NOISE = 0.02
+_DEMAND_MEMORY_H = 18.0
+
+# The numbers of the processes are part of what a seed means: never reuse one.
+_WIND_EAST, _WIND_NORTH, _CLOUD, _DEMAND = range(4)
+
+
+def day_of_year(instants: FloatArray) -> FloatArray:
+    """Return days since the turn of the year, to within a day or two of the calendar.
+
+    A year of mean length keeps seasons smooth where the calendar leaps.
+
+    Args:
+        instants: Epoch seconds.
+    """
+    return (instants / _DAY_S) % _YEAR_DAYS
+
+
+def season(instants: FloatArray, peak_day: float) -> FloatArray:
+    """Return a yearly wave that is 1 on the peak day and −1 half a year away.
+
+    Args:
+        instants: Epoch seconds.
+        peak_day: Day of the year, from 0.
+    """
+    return np.cos(2 * np.pi * (day_of_year(instants) - peak_day) / _YEAR_DAYS)
+
+
+def sun_height(instants: FloatArray, *, latitude_deg: float, longitude_deg: float) -> FloatArray:
+    """Return the sine of the sun's elevation; below 0 it is night.
+
+    The equation of time, at most a quarter of an hour, is left out.
+
+    Args:
+        instants: Epoch seconds.
+        latitude_deg: Positive in the north.
+        longitude_deg: Positive in the east.
+
+    >>> solstice_noon = np.array([1718971200.0])
+    >>> sun_height(solstice_noon, latitude_deg=23.44, longitude_deg=0).round(3).tolist()
+    [1.0]
+    """
+    latitude = math.radians(latitude_deg)
+    # The northern winter solstice comes ten days before the year turns.
+    declination = -math.radians(_TILT_DEG) * season(instants, -10.0)
+    hour_angle = 2 * np.pi * (instants / _DAY_S % 1.0 + longitude_deg / 360.0 - 0.5)
+    height: FloatArray = math.sin(latitude) * np.sin(declination) + math.cos(latitude) * np.cos(
+        declination
+    ) * np.cos(hour_angle)
+    return height
+
+
+def solar_share(instants: FloatArray, model: GridModel, *, begin: float, seed: int) -> FloatArray:
+    """Return solar output as a share of its capacity.
+
+    Args:
+        instants: Epoch seconds.
+        model: The grid.
+        begin: Where chance begins to be drawn from.
+        seed: What chance follows.
+    """
+    height = np.maximum(
+        sun_height(instants, latitude_deg=model.latitude_deg, longitude_deg=model.longitude_deg),
+        1e-3,  # so low that the loss leaves nothing, and never a division by 0
+    )
+    clear = _CLEAR_SKY_W_PER_M2 * height * np.exp(-_CLEAR_SKY_LOSS / height)
+    typical = math.log(model.clearness / (1 - model.clearness))
+    chance = _noise(instants, model, _CLOUD, _CLOUD_MEMORY_H, begin=begin, seed=seed)
+    through = _DARKEST + (1 - _DARKEST) / (1 + np.exp(-typical - _CLOUD_SPREAD * chance))
+    share: FloatArray = np.minimum(clear * through * _PANEL_SHARE_PER_W_PER_M2, 1.0)
+    return share
+
+
+def wind_speed(instants: FloatArray, model: GridModel, *, begin: float, seed: int) -> FloatArray:
+    """Return wind speed at hub height on land, in m/s.
+
+    East and north wind are two Ornstein-Uhlenbeck processes. The length of such a vector has
+    Rayleigh's distribution, which wind standards (IEC 61400) assume too.
+
+    Args:
+        instants: Epoch seconds.
+        model: The grid.
+        begin: Where chance begins to be drawn from.
+        seed: What chance follows.
+    """
+    east, north = (
+        _noise(instants, model, process, model.wind_memory_h, begin=begin, seed=seed)
+        for process in (_WIND_EAST, _WIND_NORTH)
+    )
+    mid_winter = 15.0 if model.latitude_deg >= 0 else 15.0 + _YEAR_DAYS / 2
+    mean = model.wind_m_per_s * (1 + _WINTER_WIND * season(instants, mid_winter))
+    speed: FloatArray = mean * np.sqrt((east**2 + north**2) * (2 / np.pi))
+    return speed
+
+
+def wind_share(speed_m_per_s: FloatArray) -> FloatArray:
+    """Return wind output as a share of capacity: nothing, cubic, full, and nothing in a storm.
+
+    Args:
+        speed_m_per_s: Wind speed at hub height.
+
+    >>> wind_share(np.array([2.0, 8.0, 14.0, 30.0])).round(2).tolist()
+    [0.0, 0.25, 1.0, 0.0]
+    """
+    rising = (speed_m_per_s**3 - _CUT_IN_M_PER_S**3) / (_RATED_M_PER_S**3 - _CUT_IN_M_PER_S**3)
+    # A fleet does not stop at once: its turbines reach the storm one after the other.
+    stopping = (_CUT_OUT_M_PER_S + 2.0 - speed_m_per_s) / 4.0
+    share: FloatArray = np.clip(rising, 0.0, 1.0) * np.clip(stopping, 0.0, 1.0)
+    return share
+
+
+def demand(instants: FloatArray, model: GridModel, *, begin: float, seed: int) -> FloatArray:
+    """Return demand in MW by hour, weekday and season, with mild noise.
+
+    Args:
+        instants: Epoch seconds.
+        model: The grid.
+        begin: Where chance begins to be drawn from.
+        seed: What chance follows.
+    """
+    days = np.array([1.0, 1.0, 1.0, 1.0, 1.0, model.saturday, model.sunday])
+    week = np.outer(days, model.hour_shape).ravel()
+    week /= week.mean()
+    local_days = instants / _DAY_S + model.utc_offset_h / 24 + _MONDAY_SHIFT_DAYS
+    # Each value of the shape holds for the middle of its hour.
+    hour_of_week = local_days % 7 * 24 - 0.5
+    shape = np.interp(hour_of_week, np.arange(-1, 169), np.concatenate((week[-1:], week, week[:1])))
+    seasonal = 1 + model.demand_swing * season(instants, model.demand_peak_day)
+    chance = _noise(instants, model, _DEMAND, _DEMAND_MEMORY_H, begin=begin, seed=seed)
+    # Three standard deviations bound the noise, so demand stays above 0 whatever the seed.
+    noisy = 1 + _DEMAND_NOISE * np.clip(chance, -3.0, 3.0)
+    mw: FloatArray = model.demand_mw * shape * seasonal * noisy
+    return mw
+
+
+def available(
+    plant: Plant, instants: FloatArray, *, solar: FloatArray, wind_m_per_s: FloatArray
+) -> FloatArray:
+    """Return what a must-run or weather-driven fleet could deliver, in MW.
+
+    Args:
+        plant: The fleet.
+        instants: Epoch seconds.
+        solar: Solar output as a share of capacity.
+        wind_m_per_s: Wind speed on land.
+    """
+    if plant.source == "solar":
+        share = solar
+    elif plant.source == "wind_onshore":
+        share = wind_share(wind_m_per_s)
+    elif plant.source == "wind_offshore":
+        share = wind_share(wind_m_per_s * _OFFSHORE_SPEED)
+    else:
+        share = 1 + plant.seasonal_swing * season(instants, plant.peak_day)
+    return plant.capacity_mw * share
+
+
+def _noise(
+    instants: FloatArray,
+    model: GridModel,
+    process: int,
+    memory_h: float,
+    *,
+    begin: float,
+    seed: int,
+) -> FloatArray:
+    """Return an Ornstein-Uhlenbeck process of mean 0 and variance 1.
+
+    It is drawn hour by hour and straight in between, so a finer step sees the same weather.
+    """
+    hours = (instants - begin) / 3600.0
+    count = int(hours[-1]) + 2
+    entropy = [seed, zlib.crc32(model.name.encode()), process]
+    draws = np.random.default_rng(np.random.SeedSequence(entropy)).standard_normal(count)
+    kept = math.exp(-1.0 / memory_h)
+    fresh = math.sqrt(1 - kept * kept)
+    draws[1:] *= fresh
+    nodes = np.fromiter(accumulate(draws.tolist(), lambda x, new: kept * x + new), float, count)
+    left = hours.astype(np.intp)
+    share = hours - left
+    between: FloatArray = nodes[left] * (1 - share) + nodes[left + 1] * share
+    return between

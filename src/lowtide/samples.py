@@ -1,0 +1,33 @@
+"""Profiles that come with lowtide, measured by its developers."""
+
+from __future__ import annotations
+
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from lowtide.errors import UnknownName
+from lowtide.profile import PowerProfile
+
+_FOLDER = files("lowtide") / "data"
+
+
+def sample_names() -> list[str]:
+    """Return the names of the profiles there are, sorted."""
+    return sorted(
+        Path(entry.name).stem for entry in _FOLDER.iterdir() if entry.name.endswith(".toml")
+    )
+
+
+def sample_profile(name: str) -> PowerProfile:
+    """Return a profile that comes with lowtide.
+
+    Args:
+        name: One of `sample_names`.
+
+    >>> sample_profile("h200")
+    <PowerProfile: 13.04 s startup + 66.38 s work in 15 phases, 25.53 kJ, 5 checkpoints>
+    """
+    if name not in sample_names():
+        raise UnknownName("sample profile", name, sample_names())
+    with as_file(_FOLDER / f"{name}.toml") as path:
+        return PowerProfile.load(path)
