@@ -158,7 +158,8 @@ class Signal:
             self.kind, f"{self.kind} carbon intensity"
         )
         zone = f", {self.zone}" if self.zone else ""
-        return f"{what}{zone}{' (synthetic)' if self.synthetic else ''}"
+        told = self.synthetic and "synthetic" not in zone
+        return f"{what}{zone}{' (synthetic)' if told else ''}"
 
     def __len__(self) -> int:
         return int(self.values.size)

@@ -132,7 +132,7 @@ def test_signals_say_that_they_are_synthetic_and_from_where(name):
     for kind in KINDS:
         signal = getattr(grid, kind)
         assert signal.kind == kind
-        assert signal.synthetic and "(synthetic)" in signal.label
+        assert signal.synthetic and "synthetic" in signal.label
         assert signal.zone == f"synthetic-{name}"
         assert name in signal.source and "seed 5" in signal.source and "model 1" in signal.source
         assert len(signal) == 168

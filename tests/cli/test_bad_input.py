@@ -1,0 +1,150 @@
+"""Bad input gets one line that says the rule, the value and the cure; exit code 2; no traceback."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import lowtide as lt
+from lowtide.formats import write_signal
+from support.commands import run
+
+HEADER = "datetime,carbon_intensity_g_per_kwh"
+PLAN = ("plan", "--signal", "day.csv", "--power", "100")
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a day of signal, and files that are wrong in one way each."""
+    monkeypatch.chdir(tmp_path)
+    day = lt.Signal.from_values([300.0] * 24, start="2024-07-01T00:00Z", step_s="1h")
+    write_signal(day, tmp_path / "day.csv")
+    stamps = [f"2024-07-01T{hour:02}:00:00Z" for hour in range(6)]
+
+    def write(name: str, *rows: str, header: str = HEADER) -> None:
+        (tmp_path / name).write_text("\n".join([header, *rows]) + "\n")
+
+    write("negative.csv", *(f"{stamp},{-1 if stamp == stamps[3] else 5}" for stamp in stamps))
+    write("duplicate.csv", *(f"{stamp},5" for stamp in [*stamps[:3], stamps[2], *stamps[3:]]))
+    write("backward.csv", *(f"{stamp},5" for stamp in [*stamps[:4], stamps[1], *stamps[4:]]))
+    write("naive.csv", *(f"{stamp[:-1]},5" for stamp in stamps))
+    write(
+        "mixed.csv", *(f"{stamp},5" for stamp in stamps[:3]), *(f"{s[:-1]},5" for s in stamps[3:])
+    )
+    write("gap.csv", *(f"{stamp},5" for stamp in [*stamps[:2], *stamps[3:]]))
+    write("hours.csv", "0,1.5,4", "1,2,1", "2,0.5,1", header="arrival_time,length,cpus")
+    write("columns.csv", "1,2", header="foo,bar")
+    (tmp_path / "broken.json").write_text('{"history": [')
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "binary.csv").write_bytes(bytes(range(256)) * 4)
+    (tmp_path / "bad.toml").write_text('work = [{ name = "a", duration_s = 5, power_w = -3 }]')
+    (tmp_path / "key.toml").write_text('wrok = [{ name = "a", duration_s = 5, power_w = 3 }]')
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((*PLAN, "-t", "3:30:00", "--deadline", "+3h"), "leaves 3 h for a job that needs 3.5 h"),
+        ((*PLAN, "-t", "60", "--deadline", "+30h"), "ends 6 h too early"),
+        ((*PLAN, "-t", "60", "--deadline", "+3"), "has no unit"),
+        ((*PLAN, "-t", "soon", "--deadline", "+3h"), "cannot read duration 'soon'"),
+        ((*PLAN, "-t", "60", "--deadline", "2024-07-01T05:00"), "has no time zone"),
+        ((*PLAN, "-t", "60", "--deadline", "+3h", "--policy", "orcale"), "did you mean 'oracle'?"),
+        ((*PLAN, "-t", "60", "--deadline", "+3h", "--policy", "x"), "known are"),
+        ((*PLAN, "-t", "60", "--deadline", "+3h", "--interruptible", "no"), "checkpoints"),
+        ((*PLAN, "-t", "60", "--deadline", "+3h", "--max-starts", "0"), "at least 1"),
+        ((*PLAN, "-t", "60", "--deadline", "+3h", "--min-run", "2h"), "min_run_s"),
+        ((*PLAN, "-t", "60", "--deadline", "+3h", "--profile", "h200"), "leave out --power"),
+        ((*PLAN, "--deadline", "+3h"), "say what the job draws"),
+        (("plan", "-t", "60", "--power", "1", "--deadline", "+3h"), "--signal FILE, or --grid"),
+        (
+            ("plan", "-t", "60", "--power", "-1", "--deadline", "+3h", "--grid", "coal"),
+            "0 W or more",
+        ),
+        (
+            ("plan", "-t", "60", "--power", "nan", "--deadline", "+3h", "--grid", "coal"),
+            "0 W or more",
+        ),
+        (("plan", "--profile", "bad.toml", "--deadline", "+3h", "--grid", "coal"), "0 W or more"),
+        (("plan", "--profile", "key.toml", "--deadline", "+3h", "--grid", "coal"), "'wrok'"),
+        (("plan", "--profile", "no.toml", "--deadline", "+3h", "--grid", "coal"), "no such file"),
+        (("when", "-t", "60", "--deadline", "+3h", "--grid", "windi"), "did you mean 'windy'?"),
+        (("when", "--deadline", "+3h", "--grid", "windy"), "say how long"),
+        (("grid", "nowhere"), "neither a file nor a synthetic grid"),
+        (("grid", "sunny", "--kind", "cheap"), "known are average, marginal, price"),
+        (("grid", "sunny", "--image", "curve.pdf"), ".png or .svg"),
+        (("grid", "sunny", "--days", "-1"), "days"),
+        (("grid", "negative.csv"), "line 5"),
+        (("grid", "duplicate.csv"), "line 5"),
+        (("grid", "backward.csv"), "line 6"),
+        (("grid", "naive.csv"), "time zone"),
+        (("grid", "mixed.csv"), "line 5"),
+        (("grid", "gap.csv"), "hold"),
+        (("grid", "gap.csv", "--gaps", "guess"), "interpolate"),
+        (("grid", "columns.csv"), "columns.csv"),
+        (("grid", "broken.json"), "broken.json"),
+        (("grid", "empty.csv"), "empty"),
+        (("grid", "binary.csv"), "binary.csv"),
+        (("convert", "hours.csv", "out.swf"), "h"),
+        (("convert", "columns.csv", "out.swf"), "columns.csv"),
+        (("convert", "day.csv", "out.xyz"), ".swf"),
+        (("convert", "missing.csv", "out.swf"), "no such file"),
+    ],
+)
+def test_bad_input_teaches(
+    arguments: tuple[str, ...], says: str, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = run(capsys, *arguments)
+    assert answer.code == 2
+    assert says in answer.err
+    assert answer.out == ""
+    assert "Traceback" not in answer.err
+    assert answer.err.startswith("lowtide: ")
+    assert not list(files.glob("out.*"))
+
+
+def test_nothing_is_left_behind_when_writing_fails(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (files / "taken").mkdir()
+    answer = run(capsys, *PLAN, "-t", "60", "--deadline", "+3h", "-o", "taken")
+    assert answer.code == 2
+    assert "cannot write taken" in answer.err
+    assert sorted(files.glob(".taken*")) == []
+
+
+def test_wrong_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = run(capsys, "plan", "--wrong")
+    assert answer.code == 2
+    assert "--wrong" in answer.err
+
+
+def test_an_error_of_our_own_shows_no_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fall(*_: object, **__: object) -> None:
+        raise RuntimeError("oops")
+
+    monkeypatch.setattr("lowtide.cli.chart.draw", fall)
+    monkeypatch.delenv("LOWTIDE_DEBUG", raising=False)
+    answer = run(capsys, "grid", "sunny")
+    assert answer.code == 1
+    assert "RuntimeError: oops" in answer.err
+    assert "Traceback" not in answer.err
+    monkeypatch.setenv("LOWTIDE_DEBUG", "1")
+    assert "Traceback" in run(capsys, "grid", "sunny").err
+
+
+def test_interrupting_ends_quietly(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lowtide.cli.chart.draw", interrupt)
+    answer = run(capsys, "grid", "sunny")
+    assert answer.code == 130
+    assert sys.argv

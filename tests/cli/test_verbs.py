@@ -1,0 +1,156 @@
+"""Every verb: its examples run, and it speaks to people, scripts and programs."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lowtide as lt
+from lowtide.cli import app
+from lowtide.cli.examples import EXAMPLES
+from lowtide.formats import write_signal
+from lowtide.samples import sample_profile
+from support.commands import run
+
+VERBS = sorted(command.callback.__name__ for command in app.registered_commands)
+EXAMPLE_LINES = [line for lines in EXAMPLES.values() for line in lines]
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files that the examples name."""
+    monkeypatch.chdir(tmp_path)
+    grid = lt.synthetic_grid("windy", start="2024-07-01T00:00Z", days=7, seed=1)
+    write_signal(grid.average, tmp_path / "DE.csv")
+    rows = ["arrival_time,length,cpus", "0,3600,4", "60,7200,1", "120,90,2"]
+    (tmp_path / "jobs.csv").write_text("\n".join(rows) + "\n")
+    sample_profile("h200").dump(tmp_path / "profile.toml")
+    return tmp_path
+
+
+def test_every_verb_has_an_example() -> None:
+    assert sorted(EXAMPLES) == VERBS
+
+
+@pytest.mark.parametrize("line", EXAMPLE_LINES)
+def test_examples_of_the_help_run(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = run(capsys, *shlex.split(line)[1:])
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.strip()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_speaks_json_and_columns(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [word for word in shlex.split(EXAMPLES[verb][0])[1:] if word != "--json"]
+    document = run(capsys, *words, "--json")
+    assert document.code == 0
+    assert json.loads(document.out)
+    for flag in ("-P", "--parsable"):
+        columns = run(capsys, *words, flag)
+        assert columns.code == 0
+        lines = columns.out.splitlines()
+        assert len(lines) >= 2
+        assert len({line.count("|") for line in lines}) == 1
+        assert "|" in lines[0]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_shows_the_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = run(capsys, verb, "--help")
+    assert answer.code == 0
+    for line in EXAMPLES[verb]:
+        assert line in answer.out
+
+
+def test_help_loads_nothing_heavy() -> None:
+    script = (
+        "import sys, lowtide.cli\n"
+        "heavy = {'numpy', 'polars', 'altair', 'rich', 'vl_convert'} & set(sys.modules)\n"
+        "sys.exit(f'loaded {heavy}' if heavy else 0)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_no_verb_at_all_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = run(capsys)
+    assert "Commands" in answer.out + answer.err
+
+
+def test_when_finds_the_cleanest_hours(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    signal = lt.Signal.from_values(
+        [300, 300, 300, 100, 100, 300], start="2024-07-01T00:00Z", step_s="1h"
+    )
+    write_signal(signal, files / "curve.csv")
+    answer = run(
+        capsys, "when", "-t", "2:00:00", "--deadline", "+6h", "--signal", "curve.csv", "--json"
+    )
+    best = json.loads(answer.out)["best"]
+    assert best["start"] == "2024-07-01T03:00:00Z"
+    assert best["saving"] == pytest.approx(2 / 3)
+    assert best["carbon_g"] is None
+
+
+def test_when_tells_grams_once_it_knows_watts(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("when", "-t", "60", "--power", "500", "--deadline", "+6h", "--signal", "DE.csv")
+    answer = run(capsys, *words, "--json")
+    best = json.loads(answer.out)["best"]
+    assert best["energy_j"] == 500 * 3600
+    assert best["carbon_g"] == pytest.approx(best["mean"] * 0.5)
+    assert "CO2e" in run(capsys, *words).out
+
+
+def test_when_says_that_now_is_best(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    signal = lt.Signal.from_values([1, 2, 3], start="2024-07-01T00:00Z", step_s="1h")
+    write_signal(signal, files / "rising.csv")
+    answer = run(capsys, "when", "-t", "60", "--deadline", "+3h", "--signal", "rising.csv")
+    assert "Start now" in answer.out
+
+
+def test_plan_writes_a_schedule_that_reads_back(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = run(
+        capsys,
+        *("plan", "-t", "6:00:00", "--power", "300", "--deadline", "+36h", "--signal", "DE.csv"),
+        *("-o", "plan.json", "--report", "plan.html", "--json"),
+    )
+    document = json.loads(answer.out)
+    best = min(document["plans"], key=lambda each: each["footprint"]["carbon_g"])
+    schedule = lt.Schedule.load(files / "plan.json")
+    assert [span.kind for span in schedule.spans] == [span["kind"] for span in best["spans"]]
+    assert "<html" in (files / "plan.html").read_text()
+
+
+def test_plan_always_shows_the_baseline(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("plan", "-t", "60", "--power", "1", "--deadline", "+6h", "--signal", "DE.csv")
+    policies = [line.split("|")[0] for line in run(capsys, *words, "-P").out.splitlines()]
+    assert policies == ["policy", "run_now", "oracle"]
+
+
+def test_grid_draws_an_image(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "grid", "sunny", "--days", "2", "--image", "curve.png").code == 0
+    assert (files / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_grid_shows_what_was_filled(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"2024-07-01T0{hour}:00:00Z,{100 + hour}" for hour in (0, 1, 2, 4, 5)]
+    (files / "gap.csv").write_text("\n".join(["datetime,carbon_intensity_g_per_kwh", *rows]) + "\n")
+    assert run(capsys, "grid", "gap.csv").code == 2
+    assert "1 of 6 steps were missing" in run(capsys, "grid", "gap.csv", "--gaps", "hold").out
+
+
+def test_convert_keeps_every_job(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "convert", "jobs.csv", "jobs.swf").code == 0
+    assert list(lt.read_jobs(files / "jobs.swf").length_s) == [3600.0, 7200.0, 90.0]
+
+
+def test_doctor_finds_everything_working(capsys: pytest.CaptureFixture[str]) -> None:
+    checks = json.loads(run(capsys, "doctor", "--json").out)
+    assert {check["state"] for check in checks} == {"works"}

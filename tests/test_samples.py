@@ -1,0 +1,41 @@
+"""The sample profile is what was measured."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from lowtide.errors import UnknownName
+from lowtide.samples import sample_names, sample_profile
+
+
+def test_h200_equals_the_measurement(data: Callable[[str], Path]) -> None:
+    samples = pl.read_csv(data("power/h200/full_samples.csv.gz").read_bytes())
+    events = pl.read_csv(data("power/h200/full_events.csv"))
+    seconds: dict[str, list[float]] = defaultdict(list)
+    joules: dict[str, float] = defaultdict(float)
+    for run in ("full_0", "full_1", "full_2"):
+        rows = samples.filter(pl.col("run") == run)
+        marks = events.filter(pl.col("run") == run)
+        times = marks["time"].to_numpy()
+        counter_j = np.interp(times, rows["time"].to_numpy(), rows["gpu_energy_mj"] / 1000)
+        for i, event in enumerate(marks["event"].to_list()[:-1]):
+            phase = event.split("_")[-1] if event.startswith("epoch") else event
+            seconds[phase].append(times[i + 1] - times[i])
+            joules[phase] += counter_j[i + 1] - counter_j[i]
+    profile = sample_profile("h200")
+    names = ("start", "imports_done", "data_loaded", "train", "eval", "save")
+    for phase, name in zip((*profile.startup, *profile.work[:3]), names, strict=True):
+        assert phase.duration_s == pytest.approx(np.mean(seconds[name]), abs=1e-3)
+        assert phase.power_w == pytest.approx(joules[name] / sum(seconds[name]), abs=0.1)
+
+
+def test_samples_are_found_by_name() -> None:
+    assert sample_names() == ["h200"]
+    with pytest.raises(UnknownName, match="known are h200"):
+        sample_profile("h100")
