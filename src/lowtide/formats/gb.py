@@ -1,0 +1,105 @@
+"""The GB Carbon Intensity API: half-hours as JSON, for the nation or a region.
+
+A record has a forecast and, once known, an actual value. `actual` is read where the file has
+any, else `forecast`; `column=` picks one of them. The method counts emissions of generation
+only, so the basis is `direct` unless the caller knows better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lowtide.errors import FormatError, InvalidInput
+from lowtide.formats import records
+from lowtide.formats.signals import Series, Wish
+from lowtide.formats.source import Place, Source
+
+
+def recognises(source: Source) -> bool:
+    """Return whether this is JSON of records with from, to and intensity.
+
+    Args:
+        source: The file.
+    """
+    return _nest(source.document) is not None
+
+
+def series(source: Source, wish: Wish) -> Series:
+    """Find times, values and labels.
+
+    Args:
+        source: The file.
+        wish: What the caller said.
+    """
+    found = _nest(source.document)
+    if found is None:
+        raise FormatError(
+            "not from the GB Carbon Intensity API: there is no list 'data' of records with from, "
+            "to and intensity",
+            path=source.path,
+        )
+    region, rows = found
+    if "regions" in rows[0]:
+        region, rows = _of_region(rows, wish, source)
+    intensities = [row["intensity"] if isinstance(row["intensity"], dict) else {} for row in rows]
+    measured = any(entry.get("actual") is not None for entry in intensities)
+    place = Place(path=source.path, column=wish.column or ("actual" if measured else "forecast"))
+    begin, end = (
+        records.times(rows, Place(path=source.path, column=key), wish.tz) for key in ("from", "to")
+    )
+    step_s = float(end[0] - begin[0])
+    if step_s <= 0:
+        raise Place(path=source.path, column="to").error("a record ends before it begins", 0)
+    return Series(
+        times=begin,
+        values=records.values(intensities, place),
+        place=place,
+        unit=wish.agree("unit", "g/kWh", source.path) or "g/kWh",
+        kind=wish.agree("kind", "average", source.path) or "average",
+        basis=wish.basis or "direct",
+        zone=wish.agree("zone", region, source.path) or "GB",
+        source=f"GB Carbon Intensity {place.column}, {source.path.name}",
+        step_s=step_s,
+    )
+
+
+def _nest(document: Any) -> tuple[str | None, Sequence[Mapping[str, Any]]] | None:
+    """Return the region's name and the records, however deep they are nested."""
+    inner = document.get("data") if isinstance(document, dict) else None
+    if records.are_records(inner, "from", "to", "intensity") and all(
+        {"from", "to", "intensity"} <= set(row) for row in inner
+    ):
+        return None, inner
+    if records.are_records(inner, "from", "to", "regions"):
+        return None, inner
+    if isinstance(inner, list) and len(inner) == 1:
+        inner = inner[0]
+    if isinstance(inner, dict) and (nested := _nest(inner)):
+        name = inner.get("shortname") or inner.get("regionid")
+        return (None if name is None else str(name)), nested[1]
+    return None
+
+
+def _of_region(
+    rows: Sequence[Mapping[str, Any]], wish: Wish, source: Source
+) -> tuple[str, Sequence[Mapping[str, Any]]]:
+    """Pick one region out of records that hold all of them."""
+    kept: list[Mapping[str, Any]] = []
+    names: set[str] = set()
+    for row in rows:
+        regions = row.get("regions")
+        if not records.are_records(regions, "intensity"):
+            raise FormatError("a record has no list 'regions' of intensities", path=source.path)
+        names |= {str(region.get("shortname")) for region in regions}
+        kept += [
+            {"from": row.get("from"), "to": row.get("to"), "intensity": region.get("intensity")}
+            for region in regions
+            if wish.zone is not None
+            and wish.zone in (region.get("shortname"), str(region.get("regionid")))
+        ]
+    if wish.zone is None or not kept:
+        raise InvalidInput(
+            f"{source.path} holds the regions {', '.join(sorted(names))}: say zone= with one"
+        )
+    return wish.zone, kept

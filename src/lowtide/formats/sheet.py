@@ -1,0 +1,207 @@
+"""Tables with a heading: CSV into columns, quickly, with the line of whatever is wrong.
+
+Polars reads the columns. Only when something does not fit is the file walked again, slowly, to
+name the line.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from lowtide.errors import FormatError
+from lowtide.formats.source import Place, Source
+from lowtide.signal import FloatArray
+
+# What people write where there is no number.
+_MISSING = ("", "nan", "na", "n/a", "null", "none")
+_NOTE = re.compile(r"#\s*([A-Za-z_]+):\s*(.*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """A table whose heading has been read and whose rows have not.
+
+    Attributes:
+        source: The file.
+        headings: The names of the columns, trimmed.
+        notes: What `# key: value` lines above the heading say.
+        separator: What stands between two cells.
+        body: Where in the data the rows begin.
+    """
+
+    source: Source
+    headings: tuple[str, ...]
+    notes: Mapping[str, str]
+    separator: str
+    body: int
+
+    @classmethod
+    def of(cls, source: Source) -> Sheet | None:
+        """Read the heading of a table; None where the file does not begin like one.
+
+        Args:
+            source: The file.
+        """
+        notes: dict[str, str] = {}
+        body = 0
+        for raw in source.data[: len(source.head)].splitlines(keepends=True):
+            body += len(raw)
+            line = raw.decode("utf-8", "replace").strip()
+            if line.startswith("#"):
+                if note := _NOTE.fullmatch(line):
+                    notes[note[1]] = note[2].strip()
+            elif line:
+                separator = max(",;\t", key=line.count)
+                if separator not in line or line[0] in "{[<":
+                    return None
+                cells = next(csv.reader([line], delimiter=separator))
+                headings = tuple(cell.strip() for cell in cells)
+                return cls(
+                    source=source, headings=headings, notes=notes, separator=separator, body=body
+                )
+        return None
+
+    def find(self, name: str) -> str:
+        """Return a heading that must be there, or say which is nearest.
+
+        Args:
+            name: The heading.
+        """
+        if name in self.headings:
+            return name
+        near = get_close_matches(name.lower(), [known.lower() for known in self.headings], n=1)
+        guess = f" (did you mean {near[0]!r}?)" if near else ""
+        raise FormatError(
+            f"there is no column {name!r}{guess}: the headings are {', '.join(self.headings)}",
+            path=self.source.path,
+            column=name,
+        )
+
+    def place(self, column: str) -> Place:
+        """Return where the cells of a column stand.
+
+        Args:
+            column: Its heading.
+        """
+        return Place(path=self.source.path, column=column, line=self.line)
+
+    def line(self, row: int) -> int:
+        """Return the line a row ends on.
+
+        Args:
+            row: The row, counted from 0 below the heading.
+        """
+        for number, (line, _) in enumerate(self._rows()):
+            if number == row:
+                return line
+        raise IndexError(f"row {row} of {self.source.path}")
+
+    def read(
+        self, *, texts: Sequence[str] = (), numbers: Sequence[str] = ()
+    ) -> tuple[list[pl.Series], list[FloatArray]]:
+        """Read some columns as texts (null where empty) and some as numbers (NaN where empty).
+
+        Args:
+            texts: Headings of columns of text.
+            numbers: Headings of columns of numbers.
+        """
+        wanted = dict.fromkeys(texts, pl.String) | dict.fromkeys(numbers, pl.Float64)
+        try:
+            frame = self._frame(wanted)
+            values = [frame[self._key(name)].to_numpy() for name in numbers]
+        except pl.exceptions.PolarsError:
+            # Something is no number as polars writes them, or a line has too many cells.
+            try:
+                frame = self._frame(dict.fromkeys(wanted, pl.String))
+            except pl.exceptions.PolarsError as error:
+                raise self._broken(error) from None
+            values = [self._numbers(frame[self._key(name)], self.place(name)) for name in numbers]
+        if frame.height == 0:
+            raise FormatError("there is a heading and no row below it", path=self.source.path)
+        return [frame[self._key(name)] for name in texts], values
+
+    def _key(self, heading: str) -> str:
+        # Headings may repeat; places in the row do not.
+        return str(self.headings.index(heading))
+
+    def _frame(self, wanted: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
+        types: dict[str, type[pl.DataType]] = {str(i): pl.String for i in range(len(self.headings))}
+        for heading, dtype in wanted.items():
+            types[self._key(heading)] = dtype
+        rows = self.source.data[self.body :]
+        if not rows or rows.isspace():
+            return pl.DataFrame(schema=types)
+        frame = self._parse(rows, types, wanted)
+        if frame.to_series(0).has_nulls() and (b"\n\n" in rows or b"\n\r\n" in rows):
+            # Polars makes rows of blank lines.
+            kept = b"\n".join(line for line in rows.split(b"\n") if line.rstrip(b"\r"))
+            frame = self._parse(kept, types, wanted)
+        return frame
+
+    def _parse(
+        self, rows: bytes, types: Mapping[str, type[pl.DataType]], wanted: Iterable[str]
+    ) -> pl.DataFrame:
+        return pl.read_csv(
+            rows,
+            has_header=False,
+            schema=dict(types),
+            columns=sorted({self.headings.index(name) for name in wanted}),
+            separator=self.separator,
+            comment_prefix="#" if b"#" in rows else None,
+        )
+
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
+        before = self.source.data.count(b"\n", 0, self.body)
+        rest = self.source.data[self.body :].decode("utf-8", "replace")
+        reader = csv.reader(io.StringIO(rest, newline=""), delimiter=self.separator)
+        for cells in reader:
+            if cells and not cells[0].startswith("#"):
+                yield before + reader.line_num, cells
+
+    def _broken(self, error: Exception) -> FormatError:
+        _ = self.source.text  # says so where the file is no UTF-8
+        width = len(self.headings)
+        try:
+            for line, cells in self._rows():
+                if len(cells) > width:
+                    return FormatError(
+                        f"this line has {len(cells)} cells under {width} headings",
+                        path=self.source.path,
+                        line=line,
+                    )
+        except csv.Error as problem:
+            error = problem
+        return FormatError(f"not a readable table ({error})", path=self.source.path)
+
+    @staticmethod
+    def _numbers(cells: pl.Series, place: Place) -> FloatArray:
+        trimmed = cells.str.strip_chars()
+        numbers = trimmed.cast(pl.Float64, strict=False)
+        wrong = (
+            numbers.is_null()
+            & trimmed.is_not_null()
+            & ~trimmed.str.to_lowercase().is_in(list(_MISSING))
+        )
+        if wrong.any():
+            row = int(wrong.arg_true()[0])
+            raise place.error(f"{cells[row]!r} is not a number", row)
+        return np.asarray(numbers.to_numpy(), dtype=np.float64)
+
+
+def are_true(cells: pl.Series) -> npt.NDArray[np.bool_]:
+    """Return which cells say yes, in any of the ways tables do.
+
+    Args:
+        cells: Texts.
+    """
+    yes = cells.str.to_lowercase().is_in(["1", "1.0", "true", "yes"])
+    return yes.fill_null(value=False).to_numpy()

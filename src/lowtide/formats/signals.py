@@ -1,0 +1,212 @@
+"""Signals in and out: what a format has to do, and the two functions that people call.
+
+A format is a module (or any object) with the two functions of `SignalFormat`, registered under
+the entry-point group `lowtide.signal_formats`. It finds times, values and labels in a file;
+order, step, gaps and bounds are the same for all and live here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide import files
+from lowtide.errors import FormatError, InvalidInput
+from lowtide.formats.source import Place, Source
+from lowtide.formats.timeline import GAP_POLICIES, check_floor, lay_out
+from lowtide.registry import Registry
+from lowtide.signal import BASES, KINDS, FloatArray, Signal
+
+# The format that knows least of what it reads is asked last.
+_LAST = "table"
+_FLOORS = {
+    "average": (0.0, "carbon intensity must be 0 or more"),
+    "marginal": (0.0, "carbon intensity must be 0 or more"),
+    "price": (-np.inf, "a price must be finite"),
+    "pue": (1.0, "PUE must be at least 1"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the caller said about a signal; None where nothing was said.
+
+    Attributes:
+        kind: `average`, `marginal`, `price` or `pue`.
+        basis: `lifecycle` or `direct`.
+        zone: The grid zone.
+        unit: The unit of the values in the file.
+        column: The heading or key of the values.
+        tz: The zone of times without an offset.
+    """
+
+    kind: str | None = None
+    basis: str | None = None
+    zone: str | None = None
+    unit: str | None = None
+    column: str | None = None
+    tz: str | None = None
+
+    def agree(self, what: str, stated: str | None, path: Path) -> str | None:
+        """Return what file and caller say, and refuse if they contradict each other.
+
+        Args:
+            what: One of the attributes' names.
+            stated: What the file says of itself, None where it is silent.
+            path: The file.
+        """
+        asked: str | None = getattr(self, what)
+        if stated is not None and asked is not None and stated != asked:
+            raise InvalidInput(
+                f"{path} says that its {what} is {stated!r}, and {asked!r} was asked for: "
+                f"leave out {what}= or read another file"
+            )
+        return asked if stated is None else stated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """What a format finds in a file.
+
+    Attributes:
+        times: When each value's step begins, in epoch seconds.
+        values: The values in the file's unit, NaN where there is none.
+        place: Where they stand.
+        unit: The file's unit.
+        source: Where they come from, in words.
+        kind: `average`, `marginal`, `price` or `pue`.
+        basis: `lifecycle` or `direct`.
+        zone: The grid zone.
+        step_s: The step, where the file states it.
+        synthetic: Whether the file says that a model made it.
+        filled: How many steps were filled before the file was written.
+        estimated: Which values, or how many, the file says are estimated.
+    """
+
+    times: FloatArray
+    values: FloatArray
+    place: Place
+    unit: str
+    source: str
+    kind: str = "average"
+    basis: str | None = "lifecycle"
+    zone: str | None = None
+    step_s: float | None = None
+    synthetic: bool = False
+    filled: int = 0
+    estimated: npt.NDArray[np.bool_] | int = 0
+
+
+class SignalFormat(Protocol):
+    """One way of writing a signal into a file."""
+
+    def recognises(self, source: Source) -> bool:
+        """Return whether the content looks like this format."""
+        ...
+
+    def series(self, source: Source, wish: Wish) -> Series:
+        """Find times, values and labels in the file."""
+        ...
+
+
+FORMATS: Registry[SignalFormat] = Registry("lowtide.signal_formats", "signal format")
+
+
+def read_signal(
+    path: Path | str,
+    *,
+    format: str | None = None,  # noqa: A002 - the word everyone uses for it
+    kind: str | None = None,
+    basis: str | None = None,
+    zone: str | None = None,
+    unit: str | None = None,
+    column: str | None = None,
+    tz: str | None = None,
+    gaps: str = "refuse",
+) -> Signal:
+    """Read a carbon-intensity, price or PUE signal; the format is told by the content.
+
+    An intensity whose heading names no unit is taken as g/kWh; a price is never guessed.
+
+    Args:
+        path: The file, plain or gzip.
+        format: Which format it is, where it should not be told by its content.
+        kind: `average`, `marginal`, `price` or `pue`, where the file does not say.
+        basis: `lifecycle` or `direct`; picks the column where a file has both.
+        zone: The grid zone; picks the rows where a file has several.
+        unit: The unit of the values, where the file does not say.
+        column: The heading (or JSON key) of the values.
+        tz: The IANA zone, or `UTC`, of times that carry no offset.
+        gaps: `refuse` missing steps, `hold` the last value, or `interpolate` linearly.
+    """
+    for what, given, known in (
+        ("kind", kind, KINDS),
+        ("basis", basis, BASES),
+        ("gaps", gaps, GAP_POLICIES),
+    ):
+        if given is not None and given not in known:
+            raise InvalidInput(f"{what} is one of {', '.join(known)}, not {given!r}")
+    source = Source.open(path)
+    wish = Wish(kind=kind, basis=basis, zone=zone, unit=unit, column=column, tz=tz)
+    series = _format_of(source, format).series(source, wish)
+    lowest, rule = _FLOORS[series.kind]
+    check_floor(series.values, lowest, rule, series.place)
+    line = lay_out(series.times, series.values, series.place, gaps=gaps, step_s=series.step_s)
+    return Signal.from_values(
+        line.values,
+        start=line.start,
+        step_s=line.step_s,
+        kind=series.kind,
+        basis=series.basis,
+        zone=series.zone,
+        unit=series.unit,
+        source=series.source,
+        synthetic=series.synthetic,
+        filled=series.filled + line.filled,
+        estimated=int(np.sum(series.estimated)),
+    )
+
+
+def write_signal(signal: Signal, path: Path | str) -> None:
+    """Write a signal as a plain table that `read_signal` reads back equal.
+
+    Times are written to the microsecond.
+
+    Args:
+        signal: The signal.
+        path: Where the file shall stand.
+    """
+    from lowtide.formats.table import render  # polars comes with it
+
+    files.write_whole(path, render(signal))
+
+
+def _format_of(source: Source, name: str | None) -> SignalFormat:
+    if name is not None:
+        return FORMATS.load(name)
+    names = sorted(FORMATS.names(), key=lambda known: (known == _LAST, known))
+    for known in names:
+        candidate = FORMATS.load(known)
+        if candidate.recognises(source):
+            return candidate
+    raise unrecognised(source, "signal", names)
+
+
+def unrecognised(source: Source, what: str, names: list[str]) -> FormatError:
+    """Return the error for a file that no format knows.
+
+    Args:
+        source: The file.
+        what: What it was meant to hold.
+        names: The formats that were tried.
+    """
+    first = source.head.lstrip().splitlines()[0][:60]
+    return FormatError(
+        f"no known format of a {what}; tried {', '.join(names)}. It begins with {first!r}. "
+        "If it is one of these, say which with format=",
+        path=source.path,
+    )

@@ -1,0 +1,109 @@
+"""A file that was read, before anyone knows what it holds, and places within it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lowtide import files
+from lowtide.errors import FormatError
+
+_HEAD_BYTES = 65_536
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """The content of a file, unpacked.
+
+    Attributes:
+        path: Where it was read.
+        data: All of it, without a byte-order mark.
+    """
+
+    path: Path
+    data: bytes
+
+    @classmethod
+    def open(cls, path: Path | str) -> Source:
+        """Read a file and refuse what cannot be text.
+
+        Args:
+            path: The file, plain or gzip.
+        """
+        data = files.read_bytes(path).removeprefix(_BYTE_ORDER_MARK)
+        if not data or data.isspace():
+            raise FormatError("the file is empty: check how it was made", path=path)
+        if b"\0" in data[:_HEAD_BYTES]:
+            raise FormatError(
+                "this is a binary file: lowtide reads text (CSV, JSON, SWF), plain or gzip",
+                path=path,
+            )
+        return cls(path=Path(path), data=data)
+
+    @cached_property
+    def head(self) -> str:
+        """The beginning of the file, enough to tell what it is."""
+        return self.data[:_HEAD_BYTES].decode("utf-8", "replace")
+
+    @cached_property
+    def text(self) -> str:
+        """The whole file as text."""
+        try:
+            return self.data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise FormatError(
+                "this is not UTF-8 text: convert it, e.g. with iconv",
+                path=self.path,
+                line=self.data.count(b"\n", 0, error.start) + 1,
+            ) from None
+
+    @cached_property
+    def document(self) -> Any:
+        """The parsed JSON, or None where the file does not begin like JSON."""
+        if self.head.lstrip()[:1] not in ("{", "["):
+            return None
+        try:
+            return json.loads(self.text)
+        except json.JSONDecodeError as error:
+            raise FormatError(
+                f"not valid JSON ({error.msg}): fetch the file again, it may be cut short",
+                path=self.path,
+                line=error.lineno,
+            ) from None
+        except (ValueError, RecursionError) as error:
+            raise FormatError(f"not usable JSON ({error})", path=self.path) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where values came from, so that an error can name the line.
+
+    Attributes:
+        path: The file.
+        column: The heading or key the values stood under.
+        line: Finds the line of a row; None where rows have no lines of their own, as in JSON.
+    """
+
+    path: Path
+    column: str | None = None
+    line: Callable[[int], int] | None = None
+
+    def error(self, message: str, row: int | None = None) -> FormatError:
+        """Return the error that says what is wrong there.
+
+        Args:
+            message: The rule, the value and the cure.
+            row: The row it is about, counted from 0.
+        """
+        line = None
+        if row is not None:
+            if self.line is not None:
+                line = self.line(row)
+            else:
+                message = f"record {row + 1}: {message}"
+        return FormatError(message, path=self.path, line=line, column=self.column)

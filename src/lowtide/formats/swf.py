@@ -1,0 +1,269 @@
+"""SWF 2.2, the Standard Workload Format of the parallel workloads archive, in and out.
+
+Header lines `; Key: value`, then one line per job of 18 columns, −1 for unknown; further columns
+are ignored. Submit times count from `UnixStartTime` where the header has it. What the format
+states per processor (CPU time, memory) a trace holds for the whole job.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from lowtide.errors import FormatError
+from lowtide.formats.jobs import seconds_only
+from lowtide.formats.source import Source
+from lowtide.formats.swf_columns import BYTES_PER_KB, COLUMNS, STATUS, WHOLE
+from lowtide.formats.swf_render import render
+from lowtide.signal import FloatArray
+from lowtide.trace import STATUSES, TEXTS, Trace
+
+__all__ = ["read", "recognises", "render"]
+
+Table = dict[str, npt.NDArray[Any]]
+
+_KEY = re.compile(r"([A-Za-z][\w -]*?)\s*:\s*(.*)")
+# Pieces large enough to be worth a thread, chunks small enough for the processor's cache. One
+# worker more than there are cores, for polars works on threads of its own.
+_PIECE = 8 * 2**20
+_CHUNK = 16_384
+_BLANK = ord(" ")
+
+
+def recognises(source: Source) -> bool:
+    """Return whether the first line that is no header holds 18 numbers.
+
+    Args:
+        source: The file.
+    """
+    for line in source.head.splitlines():
+        cells = line.split()
+        if cells and not cells[0].startswith(";"):
+            return len(cells) >= len(COLUMNS) and all(map(_is_number, cells[: len(COLUMNS)]))
+    return source.head.lstrip().startswith(";")
+
+
+def read(source: Source, time_unit: str | None) -> Trace:
+    """Read the jobs.
+
+    Args:
+        source: The file.
+        time_unit: Nothing but seconds, which is what the format has.
+    """
+    seconds_only(time_unit, "SWF")
+    header, body = _header(source)
+    table = _fast(source.data, body)
+    if table is None:
+        table = _slow(source, body)
+    _check(table, source, body)
+    begin = _unix_start(header, source)
+    codes = np.zeros(len(STATUSES) + 1, dtype=np.int8)
+    for code, name in STATUS.items():
+        codes[code] = STATUSES.index(name)
+    columns: Table = {"arrival": table["arrival"] + begin}
+    columns["status"] = codes[table["status"]]
+    for name, values in table.items():
+        if name in ("arrival", "status") or values.max() < 0:
+            continue
+        columns[name] = _names(values) if name in TEXTS else _known(values)
+    for name, unit, holders in (
+        ("cpu_time_s", 1.0, "cpus"),
+        ("memory_bytes", BYTES_PER_KB, "cpus"),
+        ("requested_memory_bytes", BYTES_PER_KB, "requested_cpus"),
+    ):
+        if name in columns:
+            columns[name] = table[name] * unit * _known(table[holders])
+    for values in columns.values():
+        # Handed over for good: the trace need not copy what nobody else can change.
+        values.flags.writeable = False
+    return Trace(columns=columns, header=header, source=f"SWF, {source.path.name}")
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _header(source: Source) -> tuple[dict[str, str], int]:
+    """Return what the header says and where the jobs begin; lines of one key are kept in order."""
+    header: dict[str, str] = {}
+    body = 0
+    while body < len(source.data):
+        end = source.data.find(b"\n", body) + 1 or len(source.data)
+        line = source.data[body:end].decode("utf-8", "replace").strip()
+        if line and not line.startswith(";"):
+            break
+        body = end
+        text = line.lstrip("; \t")
+        if text:
+            match = _KEY.fullmatch(text)
+            key, value = (match[1], match[2]) if match else ("", text)
+            header[key] = f"{header[key]}\n{value}" if key in header else value
+    if body == len(source.data):
+        raise FormatError("there is a header and no job below it", path=source.path)
+    return header, body
+
+
+def _unix_start(header: dict[str, str], source: Source) -> float:
+    said = header.get("UnixStartTime", "0").split("\n")[0]
+    try:
+        begin = float(said.split()[0]) if said else 0.0
+    except ValueError:
+        raise FormatError(
+            f"UnixStartTime is a number of seconds, not {said!r}", path=source.path
+        ) from None
+    return max(begin, 0.0)
+
+
+def _fast(data: bytes, body: int) -> Table | None:
+    """Read all columns on all cores; None where some line needs a closer look."""
+    # No line is shorter than a digit and a separator per column; pages not used cost nothing.
+    most = (len(data) - body) // (2 * len(COLUMNS)) + 1
+    table: Table = {
+        name: np.empty(most, dtype=np.int64 if name in WHOLE else np.float64) for name in COLUMNS
+    }
+    size = 0
+    with ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool:
+        for frame in pool.map(_parse, _pieces(data, body)):
+            if frame is None or any(frame.null_count().row(0)):
+                pool.shutdown(cancel_futures=True)
+                return None
+            for name, values in table.items():
+                values[size : size + frame.height] = frame[name]
+            size += frame.height
+    return {name: values[:size] for name, values in table.items()}
+
+
+def _pieces(data: bytes, body: int) -> Iterator[memoryview]:
+    if b"\t" in data or b"\r" in data:
+        data = data.translate(bytes.maketrans(b"\t\r", b"  "))
+    end = len(data)
+    while data[end - 1] in b" \n":
+        end -= 1
+    while body < end:
+        cut = data.find(b"\n", min(body + _PIECE, end), end) + 1 or end
+        yield memoryview(data)[body:cut]
+        body = cut
+
+
+def _parse(piece: memoryview) -> pl.DataFrame | None:
+    text = _squeeze(piece)
+    first = next((line for line in text.split(b"\n", 99) if not line.startswith(b";")), b"")
+    spare = range(len(COLUMNS), max(len(COLUMNS), first.count(b" ") + 1))
+    types = {name: pl.Int64 if name in WHOLE else pl.Float64 for name in COLUMNS}
+    try:
+        return pl.read_csv(
+            text,
+            has_header=False,
+            schema=types | {f"spare_{i}": pl.String for i in spare},
+            columns=list(range(len(COLUMNS))),
+            separator=" ",
+            # Looking for comments takes time, and few logs have any between the jobs.
+            comment_prefix=";" if b";" in text else None,
+            quote_char=None,
+            truncate_ragged_lines=True,
+        )
+    except pl.exceptions.PolarsError:
+        return None
+
+
+def _squeeze(piece: memoryview) -> bytes:
+    """Leave one blank between columns and none before the first."""
+    raw = np.frombuffer(piece, dtype=np.uint8)
+    kept = []
+    after_gap = True
+    for i in range(0, raw.size, _CHUNK):
+        chunk = raw[i : i + _CHUNK]
+        solid = chunk > _BLANK
+        keep = chunk != _BLANK
+        keep[1:] |= solid[:-1]
+        keep[0] |= not after_gap
+        after_gap = not solid[-1]
+        kept.append(chunk[keep])
+    return b"".join(kept)
+
+
+def _lines(source: Source, body: int) -> Iterator[tuple[int, list[str]]]:
+    before = source.data.count(b"\n", 0, body) + 1
+    for number, line in enumerate(source.data[body:].split(b"\n"), start=before):
+        cells = line.decode("utf-8", "replace").split()
+        if cells and not cells[0].startswith(";"):
+            yield number, cells
+
+
+def _slow(source: Source, body: int) -> Table:
+    """Read line by line, and say where the file stops making sense."""
+    rows = []
+    for number, cells in _lines(source, body):
+        if len(cells) < len(COLUMNS):
+            raise FormatError(
+                f"a job has {len(COLUMNS)} columns, this line {len(cells)}: it may be cut short",
+                path=source.path,
+                line=number,
+            )
+        row = []
+        for name, cell in zip(COLUMNS, cells, strict=False):
+            if not _is_number(cell) or (name in WHOLE and not float(cell).is_integer()):
+                raise FormatError(
+                    f"{cell!r} is not a {'whole ' if name in WHOLE else ''}number",
+                    path=source.path,
+                    line=number,
+                    column=name,
+                )
+            row.append(float(cell))
+        rows.append(row)
+    columns = np.array(rows).T
+    return {
+        name: values.astype(np.int64) if name in WHOLE else values
+        for name, values in zip(COLUMNS, columns, strict=True)
+    }
+
+
+def _check(table: Table, source: Source, body: int) -> None:
+    for name, values in table.items():
+        least = 0 if name == "arrival" else -1
+        most = max(STATUS) if name == "status" else np.finfo(np.float64).max
+        # A quick look first; it fails on NaN too.
+        if values.min() >= 0 and values.max() <= most:
+            continue
+        fits = (values >= 0) & (values <= most) | (values == least)
+        if fits.all():
+            continue
+        if name == "arrival":
+            rule = "a job needs the time it was submitted at"
+        elif name == "status":
+            rule = f"a status is one of {', '.join(map(str, STATUS))}, or -1 for unknown"
+        else:
+            rule = "a number of 0 or more is needed here, or -1 for unknown"
+        row = int(np.flatnonzero(~fits)[0])
+        line = next(number for i, (number, _) in enumerate(_lines(source, body)) if i == row)
+        raise FormatError(f"{rule}, not {values[row]:g}", path=source.path, line=line, column=name)
+
+
+def _known(values: FloatArray) -> FloatArray:
+    """Turn −1 into NaN, in place: these arrays are large."""
+    values[values < 0] = np.nan
+    return values
+
+
+def _names(numbers: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """Return numbers as they are where all are known, else as texts with None for −1."""
+    if numbers.min() >= 0:
+        return numbers
+    largest = int(numbers.max())
+    if largest > numbers.size // 2:
+        texts = pl.Series(numbers).cast(pl.String).to_numpy(writable=True)
+        texts[numbers < 0] = None
+        return texts
+    # Each text is made once; the place after the last, which −1 looks up, is unknown.
+    return np.array([*map(str, range(largest + 1)), None], dtype=object)[numbers]

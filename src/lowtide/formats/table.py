@@ -1,0 +1,258 @@
+"""Signals in plain tables: a column of times and one of intensities, prices or PUE.
+
+Lines `# key: value` above the heading may state kind, basis, zone, source, synthetic, filled,
+estimated and step_s; `render` writes them, so that a signal survives the round trip.
+"""
+
+from __future__ import annotations
+
+import re
+
+from lowtide.errors import FormatError, InvalidUnit
+from lowtide.formats.sheet import Sheet, are_true
+from lowtide.formats.signals import Series, Wish
+from lowtide.formats.source import Source
+from lowtide.formats.stamps import instants
+from lowtide.signal import BASES, KINDS, Signal
+from lowtide.units import format_iso, intensity_factor, price_factor
+
+_TIMES = frozenset(
+    ("datetime", "date_time", "time", "timestamp", "date", "start", "start_time", "point_time")
+)
+_ESTIMATED = frozenset(("estimated", "imputed", "is_estimated", "isestimated"))
+_INTENSITY_UNIT = re.compile(
+    r"(?<![a-z])(kg|g|t|lbs?)[ _-]?(?:co2)?[ _-]?(?:eq|e)?[ _]?(?:/|per)[ _]?([km]wh)"
+)
+_PRICE_UNIT = re.compile(r"(?<![a-z])([a-z]{3}|[€£])[ _]?(?:/|per)[ _]?([km])wh")
+_CURRENCIES = {"€": "EUR", "£": "GBP"}
+
+
+def recognises(source: Source) -> bool:
+    """Return whether there is a heading with a column of times.
+
+    Args:
+        source: The file.
+    """
+    sheet = Sheet.of(source)
+    return sheet is not None and any(_is_time(heading) for heading in sheet.headings)
+
+
+def series(source: Source, wish: Wish) -> Series:
+    """Find times, values and labels.
+
+    Args:
+        source: The file.
+        wish: What the caller said.
+    """
+    sheet = Sheet.of(source)
+    if sheet is None:
+        raise FormatError("not a table: the first line has no headings", path=source.path, line=1)
+    heading = _value_heading(sheet, wish)
+    family = _family(heading)
+    stated_kind = sheet.notes.get("kind") or _stated_kind(heading, family)
+    if stated_kind is not None and stated_kind not in KINDS:
+        raise FormatError(
+            f"the note 'kind' is one of {', '.join(KINDS)}, not {stated_kind!r}", path=source.path
+        )
+    kind = wish.agree("kind", stated_kind, source.path)
+    unit = _unit(sheet, heading, kind or family, wish)
+    if kind is None:
+        kind = "price" if family is None and _is_price(unit) else "average"
+    basis = None
+    if kind in ("average", "marginal"):
+        stated = sheet.notes.get("basis") or _stated_basis(heading)
+        if stated is not None and stated not in BASES:
+            raise FormatError(
+                f"the note 'basis' is one of {', '.join(BASES)}, not {stated!r}", path=source.path
+            )
+        basis = wish.agree("basis", stated, source.path) or "lifecycle"
+    when = next((name for name in sheet.headings if _is_time(name) and name != heading), None)
+    if when is None:
+        raise FormatError(
+            "there is no column of times: call one of them 'datetime'", path=source.path
+        )
+    estimates = [name for name in sheet.headings if _plain(name) in _ESTIMATED][:1]
+    (stamps, *marks), (values,) = sheet.read(texts=[when, *estimates], numbers=[heading])
+    return Series(
+        times=instants(stamps, sheet.place(when), tz=wish.tz or _zone_in(when)),
+        values=values,
+        place=sheet.place(heading),
+        unit=unit,
+        kind=kind,
+        basis=basis,
+        zone=wish.agree("zone", sheet.notes.get("zone"), source.path),
+        source=sheet.notes.get("source", f"table, {source.path.name}"),
+        synthetic=sheet.notes.get("synthetic", "false").lower() == "true",
+        filled=int(_note_number(sheet, "filled") or 0),
+        estimated=are_true(marks[0]) if marks else int(_note_number(sheet, "estimated") or 0),
+        step_s=_note_number(sheet, "step_s"),
+    )
+
+
+def render(signal: Signal) -> str:
+    """Return a signal as a table that `series` reads back.
+
+    Args:
+        signal: The signal.
+
+    >>> curve = Signal.from_values([300], start=0, step_s="1h", zone="DE", source="by hand")
+    >>> print(render(curve), end="")
+    # kind: average
+    # basis: lifecycle
+    # zone: DE
+    # source: by hand
+    # step_s: 3600.0
+    datetime,carbon_intensity_g_per_kwh
+    1970-01-01T00:00:00Z,300.0
+    """
+    notes = {
+        "kind": signal.kind,
+        "basis": signal.basis,
+        "zone": signal.zone,
+        "source": signal.source,
+        "synthetic": "true" if signal.synthetic else None,
+        "filled": signal.filled or None,
+        "estimated": signal.estimated or None,
+        "step_s": signal.step_s,
+    }
+    lines = [f"# {key}: {' '.join(str(said).split())}" for key, said in notes.items() if said]
+    if signal.kind == "price":
+        heading = f"price_{signal.unit.replace('/', '_per_').lower()}"
+    elif signal.kind == "pue":
+        heading = "pue"
+    else:
+        heading = "carbon_intensity_g_per_kwh"
+    lines.append(f"datetime,{heading}")
+    lines += [
+        f"{format_iso(start)},{value!r}"
+        for start, value in zip(signal.edges.tolist(), signal.values.tolist(), strict=False)
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _plain(heading: str) -> str:
+    return heading.lower().replace("₂", "2").strip()
+
+
+def _is_time(heading: str) -> bool:
+    plain = re.sub(r"[ _]?\(?\b(utc|gmt)\b\)?[ _]?", "", _plain(heading).replace("_utc", " utc"))
+    return plain.strip() in _TIMES
+
+
+def _zone_in(heading: str) -> str | None:
+    return "UTC" if "utc" in _plain(heading) else None
+
+
+def _family(heading: str) -> str | None:
+    plain = _plain(heading)
+    if plain == "pue":
+        return "pue"
+    if "price" in plain:
+        return "price"
+    if re.search(r"intensity|co2|moer", plain):
+        return "intensity"
+    return None
+
+
+def _stated_kind(heading: str, family: str | None) -> str | None:
+    if family in ("pue", "price"):
+        return family
+    plain = _plain(heading)
+    if re.search(r"marginal|moer", plain):
+        return "marginal"
+    return "average" if "average" in plain else None
+
+
+def _stated_basis(heading: str) -> str | None:
+    plain = _plain(heading)
+    if re.search(r"\blca\b|life[ _-]?cycle", plain):
+        return "lifecycle"
+    return "direct" if "direct" in plain else None
+
+
+def _value_heading(sheet: Sheet, wish: Wish) -> str:
+    if wish.column is not None:
+        return sheet.find(wish.column)
+    family = {"average": "intensity", "marginal": "intensity"}.get(wish.kind or "", wish.kind)
+    found = [
+        heading
+        for heading in sheet.headings
+        if _family(heading) is not None and family in (None, _family(heading))
+    ]
+    if len(found) > 1:
+        # Of a pair, one for each basis, the lifecycle column is the default.
+        basis = wish.basis or "lifecycle"
+        found = [heading for heading in found if _stated_basis(heading) == basis] or found
+    if len(found) == 1:
+        return found[0]
+    trouble = f"{len(found)} columns could be meant" if found else "no column is known to be meant"
+    raise FormatError(
+        f"{trouble} for the {wish.kind or 'intensity or price'}: "
+        f"say column= with one of {', '.join(found or sheet.headings)}",
+        path=sheet.source.path,
+    )
+
+
+def _unit(sheet: Sheet, heading: str, meaning: str | None, wish: Wish) -> str:
+    if meaning == "pue":
+        return "1"
+    place = sheet.place(heading)
+    stated = _unit_in(heading, meaning)
+    if stated is not None:
+        try:
+            factor = price_factor(stated) if meaning == "price" else intensity_factor(stated)
+            asked = wish.unit and (
+                price_factor(wish.unit) if meaning == "price" else intensity_factor(wish.unit)
+            )
+        except InvalidUnit as error:
+            raise place.error(str(error)) from None
+        if asked and asked != factor:
+            raise place.error(
+                f"the heading says {stated}, and unit={wish.unit!r} was asked for: leave out unit="
+            )
+        return stated
+    if wish.unit is not None:
+        return wish.unit
+    if meaning == "price":
+        raise place.error("a price needs a unit: say unit='EUR/MWh', or write it in the heading")
+    if meaning is None:
+        raise place.error(
+            "the heading does not say what this is: say kind= and unit=, e.g. kind='price', "
+            "unit='EUR/MWh'"
+        )
+    return "g/kWh"
+
+
+def _unit_in(heading: str, meaning: str | None) -> str | None:
+    plain = _plain(heading)
+    if meaning == "price":
+        match = _PRICE_UNIT.search(plain)
+        if match is None:
+            return None
+        currency = _CURRENCIES.get(match[1], match[1].upper())
+        return f"{currency}/{match[2].replace('m', 'M')}Wh"
+    match = _INTENSITY_UNIT.search(plain)
+    return None if match is None else f"{match[1]}/{match[2]}"
+
+
+def _is_price(unit: str) -> bool:
+    try:
+        price_factor(unit)
+    except InvalidUnit:
+        return False
+    return True
+
+
+def _note_number(sheet: Sheet, key: str) -> float | None:
+    said = sheet.notes.get(key)
+    if said is None:
+        return None
+    try:
+        number = float(said)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise FormatError(
+            f"the note {key!r} is a number of 0 or more, not {said!r}", path=sheet.source.path
+        )
+    return number

@@ -1,0 +1,156 @@
+"""From stamped values to equal steps: order, step and gaps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lowtide.errors import InvalidInput
+from lowtide.formats.source import Place
+from lowtide.signal import FloatArray
+from lowtide.units import format_hours, format_time
+
+GAP_POLICIES = ("refuse", "hold", "interpolate")
+
+# Files write times to the microsecond at best.
+_TICK_S = 2e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Values on equal steps.
+
+    Attributes:
+        values: One per step.
+        start: The instant at which the first step begins.
+        step_s: The length of a step.
+        filled: How many values a gap policy made.
+    """
+
+    values: FloatArray
+    start: float
+    step_s: float
+    filled: int
+
+
+def lay_out(
+    times: FloatArray,
+    values: FloatArray,
+    place: Place,
+    *,
+    gaps: str = "refuse",
+    step_s: float | None = None,
+) -> Timeline:
+    """Put stamped values on equal steps, or say which line does not fit.
+
+    Args:
+        times: When each value's step begins, in the order of the file.
+        values: The values; NaN is a gap.
+        place: Where they stand in the file.
+        gaps: `refuse`, `hold` (repeat the last value) or `interpolate` (linear).
+        step_s: The step where the file states it; else the most common difference.
+
+    >>> from pathlib import Path
+    >>> times = np.array([0.0, 3600.0, 10800.0])
+    >>> place = Place(path=Path("a.csv"))
+    >>> lay_out(times, np.array([5.0, 6.0, 8.0]), place, gaps="interpolate").values.tolist()
+    [5.0, 6.0, 7.0, 8.0]
+    """
+    if gaps not in GAP_POLICIES:
+        raise InvalidInput(f"gaps is one of {', '.join(GAP_POLICIES)}, not {gaps!r}")
+    _check_order(times, place)
+    step = _step(times, place) if step_s is None else step_s
+    index = _index(times, step, place)
+    size = int(index[-1]) + 1
+    known = np.isfinite(values)
+    missing = size - int(np.count_nonzero(known))
+    if missing:
+        _check_gaps(index, known, missing, place, gaps, float(times[0]), step)
+        values = _fill(index[known], values[known], size, gaps)
+    return Timeline(values=values, start=float(times[0]), step_s=step, filled=missing)
+
+
+def _check_order(times: FloatArray, place: Place) -> None:
+    steps = np.diff(times)
+    if np.any(steps <= 0):
+        row = int(np.flatnonzero(steps <= 0)[0]) + 1
+        now, before = format_time(times[row]), format_time(times[row - 1])
+        if times[row] == times[row - 1]:
+            raise place.error(f"{now} stands here twice: keep one value per time", row)
+        raise place.error(f"{now} comes after {before}: sort the file by time", row)
+
+
+def _step(times: FloatArray, place: Place) -> float:
+    if times.size < 2:
+        raise place.error("one value alone does not tell how long a step is: give two or more")
+    steps, counts = np.unique(np.round(np.diff(times), 6), return_counts=True)
+    return float(steps[np.argmax(counts)])
+
+
+def _index(times: FloatArray, step_s: float, place: Place) -> FloatArray:
+    exact = (times - times[0]) / step_s
+    index: FloatArray = np.round(exact)
+    off = np.abs(exact - index) * step_s > _TICK_S
+    if np.any(off):
+        row = int(np.flatnonzero(off)[0])
+        raise place.error(
+            f"{format_time(times[row])} is not a whole number of steps of {format_hours(step_s)} "
+            f"after {format_time(times[0])}: give all values the same step",
+            row,
+        )
+    return index
+
+
+def _check_gaps(
+    index: FloatArray,
+    known: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    missing: int,
+    place: Place,
+    gaps: str,
+    start: float,
+    step_s: float,
+) -> None:
+    size = int(index[-1]) + 1
+    jumps = np.flatnonzero(np.diff(index) > 1) + 1
+    blanks = np.flatnonzero(~known)
+    first = int(min([*jumps[:1], *blanks[:1]]))
+    # The row behind a jump tells of it; a row without a value tells of itself.
+    at = float(index[first - 1] + 1 if first in jumps[:1] else index[first])
+    found = (
+        f"{missing} of {size} steps are missing, the first at {format_time(start + at * step_s)}"
+    )
+    if gaps == "refuse":
+        raise place.error(
+            f"{found}: say gaps='hold' to repeat the last value, or gaps='interpolate'", first
+        )
+    if missing > size - missing:
+        raise place.error(f"{found}: filling more than is known would invent the signal", first)
+    if not known[0]:
+        raise place.error(f"{found}: there is no value before it for gaps={gaps!r}", first)
+    if gaps == "interpolate" and not known[-1]:
+        raise place.error(
+            f"{found}, and the last value is missing too: gaps='hold' can fill it", known.size - 1
+        )
+
+
+def _fill(index: FloatArray, values: FloatArray, size: int, gaps: str) -> FloatArray:
+    steps = np.arange(size, dtype=np.float64)
+    if gaps == "interpolate":
+        return np.interp(steps, index, values)
+    return values[np.searchsorted(index, steps, side="right") - 1]
+
+
+def check_floor(values: FloatArray, lowest: float, rule: str, place: Place) -> None:
+    """Refuse values that are below what their kind allows, or infinite.
+
+    Args:
+        values: The values; NaN is a gap and passes.
+        lowest: The least that is allowed.
+        rule: What to say of a value that is not.
+        place: Where they stand.
+    """
+    bad = np.flatnonzero((values < lowest) | np.isinf(values))
+    if bad.size:
+        row = int(bad[0])
+        raise place.error(f"{rule}, not {values[row]:g}", row)

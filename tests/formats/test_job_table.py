@@ -1,0 +1,81 @@
+"""Plain tables of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lowtide.errors import FormatError, InvalidInput, UnknownName
+from lowtide.formats import read_jobs, write_jobs
+from lowtide.trace import STATUSES
+
+
+def put(folder: Path, text: str) -> Path:
+    path = folder / "jobs.csv"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "jobs"),
+    [
+        ("pai_1k.csv", 1000),
+        ("azure-100k_seconds.csv.gz", 99_988),
+        ("mustang-trace-2015-100k_seconds.csv.gz", 100_000),
+        ("pai-100k_seconds.csv.gz", 99_998),
+    ],
+)
+def test_real_traces(data: Callable[[str], Path], name: str, jobs: int) -> None:
+    trace = read_jobs(data(f"traces/{name}"))
+    assert len(trace) == jobs
+    assert trace.source == f"job table, {name}"
+
+
+def test_scorelab(data: Callable[[str], Path]) -> None:
+    path = data("traces/scorelab.csv")
+    with pytest.raises(FormatError, match="shorter than 49, which looks like hours"):
+        read_jobs(path)
+    trace = read_jobs(path, time_unit="s")
+    assert len(trace) == 45_735
+    counts = [int((trace.column("status") == code).sum()) for code in range(len(STATUSES))]
+    assert counts[STATUSES.index("completed")] == 34_057
+    assert counts[STATUSES.index("out_of_memory")] == 36
+
+
+def test_units_and_start(tmp_path: Path) -> None:
+    path = put(tmp_path, "arrival_time,length,cpus\n1,2,3\n2,4,5\n")
+    trace = read_jobs(path, time_unit="h", start="2024-07-01T00:00Z")
+    assert trace.length_s.tolist() == [7200.0, 14400.0]
+    assert trace.arrival.tolist() == [1719792000.0, 1719795600.0]
+    with pytest.raises(InvalidInput, match="time_unit is one of s, min, h, not 'd'"):
+        read_jobs(path, time_unit="d")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("arrival_time,lenght,cpus\n0,100,1\n", "column 'lenght': unknown.*to 'length'"),
+        ("arrival_time,length,cpus,mood\n0,100,1,2\n", "column 'mood': unknown column, leave"),
+        ("arrival_time,length\n0,100\n", "column 'cpus': the column is missing"),
+        ("arrival_time,length,cpus\n0,100,1\n5,-1,1\n", "line 3, column 'length'.*not -1"),
+        ("arrival_time,length,cpus\n0,100,1\n5,100,nan\n", "line 3, column 'cpus'.*missing"),
+        ("arrival_time,length,cpus\n0,100,1\n5,100\n", "line 3, column 'cpus'.*missing"),
+        ("arrival_time,length,cpus\n0,100,1\nx,100,1\n", "line 3, column 'arrival_time': 'x'"),
+        ("arrival_time,length,cpus\n0,inf,1\n", "line 2, column 'length'"),
+        ("arrival_time,length,cpus\n", "no row below"),
+        ("datetime,intensity\n0,1\n", "tried csv, sacct, swf"),
+    ],
+)
+def test_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        read_jobs(put(tmp_path, text))
+
+
+def test_formats_by_name(tmp_path: Path) -> None:
+    path = put(tmp_path, "arrival_time,length,cpus\n0,100,1\n")
+    with pytest.raises(UnknownName, match="did you mean 'swf'"):
+        read_jobs(path, format="swff")
+    with pytest.raises(InvalidInput, match=r"can only be read: .* are swf"):
+        write_jobs(read_jobs(path), tmp_path / "b.csv", format="csv")
