@@ -18,7 +18,14 @@ from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.profile import Phase, PowerProfile
 from lowtide.schedule import Schedule, Span
 from lowtide.signal import FloatArray, Signal
-from lowtide.units import JOULES_PER_KWH, DurationLike, format_energy, format_mass, parse_duration
+from lowtide.units import (
+    JOULES_PER_KWH,
+    DurationLike,
+    format_count,
+    format_energy,
+    format_mass,
+    parse_duration,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +69,15 @@ class Footprint:
     by_phase: Mapping[str, PhaseFootprint]
     embodied_g: float | None = None
 
+    @property
+    def amount(self) -> float:
+        """What the deciding signal counts: carbon where it is known, else cost."""
+        if self.carbon_g is not None:
+            return self.carbon_g
+        if self.cost is None:
+            raise InvalidInput("a footprint without carbon and cost counts nothing")
+        return self.cost
+
     def sci_g(self, units: float = 1.0) -> float:
         """Return the software carbon intensity, ((E·I) + M) / R, of ISO/IEC 21031:2024.
 
@@ -77,7 +93,7 @@ class Footprint:
     def __str__(self) -> str:
         return (
             f"{format_energy(self.energy_j)}, {format_mass(self.carbon_g)} CO2e, "
-            f"{self.starts} {'start' if self.starts == 1 else 'starts'}"
+            f"{format_count(self.starts, 'start')}"
         )
 
 
@@ -190,6 +206,8 @@ def footprint(
     200.0
     """
     carbon, found_price = carbon_and_price(signal)
+    if price is not None and price.kind != "price":
+        raise InvalidInput(f"price is a signal of that kind, not {price.kind!r}")
     price = price if price is not None else found_price
     pieces = _pieces(schedule, job.profile)
     energy_j = pieces.power_w * pieces.duration_s

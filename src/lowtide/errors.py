@@ -27,10 +27,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 
 class LowtideError(Exception):
     """The root of every error that lowtide raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Made anew without its constructor, an error with keyword arguments can cross processes.
+        return _remake, (type(self), self.args, dict(self.__dict__))
+
+
+def _remake(kind: type[LowtideError], args: tuple[Any, ...], data: dict[str, Any]) -> LowtideError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(data)
+    return error
 
 
 class InvalidInput(LowtideError, ValueError):

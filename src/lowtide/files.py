@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import tempfile
+import zlib
 from pathlib import Path
 
 from lowtide.errors import FileProblem
@@ -24,7 +25,7 @@ def read_bytes(path: Path | str) -> bytes:
         return gzip.decompress(data) if data.startswith(_GZIP_MAGIC) else data
     except FileNotFoundError:
         raise FileProblem(f"no such file: {path}", path=path) from None
-    except (EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise FileProblem(f"{path} is a damaged gzip file ({error})", path=path) from error
     except OSError as error:
         raise FileProblem(f"cannot read {path}: {error.strerror}", path=path) from error

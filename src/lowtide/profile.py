@@ -12,15 +12,16 @@ import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lowtide import files
-from lowtide.errors import FormatError, InvalidProfile
+from lowtide.errors import FormatError, InvalidInput, InvalidProfile
 from lowtide.signal import FloatArray
-from lowtide.units import DurationLike, format_energy, format_hours, parse_duration
+from lowtide.units import DurationLike, format_count, format_energy, format_hours, parse_duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
@@ -58,6 +59,10 @@ class Phase:
             )
         if not isinstance(name, str) or not name or "/" in name:
             raise InvalidProfile(f"a phase's name is a text without '/', not {name!r}")
+        if not isinstance(checkpoint, bool | np.bool_):
+            raise InvalidProfile(
+                f"whether phase {name!r} ends in a checkpoint is true or false, not {checkpoint!r}"
+            )
         for attribute, value in (
             ("name", name),
             ("duration_s", seconds),
@@ -95,7 +100,7 @@ class PowerProfile:
     work: tuple[Phase, ...]
     stop: tuple[Phase, ...]
     suspended_power_w: float
-    work_edges_s: FloatArray = field(compare=False)
+    work_edges_s: FloatArray = field(init=False, compare=False)
 
     def __init__(
         self,
@@ -118,9 +123,13 @@ class PowerProfile:
             object.__setattr__(self, group, phases)
         if not self.work:
             raise InvalidProfile("a profile needs at least one phase of work")
-        if not (math.isfinite(suspended_power_w) and suspended_power_w >= 0):
+        if isinstance(suspended_power_w, bool | str) or not (
+            isinstance(suspended_power_w, int | float | np.number)
+            and math.isfinite(suspended_power_w)
+            and suspended_power_w >= 0
+        ):
             raise InvalidProfile(
-                f"a suspended job must draw 0 W or more, not {suspended_power_w:g}"
+                f"a suspended job must draw 0 W or more, not {suspended_power_w!r}"
             )
         object.__setattr__(self, "suspended_power_w", float(suspended_power_w))
         edges = np.concatenate(([0.0], np.cumsum([phase.duration_s for phase in self.work])))
@@ -205,7 +214,7 @@ class PowerProfile:
             phase = phases[len(work) % len(phases)]
             work.append(
                 phase
-                if phase.duration_s <= left
+                if phase.duration_s <= left + 1e-9 * total
                 else replace(phase, duration_s=left, checkpoint=False)
             )
             left -= phase.duration_s
@@ -247,8 +256,9 @@ class PowerProfile:
     def __repr__(self) -> str:
         startup = f"{format_hours(self.startup_s)} startup + " if self.startup else ""
         return (
-            f"<PowerProfile: {startup}{format_hours(self.work_s)} work in {len(self.work)} phases, "
-            f"{format_energy(self.energy_j)}, {len(self.checkpoints_s)} checkpoints>"
+            f"<PowerProfile: {startup}{format_hours(self.work_s)} work in "
+            f"{format_count(len(self.work), 'phase')}, {format_energy(self.energy_j)}, "
+            f"{format_count(len(self.checkpoints_s), 'checkpoint')}>"
         )
 
     def averaged(self) -> PowerProfile:
@@ -297,11 +307,11 @@ class PowerProfile:
         Args:
             document: `work`, and optionally `startup`, `stop`, `suspended_power_w`, `about`.
         """
-        known = {"startup", "work", "stop", "suspended_power_w", "about"}
-        if unknown := sorted(set(document) - known):
-            raise InvalidProfile(
-                f"unknown key {unknown[0]!r} in a profile: known are {', '.join(sorted(known))}"
-            )
+        if not isinstance(document, Mapping):
+            raise InvalidProfile(f"a profile is a table with a list 'work', not {document!r}")
+        _known_keys(
+            document, ("startup", "work", "stop", "suspended_power_w", "about"), "a profile"
+        )
         if "work" not in document:
             raise InvalidProfile("a profile needs a list of phases called 'work'")
         return cls(
@@ -326,7 +336,7 @@ class PowerProfile:
             raise FormatError(f"not valid {path.suffix[1:].upper()}: {error}", path=path) from error
         try:
             return cls.from_dict(document)
-        except InvalidProfile as error:
+        except InvalidInput as error:
             raise FormatError(str(error), path=path) from error
 
     def dump(self, path: Path | str, *, about: str = "") -> None:
@@ -351,6 +361,16 @@ def _profile_path(path: Path | str) -> Path:
     return path
 
 
+def _known_keys(table: Mapping[str, Any], known: Sequence[str], what: str) -> None:
+    for key in table:
+        if key not in known:
+            near = get_close_matches(key, known, n=1)
+            guess = f" (did you mean {near[0]!r}?)" if near else ""
+            raise InvalidProfile(
+                f"unknown key {key!r} in {what}{guess}: known are {', '.join(sorted(known))}"
+            )
+
+
 def _phases(rows: Any, group: str) -> list[Phase]:
     if not isinstance(rows, list):
         raise InvalidProfile(f"{group} is a list of phases, not {rows!r}")
@@ -369,14 +389,9 @@ def _phases(rows: Any, group: str) -> list[Phase]:
                 )
             phases.extend(_phases(row["phases"], group) * times)
             continue
-        known = {"name", "duration_s", "power_w", "checkpoint"}
+        _known_keys(row, ("name", "duration_s", "power_w", "checkpoint"), f"a phase of {group}")
         if missing := sorted({"name", "duration_s", "power_w"} - set(row)):
-            raise InvalidProfile(f"a phase of {group} lacks {', '.join(missing)}: {row!r}")
-        if unknown := sorted(set(row) - known):
-            raise InvalidProfile(
-                f"unknown key {unknown[0]!r} in a phase of {group}: known are "
-                f"{', '.join(sorted(known))}"
-            )
+            raise InvalidProfile(f"a phase of {group} lacks {', '.join(missing)}")
         phases.append(Phase(**row))
     return phases
 
@@ -387,15 +402,15 @@ def _toml(document: Mapping[str, Any]) -> str:
     for key, value in document.items():
         if isinstance(value, list):
             rows = (
-                "  { "
-                + ", ".join(
-                    f"{name} = {json.dumps(entry, ensure_ascii=False)}"
-                    for name, entry in row.items()
-                )
-                + " },"
+                "  { " + ", ".join(f"{name} = {_toml_value(row[name])}" for name in row) + " },"
                 for row in value
             )
             lines += [f"{key} = [", *rows, "]"]
         else:
-            lines.append(f"{key} = {json.dumps(value, ensure_ascii=False)}")
+            lines.append(f"{key} = {_toml_value(value)}")
     return "\n".join(lines) + "\n"
+
+
+def _toml_value(value: str | float | bool) -> str:
+    # JSON writes numbers, truth values and texts as TOML does, but for one character.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

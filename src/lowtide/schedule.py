@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,8 @@ class Span:
             raise InvalidSchedule(
                 f"unknown kind of span {self.kind!r}: known are {', '.join(SPAN_KINDS)}"
             )
-        if not (np.isfinite(self.start) and self.duration_s > 0 and self.progress_s >= 0):
+        known = np.isfinite([self.start, self.duration_s, self.progress_s]).all()
+        if not (known and self.duration_s > 0 and self.progress_s >= 0):
             raise InvalidSchedule(
                 f"a span lasts longer than 0 s from a known time on, unlike {self}"
             )
@@ -86,7 +87,8 @@ class Schedule:
     def from_stretches(cls, job: Job, stretches: Iterable[Stretch]) -> Schedule:
         """Lay out the spans of a job that is started as the stretches say.
 
-        A stop that keeps all work runs the stop phases; one that loses work is a kill.
+        A stop that keeps all work runs the stop phases; one that loses work is a kill. Stretches
+        that follow each other at once in a job without startup and stop phases are one.
 
         Args:
             job: The job.
@@ -112,6 +114,14 @@ class Schedule:
             if spans:
                 last = spans[-1]
                 free = last.end
+                if (
+                    last.kind == "work"
+                    and not (profile.startup or profile.stop or stretch.lost_s)
+                    and abs(stretch.start - free) <= TIME_TOLERANCE_S
+                ):
+                    spans[-1] = replace(last, duration_s=last.duration_s + stretch.work_s)
+                    done += stretch.work_s
+                    continue
                 if last.kind == "work":
                     free = add("stop", free, profile.stop_s)
                 wait_s = stretch.start - free
@@ -162,7 +172,8 @@ class Schedule:
             if begins or span.kind == "startup":
                 runs.append([])
             runs[-1].append(span)
-            begins = False
+            # Nothing but a new start can follow a stop or a kill, even without a pause.
+            begins = span.kind in ("stop", "lost")
         return tuple(tuple(run) for run in runs)
 
     @property
@@ -212,18 +223,27 @@ class Schedule:
             f"it ends at {format_time(self.end)}, after its deadline "
             f"at {format_time(job.deadline)}",
         )
+        done = 0.0
         for before, after in zip(self.spans, self.spans[1:], strict=False):
             demand(
                 abs(before.end - after.start) <= tolerance,
                 f"its spans leave a gap or overlap at {format_time(before.end)}",
             )
+            done += before.duration_s if before.kind == "work" else 0.0
+            demand(
+                abs(after.progress_s - done) <= tolerance,
+                f"{after.kind} at {format_time(after.start)} claims {after.progress_s:g} s of "
+                f"progress, and there are {done:g} s",
+            )
         demand(self.spans[0].kind != "suspended", "it begins suspended, before any start")
+        demand(self.spans[0].progress_s <= tolerance, "it begins with work already done")
         demand(self.spans[-1].kind == "work", f"it ends in {self.spans[-1].kind}, not in work")
         limit = 1 if job.interruptible == "never" else job.max_starts
         demand(
             limit is None or self.starts <= limit,
             f"it is started {self.starts} times, and may be {limit} times",
         )
+        demand(self.job_id == job.id, f"it is the schedule of job {self.job_id}")
         kept = 0.0
         runs = self.runs
         for number, run in enumerate(runs, start=1):
@@ -240,15 +260,14 @@ class Schedule:
             demand(kinds == expected, f"start {number} runs {kinds}, not {expected}")
             did = 0.0
             for span in run:
-                demand(
-                    abs(span.progress_s - kept) <= tolerance,
-                    f"{span.kind} at {format_time(span.start)} claims {span.progress_s:g} s of "
-                    f"progress, and there are {kept:g} s",
-                )
                 whole = {"startup": profile.startup_s, "stop": profile.stop_s}.get(span.kind)
                 demand(
                     whole is None or abs(span.duration_s - (whole or 0.0)) <= tolerance,
                     f"{span.kind} at {format_time(span.start)} is not its whole length",
+                )
+                demand(
+                    span.kind != "lost" or kept + span.duration_s <= profile.work_s + tolerance,
+                    f"it loses more work at {format_time(span.start)} than there is",
                 )
                 if span.kind == "work":
                     kept += span.duration_s

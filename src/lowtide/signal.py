@@ -17,6 +17,7 @@ from lowtide.errors import InvalidSignal, InvalidTime, InvalidUnit, NotCovered
 from lowtide.units import (
     DurationLike,
     TimeLike,
+    format_count,
     format_hours,
     format_time,
     intensity_factor,
@@ -51,6 +52,8 @@ class Signal:
         source: Where the values come from, in words.
         synthetic: Whether the values come from a model rather than from a grid.
         filled: How many of the steps were missing and filled by a gap policy.
+        estimated: How many of the steps the provider says it estimated.
+        prefix: Integral of the values from the start to each edge.
     """
 
     values: FloatArray
@@ -63,7 +66,8 @@ class Signal:
     source: str = ""
     synthetic: bool = False
     filled: int = 0
-    _prefix: FloatArray = field(init=False)
+    estimated: int = 0
+    prefix: FloatArray = field(init=False)
     _padded: FloatArray = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,13 +78,15 @@ class Signal:
             raise InvalidSignal(f"a signal's step must be longer than 0 s, not {self.step_s}")
         if not np.isfinite(self.start):
             raise InvalidTime(f"a signal's start must be finite, not {self.start}")
+        if self.kind not in ("average", "marginal"):
+            object.__setattr__(self, "basis", None)
         _check_labels(self.kind, self.basis, self.unit)
         _check_values(values, self.kind, self.start, self.step_s)
         values.flags.writeable = False
         # One step more than there is makes the very end of the span an ordinary look-up.
         prefix = np.concatenate(([0.0], np.cumsum(values * self.step_s)))
         padded = np.append(values, 0.0)
-        for name, array in (("values", values), ("_prefix", prefix), ("_padded", padded)):
+        for name, array in (("values", values), ("prefix", prefix), ("_padded", padded)):
             object.__setattr__(self, name, array)
 
     @classmethod
@@ -97,6 +103,7 @@ class Signal:
         source: str = "",
         synthetic: bool = False,
         filled: int = 0,
+        estimated: int = 0,
     ) -> Signal:
         """Build a signal from values in any known unit.
 
@@ -111,6 +118,7 @@ class Signal:
             source: Where the values come from.
             synthetic: Whether they come from a model.
             filled: How many of them were filled in.
+            estimated: How many of them the provider estimated.
 
         >>> Signal.from_values([300, 100], start="2024-07-01T00:00Z", step_s="1h").mean()
         200.0
@@ -132,12 +140,13 @@ class Signal:
             start=parse_time(start),
             step_s=parse_duration(step_s),
             kind=kind,
-            basis=basis if kind in ("average", "marginal") else None,
+            basis=basis,
             zone=zone,
             unit=unit,
             source=source,
             synthetic=synthetic,
             filled=filled,
+            estimated=estimated,
         )
 
     @property
@@ -165,11 +174,15 @@ class Signal:
         return int(self.values.size)
 
     def __repr__(self) -> str:
-        filled = f", {self.filled} steps filled" if self.filled else ""
+        made_up = "".join(
+            f", {format_count(count, 'step')} {how}"
+            for count, how in ((self.filled, "filled"), (self.estimated, "estimated"))
+            if count
+        )
         return (
             f"<Signal: {self.label}, {format_time(self.start)} to {format_time(self.end)}, "
-            f"{len(self)} steps of {format_hours(self.step_s)}, "
-            f"{self.values.min():.4g} to {self.values.max():.4g} {self.unit}{filled}>"
+            f"{format_count(len(self), 'step')} of {format_hours(self.step_s)}, "
+            f"{self.values.min():.4g} to {self.values.max():.4g} {self.unit}{made_up}>"
         )
 
     @overload
@@ -183,8 +196,11 @@ class Signal:
             instant: Epoch seconds within the span; the end itself belongs to no step.
         """
         instants = np.asarray(instant, dtype=np.float64)
+        if instants.size == 0:
+            return np.zeros(instants.shape)
         self.require(float(instants.min()), float(instants.max()))
-        index = np.floor((instants - self.start) / self.step_s).astype(np.int64)
+        # Looking the edges up, rather than dividing, finds the step that begins at a rounded edge.
+        index = np.searchsorted(self.edges, instants, side="right") - 1
         if np.any(index >= self.values.size):
             raise NotCovered(f"the signal ends at {format_time(self.end)}, and has no value there")
         found = self.values[np.maximum(index, 0)]
@@ -219,8 +235,8 @@ class Signal:
         if a.size == 0:
             return np.zeros(a.shape)
         self.require(
-            origin + min(float(a.min()), float(b.min())),
-            origin + max(float(a.max()), float(b.max())),
+            origin + float(np.minimum(a.min(), b.min())),
+            origin + float(np.maximum(a.max(), b.max())),
         )
         if a.ndim == 0 and b.ndim == 0:
             return float(self._between(a.reshape(1) + shift, b.reshape(1) + shift)[0])
@@ -238,8 +254,8 @@ class Signal:
         per_step = 1.0 / self.step_s
         i = (a * per_step).astype(np.intp)
         j = (b * per_step).astype(np.intp)
-        total: FloatArray = self._prefix.take(j, mode="clip")
-        total -= self._prefix.take(i, mode="clip")
+        total: FloatArray = self.prefix.take(j, mode="clip")
+        total -= self.prefix.take(i, mode="clip")
         total += self._padded.take(j, mode="clip") * (b - j * self.step_s)
         total -= self._padded.take(i, mode="clip") * (a - i * self.step_s)
         return total

@@ -7,6 +7,7 @@ missing facts are given.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -22,7 +23,8 @@ from lowtide.units import DurationLike, TimeLike, parse_duration, parse_time
 
 Column = npt.NDArray[Any]
 
-# What a trace may hold. Numbers are float64 with NaN for unknown; texts are objects, None unknown.
+# What a trace may hold. Numbers are float64 with NaN for unknown; texts are objects with None for
+# unknown, or whole numbers where the trace numbers its jobs and users.
 NUMBERS = (
     "arrival",
     "length_s",
@@ -110,13 +112,16 @@ class Trace:
         arrays: dict[str, Column] = {}
         for name, values in columns.items():
             if name in NUMBERS:
-                arrays[name] = np.asarray(values, dtype=np.float64)
+                arrays[name] = _own(values, np.float64)
             elif name == "status":
-                arrays[name] = np.asarray(values, dtype=np.int8)
+                arrays[name] = _own(values, np.int8)
             elif name in TEXTS:
-                arrays[name] = np.asarray(values)
+                arrays[name] = _own(values, None)
             else:
                 raise UnknownName("trace column", name, (*NUMBERS, *TEXTS, "status"))
+        if "arrival" in arrays and "id" not in arrays:
+            # Jobs keep their numbers when others are left out.
+            arrays["id"] = np.arange(1, arrays["arrival"].size + 1)
         if "arrival" not in arrays:
             raise InvalidTrace("a trace needs an arrival for every job")
         arrival = arrays["arrival"]
@@ -125,6 +130,10 @@ class Trace:
         if not np.all(np.isfinite(arrival)):
             row = int(np.flatnonzero(~np.isfinite(arrival))[0])
             raise InvalidTrace(f"job {row + 1} of the trace has no arrival")
+        if "status" in arrays and not np.all(
+            (arrays["status"] >= 0) & (arrays["status"] < len(STATUSES))
+        ):
+            raise InvalidTrace(f"a status is a place in a list of {len(STATUSES)}, from 0 on")
         if "length_s" in arrays and np.any(arrays["length_s"] < 0):
             row = int(np.flatnonzero(arrays["length_s"] < 0)[0])
             raise InvalidTrace(
@@ -139,6 +148,10 @@ class Trace:
         object.__setattr__(self, "columns", MappingProxyType(arrays))
         object.__setattr__(self, "header", MappingProxyType(dict(header or {})))
         object.__setattr__(self, "source", source)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A read-only view of a mapping cannot cross processes; what is in it can.
+        return _remake, (dict(self.columns), dict(self.header), self.source)
 
     def __len__(self) -> int:
         return int(self.columns["arrival"].size)
@@ -263,7 +276,7 @@ class Trace:
                 profile=PowerProfile.constant(power_w_per_cpu * cpus, length_s),
                 interruptible=interruptible,
                 resources=Resources(
-                    cpus=int(cpus),
+                    cpus=math.ceil(cpus),
                     gpus=0 if np.isnan(gpu) else int(gpu),
                     nodes=1 if np.isnan(node) else int(node),
                 ),
@@ -272,3 +285,13 @@ class Trace:
                 self, self.length_s.tolist(), self.cpus.tolist(), gpus, nodes, strict=True
             )
         ]
+
+
+def _own(values: npt.ArrayLike, kind: npt.DTypeLike | None) -> Column:
+    """Return an array nobody else can change: read-only ones are taken as they are."""
+    array = np.asarray(values, dtype=kind)
+    return array.copy() if array.flags.writeable and array is values else array
+
+
+def _remake(columns: dict[str, Column], header: dict[str, str], source: str) -> Trace:
+    return Trace(columns=columns, header=header, source=source)

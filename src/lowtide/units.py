@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from datetime import UTC, datetime, tzinfo
+from numbers import Real
 
 from lowtide.errors import InvalidTime, InvalidUnit
 
@@ -25,7 +26,7 @@ MISSING = "---"
 _SECONDS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(sec|s|min|m|h|d|w)\s*")
 _SLURM = re.compile(
-    r"(?:(?P<d>\d+)-)?(?P<a>\d+)(?::(?P<b>\d+))?(?::(?P<c>\d+(?:\.\d+)?))?",
+    r"(?:(?P<d>\d+)-)?(?P<a>\d+)(?::(?P<b>\d+(?:\.\d+)?))?(?::(?P<c>\d+(?:\.\d+)?))?",
 )
 
 _INTENSITY_G_PER_KWH = {
@@ -61,15 +62,8 @@ def parse_duration(value: DurationLike, *, bare_unit_s: float | None = None) -> 
     >>> parse_duration("6:00:00")
     21600.0
     """
-    if isinstance(value, bool) or not isinstance(value, str | float | int):
-        raise InvalidTime(
-            f"a duration is a number of seconds or a text such as '36h', not {value!r}"
-        )
     if not isinstance(value, str):
-        seconds = float(value)
-        if not math.isfinite(seconds):
-            raise InvalidTime(f"a duration must be a finite number of seconds, not {seconds}")
-        return seconds
+        return _number(value, "a duration is seconds or a text such as '36h'")
     text = value.strip()
     if re.fullmatch(r"\d+(?:\.\d*)?", text):
         if bare_unit_s is None:
@@ -92,6 +86,16 @@ def parse_duration(value: DurationLike, *, bare_unit_s: float | None = None) -> 
     if match["c"]:  # HH:MM:SS
         return fields[0] * 3600 + fields[1] * 60 + fields[2]
     return fields[0] * 60 + fields[1]  # MM:SS
+
+
+def _number(value: object, rule: str) -> float:
+    """Return any kind of real number, NumPy's included, as a finite float."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InvalidTime(f"{rule}, not {value!r}")
+    number = float(value)
+    if not math.isfinite(number):
+        raise InvalidTime(f"{rule}, and finite, not {number}")
+    return number
 
 
 def parse_time(value: TimeLike, *, relative_to: float | None = None) -> float:
@@ -127,12 +131,7 @@ def parse_time(value: TimeLike, *, relative_to: float | None = None) -> float:
         if moment.tzinfo is None:
             raise InvalidTime(f"time {value!r} has no time zone: write {text}Z or {text}+02:00")
         return moment.timestamp()
-    if isinstance(value, bool) or not isinstance(value, float | int):
-        raise InvalidTime(f"a time is a datetime, an ISO text or epoch seconds, not {value!r}")
-    seconds = float(value)
-    if not math.isfinite(seconds):
-        raise InvalidTime(f"a time must be finite, not {seconds}")
-    return seconds
+    return _number(value, "a time is a datetime, an ISO text or epoch seconds")
 
 
 def parse_size(text: str) -> float:
@@ -179,6 +178,15 @@ def price_factor(unit: str) -> tuple[float, str]:
     return (1.0 if match["per"] == "kWh" else 0.001), f"{match['currency']}/kWh"
 
 
+def format_count(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural where that is due.
+
+    >>> format_count(1, "start"), format_count(3, "start")
+    ('1 start', '3 starts')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def format_duration(seconds: float | None) -> str:
     """Return `[D-]HH:MM:SS`, as Slurm prints it, or `---` where it is unknown.
 
@@ -199,7 +207,7 @@ def format_hours(seconds: float) -> str:
     >>> format_hours(12600)
     '3.5 h'
     """
-    for limit, unit, size in ((90, "s", 1), (5400, "min", 60), (172800 * 2, "h", 3600)):
+    for limit, unit, size in ((120, "s", 1), (3600, "min", 60), (4 * 86400, "h", 3600)):
         if abs(seconds) < limit:
             return f"{seconds / size:.4g} {unit}"
     return f"{seconds / 86400:.4g} d"
@@ -215,7 +223,10 @@ def format_time(instant: float | None, tz: tzinfo = UTC) -> str:
     """
     if instant is None or not math.isfinite(instant):
         return MISSING
-    moment = datetime.fromtimestamp(round(instant), tz)
+    try:
+        moment = datetime.fromtimestamp(round(instant), tz)
+    except (ValueError, OverflowError, OSError):  # no calendar goes there
+        return f"{instant:g} s since 1970"
     return f"{moment:%Y-%m-%d %H:%M}{f':{moment:%S}' if moment.second else ''} {moment:%Z}"
 
 
@@ -231,9 +242,7 @@ def format_minute(instant: float | None) -> str:
 
 
 def format_iso(instant: float) -> str:
-    """Return an instant as ISO 8601 in UTC that reads back as the same float.
-
-    Microseconds where they suffice to tell; always ends in `Z`.
+    """Return an instant as ISO 8601 in UTC, to the microsecond; always ends in `Z`.
 
     >>> format_iso(1719813600.0)
     '2024-07-01T06:00:00Z'

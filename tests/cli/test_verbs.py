@@ -143,7 +143,7 @@ def test_grid_shows_what_was_filled(files: Path, capsys: pytest.CaptureFixture[s
     rows = [f"2024-07-01T0{hour}:00:00Z,{100 + hour}" for hour in (0, 1, 2, 4, 5)]
     (files / "gap.csv").write_text("\n".join(["datetime,carbon_intensity_g_per_kwh", *rows]) + "\n")
     assert run(capsys, "grid", "gap.csv").code == 2
-    assert "1 of 6 steps were missing" in run(capsys, "grid", "gap.csv", "--gaps", "hold").out
+    assert "1 of 6 steps were missing" in run(capsys, "grid", "gap.csv", "--how", "gaps=hold").out
 
 
 def test_convert_keeps_every_job(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

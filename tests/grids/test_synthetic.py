@@ -239,7 +239,7 @@ def test_a_year_of_hours_is_quick():
         ({"days": float("inf")}, "not inf"),
         ({"days": "7"}, "days is a number such as 7, not '7'"),
         ({"days": True}, "not True"),
-        ({"days": 0.3}, "not a whole number of steps of 60 min: give days=0.333333"),
+        ({"days": 0.3}, "not a whole number of steps of 1 h: give days=0.333333"),
         ({"step_s": "1d"}, "steps of 5 min to 1 h, not 24 h"),
         ({"step_s": 60}, "steps of 5 min to 1 h, not 60 s"),
         ({"step_s": 0}, "steps of 5 min to 1 h"),

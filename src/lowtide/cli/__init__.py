@@ -6,6 +6,7 @@ Verbs import what they need when they run, so that `lowtide --help` answers at o
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 
@@ -66,5 +67,10 @@ def main() -> None:
 
 
 def _fail(message: str, *, code: int) -> None:
+    # Errors name the arguments of the Python functions; here they are options.
+    message = re.sub(
+        r"(?<![\w-])(basis|column|format|gaps|kind|tz|unit|zone)=", r"--how \1=", message
+    )
+    message = message.replace("time_unit=", "--time-unit=")
     print(f"lowtide: {message}", file=sys.stderr)
     sys.exit(code)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lowtide.cli.options import AsJson, Gaps, Parsable, Unit, Zone
+from lowtide.cli.options import AsJson, How, Parsable
 from lowtide.cli.output import print_json, print_parsable
 
 
@@ -25,13 +25,12 @@ def convert(
     start: Annotated[
         str | None, typer.Option(help="When the first job of a trace shall arrive.")
     ] = None,
-    gaps: Gaps = "refuse",
-    tz: Zone = None,
-    unit: Unit = None,
+    how: How = None,
     as_json: AsJson = False,
     parsable: Parsable = False,
 ) -> None:
     """Convert a job trace, a signal or a power profile."""
+    from lowtide.cli.inputs import read_how
     from lowtide.errors import InvalidInput
     from lowtide.formats import read_jobs, read_signal, write_jobs, write_signal
     from lowtide.profile import PowerProfile
@@ -41,7 +40,7 @@ def convert(
         write_jobs(trace, target)
         facts = {"wrote": str(target), "what": "job trace", "count": len(trace)}
     elif target.suffix == ".csv":
-        signal = read_signal(source, gaps=gaps, tz=tz, unit=unit)
+        signal = read_signal(source, **read_how(how))
         write_signal(signal, target)
         facts = {"wrote": str(target), "what": "signal", "count": len(signal)}
         facts["filled"] = signal.filled

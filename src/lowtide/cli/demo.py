@@ -27,7 +27,6 @@ def demo(
     The grid is a synthetic week. The report is one HTML file, with figures beside it.
     """
     from lowtide.cli.documents import PLAN_COLUMNS, comparison_document, plan_columns
-    from lowtide.experiments.comparison import HEADER
     from lowtide.experiments.demo import ABOUT, run_demo
 
     result = run_demo(grid, seed=seed)
@@ -48,7 +47,7 @@ def demo(
         return
     print(result.note)
     print()
-    print_table(HEADER, result.rows())
+    print_table(result.header, result.rows())
     print()
     print("Policies decide as published; repeated startups and lost work are paid for.")
     print(f"report:  {report.resolve()}")

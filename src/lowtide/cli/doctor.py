@@ -5,11 +5,11 @@ from __future__ import annotations
 from lowtide.cli.options import AsJson, Parsable
 from lowtide.cli.output import print_json, print_parsable, print_table
 
-# What each optional part brings, and the modules that must import for it.
+# The packages that each part needs, what it brings, and the extra it comes with.
 _PARTS = {
     "core": (("numpy", "polars"), "signals, jobs, plans, files", ""),
     "command line": (("typer", "rich"), "this command", ""),
-    "figures": (("altair", "vl_convert"), "charts and HTML reports", "figures"),
+    "figures": (("altair", "vl-convert-python"), "charts and HTML reports", "figures"),
 }
 
 
@@ -46,23 +46,18 @@ def _python() -> dict[str, str]:
 
 def _part(name: str) -> dict[str, str]:
     from importlib import import_module
-    from importlib.metadata import PackageNotFoundError, packages_distributions, version
+    from importlib.metadata import version
 
-    modules, brings, extra = _PARTS[name]
-    found = []
-    for module in modules:
+    packages, brings, extra = _PARTS[name]
+    for package in packages:
         try:
-            import_module(module)
+            import_module(package.removesuffix("-python").replace("-", "_"))
         except ImportError as error:
             if extra:
                 return _check(name, "absent", brings, f"pip install 'lowtide[{extra}]'")
             return _check(name, "broken", str(error), "pip install --force-reinstall lowtide")
-        try:
-            distribution = packages_distributions().get(module, [module])[0]
-            found.append(f"{distribution} {version(distribution)}")
-        except PackageNotFoundError:
-            found.append(module)
-    return _check(name, "works", f"{brings}: {', '.join(found)}")
+    found = ", ".join(f"{package} {version(package)}" for package in packages)
+    return _check(name, "works", f"{brings}: {found}")
 
 
 def _plugins(kind: str) -> dict[str, str]:

@@ -26,6 +26,7 @@ def signal_document(signal: Signal) -> dict[str, Any]:
         "source": signal.source,
         "synthetic": signal.synthetic,
         "filled": signal.filled,
+        "estimated": signal.estimated,
         "start": format_iso(signal.start),
         "end": format_iso(signal.end),
         "step_s": signal.step_s,

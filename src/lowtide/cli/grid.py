@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lowtide.cli.options import AsJson, Gaps, Parsable, Seed, Unit, Zone
+from lowtide.cli.options import AsJson, How, Parsable, Seed
 from lowtide.cli.output import print_json, print_parsable
 
 
@@ -23,9 +23,7 @@ def grid(
         str, typer.Option(help="Of a synthetic grid: average, marginal or price.")
     ] = "average",
     seed: Seed = 0,
-    gaps: Gaps = "refuse",
-    tz: Zone = None,
-    unit: Unit = None,
+    how: How = None,
     image: Annotated[
         Path | None, typer.Option(help="Also draw it into this .png or .svg file.")
     ] = None,
@@ -35,6 +33,7 @@ def grid(
     """Draw a grid's carbon intensity or price over time."""
     from lowtide.cli.chart import draw
     from lowtide.cli.documents import signal_document
+    from lowtide.cli.inputs import read_how
     from lowtide.formats import read_signal
     from lowtide.grids import GRID_NAMES, synthetic_grid
     from lowtide.units import format_iso, format_time
@@ -55,7 +54,8 @@ def grid(
                 f"{source!r} is neither a file nor a synthetic grid ({', '.join(GRID_NAMES)})",
                 path=source,
             )
-        signal = read_signal(source, gaps=gaps, tz=tz, unit=unit)
+        signal = read_signal(source, **read_how(how))
+    whole = signal
     if begin is not None or end is not None:
         signal = signal.window(begin or signal.start, end or signal.end)
     if image is not None:
@@ -83,7 +83,7 @@ def grid(
             f"mean {signal.mean():.4g} {signal.unit}, lowest {values.min():.4g} at "
             f"{format_time(low)}, highest {values.max():.4g} at {format_time(high)}"
         )
-        if signal.filled:
-            print(f"{signal.filled} of {len(signal)} steps were missing and are filled ({gaps})")
+        if whole.filled:
+            print(f"{whole.filled} of {len(whole)} steps were missing and are filled")
         if image is not None:
             print(f"drawn in {image}")

@@ -6,14 +6,16 @@ import math
 import time
 from pathlib import Path
 
-from lowtide.errors import InvalidInput
+from lowtide.errors import InvalidInput, UnknownName
 from lowtide.formats import read_signal
-from lowtide.grid import Grid, deciding_signal
+from lowtide.grid import Grid
 from lowtide.grids import synthetic_grid
 from lowtide.profile import PowerProfile
 from lowtide.samples import sample_names, sample_profile
 from lowtide.signal import Signal
 from lowtide.units import parse_duration, parse_time
+
+HOW = ("basis", "column", "format", "gaps", "kind", "tz", "unit", "zone")
 
 
 def load_profile(profile: str | None, power_w: float | None, time_text: str | None) -> PowerProfile:
@@ -42,6 +44,23 @@ def parse_time_limit(text: str) -> float:
     return parse_duration(text, bare_unit_s=60.0)
 
 
+def read_how(how: list[str] | None) -> dict[str, str]:
+    """Return what `--how KEY=VALUE` says, as `read_signal` takes it.
+
+    Args:
+        how: The options as they were given.
+    """
+    said: dict[str, str] = {}
+    for each in how or []:
+        key, equals, value = each.partition("=")
+        if not equals or not value:
+            raise InvalidInput(f"--how takes KEY=VALUE, such as gaps=hold, not {each!r}")
+        if key not in HOW:
+            raise UnknownName("key of --how", key, HOW)
+        said[key] = value
+    return said
+
+
 def load_window(
     file: Path | None,
     grid: str | None,
@@ -49,9 +68,7 @@ def load_window(
     deadline: str,
     *,
     seed: int,
-    gaps: str,
-    tz: str | None,
-    unit: str | None,
+    how: list[str] | None,
 ) -> tuple[Signal | Grid, float, float]:
     """Return the signal to plan on, the arrival and the deadline.
 
@@ -63,9 +80,7 @@ def load_window(
         arrival: When the job may start, or `now`.
         deadline: When it must be done.
         seed: Which weather a synthetic grid has.
-        gaps: What to do where the file has gaps.
-        tz: Zone of stamps that name none.
-        unit: Unit of values that have none.
+        how: How to read the file.
     """
     now = float(math.floor(time.time()))
     if grid is not None and file is None:
@@ -78,10 +93,9 @@ def load_window(
         raise InvalidInput(
             "say which grid the job runs on: --signal FILE, or --grid sunny|windy|nuclear|coal"
         )
-    signal = read_signal(file, gaps=gaps, tz=tz, unit=unit)
-    shown = deciding_signal(signal)
+    signal = read_signal(file, **read_how(how))
     if arrival != "now":
         begin = parse_time(arrival)
     else:
-        begin = now if shown.covers(now, now) else shown.start
+        begin = now if signal.covers(now, now) else signal.start
     return signal, begin, parse_time(deadline, relative_to=begin)

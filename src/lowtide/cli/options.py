@@ -20,15 +20,15 @@ GridName = Annotated[
     typer.Option("--grid", help="Synthetic grid instead of a file: sunny, windy, nuclear or coal."),
 ]
 Seed = Annotated[int, typer.Option(help="Which weather the synthetic grid has.")]
-Gaps = Annotated[
-    str, typer.Option(help="What to do where the file has gaps: refuse, hold or interpolate.")
-]
-Zone = Annotated[
-    str | None,
-    typer.Option("--tz", help="Time zone of stamps in the file that name none, e.g. Europe/Paris."),
-]
-Unit = Annotated[
-    str | None, typer.Option(help="Unit of the values where the file does not say: EUR/MWh, ...")
+How = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--how",
+        help="How to read the file, KEY=VALUE, may be given again: gaps=hold or interpolate, "
+        "tz=Europe/Paris, unit=EUR/MWh, column=NAME, zone=DE, kind=marginal, basis=direct, "
+        "format=NAME.",
+        metavar="KEY=VALUE",
+    ),
 ]
 Time = Annotated[
     str | None,

@@ -11,16 +11,14 @@ from lowtide.cli.options import (
     Arrival,
     AsJson,
     Deadline,
-    Gaps,
     GridName,
+    How,
     Parsable,
     Power,
     Profile,
     Seed,
     SignalFile,
     Time,
-    Unit,
-    Zone,
 )
 from lowtide.cli.output import print_json, print_parsable, print_table
 
@@ -46,9 +44,7 @@ def plan(
     ] = "0s",
     name: Annotated[str, typer.Option(help="What to call the job.")] = "1",
     seed: Seed = 0,
-    gaps: Gaps = "refuse",
-    tz: Zone = None,
-    unit: Unit = None,
+    how: How = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the cleanest schedule (JSON) here.")
     ] = None,
@@ -60,13 +56,11 @@ def plan(
     from lowtide.cli.chart import draw
     from lowtide.cli.documents import PLAN_COLUMNS, comparison_document, plan_columns
     from lowtide.cli.inputs import load_profile, load_window
-    from lowtide.experiments.comparison import HEADER, compare
+    from lowtide.experiments.comparison import compare
     from lowtide.job import Job
 
     watts = load_profile(profile, power, time)
-    curve, begin, end = load_window(
-        signal, grid, arrival, deadline, seed=seed, gaps=gaps, tz=tz, unit=unit
-    )
+    curve, begin, end = load_window(signal, grid, arrival, deadline, seed=seed, how=how)
     job = Job(
         id=name,
         arrival=begin,
@@ -99,7 +93,7 @@ def plan(
     ]
     print(draw(window, marks=marks))
     print()
-    print_table(HEADER, result.rows())
+    print_table(result.header, result.rows())
     print()
     print(f"{best.policy}:")
     print(best.schedule)

@@ -6,16 +6,14 @@ from lowtide.cli.options import (
     Arrival,
     AsJson,
     Deadline,
-    Gaps,
     GridName,
+    How,
     Parsable,
     Power,
     Profile,
     Seed,
     SignalFile,
     Time,
-    Unit,
-    Zone,
 )
 from lowtide.cli.output import print_json, print_parsable, print_table
 
@@ -29,9 +27,7 @@ def when(
     signal: SignalFile = None,
     grid: GridName = None,
     seed: Seed = 0,
-    gaps: Gaps = "refuse",
-    tz: Zone = None,
-    unit: Unit = None,
+    how: How = None,
     as_json: AsJson = False,
     parsable: Parsable = False,
 ) -> None:
@@ -63,9 +59,7 @@ def when(
         raise InvalidInput("say how long the job works: -t 6:00:00, or give its --profile")
     else:
         watts = PowerProfile.constant(1000.0, parse_time_limit(time))
-    curve, begin, end = load_window(
-        signal, grid, arrival, deadline, seed=seed, gaps=gaps, tz=tz, unit=unit
-    )
+    curve, begin, end = load_window(signal, grid, arrival, deadline, seed=seed, how=how)
     job = Job(id="1", arrival=begin, deadline=end, profile=watts)
     shown = deciding_signal(curve)
     options = starts_by_patience(job, shown)
@@ -85,7 +79,10 @@ def when(
         print_parsable(
             list(documents[0]),
             [
-                ["" if value is None else str(value) for value in document.values()]
+                [
+                    "" if value is None else value if isinstance(value, str) else f"{value:.10g}"
+                    for value in document.values()
+                ]
                 for document in documents
             ],
         )

@@ -8,11 +8,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lowtide.accounting import Footprint, PhaseFootprint
 from lowtide.grid import Grid, deciding_signal
 from lowtide.job import Job
 from lowtide.policies import Plan, plan
 from lowtide.signal import Signal
 from lowtide.units import (
+    MISSING,
     format_duration,
     format_energy,
     format_mass,
@@ -22,8 +24,6 @@ from lowtide.units import (
 
 if TYPE_CHECKING:
     from lowtide.experiments.figures import Chart
-
-HEADER = ("policy", "done (UTC)", "wait", "starts", "energy", "CO2e", "saving")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,19 +43,26 @@ class Comparison:
     @property
     def cleanest(self) -> Plan:
         """The plan that emits (or, on a price, costs) least; of equals the first."""
-        return min(self.plans, key=lambda each: -(each.saving or 0.0))
+        return min(self.plans, key=lambda each: each.footprint.amount)
 
     @property
     def note(self) -> str:
         """What a reader must know of the signal."""
         text = f"{self.signal.label}, {self.signal.unit}"
         text += f"; {self.signal.source}" if self.signal.source else ""
-        if self.signal.filled:
-            text += f"; {self.signal.filled} of {len(self.signal)} steps filled in"
+        for count, how in ((self.signal.filled, "filled in"), (self.signal.estimated, "estimated")):
+            if count:
+                text += f"; {count} of {len(self.signal)} steps {how}"
         return text[:1].upper() + text[1:] + "."
 
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The names of the columns of `rows`."""
+        counted = "cost" if self.signal.kind == "price" else "CO2e"
+        return ("policy", "done (UTC)", "wait", "starts", "energy", counted, "saving")
+
     def rows(self) -> list[list[str]]:
-        """Return a row per plan, as `HEADER` names them, in words."""
+        """Return a row per plan, as `header` names them, in words."""
         return [
             [
                 each.policy,
@@ -63,11 +70,17 @@ class Comparison:
                 format_duration(each.footprint.wait_s),
                 str(each.footprint.starts),
                 format_energy(each.footprint.energy_j),
-                format_mass(each.footprint.carbon_g),
+                self._amount(each.footprint),
                 format_percent(each.saving),
             ]
             for each in self.plans
         ]
+
+    def _amount(self, part: Footprint | PhaseFootprint) -> str:
+        if self.signal.kind != "price":
+            return format_mass(part.carbon_g)
+        currency = self.signal.unit.removesuffix("/kWh")
+        return MISSING if part.cost is None else f"{part.cost:.4g} {currency}"
 
     def write_report(self, path: Path | str, *, title: str, about: str) -> None:
         """Write an HTML report: table, schedules over the curve, power, parts of the footprint.
@@ -86,7 +99,7 @@ class Comparison:
                 name,
                 format_duration(part.duration_s),
                 format_energy(part.energy_j),
-                format_mass(part.carbon_g),
+                self._amount(part),
             ]
             for name, part in best.footprint.by_phase.items()
         ]
@@ -96,7 +109,10 @@ class Comparison:
             note=self.note,
             sections=[
                 Section(
-                    heading="What each policy comes to", text=about, header=HEADER, rows=self.rows()
+                    heading="What each policy comes to",
+                    text=about,
+                    header=self.header,
+                    rows=self.rows(),
                 ),
                 Section(
                     heading="Schedules over the curve",
@@ -106,7 +122,7 @@ class Comparison:
                 Section(heading=f"What {best.policy} draws", chart=power),
                 Section(
                     heading=f"Where the footprint of {best.policy} comes from",
-                    header=("part", "time", "energy", "CO2e"),
+                    header=("part", "time", "energy", self.header[5]),
                     rows=parts,
                 ),
             ],

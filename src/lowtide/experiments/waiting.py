@@ -61,9 +61,6 @@ def starts_by_patience(job: Job, signal: Signal) -> list[Option]:
         best = plan(patient, signal, policy="oracle")
         if options and best.schedule.start <= options[-1].plan.schedule.start:
             continue
-        paid = best.footprint.carbon_g
-        if paid is None:
-            paid = best.footprint.cost or 0.0
-        mean = paid * JOULES_PER_KWH / best.footprint.energy_j
+        mean = best.footprint.amount * JOULES_PER_KWH / best.footprint.energy_j
         options.append(Option(patience_s=seconds, plan=best, mean=mean))
     return options

@@ -133,7 +133,7 @@ def synthetic_grid(
 
     >>> grid = synthetic_grid("nuclear", days=2, seed=3)
     >>> grid.average.label, len(grid.average), grid.price.unit
-    ('average carbon intensity, synthetic-nuclear (synthetic)', 48, 'EUR/kWh')
+    ('average carbon intensity, synthetic-nuclear', 48, 'EUR/kWh')
     """
     return synthetic_run(name, start=start, days=days, seed=seed, step_s=step_s, basis=basis).grid()
 

@@ -80,7 +80,7 @@ def _run_once(state: _State, wanted: Sequence[tuple[float, float]]) -> tuple[Str
     start = max(min(wish, latest), state.now)
     begin = start + startup_s
 
-    for (_, end), following in zip(ahead, [*ahead[1:], None], strict=True):
+    for (_, end), following in zip(ahead, [*ahead[1:], None], strict=False):
         if following is None or end - begin >= state.left_s - TIME_TOLERANCE_S:
             break
         if following[0] - end <= profile.stop_s + startup_s:

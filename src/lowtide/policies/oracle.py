@@ -49,20 +49,15 @@ class Oracle:
         """
         delays_s, costs = cost_by_delay(job, signal)
         if self.step_s is not None:
-            grid_s = np.arange(0.0, job.slack_s + 1e-9 * self.step_s, self.step_s)
+            grid_s = np.arange(0.0, max(job.slack_s, 0.0) + 1e-9 * self.step_s, self.step_s)
             delays_s, costs = grid_s, np.interp(grid_s, delays_s, costs)
         lowest = float(costs.min())
         tie = _TIE * float(np.abs(costs).max())
         first = int(np.flatnonzero(costs <= lowest + tie)[0])
         schedule = run_from(job, job.arrival + float(delays_s[first]))
         proven = self.step_s is None and job.interruptible == "never"
-        paid = footprint(schedule, job, signal)
-        return Decision(
-            schedule=schedule,
-            lower_bound=(paid.carbon_g if paid.carbon_g is not None else paid.cost)
-            if proven
-            else None,
-        )
+        bound = footprint(schedule, job, signal).amount if proven else None
+        return Decision(schedule=schedule, lower_bound=bound)
 
 
 def cost_by_delay(job: Job, signal: Signal) -> tuple[FloatArray, FloatArray]:

@@ -41,12 +41,8 @@ class Plan:
 
         None where the baseline is nothing to save from.
         """
-        ours, theirs = self.footprint.carbon_g, self.baseline.carbon_g
-        if ours is None or theirs is None:
-            ours, theirs = self.footprint.cost, self.baseline.cost
-        if ours is None or theirs is None or theirs <= 0:
-            return None
-        return 1.0 - ours / theirs
+        at_once = self.baseline.amount
+        return 1.0 - self.footprint.amount / at_once if at_once > 0 else None
 
     def __str__(self) -> str:
         note = " (synthetic grid)" if self.synthetic else ""

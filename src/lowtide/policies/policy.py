@@ -51,6 +51,8 @@ def make_policy(policy: str | Policy, **parameters: Any) -> tuple[str, Policy]:
         policy: A registered name, or an object with a `decide` method.
         parameters: What the named policy is made with.
     """
+    if isinstance(policy, type):
+        policy = policy()
     if not isinstance(policy, str):
         if not isinstance(policy, Policy):
             raise InvalidInput(f"a policy is a name or has a decide method, unlike {policy!r}")

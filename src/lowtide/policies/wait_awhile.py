@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowtide.job import Job
+from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.policies.carrying_out import carry_out
 from lowtide.policies.policy import Decision
 from lowtide.signal import FloatArray, Signal
@@ -56,11 +56,15 @@ def cheapest_moments(
     # Of the last step that is needed only the first part is taken.
     taken_s: FloatArray = np.empty_like(size_s)
     taken_s[order] = np.clip(length_s - before_s, 0.0, size_s[order])
+    # What rounding leaves of a step, or of a gap, is none: nobody stops a job for a microsecond.
+    taken_s[taken_s <= TIME_TOLERANCE_S] = 0.0
+    full = taken_s >= size_s - TIME_TOLERANCE_S
+    taken_s[full] = size_s[full]
     stretches: list[tuple[float, float]] = []
     for start, seconds in zip(edges[:-1].tolist(), taken_s.tolist(), strict=True):
         if seconds <= 0:
             continue
-        if stretches and stretches[-1][1] >= start:
+        if stretches and stretches[-1][1] >= start - TIME_TOLERANCE_S:
             stretches[-1] = (stretches[-1][0], start + seconds)
         else:
             stretches.append((start, start + seconds))

@@ -1,0 +1,1 @@
+"""What tests share: strategies that make inputs, and slow oracles that say what is right."""

@@ -1,0 +1,39 @@
+"""Every example runs as it stands and says something."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "examples"
+EXAMPLES = sorted(path.name for path in FOLDER.glob("*.py"))
+LONGEST = 40
+
+
+def test_there_are_examples() -> None:
+    assert EXAMPLES
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_runs(name: str, tmp_path: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "LOWTIDE_DATA"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(FOLDER / name)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    assert not done.stderr
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_short(name: str) -> None:
+    assert len((FOLDER / name).read_text(encoding="utf-8").splitlines()) <= LONGEST
