@@ -52,9 +52,10 @@ def main() -> int:
         ours_s = min(ours_s, perf_counter() - clock)
 
     few = slice(0, LOOPED)
-    lists = [array[few].tolist() for array in (power_w, begin, end)]
+    watts, begins, ends = (array[few].tolist() for array in (power_w, begin, end))
+    values = signal.values.tolist()
     clock = perf_counter()
-    looped = plain_loop(*lists, signal.values.tolist(), start)
+    looped = plain_loop(watts, begins, ends, values, start)
     loop_s = perf_counter() - clock
 
     worst = float(np.max(np.abs(grams[few] - looped) / np.abs(looped)))
