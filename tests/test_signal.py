@@ -257,7 +257,7 @@ def test_what_makes_no_signal_is_refused(values, kwargs, error, message):
     ("kwargs", "error", "message"),
     [
         ({"kind": "price", "unit": "EUR/MWh"}, InvalidUnit, "use Signal.from_values to convert"),
-        ({"kind": "pue", "unit": "%"}, InvalidUnit, "plain ratio"),
+        ({"kind": "pue", "unit": "%"}, InvalidUnit, "kept in 1"),
         ({"unit": "lb/MWh"}, InvalidUnit, "use Signal.from_values"),
         ({"kind": "x"}, InvalidSignal, "unknown kind"),
         ({"start": np.nan}, InvalidTime, "start must be finite"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from lowtide.errors import InvalidSignal
+import numpy as np
+
+from lowtide.errors import InvalidInput, InvalidSignal
 from lowtide.signal import Signal
 
 
@@ -54,3 +57,41 @@ def carbon_and_price(signal: Signal | Grid) -> tuple[Signal | None, Signal | Non
 def deciding_signal(signal: Signal | Grid) -> Signal:
     """Return the signal that a planner minimises: carbon where there is any, else the price."""
     return signal.average if isinstance(signal, Grid) else signal
+
+
+def mixed_signal(signal: Signal | Grid, weights: Mapping[str, float]) -> Signal:
+    """Return what a kWh counts when grams and money each have a weight.
+
+    Args:
+        signal: A grid, or a signal where only one of the two has a weight.
+        weights: What a gram (`carbon`) and a unit of money (`price`) count.
+
+    >>> carbon = Signal.from_values([300, 100], start=0, step_s="1h")
+    >>> price = Signal.from_values([50, 90], start=0, step_s="1h", kind="price", unit="EUR/MWh")
+    >>> mixed_signal(Grid(average=carbon, price=price), {"carbon": 1, "price": 1000}).values
+    array([350., 190.])
+    """
+    for name, weight in weights.items():
+        if name not in ("carbon", "price"):
+            raise InvalidInput(f"unknown weight {name!r}: known are carbon, price and wait")
+        if not (np.isfinite(weight) and weight >= 0):
+            raise InvalidInput(f"the weight of {name} must be 0 or more, not {weight}")
+    carbon, price = carbon_and_price(signal)
+    parts: list[tuple[float, Signal]] = []
+    for name, found in (("carbon", carbon), ("price", price)):
+        weight = float(weights.get(name, 0.0))
+        if not weight:
+            continue
+        if found is None:
+            raise InvalidInput(
+                f"{name} has a weight, but the signal says nothing of it: give a Grid"
+            )
+        parts.append((weight, found))
+    if not parts:
+        raise InvalidInput("carbon and price both weigh nothing: give one of them a weight")
+    shared = parts[0][1]
+    for _, other in parts[1:]:
+        if (other.start, other.step_s, len(other)) != (shared.start, shared.step_s, len(shared)):
+            raise InvalidSignal("signals can be mixed on the same steps only: bring them to one")
+    values = np.sum([weight * part.values for weight, part in parts], axis=0)
+    return replace(shared, values=values, kind="objective", unit="1/kWh")

@@ -28,7 +28,16 @@ from lowtide.units import (
 
 FloatArray = npt.NDArray[np.float64]
 
-KINDS = ("average", "marginal", "price", "pue")
+# What each kind's values must keep to, and the one unit it is kept in (prices name a currency).
+_RULES = {
+    "average": (0.0, "carbon intensity must be 0 g/kWh or more", "g/kWh"),
+    "marginal": (0.0, "carbon intensity must be 0 g/kWh or more", "g/kWh"),
+    "price": (-np.inf, "a price must be a finite number", None),
+    "pue": (1.0, "PUE must be at least 1", "1"),
+    "occupancy": (0.0, "a second on a machine must cost 0 or more", "1/s"),
+    "objective": (-np.inf, "what is minimised must be a finite number", "1/kWh"),
+}
+KINDS = tuple(_RULES)
 BASES = ("lifecycle", "direct")
 
 # How far outside its span, in steps, rounding of epoch seconds may carry a question.
@@ -45,10 +54,11 @@ class Signal:
         values: One value per step: g/kWh, currency/kWh, or a plain ratio for PUE.
         start: The instant at which the first step begins.
         step_s: Length of every step.
-        kind: `average` or `marginal` carbon intensity, `price`, or `pue`.
+        kind: `average` or `marginal` carbon intensity, `price`, `pue`; for planners also
+            `occupancy`, what a second on a machine counts, and `objective`, a mix of others.
         basis: What an intensity counts: `lifecycle` or `direct` emissions; None for others.
         zone: The grid zone the values belong to, if known.
-        unit: `g/kWh`, a currency per kWh such as `EUR/kWh`, or `1`.
+        unit: `g/kWh`, a currency per kWh such as `EUR/kWh`, `1` for PUE, `1/s` for occupancy.
         source: Where the values come from, in words.
         synthetic: Whether the values come from a model rather than from a grid.
         filled: How many of the steps were missing and filled by a gap policy.
@@ -127,10 +137,10 @@ class Signal:
             raise InvalidSignal(f"unknown kind {kind!r} of signal: known are {', '.join(KINDS)}")
         if kind == "price":
             factor, unit = price_factor(unit)
-        elif kind == "pue":
-            factor, unit = 1.0, "1"
-        else:
+        elif kind in ("average", "marginal"):
             factor, unit = intensity_factor(unit), "g/kWh"
+        else:
+            factor, unit = 1.0, str(_RULES[kind][2])
         try:
             numbers: FloatArray = np.asarray(values, dtype=np.float64)
         except (TypeError, ValueError):
@@ -320,29 +330,25 @@ class Signal:
 def _check_labels(kind: str, basis: str | None, unit: str) -> None:
     if kind not in KINDS:
         raise InvalidSignal(f"unknown kind {kind!r} of signal: known are {', '.join(KINDS)}")
-    if kind == "price":
+    needed = _RULES[kind][2]
+    if needed is None:
         if price_factor(unit) != (1.0, unit):
             raise InvalidUnit(
                 f"prices are kept per kWh: use Signal.from_values to convert {unit!r}"
             )
-    elif kind == "pue":
-        if unit != "1":
-            raise InvalidUnit(f"PUE is a plain ratio of unit '1', not {unit!r}")
-    elif unit != "g/kWh":
-        raise InvalidUnit(f"intensities are kept in g/kWh: use Signal.from_values for {unit!r}")
-    elif basis not in BASES:
+    elif unit != needed:
+        raise InvalidUnit(
+            f"signals of kind {kind!r} are kept in {needed}: use Signal.from_values for {unit!r}"
+        )
+    if kind in ("average", "marginal") and basis not in BASES:
         raise InvalidSignal(f"unknown basis {basis!r}: known are {', '.join(BASES)}")
 
 
 def _check_values(values: FloatArray, kind: str, start: float, step_s: float) -> None:
-    lowest = {"average": 0.0, "marginal": 0.0, "price": -np.inf, "pue": 1.0}[kind]
+    lowest, rule, _ = _RULES[kind]
     bad = np.flatnonzero(~np.isfinite(values) | (values < lowest))
     if bad.size:
         i = int(bad[0])
-        rule = {
-            "price": "a price must be a finite number",
-            "pue": "PUE must be at least 1",
-        }.get(kind, "carbon intensity must be 0 g/kWh or more")
         raise InvalidSignal(
             f"{rule}, but step {i} (from {format_time(start + i * step_s)}) is {values[i]}"
             + (f", and {bad.size - 1} more are like it" if bad.size > 1 else "")

@@ -169,7 +169,7 @@ def test_what_a_plan_says_of_itself():
     assert made.synthetic
     assert made.saving == pytest.approx(0.75)
     assert str(made) == (
-        "oracle: start 1970-01-01 02:00 UTC, done 1970-01-01 04:00 UTC; "
+        "exact: start 1970-01-01 02:00 UTC, done 1970-01-01 04:00 UTC; "
         "2 kWh, 200 g CO2e, 1 start; saves 75.0 % against run_now (synthetic grid)"
     )
     assert plan(small(), hourly(0, 0, 0, 0)).saving is None

@@ -57,7 +57,7 @@ class Oracle:
         schedule = run_from(job, job.arrival + float(delays_s[first]))
         proven = self.step_s is None and job.interruptible == "never"
         bound = footprint(schedule, job, signal).amount if proven else None
-        return Decision(schedule=schedule, lower_bound=bound)
+        return Decision(schedule=schedule, lower_bound=bound, step_s=self.step_s)
 
 
 def cost_by_delay(job: Job, signal: Signal) -> tuple[FloatArray, FloatArray]:

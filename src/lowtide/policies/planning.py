@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lowtide.accounting import Footprint, footprint
-from lowtide.grid import Grid, carbon_and_price, deciding_signal
+from lowtide.grid import Grid, carbon_and_price, deciding_signal, mixed_signal
 from lowtide.job import Job
 from lowtide.policies.bounds import rearrangement_bound
 from lowtide.policies.policy import Policy, make_policy
@@ -26,6 +27,9 @@ class Plan:
             carbon signal.
         policy: Which policy decided.
         synthetic: Whether the signal it was decided on comes from a model.
+        step_s: The step between the moments that were considered, None for any moment.
+        resolution_gap_g: The most that considering only those can have cost; None where it is
+            not known. No schedule at all emits less than carbon_g − resolution_gap_g of `exact`.
     """
 
     schedule: Schedule
@@ -34,6 +38,8 @@ class Plan:
     lower_bound_g: float | None
     policy: str
     synthetic: bool
+    step_s: float | None = None
+    resolution_gap_g: float | None = None
 
     @property
     def saving(self) -> float | None:
@@ -57,8 +63,9 @@ def plan(
     job: Job,
     signal: Signal | Grid,
     *,
-    policy: str | Policy = "oracle",
+    policy: str | Policy = "exact",
     step_s: DurationLike | None = None,
+    weights: Mapping[str, float] | None = None,
 ) -> Plan:
     """Plan one job.
 
@@ -69,6 +76,8 @@ def plan(
         policy: A policy's name, or a policy.
         step_s: Decide at multiples of this after arrival, where the policy can; by default at
             any moment.
+        weights: Minimise a mix instead of the signal: what a gram (`carbon`), a unit of money
+            (`price`) and, where the policy can, a second of delay (`wait`) count.
 
     >>> curve = Signal.from_values([400, 400, 100, 100], start=0, step_s="1h")
     >>> from lowtide.profile import PowerProfile
@@ -78,12 +87,17 @@ def plan(
     (2.0, 200.0, 0.75)
     """
     carbon, _ = carbon_and_price(signal)
-    target = deciding_signal(signal)
-    target.require(job.arrival, job.deadline)
     parameters = {} if step_s is None else {"step_s": parse_duration(step_s)}
+    target = deciding_signal(signal)
+    if weights is not None:
+        counted = {name: weight for name, weight in weights.items() if name != "wait"}
+        target = mixed_signal(signal, counted)
+        if "wait" in weights:
+            parameters["wait"] = weights["wait"]
+    target.require(job.arrival, job.deadline)
     name, policy = make_policy(policy, **parameters)
     decision = policy.decide(job, target)
-    bound = decision.lower_bound
+    bound = decision.lower_bound if target is carbon else None
     if bound is None and carbon is not None:
         bound = rearrangement_bound(job, carbon)
     return Plan(
@@ -93,4 +107,6 @@ def plan(
         lower_bound_g=None if carbon is None else bound,
         policy=name,
         synthetic=target.synthetic,
+        step_s=decision.step_s,
+        resolution_gap_g=decision.resolution_gap if target is carbon else None,
     )

@@ -21,10 +21,14 @@ class Decision:
         schedule: How the job shall run.
         lower_bound: What no schedule that keeps the job's rules can go below, in the signal's
             unit (grams, or money for a price), where the policy proves one.
+        step_s: The step between the moments that were considered, None for any moment.
+        resolution_gap: The most that considering only those can have cost, where it is known.
     """
 
     schedule: Schedule
     lower_bound: float | None = None
+    step_s: float | None = None
+    resolution_gap: float | None = None
 
 
 @runtime_checkable

@@ -1,0 +1,271 @@
+"""The exact planner: the least that a job can emit, and the schedule that reaches it.
+
+Jobs that are stopped at checkpoints or never are planned in continuous time (`continuous`), jobs
+that may be stopped anywhere on a grid of progress and delay (`gridded`). Both follow the same
+recursion; the documentation's page on the algorithm derives it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lowtide.errors import InvalidInput, InvalidJob
+from lowtide.job import TIME_TOLERANCE_S, Job
+from lowtide.policies import continuous, gridded
+from lowtide.policies.policy import Decision
+from lowtide.policies.problem import Problem, Solution, Start, State, make_problem
+from lowtide.schedule import Schedule, Stretch
+from lowtide.signal import Signal
+from lowtide.units import TimeLike, format_hours, format_time, parse_time
+
+# What one core gets through in a second, and the most memory that a plan may take.
+STATES_PER_SECOND = 3e8
+MOST_STATES = 1_000_000_000
+
+# Steps that people can read, for problems without a common one.
+_NICE_S = (
+    *(0.001, 0.01, 0.1, 0.5, 1, 2, 5, 10, 15, 20, 30),
+    *(60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimum:
+    """The best there is for a job, proven.
+
+    Attributes:
+        problem: What was solved.
+        solution: The least cost and the starts that reach it.
+        step_s: The step between decisions, None for continuous time.
+        gap: The most that deciding on that step can have cost.
+    """
+
+    problem: Problem
+    solution: Solution
+    step_s: float | None
+    gap: float
+
+    @property
+    def stretches(self) -> list[Stretch]:
+        """What is to be run from the state on; a job that runs goes on with the first."""
+        problem = self.problem
+        starts = self.solution.starts
+        progress_s = [start.progress_s for start in starts]
+        stretches = []
+        if problem.state.running:
+            until_s = progress_s[0] if starts else problem.work_s
+            stretches.append(Stretch(start=problem.state.now, work_s=until_s))
+        for start, until_s in zip(starts, [*progress_s[1:], problem.work_s], strict=True):
+            ready = problem.base + start.progress_s + start.delay_s
+            stretches.append(
+                Stretch(start=ready - problem.startup_s, work_s=until_s - start.progress_s)
+            )
+        return stretches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exact:
+    """Run as cleanly as can be, knowing phases, startup, checkpoints and the signal.
+
+    Attributes:
+        step_s: Step between decisions of a job that may be stopped anywhere; by default the
+            greatest common divisor of all durations if that is quick enough, else the finest
+            readable step that is.
+        wait: What a second of delay counts, in the signal's unit.
+        occupancy: Cost of a second of running, or of being held while suspended.
+        forbidden: Stretches of time in which the job must not run.
+        time_budget_s: How long choosing its own step may make a plan take, about.
+    """
+
+    step_s: float | None = None
+    wait: float = 0.0
+    occupancy: Signal | None = None
+    forbidden: Sequence[tuple[TimeLike, TimeLike]] = ()
+    time_budget_s: float = 0.25
+
+    def __post_init__(self) -> None:
+        if self.step_s is not None and not self.step_s > 0:
+            raise InvalidInput(
+                f"the step between decisions must be longer than 0 s, not {self.step_s}"
+            )
+        if not (math.isfinite(self.wait) and self.wait >= 0):
+            raise InvalidInput(f"a second of waiting counts 0 or more, not {self.wait}")
+
+    def decide(self, job: Job, signal: Signal) -> Decision:
+        """Decide for one job.
+
+        Args:
+            job: What is to be run.
+            signal: What a kWh emits or costs.
+        """
+        optimum = self.optimise(job, signal)
+        # A bound on a mix of costs is none on the signal's own.
+        counted = not self.wait and self.occupancy is None
+        return Decision(
+            schedule=Schedule.from_stretches(job, optimum.stretches),
+            lower_bound=optimum.solution.cost if counted else None,
+            step_s=optimum.step_s,
+            resolution_gap=optimum.gap if counted else None,
+        )
+
+    def optimise(self, job: Job, signal: Signal, *, state: State | None = None) -> Optimum:
+        """Return the best way to run a job from a state on.
+
+        Args:
+            job: What is to be run.
+            signal: What a kWh emits or costs.
+            state: Where the job stands, by default at its arrival.
+        """
+        problem = make_problem(
+            job,
+            signal,
+            wait=self.wait,
+            occupancy=self.occupancy,
+            forbidden=[(parse_time(begin), parse_time(end)) for begin, end in self.forbidden],
+            state=state,
+        )
+        step_s, gap = None, 0.0
+        if problem.slack_s <= TIME_TOLERANCE_S:
+            solution = _forced(problem)
+        elif job.interruptible == "anywhere" and problem.starts_left != int(
+            not problem.state.running
+        ):
+            step_s, lossless = self._step(problem)
+            solution = gridded.solve(problem, step_s)
+            if not lossless and solution.cost < np.inf:
+                gap = max(solution.cost - gridded.lower_bound(problem, step_s), 0.0)
+        else:
+            solution = continuous.solve(problem)
+        if solution.cost == np.inf:
+            raise InvalidJob(_infeasible(problem))
+        return Optimum(problem=problem, solution=solution, step_s=step_s, gap=gap)
+
+    def _step(self, problem: Problem) -> tuple[float, bool]:
+        """Return the step to decide on, and whether nothing is lost by it."""
+        common_s = common_step(problem)
+        if self.step_s is not None:
+            states = gridded.size_of(problem, self.step_s).states
+            if states > MOST_STATES:
+                fits = _finest(problem, MOST_STATES)
+                raise InvalidInput(
+                    f"a step of {format_hours(self.step_s)} makes {states:.2g} states, which would "
+                    f"take {states / 2**30:.0f} GiB: use a step of {format_hours(fits)} or longer"
+                )
+            multiple = None if common_s is None else common_s / self.step_s
+            lossless = (
+                multiple is not None and abs(multiple - round(multiple)) < 1e-9 and multiple >= 1
+            )
+            return self.step_s, lossless
+        most = min(self.time_budget_s * STATES_PER_SECOND, MOST_STATES)
+        if common_s is not None and gridded.size_of(problem, common_s).states <= most:
+            return common_s, True
+        return _finest(problem, most), False
+
+
+def common_step(problem: Problem) -> float | None:
+    """Return the longest step that divides every duration that matters, None if there is none.
+
+    Durations are compared to the millisecond.
+
+    Args:
+        problem: A job that may be stopped anywhere.
+    """
+    profile, base = problem.job.profile, problem.base
+    edges_s, _ = problem.work
+    lengths: list[float] = [
+        *np.diff(edges_s),
+        *(phase.duration_s for phase in (*profile.startup, *profile.stop)),
+        problem.slack_s,
+        problem.job.min_run_s,
+        *(edge - base for window in problem.forbidden for edge in window),
+    ]
+    for signal in (problem.energy, problem.occupancy):
+        if signal is not None and np.any(np.diff(signal.values)):
+            lengths += [signal.step_s, (base - signal.start) % signal.step_s]
+    whole = [round(1000 * length) for length in lengths]
+    if any(abs(1000 * length - ms) > 1e-3 for length, ms in zip(lengths, whole, strict=True)):
+        return None
+    divisor = math.gcd(*whole)
+    return divisor / 1000 if divisor else None
+
+
+def _finest(problem: Problem, most: float) -> float:
+    """Return the finest readable step at which a problem has no more than so many states."""
+    for step_s in _NICE_S:
+        if gridded.size_of(problem, step_s).states <= most:
+            return float(step_s)
+    return problem.work_s
+
+
+def _forced(problem: Problem) -> Solution:
+    """Return the only way there is to run a job without slack."""
+    now = np.zeros(1)
+    cost = problem.evaluate(problem.run(0.0, problem.work_s), now)
+    starts: tuple[Start, ...] = ()
+    if not problem.state.running:
+        starts = (Start(0.0, 0.0),)
+        cost += problem.evaluate(problem.startup(0.0), now)
+        if problem.starts_left == 0:
+            cost += np.inf
+    return Solution(cost=float(cost[0]), starts=starts, by_delay=(now, cost))
+
+
+def _infeasible(problem: Problem) -> str:
+    """Say which rule leaves no way to run a job, and what would mend it."""
+    job = problem.job
+    relaxed: list[tuple[str, Problem]] = []
+    if problem.forbidden:
+        relaxed.append(("allow some of the forbidden windows", replace(problem, forbidden=())))
+    if problem.starts_left is not None and job.max_starts is not None:
+        more = replace(problem, job=replace(job, max_starts=None))
+        relaxed.append((f"raise max_starts (now {job.max_starts})", more))
+    if job.min_run_s > 0:
+        shorter = replace(problem, job=replace(job, min_run_s=0.0))
+        relaxed.append((f"lower min_run_s (now {format_hours(job.min_run_s)})", shorter))
+    if job.interruptible != "anywhere":
+        freer = replace(problem, job=replace(job, interruptible="anywhere"))
+        relaxed.append((f"let it be stopped anywhere (now {job.interruptible})", freer))
+    cures = [cure for cure, easier in relaxed if _solvable(easier)]
+    longer_s = _missing_time(problem)
+    if longer_s is not None:
+        cures.append(f"move the deadline by {format_hours(longer_s)}")
+    return (
+        f"job {job.id} cannot be run by its rules between "
+        f"{format_time(problem.state.now)} and {format_time(job.deadline)}: "
+        f"{', or '.join(cures) or 'nothing short of new rules helps'}"
+    )
+
+
+def _solvable(problem: Problem) -> bool:
+    if problem.job.interruptible != "anywhere":
+        return continuous.solve(problem).cost < np.inf
+    step_s = common_step(problem)
+    if step_s is None or gridded.size_of(problem, step_s).states > 10_000_000:
+        step_s = _finest(problem, 10_000_000)
+    return gridded.solve(problem, step_s).cost < np.inf
+
+
+def _missing_time(problem: Problem) -> float | None:
+    """Return by how much later, to the minute, the deadline must be; None if that is no cure."""
+    span_s = problem.job.deadline - problem.state.now
+
+    def helps(extra_s: float) -> bool:
+        deadline = problem.job.deadline + extra_s
+        flat = Signal.from_values([1.0], start=problem.state.now, step_s=span_s + extra_s)
+        job = replace(problem.job, deadline=deadline)
+        return _solvable(replace(problem, job=job, energy=flat, occupancy=None))
+
+    high_s = 3600.0
+    while not helps(high_s):
+        high_s *= 2
+        if high_s > max(8 * span_s, 30 * 86400.0):
+            return None
+    low_s = 0.0
+    while high_s - low_s > 60.0:
+        middle_s = (low_s + high_s) / 2
+        low_s, high_s = (low_s, middle_s) if helps(middle_s) else (middle_s, high_s)
+    return math.ceil(high_s / 60) * 60.0

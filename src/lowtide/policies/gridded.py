@@ -1,0 +1,365 @@
+"""Exact planning on a grid, for jobs that may be stopped anywhere.
+
+Progress and delay are cut into steps of one length. Phases need not fit the steps: what a step
+costs is always integrated exactly, only the moments of decision are on the grid. Where the step
+divides every duration and the signal's own step, nothing is lost: an optimal schedule can be
+shifted, without costing more, until its decisions fall on the grid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lowtide.job import TIME_TOLERANCE_S
+from lowtide.policies.kernels import forward, forward_with_rules
+from lowtide.policies.problem import Problem, Solution, Start
+from lowtide.profile import Phase
+from lowtide.signal import FloatArray, Signal
+from lowtide.units import JOULES_PER_KWH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How large a problem is on a grid.
+
+    Attributes:
+        rows: Steps of work.
+        columns: Delays.
+        layers: Numbers of starts that are told apart.
+    """
+
+    rows: int
+    columns: int
+    layers: int
+
+    @property
+    def states(self) -> int:
+        """How many states there are; each takes a byte."""
+        return self.rows * self.columns * self.layers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tables:
+    """Costs per time slot, row and column, as the kernels take them."""
+
+    begin: FloatArray
+    power: FloatArray
+    special: np.ndarray[tuple[int], np.dtype[np.int64]]
+    special_cost: FloatArray
+    slot: FloatArray
+    slot_extra: FloatArray
+    blocked: np.ndarray[tuple[int], np.dtype[np.int64]]
+    leave: FloatArray
+    start: FloatArray
+    lag: int
+    first: int
+    least: int
+    last: int
+
+
+def size_of(problem: Problem, step_s: float) -> Size:
+    """Return how large a problem is at a step.
+
+    Args:
+        problem: What is to be solved.
+        step_s: The step.
+    """
+    rows = max(math.ceil(problem.work_s / step_s - 1e-9), 1)
+    columns = math.floor(max(problem.slack_s, 0.0) / step_s + 1e-9) + 1
+    left = problem.starts_left
+    lag_s = problem.startup_s + problem.stop_s
+    # More starts than fit between work and slack cannot be made, so they need not be counted.
+    most = rows if lag_s <= 0 else min(rows, math.floor(problem.slack_s / lag_s + 1e-9) + 1)
+    layers = 1 if left is None or left >= most + 1 else left + 1
+    return Size(rows=rows, columns=columns, layers=layers)
+
+
+def solve(problem: Problem, step_s: float) -> Solution:
+    """Return the least cost and the starts that reach it, on a grid.
+
+    Args:
+        problem: A job that may be stopped anywhere.
+        step_s: The step.
+    """
+    size = size_of(problem, step_s)
+    return _run(problem, size, step_s, _tables(problem, size, step_s))
+
+
+def lower_bound(problem: Problem, step_s: float) -> float:
+    """Return a cost that no schedule goes below, whatever the moments of its decisions.
+
+    The same recursion, with every cost at its lowest over the cells that a decision could be
+    moved within, and starts and stops allowed to be shorter by less than a step.
+
+    Args:
+        problem: A job that may be stopped anywhere.
+        step_s: The step.
+    """
+    size = size_of(problem, step_s)
+    return _run(problem, size, step_s, _optimistic(problem, size, step_s)).cost
+
+
+def _run(problem: Problem, size: Size, step_s: float, tables: _Tables) -> Solution:
+    limited = size.layers > 1
+    running = problem.state.running
+    if limited or tables.least > 0:
+        cost = np.full((size.layers, size.columns), np.inf)
+        if running:
+            cost[0, 0] = 0.0
+        flags = np.empty((size.rows + 1, size.layers, size.columns), dtype=np.uint8)
+        forward_with_rules(
+            cost,
+            tables.begin,
+            tables.power,
+            tables.special,
+            tables.special_cost,
+            tables.slot,
+            tables.slot_extra,
+            tables.blocked,
+            tables.leave,
+            tables.start,
+            tables.lag,
+            tables.first,
+            tables.least,
+            tables.last,
+            limited,
+            flags,
+        )
+    else:
+        cost = np.full((1, size.columns), np.inf)
+        if running:
+            cost[0, 0] = 0.0
+        else:
+            cost[0] = tables.begin
+        forbidden = np.where(np.diff(tables.blocked) > 0, np.inf, 0.0)
+        flags = np.empty((size.rows, 1, size.columns), dtype=np.uint8)
+        special_cost = tables.special_cost
+        if problem.forbidden:
+            rows = np.flatnonzero(tables.special >= 0)
+            special_cost = (
+                special_cost + np.stack([forbidden[row : row + size.columns] for row in rows])
+                if rows.size
+                else special_cost
+            )
+        forward(
+            cost[0],
+            tables.power,
+            tables.special,
+            special_cost,
+            tables.slot,
+            tables.slot_extra + forbidden,
+            tables.leave,
+            tables.start,
+            tables.lag,
+            tables.first,
+            flags[:, 0, :],
+        )
+    delays_s = _multiples(step_s, size.columns)
+    cost += problem.wait * delays_s
+    by_delay = cost.min(axis=0)
+    column = int(np.argmin(by_delay))
+    least = float(by_delay[column])
+    starts: tuple[Start, ...] = ()
+    if least < np.inf:
+        layer = int(np.argmin(cost[:, column]))
+        starts = _way_back(flags, layer, column, step_s, tables, limited=limited, running=running)
+    return Solution(cost=least, starts=starts, by_delay=(delays_s, by_delay))
+
+
+def _way_back(
+    flags: np.ndarray[tuple[int, int, int], np.dtype[np.uint8]],
+    layer: int,
+    column: int,
+    step_s: float,
+    tables: _Tables,
+    *,
+    limited: bool,
+    running: bool,
+) -> tuple[Start, ...]:
+    """Read the starts off the flags, from the last to the first."""
+    starts: list[Start] = []
+    row = flags.shape[0] - 1
+    while row >= 0:
+        began = row >= tables.first or tables.least > 0 or limited
+        if not (began and flags[row, layer, column] & 2):
+            row -= 1
+            continue
+        origin = row - tables.least
+        starts.append(Start(origin * step_s, column * step_s))
+        if origin == 0 and not running:
+            return tuple(reversed(starts))
+        layer -= 1 if limited else 0
+        cheapest = np.flatnonzero(flags[origin, layer, : column - tables.lag + 1] & 1)
+        column = int(cheapest[-1])
+        row = origin if tables.least > 0 else origin - 1
+    if not running:
+        starts.append(Start(0.0, column * step_s))
+    return tuple(reversed(starts))
+
+
+def _tables(problem: Problem, size: Size, step_s: float) -> _Tables:
+    slots = size.rows + size.columns
+    at_s = _multiples(step_s, slots + 1)
+    delays_s = at_s[: size.columns]
+    # Nothing runs after the deadline, so what lies behind it is never used.
+    horizon_s = problem.job.deadline - problem.base
+    inside = at_s <= horizon_s + TIME_TOLERANCE_S
+    clipped = np.minimum(at_s, horizon_s)
+
+    def at_slots(cost: Sequence[tuple[float, FloatArray]], within: np.ndarray) -> FloatArray:
+        total = np.full(slots + 1, np.inf)
+        total[within] = sum((sign * values for sign, values in cost), np.zeros(int(within.sum())))
+        return total
+
+    ready = clipped[inside]
+    resume = problem.evaluate(problem.startup(0.0), ready)
+    held = problem.evaluate(problem.held(-problem.startup_s), ready)
+    ends = inside & (at_s + problem.stop_s <= horizon_s + TIME_TOLERANCE_S)
+    stopping = np.minimum(at_s[ends], horizon_s - problem.stop_s)
+    stop = problem.evaluate(problem.stop(0.0), stopping)
+    let_go = problem.evaluate(problem.held(problem.stop_s), stopping)
+
+    begin = np.full(size.columns, np.inf)
+    if not problem.state.running:
+        begin = resume[: size.columns] + (held[: size.columns] if problem.state.starts else 0.0)
+    blocked = _blocked(problem, clipped)
+    power, special, special_cost = _rows(problem, size, step_s, delays_s)
+    return _Tables(
+        begin=begin,
+        power=power,
+        special=special,
+        special_cost=special_cost,
+        slot=_integrals(problem.energy, problem.base, clipped) / JOULES_PER_KWH,
+        slot_extra=np.zeros(slots)
+        if problem.occupancy is None
+        else _integrals(problem.occupancy, problem.base, clipped),
+        blocked=blocked,
+        leave=at_slots([(1.0, stop), (-1.0, let_go)], ends),
+        start=at_slots([(1.0, resume), (1.0, held)], inside),
+        lag=math.ceil((problem.startup_s + problem.stop_s) / step_s - 1e-9),
+        first=0 if problem.state.running and problem.may_stop_now else 1,
+        least=math.ceil(problem.job.min_run_s / step_s - 1e-9),
+        last=min(
+            math.floor((problem.work_s - problem.job.min_run_s) / step_s + 1e-9), size.rows - 1
+        ),
+    )
+
+
+def _multiples(step_s: float, count: int) -> FloatArray:
+    numbers: FloatArray = np.arange(count, dtype=np.float64)
+    return step_s * numbers
+
+
+def _integrals(signal: Signal, base: float, at_s: FloatArray) -> FloatArray:
+    return signal.integral(at_s[:-1], at_s[1:], origin=base)
+
+
+def _blocked(problem: Problem, at_s: FloatArray) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return how many slots before each touch a forbidden window."""
+    hit = np.zeros(at_s.size - 1, dtype=bool)
+    for low, high in problem.forbidden:
+        hit |= (at_s[1:] > low - problem.base + TIME_TOLERANCE_S) & (
+            at_s[:-1] < high - problem.base - TIME_TOLERANCE_S
+        )
+    return np.concatenate(([0], np.cumsum(hit)))
+
+
+def _rows(
+    problem: Problem, size: Size, step_s: float, delays_s: FloatArray
+) -> tuple[FloatArray, np.ndarray[tuple[int], np.dtype[np.int64]], FloatArray]:
+    """Return the power of each row, and the costs of those in which the power changes."""
+    edges_s, power_w = problem.work
+    begin_s = _multiples(step_s, size.rows)
+    end_s = np.minimum(begin_s + step_s, problem.work_s)
+    first = np.searchsorted(edges_s, begin_s + TIME_TOLERANCE_S, side="right") - 1
+    last = np.searchsorted(edges_s, end_s - TIME_TOLERANCE_S, side="left") - 1
+    first = np.clip(first, 0, power_w.size - 1)
+    odd = (np.maximum(last, first) > first) | (end_s - begin_s < step_s - TIME_TOLERANCE_S)
+    special = np.full(size.rows, -1, dtype=np.int64)
+    numbers = np.flatnonzero(odd)
+    special[numbers] = np.arange(numbers.size)
+    costs = np.empty((numbers.size, size.columns))
+    free = Problem(
+        job=problem.job, state=problem.state, energy=problem.energy, occupancy=problem.occupancy
+    )
+    for place, row in enumerate(numbers):
+        costs[place] = free.evaluate(problem.run(begin_s[row], end_s[row]), delays_s)
+    return power_w[first], special, costs
+
+
+def _optimistic(problem: Problem, size: Size, step_s: float) -> _Tables:
+    """Return tables in which every cost is the least it could be within its cell."""
+    slots = size.rows + size.columns
+    at_s = _multiples(step_s, slots + 1)
+    horizon_s = problem.job.deadline - problem.base
+    profile = problem.job.profile
+
+    def least(signal: Signal, low_s: FloatArray, high_s: FloatArray) -> FloatArray:
+        return _lowest(signal, problem.base, low_s, high_s)
+
+    def phases(group: Sequence[Phase], offset_s: float) -> FloatArray:
+        # A start or stop costs at least each of its phases' energy at the lowest value that the
+        # phase could meet. Progress and delay may each be off by less than a step.
+        total = np.zeros(slots + 1)
+        for phase in group:
+            low_s = at_s + offset_s - step_s
+            high_s = at_s + offset_s + phase.duration_s + 2 * step_s
+            total += phase.energy_j / JOULES_PER_KWH * least(problem.energy, low_s, high_s)
+            if problem.occupancy is not None:
+                total += phase.duration_s * least(problem.occupancy, low_s, high_s)
+            offset_s += phase.duration_s
+        return total
+
+    def held(at: FloatArray) -> FloatArray:
+        inside = np.clip(at, problem.state.now - problem.base, horizon_s)
+        return problem.evaluate(problem.held(0.0), inside)
+
+    edges_s, power_w = problem.work
+    energy_ws = np.concatenate(([0.0], np.cumsum(np.diff(edges_s) * power_w)))
+    cuts_s = np.minimum(_multiples(step_s, size.rows + 1), problem.work_s)
+    per_row = np.diff(np.interp(cuts_s, edges_s, energy_ws))
+    value = least(problem.energy, at_s[:-1], at_s[:-1] + 2 * step_s) / JOULES_PER_KWH
+    extra = np.zeros(slots)
+    if problem.occupancy is not None:
+        # The last row may be shorter than a step, so it is left out of the bound.
+        extra = step_s * least(problem.occupancy, at_s[:-1], at_s[:-1] + 2 * step_s)
+        extra *= float(np.min(np.diff(cuts_s)) / step_s)
+    resume = phases(profile.startup, -problem.startup_s)
+    begin = np.full(size.columns, np.inf)
+    if not problem.state.running:
+        begin = resume[: size.columns].copy()
+        if problem.state.starts:
+            begin += held(at_s[: size.columns] - step_s - problem.startup_s)
+    return _Tables(
+        begin=begin,
+        power=per_row,
+        special=np.full(size.rows, -1, dtype=np.int64),
+        special_cost=np.empty((0, size.columns)),
+        slot=value,
+        slot_extra=extra,
+        blocked=np.zeros(slots + 1, dtype=np.int64),
+        leave=phases(profile.stop, 0.0) - held(at_s + 2 * step_s + problem.stop_s),
+        start=resume + held(at_s - step_s - problem.startup_s),
+        lag=math.floor((problem.startup_s + problem.stop_s) / step_s + 1e-9),
+        first=0,
+        # Either end of a stretch may have been moved by less than a step.
+        least=max(math.ceil(problem.job.min_run_s / step_s - 1e-9) - 2, 0),
+        last=size.rows - 1,
+    )
+
+
+def _lowest(signal: Signal, base: float, low_s: FloatArray, high_s: FloatArray) -> FloatArray:
+    """Return the lowest value that a signal has between times, cut to its span."""
+    shift = base - signal.start
+    last = len(signal) - 1
+    i = np.clip(np.floor((low_s + shift) / signal.step_s + 1e-9), 0, last).astype(np.intp)
+    j = np.clip(np.ceil((high_s + shift) / signal.step_s - 1e-9) - 1, 0, last).astype(np.intp)
+    j = np.maximum(i, j)
+    lowest = signal.values[i].copy()
+    for offset in range(1, int((j - i).max()) + 1):
+        np.minimum(lowest, signal.values[np.minimum(i + offset, j)], out=lowest)
+    return lowest

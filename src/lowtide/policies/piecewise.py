@@ -1,0 +1,327 @@
+"""Piecewise-linear functions of a delay, and what a planner does to them.
+
+A function is three arrays `(x, left, right)`: segment i lies over the closed interval from x[i] to
+x[i+1] and is linear from left[i] to right[i]. Neighbours need not meet; where they do not, the
+lower of the two values counts. An infinite segment is a stretch of delays that cannot be.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+Function: TypeAlias = tuple[FloatArray, FloatArray, FloatArray]
+
+# Knots closer than this are one: a tenth of a microsecond, less than epoch seconds can tell.
+_SAME_S = 1e-7
+# Neighbouring segments that bend by less than this, relative to the largest value, are one.
+_STRAIGHT = 1e-13
+# Values closer than this, relative to their size, are equal: the earlier delay is preferred.
+_TIE = 1e-10
+
+
+def constant(value: float, length_s: float) -> Function:
+    """Return a constant on the delays from 0 to a length.
+
+    Args:
+        value: The constant.
+        length_s: The largest delay.
+    """
+    return np.array([0.0, length_s]), np.array([value]), np.array([value])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def add_shifted(
+    x: FloatArray,
+    left: FloatArray,
+    right: FloatArray,
+    offsets_s: FloatArray,
+    weights: FloatArray,
+    prefix: FloatArray,
+    values: FloatArray,
+    step_s: float,
+) -> Function:
+    """Add Σ weight · C(offset + x), C the running integral of a signal, to a function.
+
+    Args:
+        x: The function's knots.
+        left: Its left values.
+        right: Its right values.
+        offsets_s: Where each term reads the signal at delay 0, seconds after the signal's start.
+        weights: What each term is multiplied by.
+        prefix: Integrals of the signal up to each step.
+        values: The signal's values.
+        step_s: The signal's step.
+    """
+    low, high = x[0], x[-1]
+    count = 0
+    for k in range(offsets_s.size):
+        if weights[k] != 0.0:
+            count += int((high - low) / step_s) + 2
+    bends = np.empty(count)
+    jumps = np.empty(count)
+    n = 0
+    value, slope = 0.0, 0.0
+    for k in range(offsets_s.size):
+        weight, offset = weights[k], offsets_s[k]
+        if weight == 0.0:
+            continue
+        first = min(max(int((offset + low) / step_s), 0), values.size - 1)
+        last = min(int((offset + high) / step_s), values.size - 1)
+        value += weight * (prefix[first] + values[first] * (offset + low - first * step_s))
+        slope += weight * values[first]
+        for i in range(first + 1, last + 1):
+            bend = weight * (values[i] - values[i - 1])
+            if bend != 0.0:
+                bends[n] = i * step_s - offset
+                jumps[n] = bend
+                n += 1
+    order = np.argsort(bends[:n])
+    knots = np.empty(n + x.size)
+    total = np.empty(n + x.size)
+    # Where a knot of the function and a bend of the signal fall together, the function's stays:
+    # it may be a jump.
+    size, i, j = 0, 0, 0
+    before = low
+    while i < x.size or j < n:
+        if i < x.size and (j >= n or x[i] <= bends[order[j]] + _SAME_S):
+            at = x[i]
+            i += 1
+        else:
+            at = bends[order[j]]
+        if at > high - _SAME_S and i < x.size:
+            # A bend at the very end changes nothing.
+            j = n
+            continue
+        value += slope * (at - before)
+        before = at
+        while j < n and bends[order[j]] <= at + _SAME_S:
+            slope += jumps[order[j]]
+            j += 1
+        knots[size] = at
+        total[size] = value
+        size += 1
+    new_left = np.empty(size - 1)
+    new_right = np.empty(size - 1)
+    s = 0
+    for i in range(size - 1):
+        while x[s + 1] < knots[i + 1] - 0.5 * _SAME_S:
+            s += 1
+        a, b = left[s], right[s]
+        if a == np.inf:
+            new_left[i] = np.inf
+            new_right[i] = np.inf
+        else:
+            slope = (b - a) / (x[s + 1] - x[s])
+            new_left[i] = a + slope * (knots[i] - x[s]) + total[i]
+            new_right[i] = b - slope * (x[s + 1] - knots[i + 1]) + total[i + 1]
+    return simplified(knots[:size], new_left, new_right)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def simplified(x: FloatArray, left: FloatArray, right: FloatArray) -> Function:
+    """Join neighbours that lie on one line."""
+    scale = 0.0
+    for i in range(left.size):
+        if left[i] != np.inf:
+            scale = max(scale, abs(left[i]), abs(right[i]))
+    tiny = _STRAIGHT * scale
+    keep_x = np.empty(x.size)
+    keep_left = np.empty(left.size)
+    keep_right = np.empty(left.size)
+    keep_x[0], keep_x[1] = x[0], x[1]
+    keep_left[0], keep_right[0] = left[0], right[0]
+    n = 1
+    for i in range(1, left.size):
+        joined = False
+        if left[i] == np.inf:
+            joined = keep_left[n - 1] == np.inf
+        elif keep_left[n - 1] != np.inf and abs(keep_right[n - 1] - left[i]) <= tiny:
+            span = x[i + 1] - keep_x[n - 1]
+            line = keep_left[n - 1] + (right[i] - keep_left[n - 1]) * (x[i] - keep_x[n - 1]) / span
+            joined = abs(line - left[i]) <= tiny
+        if joined:
+            keep_x[n] = x[i + 1]
+            keep_right[n - 1] = right[i]
+        else:
+            keep_x[n + 1] = x[i + 1]
+            keep_left[n], keep_right[n] = left[i], right[i]
+            n += 1
+    return keep_x[: n + 1].copy(), keep_left[:n].copy(), keep_right[:n].copy()
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def delayed_minimum(x: FloatArray, left: FloatArray, right: FloatArray, lag_s: float) -> Function:
+    """Return x ↦ min over y ≤ x − lag of a function, infinite below the lag, on the same delays."""
+    high = x[-1]
+    out_x = np.empty(2 * left.size + 3)
+    out_left = np.empty(2 * left.size + 2)
+    out_right = np.empty(2 * left.size + 2)
+    out_x[0] = x[0]
+    n = 0
+    if lag_s > _SAME_S:
+        out_x[1] = min(x[0] + lag_s, high)
+        out_left[0] = np.inf
+        out_right[0] = np.inf
+        n = 1
+    lowest = np.inf
+    for i in range(left.size):
+        begin = x[i] + lag_s
+        if begin >= high - _SAME_S:
+            break
+        end = min(x[i + 1] + lag_s, high)
+        a, b = left[i], right[i]
+        if a != np.inf:
+            # A segment cut by the end of the delays stops where it is cut.
+            b = a + (b - a) * ((end - begin) / (x[i + 1] - x[i]))
+        lowest = min(lowest, a)
+        if a == np.inf or b >= lowest:
+            out_x[n + 1] = end
+            out_left[n] = lowest
+            out_right[n] = lowest
+            n += 1
+        else:
+            cross = begin + (end - begin) * ((a - lowest) / (a - b))
+            if cross - begin > _SAME_S and end - cross > _SAME_S:
+                out_x[n + 1] = cross
+                out_left[n] = lowest
+                out_right[n] = lowest
+                n += 1
+            out_x[n + 1] = end
+            out_left[n] = lowest
+            out_right[n] = b
+            n += 1
+            lowest = b
+    out_x[n] = high
+    return simplified(out_x[: n + 1], out_left[:n], out_right[:n])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def lower_of(
+    x1: FloatArray,
+    left1: FloatArray,
+    right1: FloatArray,
+    x2: FloatArray,
+    left2: FloatArray,
+    right2: FloatArray,
+) -> Function:
+    """Return the lower of two functions on the same delays."""
+    most = 2 * (left1.size + left2.size) + 2
+    out_x = np.empty(most + 1)
+    out_left = np.empty(most)
+    out_right = np.empty(most)
+    out_x[0] = x1[0]
+    n, i, j = 0, 0, 0
+    begin = x1[0]
+    while i < left1.size and j < left2.size:
+        end = min(x1[i + 1], x2[j + 1])
+        if end - begin > _SAME_S or (i == left1.size - 1 and j == left2.size - 1 and n == 0):
+            a1, b1 = _between(x1, left1, right1, i, begin, end)
+            a2, b2 = _between(x2, left2, right2, j, begin, end)
+            first = a1 < a2 or (a1 == a2 and b1 <= b2)
+            crosses = (a1 - a2) * (b1 - b2) < 0 if a1 != np.inf and a2 != np.inf else False
+            if crosses:
+                cross = begin + (end - begin) * ((a1 - a2) / ((a1 - a2) - (b1 - b2)))
+                at = a1 + (b1 - a1) * ((cross - begin) / (end - begin))
+                if cross - begin > _SAME_S and end - cross > _SAME_S:
+                    out_x[n + 1] = cross
+                    out_left[n], out_right[n] = (a1, at) if first else (a2, at)
+                    n += 1
+                    out_x[n + 1] = end
+                    out_left[n], out_right[n] = (at, b2) if first else (at, b1)
+                    n += 1
+                else:
+                    out_x[n + 1] = end
+                    out_left[n], out_right[n] = min(a1, a2), min(b1, b2)
+                    n += 1
+            else:
+                # Without a crossing one lies below, though the two may touch at one end.
+                use_first = a1 + b1 <= a2 + b2
+                out_x[n + 1] = end
+                out_left[n], out_right[n] = (a1, b1) if use_first else (a2, b2)
+                n += 1
+            begin = end
+        if x1[i + 1] <= end + _SAME_S:
+            i += 1
+        if j < left2.size and x2[j + 1] <= end + _SAME_S:
+            j += 1
+    out_x[n] = x1[-1]
+    return simplified(out_x[: n + 1], out_left[:n], out_right[:n])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _between(
+    x: FloatArray, left: FloatArray, right: FloatArray, i: int, begin: float, end: float
+) -> tuple[float, float]:
+    """Return a segment's values at two delays within it."""
+    a, b = left[i], right[i]
+    if a == np.inf:
+        return np.inf, np.inf
+    slope = (b - a) / (x[i + 1] - x[i])
+    return a + slope * (begin - x[i]), b - slope * (x[i + 1] - end)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def without(
+    x: FloatArray, left: FloatArray, right: FloatArray, low: float, high: float
+) -> Function:
+    """Return a function that cannot be strictly between two delays."""
+    out_x = np.empty(x.size + 2)
+    out_left = np.empty(left.size + 2)
+    out_right = np.empty(left.size + 2)
+    out_x[0] = x[0]
+    n = 0
+    for i in range(left.size):
+        cuts = (x[i], min(max(low, x[i]), x[i + 1]), min(max(high, x[i]), x[i + 1]), x[i + 1])
+        for part in range(3):
+            begin, end = cuts[part], cuts[part + 1]
+            if end - begin <= _SAME_S:
+                continue
+            a, b = _between(x, left, right, i, begin, end)
+            out_x[n + 1] = end
+            out_left[n], out_right[n] = (np.inf, np.inf) if part == 1 else (a, b)
+            n += 1
+    out_x[n] = x[-1]
+    return simplified(out_x[: n + 1], out_left[:n], out_right[:n])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def value_at(x: FloatArray, left: FloatArray, right: FloatArray, at: float) -> float:
+    """Return the value at one delay, the lower one where segments do not meet."""
+    lowest = np.inf
+    i = max(int(np.searchsorted(x, at - _SAME_S)) - 1, 0)
+    while i < left.size and x[i] <= at + _SAME_S:
+        if left[i] != np.inf:
+            place = min(max((at - x[i]) / (x[i + 1] - x[i]), 0.0), 1.0)
+            lowest = min(lowest, left[i] + (right[i] - left[i]) * place)
+        i += 1
+    return float(lowest)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def first_minimum(
+    x: FloatArray, left: FloatArray, right: FloatArray, until: float
+) -> tuple[float, float]:
+    """Return the first delay up to a limit at which a function is lowest, and its value."""
+    place, lowest = -1.0, np.inf
+    for i in range(left.size):
+        if x[i] > until + _SAME_S:
+            break
+        if left[i] == np.inf:
+            continue
+        # A later delay must be lower by more than rounding to be preferred.
+        tie = _TIE * abs(lowest) if lowest != np.inf else 0.0
+        if left[i] < lowest - tie:
+            place, lowest = x[i], left[i]
+        end = min(x[i + 1], until)
+        if end <= x[i]:
+            continue
+        value = left[i] + (right[i] - left[i]) * ((end - x[i]) / (x[i + 1] - x[i]))
+        tie = _TIE * abs(lowest)
+        if value < lowest - tie:
+            place, lowest = end, value
+    return place, lowest

@@ -1,0 +1,273 @@
+"""What an exact planner is to solve: a job's rules and costs as functions of time.
+
+Progress is counted from where the job stands. The delay x of a stretch of work says how much
+later than `base` its progress 0 would have been: work at progress w runs at `base + w + x`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from lowtide.errors import InvalidInput, InvalidJob
+from lowtide.job import TIME_TOLERANCE_S, Job
+from lowtide.profile import Phase
+from lowtide.signal import FloatArray, Signal
+from lowtide.units import JOULES_PER_KWH, format_hours, format_time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Where a job stands when it is planned anew.
+
+    Attributes:
+        now: The instant.
+        progress_s: Work done: all of it while running, what is kept while stopped.
+        running: Whether it runs at this moment.
+        starts: How often it was started so far.
+    """
+
+    now: float
+    progress_s: float = 0.0
+    running: bool = False
+    starts: int = 0
+
+
+class Term(NamedTuple):
+    """Σ weight · C(base + offset + delay), C the running integral of a signal."""
+
+    signal: Signal
+    offsets_s: FloatArray
+    weights: FloatArray
+
+
+class Start(NamedTuple):
+    """A start that a planner chose: at which progress, and the delay it works with from then on."""
+
+    progress_s: float
+    delay_s: float
+
+
+class Cost(NamedTuple):
+    """What doing something costs as a function of the delay.
+
+    `busy` says from when to when it keeps the job running, seconds after `base` at delay 0.
+    """
+
+    terms: tuple[Term, ...]
+    busy: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """The least cost, and how to reach it.
+
+    Attributes:
+        cost: The least cost; inf where no schedule keeps the rules.
+        starts: The starts in order, without one that is already running.
+        by_delay: Delays of the finish, and the least cost of being done with each; linear in
+            between where the plan is in continuous time.
+    """
+
+    cost: float
+    starts: tuple[Start, ...]
+    by_delay: tuple[FloatArray, FloatArray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One job to be planned from a state on, and what its time costs.
+
+    Attributes:
+        job: The job.
+        state: Where it stands.
+        energy: Cost of a kWh over time.
+        occupancy: Cost of a second of running, or of holding resources while suspended; None
+            for nothing.
+        wait: Cost of a second of delay of the finish.
+        forbidden: Stretches of time in which the job must not run.
+    """
+
+    job: Job
+    state: State
+    energy: Signal
+    occupancy: Signal | None = None
+    wait: float = 0.0
+    forbidden: tuple[tuple[float, float], ...] = ()
+
+    @cached_property
+    def startup_s(self) -> float:
+        """How long a start takes."""
+        return self.job.profile.startup_s
+
+    @cached_property
+    def stop_s(self) -> float:
+        """How long a stop takes."""
+        return self.job.profile.stop_s
+
+    @cached_property
+    def work_s(self) -> float:
+        """How much work is left."""
+        return self.job.profile.work_s - self.state.progress_s
+
+    @cached_property
+    def base(self) -> float:
+        """The instant at which work goes on at delay 0."""
+        return self.state.now + (0.0 if self.state.running else self.startup_s)
+
+    @cached_property
+    def slack_s(self) -> float:
+        """The largest delay."""
+        return self.job.deadline - self.base - self.work_s
+
+    @cached_property
+    def starts_left(self) -> int | None:
+        """How often the job may still be started; None for any number."""
+        if self.job.interruptible == "never":
+            return 0 if self.state.running else 1
+        if self.job.max_starts is None:
+            return None
+        return max(self.job.max_starts - self.state.starts, 0)
+
+    @cached_property
+    def checkpoints_s(self) -> FloatArray:
+        """Progress ahead, short of the end, at which a stop keeps all work."""
+        points = np.array(self.job.profile.checkpoints_s) - self.state.progress_s
+        return points[(points > TIME_TOLERANCE_S) & (points < self.work_s - TIME_TOLERANCE_S)]
+
+    @cached_property
+    def may_stop_now(self) -> bool:
+        """Whether a running job may be stopped where it stands without losing work."""
+        if self.job.interruptible == "anywhere":
+            return True
+        points = np.array([0.0, *self.job.profile.checkpoints_s])
+        near = np.abs(points - self.state.progress_s) <= TIME_TOLERANCE_S
+        return self.job.interruptible == "checkpoints" and bool(near.any())
+
+    @cached_property
+    def work(self) -> tuple[FloatArray, FloatArray]:
+        """Progress ahead at which power changes, from 0 to the end, and the watts in between."""
+        profile, done_s = self.job.profile, self.state.progress_s
+        edges_s = profile.work_edges_s - done_s
+        first = int(np.searchsorted(edges_s, TIME_TOLERANCE_S, side="right")) - 1
+        first = min(max(first, 0), len(profile.work) - 1)
+        edges_s = edges_s[first:].copy()
+        edges_s[0] = 0.0
+        return edges_s, np.array([phase.power_w for phase in profile.work[first:]])
+
+    def run(self, begin_s: float, end_s: float) -> Cost:
+        """Return what working from one progress to another costs, by the delay."""
+        edges_s, power_w = self.work
+        i = max(int(np.searchsorted(edges_s, begin_s + TIME_TOLERANCE_S, side="right")) - 1, 0)
+        j = int(np.searchsorted(edges_s, end_s - TIME_TOLERANCE_S, side="left"))
+        cuts_s = edges_s[i : j + 1].copy()
+        cuts_s[0], cuts_s[-1] = begin_s, end_s
+        return self._cost(cuts_s, power_w[i:j])
+
+    def startup(self, progress_s: float) -> Cost:
+        """Return what a start costs that goes on at some progress, by the delay."""
+        return self._phases(self.job.profile.startup, progress_s - self.startup_s)
+
+    def stop(self, progress_s: float) -> Cost:
+        """Return what a stop at some progress costs, by the delay up to then."""
+        return self._phases(self.job.profile.stop, progress_s)
+
+    def held(self, offset_s: float) -> Cost:
+        """Return the cost of being suspended up to some time after progress 0, by the delay."""
+        suspended_w = self.job.profile.suspended_power_w
+        at = np.array([offset_s])
+        terms = []
+        if suspended_w:
+            terms.append(Term(self.energy, at, np.array([suspended_w / JOULES_PER_KWH])))
+        if self.occupancy is not None:
+            terms.append(Term(self.occupancy, at, np.array([1.0])))
+        return Cost(tuple(terms), None)
+
+    def _phases(self, phases: Sequence[Phase], begin_s: float) -> Cost:
+        if not phases:
+            return Cost((), None)
+        durations_s = [phase.duration_s for phase in phases]
+        cuts_s = begin_s + np.concatenate(([0.0], np.cumsum(durations_s)))
+        return self._cost(cuts_s, np.array([phase.power_w for phase in phases]))
+
+    def _cost(self, cuts_s: FloatArray, power_w: FloatArray) -> Cost:
+        # Σ q_k (C(e_k) − C(e_{k−1})) = Σ (q_k − q_{k+1}) C(e_k), with nothing drawn outside.
+        falls = -np.diff(np.concatenate(([0.0], power_w, [0.0]))) / JOULES_PER_KWH
+        terms = [Term(self.energy, cuts_s, falls)]
+        busy = (float(cuts_s[0]), float(cuts_s[-1]))
+        if self.occupancy is not None:
+            terms.append(Term(self.occupancy, np.array(busy), np.array([-1.0, 1.0])))
+        return Cost(tuple(terms), busy)
+
+    def evaluate(self, cost: Cost, delays_s: FloatArray) -> FloatArray:
+        """Return a cost at many delays; inf where the job would run in a forbidden window."""
+        total = np.zeros(delays_s.shape)
+        for term in cost.terms:
+            shift_s = self.base - term.signal.start
+            start = np.zeros(delays_s.size)
+            for offset_s, weight in zip(term.offsets_s, term.weights, strict=True):
+                end = delays_s + (offset_s + shift_s)
+                total += weight * term.signal.integral(start, end, origin=term.signal.start)
+        if cost.busy is not None:
+            for low, high in self.forbidden:
+                first, last = low - self.base - cost.busy[1], high - self.base - cost.busy[0]
+                hit = (delays_s > first + TIME_TOLERANCE_S) & (delays_s < last - TIME_TOLERANCE_S)
+                total[hit] = np.inf
+        return total
+
+
+def make_problem(
+    job: Job,
+    energy: Signal,
+    *,
+    wait: float = 0.0,
+    occupancy: Signal | None = None,
+    forbidden: Sequence[tuple[float, float]] = (),
+    state: State | None = None,
+) -> Problem:
+    """Return the problem of planning a job, its input checked.
+
+    Args:
+        job: What is to be run.
+        energy: What a kWh emits or costs.
+        wait: What a second of delay counts.
+        occupancy: Cost of a second of running or of being held while suspended.
+        forbidden: Stretches of time in which the job must not run.
+        state: Where the job stands, by default at its arrival.
+    """
+    state = state or State(now=job.arrival)
+    for begin, end in forbidden:
+        if not end > begin:
+            raise InvalidInput(
+                f"a forbidden window ends after it begins, unlike {format_time(begin)} to "
+                f"{format_time(end)}"
+            )
+    if job.interruptible == "never" and job.profile.stop:
+        raise InvalidJob(
+            f"job {job.id} has stop phases but may never be stopped: leave them out, or let it be "
+            "interruptible anywhere or at checkpoints"
+        )
+    energy.require(state.now, job.deadline)
+    if occupancy is not None:
+        if occupancy.kind != "occupancy":
+            raise InvalidInput(f"occupancy is a signal of that kind, not {occupancy.kind!r}")
+        occupancy.require(state.now, job.deadline, what="the occupancy price")
+    problem = Problem(
+        job=job,
+        state=state,
+        energy=energy,
+        occupancy=occupancy,
+        wait=wait,
+        forbidden=tuple(forbidden),
+    )
+    if problem.slack_s < -TIME_TOLERANCE_S:
+        raise InvalidJob(
+            f"job {job.id} cannot be done in time: from {format_time(state.now)} on it needs "
+            f"{format_hours(problem.base - state.now + problem.work_s)}, and its deadline leaves "
+            f"{format_hours(job.deadline - state.now)}"
+        )
+    return problem
