@@ -8,7 +8,7 @@ export LOWTIDE_DATA ?= ../shared/data
 
 .PHONY: help demo check test bench docs clean
 help:
-	@echo "make demo    install, plan the sample job four ways, write an HTML report"
+	@echo "make demo    install, plan the sample job five ways, write an HTML report"
 	@echo "make check   format, lint, types, import contract"
 	@echo "make test    all tests (data tests need LOWTIDE_DATA, default ../shared/data)"
 	@echo "make bench   benchmarks, as ratios against a stated baseline"

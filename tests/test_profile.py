@@ -16,7 +16,7 @@ from lowtide.profile import Phase, PowerProfile
 from support.strategies import phases, profiles
 
 any_name = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/"), min_size=1)
-odd = PowerProfile(work=[Phase(name="\x7f", duration_s=1e-7, power_w=1e16)])
+odd = PowerProfile(work=[Phase(name="\x7f", duration_s=1e-7, power_w=1e12)])
 
 
 def phase(name="run", duration_s=60, power_w=100, **kwargs):

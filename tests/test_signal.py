@@ -283,11 +283,11 @@ def test_a_signal_cannot_be_changed():
 
 
 def test_labels_and_repr_say_what_it_is():
-    curve = hourly(300, 100, zone="DE", synthetic=True, filled=1)
+    curve = hourly(300, 100, zone="DE", synthetic=True, marks=np.array([1, 0]))
     assert curve.label == "average carbon intensity, DE (synthetic)"
     assert repr(curve) == (
         "<Signal: average carbon intensity, DE (synthetic), 1970-01-01 00:00 UTC to "
-        "1970-01-01 02:00 UTC, 2 steps of 1 h, 100 to 300 g/kWh, 1 step filled>"
+        "1970-01-01 02:00 UTC, 2 steps of 1 h, 100 to 300 g/kWh; 1 of 2 steps filled in>"
     )
     assert hourly(1, kind="price", unit="EUR/kWh").label == "electricity price"
     assert hourly(1, kind="pue").label == "PUE"

@@ -1,8 +1,9 @@
 """The one accounting: what a schedule draws, emits and costs.
 
 `carbon_g = ∫ power_w(t) · intensity_g_per_kwh(t) · pue(t) dt / 3.6e6`, exact for piecewise
-constant power, intensity and PUE: no sampling. Planner, simulator, reports and monitoring all
-come here; nothing else in lowtide multiplies watts by grams.
+constant power, intensity and PUE: no sampling. What a schedule comes to is computed here and
+nowhere else. Planners minimise the same integral with means of their own, and what they decide is
+paid here.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class Embodied:
 
     def __init__(self, *, total_g: float, lifetime_s: DurationLike, share: float = 1.0) -> None:
         seconds = parse_duration(lifetime_s)
-        if not (total_g >= 0 and seconds > 0 and 0 <= share <= 1):
+        if not (0 <= total_g < np.inf and seconds > 0 and 0 <= share <= 1):
             raise InvalidInput(
                 "embodied carbon needs total_g ≥ 0, lifetime_s > 0 and a share from 0 to 1, "
                 f"not {total_g}, {seconds} and {share}"
@@ -193,7 +194,8 @@ def footprint(
     """Account for a schedule.
 
     Args:
-        schedule: What the job does when.
+        schedule: What the job does when. Whether it keeps the job's rules is not looked at here:
+            `Schedule.check` does that.
         job: The job, for what it draws and when it arrived.
         signal: Carbon intensity, a price, or a grid that has both.
         pue: Power usage effectiveness of the site, one number or a series.
@@ -240,6 +242,7 @@ def footprint(
 
     unknown = [None] * count
 
+    wait_s = schedule.end - job.arrival - job.profile.run_s
     by_phase = {
         name: PhaseFootprint(duration_s=seconds, energy_j=joules, carbon_g=grams, cost=money)
         for name, seconds, joules, grams, money in zip(
@@ -255,7 +258,7 @@ def footprint(
         energy_j=float(energy_j.sum()),
         carbon_g=None if carbon_g is None else float(carbon_g.sum()),
         cost=None if cost is None else float(cost.sum()),
-        wait_s=max(schedule.end - job.arrival - job.profile.run_s, 0.0),
+        wait_s=wait_s if wait_s > TIME_TOLERANCE_S else 0.0,
         starts=schedule.starts,
         by_phase=by_phase,
         embodied_g=None if embodied is None else embodied.of(schedule.busy_s),

@@ -45,6 +45,8 @@ def carbon_and_price(signal: Signal | Grid) -> tuple[Signal | None, Signal | Non
     """Return the signal that carbon is counted with and the one that cost is, where given."""
     if isinstance(signal, Grid):
         return signal.average, signal.price
+    if not isinstance(signal, Signal):
+        raise InvalidInput(f"a signal is a Signal or a Grid, not {type(signal).__name__}")
     if signal.kind == "price":
         return None, signal
     if signal.kind == "pue":

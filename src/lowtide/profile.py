@@ -23,6 +23,9 @@ from lowtide.errors import FormatError, InvalidInput, InvalidProfile
 from lowtide.signal import FloatArray
 from lowtide.units import DurationLike, format_count, format_energy, format_hours, parse_duration
 
+# No job draws a terawatt; what does is a slip of units.
+_MOST_W = 1e12
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class Phase:
@@ -53,9 +56,10 @@ class Phase:
             raise InvalidProfile(
                 f"phase {name!r} needs its power as a number of watts: {power_w!r}"
             )
-        if not (math.isfinite(power_w) and power_w >= 0):
+        if not 0 <= power_w <= _MOST_W:
             raise InvalidProfile(
-                f"phase {name!r} must draw 0 W or more, not {power_w:g}: give its measured mean"
+                f"phase {name!r} must draw 0 W or more, up to {_MOST_W:g} W, not {power_w:g}: "
+                "give its measured mean"
             )
         if not isinstance(name, str) or not name or "/" in name:
             raise InvalidProfile(f"a phase's name is a text without '/', not {name!r}")

@@ -83,6 +83,10 @@ class Schedule:
     job_id: str
     spans: tuple[Span, ...]
 
+    def __post_init__(self) -> None:
+        if not self.spans:
+            raise InvalidSchedule(f"job {self.job_id}: a schedule has at least one span")
+
     @classmethod
     def from_stretches(cls, job: Job, stretches: Iterable[Stretch]) -> Schedule:
         """Lay out the spans of a job that is started as the stretches say.
@@ -136,8 +140,6 @@ class Schedule:
             now = add("work", now, stretch.work_s)
             done += stretch.work_s
             add("lost", now, stretch.lost_s)
-        if not spans:
-            raise InvalidSchedule(f"job {job.id}: a schedule has at least one start")
         return cls(job_id=job.id, spans=tuple(spans))
 
     @classmethod
@@ -188,14 +190,13 @@ class Schedule:
 
     def __str__(self) -> str:
         total = max(
-            (span.progress_s + span.duration_s for span in self.spans if span.kind == "work"),
-            default=0.0,
+            (_progress_after(span) for span in self.spans if span.kind == "work"), default=0.0
         )
         rows = [f"{'start (UTC)':<20} {'end (UTC)':<20} {'elapsed':>12}  {'what':<10} done"]
         rows += [
             f"{_second(span.start):<20} {_second(span.end):<20} "
             f"{format_duration(span.duration_s):>12}  {span.kind:<10} "
-            f"{format_percent(span.progress_s / total if total else None)}"
+            f"{format_percent(_progress_after(span) / total if total else None)}"
             for span in self.spans
         ]
         return "\n".join(rows)
@@ -212,7 +213,6 @@ class Schedule:
             if not holds:
                 raise InvalidSchedule(f"job {job.id}: {rule}")
 
-        demand(bool(self.spans), "a schedule has at least one start")
         demand(
             self.start >= job.arrival - tolerance,
             f"it starts at {format_time(self.start)}, before its arrival "
@@ -331,13 +331,19 @@ class Schedule:
         except json.JSONDecodeError as error:
             raise FormatError(f"not valid JSON: {error}", path=path) from error
 
-    def dump(self, path: Path | str) -> None:
+    def dump(self, path: Path | str, *, about: str = "") -> None:
         """Write the schedule as JSON; it reads back equal.
 
         Args:
             path: The file.
+            about: How it was made; kept in the file.
         """
-        files.write_whole(path, json.dumps(self.to_dict(), indent=1) + "\n")
+        document = ({"about": about} if about else {}) | self.to_dict()
+        files.write_whole(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+def _progress_after(span: Span) -> float:
+    return span.progress_s + (span.duration_s if span.kind == "work" else 0.0)
 
 
 def _second(instant: float) -> str:

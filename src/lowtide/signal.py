@@ -27,15 +27,21 @@ from lowtide.units import (
 )
 
 FloatArray = npt.NDArray[np.float64]
+MarkArray = npt.NDArray[np.uint8]
 
-# What each kind's values must keep to, and the one unit it is kept in (prices name a currency).
+# What a step's mark says: a gap policy made the value up, or the provider estimated it.
+FILLED = 1
+ESTIMATED = 2
+
+# What each kind's values must lie between, the rule in words, and the one unit it is kept in
+# (prices name a currency). No grid is a hundred times dirtier than coal.
 _RULES = {
-    "average": (0.0, "carbon intensity must be 0 g/kWh or more", "g/kWh"),
-    "marginal": (0.0, "carbon intensity must be 0 g/kWh or more", "g/kWh"),
-    "price": (-np.inf, "a price must be a finite number", None),
-    "pue": (1.0, "PUE must be at least 1", "1"),
-    "occupancy": (0.0, "a second on a machine must cost 0 or more", "1/s"),
-    "objective": (-np.inf, "what is minimised must be a finite number", "1/kWh"),
+    "average": (0.0, 1e5, "carbon intensity must be from 0 to 100,000 g/kWh", "g/kWh"),
+    "marginal": (0.0, 1e5, "carbon intensity must be from 0 to 100,000 g/kWh", "g/kWh"),
+    "price": (-1e6, 1e6, "a price must be from -1,000,000 to 1,000,000 per kWh", None),
+    "pue": (1.0, 100.0, "PUE must be from 1 to 100", "1"),
+    "occupancy": (0.0, 1e9, "a second on a machine must cost from 0 to 1e9", "1/s"),
+    "objective": (-1e12, 1e12, "what is minimised must be from -1e12 to 1e12", "1/kWh"),
 }
 KINDS = tuple(_RULES)
 BASES = ("lifecycle", "direct")
@@ -61,8 +67,7 @@ class Signal:
         unit: `g/kWh`, a currency per kWh such as `EUR/kWh`, `1` for PUE, `1/s` for occupancy.
         source: Where the values come from, in words.
         synthetic: Whether the values come from a model rather than from a grid.
-        filled: How many of the steps were missing and filled by a gap policy.
-        estimated: How many of the steps the provider says it estimated.
+        marks: Per step 0, `FILLED` or `ESTIMATED`; None where all are as measured.
         prefix: Integral of the values from the start to each edge.
     """
 
@@ -75,8 +80,7 @@ class Signal:
     unit: str = "g/kWh"
     source: str = ""
     synthetic: bool = False
-    filled: int = 0
-    estimated: int = 0
+    marks: MarkArray | None = None
     prefix: FloatArray = field(init=False)
     _padded: FloatArray = field(init=False)
 
@@ -96,8 +100,15 @@ class Signal:
         # One step more than there is makes the very end of the span an ordinary look-up.
         prefix = np.concatenate(([0.0], np.cumsum(values * self.step_s)))
         padded = np.append(values, 0.0)
+        prefix.flags.writeable = False
         for name, array in (("values", values), ("prefix", prefix), ("_padded", padded)):
             object.__setattr__(self, name, array)
+        if self.marks is not None:
+            marks = np.array(self.marks, dtype=np.uint8)
+            if marks.shape != values.shape:
+                raise InvalidSignal(f"{marks.size} marks for {values.size} steps: give one each")
+            marks.flags.writeable = False
+            object.__setattr__(self, "marks", marks if marks.any() else None)
 
     @classmethod
     def from_values(
@@ -112,8 +123,7 @@ class Signal:
         unit: str = "g/kWh",
         source: str = "",
         synthetic: bool = False,
-        filled: int = 0,
-        estimated: int = 0,
+        marks: MarkArray | None = None,
     ) -> Signal:
         """Build a signal from values in any known unit.
 
@@ -127,8 +137,7 @@ class Signal:
             unit: The unit the values are in; they are kept per kWh.
             source: Where the values come from.
             synthetic: Whether they come from a model.
-            filled: How many of them were filled in.
-            estimated: How many of them the provider estimated.
+            marks: Which of them were filled in or estimated.
 
         >>> Signal.from_values([300, 100], start="2024-07-01T00:00Z", step_s="1h").mean()
         200.0
@@ -140,7 +149,7 @@ class Signal:
         elif kind in ("average", "marginal"):
             factor, unit = intensity_factor(unit), "g/kWh"
         else:
-            factor, unit = 1.0, str(_RULES[kind][2])
+            factor, unit = 1.0, str(_RULES[kind][3])
         try:
             numbers: FloatArray = np.asarray(values, dtype=np.float64)
         except (TypeError, ValueError):
@@ -155,8 +164,7 @@ class Signal:
             unit=unit,
             source=source,
             synthetic=synthetic,
-            filled=filled,
-            estimated=estimated,
+            marks=marks,
         )
 
     @property
@@ -169,6 +177,22 @@ class Signal:
         """The instants at which steps begin, and the end of the last one."""
         steps: FloatArray = np.arange(self.values.size + 1, dtype=np.float64)
         return self.start + steps * self.step_s
+
+    @property
+    def filled(self) -> int:
+        """How many of the steps were missing and filled by a gap policy."""
+        return 0 if self.marks is None else int(np.count_nonzero(self.marks == FILLED))
+
+    @property
+    def estimated(self) -> int:
+        """How many of the steps the provider says it estimated."""
+        return 0 if self.marks is None else int(np.count_nonzero(self.marks == ESTIMATED))
+
+    @property
+    def caveat(self) -> str:
+        """Which part of the steps was made up or estimated, in words; empty if none."""
+        parts = ((self.filled, "filled in"), (self.estimated, "estimated by the provider"))
+        return ", ".join(f"{count} of {len(self)} steps {how}" for count, how in parts if count)
 
     @property
     def label(self) -> str:
@@ -184,15 +208,11 @@ class Signal:
         return int(self.values.size)
 
     def __repr__(self) -> str:
-        made_up = "".join(
-            f", {format_count(count, 'step')} {how}"
-            for count, how in ((self.filled, "filled"), (self.estimated, "estimated"))
-            if count
-        )
+        caveat = f"; {self.caveat}" if self.caveat else ""
         return (
             f"<Signal: {self.label}, {format_time(self.start)} to {format_time(self.end)}, "
             f"{format_count(len(self), 'step')} of {format_hours(self.step_s)}, "
-            f"{self.values.min():.4g} to {self.values.max():.4g} {self.unit}{made_up}>"
+            f"{self.values.min():.4g} to {self.values.max():.4g} {self.unit}{caveat}>"
         )
 
     @overload
@@ -324,13 +344,18 @@ class Signal:
         slack = _EDGE_STEPS
         first = max(int(np.floor((a - self.start) / self.step_s + slack)), 0)
         last = min(int(np.ceil((b - self.start) / self.step_s - slack)), self.values.size)
-        return replace(self, values=self.values[first:last], start=self.start + first * self.step_s)
+        return replace(
+            self,
+            values=self.values[first:last],
+            start=self.start + first * self.step_s,
+            marks=None if self.marks is None else self.marks[first:last],
+        )
 
 
 def _check_labels(kind: str, basis: str | None, unit: str) -> None:
     if kind not in KINDS:
         raise InvalidSignal(f"unknown kind {kind!r} of signal: known are {', '.join(KINDS)}")
-    needed = _RULES[kind][2]
+    needed = _RULES[kind][3]
     if needed is None:
         if price_factor(unit) != (1.0, unit):
             raise InvalidUnit(
@@ -345,8 +370,8 @@ def _check_labels(kind: str, basis: str | None, unit: str) -> None:
 
 
 def _check_values(values: FloatArray, kind: str, start: float, step_s: float) -> None:
-    lowest, rule, _ = _RULES[kind]
-    bad = np.flatnonzero(~np.isfinite(values) | (values < lowest))
+    lowest, highest, rule, _ = _RULES[kind]
+    bad = np.flatnonzero(~((values >= lowest) & (values <= highest)))
     if bad.size:
         i = int(bad[0])
         raise InvalidSignal(

@@ -280,6 +280,15 @@ def format_mass(grams: float | None) -> str:
     return f"{grams / 1000:.4g} kg" if abs(grams) >= 1000 else f"{grams:.4g} g"
 
 
+def format_number(value: float | None) -> str:
+    """Return a number to four digits, or `---`.
+
+    >>> format_number(357.4857), format_number(None)
+    ('357.5', '---')
+    """
+    return MISSING if value is None or not math.isfinite(value) else f"{value:.4g}"
+
+
 def format_percent(share: float | None) -> str:
     """Return a share as a percentage with one decimal, or `---`.
 

@@ -36,6 +36,12 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write("gap.csv", *(f"{stamp},5" for stamp in [*stamps[:2], *stamps[3:]]))
     write("hours.csv", "0,1.5,4", "1,2,1", "2,0.5,1", header="arrival_time,length,cpus")
     write("columns.csv", "1,2", header="foo,bar")
+    write(
+        "strange.csv", *(f"{stamp},5" for stamp in stamps), header="datetime,intensity_mg_per_kwh"
+    )
+    write("huge.csv", *(f"{stamp},1e300" for stamp in stamps))
+    (tmp_path / "tz=UTC").mkdir()
+    (tmp_path / "tz=UTC" / "negative.csv").write_text((tmp_path / "negative.csv").read_text())
     (tmp_path / "broken.json").write_text('{"history": [')
     (tmp_path / "empty.csv").write_text("")
     (tmp_path / "binary.csv").write_bytes(bytes(range(256)) * 4)
@@ -86,6 +92,14 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("grid", "gap.csv", "--how", "gaps=guess"), "interpolate"),
         (("grid", "gap.csv", "--how", "gap=hold"), "did you mean 'gaps'?"),
         (("grid", "gap.csv", "--how", "hold"), "KEY=VALUE"),
+        (("grid", "strange.csv"), "unit 'mg/kwh' is not known"),
+        (("grid", "day.csv", "--kind", "price"), "--kind is for synthetic grids"),
+        (("grid", "day.csv", "--days", "3"), "--days is for synthetic grids"),
+        (("grid", "sunny", "--how", "gaps=hold"), "--how says how to read a file"),
+        (("convert", "hours.csv", "out.swf", "--how", "tz=UTC"), "says nothing about a job trace"),
+        (("convert", "day.csv", "out.csv", "--time-unit", "h"), "says nothing about a signal"),
+        (("grid", "huge.csv"), "0 to 100,000 g/kWh"),
+        (("grid", "tz=UTC/negative.csv"), "lowtide: tz=UTC/negative.csv, line 5"),
         (("grid", "columns.csv"), "columns.csv"),
         (("grid", "broken.json"), "broken.json"),
         (("grid", "empty.csv"), "empty"),

@@ -110,7 +110,8 @@ def test_when_says_that_now_is_best(files: Path, capsys: pytest.CaptureFixture[s
     signal = lt.Signal.from_values([1, 2, 3], start="2024-07-01T00:00Z", step_s="1h")
     write_signal(signal, files / "rising.csv")
     answer = run(capsys, "when", "-t", "60", "--deadline", "+3h", "--signal", "rising.csv")
-    assert "Start now" in answer.out
+    assert "without waiting: no later start is cleaner" in answer.out
+    assert "counting from its first moment" in answer.out
 
 
 def test_plan_writes_a_schedule_that_reads_back(
@@ -131,7 +132,7 @@ def test_plan_writes_a_schedule_that_reads_back(
 def test_plan_always_shows_the_baseline(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("plan", "-t", "60", "--power", "1", "--deadline", "+6h", "--signal", "DE.csv")
     policies = [line.split("|")[0] for line in run(capsys, *words, "-P").out.splitlines()]
-    assert policies == ["policy", "run_now", "oracle"]
+    assert policies == ["policy", "run_now", "exact"]
 
 
 def test_grid_draws_an_image(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,7 +144,7 @@ def test_grid_shows_what_was_filled(files: Path, capsys: pytest.CaptureFixture[s
     rows = [f"2024-07-01T0{hour}:00:00Z,{100 + hour}" for hour in (0, 1, 2, 4, 5)]
     (files / "gap.csv").write_text("\n".join(["datetime,carbon_intensity_g_per_kwh", *rows]) + "\n")
     assert run(capsys, "grid", "gap.csv").code == 2
-    assert "1 of 6 steps were missing" in run(capsys, "grid", "gap.csv", "--how", "gaps=hold").out
+    assert "1 of 6 steps filled in" in run(capsys, "grid", "gap.csv", "--how", "gaps=hold").out
 
 
 def test_convert_keeps_every_job(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,3 +155,69 @@ def test_convert_keeps_every_job(files: Path, capsys: pytest.CaptureFixture[str]
 def test_doctor_finds_everything_working(capsys: pytest.CaptureFixture[str]) -> None:
     checks = json.loads(run(capsys, "doctor", "--json").out)
     assert {check["state"] for check in checks} == {"works"}
+
+
+def test_every_output_of_a_synthetic_grid_says_so(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = ("-t", "60", "--deadline", "+6h", "--arrival", "2024-07-01T00:00Z", "--grid", "sunny")
+    for words in (
+        ("when", *job),
+        ("plan", *job, "--power", "9"),
+        ("grid", "sunny"),
+        ("demo", "--out", "demo"),
+    ):
+        for flag in ((), ("-P",), ("--json",)):
+            assert "synthetic" in run(capsys, *words, *flag).out, (words, flag)
+    run(capsys, "plan", *job, "--power", "9", "-o", "plan.json", "--report", "plan.html")
+    written = ["plan.json", "plan.html", "demo/report.html", "demo/power.svg", "demo/schedules.svg"]
+    for name in written:
+        assert "synthetic" in (files / name).read_text(), name
+
+
+def test_a_file_of_the_past_is_counted_from_its_start_and_says_so(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("when", "-t", "60", "--deadline", "+6h", "--signal", "DE.csv")
+    assert "not now: counting from its first moment" in run(capsys, *words).out
+    assert json.loads(run(capsys, *words, "--json").out)["note"]
+    refused = run(capsys, *words, "--arrival", "now")
+    assert refused.code == 2
+    assert "get a longer signal or move the window" in refused.err
+
+
+def test_a_job_that_draws_nothing_has_no_mean(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = run(
+        capsys, "when", "-t", "60", "--power", "0", "--deadline", "+6h", "--signal", "DE.csv"
+    )
+    assert answer.code == 0
+    assert "---" in answer.out
+
+
+def test_filled_steps_are_counted_in_the_window_that_is_shown(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"2024-07-01T{hour:02}:00:00Z,{100 + hour}" for hour in range(12) if hour != 3]
+    (files / "gap.csv").write_text("\n".join(["datetime,carbon_intensity_g_per_kwh", *rows]) + "\n")
+    words = ("grid", "gap.csv", "--how", "gaps=hold", "--json")
+    for end, filled in (("+2h", 0), ("+5h", 1)):
+        shown = run(capsys, *words, "--from", "2024-07-01T00:00Z", "--to", end)
+        assert json.loads(shown.out)["filled"] == filled
+
+
+def test_prices_are_planned_and_shown_as_money(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    price = lt.synthetic_grid("windy", start="2024-07-01T00:00Z", days=2, seed=1).price
+    write_signal(price, files / "price.csv")
+    words = ("plan", "-t", "2:00:00", "--power", "500", "--deadline", "+24h")
+    answer = run(capsys, *words, "--signal", "price.csv")
+    assert "EUR" in answer.out
+    assert "cost" in answer.out
+
+
+def test_output_fits_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = run(capsys, "demo")
+    table = [line for line in answer.out.splitlines() if line.startswith(("policy", "run_now"))]
+    assert table
+    assert all(len(line.rstrip()) <= 80 for line in table)

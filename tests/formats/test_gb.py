@@ -29,7 +29,7 @@ def put(folder: Path, document: Any) -> Path:
 def test_national(tmp_path: Path) -> None:
     both = [record(0, forecast=266, actual=263), record(30, forecast=270, actual=None)]
     path = put(tmp_path, {"data": both})
-    with pytest.raises(FormatError, match="record 2: 1 of 2 steps are missing"):
+    with pytest.raises(FormatError, match="record 2: 1 of 2 half-hours have an actual value"):
         read_signal(path)
     signal = read_signal(path, column="forecast")
     assert signal.values.tolist() == [266, 270]

@@ -10,6 +10,7 @@ import pytest
 from lowtide.errors import FormatError, InvalidInput
 from lowtide.formats.source import Place
 from lowtide.formats.timeline import Timeline, lay_out
+from lowtide.signal import FILLED
 
 PLACE = Place(path=Path("a.csv"), column="value", line=lambda row: row + 2)
 NAN = float("nan")
@@ -21,7 +22,7 @@ def lay(times: list[float], values: list[float], **options: object) -> Timeline:
 
 def test_without_gaps() -> None:
     line = lay([10, 20, 30], [1, 2, 3])
-    assert (line.start, line.step_s, line.filled) == (10.0, 10.0, 0)
+    assert (line.start, line.step_s, line.marks.any()) == (10.0, 10.0, False)
     assert line.values.tolist() == [1, 2, 3]
 
 
@@ -29,10 +30,10 @@ def test_hold_and_interpolate_count_what_they_fill() -> None:
     times, values = [0.0, 10, 20, 50, 60], [1.0, NAN, 3, 6, 7]
     held = lay(times, values, gaps="hold")
     assert held.values.tolist() == [1, 1, 3, 3, 3, 6, 7]
-    assert held.filled == 3
+    assert np.count_nonzero(held.marks == FILLED) == 3
     between = lay(times, values, gaps="interpolate")
     assert between.values.tolist() == [1, 2, 3, 4, 5, 6, 7]
-    assert between.filled == 3
+    assert np.count_nonzero(between.marks == FILLED) == 3
 
 
 @pytest.mark.parametrize(

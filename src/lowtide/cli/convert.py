@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -35,19 +36,24 @@ def convert(
     from lowtide.formats import read_jobs, read_signal, write_jobs, write_signal
     from lowtide.profile import PowerProfile
 
+    facts: dict[str, str | int] = {"wrote": str(target)}
     if target.suffix == ".swf":
-        trace = read_jobs(source, time_unit=time_unit, start=start)
+        said = read_how(how)
+        layout = said.pop("format", None)
+        _refuse(said, "a job trace")
+        trace = read_jobs(source, format=layout, time_unit=time_unit, start=start)
         write_jobs(trace, target)
-        facts = {"wrote": str(target), "what": "job trace", "count": len(trace)}
+        facts |= {"what": "job trace", "count": len(trace)}
     elif target.suffix == ".csv":
+        _refuse({"--time-unit": time_unit, "--start": start}, "a signal")
         signal = read_signal(source, **read_how(how))
         write_signal(signal, target)
-        facts = {"wrote": str(target), "what": "signal", "count": len(signal)}
-        facts["filled"] = signal.filled
+        facts |= {"what": "signal", "count": len(signal), "filled": signal.filled}
     elif target.suffix in (".toml", ".json"):
+        _refuse({"--time-unit": time_unit, "--start": start, "--how": how}, "a power profile")
         profile = PowerProfile.load(source)
         profile.dump(target)
-        facts = {"wrote": str(target), "what": "power profile", "count": len(profile.work)}
+        facts |= {"what": "power profile", "count": len(profile.work)}
     else:
         raise InvalidInput(
             f"cannot tell what {target.name!r} shall be: end it in .swf (jobs), .csv (a signal), "
@@ -61,3 +67,12 @@ def convert(
         what = {"job trace": "jobs", "signal": "steps", "power profile": "work phases"}
         filled = f", {facts['filled']} filled" if facts.get("filled") else ""
         print(f"{facts['wrote']}: {facts['count']} {what[str(facts['what'])]}{filled}")
+
+
+def _refuse(options: Mapping[str, object], what: str) -> None:
+    """Refuse options that say nothing about what is converted."""
+    from lowtide.errors import InvalidInput
+
+    for option, given in options.items():
+        if given is not None:
+            raise InvalidInput(f"{option} says nothing about {what}: leave it out")

@@ -1,4 +1,4 @@
-"""`lowtide demo`: a day of training on a synthetic week, four ways."""
+"""`lowtide demo`: a day of training on a synthetic week, five ways."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lowtide.cli.options import AsJson, Parsable, Seed
-from lowtide.cli.output import print_json, print_parsable, print_table
+from lowtide.cli.output import print_json, print_parsable, print_table, say
 
 
 def demo(
@@ -22,7 +22,7 @@ def demo(
     as_json: AsJson = False,
     parsable: Parsable = False,
 ) -> None:
-    """Plan a measured training job four ways and write a report.
+    """Plan a measured training job five ways and write a report.
 
     The grid is a synthetic week. The report is one HTML file, with figures beside it.
     """
@@ -31,7 +31,7 @@ def demo(
 
     result = run_demo(grid, seed=seed)
     report = out / "report.html"
-    result.write_report(report, title="A day of training, four ways", about=ABOUT)
+    result.write_report(report, title="A day of training, five ways", about=ABOUT)
     images = result.write_images(out)
     if as_json:
         print_json(
@@ -45,10 +45,10 @@ def demo(
     if parsable:
         print_parsable(PLAN_COLUMNS, [plan_columns(each) for each in result.plans])
         return
-    print(result.note)
+    say(result.note)
     print()
     print_table(result.header, result.rows())
     print()
-    print("Policies decide as published; repeated startups and lost work are paid for.")
+    say("Policies decide as published; repeated startups and lost work are paid for.")
     print(f"report:  {report.resolve()}")
     print(f"figures: {out.resolve()}/*.png, *.svg")

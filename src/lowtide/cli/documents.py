@@ -71,6 +71,7 @@ PLAN_COLUMNS = (
     "carbon_g",
     "cost",
     "saving",
+    "synthetic",
 )
 
 
@@ -89,6 +90,7 @@ def plan_columns(plan: Plan) -> list[str]:
         f"{footprint.wait_s:.10g}",
         str(footprint.starts),
         *("" if number is None else f"{number:.10g}" for number in numbers),
+        "yes" if plan.synthetic else "no",
     ]
 
 

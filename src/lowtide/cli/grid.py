@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from lowtide.cli.options import AsJson, How, Parsable, Seed
-from lowtide.cli.output import print_json, print_parsable
+from lowtide.cli.options import AsJson, How, Parsable
+from lowtide.cli.output import print_json, print_parsable, say
 
 
 def grid(
@@ -18,11 +18,16 @@ def grid(
     ],
     begin: Annotated[str | None, typer.Option("--from", help="First moment to show.")] = None,
     end: Annotated[str | None, typer.Option("--to", help="Last moment, or +48h.")] = None,
-    days: Annotated[int, typer.Option(help="Days of a synthetic grid.")] = 7,
+    days: Annotated[
+        int | None, typer.Option(help="Days of a synthetic grid.  [default: 7]")
+    ] = None,
     kind: Annotated[
-        str, typer.Option(help="Of a synthetic grid: average, marginal or price.")
-    ] = "average",
-    seed: Seed = 0,
+        str | None,
+        typer.Option(help="Of a synthetic grid: average, marginal or price.  [default: average]"),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Which weather the synthetic grid has.  [default: 0]")
+    ] = None,
     how: How = None,
     image: Annotated[
         Path | None, typer.Option(help="Also draw it into this .png or .svg file.")
@@ -33,29 +38,37 @@ def grid(
     """Draw a grid's carbon intensity or price over time."""
     from lowtide.cli.chart import draw
     from lowtide.cli.documents import signal_document
-    from lowtide.cli.inputs import read_how
+    from lowtide.cli.inputs import read_how, refuse_how
+    from lowtide.errors import FileProblem, InvalidInput, UnknownName
     from lowtide.formats import read_signal
     from lowtide.grids import GRID_NAMES, synthetic_grid
     from lowtide.units import format_iso, format_time
 
     if source in GRID_NAMES:
-        from lowtide.errors import UnknownName
-
-        start = begin or "2024-07-01T00:00Z"
-        signals = synthetic_grid(source, start=start, days=days, seed=seed)
-        if kind not in ("average", "marginal", "price"):
-            raise UnknownName("kind of signal", kind, ("average", "marginal", "price"))
-        signal = getattr(signals, kind)
+        refuse_how(how, "a synthetic grid")
+        made = synthetic_grid(
+            source,
+            start=begin or "2024-07-01T00:00Z",
+            days=7 if days is None else days,
+            seed=seed or 0,
+        )
+        kinds = {"average": made.average, "marginal": made.marginal, "price": made.price}
+        signal = kinds.get(kind or "average")
+        if signal is None:
+            raise UnknownName("kind of signal", str(kind), kinds)
+    elif not Path(source).exists():
+        raise FileProblem(
+            f"{source!r} is neither a file nor a synthetic grid ({', '.join(GRID_NAMES)})",
+            path=source,
+        )
     else:
-        if not Path(source).exists():
-            from lowtide.errors import FileProblem
-
-            raise FileProblem(
-                f"{source!r} is neither a file nor a synthetic grid ({', '.join(GRID_NAMES)})",
-                path=source,
-            )
+        for option, given in (("--days", days), ("--kind", kind), ("--seed", seed)):
+            if given is not None:
+                raise InvalidInput(
+                    f"{option} is for synthetic grids, and {source} is a file: leave it out, or "
+                    "say --how kind=... and --from, --to"
+                )
         signal = read_signal(source, **read_how(how))
-    whole = signal
     if begin is not None or end is not None:
         signal = signal.window(begin or signal.start, end or signal.end)
     if image is not None:
@@ -74,16 +87,16 @@ def grid(
             ],
         )
     else:
-        print(f"{signal.label}: {format_time(signal.start)} to {format_time(signal.end)}")
+        say(f"{signal.label}: {format_time(signal.start)} to {format_time(signal.end)}")
         print(draw(signal))
         values = signal.values
         low = float(signal.edges[int(values.argmin())])
         high = float(signal.edges[int(values.argmax())])
-        print(
+        say(
             f"mean {signal.mean():.4g} {signal.unit}, lowest {values.min():.4g} at "
             f"{format_time(low)}, highest {values.max():.4g} at {format_time(high)}"
         )
-        if whole.filled:
-            print(f"{whole.filled} of {len(whole)} steps were missing and are filled")
+        if signal.caveat:
+            say(signal.caveat)
         if image is not None:
             print(f"drawn in {image}")

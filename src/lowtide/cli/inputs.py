@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from lowtide.errors import InvalidInput, UnknownName
@@ -13,7 +14,7 @@ from lowtide.grids import synthetic_grid
 from lowtide.profile import PowerProfile
 from lowtide.samples import sample_names, sample_profile
 from lowtide.signal import Signal
-from lowtide.units import parse_duration, parse_time
+from lowtide.units import format_time, parse_duration, parse_time
 
 HOW = ("basis", "column", "format", "gaps", "kind", "tz", "unit", "zone")
 
@@ -61,41 +62,73 @@ def read_how(how: list[str] | None) -> dict[str, str]:
     return said
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What a job is planned on.
+
+    Attributes:
+        signal: The signal, or the grid.
+        arrival: When the job may start.
+        deadline: When it must be done.
+        note: What the user should know of how these came about; empty if nothing.
+    """
+
+    signal: Signal | Grid
+    arrival: float
+    deadline: float
+    note: str = ""
+
+
 def load_window(
     file: Path | None,
     grid: str | None,
-    arrival: str,
+    arrival: str | None,
     deadline: str,
     *,
     seed: int,
     how: list[str] | None,
-) -> tuple[Signal | Grid, float, float]:
-    """Return the signal to plan on, the arrival and the deadline.
-
-    A file of the past does not cover now; then `now` means the file's first moment.
+) -> Window:
+    """Return the signal to plan on, and from when to when.
 
     Args:
         file: A signal file.
         grid: Or the name of a synthetic grid.
-        arrival: When the job may start, or `now`.
+        arrival: When the job may start; by default now, or the first moment of a file of the past.
         deadline: When it must be done.
         seed: Which weather a synthetic grid has.
         how: How to read the file.
     """
-    now = float(math.floor(time.time()))
-    if grid is not None and file is None:
-        begin = now if arrival == "now" else parse_time(arrival)
-        end = parse_time(deadline, relative_to=begin)
-        midnight = begin - begin % 86400
-        days = max(math.ceil((end - midnight) / 86400), 1)
-        return synthetic_grid(grid, start=midnight, days=days, seed=seed), begin, end
-    if file is None or grid is not None:
+    if (file is None) == (grid is None):
         raise InvalidInput(
             "say which grid the job runs on: --signal FILE, or --grid sunny|windy|nuclear|coal"
         )
-    signal = read_signal(file, **read_how(how))
-    if arrival != "now":
-        begin = parse_time(arrival)
-    else:
-        begin = now if signal.covers(now, now) else signal.start
-    return signal, begin, parse_time(deadline, relative_to=begin)
+    now = float(math.floor(time.time()))
+    begin = now if arrival in (None, "now") else parse_time(str(arrival))
+    if grid is not None:
+        refuse_how(how, "a synthetic grid")
+        end = parse_time(deadline, relative_to=begin)
+        midnight = begin - begin % 86400
+        days = max(math.ceil((end - midnight) / 86400), 1)
+        made = synthetic_grid(grid, start=midnight, days=days, seed=seed)
+        return Window(signal=made, arrival=begin, deadline=end)
+    signal = read_signal(str(file), **read_how(how))
+    note = ""
+    if arrival is None and not signal.covers(now, now):
+        begin = signal.start
+        note = (
+            f"The file covers {format_time(signal.start)} to {format_time(signal.end)}, not now: "
+            "counting from its first moment."
+        )
+    end = parse_time(deadline, relative_to=begin)
+    return Window(signal=signal, arrival=begin, deadline=end, note=note)
+
+
+def refuse_how(how: list[str] | None, what: str) -> None:
+    """Refuse `--how` where there is no file that it could be about.
+
+    Args:
+        how: The options as they were given.
+        what: What is used instead of a file.
+    """
+    if how:
+        raise InvalidInput(f"--how says how to read a file, and {what} is none: leave it out")

@@ -40,8 +40,11 @@ Profile = Annotated[
     typer.Option(help="What the job draws over its phases: a .toml or .json file, or 'h200'."),
 ]
 Arrival = Annotated[
-    str,
-    typer.Option(help="When it may start: now, or a time such as 2024-07-01T06:00Z."),
+    str | None,
+    typer.Option(
+        help="When it may start: now, or a time such as 2024-07-01T06:00Z.  [default: now, or the "
+        "first moment of a file that does not reach it]"
+    ),
 ]
 Deadline = Annotated[
     str, typer.Option(help="When it must be done: a time, or +24h counted from the arrival.")

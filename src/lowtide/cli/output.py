@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,6 +53,17 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         table.add_row(*row)
     # Off a terminal nothing is folded: whoever reads a pipe wants whole lines.
     Console(width=None if sys.stdout.isatty() else 10_000, highlight=False).print(table)
+
+
+def say(text: str) -> None:
+    """Print a paragraph, folded to the terminal's width where there is one.
+
+    Args:
+        text: The paragraph.
+    """
+    if sys.stdout.isatty():
+        text = textwrap.fill(text, shutil.get_terminal_size().columns)
+    print(text)
 
 
 def _plain(value: Any) -> Any:

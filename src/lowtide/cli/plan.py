@@ -20,7 +20,7 @@ from lowtide.cli.options import (
     SignalFile,
     Time,
 )
-from lowtide.cli.output import print_json, print_parsable, print_table
+from lowtide.cli.output import print_json, print_parsable, print_table, say
 
 
 def plan(
@@ -28,12 +28,12 @@ def plan(
     profile: Profile = None,
     time: Time = None,
     power: Power = None,
-    arrival: Arrival = "now",
+    arrival: Arrival = None,
     signal: SignalFile = None,
     grid: GridName = None,
     policy: Annotated[
         list[str] | None,
-        typer.Option(help="Policy to plan with; give it again to compare. [default: oracle]"),
+        typer.Option(help="Policy to plan with; give it again to compare.  [default: exact]"),
     ] = None,
     interruptible: Annotated[
         str, typer.Option(help="Where the job may be stopped: never, anywhere or checkpoints.")
@@ -60,38 +60,39 @@ def plan(
     from lowtide.job import Job
 
     watts = load_profile(profile, power, time)
-    curve, begin, end = load_window(signal, grid, arrival, deadline, seed=seed, how=how)
+    window = load_window(signal, grid, arrival, deadline, seed=seed, how=how)
     job = Job(
         id=name,
-        arrival=begin,
-        deadline=end,
+        arrival=window.arrival,
+        deadline=window.deadline,
         profile=watts,
         interruptible=interruptible,
         max_starts=max_starts,
         min_run_s=min_run,
     )
-    asked = policy or ["oracle"]
-    result = compare(job, curve, [*(["run_now"] if "run_now" not in asked else []), *asked])
+    asked = policy or ["exact"]
+    result = compare(job, window.signal, [*(["run_now"] if "run_now" not in asked else []), *asked])
     best = result.cleanest
     if output is not None:
-        best.schedule.dump(output)
+        best.schedule.dump(output, about=f"{best}; {result.note}")
     if report is not None:
         about = f"{watts!r}"[1:-1]
         result.write_report(report, title=f"Plan of job {name}", about=about)
     if as_json:
-        print_json(comparison_document(result))
+        print_json({**comparison_document(result), "note": window.note})
         return
     if parsable:
         print_parsable(PLAN_COLUMNS, [plan_columns(each) for each in result.plans])
         return
-    window = result.signal.window(job.arrival, job.deadline)
-    print(result.note)
+    if window.note:
+        say(window.note)
+    say(result.note)
     print()
     marks = [
         (each.policy, [(run[0].start, run[-1].end) for run in each.schedule.runs])
         for each in result.plans
     ]
-    print(draw(window, marks=marks))
+    print(draw(result.signal.window(job.arrival, job.deadline), marks=marks))
     print()
     print_table(result.header, result.rows())
     print()

@@ -15,7 +15,7 @@ from lowtide.cli.options import (
     SignalFile,
     Time,
 )
-from lowtide.cli.output import print_json, print_parsable, print_table
+from lowtide.cli.output import print_json, print_parsable, print_table, say
 
 
 def when(
@@ -23,7 +23,7 @@ def when(
     time: Time = None,
     power: Power = None,
     profile: Profile = None,
-    arrival: Arrival = "now",
+    arrival: Arrival = None,
     signal: SignalFile = None,
     grid: GridName = None,
     seed: Seed = 0,
@@ -48,6 +48,7 @@ def when(
         format_duration,
         format_mass,
         format_minute,
+        format_number,
         format_percent,
         format_time,
     )
@@ -59,15 +60,16 @@ def when(
         raise InvalidInput("say how long the job works: -t 6:00:00, or give its --profile")
     else:
         watts = PowerProfile.constant(1000.0, parse_time_limit(time))
-    curve, begin, end = load_window(signal, grid, arrival, deadline, seed=seed, how=how)
-    job = Job(id="1", arrival=begin, deadline=end, profile=watts)
-    shown = deciding_signal(curve)
+    window = load_window(signal, grid, arrival, deadline, seed=seed, how=how)
+    job = Job(id="1", arrival=window.arrival, deadline=window.deadline, profile=watts)
+    shown = deciding_signal(window.signal)
     options = starts_by_patience(job, shown)
     best = options[-1]
     if as_json:
         print_json(
             {
                 "signal": signal_document(shown),
+                "note": window.note,
                 "knows_power": knows_power,
                 "options": [option.document(knows_power=knows_power) for option in options],
                 "best": best.document(knows_power=knows_power),
@@ -96,25 +98,29 @@ def when(
             format_duration(option.patience_s),
             format_minute(option.plan.schedule.start),
             format_minute(option.plan.schedule.end),
-            f"{option.mean:.4g}",
+            format_number(option.mean),
             format_percent(option.plan.saving),
         ]
         if knows_power:
             row.insert(4, format_mass(option.plan.footprint.carbon_g))
         rows.append(row)
-    window = shown.window(job.arrival, job.deadline)
-    print(f"{shown.label}: {format_time(window.start)} to {format_time(window.end)}")
+    curve = shown.window(job.arrival, job.deadline)
+    if window.note:
+        say(window.note)
+    say(f"{shown.label}: {format_time(curve.start)} to {format_time(curve.end)}")
+    if curve.caveat:
+        say(curve.caveat)
     run = (best.plan.schedule.start, best.plan.schedule.end)
-    print(draw(window, marks=[("best", [run])]))
+    print(draw(curve, marks=[("best", [run])]))
     print()
     print_table(header, rows)
     print()
     wait_s = best.plan.schedule.start - job.arrival
     if wait_s < 1:
-        print("Start now: no later start is cleaner.")
+        say(f"Start at {format_time(job.arrival)}, without waiting: no later start is cleaner.")
     else:
-        print(
+        say(
             f"Start {format_time(best.plan.schedule.start)}, {format_duration(wait_s)} after "
-            f"{format_time(job.arrival)}: {best.mean:.4g} {shown.unit} instead of "
-            f"{options[0].mean:.4g}, saves {format_percent(best.plan.saving)}."
+            f"{format_time(job.arrival)}: {format_number(best.mean)} {shown.unit} instead of "
+            f"{format_number(options[0].mean)}, saves {format_percent(best.plan.saving)}."
         )

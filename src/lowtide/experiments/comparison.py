@@ -50,9 +50,8 @@ class Comparison:
         """What a reader must know of the signal."""
         text = f"{self.signal.label}, {self.signal.unit}"
         text += f"; {self.signal.source}" if self.signal.source else ""
-        for count, how in ((self.signal.filled, "filled in"), (self.signal.estimated, "estimated")):
-            if count:
-                text += f"; {count} of {len(self.signal)} steps {how}"
+        window = self.signal.window(self.job.arrival, self.job.deadline)
+        text += f"; in this window {window.caveat}" if window.caveat else ""
         return text[:1].upper() + text[1:] + "."
 
     @property
@@ -152,7 +151,9 @@ class Comparison:
         schedules = {each.policy: each.schedule for each in self.plans}
         return (
             schedules_chart(window, schedules, deadline=self.job.deadline),
-            power_chart(best.schedule, self.job.profile, name=best.policy),
+            power_chart(
+                best.schedule, self.job.profile, name=best.policy, synthetic=best.synthetic
+            ),
         )
 
 

@@ -1,4 +1,4 @@
-"""The demonstration: a day of training on a synthetic week, under four policies."""
+"""The demonstration: a day of training on a synthetic week, under five policies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lowtide.job import Job, Resources
 from lowtide.profile import PowerProfile
 from lowtide.samples import sample_profile
 
-POLICIES = ("run_now", "lowest_slot", "oracle", "wait_awhile")
+POLICIES = ("run_now", "lowest_slot", "oracle", "wait_awhile", "exact")
 
 WEEK = "2024-07-01T00:00Z"
 ABOUT = (
@@ -46,7 +46,7 @@ def training_day() -> PowerProfile:
 
 
 def run_demo(grid: str, *, seed: int) -> Comparison:
-    """Plan the day of training on a synthetic week under the four policies.
+    """Plan the day of training on a synthetic week under the five policies.
 
     Args:
         grid: Name of a synthetic grid.

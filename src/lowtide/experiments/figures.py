@@ -124,13 +124,16 @@ def schedules_chart(
     )
 
 
-def power_chart(schedule: Schedule, profile: PowerProfile, *, name: str) -> alt.Chart:
+def power_chart(
+    schedule: Schedule, profile: PowerProfile, *, name: str, synthetic: bool
+) -> alt.Chart:
     """Draw what a schedule draws over time.
 
     Args:
         schedule: What the job does when.
         profile: What it draws.
         name: Whose schedule it is, for the title.
+        synthetic: Whether it was planned on a synthetic signal.
     """
     times, power_w = power_steps(schedule, profile)
     if times.size > 4000:
@@ -144,7 +147,8 @@ def power_chart(schedule: Schedule, profile: PowerProfile, *, name: str) -> alt.
             _data(rows),
             width=_WIDTH,
             height=160,
-            title=f"Power of {name}, from {format_time(schedule.start)}",
+            title=f"Power of {name}, from {format_time(schedule.start)}"
+            + (" (planned on a synthetic grid)" if synthetic else ""),
         )
         .mark_area(interpolate="step-after", color=_COLOURS["work"], opacity=0.75)
         .encode(x=_time_axis("time"), y=alt.Y("power:Q", title="W"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from lowtide.job import Job
 from lowtide.policies import Plan, plan
+from lowtide.policies.oracle import cost_by_delay, first_lowest
+from lowtide.policies.start_time import StartAt
 from lowtide.signal import Signal
 from lowtide.units import JOULES_PER_KWH, format_iso
 
@@ -20,12 +22,12 @@ class Option:
     Attributes:
         patience_s: How long it may wait.
         plan: Its best start.
-        mean: What a kWh of the job emits or costs on average.
+        mean: What a kWh of the job emits or costs on average, None if it draws nothing.
     """
 
     patience_s: float
     plan: Plan
-    mean: float
+    mean: float | None
 
     def document(self, *, knows_power: bool) -> dict[str, Any]:
         """Return the option as a JSON document.
@@ -40,6 +42,7 @@ class Option:
             "end": format_iso(self.plan.schedule.end),
             "mean": self.mean,
             "saving": self.plan.saving,
+            "synthetic": self.plan.synthetic,
             "energy_j": footprint.energy_j if knows_power else None,
             "carbon_g": footprint.carbon_g if knows_power else None,
             "cost": footprint.cost if knows_power else None,
@@ -54,13 +57,17 @@ def starts_by_patience(job: Job, signal: Signal) -> list[Option]:
         signal: What a kWh emits or costs.
     """
     slack_s = max(job.slack_s, 0.0)
-    patience_s = [3600.0 * hours for hours in _PATIENCE_H if 3600.0 * hours < slack_s] + [slack_s]
+    delays_s, costs = cost_by_delay(job, signal)
     options: list[Option] = []
-    for seconds in patience_s:
-        patient = replace(job, deadline=job.arrival + job.profile.run_s + seconds)
-        best = plan(patient, signal, policy="oracle")
-        if options and best.schedule.start <= options[-1].plan.schedule.start:
+    for patience_s in (
+        *(3600.0 * hours for hours in _PATIENCE_H if 3600 * hours < slack_s),
+        slack_s,
+    ):
+        delay_s = first_lowest(delays_s, costs, patience_s)
+        if options and job.arrival + delay_s <= options[-1].plan.schedule.start:
             continue
-        mean = best.footprint.amount * JOULES_PER_KWH / best.footprint.energy_j
-        options.append(Option(patience_s=seconds, plan=best, mean=mean))
+        best = plan(job, signal, policy=StartAt(delay_s=delay_s))
+        energy_kwh = best.footprint.energy_j / JOULES_PER_KWH
+        mean = best.footprint.amount / energy_kwh if energy_kwh else None
+        options.append(Option(patience_s=patience_s, plan=best, mean=mean))
     return options

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from lowtide.errors import FormatError
 from lowtide.formats import electricitymaps_tables as tables
 from lowtide.formats import records
 from lowtide.formats.signals import Series, Wish
 from lowtide.formats.source import Place, Source
+from lowtide.signal import ESTIMATED
 
 _LISTS = {"history": "history", "forecast": "forecast", "data": "history"}
 
@@ -58,7 +61,9 @@ def series(source: Source, wish: Wish) -> Series:
         basis=wish.agree("basis", said("emissionFactorType"), source.path) or "lifecycle",
         zone=wish.agree("zone", said("zone"), source.path),
         source=f"Electricity Maps {what}, {source.path.name}",
-        estimated=sum(row.get("isEstimated") is True for row in rows),
+        marks=np.array(
+            [ESTIMATED if row.get("isEstimated") is True else 0 for row in rows], dtype=np.uint8
+        ),
     )
 
 

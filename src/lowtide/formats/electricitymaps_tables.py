@@ -20,7 +20,7 @@ import polars as pl
 
 from lowtide.errors import FormatError, InvalidInput
 from lowtide.formats.records import only
-from lowtide.formats.sheet import Sheet, are_true
+from lowtide.formats.sheet import Sheet, estimates_marked
 from lowtide.formats.signals import Series, Wish
 from lowtide.formats.source import Source
 from lowtide.formats.stamps import instants
@@ -93,7 +93,7 @@ def _history(sheet: Sheet, wish: Wish) -> Series:
         basis=wish.agree("basis", only("bases", bases.unique().to_list(), place), place.path)
         or "lifecycle",
         source=f"Electricity Maps history, {place.path.name}",
-        estimated=are_true(others[-1]) if estimates else 0,
+        marks=estimates_marked(others[-1]) if estimates else None,
     )
     return _of_zone(found, zones, wish)
 
@@ -113,7 +113,7 @@ def _portal(sheet: Sheet, wish: Wish) -> Series:
         kind=wish.agree("kind", "average", sheet.source.path) or "average",
         basis=basis,
         source=f"Electricity Maps portal, {sheet.source.path.name}",
-        estimated=are_true(others[-1]) if estimates else 0,
+        marks=estimates_marked(others[-1]) if estimates else None,
     )
     return _of_zone(found, zones, wish)
 
@@ -194,11 +194,10 @@ def _take(found: Series, rows: Rows) -> Series:
     place = replace(
         found.place, line=None if before is None else lambda row: before(int(rows[row]))
     )
-    estimated = found.estimated if isinstance(found.estimated, int) else found.estimated[rows]
     return replace(
         found,
         times=found.times[rows],
         values=found.values[rows],
         place=place,
-        estimated=estimated,
+        marks=None if found.marks is None else found.marks[rows],
     )

@@ -45,6 +45,13 @@ def series(source: Source, wish: Wish) -> Series:
     intensities = [row["intensity"] if isinstance(row["intensity"], dict) else {} for row in rows]
     measured = any(entry.get("actual") is not None for entry in intensities)
     place = Place(path=source.path, column=wish.column or ("actual" if measured else "forecast"))
+    if wish.column is None and measured and intensities[-1].get("actual") is None:
+        known = sum(entry.get("actual") is not None for entry in intensities)
+        raise place.error(
+            f"{known} of {len(rows)} half-hours have an actual value, the rest lie ahead: say "
+            "column='forecast' to read what was expected",
+            known,
+        )
     begin, end = (
         records.times(rows, Place(path=source.path, column=key), wish.tz) for key in ("from", "to")
     )

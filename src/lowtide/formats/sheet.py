@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from lowtide.errors import FormatError
 from lowtide.formats.source import Place, Source
-from lowtide.signal import FloatArray
+from lowtide.signal import ESTIMATED, FILLED, FloatArray, MarkArray
 
 # What people write where there is no number.
 _MISSING = ("", "nan", "na", "n/a", "null", "none")
@@ -197,11 +196,13 @@ class Sheet:
         return np.asarray(numbers.to_numpy(), dtype=np.float64)
 
 
-def are_true(cells: pl.Series) -> npt.NDArray[np.bool_]:
-    """Return which cells say yes, in any of the ways tables do.
+def estimates_marked(cells: pl.Series) -> MarkArray:
+    """Return a mark for each cell that says yes, in any of the ways tables do, or names its mark.
 
     Args:
         cells: Texts.
     """
-    yes = cells.str.to_lowercase().is_in(["1", "1.0", "true", "yes"])
-    return yes.fill_null(value=False).to_numpy()
+    plain = cells.str.to_lowercase().fill_null("")
+    yes = plain.is_in(["1", "1.0", "true", "yes", "estimated"]).to_numpy()
+    made = (plain == "filled").to_numpy()
+    return np.where(made, FILLED, np.where(yes, ESTIMATED, 0)).astype(np.uint8)

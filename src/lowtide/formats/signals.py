@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from lowtide import files
 from lowtide.errors import FormatError, InvalidInput
 from lowtide.formats.source import Place, Source
 from lowtide.formats.timeline import GAP_POLICIES, check_floor, lay_out
 from lowtide.registry import Registry
-from lowtide.signal import BASES, KINDS, FloatArray, Signal
+from lowtide.signal import BASES, KINDS, FloatArray, MarkArray, Signal
 
 # The format that knows least of what it reads is asked last.
 _LAST = "table"
@@ -83,8 +82,7 @@ class Series:
         zone: The grid zone.
         step_s: The step, where the file states it.
         synthetic: Whether the file says that a model made it.
-        filled: How many steps were filled before the file was written.
-        estimated: Which values, or how many, the file says are estimated.
+        marks: Which values the file says were filled in or estimated.
     """
 
     times: FloatArray
@@ -97,8 +95,7 @@ class Series:
     zone: str | None = None
     step_s: float | None = None
     synthetic: bool = False
-    filled: int = 0
-    estimated: npt.NDArray[np.bool_] | int = 0
+    marks: MarkArray | None = None
 
 
 class SignalFormat(Protocol):
@@ -155,7 +152,14 @@ def read_signal(
     series = _format_of(source, format).series(source, wish)
     lowest, rule = _FLOORS[series.kind]
     check_floor(series.values, lowest, rule, series.place)
-    line = lay_out(series.times, series.values, series.place, gaps=gaps, step_s=series.step_s)
+    line = lay_out(
+        series.times,
+        series.values,
+        series.place,
+        gaps=gaps,
+        step_s=series.step_s,
+        marks=series.marks,
+    )
     return Signal.from_values(
         line.values,
         start=line.start,
@@ -166,8 +170,7 @@ def read_signal(
         unit=series.unit,
         source=series.source,
         synthetic=series.synthetic,
-        filled=series.filled + line.filled,
-        estimated=int(np.sum(series.estimated)),
+        marks=line.marks,
     )
 
 

@@ -38,16 +38,17 @@ _BLANK = ord(" ")
 
 
 def recognises(source: Source) -> bool:
-    """Return whether the first line that is no header holds 18 numbers.
+    """Return whether there is a header, or the first line holds 18 numbers.
 
     Args:
         source: The file.
     """
+    if source.head.lstrip().startswith(";"):
+        return True
     for line in source.head.splitlines():
-        cells = line.split()
-        if cells and not cells[0].startswith(";"):
+        if cells := line.split():
             return len(cells) >= len(COLUMNS) and all(map(_is_number, cells[: len(COLUMNS)]))
-    return source.head.lstrip().startswith(";")
+    return False
 
 
 def read(source: Source, time_unit: str | None) -> Trace:

@@ -1,7 +1,8 @@
 """Signals in plain tables: a column of times and one of intensities, prices or PUE.
 
-Lines `# key: value` above the heading may state kind, basis, zone, source, synthetic, filled,
-estimated and step_s; `render` writes them, so that a signal survives the round trip.
+Lines `# key: value` above the heading may state kind, basis, zone, source, synthetic and
+step_s; `render` writes them, so that a signal survives the round trip. A column `mark` tells steps
+that were filled in or estimated.
 """
 
 from __future__ import annotations
@@ -9,20 +10,22 @@ from __future__ import annotations
 import re
 
 from lowtide.errors import FormatError, InvalidUnit
-from lowtide.formats.sheet import Sheet, are_true
+from lowtide.formats.sheet import Sheet, estimates_marked
 from lowtide.formats.signals import Series, Wish
 from lowtide.formats.source import Source
 from lowtide.formats.stamps import instants
-from lowtide.signal import BASES, KINDS, Signal
+from lowtide.signal import BASES, ESTIMATED, FILLED, KINDS, Signal
 from lowtide.units import format_iso, intensity_factor, price_factor
 
 _TIMES = frozenset(
     ("datetime", "date_time", "time", "timestamp", "date", "start", "start_time", "point_time")
 )
-_ESTIMATED = frozenset(("estimated", "imputed", "is_estimated", "isestimated"))
+_MARKS = frozenset(("mark", "estimated", "imputed", "is_estimated", "isestimated"))
 _INTENSITY_UNIT = re.compile(
     r"(?<![a-z])(kg|g|t|lbs?)[ _-]?(?:co2)?[ _-]?(?:eq|e)?[ _]?(?:/|per)[ _]?([km]wh)"
 )
+# Anything per energy: a unit, whether it is known or not.
+_ANY_UNIT = re.compile(r"[a-z0-9€£]+[ _]?(?:/|per)[ _]?(?:[kmgt]?wh|[kmgt]?j)\b")
 _PRICE_UNIT = re.compile(r"(?<![a-z])([a-z]{3}|[€£])[ _]?(?:/|per)[ _]?([km])wh")
 _CURRENCIES = {"€": "EUR", "£": "GBP"}
 
@@ -71,7 +74,7 @@ def series(source: Source, wish: Wish) -> Series:
         raise FormatError(
             "there is no column of times: call one of them 'datetime'", path=source.path
         )
-    estimates = [name for name in sheet.headings if _plain(name) in _ESTIMATED][:1]
+    estimates = [name for name in sheet.headings if _plain(name) in _MARKS][:1]
     (stamps, *marks), (values,) = sheet.read(texts=[when, *estimates], numbers=[heading])
     return Series(
         times=instants(stamps, sheet.place(when), tz=wish.tz or _zone_in(when)),
@@ -83,8 +86,7 @@ def series(source: Source, wish: Wish) -> Series:
         zone=wish.agree("zone", sheet.notes.get("zone"), source.path),
         source=sheet.notes.get("source", f"table, {source.path.name}"),
         synthetic=sheet.notes.get("synthetic", "false").lower() == "true",
-        filled=int(_note_number(sheet, "filled") or 0),
-        estimated=are_true(marks[0]) if marks else int(_note_number(sheet, "estimated") or 0),
+        marks=estimates_marked(marks[0]) if marks else None,
         step_s=_note_number(sheet, "step_s"),
     )
 
@@ -111,8 +113,6 @@ def render(signal: Signal) -> str:
         "zone": signal.zone,
         "source": signal.source,
         "synthetic": "true" if signal.synthetic else None,
-        "filled": signal.filled or None,
-        "estimated": signal.estimated or None,
         "step_s": signal.step_s,
     }
     lines = [f"# {key}: {' '.join(str(said).split())}" for key, said in notes.items() if said]
@@ -122,11 +122,17 @@ def render(signal: Signal) -> str:
         heading = "pue"
     else:
         heading = "carbon_intensity_g_per_kwh"
-    lines.append(f"datetime,{heading}")
-    lines += [
+    lines.append(f"datetime,{heading}" if signal.marks is None else f"datetime,{heading},mark")
+    rows = [
         f"{format_iso(start)},{value!r}"
         for start, value in zip(signal.edges.tolist(), signal.values.tolist(), strict=False)
     ]
+    if signal.marks is not None:
+        words = {0: "", FILLED: "filled", ESTIMATED: "estimated"}
+        rows = [
+            f"{row},{words[mark]}" for row, mark in zip(rows, signal.marks.tolist(), strict=True)
+        ]
+    lines += rows
     return "\n".join(lines) + "\n"
 
 
@@ -213,6 +219,12 @@ def _unit(sheet: Sheet, heading: str, meaning: str | None, wish: Wish) -> str:
         return stated
     if wish.unit is not None:
         return wish.unit
+    strange = _ANY_UNIT.search(_plain(heading).replace("_per_", "/"))
+    if strange is not None:
+        raise place.error(
+            f"the heading's unit {strange[0]!r} is not known: say unit= with one of g/kWh, kg/MWh, "
+            "t/MWh, lb/MWh after converting the values, or a currency per kWh or MWh"
+        )
     if meaning == "price":
         raise place.error("a price needs a unit: say unit='EUR/MWh', or write it in the heading")
     if meaning is None:

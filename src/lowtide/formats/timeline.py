@@ -8,7 +8,7 @@ import numpy as np
 
 from lowtide.errors import InvalidInput
 from lowtide.formats.source import Place
-from lowtide.signal import FloatArray
+from lowtide.signal import FILLED, FloatArray, MarkArray
 from lowtide.units import format_hours, format_time
 
 GAP_POLICIES = ("refuse", "hold", "interpolate")
@@ -25,13 +25,13 @@ class Timeline:
         values: One per step.
         start: The instant at which the first step begins.
         step_s: The length of a step.
-        filled: How many values a gap policy made.
+        marks: Which of them a gap policy made, or the provider estimated.
     """
 
     values: FloatArray
     start: float
     step_s: float
-    filled: int
+    marks: MarkArray
 
 
 def lay_out(
@@ -41,6 +41,7 @@ def lay_out(
     *,
     gaps: str = "refuse",
     step_s: float | None = None,
+    marks: MarkArray | None = None,
 ) -> Timeline:
     """Put stamped values on equal steps, or say which line does not fit.
 
@@ -50,6 +51,7 @@ def lay_out(
         place: Where they stand in the file.
         gaps: `refuse`, `hold` (repeat the last value) or `interpolate` (linear).
         step_s: The step where the file states it; else the most common difference.
+        marks: What the file says of each value.
 
     >>> from pathlib import Path
     >>> times = np.array([0.0, 3600.0, 10800.0])
@@ -65,10 +67,12 @@ def lay_out(
     size = int(index[-1]) + 1
     known = np.isfinite(values)
     missing = size - int(np.count_nonzero(known))
+    laid = np.full(size, FILLED, dtype=np.uint8)
+    laid[index[known].astype(np.intp)] = 0 if marks is None else marks[known]
     if missing:
         _check_gaps(index, known, missing, place, gaps, float(times[0]), step)
         values = _fill(index[known], values[known], size, gaps)
-    return Timeline(values=values, start=float(times[0]), step_s=step, filled=missing)
+    return Timeline(values=values, start=float(times[0]), step_s=step, marks=laid)
 
 
 def _check_order(times: FloatArray, place: Place) -> None:
@@ -153,4 +157,4 @@ def check_floor(values: FloatArray, lowest: float, rule: str, place: Place) -> N
     bad = np.flatnonzero((values < lowest) | np.isinf(values))
     if bad.size:
         row = int(bad[0])
-        raise place.error(f"{rule}, not {values[row]:g}", row)
+        raise place.error(f"{rule}, not {values[row]:g}: mend the value or leave it empty", row)

@@ -59,7 +59,7 @@ class Optimum:
         if problem.state.running:
             until_s = progress_s[0] if starts else problem.work_s
             stretches.append(Stretch(start=problem.state.now, work_s=until_s))
-        for start, until_s in zip(starts, [*progress_s[1:], problem.work_s], strict=True):
+        for start, until_s in zip(starts, [*progress_s[1:], problem.work_s], strict=False):
             ready = problem.base + start.progress_s + start.delay_s
             stretches.append(
                 Stretch(start=ready - problem.startup_s, work_s=until_s - start.progress_s)

@@ -51,10 +51,7 @@ class Oracle:
         if self.step_s is not None:
             grid_s = np.arange(0.0, max(job.slack_s, 0.0) + 1e-9 * self.step_s, self.step_s)
             delays_s, costs = grid_s, np.interp(grid_s, delays_s, costs)
-        lowest = float(costs.min())
-        tie = _TIE * float(np.abs(costs).max())
-        first = int(np.flatnonzero(costs <= lowest + tie)[0])
-        schedule = run_from(job, job.arrival + float(delays_s[first]))
+        schedule = run_from(job, job.arrival + first_lowest(delays_s, costs, np.inf))
         proven = self.step_s is None and job.interruptible == "never"
         bound = footprint(schedule, job, signal).amount if proven else None
         return Decision(schedule=schedule, lower_bound=bound, step_s=self.step_s)
@@ -79,16 +76,38 @@ def cost_by_delay(job: Job, signal: Signal) -> tuple[FloatArray, FloatArray]:
 
     # The slope of Σ fall_k · C(delay + offset_k) is Σ fall_k · c(delay + offset_k): it changes
     # where a step of the signal meets a change of power, by the product of the two.
-    meet_s = (edges_s[:, None] - offsets_s[None, :]).ravel()
-    bend = (steps[:, None] * falls_w[None, :]).ravel()
+    first = np.searchsorted(edges_s, offsets_s, side="right")
+    last = np.searchsorted(edges_s, offsets_s + slack_s, side="left")
+    pairs = [
+        (edges_s[i:j] - offset_s, fall_w * steps[i:j])
+        for i, j, offset_s, fall_w in zip(first, last, offsets_s, falls_w, strict=True)
+    ]
+    meet_s = np.concatenate([pair[0] for pair in pairs])
+    bend = np.concatenate([pair[1] for pair in pairs])
     inside = (meet_s > 0.0) & (meet_s < slack_s) & (bend != 0.0)
     order = np.argsort(meet_s[inside], kind="stable")
     delays_s = np.concatenate(([0.0], meet_s[inside][order], [slack_s]))
 
-    at_once = window.values[np.searchsorted(edges_s, offsets_s, side="right")]
+    at_once = window.values[first]
     slopes = falls_w @ at_once + np.concatenate(([0.0], np.cumsum(bend[inside][order])))
     now = signal.integral(np.zeros(offsets_s.size), offsets_s, origin=job.arrival)
     return delays_s, falls_w @ now + np.concatenate(([0.0], np.cumsum(slopes * np.diff(delays_s))))
+
+
+def first_lowest(delays_s: FloatArray, costs: FloatArray, longest_s: float) -> float:
+    """Return the first delay, no longer than allowed, at which a run costs least.
+
+    Args:
+        delays_s: Where the cost bends.
+        costs: The cost there.
+        longest_s: The longest delay that is allowed.
+    """
+    within = delays_s <= longest_s
+    if not within.all():
+        costs = np.append(costs[within], np.interp(longest_s, delays_s, costs))
+        delays_s = np.append(delays_s[within], longest_s)
+    tie = _TIE * float(np.abs(costs).max())
+    return float(delays_s[np.flatnonzero(costs <= costs.min() + tie)[0]])
 
 
 def _power_falls(profile: PowerProfile) -> tuple[FloatArray, FloatArray]:
@@ -97,5 +116,6 @@ def _power_falls(profile: PowerProfile) -> tuple[FloatArray, FloatArray]:
     power_w = np.array([0.0, *(phase.power_w for phase in phases), 0.0])
     offsets_s = np.concatenate(([0.0], np.cumsum([phase.duration_s for phase in phases])))
     falls_w = -np.diff(power_w)
-    kept = falls_w != 0.0
+    # The start stays even if nothing changes there, so that there is always one.
+    kept = (falls_w != 0.0) | (offsets_s == 0.0)
     return offsets_s[kept], falls_w[kept]

@@ -64,10 +64,12 @@ def add_shifted(
             count += int((high - low) / step_s) + 2
     bends = np.empty(count)
     jumps = np.empty(count)
+    ends = np.zeros(offsets_s.size + 1, dtype=np.int64)
     n = 0
     value, slope = 0.0, 0.0
     for k in range(offsets_s.size):
         weight, offset = weights[k], offsets_s[k]
+        ends[k + 1] = n
         if weight == 0.0:
             continue
         first = min(max(int((offset + low) / step_s), 0), values.size - 1)
@@ -80,7 +82,8 @@ def add_shifted(
                 bends[n] = i * step_s - offset
                 jumps[n] = bend
                 n += 1
-    order = np.argsort(bends[:n])
+        ends[k + 1] = n
+    bends, jumps = _merged(bends, jumps, ends)
     knots = np.empty(n + x.size)
     total = np.empty(n + x.size)
     # Where a knot of the function and a bend of the signal fall together, the function's stays:
@@ -88,19 +91,19 @@ def add_shifted(
     size, i, j = 0, 0, 0
     before = low
     while i < x.size or j < n:
-        if i < x.size and (j >= n or x[i] <= bends[order[j]] + _SAME_S):
+        if i < x.size and (j >= n or x[i] <= bends[j] + _SAME_S):
             at = x[i]
             i += 1
         else:
-            at = bends[order[j]]
+            at = bends[j]
         if at > high - _SAME_S and i < x.size:
             # A bend at the very end changes nothing.
             j = n
             continue
         value += slope * (at - before)
         before = at
-        while j < n and bends[order[j]] <= at + _SAME_S:
-            slope += jumps[order[j]]
+        while j < n and bends[j] <= at + _SAME_S:
+            slope += jumps[j]
             j += 1
         knots[size] = at
         total[size] = value
@@ -120,6 +123,34 @@ def add_shifted(
             new_left[i] = a + slope * (knots[i] - x[s]) + total[i]
             new_right[i] = b - slope * (x[s + 1] - knots[i + 1]) + total[i + 1]
     return simplified(knots[:size], new_left, new_right)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _merged(
+    keys: FloatArray, values: FloatArray, ends: npt.NDArray[np.int64]
+) -> tuple[FloatArray, FloatArray]:
+    """Merge runs that are each sorted, pair by pair; `ends` says where each run ends."""
+    # A sort from the library would do, but takes seconds to compile.
+    other_keys, other_values = np.empty_like(keys), np.empty_like(values)
+    runs = ends.size - 1
+    while runs > 1:
+        kept = 0
+        for run in range(0, runs, 2):
+            i, middle = ends[run], ends[run + 1]
+            j, last = middle, ends[min(run + 2, runs)]
+            for place in range(i, last):
+                if j >= last or (i < middle and keys[i] <= keys[j]):
+                    other_keys[place], other_values[place] = keys[i], values[i]
+                    i += 1
+                else:
+                    other_keys[place], other_values[place] = keys[j], values[j]
+                    j += 1
+            kept += 1
+            ends[kept] = last
+        runs = kept
+        keys, other_keys = other_keys, keys
+        values, other_values = other_values, values
+    return keys, values
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -62,7 +63,8 @@ def make_policy(policy: str | Policy, **parameters: Any) -> tuple[str, Policy]:
             raise InvalidInput(f"a policy is a name or has a decide method, unlike {policy!r}")
         if parameters:
             raise InvalidInput(f"give {', '.join(parameters)} to the policy object itself")
-        return type(policy).__name__, policy
+        # The name a policy of this kind would be registered under: WaitAwhile is wait_awhile.
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", type(policy).__name__).lower(), policy
     kind = POLICIES.load(policy)
     known = inspect.signature(kind).parameters
     for name in parameters:

@@ -27,6 +27,26 @@ class RunNow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StartAt:
+    """Start so much after arrival, whatever the signal: for a delay that was chosen elsewhere.
+
+    Attributes:
+        delay_s: How long to wait.
+    """
+
+    delay_s: float
+
+    def decide(self, job: Job, signal: Signal) -> Decision:  # noqa: ARG002 - looks at nothing
+        """Decide for one job.
+
+        Args:
+            job: What is to be run.
+            signal: Not looked at.
+        """
+        return Decision(schedule=run_from(job, job.arrival + self.delay_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LowestSlot:
     """Start at the first moment at which the signal is lowest within the waiting time.
 
