@@ -6,7 +6,7 @@ import lowtide as lt
 grid = lt.synthetic_grid("windy", seed=1)
 job = lt.Job(id="md42", arrival="2024-07-01T00:00Z", deadline="+36h",
              profile=lt.PowerProfile.constant(300, "6h"))
-best = lt.plan(job, grid, policy="oracle")
+best = lt.plan(job, grid)
 print(best.schedule, best.footprint.carbon_g, best.saving)
 ```
 """
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from lowtide.grids import synthetic_grid
     from lowtide.job import Job, Resources
     from lowtide.policies import Plan, plan
+    from lowtide.policies.batches import plan_many
+    from lowtide.policies.explaining import explain
+    from lowtide.policies.tradeoff import tradeoff
     from lowtide.profile import Phase, PowerProfile
     from lowtide.schedule import Schedule, Span
     from lowtide.signal import Signal
@@ -45,11 +48,14 @@ __all__ = [
     "Signal",
     "Span",
     "Trace",
+    "explain",
     "footprint",
     "plan",
+    "plan_many",
     "read_jobs",
     "read_signal",
     "synthetic_grid",
+    "tradeoff",
 ]
 
 # Where each public name lives. Names are fetched when first asked for, so that importing lowtide,
@@ -69,11 +75,14 @@ _HOMES = {
     "Signal": "signal",
     "Span": "schedule",
     "Trace": "trace",
+    "explain": "policies.explaining",
     "footprint": "accounting",
     "plan": "policies",
+    "plan_many": "policies.batches",
     "read_jobs": "formats",
     "read_signal": "formats",
     "synthetic_grid": "grids",
+    "tradeoff": "policies.tradeoff",
 }
 
 

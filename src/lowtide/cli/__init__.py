@@ -5,6 +5,7 @@ Verbs import what they need when they run, so that `lowtide --help` answers at o
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
@@ -18,6 +19,7 @@ from lowtide.cli.doctor import doctor
 from lowtide.cli.examples import epilog
 from lowtide.cli.grid import grid
 from lowtide.cli.plan import plan
+from lowtide.cli.reproduce import reproduce
 from lowtide.cli.version import version
 from lowtide.cli.when import when
 from lowtide.errors import LowtideError
@@ -32,7 +34,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for verb in (demo, plan, when, grid, convert, doctor, version):
+for verb in (demo, plan, when, grid, convert, reproduce, doctor, version):
     app.command(epilog=epilog(verb.__name__))(verb)
 
 
@@ -46,6 +48,10 @@ def main() -> None:
 
     0 is success, 1 an error of lowtide's own, 2 bad input.
     """
+    # A terminal that cannot show a character gets another one instead of an error.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         app()
     except LowtideError as error:
@@ -67,10 +73,10 @@ def main() -> None:
 
 
 def _fail(message: str, *, code: int) -> None:
-    # Errors name the arguments of the Python functions; here they are options.
+    # Errors tell what to say to the Python functions; here the same words are options.
     message = re.sub(
-        r"(?<![\w-])(basis|column|format|gaps|kind|tz|unit|zone)=", r"--how \1=", message
+        r"\b(say|or|out) (basis|column|format|gaps|kind|tz|unit|zone)=", r"\1 --how \2=", message
     )
-    message = message.replace("time_unit=", "--time-unit=")
+    message = re.sub(r"\b(say|or|out) time_unit=", r"\1 --time-unit=", message)
     print(f"lowtide: {message}", file=sys.stderr)
     sys.exit(code)

@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from lowtide.signal import Signal
+from lowtide.signal import FloatArray, Signal
+
+Marks = Sequence[tuple[str, Sequence[tuple[float, float]]]]
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 
@@ -16,7 +18,7 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 def draw(
     signal: Signal,
     *,
-    marks: Sequence[tuple[str, Sequence[tuple[float, float]]]] = (),
+    marks: Marks = (),
     width: int | None = None,
     height: int = 8,
 ) -> str:
@@ -28,11 +30,34 @@ def draw(
         width: Columns to use, by default the terminal's.
         height: Lines for the curve.
     """
-    label_width = max([7, *(len(name) for name, _ in marks)]) + 1
-    columns = (width or shutil.get_terminal_size((80, 24)).columns) - label_width - 2
-    columns = max(min(columns, 4 * len(signal), 120), 10)
+    columns = _columns(width, marks, most=4 * len(signal))
     edges = np.linspace(signal.start, signal.end, columns + 1)
     values = signal.integral(edges[:-1], edges[1:]) / np.diff(edges)
+    return draw_curve(values, signal.start, signal.end, signal.unit, marks=marks, height=height)
+
+
+def draw_curve(
+    values: FloatArray,
+    start: float,
+    end: float,
+    unit: str,
+    *,
+    marks: Marks = (),
+    height: int = 8,
+) -> str:
+    """Return values, one per column, drawn in blocks over the time they span.
+
+    Args:
+        values: One per column.
+        start: When the first column begins.
+        end: When the last column ends.
+        unit: What the values are in.
+        marks: Rows to put under the curve: a name, and the stretches to mark.
+        height: Lines for the curve.
+    """
+    label_width = _label_width(marks)
+    columns = values.size
+    edges = np.linspace(start, end, columns + 1)
     # A curve of intensities starts at 0, so that half as high means half as much.
     floor = min(0.0, float(values.min()))
     span = max(float(values.max()) - floor, 1e-12)
@@ -45,25 +70,34 @@ def draw(
     middles = (edges[:-1] + edges[1:]) / 2
     for name, stretches in marks:
         hit = np.zeros(columns, dtype=bool)
-        for begin, end in stretches:
-            hit |= (middles >= begin) & (middles < end)
+        for first, last in stretches:
+            hit |= (middles >= first) & (middles < last)
             # Even the shortest stretch is worth a mark.
-            place = int((begin - signal.start) / (signal.end - signal.start) * columns)
+            place = int((first - start) / (end - start) * columns)
             hit[min(max(place, 0), columns - 1)] = True
         lines.append(f"{name:>{label_width}} " + "".join("━" if mark else " " for mark in hit))
-    lines.append(f"{signal.unit:>{label_width}} {_time_axis(signal, columns)}")
+    lines.append(f"{unit:>{label_width}} {_time_axis(start, end, columns)}")
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _time_axis(signal: Signal, columns: int) -> str:
+def _label_width(marks: Marks) -> int:
+    return max([7, *(len(name) for name, _ in marks)]) + 1
+
+
+def _columns(width: int | None, marks: Marks, *, most: int) -> int:
+    room = (width or shutil.get_terminal_size((80, 24)).columns) - _label_width(marks) - 2
+    return max(min(room, most, 120), 10)
+
+
+def _time_axis(start: float, end: float, columns: int) -> str:
     """Write times below the columns, the date where the day begins."""
-    hours = (signal.end - signal.start) / 3600
+    hours = (end - start) / 3600
     wanted = max(columns // 12, 1)
     every = next((step for step in (1, 3, 6, 12, 24, 48, 168) if hours / step <= wanted), 672)
     axis = [" "] * columns
-    first = -(-signal.start // (every * 3600)) * every * 3600
-    for instant in np.arange(first, signal.end, every * 3600):
-        place = round((instant - signal.start) / (signal.end - signal.start) * columns)
+    first = -(-start // (every * 3600)) * every * 3600
+    for instant in np.arange(first, end, every * 3600):
+        place = round((instant - start) / (end - start) * columns)
         moment = datetime.fromtimestamp(float(instant), UTC)
         text = f"{moment:%d %b}" if every >= 24 or moment.hour == 0 else f"{moment:%H:%M}"
         if place + len(text) + 1 <= columns:

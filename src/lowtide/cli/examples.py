@@ -7,11 +7,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "plan": (
         "lowtide plan --profile h200 --deadline +12h --grid windy",
         "lowtide plan -t 6:00:00 --power 300 --deadline +36h --signal DE.csv "
-        "--interruptible anywhere --policy oracle --policy wait_awhile",
+        "--interruptible anywhere --policy wait_awhile --policy exact --explain",
     ),
     "when": (
         "lowtide when -t 6:00:00 --deadline +24h --signal DE.csv",
         "lowtide when --profile h200 --deadline +2d --grid sunny",
+        "lowtide when -t 8:00:00 --power 300 --deadline +2d --grid windy --tradeoff "
+        "--interruptible anywhere",
     ),
     "grid": (
         "lowtide grid windy --days 3",
@@ -20,6 +22,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "convert": (
         "lowtide convert jobs.csv jobs.swf --start 2024-07-01T00:00Z",
         "lowtide convert profile.toml profile.json",
+    ),
+    "reproduce": (
+        "lowtide reproduce thesis --only length=16h,wait=24h",
+        "lowtide reproduce thesis --signal DE.csv --startup added --only length=8h,length=16h",
     ),
     "doctor": ("lowtide doctor",),
     "version": ("lowtide version --json",),

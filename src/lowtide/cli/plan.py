@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+import lowtide
 from lowtide.cli.options import (
     Arrival,
     AsJson,
@@ -48,6 +50,9 @@ def plan(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the cleanest schedule (JSON) here.")
     ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say why the cleanest schedule is as it is.")
+    ] = False,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
     as_json: AsJson = False,
     parsable: Parsable = False,
@@ -79,7 +84,10 @@ def plan(
         about = f"{watts!r}"[1:-1]
         result.write_report(report, title=f"Plan of job {name}", about=about)
     if as_json:
-        print_json({**comparison_document(result), "note": window.note})
+        document = {**comparison_document(result), "note": window.note}
+        if explain:
+            document["explanation"] = asdict(lowtide.explain(best, job, window.signal))
+        print_json(document)
         return
     if parsable:
         print_parsable(PLAN_COLUMNS, [plan_columns(each) for each in result.plans])
@@ -98,6 +106,13 @@ def plan(
     print()
     print(f"{best.policy}:")
     print(best.schedule)
+    if explain:
+        from lowtide.cli.explanation import show_explanation
+
+        print()
+        price = result.signal.kind == "price"
+        unit = result.signal.unit.removesuffix("/kWh") if price else "g"
+        show_explanation(lowtide.explain(best, job, window.signal), unit=unit)
     for what, path in (("schedule", output), ("report", report)):
         if path is not None:
             print(f"{what} written to {path}")

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
 from lowtide.cli.options import (
     Arrival,
     AsJson,
@@ -28,6 +34,20 @@ def when(
     grid: GridName = None,
     seed: Seed = 0,
     how: How = None,
+    tradeoff: Annotated[
+        bool,
+        typer.Option("--tradeoff", help="Say the least it can emit for every finish time."),
+    ] = False,
+    interruptible: Annotated[
+        str | None,
+        typer.Option(
+            help="With --tradeoff: where it may be stopped: never, anywhere, checkpoints."
+            "  [default: never]"
+        ),
+    ] = None,
+    image: Annotated[
+        Path | None, typer.Option(help="With --tradeoff: also draw it into this .png or .svg.")
+    ] = None,
     as_json: AsJson = False,
     parsable: Parsable = False,
 ) -> None:
@@ -63,6 +83,16 @@ def when(
     window = load_window(signal, grid, arrival, deadline, seed=seed, how=how)
     job = Job(id="1", arrival=window.arrival, deadline=window.deadline, profile=watts)
     shown = deciding_signal(window.signal)
+    if tradeoff:
+        from lowtide.cli.tradeoff import show_tradeoff
+
+        if not knows_power:
+            raise InvalidInput("a trade-off tells grams: say --power W, or give the --profile")
+        job = replace(job, interruptible=interruptible or "never")
+        show_tradeoff(job, shown, note=window.note, image=image, as_json=as_json, parsable=parsable)
+        return
+    if interruptible is not None or image is not None:
+        raise InvalidInput("--interruptible and --image go with --tradeoff")
     options = starts_by_patience(job, shown)
     best = options[-1]
     if as_json:

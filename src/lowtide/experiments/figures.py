@@ -25,6 +25,8 @@ except ImportError:  # pragma: no cover - needs an environment without the extra
     raise MissingExtra("drawing figures", extra="figures") from None
 
 if TYPE_CHECKING:
+    from lowtide.policies.tradeoff import Tradeoff
+
     Chart = alt.Chart | alt.LayerChart | alt.VConcatChart
 
 IMAGE_SUFFIXES = (".png", ".svg")
@@ -154,6 +156,37 @@ def power_chart(
         .encode(x=_time_axis("time"), y=alt.Y("power:Q", title="W"))
     )
     return chart
+
+
+def tradeoff_chart(every: Tradeoff, *, unit: str) -> alt.LayerChart:
+    """Draw the least that a job can come to by each finish time, the knee marked.
+
+    Args:
+        every: The trade-off.
+        unit: What the amounts are in.
+    """
+    rows = [
+        {"finish": 1000 * finish, "least": least, "saving": saving}
+        for finish, least, saving in zip(
+            every.finish.tolist(), every.amount.tolist(), every.saving.tolist(), strict=True
+        )
+    ]
+    title = "The least by finish time" + (" (synthetic grid)" if every.synthetic else "")
+    base = alt.Chart(_data(rows), width=_WIDTH, height=260, title=title).encode(
+        x=_time_axis("finish"),
+        y=alt.Y("least:Q", title=unit),
+        tooltip=[
+            alt.Tooltip("finish:T", format="%a %d %b %H:%M", title="done by (UTC)"),
+            alt.Tooltip("least:Q", format=".4g", title=unit),
+            alt.Tooltip("saving:Q", format=".1%"),
+        ],
+    )
+    stepped = base.mark_line(interpolate="step-after", color=_COLOURS["work"])
+    straight = base.mark_line(color=_COLOURS["work"])
+    line = straight if every.step_s is None else stepped
+    knee = alt.Chart(_data([rows[every.knee]])).encode(x="finish:T", y="least:Q")
+    point = knee.mark_point(size=90, filled=True, color=_COLOURS["lost"])
+    return alt.LayerChart(layer=[line, point])
 
 
 def save_image(chart: Chart, path: Path | str) -> None:

@@ -171,11 +171,14 @@ class _Planner:
         wait = self.problem.wait
         final = None
         layer, delay_s, cost = -1, 0.0, np.inf
+        by_starts = [np.inf] * (0 if self.limit is None else self.limit + 1)
         for number, function in arrived.items():
             if wait:
                 x, left, right = function
                 function = (x, left + wait * x[:-1], right + wait * x[1:])
             at, value = piecewise.first_minimum(*function, self.longest_s)
+            if by_starts:
+                by_starts[number] = value
             if value < cost - _WORTH * abs(value):
                 layer, delay_s, cost = number, at, value
             final = function if final is None else piecewise.lower_of(*final, *function)
@@ -185,7 +188,9 @@ class _Planner:
         x, left, right = final
         ends = np.minimum(np.column_stack((x[:-1], x[1:])).ravel(), self.problem.slack_s)
         values = np.column_stack((left, right)).ravel()
-        return Solution(cost=cost, starts=starts, by_delay=(ends, values))
+        return Solution(
+            cost=cost, starts=starts, by_delay=(ends, values), by_starts=tuple(by_starts)
+        )
 
     def _way_back(self, layer: int, delay_s: float, tie: float) -> tuple[Start, ...]:
         starts: list[Start] = []

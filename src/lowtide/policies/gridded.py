@@ -167,7 +167,12 @@ def _run(problem: Problem, size: Size, step_s: float, tables: _Tables) -> Soluti
     if least < np.inf:
         layer = int(np.argmin(cost[:, column]))
         starts = _way_back(flags, layer, column, step_s, tables, limited=limited, running=running)
-    return Solution(cost=least, starts=starts, by_delay=(delays_s, by_delay))
+    return Solution(
+        cost=least,
+        starts=starts,
+        by_delay=(delays_s, by_delay),
+        by_starts=tuple(cost.min(axis=1).tolist()) if limited else (),
+    )
 
 
 def _way_back(

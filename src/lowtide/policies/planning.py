@@ -9,7 +9,7 @@ from lowtide.accounting import Footprint, footprint
 from lowtide.grid import Grid, carbon_and_price, deciding_signal, mixed_signal
 from lowtide.job import Job
 from lowtide.policies.bounds import rearrangement_bound
-from lowtide.policies.policy import Policy, make_policy
+from lowtide.policies.policy import Decision, Policy, make_policy
 from lowtide.schedule import Schedule
 from lowtide.signal import Signal
 from lowtide.units import DurationLike, format_percent, format_time, parse_duration
@@ -86,7 +86,6 @@ def plan(
     >>> best.schedule.start / 3600, best.footprint.carbon_g, best.saving
     (2.0, 200.0, 0.75)
     """
-    carbon, _ = carbon_and_price(signal)
     parameters = {} if step_s is None else {"step_s": parse_duration(step_s)}
     target = deciding_signal(signal)
     if weights is not None:
@@ -96,7 +95,22 @@ def plan(
             parameters["wait"] = weights["wait"]
     target.require(job.arrival, job.deadline)
     name, policy = make_policy(policy, **parameters)
-    decision = policy.decide(job, target)
+    return finish(job, signal, target, name, policy.decide(job, target))
+
+
+def finish(
+    job: Job, signal: Signal | Grid, target: Signal, policy: str, decision: Decision
+) -> Plan:
+    """Pay for a decision, and set it beside running at once.
+
+    Args:
+        job: What is to be run.
+        signal: What a kWh emits or costs.
+        target: What was minimised.
+        policy: Which policy decided.
+        decision: What it decided.
+    """
+    carbon, _ = carbon_and_price(signal)
     bound = decision.lower_bound if target is carbon else None
     if bound is None and carbon is not None:
         bound = rearrangement_bound(job, carbon)
@@ -105,7 +119,7 @@ def plan(
         footprint=footprint(decision.schedule, job, signal),
         baseline=footprint(Schedule.uninterrupted(job, job.arrival), job, signal),
         lower_bound_g=None if carbon is None else bound,
-        policy=name,
+        policy=policy,
         synthetic=target.synthetic,
         step_s=decision.step_s,
         resolution_gap_g=decision.resolution_gap if target is carbon else None,

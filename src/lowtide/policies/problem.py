@@ -71,11 +71,14 @@ class Solution:
         starts: The starts in order, without one that is already running.
         by_delay: Delays of the finish, and the least cost of being done with each; linear in
             between where the plan is in continuous time.
+        by_starts: The least cost with exactly 0, 1, 2, ... starts, where their number is limited
+            and so told apart; else empty.
     """
 
     cost: float
     starts: tuple[Start, ...]
     by_delay: tuple[FloatArray, FloatArray]
+    by_starts: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

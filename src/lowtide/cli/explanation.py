@@ -1,0 +1,67 @@
+"""What `lowtide plan --explain` prints: why a schedule is as it is."""
+
+from __future__ import annotations
+
+from lowtide.cli.output import print_table, say
+from lowtide.policies.explaining import Explanation
+from lowtide.units import (
+    MISSING,
+    format_duration,
+    format_minute,
+    format_number,
+    format_percent,
+)
+
+
+def show_explanation(reasons: Explanation, *, unit: str) -> None:
+    """Print what the parts of a plan cost, and what other choices would have.
+
+    Args:
+        reasons: What was found out.
+        unit: What amounts are in: g, or a currency.
+    """
+    print_table(
+        ("start (UTC)", "end (UTC)", "work", unit, "overhead", f"{unit}/kWh"),
+        [
+            [
+                format_minute(block.start),
+                format_minute(block.end),
+                format_duration(block.work_s),
+                format_number(block.amount),
+                format_number(block.overhead),
+                format_number(block.mean),
+            ]
+            for block in reasons.blocks
+        ],
+    )
+    print()
+    rows = [
+        ("this plan", reasons.total),
+        ("starting now, never stopping", reasons.run_now),
+        ("the best single start", reasons.uninterrupted),
+        ("one start fewer", reasons.one_start_fewer),
+        ("one start more", reasons.one_start_more),
+        ("the best without knowing the phases", reasons.blind_to_phases),
+    ]
+    print_table(
+        ("what", unit, "against this plan"),
+        [
+            [
+                what,
+                format_number(amount),
+                MISSING if amount is None else _against(amount, reasons.total),
+            ]
+            for what, amount in rows
+        ],
+    )
+    worth = reasons.blind_to_phases - reasons.total
+    share = worth / reasons.blind_to_phases if reasons.blind_to_phases > 0 else None
+    print()
+    say(
+        f"Knowing the phases is worth {format_number(worth)} {unit} ({format_percent(share)}); "
+        f"being suspended costs {format_number(max(reasons.suspended, 0.0))} {unit}."
+    )
+
+
+def _against(amount: float, total: float) -> str:
+    return f"{100 * (amount / total - 1):+.1f} %" if total > 0 else MISSING

@@ -1,0 +1,118 @@
+"""What `lowtide when --tradeoff` prints: the least a job can come to, for every finish."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lowtide.cli.chart import draw_curve
+from lowtide.cli.documents import signal_document
+from lowtide.cli.output import print_json, print_parsable, print_table, say
+from lowtide.job import Job
+from lowtide.policies.tradeoff import Tradeoff, tradeoff
+from lowtide.signal import Signal
+from lowtide.units import format_duration, format_iso, format_minute, format_percent, format_time
+
+_EXTRA_H = (0, 1, 2, 3, 6, 12, 24, 48, 96, 168)
+_COLUMNS = 66
+
+
+def show_tradeoff(
+    job: Job,
+    signal: Signal,
+    *,
+    note: str,
+    image: Path | None,
+    as_json: bool,
+    parsable: bool,
+) -> None:
+    """Print the trade-off of a job, with the knee marked.
+
+    Args:
+        job: What is to be run.
+        signal: What a kWh emits or costs.
+        note: What the user should know of the window.
+        image: Where to draw it, if anywhere.
+        as_json: Whether to print JSON.
+        parsable: Whether to print columns for scripts.
+    """
+    every = tradeoff(job, signal)
+    if image is not None:
+        from lowtide.experiments.figures import save_image, tradeoff_chart
+
+        save_image(tradeoff_chart(every, unit=_unit(signal)), image)
+    if as_json:
+        print_json({"signal": signal_document(signal), "note": note, **_document(every)})
+        return
+    earliest = float(every.finish[0])
+    knee = float(every.finish[every.knee])
+    latest = float(every.finish[-1])
+    ladder = {earliest + 3600 * hours for hours in _EXTRA_H if earliest + 3600 * hours < latest}
+    rows = []
+    for finish in sorted(ladder | {knee, latest}):
+        least = every.by(finish)
+        saving = 1 - least / every.baseline if every.baseline > 0 else None
+        rows.append((finish, least, saving))
+    if parsable:
+        print_parsable(
+            ("finish", "amount", "saving", "knee", "synthetic"),
+            [
+                [
+                    format_iso(finish),
+                    f"{least:.10g}",
+                    "" if saving is None else f"{saving:.10g}",
+                    "yes" if finish == knee else "no",
+                    "yes" if every.synthetic else "no",
+                ]
+                for finish, least, saving in rows
+            ],
+        )
+        return
+    if note:
+        say(note)
+    say(f"Saving by finish time, {signal.label}, against running at once")
+    edges = np.linspace(earliest, latest, _COLUMNS + 1)[1:]
+    saved = np.array([100 * (1 - every.by(float(edge)) / every.baseline) for edge in edges])
+    print(draw_curve(saved, earliest, latest, "%", marks=[("knee", [(knee, knee)])]))
+    print()
+    print_table(
+        ("done by (UTC)", "later by", f"least {_unit(signal)}", "saving", ""),
+        [
+            [
+                format_minute(finish),
+                format_duration(finish - earliest),
+                f"{least:.4g}",
+                format_percent(saving),
+                "knee" if finish == knee else "",
+            ]
+            for finish, least, saving in rows
+        ],
+    )
+    print()
+    at_knee = 1 - every.by(knee) / every.baseline if every.baseline > 0 else None
+    at_end = 1 - every.by(latest) / every.baseline if every.baseline > 0 else None
+    say(
+        f"Done by {format_time(knee)}: saves {format_percent(at_knee)}; "
+        f"by {format_time(latest)}: {format_percent(at_end)}."
+    )
+
+
+def _unit(signal: Signal) -> str:
+    return signal.unit.removesuffix("/kWh") if signal.kind == "price" else "g"
+
+
+def _document(every: Tradeoff) -> dict[str, Any]:
+    return {
+        "baseline": every.baseline,
+        "step_s": every.step_s,
+        "synthetic": every.synthetic,
+        "knee": format_iso(float(every.finish[every.knee])),
+        "curve": [
+            {"finish": format_iso(finish), "amount": amount, "saving": saving}
+            for finish, amount, saving in zip(
+                every.finish.tolist(), every.amount.tolist(), every.saving.tolist(), strict=True
+            )
+        ],
+    }

@@ -1,0 +1,327 @@
+"""Many jobs on one signal, planned in parallel with the same results as one by one.
+
+Jobs that share a profile, may be stopped anywhere and lie on a common step go through one kernel
+together; others are shared out over processes. Plans of the former are laid out when they are
+asked for, so that a million optima can be had without a million schedules.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.grid import Grid, deciding_signal
+from lowtide.job import Job
+from lowtide.policies.planning import Plan, finish, plan
+from lowtide.policies.policy import Decision, Policy
+from lowtide.profile import PowerProfile
+from lowtide.schedule import Schedule, Stretch
+from lowtide.signal import FloatArray, Signal
+from lowtide.units import JOULES_PER_KWH
+
+IntArray = npt.NDArray[np.int64]
+
+# Fewer jobs than this are planned here: starting processes would take longer.
+_WORTH_PROCESSES = 500
+# A common step that makes more states than this for a job is no matter for the kernel.
+_MOST_STATES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """Starts of jobs that one kernel planned: last first, as rows and columns of a grid."""
+
+    step_s: float
+    numbers: IntArray
+    count: IntArray
+    rows: npt.NDArray[np.int32]
+    columns: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Plans(Sequence[Plan]):
+    """The plans of many jobs, in their order.
+
+    Attributes:
+        jobs: The jobs.
+        signal: What they were planned on.
+        amount: What each comes to: grams, or money on a price.
+        baseline: What each comes to when it runs at once.
+    """
+
+    jobs: Sequence[Job]
+    signal: Signal | Grid
+    amount: FloatArray
+    baseline: FloatArray
+    _made: dict[int, Plan] = field(default_factory=dict)
+    _packed: dict[int, tuple[_Packed, int]] = field(default_factory=dict)
+
+    @property
+    def saving(self) -> FloatArray:
+        """The share of each baseline that is saved, NaN where there is nothing to save from."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(self.baseline > 0, 1.0 - self.amount / self.baseline, np.nan)
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def __repr__(self) -> str:
+        return f"<Plans: {len(self)} jobs, mean saving {np.nanmean(self.saving):.1%}>"
+
+    @overload
+    def __getitem__(self, index: int) -> Plan: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Plan]: ...
+    def __getitem__(self, index: int | slice) -> Plan | list[Plan]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        number = index + len(self) if index < 0 else index
+        if not 0 <= number < len(self):
+            raise IndexError(f"plan {index} of {len(self)}")
+        if number not in self._made:
+            self._made[number] = self._lay_out(number)
+        return self._made[number]
+
+    def __iter__(self) -> Iterator[Plan]:
+        return (self[number] for number in range(len(self)))
+
+    def _lay_out(self, number: int) -> Plan:
+        packed, place = self._packed[number]
+        job = self.jobs[number]
+        count = int(packed.count[place])
+        rows = packed.rows[place, :count][::-1].tolist()
+        columns = packed.columns[place, :count][::-1].tolist()
+        begins_s = [packed.step_s * row for row in rows]
+        stretches = [
+            Stretch(
+                start=job.arrival + begin_s + packed.step_s * column,
+                work_s=end_s - begin_s,
+            )
+            for begin_s, end_s, column in zip(
+                begins_s, [*begins_s[1:], job.profile.work_s], columns, strict=True
+            )
+        ]
+        decision = Decision(
+            schedule=Schedule.from_stretches(job, stretches),
+            lower_bound=float(self.amount[number]),
+            step_s=packed.step_s,
+            resolution_gap=0.0,
+        )
+        return finish(job, self.signal, deciding_signal(self.signal), "exact", decision)
+
+
+def plan_many(
+    jobs: Sequence[Job],
+    signal: Signal | Grid,
+    *,
+    policy: str | Policy = "exact",
+    workers: int | None = None,
+    progress: bool = False,
+) -> Plans:
+    """Plan many jobs, each for itself.
+
+    Args:
+        jobs: What is to be run.
+        signal: What a kWh emits or costs.
+        policy: A policy's name, or a policy.
+        workers: How many processes to use, by default one per core.
+        progress: Whether to show a progress bar on stderr.
+
+    >>> curve = Signal.from_values([300, 100, 200, 100], start=0, step_s="1h")
+    >>> jobs = [Job(id=str(hour), arrival=3600 * hour, deadline="+3h",
+    ...             profile=PowerProfile.constant(1000, "1h")) for hour in range(2)]
+    >>> plan_many(jobs, curve).amount
+    array([100., 100.])
+    """
+    workers = workers or os.cpu_count() or 1
+    target = deciding_signal(signal)
+    plans = Plans(
+        jobs=list(jobs),
+        signal=signal,
+        amount=np.empty(len(jobs)),
+        baseline=np.empty(len(jobs)),
+    )
+    rest = list(range(len(jobs)))
+    if policy == "exact":
+        rest = _plan_together(plans, target, workers)
+    with _bar(progress, len(jobs)) as advance:
+        advance(len(jobs) - len(rest))
+        for numbers, made in _plan_apart(plans.jobs, rest, signal, policy, workers):
+            for number, each in zip(numbers, made, strict=True):
+                plans._made[number] = each
+                plans.amount[number] = each.footprint.amount
+                plans.baseline[number] = each.baseline.amount
+            advance(len(numbers))
+    return plans
+
+
+def _plan_apart(
+    jobs: Sequence[Job],
+    rest: list[int],
+    signal: Signal | Grid,
+    policy: str | Policy,
+    workers: int,
+) -> Iterator[tuple[list[int], list[Plan]]]:
+    """Plan jobs one by one, here or in processes; yield them as they are done."""
+    size = max(min(len(rest) // (8 * workers), 1000), 1)
+    chunks = [rest[first : first + size] for first in range(0, len(rest), size)]
+    if workers == 1 or len(rest) < _WORTH_PROCESSES:
+        for chunk in chunks:
+            yield chunk, [plan(jobs[number], signal, policy=policy) for number in chunk]
+        return
+    # Started anew rather than forked: libraries of ours keep threads, which a fork would break.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        pending = [
+            (chunk, pool.submit(_plan_chunk, [jobs[number] for number in chunk], signal, policy))
+            for chunk in chunks
+        ]
+        for chunk, future in pending:
+            yield chunk, future.result()
+
+
+def _plan_chunk(jobs: list[Job], signal: Signal | Grid, policy: str | Policy) -> list[Plan]:
+    return [plan(job, signal, policy=policy) for job in jobs]
+
+
+def _plan_together(plans: Plans, signal: Signal, workers: int) -> list[int]:
+    """Plan the jobs that a kernel can take together; return the numbers of the others."""
+    groups: dict[int, list[int]] = {}
+    rest = []
+    for number, job in enumerate(plans.jobs):
+        profile = job.profile
+        if (
+            job.interruptible == "anywhere"
+            and job.max_starts is None
+            and not job.min_run_s
+            and not profile.stop
+            and not profile.suspended_power_w
+        ):
+            groups.setdefault(id(profile), []).append(number)
+        else:
+            rest.append(number)
+    for numbers in groups.values():
+        rest += _plan_group(plans, signal, np.array(numbers), workers)
+    return sorted(rest)
+
+
+def _plan_group(plans: Plans, signal: Signal, numbers: IntArray, workers: int) -> list[int]:
+    """Plan jobs of one profile together; return the numbers of those that fit no common step."""
+    jobs = [plans.jobs[number] for number in numbers]
+    profile = jobs[0].profile
+    arrival = np.array([job.arrival for job in jobs])
+    deadline = np.array([job.deadline for job in jobs])
+    step_s = _common_step(profile, signal)
+    if step_s is None:
+        return [int(number) for number in numbers]
+    slack_s = deadline - arrival - profile.run_s
+    first = (arrival + profile.startup_s - signal.start) / step_s
+    last = slack_s / step_s
+    rows = round(profile.work_s / step_s)
+    fits = (
+        (np.abs(first - np.round(first)) * step_s < 1e-6)
+        & (np.abs(last - np.round(last)) * step_s < 1e-6)
+        & (rows * (last + 1) <= _MOST_STATES)
+        & (arrival >= signal.start)
+        & (deadline <= signal.end)
+    )
+    if fits.any():
+        origin = np.round(first[fits]).astype(np.int64)
+        columns = np.round(last[fits]).astype(np.int64) + 1
+        _run_kernel(plans, signal, profile, step_s, numbers[fits], origin, columns, workers)
+    return [int(number) for number in numbers[~fits]]
+
+
+def _run_kernel(
+    plans: Plans,
+    signal: Signal,
+    profile: PowerProfile,
+    step_s: float,
+    numbers: IntArray,
+    origin: IntArray,
+    columns: IntArray,
+    workers: int,
+) -> None:
+    from lowtide.policies.kernels import many
+
+    rows = round(profile.work_s / step_s)
+    lag = round(profile.startup_s / step_s)
+    middles_s = step_s * (np.arange(rows) + 0.5)
+    which = np.searchsorted(profile.work_edges_s, middles_s) - 1
+    power = np.array([phase.power_w for phase in profile.work])[which]
+    steps: FloatArray = np.arange(round(len(signal) * signal.step_s / step_s) + 1, dtype=np.float64)
+    edges_s = step_s * steps
+    slot = signal.integral(edges_s[:-1], edges_s[1:], origin=signal.start) / JOULES_PER_KWH
+    # A start that is ready at slot m runs in the slots before it.
+    start = np.zeros(edges_s.size)
+    start[:lag] = np.inf
+    begin_s = edges_s[: edges_s.size - lag]
+    for phase in profile.startup:
+        end_s = begin_s + phase.duration_s
+        energy = signal.integral(begin_s, end_s, origin=signal.start)
+        start[lag:] += phase.power_w / JOULES_PER_KWH * energy
+        begin_s = end_s
+    most = int(min(rows, columns.max() // max(lag, 1) + 1)) + 1
+    cost, at_once = np.empty(numbers.size), np.empty(numbers.size)
+    count = np.empty(numbers.size, dtype=np.int64)
+    rows_of = np.empty((numbers.size, most), dtype=np.int32)
+    columns_of = np.empty_like(rows_of)
+
+    def run(part: slice) -> None:
+        many(
+            power,
+            slot,
+            start,
+            origin[part],
+            columns[part],
+            lag,
+            cost[part],
+            at_once[part],
+            count[part],
+            rows_of[part],
+            columns_of[part],
+        )
+
+    size = math.ceil(numbers.size / workers)
+    parts = [slice(first, first + size) for first in range(0, numbers.size, size)]
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(run, parts))
+    plans.amount[numbers] = cost
+    plans.baseline[numbers] = at_once
+    packed = _Packed(step_s, numbers, count, rows_of, columns_of)
+    plans._packed.update((number, (packed, place)) for place, number in enumerate(numbers.tolist()))
+
+
+def _common_step(profile: PowerProfile, signal: Signal) -> float | None:
+    """Return the longest step that divides a profile's phases and the signal's step."""
+    lengths_s = [
+        signal.step_s,
+        *(phase.duration_s for phase in (*profile.startup, *profile.work)),
+    ]
+    whole = [round(1000 * length_s) for length_s in lengths_s]
+    exact = all(abs(1000 * each - ms) < 1e-6 for each, ms in zip(lengths_s, whole, strict=True))
+    return math.gcd(*whole) / 1000 if exact else None
+
+
+def _bar(shown: bool, total: int) -> Any:
+    """Return a context that gives a function to call when so many more are done."""
+    if not shown:
+        return nullcontext(lambda _: None)
+    from rich.console import Console
+    from rich.progress import Progress
+
+    class Bar(Progress):
+        def __enter__(self) -> Any:
+            super().__enter__()
+            task = self.add_task("planning", total=total)
+            return lambda more: self.advance(task, more)
+
+    return Bar(console=Console(stderr=True))

@@ -1,0 +1,66 @@
+"""The whole trade-off against planning for each finish by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lowtide as lt
+from lowtide.errors import InvalidTime
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 5000), st.sampled_from(["never", "checkpoints", "anywhere"]))
+def test_every_finish_costs_what_planning_for_it_costs(seed: int, kind: str) -> None:
+    rng = np.random.default_rng(seed)
+    signal = lt.Signal.from_values(rng.uniform(10, 500, 20), start=0, step_s=3600)
+    work = [
+        lt.Phase(
+            name="w",
+            duration_s=1800.0 * rng.integers(1, 4),
+            power_w=float(rng.uniform(50, 700)),
+            checkpoint=True,
+        )
+        for _ in range(4)
+    ]
+    profile = lt.PowerProfile(startup=[lt.Phase(name="s", duration_s=1800, power_w=80)], work=work)
+    job = lt.Job(id="a", arrival=0, deadline=signal.end, profile=profile, interruptible=kind)
+    every = lt.tradeoff(job, signal)
+    assert np.all(np.diff(every.amount) <= 1e-9)
+    assert np.all(np.diff(every.finish) >= 0)
+    for extra_s in (0.0, 1800.0, 5400.0, 9 * 1800.0, job.slack_s):
+        finish = job.arrival + profile.run_s + extra_s
+        alone = lt.plan(replace(job, deadline=finish), signal).footprint.carbon_g
+        assert every.by(finish) == pytest.approx(alone, rel=1e-9)
+    assert every.by(job.deadline) == pytest.approx(lt.plan(job, signal).footprint.carbon_g)
+
+
+def test_in_continuous_time_it_is_exact_between_steps() -> None:
+    signal = lt.Signal.from_values([400, 300, 100], start=0, step_s=3600)
+    job = lt.Job(id="a", arrival=0, deadline=10800, profile=lt.PowerProfile.constant(1000, "1h"))
+    every = lt.tradeoff(job, signal)
+    assert every.step_s is None
+    assert every.baseline == 400
+    assert [every.by(f"+{minutes}m") for minutes in (0, 15, 60, 90, 120)] == pytest.approx(
+        [400, 375, 300, 200, 100]
+    )
+    assert every.saving[-1] == pytest.approx(0.75)
+    with pytest.raises(InvalidTime, match="at the earliest it is done"):
+        every.by(1800)
+
+
+def test_the_knee_is_where_patience_stops_paying() -> None:
+    signal = lt.Signal.from_values([500, 500, 100, 100, 100, 90, 90], start=0, step_s=3600)
+    job = lt.Job(id="a", arrival=0, deadline=7 * 3600, profile=lt.PowerProfile.constant(1000, "1h"))
+    every = lt.tradeoff(job, signal)
+    assert every.finish[every.knee] == 3 * 3600
+
+
+def test_a_flat_curve_has_its_knee_at_once() -> None:
+    signal = lt.Signal.from_values([200] * 5, start=0, step_s=3600)
+    job = lt.Job(id="a", arrival=0, deadline=18000, profile=lt.PowerProfile.constant(1000, "1h"))
+    assert lt.tradeoff(job, signal).knee == 0
