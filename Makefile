@@ -45,6 +45,7 @@ test: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/accounting.py
 	$(BIN)/python benchmarks/reading.py
+	$(BIN)/python benchmarks/exact.py
 
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

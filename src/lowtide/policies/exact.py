@@ -176,20 +176,20 @@ def common_step(problem: Problem) -> float | None:
     """
     profile, base = problem.job.profile, problem.base
     edges_s, _ = problem.work
-    lengths: list[float] = [
-        *np.diff(edges_s),
-        *(phase.duration_s for phase in (*profile.startup, *profile.stop)),
+    lengths = [
         problem.slack_s,
         problem.job.min_run_s,
+        *(phase.duration_s for phase in (*profile.startup, *profile.stop)),
         *(edge - base for window in problem.forbidden for edge in window),
     ]
     for signal in (problem.energy, problem.occupancy):
-        if signal is not None and np.any(np.diff(signal.values)):
+        if signal is not None:
             lengths += [signal.step_s, (base - signal.start) % signal.step_s]
-    whole = [round(1000 * length) for length in lengths]
-    if any(abs(1000 * length - ms) > 1e-3 for length, ms in zip(lengths, whole, strict=True)):
+    all_ms = 1000 * np.concatenate((np.diff(edges_s), lengths))
+    whole = np.round(all_ms)
+    if np.abs(all_ms - whole).max() > 1e-3:
         return None
-    divisor = math.gcd(*whole)
+    divisor = int(np.gcd.reduce(whole.astype(np.int64)))
     return divisor / 1000 if divisor else None
 
 

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lowtide.job import TIME_TOLERANCE_S
-from lowtide.policies.kernels import forward, forward_with_rules
+from lowtide.policies.kernels import forward, forward_with_rules, row_powers, slot_costs, way_back
 from lowtide.policies.problem import Problem, Solution, Start
 from lowtide.profile import Phase
 from lowtide.signal import FloatArray, Signal
 from lowtide.units import JOULES_PER_KWH
+
+# A rent of nothing, for jobs whose machine costs nothing.
+_NO_RENT = (np.zeros(2), np.zeros(1), 1.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +108,11 @@ def lower_bound(problem: Problem, step_s: float) -> float:
 def _run(problem: Problem, size: Size, step_s: float, tables: _Tables) -> Solution:
     limited = size.layers > 1
     running = problem.state.running
-    if limited or tables.least > 0:
-        cost = np.full((size.layers, size.columns), np.inf)
-        if running:
-            cost[0, 0] = 0.0
+    cost = np.full((size.layers, size.columns), np.inf)
+    if running:
+        cost[0, 0] = 0.0
+    ruled = limited or tables.least > 0
+    if ruled:
         flags = np.empty((size.rows + 1, size.layers, size.columns), dtype=np.uint8)
         forward_with_rules(
             cost,
@@ -130,28 +133,23 @@ def _run(problem: Problem, size: Size, step_s: float, tables: _Tables) -> Soluti
             flags,
         )
     else:
-        cost = np.full((1, size.columns), np.inf)
-        if running:
-            cost[0, 0] = 0.0
-        else:
+        if not running:
             cost[0] = tables.begin
-        forbidden = np.where(np.diff(tables.blocked) > 0, np.inf, 0.0)
-        flags = np.empty((size.rows, 1, size.columns), dtype=np.uint8)
-        special_cost = tables.special_cost
+        extra, special_cost = tables.slot_extra, tables.special_cost
         if problem.forbidden:
-            rows = np.flatnonzero(tables.special >= 0)
-            special_cost = (
-                special_cost + np.stack([forbidden[row : row + size.columns] for row in rows])
-                if rows.size
-                else special_cost
-            )
+            shut = np.where(np.diff(tables.blocked) > 0, np.inf, 0.0)
+            extra = extra + shut
+            special_cost = special_cost.copy()
+            for place, row in enumerate(np.flatnonzero(tables.special >= 0)):
+                special_cost[place] += shut[row : row + size.columns]
+        flags = np.empty((size.rows, 1, size.columns), dtype=np.uint8)
         forward(
             cost[0],
             tables.power,
             tables.special,
             special_cost,
             tables.slot,
-            tables.slot_extra + forbidden,
+            extra,
             tables.leave,
             tables.start,
             tables.lag,
@@ -159,14 +157,22 @@ def _run(problem: Problem, size: Size, step_s: float, tables: _Tables) -> Soluti
             flags[:, 0, :],
         )
     delays_s = _multiples(step_s, size.columns)
-    cost += problem.wait * delays_s
-    by_delay = cost.min(axis=0)
-    column = int(np.argmin(by_delay))
+    if problem.wait:
+        cost += problem.wait * delays_s
+    by_delay = cost.min(axis=0) if limited else cost[0]
+    column = int(by_delay.argmin())
     least = float(by_delay[column])
     starts: tuple[Start, ...] = ()
     if least < np.inf:
-        layer = int(np.argmin(cost[:, column]))
-        starts = _way_back(flags, layer, column, step_s, tables, limited=limited, running=running)
+        layer = int(cost[:, column].argmin()) if limited else 0
+        first = 0 if ruled else tables.first
+        rows, columns = way_back(
+            flags, layer, column, tables.lag, first, tables.least, limited, running
+        )
+        starts = tuple(
+            Start(step_s * row, step_s * place)
+            for row, place in zip(rows[::-1].tolist(), columns[::-1].tolist(), strict=True)
+        )
     return Solution(
         cost=least,
         starts=starts,
@@ -175,76 +181,40 @@ def _run(problem: Problem, size: Size, step_s: float, tables: _Tables) -> Soluti
     )
 
 
-def _way_back(
-    flags: np.ndarray[tuple[int, int, int], np.dtype[np.uint8]],
-    layer: int,
-    column: int,
-    step_s: float,
-    tables: _Tables,
-    *,
-    limited: bool,
-    running: bool,
-) -> tuple[Start, ...]:
-    """Read the starts off the flags, from the last to the first."""
-    starts: list[Start] = []
-    row = flags.shape[0] - 1
-    while row >= 0:
-        began = row >= tables.first or tables.least > 0 or limited
-        if not (began and flags[row, layer, column] & 2):
-            row -= 1
-            continue
-        origin = row - tables.least
-        starts.append(Start(origin * step_s, column * step_s))
-        if origin == 0 and not running:
-            return tuple(reversed(starts))
-        layer -= 1 if limited else 0
-        cheapest = np.flatnonzero(flags[origin, layer, : column - tables.lag + 1] & 1)
-        column = int(cheapest[-1])
-        row = origin if tables.least > 0 else origin - 1
-    if not running:
-        starts.append(Start(0.0, column * step_s))
-    return tuple(reversed(starts))
-
-
 def _tables(problem: Problem, size: Size, step_s: float) -> _Tables:
     slots = size.rows + size.columns
-    at_s = _multiples(step_s, slots + 1)
-    delays_s = at_s[: size.columns]
-    # Nothing runs after the deadline, so what lies behind it is never used.
-    horizon_s = problem.job.deadline - problem.base
-    inside = at_s <= horizon_s + TIME_TOLERANCE_S
-    clipped = np.minimum(at_s, horizon_s)
-
-    def at_slots(cost: Sequence[tuple[float, FloatArray]], within: np.ndarray) -> FloatArray:
-        total = np.full(slots + 1, np.inf)
-        total[within] = sum((sign * values for sign, values in cost), np.zeros(int(within.sum())))
-        return total
-
-    ready = clipped[inside]
-    resume = problem.evaluate(problem.startup(0.0), ready)
-    held = problem.evaluate(problem.held(-problem.startup_s), ready)
-    ends = inside & (at_s + problem.stop_s <= horizon_s + TIME_TOLERANCE_S)
-    stopping = np.minimum(at_s[ends], horizon_s - problem.stop_s)
-    stop = problem.evaluate(problem.stop(0.0), stopping)
-    let_go = problem.evaluate(problem.held(problem.stop_s), stopping)
-
+    profile = problem.job.profile
+    slot, extra, start, held, leave = slot_costs(
+        slots,
+        step_s,
+        problem.job.deadline - problem.base,
+        _series(problem.energy, problem.base),
+        _NO_RENT if problem.occupancy is None else _series(problem.occupancy, problem.base),
+        _phase_table(profile.startup),
+        _phase_table(profile.stop),
+        profile.suspended_power_w / JOULES_PER_KWH,
+    )
+    if problem.forbidden:
+        at_s = _multiples(step_s, slots + 1)
+        start[problem.hit(at_s - problem.startup_s, at_s)] = np.inf
+        leave[problem.hit(at_s, at_s + problem.stop_s)] = np.inf
     begin = np.full(size.columns, np.inf)
     if not problem.state.running:
-        begin = resume[: size.columns] + (held[: size.columns] if problem.state.starts else 0.0)
-    blocked = _blocked(problem, clipped)
-    power, special, special_cost = _rows(problem, size, step_s, delays_s)
+        begin = start[: size.columns].copy()
+        if problem.state.starts:
+            begin += held[: size.columns]
+    edges_s, power_w = problem.work
+    power, special = row_powers(edges_s, power_w / JOULES_PER_KWH, step_s, size.rows)
     return _Tables(
         begin=begin,
         power=power,
         special=special,
-        special_cost=special_cost,
-        slot=_integrals(problem.energy, problem.base, clipped) / JOULES_PER_KWH,
-        slot_extra=np.zeros(slots)
-        if problem.occupancy is None
-        else _integrals(problem.occupancy, problem.base, clipped),
-        blocked=blocked,
-        leave=at_slots([(1.0, stop), (-1.0, let_go)], ends),
-        start=at_slots([(1.0, resume), (1.0, held)], inside),
+        special_cost=_special_costs(problem, size, step_s, special),
+        slot=slot,
+        slot_extra=extra,
+        blocked=_blocked(problem, step_s, slots),
+        leave=leave,
+        start=start + held,
         lag=math.ceil((problem.startup_s + problem.stop_s) / step_s - 1e-9),
         first=0 if problem.state.running and problem.may_stop_now else 1,
         least=math.ceil(problem.job.min_run_s / step_s - 1e-9),
@@ -254,46 +224,49 @@ def _tables(problem: Problem, size: Size, step_s: float) -> _Tables:
     )
 
 
+def _series(signal: Signal, base: float) -> tuple[FloatArray, FloatArray, float, float]:
+    return signal.prefix, signal.values, signal.step_s, base - signal.start
+
+
+def _phase_table(phases: Sequence[Phase]) -> FloatArray:
+    table: FloatArray = np.array(
+        [(phase.duration_s, phase.power_w / JOULES_PER_KWH) for phase in phases], dtype=np.float64
+    )
+    return np.ascontiguousarray(table.reshape(-1, 2).T)
+
+
 def _multiples(step_s: float, count: int) -> FloatArray:
     numbers: FloatArray = np.arange(count, dtype=np.float64)
     return step_s * numbers
 
 
-def _integrals(signal: Signal, base: float, at_s: FloatArray) -> FloatArray:
-    return signal.integral(at_s[:-1], at_s[1:], origin=base)
-
-
-def _blocked(problem: Problem, at_s: FloatArray) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _blocked(
+    problem: Problem, step_s: float, slots: int
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return how many slots before each touch a forbidden window."""
-    hit = np.zeros(at_s.size - 1, dtype=bool)
-    for low, high in problem.forbidden:
-        hit |= (at_s[1:] > low - problem.base + TIME_TOLERANCE_S) & (
-            at_s[:-1] < high - problem.base - TIME_TOLERANCE_S
-        )
-    return np.concatenate(([0], np.cumsum(hit)))
+    before = np.zeros(slots + 1, dtype=np.int64)
+    if problem.forbidden:
+        at_s = _multiples(step_s, slots + 1)
+        before[1:] = np.cumsum(problem.hit(at_s[:-1], at_s[1:]))
+    return before
 
 
-def _rows(
-    problem: Problem, size: Size, step_s: float, delays_s: FloatArray
-) -> tuple[FloatArray, np.ndarray[tuple[int], np.dtype[np.int64]], FloatArray]:
-    """Return the power of each row, and the costs of those in which the power changes."""
-    edges_s, power_w = problem.work
-    begin_s = _multiples(step_s, size.rows)
-    end_s = np.minimum(begin_s + step_s, problem.work_s)
-    first = np.searchsorted(edges_s, begin_s + TIME_TOLERANCE_S, side="right") - 1
-    last = np.searchsorted(edges_s, end_s - TIME_TOLERANCE_S, side="left") - 1
-    first = np.clip(first, 0, power_w.size - 1)
-    odd = (np.maximum(last, first) > first) | (end_s - begin_s < step_s - TIME_TOLERANCE_S)
-    special = np.full(size.rows, -1, dtype=np.int64)
-    numbers = np.flatnonzero(odd)
-    special[numbers] = np.arange(numbers.size)
+def _special_costs(
+    problem: Problem,
+    size: Size,
+    step_s: float,
+    special: np.ndarray[tuple[int], np.dtype[np.int64]],
+) -> FloatArray:
+    """Return, per delay, the costs of the rows in which the power changes or the work ends."""
+    numbers = np.flatnonzero(special >= 0)
     costs = np.empty((numbers.size, size.columns))
-    free = Problem(
-        job=problem.job, state=problem.state, energy=problem.energy, occupancy=problem.occupancy
-    )
-    for place, row in enumerate(numbers):
-        costs[place] = free.evaluate(problem.run(begin_s[row], end_s[row]), delays_s)
-    return power_w[first], special, costs
+    if numbers.size:
+        delays_s = _multiples(step_s, size.columns)
+        open_problem = replace(problem, forbidden=())
+        for place, row in enumerate(numbers.tolist()):
+            end_s = min((row + 1) * step_s, problem.work_s)
+            costs[place] = open_problem.evaluate(problem.run(row * step_s, end_s), delays_s)
+    return costs
 
 
 def _optimistic(problem: Problem, size: Size, step_s: float) -> _Tables:
@@ -327,7 +300,7 @@ def _optimistic(problem: Problem, size: Size, step_s: float) -> _Tables:
     energy_ws = np.concatenate(([0.0], np.cumsum(np.diff(edges_s) * power_w)))
     cuts_s = np.minimum(_multiples(step_s, size.rows + 1), problem.work_s)
     per_row = np.diff(np.interp(cuts_s, edges_s, energy_ws))
-    value = least(problem.energy, at_s[:-1], at_s[:-1] + 2 * step_s) / JOULES_PER_KWH
+    value = least(problem.energy, at_s[:-1], at_s[:-1] + 2 * step_s)
     extra = np.zeros(slots)
     if problem.occupancy is not None:
         # The last row may be shorter than a step, so it is left out of the bound.
@@ -341,7 +314,7 @@ def _optimistic(problem: Problem, size: Size, step_s: float) -> _Tables:
             begin += held(at_s[: size.columns] - step_s - problem.startup_s)
     return _Tables(
         begin=begin,
-        power=per_row,
+        power=per_row / JOULES_PER_KWH,
         special=np.full(size.rows, -1, dtype=np.int64),
         special_cost=np.empty((0, size.columns)),
         slot=value,

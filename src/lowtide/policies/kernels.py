@@ -18,6 +18,164 @@ FlagArray = npt.NDArray[np.uint8]
 _MATH = {"nnan", "nsz"}
 
 
+# Epoch seconds tell times apart to 0.2 µs only.
+_TOLERANCE_S = 1e-6
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _upto(t: float, prefix: FloatArray, values: FloatArray, step_s: float) -> float:
+    """Return the integral of a signal from its start to `t` seconds after it."""
+    i = min(max(int(t / step_s), 0), values.size - 1)
+    return float(prefix[i] + values[i] * (t - i * step_s))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def slot_costs(
+    count: int,
+    step_s: float,
+    horizon_s: float,
+    signal: tuple[FloatArray, FloatArray, float, float],
+    rent: tuple[FloatArray, FloatArray, float, float],
+    startup: FloatArray,
+    stop: FloatArray,
+    suspended: float,
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return what running, starting, stopping and being held cost at each slot's beginning.
+
+    Args:
+        count: How many slots.
+        step_s: Their length.
+        horizon_s: When the deadline is, after the first slot's beginning.
+        signal: Prefix integrals, values and step of the signal, and where slot 0 lies in it.
+        rent: The same of what a second of running or being held costs.
+        startup: Durations and powers of a start's phases, in two rows.
+        stop: The same of a stop.
+        suspended: Power while suspended.
+
+    Returns:
+        Per slot the signal's integral and the rent; per slot's beginning the cost of a start
+        that is ready there, of having been held until that start, and of a stop that begins
+        there less the cost of having been held until its end. Infinite where the deadline or
+        the signal's beginning forbids it.
+    """
+    slot, extra = np.empty(count), np.empty(count)
+    start, held, leave = np.empty(count + 1), np.empty(count + 1), np.empty(count + 1)
+    lead_s, trail_s = startup[0].sum(), stop[0].sum()
+    prefix, values, width_s, shift_s = signal
+    rent_prefix, rent_values, rent_width_s, rent_shift_s = rent
+    at_signal, at_rent = 0.0, 0.0
+    for m in range(count + 1):
+        at = min(m * step_s, horizon_s)
+        before_signal, before_rent = at_signal, at_rent
+        at_signal = _upto(shift_s + at, prefix, values, width_s)
+        at_rent = _upto(rent_shift_s + at, rent_prefix, rent_values, rent_width_s)
+        if m:
+            slot[m - 1] = at_signal - before_signal
+            extra[m - 1] = at_rent - before_rent
+        if m * step_s > horizon_s + _TOLERANCE_S:
+            start[m] = held[m] = leave[m] = np.inf
+            continue
+        begin = at - lead_s
+        rent_then = _upto(rent_shift_s + begin, rent_prefix, rent_values, rent_width_s)
+        held[m] = rent_then
+        if suspended != 0.0:
+            held[m] += suspended * _upto(shift_s + begin, prefix, values, width_s)
+        start[m] = at_rent - rent_then
+        for k in range(startup.shape[1]):
+            end = begin + startup[0, k]
+            part = _upto(shift_s + end, prefix, values, width_s)
+            start[m] += startup[1, k] * (part - _upto(shift_s + begin, prefix, values, width_s))
+            begin = end
+        if m * step_s + trail_s > horizon_s + _TOLERANCE_S:
+            leave[m] = np.inf
+            continue
+        begin = at
+        leave[m] = 0.0
+        for k in range(stop.shape[1]):
+            end = begin + stop[0, k]
+            part = _upto(shift_s + end, prefix, values, width_s)
+            leave[m] += stop[1, k] * (part - _upto(shift_s + begin, prefix, values, width_s))
+            begin = end
+        # Rent is paid during the stop and, as being held, until its end: the two cancel.
+        leave[m] -= at_rent
+        if suspended != 0.0:
+            leave[m] -= suspended * _upto(shift_s + begin, prefix, values, width_s)
+    return slot, extra, start, held, leave
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def row_powers(
+    edges_s: FloatArray, power: FloatArray, step_s: float, rows: int
+) -> tuple[FloatArray, npt.NDArray[np.int64]]:
+    """Return each row's power, and numbers for the rows in which it changes, −1 for others.
+
+    Args:
+        edges_s: Progress at which the power changes, from 0 to the end of the work.
+        power: The power in between.
+        step_s: Length of a row; the last may be shorter, and then counts as changing.
+        rows: How many rows.
+    """
+    of_row = np.empty(rows)
+    special = np.full(rows, -1, dtype=np.int64)
+    found, k = 0, 0
+    for i in range(rows):
+        begin, end = i * step_s, (i + 1) * step_s
+        while k + 1 < power.size and edges_s[k + 1] <= begin + _TOLERANCE_S:
+            k += 1
+        of_row[i] = power[k]
+        if edges_s[k + 1] < end - _TOLERANCE_S:
+            special[i] = found
+            found += 1
+    return of_row, special
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def way_back(
+    flags: npt.NDArray[np.uint8],
+    layer: int,
+    column: int,
+    lag: int,
+    first: int,
+    least: int,
+    limited: bool,
+    running: bool,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the rows and columns of the starts that lead to a column, from the last to the first.
+
+    Args:
+        flags: What `forward` (as one layer) or `forward_with_rules` noted.
+        layer: The layer at the end.
+        column: The column at the end.
+        lag: How many columns a stop and a start take at least.
+        first: The first row for which there are flags.
+        least: How many rows before its flag a start was made.
+        limited: Whether each start led to the next layer.
+        running: Whether the job ran at row 0, so that its first start was made before.
+    """
+    rows = np.empty(flags.shape[0] + 1, dtype=np.int64)
+    columns = np.empty(flags.shape[0] + 1, dtype=np.int64)
+    found = 0
+    row = flags.shape[0] - 1
+    while row >= first:
+        if not flags[row, layer, column] & 2:
+            row -= 1
+            continue
+        origin = row - least
+        rows[found], columns[found] = origin, column
+        found += 1
+        if origin == 0 and not running:
+            return rows[:found], columns[:found]
+        layer -= 1 if limited else 0
+        column -= lag
+        while not flags[origin, layer, column] & 1:
+            column -= 1
+        row = origin if least > 0 else origin - 1
+    if not running:
+        rows[found], columns[found] = 0, column
+        found += 1
+    return rows[:found], columns[:found]
+
+
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=_MATH)
 def forward(
     cost: FloatArray,

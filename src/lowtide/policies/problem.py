@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from lowtide.errors import InvalidInput, InvalidJob
 from lowtide.job import TIME_TOLERANCE_S, Job
@@ -206,6 +207,16 @@ class Problem:
             terms.append(Term(self.occupancy, np.array(busy), np.array([-1.0, 1.0])))
         return Cost(tuple(terms), busy)
 
+    def hit(self, begin_s: FloatArray, end_s: FloatArray) -> npt.NDArray[np.bool_]:
+        """Return which stretches, in seconds after `base`, would run in a forbidden window."""
+        touched = np.zeros(begin_s.shape, dtype=bool)
+        for low, high in self.forbidden:
+            touched |= (end_s > low - self.base + TIME_TOLERANCE_S) & (
+                begin_s < high - self.base - TIME_TOLERANCE_S
+            )
+        # What takes no time is never in the way.
+        return touched & (end_s > begin_s)
+
     def evaluate(self, cost: Cost, delays_s: FloatArray) -> FloatArray:
         """Return a cost at many delays; inf where the job would run in a forbidden window."""
         total = np.zeros(delays_s.shape)
@@ -215,11 +226,8 @@ class Problem:
             for offset_s, weight in zip(term.offsets_s, term.weights, strict=True):
                 end = delays_s + (offset_s + shift_s)
                 total += weight * term.signal.integral(start, end, origin=term.signal.start)
-        if cost.busy is not None:
-            for low, high in self.forbidden:
-                first, last = low - self.base - cost.busy[1], high - self.base - cost.busy[0]
-                hit = (delays_s > first + TIME_TOLERANCE_S) & (delays_s < last - TIME_TOLERANCE_S)
-                total[hit] = np.inf
+        if cost.busy is not None and self.forbidden:
+            total[self.hit(delays_s + cost.busy[0], delays_s + cost.busy[1])] = np.inf
         return total
 
 
