@@ -63,13 +63,15 @@ def test_the_slow_way_reads_the_same(tmp_path: Path) -> None:
     assert same(fast, read_jobs(put(tmp_path, HEADER + odd)))
 
 
-def test_many_pieces_read_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    body = "".join(f"{i}  {i} -1 60 1{' -1' * 13}\n" for i in range(1, 500))
-    whole = read_jobs(put(tmp_path, "; Note: crème\n" + body))
-    monkeypatch.setattr("lowtide.formats.swf._PIECE", 100)
-    monkeypatch.setattr("lowtide.formats.swf._CHUNK", 7)
-    assert same(whole, read_jobs(put(tmp_path, body)))
-    assert len(whole) == 499
+def test_odd_spacing_and_decimals_read_as_python_reads_them(tmp_path: Path) -> None:
+    body = "".join(
+        f"\t{i}   {i}.25 -1\t{60 + i / 7!r} 1{' -1' * 13} 9 9  \r\n\n; a remark\n"
+        for i in range(1, 200)
+    )
+    trace = read_jobs(put(tmp_path, "; Note: crème\n" + body))
+    assert len(trace) == 199
+    assert trace.arrival.tolist() == [i + 0.25 for i in range(1, 200)]
+    assert trace.length_s.tolist() == [60 + i / 7 for i in range(1, 200)]
 
 
 @pytest.mark.parametrize(

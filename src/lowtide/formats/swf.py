@@ -7,10 +7,8 @@ states per processor (CPU time, memory) a trace holds for the whole job.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ import numpy.typing as npt
 import polars as pl
 
 from lowtide.errors import FormatError
+from lowtide.formats.columns_kernel import parse_columns
 from lowtide.formats.jobs import seconds_only
 from lowtide.formats.source import Source
 from lowtide.formats.swf_columns import BYTES_PER_KB, COLUMNS, STATUS, WHOLE
@@ -30,11 +29,6 @@ __all__ = ["read", "recognises", "render"]
 Table = dict[str, npt.NDArray[Any]]
 
 _KEY = re.compile(r"([A-Za-z][\w -]*?)\s*:\s*(.*)")
-# Pieces large enough to be worth a thread, chunks small enough for the processor's cache. One
-# worker more than there are cores, for polars works on threads of its own.
-_PIECE = 8 * 2**20
-_CHUNK = 16_384
-_BLANK = ord(" ")
 
 
 def recognises(source: Source) -> bool:
@@ -127,71 +121,18 @@ def _unix_start(header: dict[str, str], source: Source) -> float:
 
 
 def _fast(data: bytes, body: int) -> Table | None:
-    """Read all columns on all cores; None where some line needs a closer look."""
-    # No line is shorter than a digit and a separator per column; pages not used cost nothing.
-    most = (len(data) - body) // (2 * len(COLUMNS)) + 1
-    table: Table = {
-        name: np.empty(most, dtype=np.int64 if name in WHOLE else np.float64) for name in COLUMNS
-    }
-    size = 0
-    with ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool:
-        for frame in pool.map(_parse, _pieces(data, body)):
-            if frame is None or any(frame.null_count().row(0)):
-                pool.shutdown(cancel_futures=True)
-                return None
-            for name, values in table.items():
-                values[size : size + frame.height] = frame[name]
-            size += frame.height
-    return {name: values[:size] for name, values in table.items()}
-
-
-def _pieces(data: bytes, body: int) -> Iterator[memoryview]:
-    if b"\t" in data or b"\r" in data:
-        data = data.translate(bytes.maketrans(b"\t\r", b"  "))
-    end = len(data)
-    while data[end - 1] in b" \n":
-        end -= 1
-    while body < end:
-        cut = data.find(b"\n", min(body + _PIECE, end), end) + 1 or end
-        yield memoryview(data)[body:cut]
-        body = cut
-
-
-def _parse(piece: memoryview) -> pl.DataFrame | None:
-    text = _squeeze(piece)
-    first = next((line for line in text.split(b"\n", 99) if not line.startswith(b";")), b"")
-    spare = range(len(COLUMNS), max(len(COLUMNS), first.count(b" ") + 1))
-    types = {name: pl.Int64 if name in WHOLE else pl.Float64 for name in COLUMNS}
-    try:
-        return pl.read_csv(
-            text,
-            has_header=False,
-            schema=types | {f"spare_{i}": pl.String for i in spare},
-            columns=list(range(len(COLUMNS))),
-            separator=" ",
-            # Looking for comments takes time, and few logs have any between the jobs.
-            comment_prefix=";" if b";" in text else None,
-            quote_char=None,
-            truncate_ragged_lines=True,
-        )
-    except pl.exceptions.PolarsError:
+    """Read all columns in one pass; None where some line needs a closer look."""
+    raw = np.frombuffer(data, dtype=np.uint8)
+    whole = np.array([name in WHOLE for name in COLUMNS])
+    # Columns lie one after the other, so each can be handed on as it is.
+    numbers = np.empty((len(COLUMNS), data.count(b"\n", body) + 1))
+    size = parse_columns(raw, body, whole, numbers)
+    if size < 0:
         return None
-
-
-def _squeeze(piece: memoryview) -> bytes:
-    """Leave one blank between columns and none before the first."""
-    raw = np.frombuffer(piece, dtype=np.uint8)
-    kept = []
-    after_gap = True
-    for i in range(0, raw.size, _CHUNK):
-        chunk = raw[i : i + _CHUNK]
-        solid = chunk > _BLANK
-        keep = chunk != _BLANK
-        keep[1:] |= solid[:-1]
-        keep[0] |= not after_gap
-        after_gap = not solid[-1]
-        kept.append(chunk[keep])
-    return b"".join(kept)
+    return {
+        name: values[:size].astype(np.int64) if name in WHOLE else values[:size]
+        for name, values in zip(COLUMNS, numbers, strict=True)
+    }
 
 
 def _lines(source: Source, body: int) -> Iterator[tuple[int, list[str]]]:
