@@ -6,11 +6,12 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c co
 
 export LOWTIDE_DATA ?= ../shared/data
 
-.PHONY: help demo check test bench docs clean
+.PHONY: help demo check test nightly bench docs clean
 help:
 	@echo "make demo    install, plan the sample job five ways, write an HTML report"
 	@echo "make check   format, lint, types, import contract"
 	@echo "make test    all tests (data tests need LOWTIDE_DATA, default ../shared/data)"
+	@echo "make nightly the planner against brute force on thousands of random jobs"
 	@echo "make bench   benchmarks, as ratios against a stated baseline"
 	@echo "make docs    build the documentation into site/"
 	@echo "make clean   remove everything that was generated"
@@ -41,6 +42,9 @@ check: $(VENV)/.dev
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest
+
+nightly: $(VENV)/.dev
+	LOWTIDE_NIGHTLY=1 $(BIN)/python -m pytest tests/policies/test_exact.py
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/accounting.py

@@ -7,7 +7,7 @@ from lowtide.cli.output import print_json, print_parsable, print_table
 
 # The packages that each part needs, what it brings, and the extra it comes with.
 _PARTS = {
-    "core": (("numpy", "polars"), "signals, jobs, plans, files", ""),
+    "core": (("numpy", "numba", "polars"), "signals, jobs, plans, files", ""),
     "command line": (("typer", "rich"), "this command", ""),
     "figures": (("altair", "vl-convert-python"), "charts and HTML reports", "figures"),
 }

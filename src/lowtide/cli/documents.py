@@ -46,6 +46,9 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "saving": plan.saving,
         "lower_bound_g": plan.lower_bound_g,
         "synthetic": plan.synthetic,
+        "step_s": plan.step_s,
+        "resolution_gap_g": plan.resolution_gap_g,
+        "note": plan.note,
         "footprint": asdict(plan.footprint),
         "baseline": asdict(plan.baseline),
         "spans": [

@@ -63,6 +63,7 @@ def plan(
     from lowtide.cli.inputs import load_profile, load_window
     from lowtide.experiments.comparison import compare
     from lowtide.job import Job
+    from lowtide.units import format_hours, format_mass
 
     watts = load_profile(profile, power, time)
     window = load_window(signal, grid, arrival, deadline, seed=seed, how=how)
@@ -104,8 +105,16 @@ def plan(
     print()
     print_table(result.header, result.rows())
     print()
+    for each in result.plans:
+        if each.note:
+            say(f"{each.policy}: {each.note}")
     print(f"{best.policy}:")
     print(best.schedule)
+    if best.resolution_gap_g:
+        say(
+            f"Decided every {format_hours(best.step_s or 0.0)}: no schedule at all emits less than "
+            f"{format_mass((best.footprint.carbon_g or 0.0) - best.resolution_gap_g)}."
+        )
     if explain:
         from lowtide.cli.explanation import show_explanation
 

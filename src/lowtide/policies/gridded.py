@@ -14,7 +14,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lowtide.policies.kernels import forward, forward_with_rules, row_powers, slot_costs, way_back
+from lowtide.policies.kernels import (
+    HUGE,
+    forward,
+    forward_with_rules,
+    row_powers,
+    slot_costs,
+    way_back,
+)
 from lowtide.policies.problem import Problem, Solution, Start
 from lowtide.profile import Phase
 from lowtide.signal import FloatArray, Signal
@@ -156,11 +163,14 @@ def _run(problem: Problem, size: Size, step_s: float, tables: _Tables) -> Soluti
             tables.first,
             flags[:, 0, :],
         )
+    cost[cost >= HUGE] = np.inf
     delays_s = _multiples(step_s, size.columns)
     if problem.wait:
         cost += problem.wait * delays_s
     by_delay = cost.min(axis=0) if limited else cost[0]
-    column = int(by_delay.argmin())
+    # Of delays that differ by rounding alone the earliest.
+    tie = 1e-12 * abs(float(by_delay.min()))
+    column = int(np.argmax(by_delay <= by_delay.min() + (tie if tie < np.inf else 0.0)))
     least = float(by_delay[column])
     starts: tuple[Start, ...] = ()
     if least < np.inf:

@@ -14,6 +14,10 @@ from numba import njit
 FloatArray = npt.NDArray[np.float64]
 FlagArray = npt.NDArray[np.uint8]
 
+# A later stop or another start must be worth more than rounding, relative to what is paid so far.
+_WORTH = 1e-12
+# More than any cost, yet finite: infinity times a tolerance would not be a number.
+HUGE = 1e300
 # NaN never occurs: infinities are added to finite numbers only. Saying so lets minima be fast.
 _MATH = {"nnan", "nsz"}
 
@@ -211,11 +215,15 @@ def forward(
         if i >= first:
             marks = flags[i]
             left = leave[i : i + columns]
-            low = np.inf
+            low = bar = HUGE
             for j in range(columns):
                 value = cost[j] + left[j]
-                marks[j] = np.uint8(value < low)
-                low = min(low, value)
+                marks[j] = 0
+                # Seldom taken, so that no column has to wait for the one before it.
+                if value < bar:
+                    low = value
+                    bar = value - _WORTH * abs(value)
+                    marks[j] = 1
                 lowest[j] = low
             again = start[i + lag : i + columns]
             later = cost[lag:]
@@ -223,8 +231,9 @@ def forward(
             for j in range(columns - lag):
                 value = lowest[j] + again[j]
                 old = later[j]
-                later_marks[j] |= np.uint8(value < old) << 1
-                later[j] = min(value, old)
+                better = value + _WORTH * abs(value) < old
+                later_marks[j] |= np.uint8(better) << 1
+                later[j] = value if better else old
         if special[i] >= 0:
             row_cost = special_cost[special[i]]
             for j in range(columns):
@@ -299,7 +308,7 @@ def forward_with_rules(
                         if blocked[i + j] != blocked[origin + j]:
                             continue
                         value = fresh[k, origin % size, j] + ran[j]
-                        if value < cost[k, j]:
+                        if value + _WORTH * abs(value) < cost[k, j]:
                             cost[k, j] = value
                             flags[i, k, j] |= 2
             elif i <= last:
@@ -317,10 +326,10 @@ def forward_with_rules(
                         after = k + 1 if limited else k
                         if after >= layers:
                             continue
-                        low = np.inf
+                        low = HUGE
                         for j in range(columns):
                             value = cost[k, j] + leave[i + j]
-                            if value < low:
+                            if value < low - _WORTH * abs(low):
                                 low = value
                                 flags[i, k, j] |= 1
                             lowest[j] = low
@@ -386,21 +395,25 @@ def many(
             here = first + i
             total += power[i] * slot[here]
             if i > 0:
-                low = np.inf
+                low = bar = HUGE
                 for j in range(width):
-                    flags[i, j] = np.uint8(value[j] < low)
-                    low = min(low, value[j])
+                    flags[i, j] = 0
+                    if value[j] < bar:
+                        low = value[j]
+                        bar = low - _WORTH * abs(low)
+                        flags[i, j] = 1
                     lowest[j] = low
                 for j in range(lag, width):
                     again = lowest[j - lag] + start[here + j]
-                    flags[i, j] |= np.uint8(again < value[j]) << 1
-                    value[j] = min(again, value[j])
+                    better = again + _WORTH * abs(again) < value[j]
+                    flags[i, j] |= np.uint8(better) << 1
+                    value[j] = again if better else value[j]
             for j in range(width):
                 value[j] += power[i] * slot[here + j]
         at_once[job] = total
         best = 0
         for j in range(1, width):
-            if value[j] < value[best]:
+            if value[j] < value[best] - _WORTH * abs(value[best]):
                 best = j
         cost[job] = value[best]
         found, i, j = 0, rows - 1, best

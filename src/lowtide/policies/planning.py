@@ -30,6 +30,7 @@ class Plan:
         step_s: The step between the moments that were considered, None for any moment.
         resolution_gap_g: The most that considering only those can have cost; None where it is
             not known. No schedule at all emits less than carbon_g − resolution_gap_g of `exact`.
+        note: What the policy has to say of its decision, such as a guarantee.
     """
 
     schedule: Schedule
@@ -40,6 +41,7 @@ class Plan:
     synthetic: bool
     step_s: float | None = None
     resolution_gap_g: float | None = None
+    note: str = ""
 
     @property
     def saving(self) -> float | None:
@@ -123,4 +125,5 @@ def finish(
         synthetic=target.synthetic,
         step_s=decision.step_s,
         resolution_gap_g=decision.resolution_gap if target is carbon else None,
+        note=decision.note,
     )

@@ -24,12 +24,14 @@ class Decision:
             unit (grams, or money for a price), where the policy proves one.
         step_s: The step between the moments that were considered, None for any moment.
         resolution_gap: The most that considering only those can have cost, where it is known.
+        note: What the policy has to say of its decision, such as a guarantee.
     """
 
     schedule: Schedule
     lower_bound: float | None = None
     step_s: float | None = None
     resolution_gap: float | None = None
+    note: str = ""
 
 
 @runtime_checkable
