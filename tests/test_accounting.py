@@ -188,7 +188,9 @@ def test_a_worked_example_by_hand():
         job,
         [
             Stretch(start=0.0, work_s=HOUR),  # startup, solve, stop until 2 h
-            Stretch(start=3 * HOUR, work_s=0.0, lost_s=HOUR / 2),  # half a write in vain, to 4 h
+            Stretch(
+                start=3 * HOUR, work_s=0.0, lost_s=HOUR / 2
+            ),  # half a write in vain, to 4 h, stop
             Stretch(start=4.5 * HOUR, work_s=HOUR),  # to 6 h
         ],
     )
@@ -198,14 +200,14 @@ def test_a_worked_example_by_hand():
     kwh_g = {
         "startup/load": 0.05 * 100 + 0.05 * 400 + 0.05 * 500,
         "work/solve": 0.5 * 100 + 0.5 * 200,
-        "stop/save": 0.025 * 200,
-        "suspended": 0.01 * 300 + 0.005 * 500,
+        "stop/save": 0.025 * 200 + 0.025 * 500,
+        "suspended": 0.01 * 300,
         "lost/write": 0.1 * 400,
         "work/write": 0.2 * 600,
     }
     assert {name: part.carbon_g for name, part in got.by_phase.items()} == pytest.approx(kwh_g)
     assert got.carbon_g == pytest.approx(sum(kwh_g.values()))
-    assert got.energy_j == pytest.approx((0.15 + 1 + 0.025 + 0.015 + 0.1 + 0.2) * 3.6e6)
+    assert got.energy_j == pytest.approx((0.15 + 1 + 0.05 + 0.01 + 0.1 + 0.2) * 3.6e6)
     assert got.starts == 3
     assert got.wait_s == pytest.approx(3.5 * HOUR)
     assert got.by_phase["lost/write"].duration_s == HOUR / 2

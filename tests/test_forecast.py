@@ -3,6 +3,7 @@
 import re
 from dataclasses import FrozenInstanceError, replace
 
+import numpy as np
 import pytest
 
 from lowtide.errors import InvalidSignal, InvalidTime
@@ -55,3 +56,20 @@ def test_it_is_frozen_and_wants_a_zone():
         Forecast(issued="2024-07-01T00:00", signal=curve(1))
     with pytest.raises(FrozenInstanceError):
         Forecast(issued=0, signal=curve(1)).issued = 5.0
+
+
+def test_leads_and_errors_are_per_step():
+    forecast = Forecast(issued=1800, signal=curve(300, 120, 50))
+    assert forecast.leads_s.tolist() == [-1800.0, 1800.0, 5400.0]
+    errors = forecast.relative_errors(curve(300, 100, 0, 400))
+    assert errors[:2].tolist() == pytest.approx([0.0, 0.2])
+    assert np.isnan(errors[2])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [curve(1, 2, 3, kind="marginal"), curve(1, 2, 3, step_s="30m"), curve(1, 2, 3, start=-60)],
+)
+def test_errors_are_against_the_same_steps(other):
+    with pytest.raises(InvalidSignal, match="a forecast is compared with a signal"):
+        Forecast(issued=0, signal=curve(1, 2)).relative_errors(other)

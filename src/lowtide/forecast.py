@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lowtide.errors import InvalidSignal
-from lowtide.signal import Signal
+from lowtide.signal import FloatArray, Signal
 from lowtide.units import TimeLike, parse_time
 
 
@@ -66,3 +66,28 @@ class Forecast:
     def lead_s(self, instant: float) -> float:
         """Return how far ahead of its issue an instant lies."""
         return instant - self.issued
+
+    @property
+    def leads_s(self) -> FloatArray:
+        """How far ahead of the issue each step begins; 0 or less for what had begun by then."""
+        return self.signal.edges[:-1] - self.issued
+
+    def relative_errors(self, actual: Signal) -> FloatArray:
+        """Return by what share each step was foreseen too high; NaN where the truth is 0.
+
+        Args:
+            actual: The signal as it came to be, on the same steps; it may go on for longer.
+
+        >>> expected = Signal.from_values([300, 120], start=0, step_s=3600)
+        >>> came = Signal.from_values([300, 100, 50], start=0, step_s=3600)
+        >>> Forecast(issued=0, signal=expected).relative_errors(came)
+        array([0. , 0.2])
+        """
+        if (actual.kind, actual.step_s) != (self.signal.kind, self.signal.step_s):
+            raise InvalidSignal("a forecast is compared with a signal of its kind and steps")
+        truth = actual.window(self.signal.start, self.signal.end)
+        if len(truth) != len(self.signal):
+            raise InvalidSignal("a forecast is compared with a signal whose steps begin with its")
+        errors = np.full(len(truth), np.nan)
+        np.divide(self.signal.values, truth.values, out=errors, where=truth.values != 0)
+        return errors - 1.0

@@ -60,7 +60,7 @@ class Job:
         profile: What it draws, and with it how long it takes.
         interruptible: Whether it may be stopped `never`, `anywhere`, or at `checkpoints` only.
         max_starts: How often it may be started, None for any number.
-        min_run_s: How much work each start must at least do.
+        min_run_s: How much work each start must at least do and keep.
         resources: What it holds while it runs.
 
     >>> job = Job(id="md42", arrival="2024-07-01T00:00Z", deadline="+36h",

@@ -88,7 +88,7 @@ class PowerProfile:
     Attributes:
         startup: Phases repeated at every start, before any work.
         work: Phases of the work itself, in order; at least one.
-        stop: Phases that stopping on demand costs, such as writing a checkpoint.
+        stop: Phases that every stop before the end costs, such as writing a checkpoint.
         suspended_power_w: What the stopped job goes on drawing.
         work_edges_s: Progress at which each work phase begins, and the end of the last.
 

@@ -91,7 +91,7 @@ class Schedule:
     def from_stretches(cls, job: Job, stretches: Iterable[Stretch]) -> Schedule:
         """Lay out the spans of a job that is started as the stretches say.
 
-        A stop that keeps all work runs the stop phases; one that loses work is a kill. Stretches
+        Every stop runs the stop phases, whether it keeps all work or not. Stretches
         that follow each other at once in a job without startup and stop phases are one.
 
         Args:
@@ -126,8 +126,7 @@ class Schedule:
                     spans[-1] = replace(last, duration_s=last.duration_s + stretch.work_s)
                     done += stretch.work_s
                     continue
-                if last.kind == "work":
-                    free = add("stop", free, profile.stop_s)
+                free = add("stop", free, profile.stop_s)
                 wait_s = stretch.start - free
                 if wait_s < -TIME_TOLERANCE_S:
                     raise InvalidSchedule(
@@ -171,10 +170,10 @@ class Schedule:
             if span.kind == "suspended":
                 begins = True
                 continue
-            if begins or span.kind == "startup":
+            if not runs or span.kind == "startup" or (begins and span.kind != "stop"):
                 runs.append([])
             runs[-1].append(span)
-            # Nothing but a new start can follow a stop or a kill, even without a pause.
+            # Nothing but a stop or a new start can follow lost work, even without a pause.
             begins = span.kind in ("stop", "lost")
         return tuple(tuple(run) for run in runs)
 
@@ -255,7 +254,7 @@ class Schedule:
                 expected.append("work")
             if killed:
                 expected.append("lost")
-            elif not last and profile.stop:
+            if not last and profile.stop:
                 expected.append("stop")
             demand(kinds == expected, f"start {number} runs {kinds}, not {expected}")
             did = 0.0
@@ -271,11 +270,10 @@ class Schedule:
                 )
                 if span.kind == "work":
                     kept += span.duration_s
-                if span.kind in ("work", "lost"):
                     did += span.duration_s
             demand(
                 did >= job.min_run_s - tolerance,
-                f"start {number} works {format_hours(did)}, less than min_run_s = "
+                f"start {number} does {format_hours(did)} of work, less than min_run_s = "
                 f"{format_hours(job.min_run_s)}",
             )
             if not last and job.interruptible == "checkpoints":

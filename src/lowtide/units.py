@@ -297,4 +297,5 @@ def format_percent(share: float | None) -> str:
     """
     if share is None or not math.isfinite(share):
         return MISSING
-    return f"{100 * share:.1f} %"
+    # Rounding first, and adding 0, leaves no "-0.0 %".
+    return f"{round(100 * share, 1) + 0.0:.1f} %"

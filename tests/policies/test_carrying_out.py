@@ -72,8 +72,9 @@ def test_a_stop_between_checkpoints_loses_work_and_does_it_again():
     assert carried(job, (100.0, 170.0), (300.0, 330.0)) == [
         ("startup", 90, 100),
         ("work", 100, 150),
-        ("lost", 150, 170),  # killed: no stop phase
-        ("suspended", 170, 290),
+        ("lost", 150, 170),
+        ("stop", 170, 175),
+        ("suspended", 175, 290),
         ("startup", 290, 300),
         ("work", 300, 350),  # 20 s longer than was wished for
     ]

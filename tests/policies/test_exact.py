@@ -333,6 +333,10 @@ def test_goes_on_from_where_a_job_stands() -> None:
     assert [round(each.start / HOUR, 3) for each in running.stretches] == [2.0, 4.0]
     assert running.stretches[0].work_s == 0
     assert running.solution.cost == pytest.approx(2.5)
+    held = replace(job, profile=replace(profile, suspended_power_w=100))
+    waiting = planner.optimise(held, signal, state=State(now=2 * HOUR, progress_s=HOUR, starts=1))
+    # Held for two hours at 100 W, counted from now on only.
+    assert waiting.solution.cost == pytest.approx(2.5 + 0.1 * (9 + 9))
     stopped = planner.optimise(job, signal, state=State(now=2 * HOUR, progress_s=HOUR, starts=1))
     assert stopped.solution.cost == pytest.approx(running.solution.cost)
     late = planner.optimise(

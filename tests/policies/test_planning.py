@@ -121,7 +121,7 @@ def test_a_step_goes_to_the_policy_object_itself():
     with pytest.raises(InvalidInput, match="give step_s to the policy object itself"):
         plan(small(), hourly(1, 1, 1, 1), policy=Oracle(), step_s="1h")
     made = plan(small(), hourly(5, 4, 1, 1), policy=Oracle(step_s=HOUR))
-    assert (made.schedule.start, made.policy) == (2 * HOUR, "Oracle")
+    assert (made.schedule.start, made.policy) == (2 * HOUR, "oracle")
 
 
 def test_a_strangers_policy_is_a_policy():
@@ -132,7 +132,7 @@ def test_a_strangers_policy_is_a_policy():
 
     made = plan(small(), hourly(4, 3, 2, 1), policy=Latest())
     assert made.schedule.start == 2 * HOUR
-    assert made.policy == "Latest"
+    assert made.policy == "latest"
     assert made.lower_bound_g == pytest.approx(3.0)
     with pytest.raises(InvalidInput, match="a policy is a name or has a decide method"):
         plan(small(), hourly(4, 3, 2, 1), policy=5)

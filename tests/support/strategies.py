@@ -131,9 +131,9 @@ def valid_stretches(draw, job: Job):
     for stop in stops:
         work_s = stop - kept_s
         lost_s = draw(st.sampled_from([0.0, 0.0, 0.3, 1.0])) * min(600.0, profile.work_s - stop)
-        extra_s = profile.startup_s + lost_s + (0.0 if lost_s else profile.stop_s)
+        extra_s = profile.startup_s + lost_s + profile.stop_s
         gap_s = draw(st.sampled_from([1.0, 60.0, 1234.5]))
-        if work_s + lost_s < least_s or profile.work_s - stop < least_s:
+        if work_s < least_s or profile.work_s - stop < least_s:
             continue
         if 0 < work_s < 1e-3 or extra_s + gap_s > slack_s:
             continue

@@ -59,7 +59,9 @@ def draw_curve(
     columns = values.size
     edges = np.linspace(start, end, columns + 1)
     # A curve of intensities starts at 0, so that half as high means half as much.
-    floor = min(0.0, float(values.min()))
+    floor = float(values.min())
+    if floor > -1e-9 * float(np.abs(values).max()):
+        floor = 0.0
     span = max(float(values.max()) - floor, 1e-12)
     eighths = np.round((values - floor) / span * height * 8).astype(int)
     lines = []

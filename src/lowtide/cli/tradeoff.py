@@ -72,10 +72,15 @@ def show_tradeoff(
         return
     if note:
         say(note)
-    say(f"Saving by finish time, {signal.label}, against running at once")
     edges = np.linspace(earliest, latest, _COLUMNS + 1)[1:]
-    saved = np.array([100 * (1 - every.by(float(edge)) / every.baseline) for edge in edges])
-    print(draw_curve(saved, earliest, latest, "%", marks=[("knee", [(knee, knee)])]))
+    drawn = np.array([every.by(float(edge)) for edge in edges])
+    unit = _unit(signal)
+    if every.baseline > 0:
+        say(f"Saving by finish time, {signal.label}, against running at once")
+        drawn, unit = 100 * (1 - drawn / every.baseline), "%"
+    else:
+        say(f"Least by finish time, {signal.label}; running at once comes to nothing to save from")
+    print(draw_curve(drawn, earliest, latest, unit, marks=[("knee", [(knee, knee)])]))
     print()
     print_table(
         ("done by (UTC)", "later by", f"least {_unit(signal)}", "saving", ""),

@@ -109,14 +109,8 @@ def _after_stop(state: _State, begin: float, end: float) -> _State | None:
         points = (0.0, *profile.checkpoints_s)
         last = points[bisect_right(points, reached_s + TIME_TOLERANCE_S) - 1]
         kept_s = max(min(last, reached_s), state.kept_s)
-    killed = reached_s - kept_s >= TIME_TOLERANCE_S
-    after = _State(
-        job=job,
-        now=end if killed else end + profile.stop_s,
-        kept_s=kept_s,
-        starts=state.starts + 1,
-    )
-    if end - begin < job.min_run_s or after.left_s < job.min_run_s:
+    after = _State(job=job, now=end + profile.stop_s, kept_s=kept_s, starts=state.starts + 1)
+    if min(kept_s - state.kept_s, after.left_s) < job.min_run_s - TIME_TOLERANCE_S:
         return None
     if after.now + profile.startup_s + after.left_s > job.deadline + TIME_TOLERANCE_S:
         return None

@@ -129,6 +129,7 @@ class _Planner:
             if problem.state.starts:
                 # It was stopped before, and is held until it starts again.
                 first = self._add(first, resumed)
+                first = (first[0], first[1] - problem.held_before, first[2] - problem.held_before)
             return [_Origin(0, 0 if self.limit is None else 1, first)]
         if number == 0 and not problem.may_stop_now:
             return []

@@ -24,7 +24,10 @@ from lowtide.units import TimeLike, format_hours, format_time, parse_time
 
 # What one core gets through in a second, and the most memory that a plan may take.
 STATES_PER_SECOND = 3e8
-MOST_STATES = 1_000_000_000
+MOST_BYTES = 2**30
+
+# The effort that telling why a job cannot run may take each time it tries.
+_QUICK = 10_000_000
 
 # Steps that people can read, for problems without a common one.
 _NICE_S = (
@@ -148,20 +151,20 @@ class Exact:
         """Return the step to decide on, and whether nothing is lost by it."""
         common_s = common_step(problem)
         if self.step_s is not None:
-            states = gridded.size_of(problem, self.step_s).states
-            if states > MOST_STATES:
-                fits = _finest(problem, MOST_STATES)
+            needed = gridded.size_of(problem, self.step_s).memory_bytes
+            if needed > MOST_BYTES:
+                fits = _finest(problem, math.inf)
                 raise InvalidInput(
-                    f"a step of {format_hours(self.step_s)} makes {states:.2g} states, which would "
-                    f"take {states / 2**30:.0f} GiB: use a step of {format_hours(fits)} or longer"
+                    f"a step of {format_hours(self.step_s)} would take {needed / 2**30:.1f} GiB: "
+                    f"use a step of {format_hours(fits)} or longer"
                 )
             multiple = None if common_s is None else common_s / self.step_s
             lossless = (
                 multiple is not None and abs(multiple - round(multiple)) < 1e-9 and multiple >= 1
             )
             return self.step_s, lossless
-        most = min(self.time_budget_s * STATES_PER_SECOND, MOST_STATES)
-        if common_s is not None and gridded.size_of(problem, common_s).states <= most:
+        most = self.time_budget_s * STATES_PER_SECOND
+        if common_s is not None and _fits(problem, common_s, most):
             return common_s, True
         return _finest(problem, most), False
 
@@ -193,10 +196,15 @@ def common_step(problem: Problem) -> float | None:
     return divisor / 1000 if divisor else None
 
 
+def _fits(problem: Problem, step_s: float, most: float) -> bool:
+    size = gridded.size_of(problem, step_s)
+    return size.effort <= most and size.memory_bytes <= MOST_BYTES
+
+
 def _finest(problem: Problem, most: float) -> float:
-    """Return the finest readable step at which a problem has no more than so many states."""
+    """Return the finest readable step at which a problem takes no more than so much effort."""
     for step_s in _NICE_S:
-        if gridded.size_of(problem, step_s).states <= most:
+        if _fits(problem, step_s, most):
             return float(step_s)
     return problem.work_s
 
@@ -244,8 +252,8 @@ def _solvable(problem: Problem) -> bool:
     if problem.job.interruptible != "anywhere":
         return continuous.solve(problem).cost < np.inf
     step_s = common_step(problem)
-    if step_s is None or gridded.size_of(problem, step_s).states > 10_000_000:
-        step_s = _finest(problem, 10_000_000)
+    if step_s is None or not _fits(problem, step_s, _QUICK):
+        step_s = _finest(problem, _QUICK)
     return gridded.solve(problem, step_s).cost < np.inf
 
 

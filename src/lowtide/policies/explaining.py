@@ -92,12 +92,13 @@ def explain(plan: Plan, job: Job, signal: Signal | Grid) -> Explanation:
             )
         )
     total = footprint(plan.schedule, job, target).amount
+    suspended = total - sum(block.amount for block in blocks)
     starts = plan.schedule.starts
     best = Exact().optimise(replace(job, max_starts=starts + 1), target).solution.by_starts
     allowed = job.interruptible != "never" and (job.max_starts is None or job.max_starts > starts)
     return Explanation(
         blocks=tuple(blocks),
-        suspended=total - sum(block.amount for block in blocks),
+        suspended=suspended if abs(suspended) > 1e-9 * abs(total) else 0.0,
         total=total,
         run_now=footprint(Schedule.uninterrupted(job, job.arrival), job, target).amount,
         uninterrupted=Exact().optimise(replace(job, max_starts=1), target).solution.cost,

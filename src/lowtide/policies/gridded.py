@@ -27,6 +27,9 @@ from lowtide.profile import Phase
 from lowtide.signal import FloatArray, Signal
 from lowtide.units import JOULES_PER_KWH
 
+# A row in which the power changes is integrated piece by piece, which takes this many times longer.
+_SPECIAL_EFFORT = 25
+
 # A rent of nothing, for jobs whose machine costs nothing.
 _NO_RENT = (np.zeros(2), np.zeros(1), 1.0, 0.0)
 
@@ -39,16 +42,32 @@ class Size:
         rows: Steps of work.
         columns: Delays.
         layers: Numbers of starts that are told apart.
+        special: Steps of work in which the power changes.
+        least: Steps of work that each start must do.
     """
 
     rows: int
     columns: int
     layers: int
+    special: int
+    least: int
 
     @property
     def states(self) -> int:
-        """How many states there are; each takes a byte."""
+        """How many states there are."""
         return self.rows * self.columns * self.layers
+
+    @property
+    def effort(self) -> int:
+        """How long it takes, in states of the plain kind."""
+        ruled = 4 if self.layers > 1 or self.least else 1
+        return ruled * self.states + _SPECIAL_EFFORT * self.special * self.columns
+
+    @property
+    def memory_bytes(self) -> int:
+        """How much memory it takes: a byte for the way back, and costs where they are kept."""
+        kept = self.special + self.layers * (self.least + 1)
+        return self.states + 8 * kept * self.columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +103,14 @@ def size_of(problem: Problem, step_s: float) -> Size:
     # More starts than fit between work and slack cannot be made, so they need not be counted.
     most = rows if lag_s <= 0 else min(rows, math.floor(problem.slack_s / lag_s + 1e-9) + 1)
     layers = 1 if left is None or left >= most + 1 else left + 1
-    return Size(rows=rows, columns=columns, layers=layers)
+    edges_s, _ = problem.work
+    return Size(
+        rows=rows,
+        columns=columns,
+        layers=layers,
+        special=min(rows, int(np.count_nonzero(np.abs(edges_s / step_s % 1.0) > 1e-9)) + 1),
+        least=math.ceil(problem.job.min_run_s / step_s - 1e-9),
+    )
 
 
 def solve(problem: Problem, step_s: float) -> Solution:
@@ -212,7 +238,7 @@ def _tables(problem: Problem, size: Size, step_s: float) -> _Tables:
     if not problem.state.running:
         begin = start[: size.columns].copy()
         if problem.state.starts:
-            begin += held[: size.columns]
+            begin += held[: size.columns] - problem.held_before
     edges_s, power_w = problem.work
     power, special = row_powers(edges_s, power_w / JOULES_PER_KWH, step_s, size.rows)
     return _Tables(
@@ -227,7 +253,7 @@ def _tables(problem: Problem, size: Size, step_s: float) -> _Tables:
         start=start + held,
         lag=math.ceil((problem.startup_s + problem.stop_s) / step_s - 1e-9),
         first=0 if problem.state.running and problem.may_stop_now else 1,
-        least=math.ceil(problem.job.min_run_s / step_s - 1e-9),
+        least=size.least,
         last=min(
             math.floor((problem.work_s - problem.job.min_run_s) / step_s + 1e-9), size.rows - 1
         ),
@@ -321,7 +347,7 @@ def _optimistic(problem: Problem, size: Size, step_s: float) -> _Tables:
     if not problem.state.running:
         begin = resume[: size.columns].copy()
         if problem.state.starts:
-            begin += held(at_s[: size.columns] - step_s - problem.startup_s)
+            begin += held(at_s[: size.columns] - step_s - problem.startup_s) - problem.held_before
     return _Tables(
         begin=begin,
         power=per_row / JOULES_PER_KWH,

@@ -23,13 +23,13 @@ class Plan:
         schedule: How the job shall run.
         footprint: What that draws and emits.
         baseline: What starting at arrival and never stopping draws and emits (`run_now`).
-        lower_bound_g: Emissions that no schedule of this job can go below; None without a
-            carbon signal.
+        lower_bound_g: Emissions that no schedule of this job, deciding at the same moments, can
+            go below; None without a carbon signal. Of `exact` it is what the plan emits.
         policy: Which policy decided.
         synthetic: Whether the signal it was decided on comes from a model.
         step_s: The step between the moments that were considered, None for any moment.
         resolution_gap_g: The most that considering only those can have cost; None where it is
-            not known. No schedule at all emits less than carbon_g − resolution_gap_g of `exact`.
+            not known. No schedule at all emits less than lower_bound_g − resolution_gap_g.
         note: What the policy has to say of its decision, such as a guarantee.
     """
 
@@ -50,7 +50,11 @@ class Plan:
         None where the baseline is nothing to save from.
         """
         at_once = self.baseline.amount
-        return 1.0 - self.footprint.amount / at_once if at_once > 0 else None
+        if at_once <= 0:
+            return None
+        share = 1.0 - self.footprint.amount / at_once
+        # What is left of equal amounts after rounding is nothing.
+        return share if abs(share) > 1e-12 else 0.0
 
     def __str__(self) -> str:
         note = " (synthetic grid)" if self.synthetic else ""

@@ -191,6 +191,11 @@ class Problem:
             terms.append(Term(self.occupancy, at, np.array([1.0])))
         return Cost(tuple(terms), None)
 
+    @cached_property
+    def held_before(self) -> float:
+        """What `held` comes to at the state's moment: a job is not charged for what lies before."""
+        return float(self.evaluate(self.held(self.state.now - self.base), np.zeros(1))[0])
+
     def _phases(self, phases: Sequence[Phase], begin_s: float) -> Cost:
         if not phases:
             return Cost((), None)

@@ -40,7 +40,8 @@ class Tradeoff:
         """The share of the baseline that being done by each instant can save."""
         if self.baseline <= 0:
             return np.full(self.amount.shape, np.nan)
-        return 1.0 - self.amount / self.baseline
+        shares = 1.0 - self.amount / self.baseline
+        return np.where(np.abs(shares) > 1e-12, shares, 0.0)
 
     @property
     def knee(self) -> int:
@@ -130,4 +131,6 @@ def _falling(delays_s: FloatArray, costs: FloatArray) -> tuple[FloatArray, Float
             lowest = y1
     xs.append(float(delays_s[-1]))
     ys.append(lowest)
-    return np.array(xs), np.array(ys)
+    points = np.array([xs, ys])
+    new = np.append(True, np.any(np.diff(points) != 0, axis=0))
+    return points[0, new], points[1, new]

@@ -1,0 +1,283 @@
+"""Double threshold pause and resume: deciding slot by slot, without any forecast.
+
+The online pause and resume problem (Lechowicz et al., 2023): k slots of work are to be done within
+a window; each slot shows a price between L and U; every change between running and not running
+costs β. Taking the i-th slot at a price up to u_i while running, and up to u_i − 2β while not,
+costs at most α times what somebody pays who knows the future, and no deterministic rule does
+better. The thresholds make that so whichever of them turns out to be the last that is used:
+
+    u_1 + … + u_i + (k − i)·U + 2β = α·(k·(u_{i+1} − 2β) + 2β)    for i = 0 … k
+
+On the left is the most that is paid after taking i slots and none below u_{i+1} − 2β; on the right
+α times the least that anybody can have paid. So u_{i+1} − U = (u_i − U)·(1 + 1/(kα)), and α is what
+brings the last threshold, u_{k+1} − 2β, down to L.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from lowtide.errors import InvalidInput
+from lowtide.job import TIME_TOLERANCE_S, Job
+from lowtide.policies.carrying_out import carry_out
+from lowtide.policies.policy import Decision
+from lowtide.signal import FloatArray, Signal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarantee:
+    """What DTPR promises for a job of constant power.
+
+    Attributes:
+        alpha: It pays at most this times the optimum, while prices stay between the two below;
+            inf where the optimum may be free, so that nothing can be promised.
+        low: L, the lowest price that is reckoned with, 0 or more.
+        high: U, the highest.
+        beta: β, what a change between running and not running costs, each way.
+        slots: k, how many slots of work there are.
+
+    >>> bound = guarantee(low=100.0, high=500.0, beta=20.0, slots=12)
+    >>> round(bound.alpha, 3), round(float(bound.thresholds[0])), round(float(bound.thresholds[-1]))
+    (2.132, 273, 154)
+    """
+
+    alpha: float
+    low: float
+    high: float
+    beta: float
+    slots: int
+
+    @property
+    def thresholds(self) -> FloatArray:
+        """Up to which price the running job takes its first, second, … slot."""
+        if self.high - self.low <= 2 * self.beta:
+            return np.full(self.slots, self.high + 2 * self.beta)
+        share, k = 1 / self.alpha, self.slots
+        growth = np.exp(np.arange(k) * math.log1p(share / k))
+        fall = self.high * (1 - share) - 2 * self.beta * (1 - (1 - share) / k)
+        thresholds: FloatArray = self.high - fall * growth
+        return thresholds
+
+    def threshold(self, number: int, *, running: bool) -> float:
+        """Return up to which price a slot is taken.
+
+        Args:
+            number: The how manieth slot of work it would be, from 1.
+            running: Whether the job ran in the slot before.
+        """
+        limit = float(self.thresholds[min(number, self.slots) - 1])
+        return limit if running else limit - 2 * self.beta
+
+    def __str__(self) -> str:
+        return (
+            f"at most {self.alpha:.2f} × the optimum of the same job at constant power, for "
+            f"{self.slots} slots at {self.low:.4g} to {self.high:.4g} and {self.beta:.4g} a "
+            "switch; the real job's startup draws energy, so what a switch costs moves with the "
+            "signal, and the promise does not cover that"
+        )
+
+
+def guarantee(*, low: float, high: float, beta: float, slots: int) -> Guarantee:
+    """Return the best ratio that can be promised, and with it the thresholds.
+
+    Where switching back and forth costs as much as the whole range of prices, the job runs at
+    once and is not stopped, which is at most (kU + 2β) / (kL + 2β) times the optimum.
+
+    Args:
+        low: Lowest price that is reckoned with.
+        high: Highest price that is reckoned with.
+        beta: What a change between running and not running costs, each way.
+        slots: How many slots of work there are.
+    """
+    if not (0 <= low <= high < math.inf):
+        raise InvalidInput(f"dtpr needs a range of prices, 0 ≤ low ≤ high, not {low} to {high}")
+    if not 0 <= beta < math.inf:
+        raise InvalidInput(f"a switch costs 0 or more, not beta = {beta}")
+    if slots < 1:
+        raise InvalidInput(f"there is at least one slot of work, not {slots}")
+
+    def made(alpha: float) -> Guarantee:
+        return Guarantee(alpha=alpha, low=low, high=high, beta=beta, slots=slots)
+
+    least = slots * low + 2 * beta
+    if low == high:
+        return made(1.0)
+    if least == 0:
+        return made(math.inf)
+    if high - low <= 2 * beta:
+        return made((slots * high + 2 * beta) / least)
+
+    def excess(share: float) -> float:
+        fall = high * (1 - share) - 2 * beta * (1 - (1 - share) / slots)
+        return fall * math.exp(slots * math.log1p(share / slots)) - (high - low - 2 * beta)
+
+    # In 1/α the excess falls throughout, from L + 2β/k to below 0: it has one root.
+    below, above = 0.0, 1.0
+    while below < (middle := (below + above) / 2) < above:
+        below, above = (middle, above) if excess(middle) > 0 else (below, middle)
+    return made(1 / above)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A slot that is offered to a job of constant power.
+
+    Attributes:
+        begin: The instant it begins.
+        end: The instant it ends.
+        price: What a kWh emits or costs in it.
+        done_s: Work done before it.
+        number: The how manieth slot of work it would be, from 1.
+        running: Whether the job ran up to its beginning.
+        since: The instant from which it has been running, or not.
+        starts: How often the job was started so far.
+    """
+
+    begin: float
+    end: float
+    price: float
+    done_s: float
+    number: int
+    running: bool
+    since: float
+    starts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dtpr:
+    """Take a slot if its price is below a threshold that falls with every slot taken.
+
+    It looks at the present slot alone. What it reckons with beforehand is the range of prices and
+    the cost of a switch, for a job of constant power whose stops take no time; the wish is then
+    carried out on the real job.
+
+    Attributes:
+        low: Lowest price that is reckoned with; by default the lowest of the job's window, which
+            assumes that the range is known though the course is not.
+        high: Highest price that is reckoned with; by default the highest of the window.
+        beta: What a switch costs each way, in prices per slot; by default half of what the job's
+            startup and stop phases draw at the middle of that range, over a slot's mean energy.
+    """
+
+    low: float | None = None
+    high: float | None = None
+    beta: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high", "beta"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise InvalidInput(f"dtpr's {name} is a number of at least 0, not {value}")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise InvalidInput(
+                f"dtpr's range runs from low to high, not from {self.low} to {self.high}"
+            )
+
+    def decide(self, job: Job, signal: Signal) -> Decision:
+        """Decide for one job.
+
+        Args:
+            job: What is to be run.
+            signal: What a kWh emits or costs.
+        """
+        promise = self.guarantee(job, signal)
+
+        def takes(slot: Slot) -> bool:
+            return slot.price <= promise.threshold(slot.number, running=slot.running)
+
+        return Decision(
+            schedule=carry_out(job, taken(job, signal, takes)),
+            step_s=signal.step_s,
+            note=str(promise),
+        )
+
+    def guarantee(self, job: Job, signal: Signal) -> Guarantee:
+        """Return what is promised for a job, at constant power.
+
+        Args:
+            job: What is to be run.
+            signal: What a kWh emits or costs; of its values only the range is used, and only
+                where it is not given.
+        """
+        values = signal.window(job.arrival, job.deadline).values
+        low = max(float(values.min()), 0.0) if self.low is None else self.low
+        high = max(float(values.max()), 0.0) if self.high is None else self.high
+        if self.low is None:
+            low = min(low, high)
+        profile = job.profile
+        beta = self.beta
+        if beta is None:
+            switching_j = sum(phase.energy_j for phase in (*profile.startup, *profile.stop))
+            work_j = sum(phase.energy_j for phase in profile.work)
+            slot_j = work_j / profile.work_s * signal.step_s
+            # Beside work that draws nothing, a startup counts as much as a slot.
+            weight = switching_j / slot_j if slot_j > 0 else 1.0
+            beta = weight * (low + high) / 2 / 2
+        # A part of a slot is a slot.
+        slots = max(math.ceil(profile.work_s / signal.step_s - 1e-9), 1)
+        return guarantee(low=low, high=max(low, high), beta=beta, slots=slots)
+
+
+def taken(job: Job, signal: Signal, takes: Callable[[Slot], bool]) -> list[tuple[float, float]]:
+    """Offer a job its slots one after the other, and return the stretches it works in.
+
+    The job is taken for one of constant power that stops and starts in no time, one startup after
+    its arrival. When its slack is gone it runs through, whatever the price.
+
+    Args:
+        job: What is to be run.
+        signal: What a kWh emits or costs; its steps are the slots.
+        takes: Whether the job takes a slot.
+
+    >>> from lowtide.profile import PowerProfile
+    >>> job = Job(id="a", arrival=0, deadline="+4h", profile=PowerProfile.constant(100, "2h"))
+    >>> curve = Signal.from_values([300, 100, 300, 300], start=0, step_s="1h")
+    >>> taken(job, curve, lambda slot: slot.price < 200)
+    [(3600.0, 7200.0), (10800.0, 14400.0)]
+    """
+    begin, work_s = job.arrival + job.profile.startup_s, job.profile.work_s
+    window = signal.window(begin, job.deadline)
+    edges = np.clip(window.edges, begin, job.deadline).tolist()
+    wanted: list[tuple[float, float]] = []
+    done_s = 0.0
+    running = False
+    for (a, b), price in zip(pairwise(edges), window.values.tolist(), strict=True):
+        latest = job.deadline - (work_s - done_s)
+        if latest <= a + TIME_TOLERANCE_S:
+            _extend(wanted, a, job.deadline, running=running)
+            break
+        slot = Slot(
+            begin=a,
+            end=b,
+            price=price,
+            done_s=done_s,
+            number=math.floor(done_s / signal.step_s + 1e-9) + 1,
+            running=running,
+            since=wanted[-1][0 if running else 1] if wanted else job.arrival,
+            starts=len(wanted),
+        )
+        if takes(slot):
+            until = min(b, a + work_s - done_s)
+            _extend(wanted, a, until, running=running)
+            done_s += until - a
+            running = True
+            if work_s - done_s <= TIME_TOLERANCE_S:
+                break
+        elif latest < b - TIME_TOLERANCE_S:
+            wanted.append((latest, job.deadline))
+            break
+        else:
+            running = False
+    return wanted
+
+
+def _extend(wanted: list[tuple[float, float]], begin: float, end: float, *, running: bool) -> None:
+    if running:
+        wanted[-1] = (wanted[-1][0], end)
+    else:
+        wanted.append((begin, end))

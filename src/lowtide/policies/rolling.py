@@ -1,0 +1,222 @@
+"""Planning anew with every forecast.
+
+Time passes as it would: a forecast of the rest of the window is issued, the job is planned with
+it from where it stands, and follows that plan until the next forecast. What it did by then can
+not be changed any more. What it does in the end is paid on the signal as it came to be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import NamedTuple
+
+from lowtide.accounting import footprint
+from lowtide.errors import InvalidInput
+from lowtide.forecasting import ForecastModel, LeadScaled
+from lowtide.job import TIME_TOLERANCE_S, Job
+from lowtide.policies.exact import Exact
+from lowtide.policies.policy import Decision
+from lowtide.policies.problem import State
+from lowtide.schedule import Schedule, Stretch
+from lowtide.signal import Signal
+
+# A kill must promise more than rounding, relative to what the job costs in all.
+_WORTH = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rolling:
+    """Follow the exact plan on the newest forecast, renewed from where the job stands.
+
+    The first forecast is issued at arrival, the others every so often, counted from the signal's
+    start. A job that cannot be stopped at such a moment (in its startup, writing a checkpoint,
+    short of `min_run_s`) is planned anew as soon as it can. Between two checkpoints both going on
+    and killing the job are planned, and the cheaper is done.
+
+    Attributes:
+        forecasts: What is known of the signal at each moment, and how wrong it is.
+        every_s: Time between two forecasts.
+        step_s: Step between decisions of a job that may be stopped anywhere; by default chosen
+            as `exact` does.
+    """
+
+    forecasts: ForecastModel = field(default_factory=LeadScaled)
+    every_s: float = 3600.0
+    step_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.forecasts, ForecastModel):
+            raise InvalidInput(
+                f"forecasts come from a model's forecast(), unlike {self.forecasts!r}"
+            )
+        if not (math.isfinite(self.every_s) and self.every_s > 0):
+            raise InvalidInput(
+                f"the time between forecasts must be longer than 0 s, not {self.every_s}"
+            )
+        Exact(step_s=self.step_s)
+
+    def decide(self, job: Job, signal: Signal) -> Decision:
+        """Decide for one job.
+
+        Args:
+            job: What is to be run.
+            signal: What a kWh emits or costs, as it came to be: only the forecasts see it.
+        """
+        plan: list[Stretch] = []
+        step_s = None
+        decided = -math.inf
+        for moment in _moments(job, signal, self.every_s):
+            if moment <= decided:
+                continue
+            course = _Course.at(job, plan, moment)
+            if moment < course.free < math.inf:
+                course = _Course.at(job, plan, course.free)
+            if course.settled:
+                break
+            if course.free > course.now:
+                continue
+            decided = course.now
+            forecast = self.forecasts.forecast(signal, decided, job.deadline - decided)
+            known = forecast.signal.window(job.arrival, job.deadline)
+            plan, considered_s = _renewed(course, known, Exact(step_s=self.step_s))
+            step_s = step_s or considered_s
+        return Decision(schedule=Schedule.from_stretches(job, plan), step_s=step_s)
+
+
+class _Way(NamedTuple):
+    """A way on: the stretches that are over, the run that goes on, and the state to plan from."""
+
+    past: Sequence[Stretch]
+    current: Stretch | None
+    state: State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Course:
+    """Where a job stands at a moment, having followed a plan so far.
+
+    Attributes:
+        job: The job.
+        now: The moment.
+        past: The stretches that are over.
+        current: The stretch under way, with the work done so far; None for a stopped job.
+        free: The first moment from `now` on at which something can be decided: later where the
+            job must not be broken off, inf where it is not known.
+    """
+
+    job: Job
+    now: float
+    past: tuple[Stretch, ...]
+    current: Stretch | None
+    free: float
+
+    @classmethod
+    def at(cls, job: Job, plan: Sequence[Stretch], now: float) -> _Course:
+        """Return where a job stands that has followed a plan; an empty one before the first."""
+        for number, stretch in enumerate(plan):
+            past = tuple(plan[:number])
+            if now <= stretch.start + TIME_TOLERANCE_S:
+                # A stop takes its time, and nothing can be started before it is over.
+                free = max(now, _over(job, past[-1])) if past else now
+                return cls(job=job, now=now, past=past, current=None, free=free)
+            begin = stretch.start + job.profile.startup_s
+            if now <= begin + stretch.work_s + stretch.lost_s + TIME_TOLERANCE_S:
+                ran_s = min(max(now - begin, 0.0), stretch.work_s)
+                free = now
+                if ran_s < max(job.min_run_s, 2 * TIME_TOLERANCE_S) - TIME_TOLERANCE_S:
+                    free = begin + job.min_run_s if job.min_run_s > 0 else math.inf
+                current = Stretch(start=stretch.start, work_s=ran_s)
+                return cls(job=job, now=now, past=past, current=current, free=free)
+        return cls(job=job, now=now, past=tuple(plan), current=None, free=now)
+
+    @property
+    def kept_s(self) -> float:
+        """Work that a stop before the run under way has kept."""
+        return sum(stretch.work_s for stretch in self.past)
+
+    @property
+    def left_s(self) -> float:
+        """Work that is left."""
+        ran_s = 0.0 if self.current is None else self.current.work_s
+        return self.job.profile.work_s - self.kept_s - ran_s
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to decide: the plan that is followed is the only one."""
+        job = self.job
+        needed_s = self.left_s
+        if self.current is None:
+            needed_s += job.profile.startup_s if needed_s > TIME_TOLERANCE_S else 0.0
+        elif job.interruptible == "never" or len(self.past) + 1 == job.max_starts:
+            return True
+        done = self.left_s <= TIME_TOLERANCE_S
+        tight = bool(self.past or self.current) and (
+            job.deadline - self.now - needed_s <= TIME_TOLERANCE_S
+        )
+        return done or tight
+
+    def ways(self) -> list[_Way]:
+        """Return the ways on: from where the job stands, or after a kill."""
+        job, done_s = self.job, self.job.profile.work_s - self.left_s
+        starts = len(self.past) + (self.current is not None)
+        state = State(
+            now=self.now, progress_s=done_s, running=self.current is not None, starts=starts
+        )
+        ways = [_Way(self.past, self.current, state)]
+        if self.current is None or job.interruptible != "checkpoints":
+            return ways
+        reached = [point for point in job.profile.checkpoints_s if point <= done_s]
+        saved_s = max([*reached, self.kept_s])
+        again_s = job.profile.work_s - saved_s
+        stopped = self.now + job.profile.stop_s
+        allowed = (
+            done_s - saved_s > TIME_TOLERANCE_S
+            and min(saved_s - self.kept_s, again_s) >= job.min_run_s
+            and stopped + job.profile.startup_s + again_s <= job.deadline
+        )
+        if allowed:
+            killed = Stretch(
+                start=self.current.start, work_s=saved_s - self.kept_s, lost_s=done_s - saved_s
+            )
+            state = State(now=stopped, progress_s=saved_s, starts=starts)
+            ways.append(_Way((*self.past, killed), None, state))
+        return ways
+
+
+def _renewed(course: _Course, known: Signal, planner: Exact) -> tuple[list[Stretch], float | None]:
+    """Return the best way on: all stretches, past and future, and the step between decisions."""
+    job = course.job
+    best: list[Stretch] = []
+    lowest = math.inf
+    step_s = None
+    for past, current, state in course.ways():
+        optimum = planner.optimise(job, known, state=state)
+        step_s = step_s or optimum.step_s
+        ahead = optimum.stretches
+        if current is not None:
+            ahead[0] = Stretch(start=current.start, work_s=current.work_s + ahead[0].work_s)
+        plan = [*past, *ahead]
+        cost = footprint(Schedule.from_stretches(job, plan), job, known).amount
+        if not best or cost < lowest - _WORTH * abs(lowest):
+            best, lowest = plan, cost
+    return best, step_s
+
+
+def _over(job: Job, stretch: Stretch) -> float:
+    """Return when a stretch that was stopped is over, its stop phases included."""
+    ran_s = stretch.work_s + stretch.lost_s
+    return stretch.start + job.profile.startup_s + ran_s + job.profile.stop_s
+
+
+def _moments(job: Job, signal: Signal, every_s: float) -> Iterator[float]:
+    """Yield when forecasts are issued: at arrival, and then in time with the signal's steps."""
+    yield job.arrival
+    first = math.floor((job.arrival - signal.start) / every_s + 1e-9) + 1
+    for number in count(first):
+        moment = signal.start + number * every_s
+        if moment >= job.deadline:
+            return
+        yield moment
