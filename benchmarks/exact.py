@@ -151,8 +151,8 @@ def diary() -> bool:
     slow_s, state, found = highs(values, compact=False)
     quick_s, _, equal = highs(values, compact=True)
     print(
-        f"diary, 1,000 slots, 200 of work:  {1000 * ours_s:8.3f} ms  HiGHS, on/starting/working per "
-        f"slot: {slow_s:.1f} s ({state}, {found / optimum:.2f} of the optimum): "
+        f"diary, 1,000 slots, 200 of work:  {1000 * ours_s:8.3f} ms  HiGHS, on/starting/working "
+        f"per slot: {slow_s:.1f} s ({state}, {found / optimum:.2f} of the optimum): "
         f"{slow_s / ours_s:,.0f}x (wanted 10,000x); a formulation for constant power only: "
         f"{quick_s:.2f} s ({equal / optimum:.2f}): {quick_s / ours_s:,.0f}x"
     )
