@@ -241,11 +241,16 @@ def test_pue_is_a_plain_ratio():
         ([1.0], {"basis": "wtw"}, InvalidSignal, "unknown basis 'wtw': known are lifecycle"),
         ([1.0], {"unit": "EUR/kWh"}, InvalidUnit, "unknown unit of carbon intensity"),
         ([1.0], {"kind": "price"}, InvalidUnit, "unknown unit of price 'g/kWh'"),
-        ([0.9], {"kind": "pue"}, InvalidSignal, "PUE must be at least 1"),
-        ([1.0, -2.0], {}, InvalidSignal, "0 g/kWh or more, but step 1 (from 1970-01-01 01:00 UTC)"),
+        ([0.9], {"kind": "pue"}, InvalidSignal, "PUE must be from 1 to 100"),
+        (
+            [1.0, -2.0],
+            {},
+            InvalidSignal,
+            "from 0 to 100,000 g/kWh, but step 1 (from 1970-01-01 01:00 UTC)",
+        ),
         ([1.0, np.nan], {}, InvalidSignal, "step 1 (from 1970-01-01 01:00 UTC) is nan"),
         ([np.nan, 1.0, np.nan], {}, InvalidSignal, "and 1 more are like it: mend the data"),
-        ([np.inf], {"kind": "price", "unit": "EUR/kWh"}, InvalidSignal, "a price must be a finite"),
+        ([np.inf], {"kind": "price", "unit": "EUR/kWh"}, InvalidSignal, "a price must be from"),
     ],
 )
 def test_what_makes_no_signal_is_refused(values, kwargs, error, message):
