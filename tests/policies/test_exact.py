@@ -412,3 +412,51 @@ def test_stop_phases_of_a_job_that_is_never_stopped_are_refused() -> None:
     curve = lt.Signal.from_values([1.0], start=0, step_s=HOUR)
     with pytest.raises(InvalidJob, match="may never be stopped"):
         lt.plan(job, curve)
+
+
+@settings(max_examples=12)
+@given(st.integers(0, 10_000))
+def test_no_policy_beats_it_from_a_ragged_arrival(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    signal = lt.Signal.from_values(rng.uniform(50, 500, 48), start=0, step_s=HOUR)
+    startup = [lt.Phase(name="s", duration_s=float(rng.uniform(1, 900)), power_w=90)]
+    work = [lt.Phase(name="w", duration_s="6h", power_w=300)]
+    profile = lt.PowerProfile(startup=startup if rng.integers(2) else [], work=work)
+    job = lt.Job(
+        id="a",
+        arrival=float(rng.uniform(0, 4000)),
+        deadline="+30h",
+        profile=profile,
+        interruptible="anywhere",
+    )
+    best = lt.plan(job, signal, policy=Exact(time_budget_s=0.01))
+    best.schedule.check(job)
+    assert best.resolution_gap_g > 0
+    for policy in POLICIES:
+        other = lt.plan(job, signal, policy=policy)
+        assert best.footprint.carbon_g <= other.footprint.carbon_g * (1 + 1e-9)
+        assert best.lower_bound_g - best.resolution_gap_g <= other.footprint.carbon_g * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        (State(now=0.0, progress_s=-5.0), "progress is from 0"),
+        (State(now=0.0, progress_s=3 * HOUR), "a job that is done needs no plan"),
+        (State(now=0.0, progress_s=1800.0, starts=1), "its last checkpoint"),
+        (State(now=0.0, progress_s=HOUR, starts=2), "used all its starts"),
+    ],
+)
+def test_states_that_cannot_be_are_refused(state: State, says: str) -> None:
+    work = [lt.Phase(name="w", duration_s=HOUR, power_w=9, checkpoint=True) for _ in range(3)]
+    job = lt.Job(
+        id="a",
+        arrival=0,
+        deadline=9 * HOUR,
+        profile=lt.PowerProfile(work=work),
+        interruptible="checkpoints",
+        max_starts=2,
+    )
+    curve = lt.Signal.from_values([3.0, 2.0, 1.0] * 3, start=0, step_s=HOUR)
+    with pytest.raises(InvalidInput, match=says):
+        Exact().optimise(job, curve, state=state)

@@ -25,6 +25,8 @@ _WORTH = 1e-12
 # How far a job may reach into a forbidden window, or past its slack while it is planned, so that a
 # single delay that just fits is not lost.
 _ROOM_S = TIME_TOLERANCE_S / 2
+# How long delay 0 of a running job lasts: just long enough to be told from no time at all.
+_NOW_S = 3e-7
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,4 +246,4 @@ def _lower(functions: dict[int, Function], origin: _Origin) -> None:
 def _now(slack_s: float) -> Function:
     """Return the function of a job that runs: delay 0 costs nothing, no other can be."""
     function = piecewise.constant(0.0, slack_s)
-    return piecewise.without(*function, 2 * TIME_TOLERANCE_S, np.inf)
+    return piecewise.without(*function, _NOW_S, np.inf)

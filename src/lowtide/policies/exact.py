@@ -13,11 +13,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lowtide.accounting import footprint
 from lowtide.errors import InvalidInput, InvalidJob
 from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.policies import continuous, gridded
+from lowtide.policies.oracle import Oracle
 from lowtide.policies.policy import Decision
 from lowtide.policies.problem import Problem, Solution, Start, State, make_problem
+from lowtide.policies.wait_awhile import WaitAwhile
 from lowtide.schedule import Schedule, Stretch
 from lowtide.signal import Signal
 from lowtide.units import TimeLike, format_hours, format_time, parse_time
@@ -88,7 +91,7 @@ class Exact:
     wait: float = 0.0
     occupancy: Signal | None = None
     forbidden: Sequence[tuple[TimeLike, TimeLike]] = ()
-    time_budget_s: float = 0.25
+    time_budget_s: float = 0.1
 
     def __post_init__(self) -> None:
         if self.step_s is not None and not self.step_s > 0:
@@ -106,13 +109,24 @@ class Exact:
             signal: What a kWh emits or costs.
         """
         optimum = self.optimise(job, signal)
+        schedule = Schedule.from_stretches(job, optimum.stretches)
         # A bound on a mix of costs is none on the signal's own.
-        counted = not self.wait and self.occupancy is None
+        if self.wait or self.occupancy is not None:
+            return Decision(schedule=schedule, step_s=optimum.step_s)
+        cost = optimum.solution.cost
+        bound = cost - optimum.gap
+        if optimum.gap and not self.forbidden:
+            # Policies that decide between the steps may come out ahead by a little.
+            for rival in (WaitAwhile(), Oracle()):
+                other = rival.decide(job, signal).schedule
+                paid = footprint(other, job, signal).amount
+                if paid < cost:
+                    schedule, cost = other, paid
         return Decision(
-            schedule=Schedule.from_stretches(job, optimum.stretches),
-            lower_bound=optimum.solution.cost if counted else None,
+            schedule=schedule,
+            lower_bound=cost,
             step_s=optimum.step_s,
-            resolution_gap=optimum.gap if counted else None,
+            resolution_gap=max(cost - bound, 0.0),
         )
 
     def optimise(self, job: Job, signal: Signal, *, state: State | None = None) -> Optimum:
@@ -139,8 +153,11 @@ class Exact:
         ):
             step_s, lossless = self._step(problem)
             solution = gridded.solve(problem, step_s)
-            if not lossless and solution.cost < np.inf:
-                gap = max(solution.cost - gridded.lower_bound(problem, step_s), 0.0)
+            if not lossless:
+                bound = gridded.lower_bound(problem, step_s)
+                problem, solution = _better_aligned(problem, solution, step_s)
+                if solution.cost < np.inf:
+                    gap = max(solution.cost - bound, 0.0)
         else:
             solution = continuous.solve(problem)
         if solution.cost == np.inf:
@@ -207,6 +224,27 @@ def _finest(problem: Problem, most: float) -> float:
         if _fits(problem, step_s, most):
             return float(step_s)
     return problem.work_s
+
+
+def _better_aligned(
+    problem: Problem, solution: Solution, step_s: float
+) -> tuple[Problem, Solution]:
+    """Try the same step with decisions where the signal steps; return the better of the two.
+
+    A job seldom arrives on the minute, and then a grid that counts from its arrival meets none of
+    the moments at which the signal changes.
+    """
+    state = problem.state
+    offset_s = (problem.energy.start - problem.base) % step_s
+    if state.running or not TIME_TOLERANCE_S < offset_s < problem.slack_s - step_s:
+        return problem, solution
+    later = replace(problem, state=replace(state, now=state.now + offset_s))
+    aligned = gridded.solve(later, step_s)
+    held = later.held_before - problem.held_before if state.starts else 0.0
+    wait = problem.wait * offset_s
+    if not aligned.cost + held + wait < solution.cost:
+        return problem, solution
+    return later, replace(aligned, cost=aligned.cost + held + wait)
 
 
 def _forced(problem: Problem) -> Solution:

@@ -132,7 +132,7 @@ class Problem:
     def starts_left(self) -> int | None:
         """How often the job may still be started; None for any number."""
         if self.job.interruptible == "never":
-            return 0 if self.state.running else 1
+            return 0 if self.state.running or self.state.starts else 1
         if self.job.max_starts is None:
             return None
         return max(self.job.max_starts - self.state.starts, 0)
@@ -267,6 +267,7 @@ def make_problem(
             f"job {job.id} has stop phases but may never be stopped: leave them out, or let it be "
             "interruptible anywhere or at checkpoints"
         )
+    _check_state(job, state)
     energy.require(state.now, job.deadline)
     if occupancy is not None:
         if occupancy.kind != "occupancy":
@@ -287,3 +288,29 @@ def make_problem(
             f"{format_hours(job.deadline - state.now)}"
         )
     return problem
+
+
+def _check_state(job: Job, state: State) -> None:
+    """Refuse a state that the job cannot be in."""
+    work_s = job.profile.work_s
+    if not 0 <= state.progress_s < work_s - TIME_TOLERANCE_S:
+        raise InvalidInput(
+            f"job {job.id}: progress is from 0 to less than {work_s:g} s of work, not "
+            f"{state.progress_s:g} s: a job that is done needs no plan"
+        )
+    if state.running:
+        return
+    points = np.array([0.0, *job.profile.checkpoints_s])
+    if job.interruptible == "checkpoints":
+        kept_s = float(points[points <= state.progress_s + TIME_TOLERANCE_S].max())
+        if state.progress_s - kept_s > TIME_TOLERANCE_S:
+            raise InvalidInput(
+                f"job {job.id}: a stopped job has kept {kept_s:g} s, its last checkpoint, not "
+                f"{state.progress_s:g} s"
+            )
+    limit = 1 if job.interruptible == "never" else job.max_starts
+    if limit is not None and state.starts >= limit:
+        raise InvalidJob(
+            f"job {job.id} is stopped and has used all its starts ({state.starts} of {limit}): "
+            "raise max_starts"
+        )
