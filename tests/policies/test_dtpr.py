@@ -251,7 +251,9 @@ def benchmark(root):
     return module
 
 
-def test_six_zones_come_out_as_published(benchmark, data):
+def test_six_of_eleven_zones_fit_the_published_ranges(benchmark, data):
+    # Not a reproduction: the published zones are not named, these six were picked because they fit,
+    # and the tolerances are set to what they give. Others, such as GB and CA-ON, do not fit.
     # Published: α 1.4 to 3.2, mean ratio 1.09 to 1.25, and 1.11 to 1.77 for run_now. The zones and
     # the arrivals are not: of the eleven records these six fit, and to a few per cent only.
     alphas, dtpr, now = [], [], []
