@@ -196,20 +196,22 @@ def common_step(problem: Problem) -> float | None:
     """
     profile, base = problem.job.profile, problem.base
     edges_s, _ = problem.work
-    lengths = [
+    lengths = {
         problem.slack_s,
         problem.job.min_run_s,
+        *(edges_s[1:] - edges_s[:-1]).tolist(),
         *(phase.duration_s for phase in (*profile.startup, *profile.stop)),
         *(edge - base for window in problem.forbidden for edge in window),
-    ]
+    }
     for signal in (problem.energy, problem.occupancy):
         if signal is not None:
-            lengths += [signal.step_s, (base - signal.start) % signal.step_s]
-    all_ms = 1000 * np.concatenate((np.diff(edges_s), lengths))
-    whole = np.round(all_ms)
-    if np.abs(all_ms - whole).max() > 1e-3:
-        return None
-    divisor = int(np.gcd.reduce(whole.astype(np.int64)))
+            lengths |= {signal.step_s, (base - signal.start) % signal.step_s}
+    divisor = 0
+    for length_s in lengths:
+        whole_ms = round(1000 * length_s)
+        if abs(1000 * length_s - whole_ms) > 1e-3:
+            return None
+        divisor = math.gcd(divisor, whole_ms)
     return divisor / 1000 if divisor else None
 
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lowtide.policies.kernels import (
-    HUGE,
     forward,
     forward_with_rules,
+    off_grid,
     row_powers,
+    settle,
     slot_costs,
     way_back,
 )
@@ -30,8 +31,10 @@ from lowtide.units import JOULES_PER_KWH
 # A row in which the power changes is integrated piece by piece, which takes this many times longer.
 _SPECIAL_EFFORT = 25
 
-# A rent of nothing, for jobs whose machine costs nothing.
+# A rent of nothing, for jobs whose machine costs nothing. As unchangeable as the arrays of a
+# signal: kernels are compiled anew for every kind of array.
 _NO_RENT = (np.zeros(2), np.zeros(1), 1.0, 0.0)
+_NO_RENT[0].flags.writeable = _NO_RENT[1].flags.writeable = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +111,7 @@ def size_of(problem: Problem, step_s: float) -> Size:
         rows=rows,
         columns=columns,
         layers=layers,
-        special=min(rows, int(np.count_nonzero(np.abs(edges_s / step_s % 1.0) > 1e-9)) + 1),
+        special=min(rows, off_grid(edges_s, step_s) + 1),
         least=math.ceil(problem.job.min_run_s / step_s - 1e-9),
     )
 
@@ -146,7 +149,7 @@ def _run(problem: Problem, size: Size, step_s: float, tables: _Tables) -> Soluti
         cost[0, 0] = 0.0
     ruled = limited or tables.least > 0
     if ruled:
-        flags = np.empty((size.rows + 1, size.layers, size.columns), dtype=np.uint8)
+        flags = np.zeros((size.rows + 1, size.layers, size.columns), dtype=np.uint8)
         forward_with_rules(
             cost,
             tables.begin,
@@ -175,7 +178,7 @@ def _run(problem: Problem, size: Size, step_s: float, tables: _Tables) -> Soluti
             special_cost = special_cost.copy()
             for place, row in enumerate(np.flatnonzero(tables.special >= 0)):
                 special_cost[place] += shut[row : row + size.columns]
-        flags = np.empty((size.rows, 1, size.columns), dtype=np.uint8)
+        flags = np.zeros((size.rows, 1, size.columns), dtype=np.uint8)
         forward(
             cost[0],
             tables.power,
@@ -189,14 +192,9 @@ def _run(problem: Problem, size: Size, step_s: float, tables: _Tables) -> Soluti
             tables.first,
             flags[:, 0, :],
         )
-    cost[cost >= HUGE] = np.inf
     delays_s = _multiples(step_s, size.columns)
-    if problem.wait:
-        cost += problem.wait * delays_s
-    by_delay = cost.min(axis=0) if limited else cost[0]
-    # Of delays that differ by rounding alone the earliest.
-    tie = 1e-12 * abs(float(by_delay.min()))
-    column = int(np.argmax(by_delay <= by_delay.min() + (tie if tie < np.inf else 0.0)))
+    by_delay = np.empty(size.columns)
+    column = settle(cost, problem.wait * step_s, by_delay)
     least = float(by_delay[column])
     starts: tuple[Start, ...] = ()
     if least < np.inf:
@@ -234,8 +232,9 @@ def _tables(problem: Problem, size: Size, step_s: float) -> _Tables:
         at_s = _multiples(step_s, slots + 1)
         start[problem.hit(at_s - problem.startup_s, at_s)] = np.inf
         leave[problem.hit(at_s, at_s + problem.stop_s)] = np.inf
-    begin = np.full(size.columns, np.inf)
-    if not problem.state.running:
+    if problem.state.running:
+        begin = np.full(size.columns, np.inf)
+    else:
         begin = start[: size.columns].copy()
         if problem.state.starts:
             begin += held[: size.columns] - problem.held_before
@@ -265,10 +264,9 @@ def _series(signal: Signal, base: float) -> tuple[FloatArray, FloatArray, float,
 
 
 def _phase_table(phases: Sequence[Phase]) -> FloatArray:
-    table: FloatArray = np.array(
-        [(phase.duration_s, phase.power_w / JOULES_PER_KWH) for phase in phases], dtype=np.float64
-    )
-    return np.ascontiguousarray(table.reshape(-1, 2).T)
+    durations_s = [phase.duration_s for phase in phases]
+    power = [phase.power_w / JOULES_PER_KWH for phase in phases]
+    return np.array([durations_s, power], dtype=np.float64)
 
 
 def _multiples(step_s: float, count: int) -> FloatArray:
@@ -294,14 +292,15 @@ def _special_costs(
     special: np.ndarray[tuple[int], np.dtype[np.int64]],
 ) -> FloatArray:
     """Return, per delay, the costs of the rows in which the power changes or the work ends."""
+    if special.max() < 0:
+        return np.empty((0, size.columns))
     numbers = np.flatnonzero(special >= 0)
     costs = np.empty((numbers.size, size.columns))
-    if numbers.size:
-        delays_s = _multiples(step_s, size.columns)
-        open_problem = replace(problem, forbidden=())
-        for place, row in enumerate(numbers.tolist()):
-            end_s = min((row + 1) * step_s, problem.work_s)
-            costs[place] = open_problem.evaluate(problem.run(row * step_s, end_s), delays_s)
+    delays_s = _multiples(step_s, size.columns)
+    open_problem = replace(problem, forbidden=())
+    for place, row in enumerate(numbers.tolist()):
+        end_s = min((row + 1) * step_s, problem.work_s)
+        costs[place] = open_problem.evaluate(problem.run(row * step_s, end_s), delays_s)
     return costs
 
 

@@ -320,9 +320,9 @@ def without(
     return simplified(out_x[: n + 1], out_left[:n], out_right[:n])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
 def value_at(x: FloatArray, left: FloatArray, right: FloatArray, at: float) -> float:
     """Return the value at one delay, the lower one where segments do not meet."""
+    # Asked for a few times per plan, so not worth compiling.
     lowest = np.inf
     i = max(int(np.searchsorted(x, at - _SAME_S)) - 1, 0)
     while i < left.size and x[i] <= at + _SAME_S:

@@ -7,7 +7,7 @@ later than `base` its progress 0 would have been: work at progress w runs at `ba
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -94,6 +94,11 @@ class Problem:
             for nothing.
         wait: Cost of a second of delay of the finish.
         forbidden: Stretches of time in which the job must not run.
+        startup_s: How long a start takes.
+        stop_s: How long a stop takes.
+        work_s: How much work is left.
+        base: The instant at which work goes on at delay 0.
+        slack_s: The largest delay.
     """
 
     job: Job
@@ -102,31 +107,26 @@ class Problem:
     occupancy: Signal | None = None
     wait: float = 0.0
     forbidden: tuple[tuple[float, float], ...] = ()
+    startup_s: float = field(init=False)
+    stop_s: float = field(init=False)
+    work_s: float = field(init=False)
+    base: float = field(init=False)
+    slack_s: float = field(init=False)
 
-    @cached_property
-    def startup_s(self) -> float:
-        """How long a start takes."""
-        return self.job.profile.startup_s
-
-    @cached_property
-    def stop_s(self) -> float:
-        """How long a stop takes."""
-        return self.job.profile.stop_s
-
-    @cached_property
-    def work_s(self) -> float:
-        """How much work is left."""
-        return self.job.profile.work_s - self.state.progress_s
-
-    @cached_property
-    def base(self) -> float:
-        """The instant at which work goes on at delay 0."""
-        return self.state.now + (0.0 if self.state.running else self.startup_s)
-
-    @cached_property
-    def slack_s(self) -> float:
-        """The largest delay."""
-        return self.job.deadline - self.base - self.work_s
+    def __post_init__(self) -> None:
+        # Cached properties, each behind a lock, would take longer than planning a small job.
+        profile, state = self.job.profile, self.state
+        startup_s = profile.startup_s
+        work_s = profile.work_s - state.progress_s
+        base = state.now + (0.0 if state.running else startup_s)
+        for name, value in (
+            ("startup_s", startup_s),
+            ("stop_s", profile.stop_s),
+            ("work_s", work_s),
+            ("base", base),
+            ("slack_s", self.job.deadline - base - work_s),
+        ):
+            object.__setattr__(self, name, value)
 
     @cached_property
     def starts_left(self) -> int | None:
@@ -156,6 +156,8 @@ class Problem:
     def work(self) -> tuple[FloatArray, FloatArray]:
         """Progress ahead at which power changes, from 0 to the end, and the watts in between."""
         profile, done_s = self.job.profile, self.state.progress_s
+        if not done_s:
+            return profile.work_edges_s, np.array([phase.power_w for phase in profile.work])
         edges_s = profile.work_edges_s - done_s
         first = int(np.searchsorted(edges_s, TIME_TOLERANCE_S, side="right")) - 1
         first = min(max(first, 0), len(profile.work) - 1)
@@ -300,8 +302,8 @@ def _check_state(job: Job, state: State) -> None:
         )
     if state.running:
         return
-    points = np.array([0.0, *job.profile.checkpoints_s])
     if job.interruptible == "checkpoints":
+        points = np.array([0.0, *job.profile.checkpoints_s])
         kept_s = float(points[points <= state.progress_s + TIME_TOLERANCE_S].max())
         if state.progress_s - kept_s > TIME_TOLERANCE_S:
             raise InvalidInput(
