@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lowtide.policies.explaining import explain
     from lowtide.policies.tradeoff import tradeoff
     from lowtide.profile import Phase, PowerProfile
-    from lowtide.schedule import Schedule, Span
+    from lowtide.schedule import Schedule, Span, State
     from lowtide.signal import Signal
     from lowtide.trace import Trace
 
@@ -47,6 +47,7 @@ __all__ = [
     "Schedule",
     "Signal",
     "Span",
+    "State",
     "Trace",
     "explain",
     "footprint",
@@ -74,6 +75,7 @@ _HOMES = {
     "Schedule": "schedule",
     "Signal": "signal",
     "Span": "schedule",
+    "State": "schedule",
     "Trace": "trace",
     "explain": "policies.explaining",
     "footprint": "accounting",

@@ -18,7 +18,16 @@ import numpy as np
 from lowtide import files
 from lowtide.errors import FormatError, InvalidSchedule
 from lowtide.job import TIME_TOLERANCE_S, Job
-from lowtide.units import format_duration, format_hours, format_percent, format_time
+from lowtide.units import (
+    DurationLike,
+    TimeLike,
+    format_duration,
+    format_hours,
+    format_percent,
+    format_time,
+    parse_duration,
+    parse_time,
+)
 
 SPAN_KINDS = ("startup", "work", "lost", "stop", "suspended")
 
@@ -72,6 +81,41 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Where a job stands when it is planned anew.
+
+    Attributes:
+        now: The instant.
+        progress_s: Work done: all of it while running, what is kept while stopped.
+        running: Whether it runs at this moment.
+        starts: How often it was started so far; by default once if it has begun.
+
+    >>> State(now="2026-01-01T12:00Z", progress_s="90m", running=True)
+    State(now=1767268800.0, progress_s=5400.0, running=True, starts=1)
+    """
+
+    now: float
+    progress_s: float
+    running: bool
+    starts: int
+
+    def __init__(
+        self,
+        *,
+        now: TimeLike,
+        progress_s: DurationLike = 0.0,
+        running: bool = False,
+        starts: int | None = None,
+    ) -> None:
+        object.__setattr__(self, "now", parse_time(now))
+        object.__setattr__(self, "progress_s", parse_duration(progress_s))
+        object.__setattr__(self, "running", running)
+        # A job that runs, or has done some work, was started at least once.
+        begun = running or self.progress_s > 0
+        object.__setattr__(self, "starts", int(begun) if starts is None else starts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """The spans of one job, in order and without gaps.
 
@@ -88,7 +132,9 @@ class Schedule:
             raise InvalidSchedule(f"job {self.job_id}: a schedule has at least one span")
 
     @classmethod
-    def from_stretches(cls, job: Job, stretches: Iterable[Stretch]) -> Schedule:
+    def from_stretches(
+        cls, job: Job, stretches: Iterable[Stretch], *, state: State | None = None
+    ) -> Schedule:
         """Lay out the spans of a job that is started as the stretches say.
 
         Every stop runs the stop phases, whether it keeps all work or not. Stretches
@@ -96,7 +142,9 @@ class Schedule:
 
         Args:
             job: The job.
-            stretches: Its starts, in order.
+            stretches: Its starts, in order; the first goes on with a run that is under way.
+            state: Where the job stands, for the rest of one that has begun. What it does from
+                then on is laid out, a wait for its next start included.
 
         >>> from lowtide.profile import PowerProfile
         >>> job = Job(id="a", arrival=0, deadline="+9h", profile=PowerProfile.constant(100, "2h"),
@@ -106,27 +154,31 @@ class Schedule:
         ['work', 'suspended', 'work']
         """
         profile = job.profile
+        state = state or State(now=job.arrival)
         spans: list[Span] = []
-        done = 0.0
+        done = state.progress_s
 
         def add(kind: str, start: float, duration_s: float) -> float:
             if duration_s > 0:
                 spans.append(Span(kind=kind, start=start, duration_s=duration_s, progress_s=done))
             return start + duration_s
 
-        for stretch in stretches:
-            if spans:
-                last = spans[-1]
-                free = last.end
+        free = state.now if state.starts and not state.running else None
+        for number, stretch in enumerate(stretches):
+            if number:
+                last = spans[-1] if spans else None
                 if (
-                    last.kind == "work"
+                    last is not None
+                    and last.kind == "work"
                     and not (profile.startup or profile.stop or stretch.lost_s)
-                    and abs(stretch.start - free) <= TIME_TOLERANCE_S
+                    and abs(stretch.start - last.end) <= TIME_TOLERANCE_S
                 ):
                     spans[-1] = replace(last, duration_s=last.duration_s + stretch.work_s)
                     done += stretch.work_s
+                    ran_until = spans[-1].end
                     continue
-                free = add("stop", free, profile.stop_s)
+                free = add("stop", ran_until, profile.stop_s)
+            if free is not None:
                 wait_s = stretch.start - free
                 if wait_s < -TIME_TOLERANCE_S:
                     raise InvalidSchedule(
@@ -135,10 +187,12 @@ class Schedule:
                     )
                 if wait_s > TIME_TOLERANCE_S:
                     add("suspended", free, wait_s)
-            now = add("startup", stretch.start, profile.startup_s)
+            now = stretch.start
+            if number or not state.running:
+                now = add("startup", now, profile.startup_s)
             now = add("work", now, stretch.work_s)
             done += stretch.work_s
-            add("lost", now, stretch.lost_s)
+            ran_until = add("lost", now, stretch.lost_s)
         return cls(job_id=job.id, spans=tuple(spans))
 
     @classmethod

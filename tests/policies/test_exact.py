@@ -16,8 +16,8 @@ import lowtide as lt
 from lowtide.errors import InvalidInput, InvalidJob
 from lowtide.policies import gridded
 from lowtide.policies.exact import Exact
-from lowtide.policies.problem import State, make_problem
-from lowtide.schedule import Schedule
+from lowtide.policies.problem import make_problem
+from lowtide.schedule import Schedule, State
 from support.planning_oracles import SlotJob, least_cost
 
 HOUR = 3600.0
@@ -436,6 +436,57 @@ def test_no_policy_beats_it_from_a_ragged_arrival(seed: int) -> None:
         other = lt.plan(job, signal, policy=policy)
         assert best.footprint.carbon_g <= other.footprint.carbon_g * (1 + 1e-9)
         assert best.lower_bound_g - best.resolution_gap_g <= other.footprint.carbon_g * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("moment_h", [0.5, 1, 2.25, 4, 5.5, 7, 8.75])
+@pytest.mark.parametrize("interruptible", ["anywhere", "checkpoints"])
+def test_the_rest_of_a_best_plan_is_the_best_rest(interruptible: str, moment_h: float) -> None:
+    curve = lt.Signal.from_values(
+        [300, 90, 80, 500, 400, 60, 50, 450, 70, 65, 40, 90], start=0, step_s=HOUR
+    )
+    profile = lt.PowerProfile(
+        startup=[lt.Phase(name="s", duration_s=300, power_w=400)],
+        work=[lt.Phase(name="w", duration_s=1800, power_w=900, checkpoint=True)] * 6,
+        stop=[lt.Phase(name="x", duration_s=60, power_w=100)],
+        suspended_power_w=20,
+    )
+    job = lt.Job(
+        id="a", arrival=0, deadline=12 * HOUR, profile=profile, interruptible=interruptible
+    )
+    whole = lt.plan(job, curve)
+    now = moment_h * HOUR
+    # Nothing can be decided in the midst of a start or a stop, so then it is after it.
+    for span in whole.schedule.spans:
+        if span.kind in ("startup", "stop") and span.start < now < span.end:
+            now = span.end
+    spans = [span for span in whole.schedule.spans if span.end > now]
+    inside = spans[0] if spans[0].start <= now else None
+    running = inside is not None and inside.kind == "work"
+    state = State(
+        now=now,
+        progress_s=spans[0].progress_s + (now - inside.start if running else 0.0),
+        running=running,
+        starts=sum(run[0].start <= now for run in whole.schedule.runs),
+    )
+    rest = lt.plan(job, curve, state=state)
+    ahead = [
+        replace(span, start=now, duration_s=span.end - now, progress_s=state.progress_s)
+        if span is inside
+        else span
+        for span in spans
+    ]
+    left = lt.footprint(Schedule(job_id="a", spans=tuple(ahead)), job, curve)
+    assert rest.footprint.carbon_g == pytest.approx(left.carbon_g, rel=1e-9)
+    assert rest.footprint.carbon_g == pytest.approx(rest.lower_bound_g, rel=1e-9)
+    assert rest.footprint.carbon_g <= rest.baseline.carbon_g * (1 + 1e-12)
+    assert rest.schedule.end <= job.deadline + 1e-6
+
+
+def test_only_a_policy_that_can_goes_on() -> None:
+    curve = lt.Signal.from_values([100] * 4, start=0, step_s=HOUR)
+    job = lt.Job(id="a", arrival=0, deadline="+4h", profile=lt.PowerProfile.constant(100, "2h"))
+    with pytest.raises(InvalidInput, match=r"oracle cannot go on .* use exact"):
+        lt.plan(job, curve, policy="oracle", state=State(now=HOUR))
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from lowtide.policies.carrying_out import carry_out
 from lowtide.policies.dtpr import Dtpr, Slot, taken
 from lowtide.policies.exact import Exact
 from lowtide.policies.policy import Decision
-from lowtide.policies.problem import State
 from lowtide.policies.rolling import Rolling
+from lowtide.schedule import State
 from lowtide.signal import Signal
 
 

@@ -19,9 +19,9 @@ from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.policies import continuous, gridded
 from lowtide.policies.oracle import Oracle
 from lowtide.policies.policy import Decision
-from lowtide.policies.problem import Problem, Solution, Start, State, make_problem
+from lowtide.policies.problem import Problem, Solution, Start, make_problem
 from lowtide.policies.wait_awhile import WaitAwhile
-from lowtide.schedule import Schedule, Stretch
+from lowtide.schedule import Schedule, State, Stretch
 from lowtide.signal import Signal
 from lowtide.units import TimeLike, format_hours, format_time, parse_time
 
@@ -101,21 +101,22 @@ class Exact:
         if not (math.isfinite(self.wait) and self.wait >= 0):
             raise InvalidInput(f"a second of waiting counts 0 or more, not {self.wait}")
 
-    def decide(self, job: Job, signal: Signal) -> Decision:
+    def decide(self, job: Job, signal: Signal, *, state: State | None = None) -> Decision:
         """Decide for one job.
 
         Args:
             job: What is to be run.
             signal: What a kWh emits or costs.
+            state: Where the job stands, by default at its arrival.
         """
-        optimum = self.optimise(job, signal)
-        schedule = Schedule.from_stretches(job, optimum.stretches)
+        optimum = self.optimise(job, signal, state=state)
+        schedule = Schedule.from_stretches(job, optimum.stretches, state=state)
         # A bound on a mix of costs is none on the signal's own.
         if self.wait or self.occupancy is not None:
             return Decision(schedule=schedule, step_s=optimum.step_s)
         cost = optimum.solution.cost
         bound = cost - optimum.gap
-        if optimum.gap and not self.forbidden:
+        if optimum.gap and not self.forbidden and state is None:
             # Policies that decide between the steps may come out ahead by a little.
             for rival in (WaitAwhile(), Oracle()):
                 other = rival.decide(job, signal).schedule

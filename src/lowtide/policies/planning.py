@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lowtide.accounting import Footprint, footprint
+from lowtide.errors import InvalidInput
 from lowtide.grid import Grid, carbon_and_price, deciding_signal, mixed_signal
 from lowtide.job import Job
 from lowtide.policies.bounds import rearrangement_bound
-from lowtide.policies.policy import Decision, Policy, make_policy
-from lowtide.schedule import Schedule
+from lowtide.policies.policy import Decision, Policy, goes_on, make_policy
+from lowtide.schedule import Schedule, State, Stretch
 from lowtide.signal import Signal
 from lowtide.units import DurationLike, format_percent, format_time, parse_duration
 
@@ -22,7 +23,8 @@ class Plan:
     Attributes:
         schedule: How the job shall run.
         footprint: What that draws and emits.
-        baseline: What starting at arrival and never stopping draws and emits (`run_now`).
+        baseline: What starting at arrival and never stopping draws and emits (`run_now`), or,
+            of a job that has begun, going on at once.
         lower_bound_g: Emissions that no schedule of this job, deciding at the same moments, can
             go below; None without a carbon signal. Of `exact` it is what the plan emits.
         policy: Which policy decided.
@@ -72,8 +74,9 @@ def plan(
     policy: str | Policy = "exact",
     step_s: DurationLike | None = None,
     weights: Mapping[str, float] | None = None,
+    state: State | None = None,
 ) -> Plan:
-    """Plan one job.
+    """Plan one job, or the rest of one.
 
     Args:
         job: What is to be run.
@@ -84,6 +87,8 @@ def plan(
             any moment.
         weights: Minimise a mix instead of the signal: what a gram (`carbon`), a unit of money
             (`price`) and, where the policy can, a second of delay (`wait`) count.
+        state: Where a job stands that has begun, for policies that can go on from there
+            (`exact`). Schedule, footprint and baseline are then those of the rest.
 
     >>> curve = Signal.from_values([400, 400, 100, 100], start=0, step_s="1h")
     >>> from lowtide.profile import PowerProfile
@@ -99,13 +104,23 @@ def plan(
         target = mixed_signal(signal, counted)
         if "wait" in weights:
             parameters["wait"] = weights["wait"]
-    target.require(job.arrival, job.deadline)
     name, policy = make_policy(policy, **parameters)
-    return finish(job, signal, target, name, policy.decide(job, target))
+    if state is None:
+        target.require(job.arrival, job.deadline)
+        return finish(job, signal, target, name, policy.decide(job, target))
+    if not goes_on(policy):
+        raise InvalidInput(f"{name} cannot go on with a job that has begun: use exact")
+    return finish(job, signal, target, name, policy.decide(job, target, state=state), state=state)
 
 
 def finish(
-    job: Job, signal: Signal | Grid, target: Signal, policy: str, decision: Decision
+    job: Job,
+    signal: Signal | Grid,
+    target: Signal,
+    policy: str,
+    decision: Decision,
+    *,
+    state: State | None = None,
 ) -> Plan:
     """Pay for a decision, and set it beside running at once.
 
@@ -115,15 +130,21 @@ def finish(
         target: What was minimised.
         policy: Which policy decided.
         decision: What it decided.
+        state: Where the job stood, if it had begun.
     """
     carbon, _ = carbon_and_price(signal)
     bound = decision.lower_bound if target is carbon else None
-    if bound is None and carbon is not None:
-        bound = rearrangement_bound(job, carbon)
+    if state is None:
+        at_once = Schedule.uninterrupted(job, job.arrival)
+        if bound is None and carbon is not None:
+            bound = rearrangement_bound(job, carbon)
+    else:
+        rest = Stretch(start=state.now, work_s=job.profile.work_s - state.progress_s)
+        at_once = Schedule.from_stretches(job, [rest], state=state)
     return Plan(
         schedule=decision.schedule,
         footprint=footprint(decision.schedule, job, signal),
-        baseline=footprint(Schedule.uninterrupted(job, job.arrival), job, signal),
+        baseline=footprint(at_once, job, signal),
         lower_bound_g=None if carbon is None else bound,
         policy=policy,
         synthetic=target.synthetic,

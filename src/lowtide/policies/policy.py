@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from lowtide.errors import InvalidInput
 from lowtide.job import Job
 from lowtide.registry import Registry
-from lowtide.schedule import Schedule
+from lowtide.schedule import Schedule, State
 from lowtide.signal import Signal
 
 
@@ -46,6 +46,25 @@ class Policy(Protocol):
             signal: What a kWh emits or costs; it covers the job's whole window.
         """
         ...
+
+
+class GoesOn(Policy, Protocol):
+    """A policy that can decide for the rest of a job that has begun."""
+
+    def decide(self, job: Job, signal: Signal, *, state: State | None = None) -> Decision:
+        """Decide for one job.
+
+        Args:
+            job: What is to be run.
+            signal: What a kWh emits or costs; it covers the job's whole window.
+            state: Where the job stands, by default at its arrival.
+        """
+        ...
+
+
+def goes_on(policy: Policy) -> TypeGuard[GoesOn]:
+    """Return whether a policy can decide for the rest of a job that has begun."""
+    return "state" in inspect.signature(policy.decide).parameters
 
 
 POLICIES: Registry[type[Policy]] = Registry("lowtide.policies", "policy")

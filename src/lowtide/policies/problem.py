@@ -17,25 +17,9 @@ import numpy.typing as npt
 from lowtide.errors import InvalidInput, InvalidJob
 from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.profile import Phase
+from lowtide.schedule import State
 from lowtide.signal import FloatArray, Signal
 from lowtide.units import JOULES_PER_KWH, format_hours, format_time
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """Where a job stands when it is planned anew.
-
-    Attributes:
-        now: The instant.
-        progress_s: Work done: all of it while running, what is kept while stopped.
-        running: Whether it runs at this moment.
-        starts: How often it was started so far.
-    """
-
-    now: float
-    progress_s: float = 0.0
-    running: bool = False
-    starts: int = 0
 
 
 class Term(NamedTuple):

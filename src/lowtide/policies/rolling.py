@@ -19,8 +19,7 @@ from lowtide.forecasting import ForecastModel, LeadScaled
 from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.policies.exact import Exact
 from lowtide.policies.policy import Decision
-from lowtide.policies.problem import State
-from lowtide.schedule import Schedule, Stretch
+from lowtide.schedule import Schedule, State, Stretch
 from lowtide.signal import Signal
 
 # A kill must promise more than rounding, relative to what the job costs in all.
