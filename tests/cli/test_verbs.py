@@ -106,6 +106,23 @@ def test_when_tells_grams_once_it_knows_watts(
     assert "CO2e" in run(capsys, *words).out
 
 
+def test_the_tradeoff_needs_no_watts(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    signal = lt.Signal.from_values(
+        [400, 300, 300, 100, 100, 300], start="2024-07-01T00:00Z", step_s="1h"
+    )
+    write_signal(signal, files / "curve.csv")
+    words = ("when", "-t", "60", "--deadline", "+6h", "--signal", "curve.csv", "--tradeoff")
+    known = json.loads(run(capsys, *words, "--power", "500", "--json").out)
+    unknown = json.loads(run(capsys, *words, "--json").out)
+    assert (known["unit"], known["baseline"]) == ("g", 200.0)
+    assert (unknown["unit"], unknown["baseline"]) == ("% of run_now", 100.0)
+    assert known["curve"][-1]["amount"] == 50.0
+    assert unknown["curve"][-1]["amount"] == 25.0
+    for part in ("finish", "saving"):
+        assert [row[part] for row in known["curve"]] == [row[part] for row in unknown["curve"]]
+    assert "saves 75.0 %" in run(capsys, *words).out
+
+
 def test_when_says_that_now_is_best(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     signal = lt.Signal.from_values([1, 2, 3], start="2024-07-01T00:00Z", step_s="1h")
     write_signal(signal, files / "rising.csv")

@@ -403,6 +403,28 @@ def test_what_makes_a_job_infeasible_is_named_with_its_cure() -> None:
     planner.decide(replace(job, interruptible="anywhere"), curve)
 
 
+def test_a_cure_says_how_far_a_rule_must_give() -> None:
+    curve = lt.Signal.from_values([1.0] * 48, start=0, step_s=HOUR)
+    # An hour on, an hour off: eight hours of work need eight starts.
+    windows = [((2 * n + 1) * HOUR, (2 * n + 2) * HOUR) for n in range(8)]
+    job = lt.Job(
+        id="a",
+        arrival=0,
+        deadline=16 * HOUR,
+        profile=lt.PowerProfile.constant(9, "8h"),
+        interruptible="anywhere",
+        max_starts=3,
+    )
+    planner = Exact(forbidden=windows)
+    with pytest.raises(InvalidJob, match="raise max_starts from 3 to 8, or move the deadline by"):
+        planner.decide(job, curve)
+    planner.decide(replace(job, max_starts=8), curve)
+    rushed = replace(job, max_starts=None, min_run_s=1.5 * HOUR)
+    with pytest.raises(InvalidJob, match=r"lower min_run_s from 1\.5 h to 1 h"):
+        planner.decide(rushed, curve)
+    planner.decide(replace(rushed, min_run_s=HOUR), curve)
+
+
 def test_stop_phases_of_a_job_that_is_never_stopped_are_refused() -> None:
     profile = lt.PowerProfile(
         work=[lt.Phase(name="w", duration_s=60, power_w=1)],

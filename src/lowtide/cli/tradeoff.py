@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from lowtide.cli.chart import draw_curve
 from lowtide.cli.documents import signal_document
 from lowtide.cli.output import print_json, print_parsable, print_table, say
+from lowtide.errors import InvalidInput
 from lowtide.job import Job
 from lowtide.policies.tradeoff import Tradeoff, tradeoff
 from lowtide.signal import Signal
@@ -23,6 +25,7 @@ def show_tradeoff(
     job: Job,
     signal: Signal,
     *,
+    knows_power: bool,
     note: str,
     image: Path | None,
     as_json: bool,
@@ -33,18 +36,25 @@ def show_tradeoff(
     Args:
         job: What is to be run.
         signal: What a kWh emits or costs.
+        knows_power: Whether the job's watts are known; else everything is told in percent of
+            running at once.
         note: What the user should know of the window.
         image: Where to draw it, if anywhere.
         as_json: Whether to print JSON.
         parsable: Whether to print columns for scripts.
     """
     every = tradeoff(job, signal)
+    unit = signal.unit.removesuffix("/kWh") if signal.kind == "price" else "g"
+    if not knows_power:
+        every, unit = _in_percent(every), "% of run_now"
     if image is not None:
         from lowtide.experiments.figures import save_image, tradeoff_chart
 
-        save_image(tradeoff_chart(every, unit=_unit(signal)), image)
+        save_image(tradeoff_chart(every, unit=unit), image)
     if as_json:
-        print_json({"signal": signal_document(signal), "note": note, **_document(every)})
+        print_json(
+            {"signal": signal_document(signal), "note": note, "unit": unit, **_document(every)}
+        )
         return
     earliest = float(every.finish[0])
     knee = float(every.finish[every.knee])
@@ -74,16 +84,16 @@ def show_tradeoff(
         say(note)
     edges = np.linspace(earliest, latest, _COLUMNS + 1)[1:]
     drawn = np.array([every.by(float(edge)) for edge in edges])
-    unit = _unit(signal)
+    drawn_in = unit
     if every.baseline > 0:
         say(f"Saving by finish time, {signal.label}, against running at once")
-        drawn, unit = 100 * (1 - drawn / every.baseline), "%"
+        drawn, drawn_in = 100 * (1 - drawn / every.baseline), "%"
     else:
         say(f"Least by finish time, {signal.label}; running at once comes to nothing to save from")
-    print(draw_curve(drawn, earliest, latest, unit, marks=[("knee", [(knee, knee)])]))
+    print(draw_curve(drawn, earliest, latest, drawn_in, marks=[("knee", [(knee, knee)])]))
     print()
     print_table(
-        ("done by (UTC)", "later by", f"least {_unit(signal)}", "saving", ""),
+        ("done by (UTC)", "later by", f"least {unit}", "saving", ""),
         [
             [
                 format_minute(finish),
@@ -104,8 +114,13 @@ def show_tradeoff(
     )
 
 
-def _unit(signal: Signal) -> str:
-    return signal.unit.removesuffix("/kWh") if signal.kind == "price" else "g"
+def _in_percent(every: Tradeoff) -> Tradeoff:
+    if every.baseline <= 0:
+        raise InvalidInput(
+            "running at once comes to nothing, so there is nothing to tell percentages of: say "
+            "--power W, or give the --profile"
+        )
+    return replace(every, amount=100 * every.amount / every.baseline, baseline=100.0)
 
 
 def _document(every: Tradeoff) -> dict[str, Any]:

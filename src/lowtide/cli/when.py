@@ -86,10 +86,15 @@ def when(
     if tradeoff:
         from lowtide.cli.tradeoff import show_tradeoff
 
-        if not knows_power:
-            raise InvalidInput("a trade-off tells grams: say --power W, or give the --profile")
-        job = replace(job, interruptible=interruptible or "never")
-        show_tradeoff(job, shown, note=window.note, image=image, as_json=as_json, parsable=parsable)
+        show_tradeoff(
+            replace(job, interruptible=interruptible or "never"),
+            shown,
+            knows_power=knows_power,
+            note=window.note,
+            image=image,
+            as_json=as_json,
+            parsable=parsable,
+        )
         return
     if interruptible is not None or image is not None:
         raise InvalidInput("--interruptible and --image go with --tradeoff")

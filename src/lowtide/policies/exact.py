@@ -8,8 +8,10 @@ recursion; the documentation's page on the algorithm derives it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -29,8 +31,10 @@ from lowtide.units import TimeLike, format_hours, format_time, parse_time
 STATES_PER_SECOND = 3e8
 MOST_BYTES = 2**30
 
-# The effort that telling why a job cannot run may take each time it tries.
+# The effort that telling why a job cannot run may take each time it tries, and how many more
+# starts it tries.
 _QUICK = 10_000_000
+_MOST_STARTS = 64
 
 # Steps that people can read, for problems without a common one.
 _NICE_S = (
@@ -39,7 +43,7 @@ _NICE_S = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Optimum:
     """The best there is for a job, proven.
 
@@ -47,13 +51,21 @@ class Optimum:
         problem: What was solved.
         solution: The least cost and the starts that reach it.
         step_s: The step between decisions, None for continuous time.
-        gap: The most that deciding on that step can have cost.
+        asked: What would have been solved on a finer step; None if deciding on this one costs
+            nothing.
     """
 
     problem: Problem
     solution: Solution
     step_s: float | None
-    gap: float
+    asked: Problem | None
+
+    @cached_property
+    def gap(self) -> float:
+        """The most that deciding on the step can have cost."""
+        if self.asked is None or self.step_s is None:
+            return 0.0
+        return max(self.solution.cost - gridded.lower_bound(self.asked, self.step_s), 0.0)
 
     @property
     def stretches(self) -> list[Stretch]:
@@ -146,7 +158,7 @@ class Exact:
             forbidden=[(parse_time(begin), parse_time(end)) for begin, end in self.forbidden],
             state=state,
         )
-        step_s, gap = None, 0.0
+        step_s, asked = None, None
         if problem.slack_s <= TIME_TOLERANCE_S:
             solution = _forced(problem)
         elif job.interruptible == "anywhere" and problem.starts_left != int(
@@ -155,15 +167,13 @@ class Exact:
             step_s, lossless = self._step(problem)
             solution = gridded.solve(problem, step_s)
             if not lossless:
-                bound = gridded.lower_bound(problem, step_s)
+                asked = problem
                 problem, solution = _better_aligned(problem, solution, step_s)
-                if solution.cost < np.inf:
-                    gap = max(solution.cost - bound, 0.0)
         else:
             solution = continuous.solve(problem)
         if solution.cost == np.inf:
             raise InvalidJob(_infeasible(problem))
-        return Optimum(problem=problem, solution=solution, step_s=step_s, gap=gap)
+        return Optimum(problem=problem, solution=solution, step_s=step_s, asked=asked)
 
     def _step(self, problem: Problem) -> tuple[float, bool]:
         """Return the step to decide on, and whether nothing is lost by it."""
@@ -264,29 +274,64 @@ def _forced(problem: Problem) -> Solution:
 
 
 def _infeasible(problem: Problem) -> str:
-    """Say which rule leaves no way to run a job, and what would mend it."""
+    """Say which rule leaves no way to run a job, and by how much it would have to give."""
     job = problem.job
-    relaxed: list[tuple[str, Problem]] = []
-    if problem.forbidden:
-        relaxed.append(("allow some of the forbidden windows", replace(problem, forbidden=())))
-    if problem.starts_left is not None and job.max_starts is not None:
-        more = replace(problem, job=replace(job, max_starts=None))
-        relaxed.append((f"raise max_starts (now {job.max_starts})", more))
+    cures = []
+    if problem.forbidden and _solvable(replace(problem, forbidden=())):
+        cures.append("allow some of the forbidden windows")
+    if job.max_starts is not None and _solvable(_with(problem, max_starts=None)):
+        now = job.max_starts
+        more = _least(lambda n: _with(problem, max_starts=now + n), _MOST_STARTS)
+        cures.append(f"raise max_starts from {now}" + (f" to {now + more}" if more else ""))
     if job.min_run_s > 0:
-        shorter = replace(problem, job=replace(job, min_run_s=0.0))
-        relaxed.append((f"lower min_run_s (now {format_hours(job.min_run_s)})", shorter))
-    if job.interruptible != "anywhere":
-        freer = replace(problem, job=replace(job, interruptible="anywhere"))
-        relaxed.append((f"let it be stopped anywhere (now {job.interruptible})", freer))
-    cures = [cure for cure, easier in relaxed if _solvable(easier)]
-    longer_s = _missing_time(problem)
-    if longer_s is not None:
-        cures.append(f"move the deadline by {format_hours(longer_s)}")
+        least_s = job.min_run_s
+        minutes = _least(
+            lambda n: _with(problem, min_run_s=max(least_s - 60.0 * n, 0.0)),
+            math.ceil(least_s / 60.0),
+        )
+        if minutes is not None:
+            lower_s = max(least_s - 60.0 * minutes, 0.0)
+            cures.append(f"lower min_run_s from {format_hours(least_s)} to {format_hours(lower_s)}")
+    if job.interruptible != "anywhere" and _solvable(_with(problem, interruptible="anywhere")):
+        cures.append(f"let it be stopped anywhere (now {job.interruptible})")
+    span_s = job.deadline - problem.state.now
+    minutes = _least(
+        lambda n: _later(problem, 60.0 * n), math.ceil(max(8 * span_s, 30 * 86400.0) / 60.0)
+    )
+    if minutes is not None:
+        cures.append(f"move the deadline by {format_hours(60.0 * minutes)}")
     return (
         f"job {job.id} cannot be run by its rules between "
         f"{format_time(problem.state.now)} and {format_time(job.deadline)}: "
         f"{', or '.join(cures) or 'nothing short of new rules helps'}"
     )
+
+
+def _with(problem: Problem, **rules: Any) -> Problem:
+    """Return the problem of the same job with other rules."""
+    return replace(problem, job=replace(problem.job, **rules))
+
+
+def _later(problem: Problem, extra_s: float) -> Problem:
+    """Return the problem with more time, and a signal that reaches as far."""
+    deadline = problem.job.deadline + extra_s
+    now = problem.state.now
+    flat = Signal.from_values([1.0], start=now, step_s=deadline - now)
+    return replace(_with(problem, deadline=deadline), energy=flat, occupancy=None)
+
+
+def _least(relaxed: Callable[[int], Problem], most: int) -> int | None:
+    """Return by how little a rule must give to make a problem solvable, None if it is no cure."""
+    high = 1
+    while not _solvable(relaxed(high)):
+        if high >= most:
+            return None
+        high = min(2 * high, most)
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _solvable(relaxed(middle)) else (middle, high)
+    return high
 
 
 def _solvable(problem: Problem) -> bool:
@@ -296,25 +341,3 @@ def _solvable(problem: Problem) -> bool:
     if step_s is None or not _fits(problem, step_s, _QUICK):
         step_s = _finest(problem, _QUICK)
     return gridded.solve(problem, step_s).cost < np.inf
-
-
-def _missing_time(problem: Problem) -> float | None:
-    """Return by how much later, to the minute, the deadline must be; None if that is no cure."""
-    span_s = problem.job.deadline - problem.state.now
-
-    def helps(extra_s: float) -> bool:
-        deadline = problem.job.deadline + extra_s
-        flat = Signal.from_values([1.0], start=problem.state.now, step_s=span_s + extra_s)
-        job = replace(problem.job, deadline=deadline)
-        return _solvable(replace(problem, job=job, energy=flat, occupancy=None))
-
-    high_s = 3600.0
-    while not helps(high_s):
-        high_s *= 2
-        if high_s > max(8 * span_s, 30 * 86400.0):
-            return None
-    low_s = 0.0
-    while high_s - low_s > 60.0:
-        middle_s = (low_s + high_s) / 2
-        low_s, high_s = (low_s, middle_s) if helps(middle_s) else (middle_s, high_s)
-    return math.ceil(high_s / 60) * 60.0

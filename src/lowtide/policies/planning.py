@@ -106,7 +106,7 @@ def plan(
             parameters["wait"] = weights["wait"]
     name, policy = make_policy(policy, **parameters)
     if state is None:
-        target.require(job.arrival, job.deadline)
+        target.require(job.arrival, job.deadline, what=f"job {job.id}: the signal")
         return finish(job, signal, target, name, policy.decide(job, target))
     if not goes_on(policy):
         raise InvalidInput(f"{name} cannot go on with a job that has begun: use exact")
