@@ -79,3 +79,17 @@ def test_formats_by_name(tmp_path: Path) -> None:
         read_jobs(path, format="swff")
     with pytest.raises(InvalidInput, match=r"can only be read: .* are swf"):
         write_jobs(read_jobs(path), tmp_path / "b.csv", format="csv")
+
+
+def test_more_columns_where_there_are(tmp_path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text(
+        "arrival_time,length,cpus,gpus,nodes,requested,user,name\n"
+        "0,2,8,1,2,5,ada,train\n"
+        "1,3,4,0,1,4,bob,other\n"
+    )
+    trace = read_jobs(path, time_unit="h")
+    assert trace.column("requested_s").tolist() == [5 * 3600, 4 * 3600]
+    assert trace.column("gpus").tolist() == [1, 0]
+    assert trace.column("nodes").tolist() == [2, 1]
+    assert (trace[0].user, trace.column("name")[1]) == ("ada", "other")

@@ -1,4 +1,4 @@
-"""Jobs in plain tables: `arrival_time,length,cpus[,status]`.
+"""Jobs in plain tables: `arrival_time,length,cpus`, and more where there is.
 
 Published files differ in their unit of time and do not say it. Seconds are the default, but
 lengths that look like hours are refused until the caller says what they are.
@@ -18,7 +18,10 @@ from lowtide.formats.states import status_code
 from lowtide.trace import Trace
 
 _NUMBERS = ("arrival_time", "length", "cpus")
-_KNOWN = (*_NUMBERS, "status")
+# Columns that need not be there, by what a trace calls them.
+_MORE_NUMBERS = {"gpus": "gpus", "nodes": "nodes", "requested": "requested_s"}
+_TEXTS = ("status", "user", "name")
+_KNOWN = (*_NUMBERS, *_MORE_NUMBERS, *_TEXTS)
 # A median job of under a minute is rare; one of under sixty hours is not.
 _SHORTEST_MEDIAN_S = 60.0
 
@@ -47,15 +50,16 @@ def read(source: Source, time_unit: str | None) -> Trace:
     if sheet is None:
         raise FormatError("not a table: the first line has no headings", path=source.path, line=1)
     _check_headings(sheet)
-    states = [name for name in sheet.headings if name == "status"]
-    texts, numbers = sheet.read(texts=states, numbers=_NUMBERS)
-    for name, values in zip(_NUMBERS, numbers, strict=True):
+    said = [name for name in _TEXTS if name in sheet.headings]
+    more = [name for name in _MORE_NUMBERS if name in sheet.headings]
+    texts, numbers = sheet.read(texts=said, numbers=[*_NUMBERS, *more])
+    for name, values in zip([*_NUMBERS, *more], numbers, strict=True):
         wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
         if wrong.size:
             row = int(wrong[0])
             given = "missing" if np.isnan(values[row]) else f"{values[row]:g}"
             raise sheet.place(name).error(f"a number of 0 or more is needed here, not {given}", row)
-    arrival, length, cpus = numbers
+    arrival, length, cpus = numbers[:3]
     if time_unit is None and (median := float(np.median(length))) < _SHORTEST_MEDIAN_S:
         raise FormatError(
             f"half the jobs are shorter than {median:g}, which looks like hours rather than "
@@ -65,9 +69,14 @@ def read(source: Source, time_unit: str | None) -> Trace:
         )
     factor = TIME_UNITS_S[time_unit or "s"]
     columns = {"arrival": arrival * factor, "length_s": length * factor, "cpus": cpus}
-    if texts:
-        codes = {state: status_code(state) for state in texts[0].unique().to_list()}
-        columns["status"] = np.array([codes[state] for state in texts[0].to_list()])
+    for name, values in zip(more, numbers[3:], strict=True):
+        columns[_MORE_NUMBERS[name]] = values * factor if name == "requested" else values
+    for name, text in zip(said, texts, strict=True):
+        if name == "status":
+            codes = {state: status_code(state) for state in text.unique().to_list()}
+            columns[name] = np.array([codes[state] for state in text.to_list()])
+        else:
+            columns[name] = np.array(text.to_list(), dtype=object)
     return Trace(columns=columns, source=f"job table, {source.path.name}")
 
 
@@ -85,7 +94,8 @@ def _check_headings(sheet: Sheet) -> None:
         )
     if missing:
         raise FormatError(
-            f"the column is missing: a job table has {', '.join(_NUMBERS)} and may have status",
+            f"the column is missing: a job table has {', '.join(_NUMBERS)}, and may have "
+            f"{', '.join((*_MORE_NUMBERS, *_TEXTS))}",
             path=sheet.source.path,
             column=missing[0],
         )

@@ -1,0 +1,247 @@
+"""What many jobs come to: the one accounting, in columns.
+
+`Stretches` are what policies and queues decide for many jobs at once; `tally` pays for them with
+the same integral that `accounting.footprint` uses for one schedule. A test holds the two equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from lowtide.accounting import integrate
+from lowtide.errors import InvalidInput
+from lowtide.grid import Grid, carbon_and_price
+from lowtide.profile import Phase, PowerProfile
+from lowtide.schedule import Schedule, Stretch
+from lowtide.signal import FloatArray, Signal
+from lowtide.workload import IntArray, Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretches:
+    """Starts of many jobs, and what each runs before it stops, in columns.
+
+    Attributes:
+        job: Which row of the workload each belongs to, rising; every job has at least one.
+        start: The instant at which its startup begins; rising within a job.
+        work_s: Work done and kept.
+        lost_s: Work done after that and thrown away by the stop.
+    """
+
+    job: IntArray
+    start: FloatArray
+    work_s: FloatArray
+    lost_s: FloatArray
+
+    @classmethod
+    def one_each(cls, jobs: Workload, start: FloatArray) -> Stretches:
+        """Return one start per job, without a stop.
+
+        Args:
+            jobs: The jobs.
+            start: When each is started.
+        """
+        return cls(
+            job=np.arange(len(jobs)), start=start, work_s=jobs.work_s, lost_s=np.zeros(len(jobs))
+        )
+
+    @classmethod
+    def of_schedules(cls, jobs: Workload, schedules: Iterable[Schedule]) -> Stretches:
+        """Return the starts of schedules, one schedule per job.
+
+        Args:
+            jobs: The jobs.
+            schedules: How each runs.
+        """
+        rows, starts, works, losts = [], [], [], []
+        for row, schedule in enumerate(schedules):
+            for run in schedule.runs:
+                rows.append(row)
+                starts.append(run[0].start)
+                works.append(sum(span.duration_s for span in run if span.kind == "work"))
+                losts.append(sum(span.duration_s for span in run if span.kind == "lost"))
+        if not rows or rows[-1] != len(jobs) - 1:
+            raise InvalidInput(f"there is not one schedule for each of {len(jobs)} jobs")
+        return cls(
+            job=np.array(rows, dtype=np.int64),
+            start=np.array(starts),
+            work_s=np.array(works, dtype=np.float64),
+            lost_s=np.array(losts, dtype=np.float64),
+        )
+
+    def of(self, row: int) -> list[Stretch]:
+        """Return the starts of one job.
+
+        Args:
+            row: Which.
+        """
+        first, last = np.searchsorted(self.job, [row, row + 1])
+        return [
+            Stretch(start=start, work_s=work_s, lost_s=lost_s)
+            for start, work_s, lost_s in zip(
+                self.start[first:last].tolist(),
+                self.work_s[first:last].tolist(),
+                self.lost_s[first:last].tolist(),
+                strict=True,
+            )
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What each of many jobs comes to, in columns.
+
+    Attributes:
+        start: The instant of the first start.
+        end: The instant at which it is done.
+        energy_j: What it draws itself, before PUE.
+        carbon_g: What that emits, PUE included; None without a carbon signal.
+        cost: What that costs, PUE included; None without a price.
+        starts: How often it is started.
+    """
+
+    start: FloatArray
+    end: FloatArray
+    energy_j: FloatArray
+    carbon_g: FloatArray | None
+    cost: FloatArray | None
+    starts: IntArray
+
+    @property
+    def amount(self) -> FloatArray:
+        """What the deciding signal counts: carbon where it is known, else cost."""
+        if self.carbon_g is not None:
+            return self.carbon_g
+        if self.cost is None:
+            raise InvalidInput("a tally without carbon and cost counts nothing")
+        return self.cost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """Stretches of constant power of many jobs, in columns.
+
+    Attributes:
+        job: Whose each is.
+        begin: When it begins.
+        end: When it ends.
+        power_w: What it draws.
+    """
+
+    job: IntArray
+    begin: FloatArray
+    end: FloatArray
+    power_w: FloatArray
+
+
+def pieces_of(jobs: Workload, stretches: Stretches) -> Pieces:
+    """Return every stretch of constant power of many jobs, pauses that draw nothing left out.
+
+    Args:
+        jobs: The jobs.
+        stretches: How they run.
+    """
+    place = jobs.profile[stretches.job]
+    parts = []
+    plain = place < 0
+    if plain.any():
+        which = stretches.job[plain]
+        start = stretches.start[plain]
+        ran_s = stretches.work_s[plain] + stretches.lost_s[plain]
+        parts.append((which, start, start + ran_s, jobs.power[which]))
+    last = np.append(np.diff(stretches.job) != 0, True)
+    done_s = _done_before(stretches)
+    for number, profile in enumerate(jobs.profiles):
+        rows = np.flatnonzero(place == number)
+        if rows.size:
+            parts += _phased(jobs, stretches, profile, rows, done_s[rows], last[rows])
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    return Pieces(job=columns[0], begin=columns[1], end=columns[2], power_w=columns[3])
+
+
+def tally(
+    jobs: Workload, stretches: Stretches, signal: Signal | Grid, *, pue: float = 1.0
+) -> Tally:
+    """Account for many jobs.
+
+    Args:
+        jobs: The jobs.
+        stretches: How they run.
+        signal: What a kWh emits or costs.
+        pue: Power usage effectiveness of the site.
+    """
+    pieces = pieces_of(jobs, stretches)
+    count = len(jobs)
+    carbon, price = carbon_and_price(signal)
+
+    def charge(what: Signal | None) -> FloatArray | None:
+        if what is None:
+            return None
+        what.require(float(pieces.begin.min()), float(pieces.end.max()))
+        return per_job(integrate(pieces.power_w * pue, pieces.begin, pieces.end, what))
+
+    def per_job(amounts: FloatArray) -> FloatArray:
+        return np.bincount(pieces.job, weights=amounts, minlength=count).astype(np.float64)
+
+    first = np.searchsorted(stretches.job, np.arange(count))
+    last = np.append(first[1:], stretches.job.size) - 1
+    end = stretches.start[last] + jobs.startup_s + stretches.work_s[last] + stretches.lost_s[last]
+    return Tally(
+        start=stretches.start[first],
+        end=end,
+        energy_j=per_job(pieces.power_w * (pieces.end - pieces.begin)),
+        carbon_g=charge(carbon),
+        cost=charge(price),
+        starts=np.bincount(stretches.job, minlength=count),
+    )
+
+
+def _done_before(stretches: Stretches) -> FloatArray:
+    """Return the work that each stretch's job had done and kept before it."""
+    total = np.cumsum(stretches.work_s) - stretches.work_s
+    first = np.searchsorted(stretches.job, stretches.job)
+    return total - total[first]
+
+
+def _phased(
+    jobs: Workload,
+    stretches: Stretches,
+    profile: PowerProfile,
+    rows: IntArray,
+    done_s: FloatArray,
+    last: np.ndarray[tuple[int], np.dtype[np.bool_]],
+) -> list[tuple[IntArray, FloatArray, FloatArray, FloatArray]]:
+    """Return the pieces of the stretches of jobs that share a profile, a part per phase."""
+    which, start = stretches.job[rows], stretches.start[rows]
+    power = jobs.power[which]
+    parts = []
+
+    def add(begin: FloatArray, end: FloatArray, watts: float, some: IntArray) -> None:
+        if some.size:
+            parts.append((which[some], begin[some], end[some], watts * power[some]))
+
+    def in_turn(phases: tuple[Phase, ...], at: FloatArray, some: IntArray) -> FloatArray:
+        for phase in phases:
+            add(at, at + phase.duration_s, phase.power_w, some)
+            at = at + phase.duration_s
+        return at
+
+    everyone = np.arange(rows.size)
+    at = in_turn(profile.startup, start, everyone)
+    ran_s = stretches.work_s[rows] + stretches.lost_s[rows]
+    for phase, low_s, high_s in zip(
+        profile.work, profile.work_edges_s[:-1], profile.work_edges_s[1:], strict=True
+    ):
+        begin_s = np.clip(low_s - done_s, 0.0, ran_s)
+        end_s = np.clip(high_s - done_s, 0.0, ran_s)
+        add(at + begin_s, at + end_s, phase.power_w, np.flatnonzero(end_s > begin_s))
+    stopped = np.flatnonzero(~last)
+    idle_from = in_turn(profile.stop, at + ran_s, stopped)
+    if profile.suspended_power_w and stopped.size:
+        # A job that is stopped goes on in the next row: rows of a job lie side by side.
+        until = np.append(start[1:], 0.0)
+        add(idle_from, until, profile.suspended_power_w, stopped)
+    return parts

@@ -1,0 +1,390 @@
+"""Many jobs in columns: what is simulated.
+
+A `Workload` holds what a list of jobs would, a thousand times faster: a hundred thousand jobs are
+a dozen arrays. A job draws either constant power (`profile` is −1) or what a profile says, times
+its `power` factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.errors import InvalidJob, InvalidTrace, UnknownName
+from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S, Job, Resources
+from lowtide.profile import Phase, PowerProfile
+from lowtide.signal import FloatArray
+from lowtide.trace import STATUSES, Trace
+from lowtide.units import DurationLike, format_count, parse_duration
+
+IntArray = npt.NDArray[np.int64]
+Column = npt.NDArray[Any]
+
+# Columns that need not be given, and what they are then.
+_DEFAULTS: Mapping[str, float] = {
+    "min_run_s": 0.0,
+    "max_starts": 0,
+    "cpus": 1.0,
+    "gpus": 0.0,
+    "nodes": 1.0,
+    "memory_bytes": 0.0,
+    "priority": 0.0,
+    "status": STATUSES.index("completed"),
+}
+_WHOLE = ("profile", "interruptible", "max_starts", "status")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Workload:
+    """Jobs in columns, ordered by arrival, then as they came.
+
+    Attributes:
+        id: What each is called.
+        arrival: The instant from which it may run.
+        deadline: The instant at which it must be done.
+        work_s: How much work it is.
+        power: Watts of a job of constant power; else what its profile's powers are multiplied by.
+        profile: Its place in `profiles`, −1 for constant power without startup.
+        interruptible: Its place in `job.INTERRUPTIBLE`: never, anywhere, checkpoints.
+        min_run_s: How much work each start must do.
+        max_starts: How often it may be started, 0 for any number.
+        cpus: CPU cores it holds while it runs, on all its nodes together.
+        gpus: GPUs, likewise.
+        nodes: On how many nodes it runs.
+        memory_bytes: Memory, likewise.
+        requested_s: How long its user said it would run; never less than it does.
+        priority: The higher, the sooner its turn, where a discipline looks at it.
+        status: Its place in `trace.STATUSES`: how it ends.
+        user: Whose it is.
+        profiles: What jobs with phases draw.
+        source: Where the jobs come from, in words.
+    """
+
+    id: Column
+    arrival: FloatArray
+    deadline: FloatArray
+    work_s: FloatArray
+    power: FloatArray
+    profile: IntArray
+    interruptible: IntArray
+    min_run_s: FloatArray
+    max_starts: IntArray
+    cpus: FloatArray
+    gpus: FloatArray
+    nodes: FloatArray
+    memory_bytes: FloatArray
+    requested_s: FloatArray
+    priority: FloatArray
+    status: IntArray
+    user: Column
+    profiles: tuple[PowerProfile, ...]
+    source: str
+
+    def __init__(
+        self,
+        *,
+        arrival: npt.ArrayLike,
+        deadline: npt.ArrayLike,
+        work_s: npt.ArrayLike | None = None,
+        power: npt.ArrayLike = 1.0,
+        profile: npt.ArrayLike = -1,
+        interruptible: npt.ArrayLike = 0,
+        profiles: Sequence[PowerProfile] = (),
+        id: npt.ArrayLike | None = None,  # noqa: A002 - the word everyone uses for it
+        user: npt.ArrayLike | None = None,
+        requested_s: npt.ArrayLike | None = None,
+        source: str = "",
+        **others: npt.ArrayLike,
+    ) -> None:
+        when: FloatArray = np.asarray(arrival, dtype=np.float64)
+        count = when.size
+        places: IntArray = np.broadcast_to(np.asarray(profile, dtype=np.int64), count)
+        if np.any((places < -1) | (places >= len(profiles))):
+            raise InvalidJob(f"a job's profile is -1 or one of the {len(profiles)} given")
+        if work_s is None:
+            lengths = np.array([*(each.work_s for each in profiles), np.nan])
+            work_s = lengths[places]
+        unknown = set(others) - set(_DEFAULTS)
+        if unknown:
+            raise TypeError(f"unknown columns {', '.join(sorted(unknown))}")
+        columns: dict[str, Any] = {
+            "id": np.arange(1, count + 1) if id is None else np.asarray(id),
+            "arrival": when,
+            "deadline": deadline,
+            "work_s": work_s,
+            "power": power,
+            "profile": places,
+            "interruptible": interruptible,
+            "user": np.full(count, None, dtype=object) if user is None else np.asarray(user),
+            **_DEFAULTS,
+            **others,
+        }
+        startup_s = np.array([*(each.startup_s for each in profiles), 0.0])[places]
+        run_s = startup_s + np.broadcast_to(np.asarray(work_s, dtype=np.float64), count)
+        columns["requested_s"] = (
+            run_s if requested_s is None else np.fmax(np.asarray(requested_s, np.float64), run_s)
+        )
+        order = None if np.all(np.diff(when) >= 0) else np.argsort(when, kind="stable")
+        for name, values in columns.items():
+            kind = None if name in ("id", "user") else np.int64 if name in _WHOLE else np.float64
+            given = np.asarray(values, dtype=kind)
+            column = np.broadcast_to(given, count)
+            if order is not None:
+                column = column[order]
+            elif given.flags.writeable and given.size == count:
+                column = column.copy()
+            column.flags.writeable = False
+            object.__setattr__(self, name, column)
+        object.__setattr__(self, "profiles", tuple(profiles))
+        object.__setattr__(self, "source", source)
+        self._check()
+
+    def _check(self) -> None:
+        self._demand(np.isfinite(self.arrival), "has no arrival")
+        self._demand((self.work_s > 0) & np.isfinite(self.work_s), "has no work to do")
+        self._demand((self.power >= 0) & np.isfinite(self.power), "draws no known power")
+        self._demand(
+            (self.interruptible >= 0) & (self.interruptible < len(INTERRUPTIBLE)),
+            f"may be stopped in none of the ways {', '.join(INTERRUPTIBLE)}",
+        )
+        self._demand(self.slack_s >= -TIME_TOLERANCE_S, "cannot be done by its deadline")
+        self._demand(self.min_run_s <= self.work_s, "has less work than min_run_s asks for")
+
+    def _demand(self, good: npt.NDArray[np.bool_], what: str) -> None:
+        if not good.all():
+            row = int(np.argmin(good))
+            more = int(np.count_nonzero(~good)) - 1
+            others = f", and {more} more" if more else ""
+            raise InvalidJob(f"job {self.id[row]} (row {row + 1}) {what}{others}")
+
+    @classmethod
+    def from_jobs(cls, jobs: Sequence[Job], *, source: str = "") -> Workload:
+        """Return the workload of a list of jobs.
+
+        Args:
+            jobs: The jobs; those that share a profile object share it here.
+            source: Where they come from, in words.
+        """
+        profiles: dict[int, int] = {}
+        kept: list[PowerProfile] = []
+        places, power, work_s = [], [], []
+        for job in jobs:
+            each = job.profile
+            plain = len(each.work) == 1 and not (
+                each.startup or each.stop or each.suspended_power_w or each.work[0].checkpoint
+            )
+            if plain:
+                places.append(-1)
+                power.append(each.work[0].power_w)
+            else:
+                place = profiles.setdefault(id(each), len(kept))
+                if place == len(kept):
+                    kept.append(each)
+                places.append(place)
+                power.append(1.0)
+            work_s.append(each.work_s)
+        asked = [job.resources for job in jobs]
+        return cls(
+            id=np.array([job.id for job in jobs], dtype=object),
+            arrival=[job.arrival for job in jobs],
+            deadline=[job.deadline for job in jobs],
+            work_s=work_s,
+            power=power,
+            profile=places,
+            profiles=kept,
+            interruptible=[INTERRUPTIBLE.index(job.interruptible) for job in jobs],
+            min_run_s=[job.min_run_s for job in jobs],
+            max_starts=[job.max_starts or 0 for job in jobs],
+            cpus=[each.cpus for each in asked],
+            gpus=[each.gpus for each in asked],
+            nodes=[each.nodes for each in asked],
+            memory_bytes=[each.memory_bytes or 0.0 for each in asked],
+            source=source,
+        )
+
+    @classmethod
+    def from_trace(
+        cls,
+        trace: Trace,
+        *,
+        wait: DurationLike | npt.ArrayLike,
+        power_w_per_cpu: float = 1.0,
+        power_w_per_gpu: float = 0.0,
+        interruptible: str = "never",
+        profiles: Mapping[str, PowerProfile] | None = None,
+    ) -> Workload:
+        """Return the jobs of a trace, with what it does not say.
+
+        Jobs that never ran (no length) are left out; jobs without CPUs and GPUs are refused.
+
+        Args:
+            trace: What ran.
+            wait: How much later than at once each may be done: one duration, or one per job.
+            power_w_per_cpu: What a job draws per CPU it holds.
+            power_w_per_gpu: What it draws besides per GPU.
+            interruptible: How each may be stopped.
+            profiles: Profiles by name, for rows whose `name` is one of them: such a job draws
+                what the profile says instead.
+
+        >>> trace = Trace(columns={"arrival": [0], "length_s": [3600], "cpus": [4]})
+        >>> Workload.from_trace(trace, power_w_per_cpu=10, wait="24h").energy_j
+        array([144000.])
+        """
+        if interruptible not in INTERRUPTIBLE:
+            raise UnknownName("way to stop a job", interruptible, INTERRUPTIBLE)
+        ran = trace.length_s > 0
+        by_job = not isinstance(wait, str | int | float)
+        wait_s = np.asarray(wait, np.float64)[ran] if by_job else parse_duration(wait)  # type: ignore[arg-type]
+        trace = trace if ran.all() else trace.select(ran)
+        known = profiles or {}
+        names = tuple(known)
+        places = np.full(len(trace), -1)
+        for row, name in enumerate(trace.column("name") if known else ()):
+            if name in known:
+                places[row] = names.index(name)
+        cpus, gpus = (np.nan_to_num(trace.column(name)) for name in ("cpus", "gpus"))
+        idle = (cpus + gpus <= 0) & (places < 0)
+        if idle.any():
+            row = int(np.argmax(idle))
+            raise InvalidTrace(
+                f"{format_count(int(idle.sum()), 'job')} of the trace held no CPU and no GPU, the "
+                f"first is {trace[row].id}: leave them out with trace.select(trace.cpus > 0)"
+            )
+        lengths = np.array([*(each.work_s for each in known.values()), np.nan])
+        startup_s = np.array([*(each.startup_s for each in known.values()), 0.0])[places]
+        work_s = np.where(places < 0, trace.length_s, lengths[places])
+        drawn_w = power_w_per_cpu * cpus + power_w_per_gpu * gpus
+        nodes = trace.column("nodes")
+        memory = np.fmax(trace.column("requested_memory_bytes"), trace.column("memory_bytes"))
+        return cls(
+            id=trace.column("id"),
+            user=trace.column("user"),
+            arrival=trace.arrival,
+            deadline=trace.arrival + startup_s + work_s + wait_s,
+            work_s=work_s,
+            power=np.where(places < 0, drawn_w, 1.0),
+            profile=places,
+            profiles=tuple(known.values()),
+            interruptible=INTERRUPTIBLE.index(interruptible),
+            cpus=cpus,
+            gpus=gpus,
+            nodes=np.where(np.isnan(nodes), 1.0, nodes),
+            memory_bytes=np.nan_to_num(memory),
+            requested_s=trace.column("requested_s"),
+            status=trace.column("status"),
+            source=trace.source,
+        )
+
+    def __len__(self) -> int:
+        return int(self.arrival.size)
+
+    def __repr__(self) -> str:
+        return f"<Workload: {format_count(len(self), 'job')}; {self.source}>"
+
+    @property
+    def startup_s(self) -> FloatArray:
+        """How long each start takes."""
+        return np.array([*(each.startup_s for each in self.profiles), 0.0])[self.profile]
+
+    @property
+    def run_s(self) -> FloatArray:
+        """How long each takes when it is never stopped."""
+        return self.startup_s + self.work_s
+
+    @property
+    def slack_s(self) -> FloatArray:
+        """How much later than at once each may be done."""
+        return self.deadline - self.arrival - self.run_s
+
+    @property
+    def latest_start(self) -> FloatArray:
+        """The last instant at which each may be started and still be done in time."""
+        return self.arrival + np.maximum(self.slack_s, 0.0)
+
+    @property
+    def energy_j(self) -> FloatArray:
+        """What each draws when it is never stopped."""
+        of_profile = np.array([*(each.energy_j for each in self.profiles), 0.0])[self.profile]
+        return np.where(self.profile < 0, self.power * self.work_s, self.power * of_profile)
+
+    @property
+    def peak_w(self) -> FloatArray:
+        """The most that each draws."""
+        peaks = [
+            max(phase.power_w for phase in (*each.startup, *each.work, *each.stop))
+            for each in self.profiles
+        ]
+        most: FloatArray = np.array([*peaks, 1.0])[self.profile]
+        return self.power * most
+
+    def take(self, rows: npt.NDArray[np.bool_] | IntArray | slice) -> Workload:
+        """Return a workload of some of the jobs.
+
+        Args:
+            rows: A truth value per job, places, or a slice.
+        """
+        columns = {name: getattr(self, name)[rows] for name in self._names()}
+        return Workload(**columns, profiles=self.profiles, source=self.source)
+
+    def shifted(self, start: float) -> Workload:
+        """Return the workload with its first arrival moved to an instant.
+
+        Args:
+            start: When the first job shall arrive.
+        """
+        by = start - float(self.arrival[0]) if len(self) else 0.0
+        columns = {name: getattr(self, name) for name in self._names()}
+        moved = {"arrival": self.arrival + by, "deadline": self.deadline + by}
+        return Workload(**(columns | moved), profiles=self.profiles, source=self.source)
+
+    def job(self, row: int) -> Job:
+        """Return one job.
+
+        Args:
+            row: Which.
+        """
+        place, power = int(self.profile[row]), float(self.power[row])
+        if place < 0:
+            profile = PowerProfile.constant(power, float(self.work_s[row]))
+        elif power == 1.0:
+            profile = self.profiles[place]
+        else:
+            profile = _scaled(self.profiles[place], power)
+        return Job(
+            id=str(self.id[row]),
+            arrival=float(self.arrival[row]),
+            deadline=float(self.deadline[row]),
+            profile=profile,
+            interruptible=INTERRUPTIBLE[int(self.interruptible[row])],
+            max_starts=int(self.max_starts[row]) or None,
+            min_run_s=float(self.min_run_s[row]),
+            resources=Resources(
+                cpus=int(np.ceil(self.cpus[row])),
+                gpus=int(self.gpus[row]),
+                nodes=int(self.nodes[row]),
+                memory_bytes=float(self.memory_bytes[row]),
+            ),
+        )
+
+    def __iter__(self) -> Iterator[Job]:
+        return (self.job(row) for row in range(len(self)))
+
+    @classmethod
+    def _names(cls) -> tuple[str, ...]:
+        return tuple(name for name in cls.__slots__ if name not in ("profiles", "source"))
+
+
+def _scaled(profile: PowerProfile, factor: float) -> PowerProfile:
+    def times(phases: tuple[Phase, ...]) -> list[Phase]:
+        return [replace(phase, power_w=factor * phase.power_w) for phase in phases]
+
+    return PowerProfile(
+        startup=times(profile.startup),
+        work=times(profile.work),
+        stop=times(profile.stop),
+        suspended_power_w=factor * profile.suspended_power_w,
+    )

@@ -1,0 +1,85 @@
+"""The accounting of many jobs is that of one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lowtide.accounting import footprint
+from lowtide.grid import Grid
+from lowtide.schedule import Schedule
+from lowtide.signal import Signal
+from lowtide.tally import Stretches, tally
+from lowtide.workload import Workload
+from support.strategies import cases, valid_stretches
+
+HOUR = 3600.0
+
+
+@st.composite
+def runs(draw):
+    job, signal = draw(cases())
+    return job, signal, draw(valid_stretches(job))
+
+
+def columns(per_job) -> Stretches:
+    flat = [(row, each) for row, stretches in enumerate(per_job) for each in stretches]
+    return Stretches(
+        job=np.array([row for row, _ in flat]),
+        start=np.array([each.start for _, each in flat]),
+        work_s=np.array([each.work_s for _, each in flat]),
+        lost_s=np.array([each.lost_s for _, each in flat]),
+    )
+
+
+@given(runs(), st.sampled_from([1.0, 1.3]))
+def test_a_job_of_many_is_a_job(run, pue) -> None:
+    job, signal, stretches = run
+    schedule = Schedule.from_stretches(job, stretches)
+    want = footprint(schedule, job, signal, pue=pue)
+    got = tally(Workload.from_jobs([job]), columns([stretches]), signal, pue=pue)
+    assert got.energy_j[0] == pytest.approx(want.energy_j, rel=1e-9, abs=1e-9)
+    assert got.carbon_g[0] == pytest.approx(want.carbon_g, rel=1e-9, abs=1e-9)
+    assert got.end[0] == pytest.approx(schedule.end, abs=1e-6)
+    assert got.start[0] == schedule.start
+    assert got.cost is None
+
+
+@given(st.lists(runs(), min_size=2, max_size=6), st.randoms(use_true_random=False))
+def test_jobs_do_not_mix(drawn, chance) -> None:
+    signal = Signal.from_values([chance.uniform(0, 500) for _ in range(60)], start=0, step_s=HOUR)
+    moved = []
+    for job, _, stretches in drawn:
+        if job.deadline - job.arrival < 40 * HOUR:
+            by = chance.uniform(0, 5 * HOUR) - job.arrival
+            moved.append((job, stretches, by))
+    if not moved:
+        return
+    jobs, per_job = [], []
+    for job, stretches, by in sorted(moved, key=lambda each: each[0].arrival + each[2]):
+        jobs.append(replace(job, arrival=job.arrival + by, deadline=job.deadline + by))
+        per_job.append([replace(each, start=each.start + by) for each in stretches])
+    price = Signal.from_values(signal.values / 1000, start=0, step_s=HOUR, kind="price",
+                               unit="EUR/kWh")  # fmt: skip
+    got = tally(Workload.from_jobs(jobs), columns(per_job), Grid(average=signal, price=price))
+    for row, (job, stretches) in enumerate(zip(jobs, per_job, strict=True)):
+        want = footprint(Schedule.from_stretches(job, stretches), job, signal, price=price)
+        assert got.energy_j[row] == pytest.approx(want.energy_j, rel=1e-9, abs=1e-9)
+        assert got.carbon_g[row] == pytest.approx(want.carbon_g, rel=1e-9, abs=1e-6)
+        assert got.cost[row] == pytest.approx(want.cost, rel=1e-9, abs=1e-9)
+
+
+@given(runs())
+def test_stretches_come_back_from_schedules(run) -> None:
+    job, _, stretches = run
+    schedule = Schedule.from_stretches(job, stretches)
+    jobs = Workload.from_jobs([job])
+    again = Schedule.from_stretches(job, Stretches.of_schedules(jobs, [schedule]).of(0))
+    assert [span.kind for span in again.spans] == [span.kind for span in schedule.spans]
+    for span, other in zip(schedule.spans, again.spans, strict=True):
+        assert other.start == pytest.approx(span.start, abs=1e-6)
+        assert other.duration_s == pytest.approx(span.duration_s, abs=1e-6)
