@@ -92,7 +92,9 @@ class LeadScaled:
         lead_s: That lead.
         most: Standard deviation that the error does not exceed at any lead; by default twice
             `relative_error`, which is reached at four times `lead_s`, and 1 at most.
-        autocorrelation: Correlation of the errors of two steps that are an hour apart.
+        autocorrelation: Correlation of what one hour's news does to two steps that are an hour
+            apart. Of their errors it is less, √(h / (h + 1)) times this at a lead of h hours up
+            to the cap, as the later step awaits one more hour's news.
         coverage: Share of the truth that lies between the lower and the upper band.
         reach_s: How far it sees; what lies beyond repeats the day before. None sees everything.
         seed: Seed of the news.

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lowtide import files
-from lowtide.errors import FormatError, InvalidSchedule
+from lowtide.errors import FormatError, InvalidInput, InvalidSchedule
 from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.units import (
     DurationLike,
@@ -80,7 +80,7 @@ class Stretch:
     lost_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class State:
     """Where a job stands when it is planned anew.
 
@@ -89,15 +89,19 @@ class State:
         progress_s: Work done: all of it while running, what is kept while stopped.
         running: Whether it runs at this moment.
         starts: How often it was started so far; by default once if it has begun.
+        ran_s: Work done since the last start, of a job that runs: short of `min_run_s` it must
+            not be stopped. By default all progress if it was started once; if it was started
+            more often, None, which is taken for long enough.
 
     >>> State(now="2026-01-01T12:00Z", progress_s="90m", running=True)
-    State(now=1767268800.0, progress_s=5400.0, running=True, starts=1)
+    State(now=1767268800.0, progress_s=5400.0, running=True, starts=1, ran_s=5400.0)
     """
 
     now: float
     progress_s: float
     running: bool
     starts: int
+    ran_s: float | None
 
     def __init__(
         self,
@@ -106,13 +110,35 @@ class State:
         progress_s: DurationLike = 0.0,
         running: bool = False,
         starts: int | None = None,
+        ran_s: DurationLike | None = None,
     ) -> None:
-        object.__setattr__(self, "now", parse_time(now))
-        object.__setattr__(self, "progress_s", parse_duration(progress_s))
-        object.__setattr__(self, "running", running)
+        done_s = parse_duration(progress_s)
         # A job that runs, or has done some work, was started at least once.
-        begun = running or self.progress_s > 0
-        object.__setattr__(self, "starts", int(begun) if starts is None else starts)
+        least = int(running or done_s > 0)
+        begun = least if starts is None else starts
+        if isinstance(begun, bool) or not isinstance(begun, int | np.integer) or begun < least:
+            raise InvalidInput(
+                f"starts is a whole number of at least {least}"
+                + (" for a job that has begun" if least else "")
+                + f", not {begun!r}"
+            )
+        ran = None if ran_s is None else parse_duration(ran_s)
+        if running and ran is None and begun == 1:
+            ran = done_s
+        if ran is not None and not (running and 0 <= ran <= done_s + TIME_TOLERANCE_S):
+            raise InvalidInput(
+                f"ran_s is what a running job has done since its last start, from 0 to "
+                f"{done_s:g} s of progress, not {ran:g} s"
+                + ("" if running else " of a stopped job")
+            )
+        for name, value in (
+            ("now", parse_time(now)),
+            ("progress_s", done_s),
+            ("running", running),
+            ("starts", int(begun)),
+            ("ran_s", ran),
+        ):
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

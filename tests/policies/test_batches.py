@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
 import lowtide as lt
+from lowtide.errors import InvalidInput
 
 HOUR = 3600.0
 
@@ -88,3 +91,85 @@ def test_shows_progress_on_stderr(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_no_jobs_no_plans() -> None:
     assert list(lt.plan_many([], lt.Signal.from_values([1.0], start=0, step_s=HOUR))) == []
+
+
+def test_equal_profiles_are_one_whether_shared_or_not() -> None:
+    rng = np.random.default_rng(2)
+    # A year in steps of five minutes: laid out whole for each profile it would take a second.
+    signal = lt.Signal.from_values(rng.uniform(50, 500, 12 * 8760), start=0, step_s=300)
+
+    def profile(power_w: float) -> lt.PowerProfile:
+        return lt.PowerProfile(
+            startup=[lt.Phase(name="s", duration_s=300, power_w=100)],
+            work=[lt.Phase(name="w", duration_s=3600, power_w=power_w)],
+        )
+
+    hours = rng.integers(0, 8700, 40)
+    made = {}
+    for name, power_w in (("equal", lambda number: 300.0), ("own", lambda number: 300.0 + number)):
+        jobs = [
+            lt.Job(
+                id=str(number),
+                arrival=HOUR * int(hour),
+                deadline="+6h",
+                profile=profile(power_w(number)),
+                interruptible="anywhere",
+            )
+            for number, hour in enumerate(hours)
+        ]
+        plans = made[name] = lt.plan_many(jobs, signal, workers=1)
+        assert plans.amount == pytest.approx(
+            [lt.plan(job, signal).footprint.carbon_g for job in jobs], rel=1e-9
+        )
+    # Those of one profile went through the kernel together, and so did each of the others.
+    packs = {name: {id(pack) for pack, _ in plans._packed.values()} for name, plans in made.items()}
+    assert (len(packs["equal"]), len(packs["own"])) == (1, 40)
+    widest = [pack.rows.shape for pack, _ in made["own"]._packed.values()]
+    assert widest == [(1, widest[0][1])] * 40
+
+
+def test_few_jobs_far_apart_are_planned_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lowtide.policies.batches._SLOTS_PER_JOB", 50)
+    signal = lt.Signal.from_values(np.linspace(50, 500, 8760), start=0, step_s=HOUR)
+    near, far = (
+        [
+            lt.Job(
+                id="a",
+                arrival=hour * HOUR,
+                deadline="+9h",
+                profile=lt.PowerProfile.constant(100, "2h"),
+                interruptible="anywhere",
+            )
+            for hour in hours
+        ]
+        for hours in ((0, 20), (0, 8000))
+    )
+    assert len(lt.plan_many(near, signal)._packed) == 2
+    assert len(lt.plan_many(far, signal)._packed) == 0
+
+
+def test_progress_is_told_while_the_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+    monkeypatch.setattr(
+        "lowtide.policies.batches._bar", lambda shown, total: nullcontext(steps.append)
+    )
+    monkeypatch.setattr("lowtide.policies.batches._MOST_AT_ONCE", 5)
+    jobs, signal = some_jobs(60)
+    shared = [job for job in jobs if job.interruptible == "anywhere"]
+    lt.plan_many(shared, signal, workers=1)
+    assert sum(steps) == len(shared)
+    assert steps[:3] == [5, 5, 5]
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_there_is_at_least_one_worker(workers: int) -> None:
+    jobs, signal = some_jobs(2)
+    with pytest.raises(InvalidInput, match=f"at least one worker, not {workers}"):
+        lt.plan_many(jobs, signal, workers=workers)
+
+
+def test_nothing_to_save_is_no_warning() -> None:
+    free = lt.Signal.from_values([0.0] * 9, start=0, step_s=HOUR)
+    job = lt.Job(id="a", arrival=0, deadline="+9h", profile=lt.PowerProfile.constant(100, "2h"))
+    assert repr(lt.plan_many([], free)) == "<Plans: 0 jobs>"
+    assert repr(lt.plan_many([job], free)) == "<Plans: 1 job>"

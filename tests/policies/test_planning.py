@@ -13,6 +13,7 @@ from lowtide.grid import Grid
 from lowtide.job import Job
 from lowtide.policies import POLICIES, Decision, Policy, plan
 from lowtide.policies.bounds import rearrangement_bound
+from lowtide.policies.exact import Exact
 from lowtide.policies.oracle import Oracle
 from lowtide.profile import Phase, PowerProfile
 from lowtide.schedule import Schedule
@@ -256,3 +257,67 @@ def _patterns(slots, *, startup, work):
         runs = [len(run) for run in "".join(map(str, on)).split("0") if run]
         if all(run > startup for run in runs) and sum(runs) - startup * len(runs) == work:
             yield on
+
+
+# What is proven, in the unit of what was minimised.
+
+
+def test_a_bound_on_money_is_carried_as_one_on_grams_is():
+    price = hourly(50, 10, 30, 20, kind="price", unit="EUR/MWh")
+    made = plan(small(interruptible="anywhere"), price)
+    assert made.lower_bound == pytest.approx(made.footprint.cost) == pytest.approx(0.03)
+    assert (made.resolution_gap, made.lower_bound_g, made.resolution_gap_g) == (0.0, None, None)
+    ragged = plan(
+        small(interruptible="anywhere", arrival=1000, deadline=4 * HOUR), replace(price), step_s=777
+    )
+    assert ragged.resolution_gap > 0
+    assert ragged.lower_bound == pytest.approx(ragged.footprint.cost)
+    # Other policies have a general bound, but not where prices may pay for more energy.
+    assert plan(small(), price, policy="run_now").lower_bound == pytest.approx(0.03)
+    below = hourly(50, -10, 30, 20, kind="price", unit="EUR/MWh")
+    assert plan(small(), below, policy="run_now").lower_bound is None
+
+
+def test_carbon_weighed_alone_keeps_its_bound():
+    signal = hourly(300, 100, 200, 150)
+    job = small(interruptible="anywhere", arrival=1000, deadline=4 * HOUR)
+    plain = plan(job, signal, step_s=777)
+    weighed = plan(job, signal, step_s=777, weights={"carbon": 4, "price": 0})
+    assert weighed.lower_bound_g == pytest.approx(plain.lower_bound_g)
+    assert weighed.resolution_gap_g == pytest.approx(plain.resolution_gap_g)
+    assert weighed.lower_bound == pytest.approx(4 * plain.lower_bound)
+    assert 0 < weighed.resolution_gap == pytest.approx(4 * plain.resolution_gap)
+    assert (plain.lower_bound, plain.resolution_gap) == (
+        plain.lower_bound_g,
+        plain.resolution_gap_g,
+    )
+
+
+def test_rent_and_waiting_are_part_of_what_is_proven():
+    signal = hourly(300, 100, 200, 150)
+    rent = Signal.from_values([0.01] * 4, start=0, step_s=HOUR, kind="occupancy")
+    job = small(interruptible="anywhere")
+    for policy in (Exact(occupancy=rent), Exact(wait=0.01)):
+        made = plan(job, signal, policy=policy)
+        least = policy.optimise(job, signal).solution.cost
+        assert made.footprint.carbon_g < made.lower_bound == pytest.approx(least)
+        assert (made.resolution_gap, made.resolution_gap_g) == (0.0, None)
+        # In grams only the general bound is left.
+        assert made.lower_bound_g == pytest.approx(250)
+    coarse = plan(
+        replace(job, arrival=1000, deadline=4 * HOUR),
+        signal,
+        policy=Exact(occupancy=rent, step_s=777),
+    )
+    assert coarse.resolution_gap > 0
+    assert coarse.resolution_gap_g is None
+
+
+def test_a_mix_is_proven_as_a_mix():
+    price = hourly(50, 10, 30, 20, kind="price", unit="EUR/MWh")
+    grid = Grid(average=hourly(300, 100, 200, 150), price=price)
+    made = plan(small(interruptible="anywhere"), grid, weights={"carbon": 1, "price": 1000})
+    assert made.lower_bound == pytest.approx(made.footprint.carbon_g + 1000 * made.footprint.cost)
+    assert made.resolution_gap == 0
+    assert made.lower_bound_g == pytest.approx(250)
+    assert made.resolution_gap_g is None

@@ -114,7 +114,9 @@ def test_with_perfect_forecasts_it_is_exact_where_stops_are_anywhere(
         policy=Rolling(forecasts=Perfect(), every_s=every_s),
     )
     made.schedule.check(job)
-    assert best.resolution_gap_g == 0
+    # Where starts draw less than being held does, no step is fine enough.
+    idle = any(phase.power_w < suspended_w for phase in (*startup, *stop))
+    assert best.resolution_gap_g == 0 or (idle and best.resolution_gap_g is None)
     assert made.footprint.carbon_g == pytest.approx(best.footprint.carbon_g, rel=1e-9, abs=1e-9)
 
 

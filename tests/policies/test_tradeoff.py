@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import lowtide as lt
 from lowtide.errors import InvalidTime
+from lowtide.policies.exact import Exact
 
 
 @settings(max_examples=25)
@@ -64,3 +65,49 @@ def test_a_flat_curve_has_its_knee_at_once() -> None:
     signal = lt.Signal.from_values([200] * 5, start=0, step_s=3600)
     job = lt.Job(id="a", arrival=0, deadline=18000, profile=lt.PowerProfile.constant(1000, "1h"))
     assert lt.tradeoff(job, signal).knee == 0
+
+
+@pytest.mark.parametrize("step_s", [3600, None])
+def test_from_a_ragged_arrival_finishes_go_with_what_they_cost(step_s: int | None) -> None:
+    signal = lt.Signal.from_values([500, 500, 100, *[500] * 5], start=0, step_s=3600)
+    job = lt.Job(
+        id="a",
+        arrival=1800,
+        deadline=8 * 3600,
+        profile=lt.PowerProfile.constant(1000, "1h"),
+        interruptible="anywhere",
+    )
+    every = lt.tradeoff(job, signal, step_s=step_s)
+    # Done by 02:30 half of it is dirty; by 03:00 it can wait for the clean hour.
+    assert every.by("+1h") == pytest.approx(300)
+    assert every.by("+90m") == pytest.approx(100)
+    assert (every.finish[0], every.amount[0]) == (9000.0 - 3600.0, pytest.approx(500))
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 5000), st.sampled_from([600.0, 1800.0, 3600.0]))
+def test_a_ragged_arrival_is_never_promised_more_than_there_is(seed: int, step_s: float) -> None:
+    rng = np.random.default_rng(seed)
+    signal = lt.Signal.from_values(rng.uniform(10, 500, 16), start=0, step_s=3600)
+    profile = lt.PowerProfile(
+        startup=[lt.Phase(name="s", duration_s=60.0 * rng.integers(1, 30), power_w=80)],
+        work=[lt.Phase(name="w", duration_s=60.0 * rng.integers(30, 300), power_w=300)],
+    )
+    job = lt.Job(
+        id="a",
+        arrival=60.0 * rng.integers(0, 90),
+        deadline=signal.end,
+        profile=profile,
+        interruptible="anywhere",
+    )
+    every = lt.tradeoff(job, signal, step_s=step_s)
+    assert np.all(np.diff(every.amount) <= 0)
+    assert np.all(np.diff(every.finish) >= 0)
+    # At the earliest there is one way only.
+    assert every.finish[0] == pytest.approx(job.arrival + profile.run_s)
+    assert every.amount[0] == pytest.approx(every.baseline)
+    truth = lt.tradeoff(job, signal, step_s=60)
+    for finish in np.linspace(every.finish[0], job.deadline, 15).tolist():
+        assert every.by(finish) >= truth.by(finish) * (1 - 1e-9)
+    best = lt.plan(job, signal, policy=Exact(step_s=step_s)).footprint.carbon_g
+    assert every.by(job.deadline) >= best * (1 - 1e-9)

@@ -24,23 +24,40 @@ class SlotJob:
     min_run: int = 0
 
 
+@dataclass(frozen=True)
+class SlotState:
+    """Where a job stands: the slot, work done, whether it runs, its starts, and work since."""
+
+    now: int = 0
+    done: int = 0
+    running: bool = False
+    starts: int = 0
+    ran: int = 0
+
+
+ARRIVED = SlotState()
+
+
 def least_cost(
     job: SlotJob,
     values: tuple[float, ...],
     *,
     forbidden: frozenset[int] = frozenset(),
     occupancy: tuple[float, ...] | None = None,
+    wait: float = 0.0,
+    state: SlotState = ARRIVED,
 ) -> float:
-    """Return the least Σ power · value + occupancy over all schedules, inf if there is none."""
+    """Return the least Σ power · value + occupancy + wait · delay, inf if there is no schedule."""
     horizon, needed = len(values), len(job.work)
     rent = occupancy or (0.0,) * horizon
+    earliest = state.now + (0 if state.running else len(job.startup)) + needed - state.done
 
     def busy(slot: int, power: float) -> float:
         return math.inf if slot in forbidden else power * values[slot] + rent[slot]
 
-    def may_stop(done: int, ran: int) -> bool:
-        allowed = job.checkpoints is None or done in job.checkpoints
-        return allowed and 0 < done < needed and ran >= max(job.min_run, 1)
+    def may_stop(done: int, ran: int, worked: bool) -> bool:
+        allowed = job.checkpoints is None or done in job.checkpoints or done == 0
+        return allowed and done < needed and ran >= job.min_run and worked
 
     @cache
     def off(slot: int, done: int, starts: int) -> float:
@@ -56,20 +73,21 @@ def least_cost(
                     return best
                 total += busy(at, power)
                 at += 1
-            best = min(best, total + working(at, done, 0, starts + 1))
+            best = min(best, total + working(at, done, 0, starts + 1, False, False))
         return best
 
     @cache
-    def working(slot: int, done: int, ran: int, starts: int) -> float:
-        """Running, with `ran` slots of work since the last start."""
+    def working(slot: int, done: int, ran: int, starts: int, worked: bool, first: bool) -> float:
+        """Running, with `ran` slots of work since the last start, `first` if that was before."""
         if done == needed:
-            return 0.0 if ran >= job.min_run else math.inf
+            # A run that was under way is what it is, even if it comes to too little.
+            return wait * (slot - earliest) if first or ran >= job.min_run else math.inf
         if slot >= horizon:
             return math.inf
         best = busy(slot, job.work[done]) + working(
-            slot + 1, done + 1, min(ran + 1, max(job.min_run, 1)), starts
+            slot + 1, done + 1, min(ran + 1, job.min_run), starts, True, first
         )
-        if may_stop(done, ran):
+        if may_stop(done, ran, worked):
             total, at = 0.0, slot
             for power in job.stop:
                 if at >= horizon:
@@ -79,4 +97,6 @@ def least_cost(
             best = min(best, total + off(at, done, starts))
         return best
 
-    return off(0, 0, 0)
+    if state.running:
+        return working(state.now, state.done, state.ran, state.starts, True, True)
+    return off(state.now, state.done, state.starts)

@@ -41,7 +41,7 @@ def show_explanation(reasons: Explanation, *, unit: str) -> None:
         ("the best single start", reasons.uninterrupted),
         ("one start fewer", reasons.one_start_fewer),
         ("one start more", reasons.one_start_more),
-        ("the best without knowing the phases", reasons.blind_to_phases),
+        ("without knowing the phases", reasons.blind_to_phases),
     ]
     print_table(
         ("what", unit, "against this plan"),

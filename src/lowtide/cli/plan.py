@@ -61,10 +61,13 @@ def plan(
     from lowtide.cli.chart import draw
     from lowtide.cli.documents import PLAN_COLUMNS, comparison_document, plan_columns
     from lowtide.cli.inputs import load_profile, load_window
+    from lowtide.errors import InvalidInput
     from lowtide.experiments.comparison import compare
     from lowtide.job import Job
     from lowtide.units import format_hours, format_mass
 
+    if explain and parsable:
+        raise InvalidInput("-P has one line per policy and no room for --explain: use --json")
     watts = load_profile(profile, power, time)
     window = load_window(signal, grid, arrival, deadline, seed=seed, how=how)
     job = Job(
@@ -110,17 +113,25 @@ def plan(
             say(f"{each.policy}: {each.note}")
     print(f"{best.policy}:")
     print(best.schedule)
-    if best.resolution_gap_g:
+    price = result.signal.kind == "price"
+    unit = result.signal.unit.removesuffix("/kWh") if price else "g"
+    if best.resolution_gap and best.lower_bound is not None:
+        least = best.lower_bound - best.resolution_gap
+        told = (
+            f"costs less than {least:.4g} {unit}"
+            if price
+            else f"emits less than {format_mass(least)}"
+        )
+        say(f"Decided every {format_hours(best.step_s or 0.0)}: no schedule at all {told}.")
+    elif best.policy == "exact" and best.resolution_gap is None:
         say(
-            f"Decided every {format_hours(best.step_s or 0.0)}: no schedule at all emits less than "
-            f"{format_mass((best.footprint.carbon_g or 0.0) - best.resolution_gap_g)}."
+            f"Decided every {format_hours(best.step_s or 0.0)}. What other moments would gain is "
+            "not known for a job that draws more while suspended than at other times."
         )
     if explain:
         from lowtide.cli.explanation import show_explanation
 
         print()
-        price = result.signal.kind == "price"
-        unit = result.signal.unit.removesuffix("/kWh") if price else "g"
         show_explanation(lowtide.explain(best, job, window.signal), unit=unit)
     for what, path in (("schedule", output), ("report", report)):
         if path is not None:

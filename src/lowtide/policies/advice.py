@@ -97,10 +97,12 @@ def _state(job: Job, slot: Slot) -> State | None:
     if most is not None and slot.starts >= most:
         return None
     if slot.running:
-        ran_enough = slot.begin - slot.since >= job.min_run_s
-        if not ran_enough:
+        ran_s = slot.begin - slot.since
+        if ran_s < job.min_run_s:
             return None
-        return State(now=slot.begin, progress_s=slot.done_s, running=True, starts=slot.starts)
+        return State(
+            now=slot.begin, progress_s=slot.done_s, running=True, starts=slot.starts, ran_s=ran_s
+        )
     done_s = slot.done_s
     if job.interruptible == "checkpoints":
         done_s = max((point for point in profile.checkpoints_s if point <= done_s), default=0.0)

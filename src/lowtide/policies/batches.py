@@ -1,6 +1,6 @@
 """Many jobs on one signal, planned in parallel with the same results as one by one.
 
-Jobs that share a profile, may be stopped anywhere and lie on a common step go through one kernel
+Jobs of equal profiles that may be stopped anywhere and lie on a common step go through one kernel
 together; others are shared out over processes. Plans of the former are laid out when they are
 asked for, so that a million optima can be had without a million schedules.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
+from lowtide.errors import InvalidInput
 from lowtide.grid import Grid, deciding_signal
 from lowtide.job import Job
 from lowtide.policies.planning import Plan, finish, plan
@@ -26,7 +27,7 @@ from lowtide.policies.policy import Decision, Policy
 from lowtide.profile import PowerProfile
 from lowtide.schedule import Schedule, Stretch
 from lowtide.signal import FloatArray, Signal
-from lowtide.units import JOULES_PER_KWH
+from lowtide.units import JOULES_PER_KWH, format_count
 
 IntArray = npt.NDArray[np.int64]
 
@@ -34,6 +35,10 @@ IntArray = npt.NDArray[np.int64]
 _WORTH_PROCESSES = 500
 # A common step that makes more states than this for a job is no matter for the kernel.
 _MOST_STATES = 1_000_000
+# More slots than this for each job take longer to lay out than the jobs do one by one.
+_SLOTS_PER_JOB = 10_000
+# A thread plans no more jobs than this at once, so that progress can be shown.
+_MOST_AT_ONCE = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,9 @@ class Plans(Sequence[Plan]):
         return len(self.jobs)
 
     def __repr__(self) -> str:
-        return f"<Plans: {len(self)} jobs, mean saving {np.nanmean(self.saving):.1%}>"
+        known = self.saving[~np.isnan(self.saving)]
+        saving = f", mean saving {known.mean():.1%}" if known.size else ""
+        return f"<Plans: {format_count(len(self), 'job')}{saving}>"
 
     @overload
     def __getitem__(self, index: int) -> Plan: ...
@@ -142,7 +149,10 @@ def plan_many(
     >>> plan_many(jobs, curve).amount
     array([100., 100.])
     """
-    workers = workers or os.cpu_count() or 1
+    if workers is None:
+        workers = os.cpu_count() or 1
+    if workers < 1:
+        raise InvalidInput(f"plans are made by at least one worker, not {workers}")
     target = deciding_signal(signal)
     plans = Plans(
         jobs=list(jobs),
@@ -151,10 +161,9 @@ def plan_many(
         baseline=np.empty(len(jobs)),
     )
     rest = list(range(len(jobs)))
-    if policy == "exact":
-        rest = _plan_together(plans, target, workers)
     with _bar(progress, len(jobs)) as advance:
-        advance(len(jobs) - len(rest))
+        if policy == "exact":
+            rest = _plan_together(plans, target, workers, advance)
         for numbers, made in _plan_apart(plans.jobs, rest, signal, policy, workers):
             for number, each in zip(numbers, made, strict=True):
                 plans._made[number] = each
@@ -192,9 +201,13 @@ def _plan_chunk(jobs: list[Job], signal: Signal | Grid, policy: str | Policy) ->
     return [plan(job, signal, policy=policy) for job in jobs]
 
 
-def _plan_together(plans: Plans, signal: Signal, workers: int) -> list[int]:
+def _plan_together(
+    plans: Plans, signal: Signal, workers: int, advance: Callable[[int], None]
+) -> list[int]:
     """Plan the jobs that a kernel can take together; return the numbers of the others."""
-    groups: dict[int, list[int]] = {}
+    groups: dict[PowerProfile, list[int]] = {}
+    # Comparing profiles takes a while: most are met again and again as the same object.
+    known: dict[int, list[int]] = {}
     rest = []
     for number, job in enumerate(plans.jobs):
         profile = job.profile
@@ -205,23 +218,32 @@ def _plan_together(plans: Plans, signal: Signal, workers: int) -> list[int]:
             and not profile.stop
             and not profile.suspended_power_w
         ):
-            groups.setdefault(id(profile), []).append(number)
+            group = known.get(id(profile))
+            if group is None:
+                group = known[id(profile)] = groups.setdefault(profile, [])
+            group.append(number)
         else:
             rest.append(number)
-    for numbers in groups.values():
-        rest += _plan_group(plans, signal, np.array(numbers), workers)
+    for profile, numbers in groups.items():
+        rest += _plan_group(plans, signal, profile, np.array(numbers), workers, advance)
     return sorted(rest)
 
 
-def _plan_group(plans: Plans, signal: Signal, numbers: IntArray, workers: int) -> list[int]:
+def _plan_group(
+    plans: Plans,
+    signal: Signal,
+    profile: PowerProfile,
+    numbers: IntArray,
+    workers: int,
+    advance: Callable[[int], None],
+) -> list[int]:
     """Plan jobs of one profile together; return the numbers of those that fit no common step."""
-    jobs = [plans.jobs[number] for number in numbers]
-    profile = jobs[0].profile
-    arrival = np.array([job.arrival for job in jobs])
-    deadline = np.array([job.deadline for job in jobs])
     step_s = _common_step(profile, signal)
     if step_s is None:
         return [int(number) for number in numbers]
+    jobs = [plans.jobs[number] for number in numbers]
+    arrival = np.array([job.arrival for job in jobs])
+    deadline = np.array([job.deadline for job in jobs])
     slack_s = deadline - arrival - profile.run_s
     first = (arrival + profile.startup_s - signal.start) / step_s
     last = slack_s / step_s
@@ -236,7 +258,14 @@ def _plan_group(plans: Plans, signal: Signal, numbers: IntArray, workers: int) -
     if fits.any():
         origin = np.round(first[fits]).astype(np.int64)
         columns = np.round(last[fits]).astype(np.int64) + 1
-        _run_kernel(plans, signal, profile, step_s, numbers[fits], origin, columns, workers)
+        # What the kernel looks at must be laid out first, from the first arrival to the last end.
+        span = int((origin + rows + columns).max() - origin.min())
+        if span > _SLOTS_PER_JOB * origin.size:
+            fits[:] = False
+        else:
+            _run_kernel(
+                plans, signal, profile, step_s, numbers[fits], origin, columns, workers, advance
+            )
     return [int(number) for number in numbers[~fits]]
 
 
@@ -249,6 +278,7 @@ def _run_kernel(
     origin: IntArray,
     columns: IntArray,
     workers: int,
+    advance: Callable[[int], None],
 ) -> None:
     from lowtide.policies.kernels import many
 
@@ -257,25 +287,28 @@ def _run_kernel(
     middles_s = step_s * (np.arange(rows) + 0.5)
     which = np.searchsorted(profile.work_edges_s, middles_s) - 1
     power = np.array([phase.power_w for phase in profile.work])[which]
-    steps: FloatArray = np.arange(round(len(signal) * signal.step_s / step_s) + 1, dtype=np.float64)
-    edges_s = step_s * steps
+    # Slots from the earliest startup on; the last delay ends where the last job must be done.
+    begin = int(origin.min()) - lag
+    origin = origin - begin
+    count = int((origin + rows + columns).max()) - 1
+    edges_s = step_s * np.arange(begin, begin + count + 1, dtype=np.float64)
     slot = signal.integral(edges_s[:-1], edges_s[1:], origin=signal.start) / JOULES_PER_KWH
     # A start that is ready at slot m runs in the slots before it.
     start = np.zeros(edges_s.size)
     start[:lag] = np.inf
-    begin_s = edges_s[: edges_s.size - lag]
+    from_s = edges_s[: edges_s.size - lag]
     for phase in profile.startup:
-        end_s = begin_s + phase.duration_s
-        energy = signal.integral(begin_s, end_s, origin=signal.start)
+        until_s = from_s + phase.duration_s
+        energy = signal.integral(from_s, until_s, origin=signal.start)
         start[lag:] += phase.power_w / JOULES_PER_KWH * energy
-        begin_s = end_s
+        from_s = until_s
     most = int(min(rows, columns.max() // max(lag, 1) + 1)) + 1
     cost, at_once = np.empty(numbers.size), np.empty(numbers.size)
-    count = np.empty(numbers.size, dtype=np.int64)
+    starts = np.empty(numbers.size, dtype=np.int64)
     rows_of = np.empty((numbers.size, most), dtype=np.int32)
     columns_of = np.empty_like(rows_of)
 
-    def run(part: slice) -> None:
+    def run(part: slice) -> int:
         many(
             power,
             slot,
@@ -285,18 +318,24 @@ def _run_kernel(
             lag,
             cost[part],
             at_once[part],
-            count[part],
+            starts[part],
             rows_of[part],
             columns_of[part],
         )
+        return cost[part].size
 
-    size = math.ceil(numbers.size / workers)
+    size = min(math.ceil(numbers.size / workers), _MOST_AT_ONCE)
     parts = [slice(first, first + size) for first in range(0, numbers.size, size)]
-    with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(run, parts))
+    if workers == 1 or len(parts) == 1:
+        for part in parts:
+            advance(run(part))
+    else:
+        with ThreadPoolExecutor(workers) as pool:
+            for done in pool.map(run, parts):
+                advance(done)
     plans.amount[numbers] = cost
     plans.baseline[numbers] = at_once
-    packed = _Packed(step_s, numbers, count, rows_of, columns_of)
+    packed = _Packed(step_s, numbers, starts, rows_of, columns_of)
     plans._packed.update((number, (packed, place)) for place, number in enumerate(numbers.tolist()))
 
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from lowtide.errors import InvalidInput
 from lowtide.job import TIME_TOLERANCE_S
 from lowtide.policies import piecewise
-from lowtide.policies.piecewise import Function
-from lowtide.policies.problem import Cost, Problem, Solution, Start
+from lowtide.policies.piecewise import FloatArray, Function
+from lowtide.policies.problem import MOST_BYTES, Cost, Problem, Solution, Start
 
 # A restart must be worth more than rounding, relative to what is paid in all.
 _WORTH = 1e-12
@@ -40,23 +41,24 @@ class _Origin:
 
 @dataclass(slots=True, kw_only=True)
 class _Point:
-    """A checkpoint, or either end of the work. Functions are kept by the number of starts used.
+    """A checkpoint, or either end of the work: what the way back needs to know of it.
+
+    Costs themselves are forgotten as soon as they are passed. All is kept by the number of starts
+    used, and delays from and to which something holds as `piecewise.lower_of` gives them.
 
     Attributes:
         progress_s: Where it lies.
-        own: Cost of arriving by running on from the point before.
-        joined: Starts made earlier that may be stopped from here on.
-        arrived: The lower of the two.
-        leaving: Cost of stopping here after arriving.
-        begun: Starts made here.
+        joined: Starts made earlier that may be stopped from here on, and the delays with which
+            each is cheaper than those before it and than running on.
+        begun: The delays with which a start made here is cheaper than running on.
+        stopped: With which delay it was best stopped for a start made here with another, as
+            `piecewise.first_lows` gives it; a stop and a start later.
     """
 
     progress_s: float
-    own: dict[int, Function]
-    joined: list[_Origin]
-    arrived: dict[int, Function]
-    leaving: dict[int, Function] = field(default_factory=dict)
-    begun: list[_Origin] = field(default_factory=list)
+    joined: dict[int, list[tuple[int, FloatArray]]] = field(default_factory=dict)
+    begun: dict[int, FloatArray] = field(default_factory=dict)
+    stopped: dict[int, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
 
 
 def solve(problem: Problem) -> Solution:
@@ -75,53 +77,71 @@ class _Planner:
         self.problem = problem
         self.lag_s = problem.startup_s + problem.stop_s
         self.longest_s = problem.slack_s + _ROOM_S
+        self.worth = _WORTH * problem.largest
         never = problem.job.interruptible == "never"
         inner = [] if never else problem.checkpoints_s.tolist()
-        self.progress_s: list[float] = [0.0, *inner, problem.work_s]
         left = problem.starts_left
         # Where the limit cannot bind, one layer holds every number of starts.
         self.limit = None if left is None or left > len(inner) + 1 else left
-        self.points: list[_Point] = []
+        self.points = [_Point(progress_s=at) for at in (0.0, *inner, problem.work_s)]
+        self.kept_bytes = 0
 
     def solve(self) -> Solution:
-        problem = self.problem
+        problem, last = self.problem, len(self.points) - 1
         at_once = problem.job.min_run_s <= 0
         running = {0: _now(self.longest_s)} if problem.state.running else {}
         waiting: list[_Origin] = []
-        last = len(self.progress_s) - 1
-        for number, progress_s in enumerate(self.progress_s):
+        for number, point in enumerate(self.points):
             if number:
-                cost = problem.run(self.progress_s[number - 1], progress_s)
+                cost = problem.run(self.points[number - 1].progress_s, point.progress_s)
                 running = {layer: self._add(each, cost) for layer, each in running.items()}
                 waiting = [
                     _Origin(each.point, each.layer, self._add(each.function, cost))
                     for each in waiting
                 ]
-            joined = [each for each in waiting if self._ran_enough(each, progress_s)]
-            waiting = [each for each in waiting if not self._ran_enough(each, progress_s)]
-            arrived = dict(running)
-            for each in joined:
-                _lower(arrived, each)
-            point = _Point(progress_s=progress_s, own=running, joined=joined, arrived=arrived)
-            self.points.append(point)
-            running = dict(arrived)
+            for each in [each for each in waiting if self._ran_enough(each, point)]:
+                edges = self._join(running, each)
+                point.joined.setdefault(each.layer, []).append((each.point, edges))
+            waiting = [each for each in waiting if not self._ran_enough(each, point)]
             if number == last:
                 break
-            point.begun = self._start(point, number)
+            begun = self._start(running, number)
             if at_once:
-                for each in point.begun:
-                    _lower(running, each)
+                for each in begun:
+                    point.begun[each.layer] = self._join(running, each)
             else:
-                waiting += point.begun
+                waiting += begun
+            self._refuse_if_large([*running.values(), *(each.function for each in waiting)])
         return self._solution(running)
 
-    def _ran_enough(self, origin: _Origin, progress_s: float) -> bool:
-        ran_s = float(progress_s - self.progress_s[origin.point])
+    def _ran_enough(self, origin: _Origin, point: _Point) -> bool:
+        ran_s = point.progress_s - self.points[origin.point].progress_s
         return ran_s > 0 and ran_s >= self.problem.job.min_run_s - TIME_TOLERANCE_S
 
-    def _start(self, point: _Point, number: int) -> list[_Origin]:
+    def _join(self, functions: dict[int, Function], origin: _Origin) -> FloatArray:
+        """Lower a function to that of a start where it is cheaper, and return where it is."""
+        before = functions.get(origin.layer)
+        if before is None:
+            functions[origin.layer] = origin.function
+            return np.array([-np.inf, np.inf])
+        functions[origin.layer], edges = piecewise.lower_of(*before, *origin.function, self.worth)
+        self.kept_bytes += edges.nbytes
+        return edges
+
+    def _refuse_if_large(self, functions: list[Function]) -> None:
+        used = self.kept_bytes + sum(part.nbytes for each in functions for part in each)
+        if used > MOST_BYTES:
+            raise InvalidInput(
+                f"job {self.problem.job.id}: planning {len(self.points) - 2} checkpoints on "
+                f"{self.problem.values_ahead.size} steps of the signal takes more than "
+                f"{MOST_BYTES / 2**30:.3g} GiB: give it fewer checkpoints, a lower max_starts or a "
+                "coarser signal, or let it be stopped anywhere with a step_s"
+            )
+
+    def _start(self, running: dict[int, Function], number: int) -> list[_Origin]:
         """Return the starts that can be made at a point."""
-        problem, progress_s = self.problem, point.progress_s
+        problem, point = self.problem, self.points[number]
+        progress_s = point.progress_s
         ready = problem.startup(progress_s)
         resumed = problem.held(progress_s - problem.startup_s)
         if number == 0 and not problem.state.running:
@@ -135,15 +155,19 @@ class _Planner:
             return [_Origin(0, 0 if self.limit is None else 1, first)]
         if number == 0 and not problem.may_stop_now:
             return []
+        if progress_s < problem.must_run_s - TIME_TOLERANCE_S:
+            # Up to here there is only the run that was under way, and it must go on.
+            return []
         begun = []
-        for layer, arrived in point.arrived.items():
+        for layer, arrived in running.items():
             if self.limit is not None and layer >= self.limit:
                 continue
             leaving = self._add(arrived, problem.stop(progress_s))
             leaving = self._add(leaving, problem.held(progress_s + problem.stop_s), sign=-1.0)
-            point.leaving[layer] = leaving
-            function = piecewise.delayed_minimum(*leaving, self.lag_s)
-            function = self._add(self._add(function, ready), resumed)
+            lowest = piecewise.delayed_minimum(*leaving, self.lag_s)
+            point.stopped[layer] = piecewise.first_lows(*lowest, self.worth)
+            self.kept_bytes += sum(part.nbytes for part in point.stopped[layer])
+            function = self._add(self._add(lowest, ready), resumed)
             begun.append(_Origin(number, layer if self.limit is None else layer + 1, function))
         return begun
 
@@ -184,10 +208,13 @@ class _Planner:
                 by_starts[number] = value
             if value < cost - _WORTH * abs(value):
                 layer, delay_s, cost = number, at, value
-            final = function if final is None else piecewise.lower_of(*final, *function)
+            if final is None:
+                final = function
+            else:
+                final, _ = piecewise.lower_of(*final, *function, 0.0)
         if final is None:
             final = piecewise.constant(np.inf, self.longest_s)
-        starts = self._way_back(layer, delay_s, _WORTH * abs(cost)) if cost < np.inf else ()
+        starts = self._way_back(layer, delay_s) if cost < np.inf else ()
         x, left, right = final
         ends = np.minimum(np.column_stack((x[:-1], x[1:])).ravel(), self.problem.slack_s)
         values = np.column_stack((left, right)).ravel()
@@ -195,52 +222,40 @@ class _Planner:
             cost=cost, starts=starts, by_delay=(ends, values), by_starts=tuple(by_starts)
         )
 
-    def _way_back(self, layer: int, delay_s: float, tie: float) -> tuple[Start, ...]:
+    def _way_back(self, layer: int, delay_s: float) -> tuple[Start, ...]:
         starts: list[Start] = []
         number = len(self.points) - 1
-        while number >= 0:
-            point = self.points[number]
-            origin = self._cheaper(point.joined, point.own.get(layer), layer, delay_s, tie)
+        while True:
+            origin = self._origin(number, layer, delay_s)
             if origin is None:
                 number -= 1
                 if number < 0:
                     break
-                before = self.points[number]
-                if self.problem.job.min_run_s <= 0:
-                    origin = self._cheaper(
-                        before.begun, before.arrived.get(layer), layer, delay_s, tie
-                    )
-                if origin is None:
-                    continue
-            source = self.points[origin.point]
-            starts.append(Start(source.progress_s, min(delay_s, self.problem.slack_s)))
-            if origin.point == 0 and not self.problem.state.running:
+                continue
+            point = self.points[origin]
+            starts.append(Start(point.progress_s, min(delay_s, self.problem.slack_s)))
+            if origin == 0 and not self.problem.state.running:
                 break
             layer -= 0 if self.limit is None else 1
-            delay_s, _ = piecewise.first_minimum(*source.leaving[layer], delay_s - self.lag_s)
-            number = origin.point
+            begin, place = point.stopped[layer]
+            best = float(place[np.searchsorted(begin, delay_s, side="right") - 1])
+            delay_s = (delay_s if best < 0 else best) - self.lag_s
+            number = origin
         return tuple(reversed(starts))
 
-    @staticmethod
-    def _cheaper(
-        origins: list[_Origin], other: Function | None, layer: int, delay_s: float, tie: float
-    ) -> _Origin | None:
-        """Return the start that leads to a delay more cheaply than running on, if one does."""
-        best = None
-        lowest = np.inf if other is None else piecewise.value_at(*other, delay_s) - tie
-        for origin in origins:
-            if origin.layer == layer:
-                value = piecewise.value_at(*origin.function, delay_s)
-                if value < lowest:
-                    best, lowest = origin, value
-        return best
+    def _origin(self, number: int, layer: int, delay_s: float) -> int | None:
+        """Return where the start was made that leads to a point, None for that before it."""
+        for origin, edges in reversed(self.points[number].joined.get(layer, [])):
+            if _holds(edges, delay_s):
+                return origin
+        if number and _holds(self.points[number - 1].begun.get(layer), delay_s):
+            return number - 1
+        return None
 
 
-def _lower(functions: dict[int, Function], origin: _Origin) -> None:
-    before = functions.get(origin.layer)
-    functions[origin.layer] = (
-        origin.function if before is None else piecewise.lower_of(*before, *origin.function)
-    )
+def _holds(edges: FloatArray | None, delay_s: float) -> bool:
+    """Return whether a delay lies between an edge and the next that goes with it."""
+    return edges is not None and bool(np.searchsorted(edges, delay_s, side="right") % 2)
 
 
 def _now(slack_s: float) -> Function:

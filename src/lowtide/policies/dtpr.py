@@ -2,15 +2,20 @@
 
 The online pause and resume problem (Lechowicz et al., 2023): k slots of work are to be done within
 a window; each slot shows a price between L and U; every change between running and not running
-costs β. Taking the i-th slot at a price up to u_i while running, and up to u_i − 2β while not,
-costs at most α times what somebody pays who knows the future, and no deterministic rule does
-better. The thresholds make that so whichever of them turns out to be the last that is used:
+costs β. The i-th slot is taken at a price up to u_i while running, and up to u_i − 2β while not.
+The thresholds are the published ones, which balance two sums:
 
     u_1 + … + u_i + (k − i)·U + 2β = α·(k·(u_{i+1} − 2β) + 2β)    for i = 0 … k
 
-On the left is the most that is paid after taking i slots and none below u_{i+1} − 2β; on the right
-α times the least that anybody can have paid. So u_{i+1} − U = (u_i − U)·(1 + 1/(kα)), and α is what
-brings the last threshold, u_{k+1} − 2β, down to L.
+On the left is the most that is paid after taking i slots and being forced into the others; on the
+right α times the least that the others, all above u_{i+1} − 2β, let anybody pay. So
+u_{i+1} − U = (u_i − U)·(1 + 1/(kα)), and α brings the last threshold, u_{k+1} − 2β, down to L.
+
+α is published as the ratio to the optimum that is kept. With more than one slot it is not: the
+balance leaves out that a slot may be taken far below its threshold, and then the optimum has it
+too. Two slots at 10 … 1010, α = 8.9, thresholds 114 and 63: of the prices 10, 68, 68, 1010, 1010
+the 10 is taken, the 68 are left and a 1010 is forced. That is 1020, and the optimum is 78.
+`Guarantee.ratio` is what does hold.
 """
 
 from __future__ import annotations
@@ -31,11 +36,11 @@ from lowtide.signal import FloatArray, Signal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarantee:
-    """What DTPR promises for a job of constant power.
+    """What DTPR promises for a job of constant power in whole slots.
 
     Attributes:
-        alpha: It pays at most this times the optimum, while prices stay between the two below;
-            inf where the optimum may be free, so that nothing can be promised.
+        alpha: α, the published ratio: what the thresholds are made with, not what they keep; inf
+            where the optimum may be free.
         low: L, the lowest price that is reckoned with, 0 or more.
         high: U, the highest.
         beta: β, what a change between running and not running costs, each way.
@@ -44,6 +49,8 @@ class Guarantee:
     >>> bound = guarantee(low=100.0, high=500.0, beta=20.0, slots=12)
     >>> round(bound.alpha, 3), round(float(bound.thresholds[0])), round(float(bound.thresholds[-1]))
     (2.132, 273, 154)
+    >>> round(bound.ratio, 3)
+    2.313
     """
 
     alpha: float
@@ -73,17 +80,67 @@ class Guarantee:
         limit = float(self.thresholds[min(number, self.slots) - 1])
         return limit if running else limit - 2 * self.beta
 
+    @property
+    def ratio(self) -> float:
+        """What is paid at most, in optima, while prices stay between `low` and `high`.
+
+        Say that i slots were taken, the j-th at price p_j and with s_j for the switches that it
+        took (2β or nothing, p_j + s_j ≤ u_j), and k − i were forced, at most at U and with 2β for
+        their switches. All prices that were left are above v = u_{i+1} − 2β (v = L for i = k). So
+
+            paid ≤ Σ (p_j + s_j) + (k − i)·U + 2β,   optimum ≥ Σ min(p_j, v) + (k − i)·v + 2β.
+
+        That paid − R·optimum is largest where each p_j is as high as it may be, u_j against v,
+        or as low, L + 2β against L; and a forced slot likewise, U against v or L against L. The
+        ratio is the R for which the largest over all i is 0.
+        """
+        if self.high - self.low <= 2 * self.beta or self.alpha == math.inf:
+            # It runs at once, and α is what that costs; or the optimum may be free.
+            return self.alpha
+        low, switch = self.low, 2 * self.beta
+        u = self.thresholds
+        most_paid = np.concatenate(([0.0], np.cumsum(u)))
+        taken = np.arange(self.slots + 1)
+        forced = self.slots - taken
+        left = np.append(u - switch, low)
+        ratio = 1.0
+        while True:
+            # Thresholds fall, so those of the first slots are the ones worth going up to.
+            worth = low + switch + ratio * (left - low)
+            high = np.minimum(np.searchsorted(-u, -worth, side="right"), taken)
+            dear = self.high - low >= ratio * (left - low)
+            paid = most_paid[high] + (taken - high) * (low + switch) + switch * (forced > 0)
+            paid += forced * np.where(dear, self.high, low)
+            least = high * left + (taken - high) * low + switch
+            least += forced * np.where(dear, left, low)
+            found = float(np.max(paid / least))
+            if found <= ratio * (1 + 1e-12):
+                return ratio
+            ratio = found
+
     def __str__(self) -> str:
+        ratio = self.ratio
+        if ratio == math.inf:
+            return (
+                "no ratio to the optimum can be promised: it may be free, at prices down to 0 and "
+                "without a cost of switching"
+            )
+        published = (
+            f"; the published ratio, {self.alpha:.2f}, does not hold"
+            if ratio > self.alpha * (1 + 1e-9)
+            else ""
+        )
+        # Rounded up: less is not promised.
         return (
-            f"at most {self.alpha:.2f} × the optimum of the same job at constant power, for "
-            f"{self.slots} slots at {self.low:.4g} to {self.high:.4g} and {self.beta:.4g} a "
-            "switch; the real job's startup draws energy, so what a switch costs moves with the "
-            "signal, and the promise does not cover that"
+            f"at most {math.ceil(100 * ratio - 1e-9) / 100:.2f} × the optimum of the same job at "
+            f"constant power, for {self.slots} slots at {self.low:.4g} to {self.high:.4g} and "
+            f"{self.beta:.4g} a switch{published}; the real job's startup draws energy, so what a "
+            "switch costs moves with the signal, and the promise does not cover that"
         )
 
 
 def guarantee(*, low: float, high: float, beta: float, slots: int) -> Guarantee:
-    """Return the best ratio that can be promised, and with it the thresholds.
+    """Return the published ratio, and with it the thresholds and what they really promise.
 
     Where switching back and forth costs as much as the whole range of prices, the job runs at
     once and is not stopped, which is at most (kU + 2β) / (kL + 2β) times the optimum.

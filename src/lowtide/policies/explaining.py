@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from lowtide.accounting import footprint
-from lowtide.grid import Grid, deciding_signal
+from lowtide.errors import InvalidInput, InvalidJob
+from lowtide.grid import Grid
 from lowtide.job import Job
-from lowtide.policies.exact import Exact
-from lowtide.policies.planning import Plan
-from lowtide.schedule import Schedule
+from lowtide.policies import gridded
+from lowtide.policies.exact import STATES_PER_SECOND, Exact
+from lowtide.policies.planning import Plan, at_once, decide, prepare
+from lowtide.policies.policy import Policy
+from lowtide.policies.problem import Solution, make_problem
+from lowtide.schedule import Schedule, Span, State
 from lowtide.signal import Signal
 from lowtide.units import JOULES_PER_KWH
+
+# Amounts closer than this, relative to their size, differ by rounding alone.
+_SAME = 1e-9
+# How many times its budget a plan may take that tells numbers of starts apart.
+_PATIENCE = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,79 +51,193 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What the choices behind a plan are worth. Amounts are grams, or money on a price.
+    """What the choices behind a plan are worth.
+
+    Amounts are grams, money on a price, or what weights count. What is not there, or not possible
+    by the job's rules, is None.
 
     Attributes:
         blocks: Its starts.
         suspended: What being suspended between them costs.
-        total: What it comes to.
-        run_now: What starting at arrival and never stopping comes to.
+        rent: What holding the machine counts, where occupancy has a price.
+        waiting: What being done later counts, where waiting has a weight.
+        total: What it comes to: the sum of all these.
+        run_now: What starting at arrival (or going on now) and never stopping comes to.
         uninterrupted: The best that one start can do.
-        one_start_fewer: The best with exactly one start less, None with a single start.
-        one_start_more: The best with exactly one start more, None where rules or time forbid it.
-        blind_to_phases: What the best plan comes to that knows the job's mean power only.
+        one_start_fewer: The best with at least one start less.
+        one_start_more: The best with exactly one start more.
+        blind_to_phases: What the same policy comes to that knows the job's mean power only.
     """
 
     blocks: tuple[Block, ...]
     suspended: float
+    rent: float
+    waiting: float
     total: float
-    run_now: float
-    uninterrupted: float
+    run_now: float | None
+    uninterrupted: float | None
     one_start_fewer: float | None
     one_start_more: float | None
     blind_to_phases: float
 
 
-def explain(plan: Plan, job: Job, signal: Signal | Grid) -> Explanation:
+def explain(
+    plan: Plan,
+    job: Job,
+    signal: Signal | Grid,
+    *,
+    policy: str | Policy | None = None,
+    weights: Mapping[str, float] | None = None,
+    state: State | None = None,
+) -> Explanation:
     """Say why a plan is as it is.
 
     Args:
         plan: A plan of the job on the signal.
         job: The job.
         signal: What a kWh emits or costs.
+        policy: The policy that made the plan, if it was given as an object; its forbidden windows
+            and prices hold for the other choices too.
+        weights: What the plan was made with.
+        state: What the plan was made with.
     """
-    target = deciding_signal(signal)
-    blocks = []
-    for run in plan.schedule.runs:
-        part = footprint(Schedule(job_id=job.id, spans=run), job, target)
-        extra = [entry for name, entry in part.by_phase.items() if not name.startswith("work/")]
-        carbon = part.carbon_g is not None
-        overhead = sum((entry.carbon_g if carbon else entry.cost) or 0.0 for entry in extra)
-        energy_kwh = part.energy_j / JOULES_PER_KWH
-        blocks.append(
-            Block(
-                start=run[0].start,
-                end=run[-1].end,
-                work_s=sum(span.duration_s for span in run if span.kind == "work"),
-                energy_j=part.energy_j,
-                amount=part.amount,
-                overhead=overhead,
-                mean=part.amount / energy_kwh if energy_kwh else None,
-            )
+    given = {}
+    if policy is None and plan.policy in ("exact", "oracle") and plan.step_s is not None:
+        given["step_s"] = plan.step_s
+    name, decider, target = prepare(signal, policy or plan.policy, given, weights)
+    case = _Case(job, target, state, decider if isinstance(decider, Exact) else Exact())
+    decision = decide(decider, job, target, state, name=name)
+    total, again = case.amount(plan.schedule), case.amount(decision.schedule)
+    if abs(total - again) > _SAME * max(abs(total), abs(again)):
+        raise InvalidInput(
+            f"the plan of job {job.id} comes to {total:.6g}, but {name} decides for {again:.6g}: "
+            "give explain the policy, weights and state that the plan was made with"
         )
-    total = footprint(plan.schedule, job, target).amount
-    suspended = total - sum(block.amount for block in blocks)
-    starts = plan.schedule.starts
-    best = Exact().optimise(replace(job, max_starts=starts + 1), target).solution.by_starts
-    allowed = job.interruptible != "never" and (job.max_starts is None or job.max_starts > starts)
+    blocks = tuple(case.block(run) for run in plan.schedule.runs)
+    rent, waiting = case.rent(plan.schedule), case.waiting(plan.schedule)
+    suspended = total - rent - waiting - sum(block.amount for block in blocks)
     return Explanation(
-        blocks=tuple(blocks),
-        suspended=suspended if abs(suspended) > 1e-9 * abs(total) else 0.0,
+        blocks=blocks,
+        suspended=suspended if abs(suspended) > _SAME * abs(total) else 0.0,
+        rent=rent,
+        waiting=waiting,
         total=total,
-        run_now=footprint(Schedule.uninterrupted(job, job.arrival), job, target).amount,
-        uninterrupted=Exact().optimise(replace(job, max_starts=1), target).solution.cost,
-        one_start_fewer=_possible(best, starts - 1) if starts > 1 else None,
-        one_start_more=_possible(best, starts + 1) if allowed else None,
-        blind_to_phases=_blind(job, target),
+        run_now=case.run_now(),
+        uninterrupted=case.best(case.fewest),
+        one_start_fewer=case.one_fewer(plan.schedule),
+        one_start_more=case.one_more(plan.schedule),
+        blind_to_phases=_blind(case, decider, total),
     )
 
 
-def _possible(by_starts: tuple[float, ...], starts: int) -> float | None:
-    found = by_starts[starts] if starts < len(by_starts) else np.inf
-    return found if np.isfinite(found) else None
+def _blind(case: _Case, policy: Policy, total: float) -> float:
+    """Return what a policy comes to that takes the job for one of its mean power."""
+    job = case.job
+    if len({phase.power_w for phase in (*job.profile.startup, *job.profile.work)}) == 1:
+        return total
+    level = replace(job, profile=job.profile.averaged())
+    return case.amount(decide(policy, level, case.target, case.state).schedule)
 
 
-def _blind(job: Job, signal: Signal) -> float:
-    """Return what planning with the mean power alone comes to on the real job."""
-    optimum = Exact().optimise(replace(job, profile=job.profile.averaged()), signal)
-    return footprint(Schedule.from_stretches(job, optimum.stretches), job, signal).amount
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A job to be explained: from where on, on what signal, and by what rules of the planner."""
+
+    job: Job
+    target: Signal
+    state: State | None
+    planner: Exact
+
+    @property
+    def fewest(self) -> int:
+        """How often the job is started at least, counted from its first start."""
+        if self.state is None:
+            return 1
+        return self.state.starts + (0 if self.state.running else 1)
+
+    def starts(self, schedule: Schedule) -> int:
+        """Return how often the job is started in all, counted from its first start."""
+        if self.state is None:
+            return schedule.starts
+        # What goes on is no start.
+        goes_on = self.state.running and schedule.spans[0].kind in ("work", "stop")
+        return self.state.starts + schedule.starts - int(goes_on)
+
+    def rent(self, schedule: Schedule) -> float:
+        """Return what holding the machine counts."""
+        occupancy = self.planner.occupancy
+        if occupancy is None:
+            return 0.0
+        return float(sum(occupancy.integral(span.start, span.end) for span in schedule.spans))
+
+    def waiting(self, schedule: Schedule) -> float:
+        """Return what being done later than at once counts."""
+        return self.planner.wait * (schedule.end - at_once(self.job, self.state).end)
+
+    def amount(self, schedule: Schedule) -> float:
+        """Return what a schedule comes to."""
+        paid = footprint(schedule, self.job, self.target).amount
+        return paid + self.rent(schedule) + self.waiting(schedule)
+
+    def block(self, run: tuple[Span, ...]) -> Block:
+        """Return what one start comes to."""
+        part = footprint(Schedule(job_id=self.job.id, spans=run), self.job, self.target)
+        extra = [entry for name, entry in part.by_phase.items() if not name.startswith("work/")]
+        carbon = part.carbon_g is not None
+        energy_kwh = part.energy_j / JOULES_PER_KWH
+        return Block(
+            start=run[0].start,
+            end=run[-1].end,
+            work_s=sum(span.duration_s for span in run if span.kind == "work"),
+            energy_j=part.energy_j,
+            amount=part.amount,
+            overhead=sum((entry.carbon_g if carbon else entry.cost) or 0.0 for entry in extra),
+            mean=part.amount / energy_kwh if energy_kwh else None,
+        )
+
+    def run_now(self) -> float | None:
+        """Return what running at once comes to, None where a forbidden window is in the way."""
+        schedule = at_once(self.job, self.state)
+        for low, high in self.planner.windows:
+            if any(span.start < high and span.end > low for span in schedule.spans):
+                return None
+        return self.amount(schedule)
+
+    def best(self, starts: int) -> float | None:
+        """Return the best with so many starts at most, counted from the first."""
+        solution = self._solve(starts)
+        return None if solution is None else solution.cost
+
+    def one_fewer(self, schedule: Schedule) -> float | None:
+        """Return the best with fewer starts than a schedule has."""
+        starts = self.starts(schedule)
+        return self.best(starts - 1) if starts > self.fewest else None
+
+    def one_more(self, schedule: Schedule) -> float | None:
+        """Return the best with exactly one start more than a schedule has."""
+        job, starts = self.job, self.starts(schedule)
+        used_up = job.max_starts is not None and starts >= job.max_starts
+        if job.interruptible == "never" or used_up:
+            return None
+        solution = self._solve(starts + 1)
+        # From the state on. Numbers that no schedule can have are not told apart.
+        number = starts + 1 - (0 if self.state is None else self.state.starts)
+        if solution is None or number >= len(solution.by_starts):
+            return None
+        found = solution.by_starts[number]
+        return found if np.isfinite(found) else None
+
+    def _solve(self, starts: int) -> Solution | None:
+        # Telling numbers of starts apart takes longer, and shall not make the step much coarser.
+        budget_s = _PATIENCE * self.planner.time_budget_s
+        planner = replace(self.planner, time_budget_s=budget_s)
+        job = replace(self.job, max_starts=starts)
+        try:
+            problem = make_problem(job, self.target, state=self.state)
+            if planner.step_s is not None and job.interruptible == "anywhere":
+                effort = gridded.size_of(problem, planner.step_s).effort
+                if effort > budget_s * STATES_PER_SECOND:
+                    planner = replace(planner, step_s=None)
+            return planner.optimise(job, self.target, state=self.state).solution
+        except InvalidJob:
+            return None

@@ -75,7 +75,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tables:
-    """Costs per time slot, row and column, as the kernels take them."""
+    """Costs per time slot, row and column, as the kernels take them; `final` per last column."""
 
     begin: FloatArray
     power: FloatArray
@@ -90,6 +90,7 @@ class _Tables:
     first: int
     least: int
     last: int
+    final: FloatArray | None = None
 
 
 def size_of(problem: Problem, step_s: float) -> Size:
@@ -134,7 +135,7 @@ def lower_bound(problem: Problem, step_s: float) -> float:
     moved within, and starts and stops allowed to be shorter by less than a step.
 
     Args:
-        problem: A job that may be stopped anywhere.
+        problem: A job that may be stopped anywhere, and that is `boundable`.
         step_s: The step.
     """
     size = size_of(problem, step_s)
@@ -192,6 +193,8 @@ def _run(problem: Problem, size: Size, step_s: float, tables: _Tables) -> Soluti
             tables.first,
             flags[:, 0, :],
         )
+    if tables.final is not None:
+        cost += tables.final
     delays_s = _multiples(step_s, size.columns)
     by_delay = np.empty(size.columns)
     column = settle(cost, problem.wait * step_s, by_delay)
@@ -238,6 +241,9 @@ def _tables(problem: Problem, size: Size, step_s: float) -> _Tables:
         begin = start[: size.columns].copy()
         if problem.state.starts:
             begin += held[: size.columns] - problem.held_before
+    first = 1
+    if problem.state.running:
+        first = math.ceil(problem.must_run_s / step_s - 1e-9)
     edges_s, power_w = problem.work
     power, special = row_powers(edges_s, power_w / JOULES_PER_KWH, step_s, size.rows)
     return _Tables(
@@ -251,7 +257,7 @@ def _tables(problem: Problem, size: Size, step_s: float) -> _Tables:
         leave=leave,
         start=start + held,
         lag=math.ceil((problem.startup_s + problem.stop_s) / step_s - 1e-9),
-        first=0 if problem.state.running and problem.may_stop_now else 1,
+        first=first,
         least=size.least,
         last=min(
             math.floor((problem.work_s - problem.job.min_run_s) / step_s + 1e-9), size.rows - 1
@@ -305,14 +311,18 @@ def _special_costs(
 
 
 def _optimistic(problem: Problem, size: Size, step_s: float) -> _Tables:
-    """Return tables in which every cost is the least it could be within its cell."""
+    """Return tables in which every cost is the least it could be within its cell.
+
+    Suspended power and rent are paid from the first start to the end, whatever the job does in
+    between; phases are charged with what they draw beyond that.
+    """
     slots = size.rows + size.columns
     at_s = _multiples(step_s, slots + 1)
-    horizon_s = problem.job.deadline - problem.base
     profile = problem.job.profile
+    suspended_w = profile.suspended_power_w
 
-    def least(signal: Signal, low_s: FloatArray, high_s: FloatArray) -> FloatArray:
-        return _lowest(signal, problem.base, low_s, high_s)
+    def least(low_s: FloatArray, high_s: FloatArray) -> FloatArray:
+        return _lowest(problem.energy, problem.base, low_s, high_s)
 
     def phases(group: Sequence[Phase], offset_s: float) -> FloatArray:
         # A start or stop costs at least each of its phases' energy at the lowest value that the
@@ -321,47 +331,45 @@ def _optimistic(problem: Problem, size: Size, step_s: float) -> _Tables:
         for phase in group:
             low_s = at_s + offset_s - step_s
             high_s = at_s + offset_s + phase.duration_s + 2 * step_s
-            total += phase.energy_j / JOULES_PER_KWH * least(problem.energy, low_s, high_s)
-            if problem.occupancy is not None:
-                total += phase.duration_s * least(problem.occupancy, low_s, high_s)
+            energy_j = (phase.power_w - suspended_w) * phase.duration_s
+            total += energy_j / JOULES_PER_KWH * least(low_s, high_s)
             offset_s += phase.duration_s
         return total
 
-    def held(at: FloatArray) -> FloatArray:
-        inside = np.clip(at, problem.state.now - problem.base, horizon_s)
-        return problem.evaluate(problem.held(0.0), inside)
+    def held(until_s: FloatArray) -> FloatArray:
+        now_s, end_s = problem.state.now - problem.base, problem.job.deadline - problem.base
+        return problem.evaluate(problem.held(0.0), np.clip(until_s, now_s, end_s))
 
     edges_s, power_w = problem.work
-    energy_ws = np.concatenate(([0.0], np.cumsum(np.diff(edges_s) * power_w)))
+    energy_j = np.concatenate(([0.0], np.cumsum(np.diff(edges_s) * (power_w - suspended_w))))
     cuts_s = np.minimum(_multiples(step_s, size.rows + 1), problem.work_s)
-    per_row = np.diff(np.interp(cuts_s, edges_s, energy_ws))
-    value = least(problem.energy, at_s[:-1], at_s[:-1] + 2 * step_s)
-    extra = np.zeros(slots)
-    if problem.occupancy is not None:
-        # The last row may be shorter than a step, so it is left out of the bound.
-        extra = step_s * least(problem.occupancy, at_s[:-1], at_s[:-1] + 2 * step_s)
-        extra *= float(np.min(np.diff(cuts_s)) / step_s)
+    per_row = np.diff(np.interp(cuts_s, edges_s, energy_j))
     resume = phases(profile.startup, -problem.startup_s)
+    delays_s = at_s[: size.columns]
     begin = np.full(size.columns, np.inf)
+    final = held(delays_s + problem.work_s)
+    if problem.state.starts:
+        final -= problem.held_before
     if not problem.state.running:
         begin = resume[: size.columns].copy()
-        if problem.state.starts:
-            begin += held(at_s[: size.columns] - step_s - problem.startup_s) - problem.held_before
+        if not problem.state.starts:
+            begin -= held(delays_s + step_s - problem.startup_s)
     return _Tables(
         begin=begin,
         power=per_row / JOULES_PER_KWH,
         special=np.full(size.rows, -1, dtype=np.int64),
         special_cost=np.empty((0, size.columns)),
-        slot=value,
-        slot_extra=extra,
+        slot=least(at_s[:-1], at_s[:-1] + 2 * step_s),
+        slot_extra=np.zeros(slots),
         blocked=np.zeros(slots + 1, dtype=np.int64),
-        leave=phases(profile.stop, 0.0) - held(at_s + 2 * step_s + problem.stop_s),
-        start=resume + held(at_s - step_s - problem.startup_s),
+        leave=phases(profile.stop, 0.0),
+        start=resume,
         lag=math.floor((problem.startup_s + problem.stop_s) / step_s + 1e-9),
         first=0,
         # Either end of a stretch may have been moved by less than a step.
         least=max(math.ceil(problem.job.min_run_s / step_s - 1e-9) - 2, 0),
         last=size.rows - 1,
+        final=final,
     )
 
 

@@ -20,6 +20,8 @@ Function: TypeAlias = tuple[FloatArray, FloatArray, FloatArray]
 _SAME_S = 1e-7
 # Neighbouring segments that bend by less than this, relative to the largest value, are one.
 _STRAIGHT = 1e-13
+# How far an edge is moved where a function jumps: further than knots that are one lie apart.
+_JUMP_S = 2 * _SAME_S
 # Values closer than this, relative to their size, are equal: the earlier delay is preferred.
 _TIE = 1e-10
 
@@ -232,6 +234,43 @@ def delayed_minimum(x: FloatArray, left: FloatArray, right: FloatArray, lag_s: f
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def first_lows(
+    x: FloatArray, left: FloatArray, right: FloatArray, worth: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return where a function that never rises first had the value that it has at a delay.
+
+    Args:
+        x: Its knots.
+        left: Its left values.
+        right: Its right values.
+        worth: By how much it must fall to be lower.
+
+    Returns:
+        Delays from which on something else holds, rising; and from each on the delay at which the
+        value was reached, or −1 where the function falls and so reaches it there and then.
+    """
+    begin, place = np.empty(left.size + 1), np.empty(left.size + 1)
+    begin[0], place[0] = -np.inf, -1.0
+    n, low, falling = 1, np.inf, True
+    for i in range(left.size):
+        if left[i] == np.inf:
+            continue
+        jumps = left[i] < low - worth
+        if jumps:
+            low = left[i]
+        falls = right[i] < low - worth
+        if falls:
+            low = right[i]
+        if falls != falling or (jumps and not falls):
+            # A jump is on its lower side, and so is the end of what is level.
+            begin[n] = x[i] if falling and not jumps else x[i] + (-_JUMP_S if jumps else _JUMP_S)
+            place[n] = -1.0 if falls else x[i]
+            n += 1
+        falling = falls
+    return begin[:n].copy(), place[:n].copy()
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def lower_of(
     x1: FloatArray,
     left1: FloatArray,
@@ -239,41 +278,62 @@ def lower_of(
     x2: FloatArray,
     left2: FloatArray,
     right2: FloatArray,
-) -> Function:
-    """Return the lower of two functions on the same delays."""
+    worth: float,
+) -> tuple[Function, FloatArray]:
+    """Return the lower of two functions on the same delays, and where that is the second.
+
+    Args:
+        x1: The first's knots.
+        left1: Its left values.
+        right1: Its right values.
+        x2: The second's knots.
+        left2: Its left values.
+        right2: Its right values.
+        worth: By how much the second must be lower to be taken.
+
+    Returns:
+        The function; and delays from and to which, in turn, the second was taken. One at which
+        the function jumps is moved a little, so that the jump itself is on its lower side.
+    """
     most = 2 * (left1.size + left2.size) + 2
     out_x = np.empty(most + 1)
     out_left = np.empty(most)
     out_right = np.empty(most)
+    edges = np.empty(most + 2)
     out_x[0] = x1[0]
-    n, i, j = 0, 0, 0
+    n, i, j, turns = 0, 0, 0, 0
     begin = x1[0]
     while i < left1.size and j < left2.size:
         end = min(x1[i + 1], x2[j + 1])
         if end - begin > _SAME_S or (i == left1.size - 1 and j == left2.size - 1 and n == 0):
             a1, b1 = _between(x1, left1, right1, i, begin, end)
             a2, b2 = _between(x2, left2, right2, j, begin, end)
-            first = a1 < a2 or (a1 == a2 and b1 <= b2)
-            crosses = (a1 - a2) * (b1 - b2) < 0 if a1 != np.inf and a2 != np.inf else False
-            if crosses:
-                cross = begin + (end - begin) * ((a1 - a2) / ((a1 - a2) - (b1 - b2)))
-                at = a1 + (b1 - a1) * ((cross - begin) / (end - begin))
-                if cross - begin > _SAME_S and end - cross > _SAME_S:
-                    out_x[n + 1] = cross
-                    out_left[n], out_right[n] = (a1, at) if first else (a2, at)
-                    n += 1
-                    out_x[n + 1] = end
-                    out_left[n], out_right[n] = (at, b2) if first else (at, b1)
-                    n += 1
+            # How much is gained by the second, at either end.
+            a, b = -1.0, -1.0
+            if a2 != np.inf:
+                a, b = (1.0, 1.0) if a1 == np.inf else (a1 - a2 - worth, b1 - b2 - worth)
+            share, parts = 1.0, 1
+            if (a > 0) != (b > 0):
+                share = a / (a - b)
+                if min(share, 1.0 - share) * (end - begin) > _SAME_S:
+                    parts = 2
                 else:
-                    out_x[n + 1] = end
-                    out_left[n], out_right[n] = min(a1, a2), min(b1, b2)
-                    n += 1
-            else:
-                # Without a crossing one lies below, though the two may touch at one end.
-                use_first = a1 + b1 <= a2 + b2
-                out_x[n + 1] = end
-                out_left[n], out_right[n] = (a1, b1) if use_first else (a2, b2)
+                    # Too close to an end to be told from it: what counts is the rest.
+                    a += b
+            second = a > 0
+            for part in range(parts):
+                if part:
+                    second = not second
+                p, q = (a2, b2) if second else (a1, b1)
+                out_left[n] = p + (q - p) * share if part else p
+                out_right[n] = p + (q - p) * share if part + 1 < parts else q
+                low = begin + share * (end - begin) if part else begin
+                out_x[n] = low
+                if second != (turns % 2 == 1):
+                    edges[turns] = low
+                    if n:
+                        edges[turns] += -_JUMP_S if out_left[n] < out_right[n - 1] else _JUMP_S
+                    turns += 1
                 n += 1
             begin = end
         if x1[i + 1] <= end + _SAME_S:
@@ -281,7 +341,12 @@ def lower_of(
         if j < left2.size and x2[j + 1] <= end + _SAME_S:
             j += 1
     out_x[n] = x1[-1]
-    return simplified(out_x[: n + 1], out_left[:n], out_right[:n])
+    if turns:
+        edges[0] = edges[0] if edges[0] > x1[0] else -np.inf
+    if turns % 2 == 1:
+        edges[turns] = np.inf
+        turns += 1
+    return simplified(out_x[: n + 1], out_left[:n], out_right[:n]), edges[:turns].copy()
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

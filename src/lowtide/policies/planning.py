@@ -25,23 +25,30 @@ class Plan:
         footprint: What that draws and emits.
         baseline: What starting at arrival and never stopping draws and emits (`run_now`), or,
             of a job that has begun, going on at once.
-        lower_bound_g: Emissions that no schedule of this job, deciding at the same moments, can
-            go below; None without a carbon signal. Of `exact` it is what the plan emits.
+        lower_bound: What no schedule of this job, deciding at the same moments, can go below, in
+            the unit of what was minimised: grams, money, or what weights, waiting and rent count.
+            Of `exact` it is what the plan comes to. None where nothing is proven.
+        lower_bound_g: The same in grams; None without a carbon signal. Where not carbon alone was
+            minimised it is a general bound.
         policy: Which policy decided.
         synthetic: Whether the signal it was decided on comes from a model.
         step_s: The step between the moments that were considered, None for any moment.
-        resolution_gap_g: The most that considering only those can have cost; None where it is
-            not known. No schedule at all emits less than lower_bound_g − resolution_gap_g.
+        resolution_gap: The most that considering only those can have cost, in the unit of
+            lower_bound; None where it is not known. No schedule at all comes to less than
+            lower_bound − resolution_gap.
+        resolution_gap_g: The same in grams, where carbon alone was minimised.
         note: What the policy has to say of its decision, such as a guarantee.
     """
 
     schedule: Schedule
     footprint: Footprint
     baseline: Footprint
+    lower_bound: float | None
     lower_bound_g: float | None
     policy: str
     synthetic: bool
     step_s: float | None = None
+    resolution_gap: float | None = None
     resolution_gap_g: float | None = None
     note: str = ""
 
@@ -98,19 +105,69 @@ def plan(
     (2.0, 200.0, 0.75)
     """
     parameters = {} if step_s is None else {"step_s": parse_duration(step_s)}
+    name, policy, target = prepare(signal, policy, parameters, weights)
+    decision = decide(policy, job, target, state, name=name)
+    gram = None
+    if weights is not None and {each for each in weights if weights[each]} <= {"carbon", "wait"}:
+        gram = weights["carbon"]
+    return finish(job, signal, target, name, decision, state=state, gram=gram)
+
+
+def prepare(
+    signal: Signal | Grid,
+    policy: str | Policy,
+    parameters: Mapping[str, float],
+    weights: Mapping[str, float] | None,
+) -> tuple[str, Policy, Signal]:
+    """Return a policy's name, the policy, and the signal that it is to minimise.
+
+    Args:
+        signal: What a kWh emits or costs.
+        policy: A policy's name, or a policy.
+        parameters: What a named policy is made with.
+        weights: As `plan` takes them.
+    """
     target = deciding_signal(signal)
+    made_with = dict(parameters)
     if weights is not None:
         counted = {name: weight for name, weight in weights.items() if name != "wait"}
         target = mixed_signal(signal, counted)
         if "wait" in weights:
-            parameters["wait"] = weights["wait"]
-    name, policy = make_policy(policy, **parameters)
+            made_with["wait"] = weights["wait"]
+    return (*make_policy(policy, **made_with), target)
+
+
+def decide(
+    policy: Policy, job: Job, target: Signal, state: State | None, *, name: str = ""
+) -> Decision:
+    """Let a policy decide for a job, or for the rest of one.
+
+    Args:
+        policy: Who decides.
+        job: What is to be run.
+        target: What is minimised.
+        state: Where the job stands, if it has begun.
+        name: What the policy is called.
+    """
     if state is None:
         target.require(job.arrival, job.deadline, what=f"job {job.id}: the signal")
-        return finish(job, signal, target, name, policy.decide(job, target))
+        return policy.decide(job, target)
     if not goes_on(policy):
         raise InvalidInput(f"{name} cannot go on with a job that has begun: use exact")
-    return finish(job, signal, target, name, policy.decide(job, target, state=state), state=state)
+    return policy.decide(job, target, state=state)
+
+
+def at_once(job: Job, state: State | None) -> Schedule:
+    """Return the schedule of a job that starts at arrival, or goes on now, and never stops.
+
+    Args:
+        job: The job.
+        state: Where it stands, if it has begun.
+    """
+    if state is None:
+        return Schedule.uninterrupted(job, job.arrival)
+    rest = Stretch(start=state.now, work_s=job.profile.work_s - state.progress_s)
+    return Schedule.from_stretches(job, [rest], state=state)
 
 
 def finish(
@@ -121,6 +178,7 @@ def finish(
     decision: Decision,
     *,
     state: State | None = None,
+    gram: float | None = None,
 ) -> Plan:
     """Pay for a decision, and set it beside running at once.
 
@@ -131,24 +189,37 @@ def finish(
         policy: Which policy decided.
         decision: What it decided.
         state: Where the job stood, if it had begun.
+        gram: What a gram counts in what was minimised, where carbon alone was.
     """
     carbon, _ = carbon_and_price(signal)
-    bound = decision.lower_bound if target is carbon else None
-    if state is None:
-        at_once = Schedule.uninterrupted(job, job.arrival)
-        if bound is None and carbon is not None:
-            bound = rearrangement_bound(job, carbon)
-    else:
-        rest = Stretch(start=state.now, work_s=job.profile.work_s - state.progress_s)
-        at_once = Schedule.from_stretches(job, [rest], state=state)
+    bound, gap = decision.lower_bound, decision.resolution_gap
+    if bound is None and state is None and not decision.mixed:
+        bound = _general_bound(job, target)
+    bound_g = gap_g = None
+    if target is carbon:
+        gram = 1.0
+    if gram is not None and not decision.mixed:
+        bound_g = None if bound is None else bound / gram
+        gap_g = None if gap is None else gap / gram
+    elif carbon is not None and state is None:
+        bound_g = _general_bound(job, carbon)
     return Plan(
         schedule=decision.schedule,
         footprint=footprint(decision.schedule, job, signal),
-        baseline=footprint(at_once, job, signal),
-        lower_bound_g=None if carbon is None else bound,
+        baseline=footprint(at_once(job, state), job, signal),
+        lower_bound=bound,
+        lower_bound_g=bound_g,
         policy=policy,
         synthetic=target.synthetic,
         step_s=decision.step_s,
-        resolution_gap_g=decision.resolution_gap if target is carbon else None,
+        resolution_gap=gap,
+        resolution_gap_g=gap_g,
         note=decision.note,
     )
+
+
+def _general_bound(job: Job, signal: Signal) -> float | None:
+    """Return what no schedule goes below, None where prices below 0 let more energy cost less."""
+    if signal.values.min() < 0 and signal.window(job.arrival, job.deadline).values.min() < 0:
+        return None
+    return rearrangement_bound(job, signal)

@@ -6,6 +6,7 @@ later than `base` its progress 0 would have been: work at progress w runs at `ba
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,6 +21,9 @@ from lowtide.profile import Phase
 from lowtide.schedule import State
 from lowtide.signal import FloatArray, Signal
 from lowtide.units import JOULES_PER_KWH, format_hours, format_time
+
+# The most memory that a plan may take.
+MOST_BYTES = 2**30
 
 
 class Term(NamedTuple):
@@ -128,13 +132,73 @@ class Problem:
         return points[(points > TIME_TOLERANCE_S) & (points < self.work_s - TIME_TOLERANCE_S)]
 
     @cached_property
+    def must_run_s(self) -> float:
+        """How much work a running job must still do before it may be stopped."""
+        ran_s = self.state.ran_s
+        if ran_s is None:
+            return 0.0
+        short_s = self.job.min_run_s - ran_s
+        return short_s if short_s > TIME_TOLERANCE_S else 0.0
+
+    @cached_property
     def may_stop_now(self) -> bool:
         """Whether a running job may be stopped where it stands without losing work."""
+        if self.must_run_s:
+            return False
         if self.job.interruptible == "anywhere":
             return True
         points = np.array([0.0, *self.job.profile.checkpoints_s])
         near = np.abs(points - self.state.progress_s) <= TIME_TOLERANCE_S
         return self.job.interruptible == "checkpoints" and bool(near.any())
+
+    @cached_property
+    def values_ahead(self) -> FloatArray:
+        """The energy signal's values between the state's moment and the deadline."""
+        return _ahead(self.energy, self.state.now, self.job.deadline)
+
+    @cached_property
+    def largest(self) -> float:
+        """More than a run without restarts can cost: what rounding is measured by."""
+        profile = self.job.profile
+        phases = (*profile.startup, *profile.work, *profile.stop)
+        energy_kwh = sum(phase.energy_j for phase in phases) / JOULES_PER_KWH
+        span_s = self.job.deadline - self.state.now
+        energy_kwh += profile.suspended_power_w * span_s / JOULES_PER_KWH
+        most = energy_kwh * float(np.abs(self.values_ahead).max())
+        if self.occupancy is not None:
+            most += span_s * float(np.abs(self.occupancy.values).max())
+        return most
+
+    @cached_property
+    def pays_to_start_idly(self) -> bool:
+        """Whether starting and stopping without work could cost less than being suspended.
+
+        Then the less work each such start does the better: there is no best schedule, and the
+        finer a grid the lower its optimum.
+        """
+        profile = self.job.profile
+        phases = (*profile.startup, *profile.stop)
+        if not phases or self.job.min_run_s > 0 or self.slack_s < self.startup_s + self.stop_s:
+            return False
+        more_w = np.array([phase.power_w for phase in phases]) - profile.suspended_power_w
+        return bool(
+            (more_w.min() < 0 < self.values_ahead.max())
+            or (more_w.max() > 0 > self.values_ahead.min())
+        )
+
+    @cached_property
+    def boundable(self) -> bool:
+        """Whether `gridded.lower_bound` holds: nothing costs less than being suspended does."""
+        profile = self.job.profile
+        phases = (*profile.startup, *profile.work, *profile.stop)
+        if any(phase.power_w < profile.suspended_power_w for phase in phases):
+            return False
+        if self.occupancy is not None:
+            rent = _ahead(self.occupancy, self.state.now, self.job.deadline)
+            if rent.min() < 0:
+                return False
+        plain = not (profile.startup or profile.stop or profile.suspended_power_w)
+        return plain or bool(self.values_ahead.min() >= 0)
 
     @cached_property
     def work(self) -> tuple[FloatArray, FloatArray]:
@@ -268,21 +332,42 @@ def make_problem(
         forbidden=tuple(forbidden),
     )
     if problem.slack_s < -TIME_TOLERANCE_S:
+        needed_s = problem.base - state.now + problem.work_s
         raise InvalidJob(
             f"job {job.id} cannot be done in time: from {format_time(state.now)} on it needs "
-            f"{format_hours(problem.base - state.now + problem.work_s)}, and its deadline leaves "
-            f"{format_hours(job.deadline - state.now)}"
+            f"{format_hours(needed_s)}, and its deadline leaves "
+            f"{format_hours(job.deadline - state.now)}: move the deadline to "
+            f"{format_time(math.ceil(state.now + needed_s))} or later"
         )
     return problem
+
+
+def _ahead(signal: Signal, begin: float, end: float) -> FloatArray:
+    """Return a signal's values between two instants."""
+    first = max(math.floor((begin - signal.start) / signal.step_s + 1e-9), 0)
+    last = math.ceil((end - signal.start) / signal.step_s - 1e-9)
+    return signal.values[first : max(last, first + 1)]
 
 
 def _check_state(job: Job, state: State) -> None:
     """Refuse a state that the job cannot be in."""
     work_s = job.profile.work_s
+    if state.now < job.arrival - TIME_TOLERANCE_S:
+        raise InvalidInput(
+            f"job {job.id} arrives at {format_time(job.arrival)}: it cannot be planned from "
+            f"{format_time(state.now)} on"
+        )
     if not 0 <= state.progress_s < work_s - TIME_TOLERANCE_S:
         raise InvalidInput(
             f"job {job.id}: progress is from 0 to less than {work_s:g} s of work, not "
             f"{state.progress_s:g} s: a job that is done needs no plan"
+        )
+    never = job.interruptible == "never"
+    limit = 1 if never else job.max_starts
+    cure = "let it be interruptible" if never else "raise max_starts"
+    if limit is not None and state.starts > limit:
+        raise InvalidJob(
+            f"job {job.id} was started {state.starts} times, and may be {limit} times: {cure}"
         )
     if state.running:
         return
@@ -294,9 +379,8 @@ def _check_state(job: Job, state: State) -> None:
                 f"job {job.id}: a stopped job has kept {kept_s:g} s, its last checkpoint, not "
                 f"{state.progress_s:g} s"
             )
-    limit = 1 if job.interruptible == "never" else job.max_starts
     if limit is not None and state.starts >= limit:
         raise InvalidJob(
             f"job {job.id} is stopped and has used all its starts ({state.starts} of {limit}): "
-            "raise max_starts"
+            f"{cure}"
         )

@@ -165,7 +165,11 @@ class _Course:
         job, done_s = self.job, self.job.profile.work_s - self.left_s
         starts = len(self.past) + (self.current is not None)
         state = State(
-            now=self.now, progress_s=done_s, running=self.current is not None, starts=starts
+            now=self.now,
+            progress_s=done_s,
+            running=self.current is not None,
+            starts=starts,
+            ran_s=None if self.current is None else self.current.work_s,
         )
         ways = [_Way(self.past, self.current, state)]
         if self.current is None or job.interruptible != "checkpoints":

@@ -10,7 +10,7 @@ from lowtide.accounting import footprint
 from lowtide.errors import InvalidTime
 from lowtide.grid import Grid, deciding_signal
 from lowtide.job import Job
-from lowtide.policies.exact import Exact
+from lowtide.policies.exact import Exact, Optimum
 from lowtide.schedule import Schedule
 from lowtide.signal import FloatArray, Signal
 from lowtide.units import DurationLike, TimeLike, format_time, parse_duration, parse_time
@@ -91,20 +91,31 @@ def tradeoff(job: Job, signal: Signal | Grid, *, step_s: DurationLike | None = N
     target = deciding_signal(signal)
     planner = Exact(step_s=None if step_s is None else parse_duration(step_s))
     optimum = planner.optimise(job, target)
-    delays_s, costs = optimum.solution.by_delay
     if optimum.step_s is None:
-        delays_s, costs = _falling(delays_s, costs)
+        delays_s, costs = _falling(*optimum.solution.by_delay)
+        finish = job.arrival + job.profile.run_s + delays_s
     else:
-        costs = np.minimum.accumulate(costs)
+        finish, costs = _by_finish(optimum)
     possible = np.isfinite(costs)
     at_once = footprint(Schedule.uninterrupted(job, job.arrival), job, target).amount
     return Tradeoff(
-        finish=job.arrival + job.profile.run_s + delays_s[possible],
+        finish=finish[possible],
         amount=costs[possible],
         baseline=at_once,
         step_s=optimum.step_s,
         synthetic=target.synthetic,
     )
+
+
+def _by_finish(optimum: Optimum) -> tuple[FloatArray, FloatArray]:
+    """Return instants and the least of being done by each, from all grids that were tried."""
+    solved = [(optimum.problem, optimum.solution), *optimum.others]
+    finish = np.concatenate(
+        [each.base + each.work_s + solution.by_delay[0] for each, solution in solved]
+    )
+    costs = np.concatenate([solution.by_delay[1] for _, solution in solved])
+    order = np.argsort(finish, kind="stable")
+    return finish[order], np.minimum.accumulate(costs[order])
 
 
 def _falling(delays_s: FloatArray, costs: FloatArray) -> tuple[FloatArray, FloatArray]:
