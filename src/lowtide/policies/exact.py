@@ -8,33 +8,42 @@ recursion; the documentation's page on the algorithm derives it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from lowtide.accounting import footprint
+from lowtide.accounting import footprint, integrate
 from lowtide.errors import InvalidInput, InvalidJob
-from lowtide.job import TIME_TOLERANCE_S, Job
-from lowtide.policies import continuous, gridded
+from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S, Job
+from lowtide.policies import continuous, feasibility, gridded
+from lowtide.policies.many import (
+    column,
+    decide_some,
+    merged,
+    renumbered,
+    require_windows,
+    series_of,
+)
 from lowtide.policies.oracle import Oracle
 from lowtide.policies.policy import Decision
-from lowtide.policies.problem import Problem, Solution, Start, make_problem
+from lowtide.policies.problem import MOST_BYTES, Problem, Solution, Start, make_problem
 from lowtide.policies.wait_awhile import WaitAwhile
 from lowtide.schedule import Schedule, State, Stretch
-from lowtide.signal import Signal
-from lowtide.units import TimeLike, format_hours, format_time, parse_time
+from lowtide.signal import FloatArray, Signal
+from lowtide.tally import Stretches
+from lowtide.units import JOULES_PER_KWH, TimeLike, format_hours, parse_time
+from lowtide.workload import Workload
 
-# What one core gets through in a second, and the most memory that a plan may take.
+# What one core gets through in a second.
 STATES_PER_SECOND = 3e8
-MOST_BYTES = 2**30
+# How many times its budget a plan may take that is not possible on a coarser step.
+_PATIENCE = 100
 
-# The effort that telling why a job cannot run may take each time it tries, and how many more
-# starts it tries.
-_QUICK = 10_000_000
-_MOST_STARTS = 64
+# By how much another policy must be ahead, relative to the cost: more than rounding can do.
+_AHEAD = 1e-9
 
 # Steps that people can read, for problems without a common one.
 _NICE_S = (
@@ -53,18 +62,24 @@ class Optimum:
         step_s: The step between decisions, None for continuous time.
         asked: What would have been solved on a finer step; None if deciding on this one costs
             nothing.
+        others: The same problem with the same step counted from elsewhere, solved too.
     """
 
     problem: Problem
     solution: Solution
     step_s: float | None
     asked: Problem | None
+    others: tuple[tuple[Problem, Solution], ...] = ()
 
     @cached_property
-    def gap(self) -> float:
-        """The most that deciding on the step can have cost."""
-        if self.asked is None or self.step_s is None:
+    def gap(self) -> float | None:
+        """The most that deciding on the step can have cost, None where that is not known."""
+        if self.step_s is None:
             return 0.0
+        if self.asked is None:
+            return None if self.problem.pays_to_start_idly else 0.0
+        if not self.asked.boundable:
+            return None
         return max(self.solution.cost - gridded.lower_bound(self.asked, self.step_s), 0.0)
 
     @property
@@ -106,12 +121,19 @@ class Exact:
     time_budget_s: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.step_s is not None and not self.step_s > 0:
+        if self.step_s is not None and not 0 < self.step_s < math.inf:
             raise InvalidInput(
-                f"the step between decisions must be longer than 0 s, not {self.step_s}"
+                f"the step between decisions must be longer than 0 s, and finite, not {self.step_s}"
             )
+        if not self.time_budget_s > 0:
+            raise InvalidInput(f"a plan may take longer than 0 s, not {self.time_budget_s}")
         if not (math.isfinite(self.wait) and self.wait >= 0):
             raise InvalidInput(f"a second of waiting counts 0 or more, not {self.wait}")
+
+    @property
+    def windows(self) -> list[tuple[float, float]]:
+        """The forbidden stretches of time, as instants."""
+        return [(parse_time(begin), parse_time(end)) for begin, end in self.forbidden]
 
     def decide(self, job: Job, signal: Signal, *, state: State | None = None) -> Decision:
         """Decide for one job.
@@ -123,24 +145,97 @@ class Exact:
         """
         optimum = self.optimise(job, signal, state=state)
         schedule = Schedule.from_stretches(job, optimum.stretches, state=state)
-        # A bound on a mix of costs is none on the signal's own.
-        if self.wait or self.occupancy is not None:
-            return Decision(schedule=schedule, step_s=optimum.step_s)
         cost = optimum.solution.cost
-        bound = cost - optimum.gap
-        if optimum.gap and not self.forbidden and state is None:
+        bound = None if optimum.gap is None else cost - optimum.gap
+        mixed = bool(self.wait) or self.occupancy is not None
+        if optimum.asked is not None and not (mixed or self.forbidden or state is not None):
             # Policies that decide between the steps may come out ahead by a little.
             for rival in (WaitAwhile(), Oracle()):
                 other = rival.decide(job, signal).schedule
                 paid = footprint(other, job, signal).amount
-                if paid < cost:
+                if paid < cost - _AHEAD * abs(cost):
                     schedule, cost = other, paid
         return Decision(
             schedule=schedule,
             lower_bound=cost,
             step_s=optimum.step_s,
-            resolution_gap=max(cost - bound, 0.0),
+            resolution_gap=None if bound is None else max(cost - bound, 0.0),
+            mixed=mixed,
         )
+
+    def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
+        """Decide for many jobs, as for each.
+
+        Jobs of constant power are planned together, those that may be stopped anywhere if there
+        is a `step_s`; others one by one.
+
+        Args:
+            jobs: What is to be run.
+            signal: What a kWh emits or costs.
+        """
+        require_windows(jobs, signal)
+        plain = (jobs.profile < 0) & (
+            not (self.wait or self.occupancy is not None or self.forbidden)
+        )
+        anywhere = jobs.interruptible == INTERRUPTIBLE.index("anywhere")
+        straight = plain & (~anywhere | (jobs.max_starts == 1))
+        stepped = plain & anywhere & (jobs.max_starts == 0) & (jobs.min_run_s <= 0)
+        if self.step_s is None:
+            stepped[:] = False
+        else:
+            steps = jobs.work_s / self.step_s + 1, jobs.slack_s / self.step_s + 1
+            stepped &= (steps[0] + 24) * steps[1] <= MOST_BYTES
+        rest = np.flatnonzero(~(straight | stepped))
+        parts = []
+        if straight.any():
+            part = _straight(jobs.take(straight), signal)
+            parts.append(renumbered(part, np.flatnonzero(straight)))
+        if self.step_s is not None and stepped.any():
+            part = self._stepped(jobs.take(stepped), signal, float(self.step_s))
+            parts.append(renumbered(part, np.flatnonzero(stepped)))
+        if rest.size:
+            parts.append(decide_some(self, jobs, signal, rest))
+        return merged(*parts)
+
+    def _stepped(self, jobs: Workload, signal: Signal, step_s: float) -> Stretches:
+        """Decide for jobs of constant power that may be stopped anywhere."""
+        from lowtide.policies.many_kernels import best_gridded
+
+        lossless = _lossless(jobs, signal, step_s)
+        made, costs = best_gridded(
+            column(jobs.arrival),
+            column(jobs.deadline),
+            column(jobs.work_s),
+            column(jobs.power / JOULES_PER_KWH),
+            column(lossless),
+            series_of(signal),
+            step_s,
+        )
+        best = Stretches(job=made[0], start=made[1], work_s=made[2], lost_s=made[3])
+        doubtful = np.flatnonzero(~lossless & (jobs.slack_s > TIME_TOLERANCE_S))
+        if not doubtful.size:
+            return best
+        # Policies that decide between the steps may come out ahead by a little, as in `decide`.
+        some = jobs.take(doubtful)
+        lowest = costs[doubtful]
+        chosen = np.zeros(len(jobs), dtype=np.int64)
+        close = np.zeros(doubtful.size, dtype=bool)
+        rivals = [policy.decide_many(some, signal) for policy in (WaitAwhile(), Oracle())]
+        for number, rival in enumerate(rivals, start=1):
+            paid = _paid(some, rival, signal)
+            enough = _AHEAD * np.abs(lowest)
+            close |= np.abs(lowest - paid - enough) < enough / 2
+            ahead = paid < lowest - enough
+            chosen[doubtful[ahead]] = number
+            lowest = np.where(ahead, paid, lowest)
+        # Where rounding could turn the balance, `decide` itself must say.
+        chosen[doubtful[close]] = -1
+        parts = [_of_rows(best, chosen == 0)]
+        for number, rival in enumerate(rivals, start=1):
+            parts.append(_of_rows(renumbered(rival, doubtful), chosen == number))
+        if close.any():
+            parts.append(decide_some(self, jobs, signal, doubtful[close]))
+        return merged(*parts)
 
     def optimise(self, job: Job, signal: Signal, *, state: State | None = None) -> Optimum:
         """Return the best way to run a job from a state on.
@@ -155,25 +250,54 @@ class Exact:
             signal,
             wait=self.wait,
             occupancy=self.occupancy,
-            forbidden=[(parse_time(begin), parse_time(end)) for begin, end in self.forbidden],
+            forbidden=self.windows,
             state=state,
         )
         step_s, asked = None, None
-        if problem.slack_s <= TIME_TOLERANCE_S:
-            solution = _forced(problem)
-        elif job.interruptible == "anywhere" and problem.starts_left != int(
-            not problem.state.running
-        ):
+        if _is_gridded(problem):
             step_s, lossless = self._step(problem)
-            solution = gridded.solve(problem, step_s)
+            found = [(problem, gridded.solve(problem, step_s))]
             if not lossless:
                 asked = problem
-                problem, solution = _better_aligned(problem, solution, step_s)
+                found = _better_aligned(*found[0], step_s)
+                finer_s = None
+                if found[0][1].cost == np.inf:
+                    finer_s = self._finer(problem, step_s)
+                if finer_s is not None:
+                    step_s = finer_s
+                    found = _better_aligned(problem, gridded.solve(problem, step_s), step_s)
+        elif problem.slack_s <= TIME_TOLERANCE_S:
+            found = [(problem, _forced(problem))]
         else:
-            solution = continuous.solve(problem)
+            found = [(problem, continuous.solve(problem))]
+        (best, solution), *others = found
         if solution.cost == np.inf:
-            raise InvalidJob(_infeasible(problem))
-        return Optimum(problem=problem, solution=solution, step_s=step_s, asked=asked)
+            usable = [each for each in _NICE_S if _fits(problem, each, math.inf)]
+            raise InvalidJob(feasibility.refusal(problem, step_s, usable, self._can_plan))
+        return Optimum(
+            problem=best, solution=solution, step_s=step_s, asked=asked, others=tuple(others)
+        )
+
+    def _can_plan(self, problem: Problem) -> bool:
+        """Return whether there is a schedule, and a step on which it would be found."""
+        if not feasibility.solvable(problem) or not _is_gridded(problem):
+            return feasibility.solvable(problem)
+        if self.step_s is not None:
+            return feasibility.solvable(problem, self.step_s)
+        step_s, lossless = self._step(problem)
+        return (
+            lossless
+            or feasibility.solvable(problem, step_s)
+            or self._finer(problem, step_s) is not None
+        )
+
+    def _finer(self, problem: Problem, step_s: float) -> float | None:
+        """Return a finer step on which a job can be run, if there is one and none was asked for."""
+        if self.step_s is not None:
+            return None
+        most = _PATIENCE * self.time_budget_s * STATES_PER_SECOND
+        steps_s = [each for each in _NICE_S if _fits(problem, each, most)]
+        return feasibility.finer_step(problem, step_s, steps_s)
 
     def _step(self, problem: Problem) -> tuple[float, bool]:
         """Return the step to decide on, and whether nothing is lost by it."""
@@ -197,6 +321,57 @@ class Exact:
         return _finest(problem, most), False
 
 
+def _straight(jobs: Workload, signal: Signal) -> Stretches:
+    """Decide for jobs of constant power that run through."""
+    from lowtide.policies.many_kernels import best_straight
+
+    start = best_straight(
+        column(jobs.arrival),
+        column(jobs.deadline),
+        column(jobs.work_s),
+        column(jobs.power / JOULES_PER_KWH),
+        series_of(signal),
+    )
+    return Stretches.one_each(jobs, start)
+
+
+def _paid(jobs: Workload, stretches: Stretches, signal: Signal) -> FloatArray:
+    """Return what jobs of constant power come to, to more digits than epoch seconds have."""
+    begin_s = stretches.start - signal.start
+    power_w = jobs.power[stretches.job]
+    parts = integrate(power_w, begin_s, begin_s + stretches.work_s, signal, origin=signal.start)
+    return np.bincount(stretches.job, weights=parts, minlength=len(jobs)).astype(np.float64)
+
+
+def _of_rows(stretches: Stretches, rows: npt.NDArray[np.bool_]) -> Stretches:
+    """Return the stretches of some of the jobs."""
+    kept = rows[stretches.job]
+    return Stretches(
+        job=stretches.job[kept],
+        start=stretches.start[kept],
+        work_s=stretches.work_s[kept],
+        lost_s=stretches.lost_s[kept],
+    )
+
+
+def _lossless(jobs: Workload, signal: Signal, step_s: float) -> npt.NDArray[np.bool_]:
+    """Return for which jobs of constant power a step divides every duration that matters."""
+    lengths_s = np.stack(
+        [
+            jobs.slack_s,
+            jobs.work_s,
+            np.full(len(jobs), signal.step_s),
+            (jobs.arrival - signal.start) % signal.step_s,
+        ]
+    )
+    whole_ms = np.round(1000 * lengths_s)
+    exact = np.all(np.abs(1000 * lengths_s - whole_ms) <= 1e-3, axis=0)
+    multiple = np.gcd.reduce(whole_ms.astype(np.int64), axis=0) / 1000 / step_s
+    divides = (np.abs(multiple - np.round(multiple)) < 1e-9) & (multiple >= 1)
+    lossless: npt.NDArray[np.bool_] = exact & divides
+    return lossless
+
+
 def common_step(problem: Problem) -> float | None:
     """Return the longest step that divides every duration that matters, None if there is none.
 
@@ -210,6 +385,7 @@ def common_step(problem: Problem) -> float | None:
     lengths = {
         problem.slack_s,
         problem.job.min_run_s,
+        problem.must_run_s,
         *(edges_s[1:] - edges_s[:-1]).tolist(),
         *(phase.duration_s for phase in (*profile.startup, *profile.stop)),
         *(edge - base for window in problem.forbidden for edge in window),
@@ -224,6 +400,13 @@ def common_step(problem: Problem) -> float | None:
             return None
         divisor = math.gcd(divisor, whole_ms)
     return divisor / 1000 if divisor else None
+
+
+def _is_gridded(problem: Problem) -> bool:
+    """Return whether a problem has moments of stopping to choose between, and not a few."""
+    once = problem.starts_left == int(not problem.state.running)
+    anywhere = problem.job.interruptible == "anywhere"
+    return anywhere and not once and problem.slack_s > TIME_TOLERANCE_S
 
 
 def _fits(problem: Problem, step_s: float, most: float) -> bool:
@@ -241,23 +424,25 @@ def _finest(problem: Problem, most: float) -> float:
 
 def _better_aligned(
     problem: Problem, solution: Solution, step_s: float
-) -> tuple[Problem, Solution]:
-    """Try the same step with decisions where the signal steps; return the better of the two.
-
-    A job seldom arrives on the minute, and then a grid that counts from its arrival meets none of
-    the moments at which the signal changes.
-    """
+) -> list[tuple[Problem, Solution]]:
+    """Try the same step with decisions where the signal steps; return both, the better first."""
     state = problem.state
-    offset_s = (problem.energy.start - problem.base) % step_s
-    if state.running or not TIME_TOLERANCE_S < offset_s < problem.slack_s - step_s:
-        return problem, solution
-    later = replace(problem, state=replace(state, now=state.now + offset_s))
+    later = feasibility.aligned(problem, step_s)
+    if later is None:
+        return [(problem, solution)]
     aligned = gridded.solve(later, step_s)
-    held = later.held_before - problem.held_before if state.starts else 0.0
-    wait = problem.wait * offset_s
-    if not aligned.cost + held + wait < solution.cost:
-        return problem, solution
-    return later, replace(aligned, cost=aligned.cost + held + wait)
+    extra = problem.wait * (later.state.now - state.now)
+    if state.starts:
+        extra += later.held_before - problem.held_before
+    delays_s, costs = aligned.by_delay
+    aligned = replace(
+        aligned,
+        cost=aligned.cost + extra,
+        by_delay=(delays_s, costs + extra),
+        by_starts=tuple(cost + extra for cost in aligned.by_starts),
+    )
+    both = [(problem, solution), (later, aligned)]
+    return both[::-1] if aligned.cost < solution.cost else both
 
 
 def _forced(problem: Problem) -> Solution:
@@ -268,76 +453,6 @@ def _forced(problem: Problem) -> Solution:
     if not problem.state.running:
         starts = (Start(0.0, 0.0),)
         cost += problem.evaluate(problem.startup(0.0), now)
-        if problem.starts_left == 0:
+        if problem.starts_left == 0 or problem.work_s < problem.job.min_run_s - TIME_TOLERANCE_S:
             cost += np.inf
     return Solution(cost=float(cost[0]), starts=starts, by_delay=(now, cost))
-
-
-def _infeasible(problem: Problem) -> str:
-    """Say which rule leaves no way to run a job, and by how much it would have to give."""
-    job = problem.job
-    cures = []
-    if problem.forbidden and _solvable(replace(problem, forbidden=())):
-        cures.append("allow some of the forbidden windows")
-    if job.max_starts is not None and _solvable(_with(problem, max_starts=None)):
-        now = job.max_starts
-        more = _least(lambda n: _with(problem, max_starts=now + n), _MOST_STARTS)
-        cures.append(f"raise max_starts from {now}" + (f" to {now + more}" if more else ""))
-    if job.min_run_s > 0:
-        least_s = job.min_run_s
-        minutes = _least(
-            lambda n: _with(problem, min_run_s=max(least_s - 60.0 * n, 0.0)),
-            math.ceil(least_s / 60.0),
-        )
-        if minutes is not None:
-            lower_s = max(least_s - 60.0 * minutes, 0.0)
-            cures.append(f"lower min_run_s from {format_hours(least_s)} to {format_hours(lower_s)}")
-    if job.interruptible != "anywhere" and _solvable(_with(problem, interruptible="anywhere")):
-        cures.append(f"let it be stopped anywhere (now {job.interruptible})")
-    span_s = job.deadline - problem.state.now
-    minutes = _least(
-        lambda n: _later(problem, 60.0 * n), math.ceil(max(8 * span_s, 30 * 86400.0) / 60.0)
-    )
-    if minutes is not None:
-        cures.append(f"move the deadline by {format_hours(60.0 * minutes)}")
-    return (
-        f"job {job.id} cannot be run by its rules between "
-        f"{format_time(problem.state.now)} and {format_time(job.deadline)}: "
-        f"{', or '.join(cures) or 'nothing short of new rules helps'}"
-    )
-
-
-def _with(problem: Problem, **rules: Any) -> Problem:
-    """Return the problem of the same job with other rules."""
-    return replace(problem, job=replace(problem.job, **rules))
-
-
-def _later(problem: Problem, extra_s: float) -> Problem:
-    """Return the problem with more time, and a signal that reaches as far."""
-    deadline = problem.job.deadline + extra_s
-    now = problem.state.now
-    flat = Signal.from_values([1.0], start=now, step_s=deadline - now)
-    return replace(_with(problem, deadline=deadline), energy=flat, occupancy=None)
-
-
-def _least(relaxed: Callable[[int], Problem], most: int) -> int | None:
-    """Return by how little a rule must give to make a problem solvable, None if it is no cure."""
-    high = 1
-    while not _solvable(relaxed(high)):
-        if high >= most:
-            return None
-        high = min(2 * high, most)
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _solvable(relaxed(middle)) else (middle, high)
-    return high
-
-
-def _solvable(problem: Problem) -> bool:
-    if problem.job.interruptible != "anywhere":
-        return continuous.solve(problem).cost < np.inf
-    step_s = common_step(problem)
-    if step_s is None or not _fits(problem, step_s, _QUICK):
-        step_s = _finest(problem, _QUICK)
-    return gridded.solve(problem, step_s).cost < np.inf

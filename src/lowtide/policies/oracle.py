@@ -16,12 +16,15 @@ from lowtide.accounting import footprint
 from lowtide.errors import InvalidInput
 from lowtide.job import Job
 from lowtide.policies.carrying_out import run_from
+from lowtide.policies.many import column, ragged, require_windows, series_of, within_windows
 from lowtide.policies.policy import Decision
 from lowtide.profile import PowerProfile
 from lowtide.signal import FloatArray, Signal
+from lowtide.tally import Stretches
+from lowtide.workload import Workload
 
 # Costs closer than this, relative to the dearest, differ by rounding alone: the earliest wins.
-_TIE = 1e-12
+TIE = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +52,38 @@ class Oracle:
         """
         delays_s, costs = cost_by_delay(job, signal)
         if self.step_s is not None:
-            grid_s = np.arange(0.0, max(job.slack_s, 0.0) + 1e-9 * self.step_s, self.step_s)
-            delays_s, costs = grid_s, np.interp(grid_s, delays_s, costs)
+            delays_s, costs = on_steps(delays_s, costs, self.step_s)
         schedule = run_from(job, job.arrival + first_lowest(delays_s, costs, np.inf))
         proven = self.step_s is None and job.interruptible == "never"
         bound = footprint(schedule, job, signal).amount if proven else None
         return Decision(schedule=schedule, lower_bound=bound, step_s=self.step_s)
+
+    def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
+        """Decide for many jobs, as for each.
+
+        Args:
+            jobs: What is to be run.
+            signal: What a kWh emits or costs.
+        """
+        from lowtide.policies.many_kernels import Runs, best_delays
+
+        require_windows(jobs, signal)
+        changes = [_power_falls(profile) for profile in jobs.profiles]
+        offsets_s, bounds = ragged(offsets_s for offsets_s, _ in changes)
+        falls, _ = ragged(falls_w for _, falls_w in changes)
+        runs = Runs(
+            arrival=column(jobs.arrival),
+            slack_s=column(np.maximum(jobs.slack_s, 0.0)),
+            end=column(jobs.deadline),
+            length_s=column(jobs.run_s),
+            power=column(jobs.power),
+            place=column(jobs.profile),
+            offsets_s=offsets_s,
+            falls=falls,
+            bounds=bounds,
+        )
+        delays_s = best_delays(runs, series_of(signal), float(self.step_s or 0.0), False)
+        return within_windows(jobs, jobs.arrival + delays_s)
 
 
 def cost_by_delay(job: Job, signal: Signal) -> tuple[FloatArray, FloatArray]:
@@ -89,9 +118,25 @@ def cost_by_delay(job: Job, signal: Signal) -> tuple[FloatArray, FloatArray]:
     delays_s = np.concatenate(([0.0], meet_s[inside][order], [slack_s]))
 
     at_once = window.values[first]
-    slopes = falls_w @ at_once + np.concatenate(([0.0], np.cumsum(bend[inside][order])))
+    # Summed, not multiplied as vectors: fused products would leave a slope where there is none.
+    slope = float(np.sum(falls_w * at_once))
+    slopes = slope + np.concatenate(([0.0], np.cumsum(bend[inside][order])))
     now = signal.integral(np.zeros(offsets_s.size), offsets_s, origin=job.arrival)
     return delays_s, falls_w @ now + np.concatenate(([0.0], np.cumsum(slopes * np.diff(delays_s))))
+
+
+def on_steps(
+    delays_s: FloatArray, costs: FloatArray, step_s: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return multiples of a step among the delays, and what a run costs there.
+
+    Args:
+        delays_s: Where the cost bends, from 0 to the longest delay.
+        costs: The cost there.
+        step_s: The step.
+    """
+    grid_s = np.arange(0.0, delays_s[-1] + 1e-9 * step_s, step_s)
+    return grid_s, np.interp(grid_s, delays_s, costs)
 
 
 def first_lowest(delays_s: FloatArray, costs: FloatArray, longest_s: float) -> float:
@@ -106,7 +151,7 @@ def first_lowest(delays_s: FloatArray, costs: FloatArray, longest_s: float) -> f
     if not within.all():
         costs = np.append(costs[within], np.interp(longest_s, delays_s, costs))
         delays_s = np.append(delays_s[within], longest_s)
-    tie = _TIE * float(np.abs(costs).max())
+    tie = TIE * float(np.abs(costs).max())
     return float(delays_s[np.flatnonzero(costs <= costs.min() + tie)[0]])
 
 

@@ -24,6 +24,7 @@ class Decision:
             unit (grams, or money for a price), where the policy proves one.
         step_s: The step between the moments that were considered, None for any moment.
         resolution_gap: The most that considering only those can have cost, where it is known.
+        mixed: Whether the two count more than the signal, such as waiting or rent.
         note: What the policy has to say of its decision, such as a guarantee.
     """
 
@@ -31,6 +32,7 @@ class Decision:
     lower_bound: float | None = None
     step_s: float | None = None
     resolution_gap: float | None = None
+    mixed: bool = False
     note: str = ""
 
 

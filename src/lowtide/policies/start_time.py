@@ -1,4 +1,4 @@
-"""Policies that choose a start by looking at single moments: at once, or the cleanest slot."""
+"""Policies that choose a start by looking at single moments: at once, late, the cleanest slot."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import numpy as np
 
 from lowtide.job import Job
 from lowtide.policies.carrying_out import run_from
+from lowtide.policies.many import column, require_windows, series_of, within_windows
 from lowtide.policies.policy import Decision
 from lowtide.signal import Signal
+from lowtide.tally import Stretches
+from lowtide.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,15 @@ class RunNow:
             signal: Not looked at.
         """
         return Decision(schedule=run_from(job, job.arrival))
+
+    def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:  # noqa: ARG002 - looks at nothing
+        """Decide for many jobs, as for each.
+
+        Args:
+            jobs: What is to be run.
+            signal: Not looked at.
+        """
+        return within_windows(jobs, jobs.arrival)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +57,42 @@ class StartAt:
         """
         return Decision(schedule=run_from(job, job.arrival + self.delay_s))
 
+    def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:  # noqa: ARG002 - looks at nothing
+        """Decide for many jobs, as for each.
+
+        Args:
+            jobs: What is to be run.
+            signal: Not looked at.
+        """
+        return within_windows(jobs, jobs.arrival + self.delay_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latest:
+    """Start as late as the deadline allows, and never stop.
+
+    It saves nothing by itself: it leaves a job as long as can be to machines that are paid for
+    anyway, and is what waiting comes to when it is for nothing.
+    """
+
+    def decide(self, job: Job, signal: Signal) -> Decision:  # noqa: ARG002 - looks at nothing
+        """Decide for one job.
+
+        Args:
+            job: What is to be run.
+            signal: Not looked at.
+        """
+        return Decision(schedule=run_from(job, job.latest_start))
+
+    def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:  # noqa: ARG002 - looks at nothing
+        """Decide for many jobs, as for each.
+
+        Args:
+            jobs: What is to be run.
+            signal: Not looked at.
+        """
+        return within_windows(jobs, jobs.latest_start)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LowestSlot:
@@ -65,3 +113,16 @@ class LowestSlot:
         candidates = np.concatenate(([job.arrival], later))
         start = float(candidates[np.argmin(signal.at(candidates))])
         return Decision(schedule=run_from(job, start))
+
+    def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
+        """Decide for many jobs, as for each.
+
+        Args:
+            jobs: What is to be run.
+            signal: What a kWh emits or costs.
+        """
+        from lowtide.policies.many_kernels import lowest_slots
+
+        require_windows(jobs, signal)
+        arrival, latest = column(jobs.arrival), column(jobs.latest_start)
+        return within_windows(jobs, lowest_slots(arrival, latest, series_of(signal)))

@@ -8,8 +8,11 @@ import numpy as np
 
 from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.policies.carrying_out import carry_out
+from lowtide.policies.many import by_value, require_windows, rules_of, series_of
 from lowtide.policies.policy import Decision
 from lowtide.signal import FloatArray, Signal
+from lowtide.tally import Stretches
+from lowtide.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,22 @@ class WaitAwhile:
             signal, job.arrival + job.profile.startup_s, job.deadline, job.profile.work_s
         )
         return Decision(schedule=carry_out(job, wanted))
+
+    def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
+        """Decide for many jobs, as for each.
+
+        Args:
+            jobs: What is to be run.
+            signal: What a kWh emits or costs.
+        """
+        from lowtide.policies.many_kernels import work_in_cheapest
+
+        require_windows(jobs, signal)
+        order, rank = by_value(signal)
+        job, start, work_s, lost_s = work_in_cheapest(
+            rules_of(jobs), series_of(signal), order, rank
+        )
+        return Stretches(job=job, start=start, work_s=work_s, lost_s=lost_s)
 
 
 def cheapest_moments(
