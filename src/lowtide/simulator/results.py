@@ -1,0 +1,237 @@
+"""What came of a simulation: every job, and the run as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lowtide.accounting import integrate
+from lowtide.grid import Grid, carbon_and_price, deciding_signal
+from lowtide.job import TIME_TOLERANCE_S
+from lowtide.schedule import Schedule
+from lowtide.signal import FloatArray, Signal
+from lowtide.simulator.cluster import Cluster
+from lowtide.simulator.events import NodeSpans
+from lowtide.simulator.purchasing import Bought
+from lowtide.simulator.series import Series
+from lowtide.tally import Pieces, Stretches, Tally, pieces_of
+from lowtide.trace import STATUSES
+from lowtide.workload import Workload
+
+if TYPE_CHECKING:
+    import polars as pl
+
+# Slowdown of a job of seconds says nothing: run times below this count as this.
+SHORTEST_S = 10.0
+_GOOD = tuple(STATUSES.index(name) for name in ("completed", "unknown"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """Jobs that have run, in columns, and what they came to.
+
+    Attributes:
+        jobs: The jobs.
+        signal: What a kWh emitted or cost.
+        policy: Who decided.
+        discipline: How the queue was served; None without limits.
+        cluster: On which machines; None without limits.
+        stretches: How each job ran.
+        tally: What each job came to.
+        baseline: What each came to under the baseline's policy; None if there is none.
+        baseline_policy: Which policy that is.
+        node_spans: What the nodes drew besides; None without limits.
+        bought: How machines were paid for; None where that was not asked.
+    """
+
+    jobs: Workload
+    signal: Signal | Grid
+    policy: str
+    discipline: str | None
+    cluster: Cluster | None
+    stretches: Stretches
+    tally: Tally
+    baseline: Tally | None
+    baseline_policy: str | None
+    node_spans: NodeSpans | None
+    bought: Bought | None
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def __repr__(self) -> str:
+        return f"<Simulation: {len(self)} jobs by {self.policy}>"
+
+    @property
+    def wait_s(self) -> FloatArray:
+        """How much later each job was done than if it had run at once."""
+        waited = self.tally.end - self.jobs.arrival - self.jobs.run_s
+        return np.where(waited > TIME_TOLERANCE_S, waited, 0.0)
+
+    @property
+    def slowdown(self) -> FloatArray:
+        """Time in the system over run time, run times below 10 s counted as that, at least 1."""
+        run_s = np.maximum(self.jobs.run_s, SHORTEST_S)
+        return np.maximum((self.tally.end - self.jobs.arrival) / run_s, 1.0)
+
+    @property
+    def missed(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Which jobs were done after their deadline."""
+        return self.tally.end > self.jobs.deadline + TIME_TOLERANCE_S
+
+    @property
+    def saving(self) -> FloatArray | None:
+        """The share of the baseline that each job saved, NaN where there is nothing to save."""
+        if self.baseline is None:
+            return None
+        ours, theirs = self.tally.amount, self.baseline.amount
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(theirs > 0, 1.0 - ours / theirs, np.nan)
+
+    def schedule(self, row: int) -> Schedule:
+        """Return how one job ran, span by span.
+
+        Args:
+            row: Which.
+        """
+        return Schedule.from_stretches(self.jobs.job(row), self.stretches.of(row))
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """Every stretch of constant power of every job."""
+        return pieces_of(self.jobs, self.stretches)
+
+    @cached_property
+    def power(self) -> Series:
+        """What all jobs drew together over time, and the nodes' own where there are any."""
+        begin, end, watts = self.pieces.begin, self.pieces.end, self.pieces.power_w
+        if self.node_spans is not None:
+            begin = np.concatenate((begin, self.node_spans.begin))
+            end = np.concatenate((end, self.node_spans.end))
+            watts = np.concatenate((watts, self.node_spans.power_w))
+        return Series.of_spans(begin, end, watts)
+
+    @cached_property
+    def queue(self) -> Series:
+        """How many jobs had arrived and not yet been started, over time."""
+        return Series.of_spans(self.jobs.arrival, self.tally.start, 1.0)
+
+    @cached_property
+    def running(self) -> Series:
+        """How many CPUs were held, over time."""
+        which = self.stretches.job
+        ran_s = self.stretches.work_s + self.stretches.lost_s + self.jobs.startup_s[which]
+        begin = self.stretches.start
+        return Series.of_spans(begin, begin + ran_s, self.jobs.cpus[which])
+
+    def summary(self) -> dict[str, Any]:
+        """Return the run as a whole: one number per question, None where there is none."""
+        jobs, tally = self.jobs, self.tally
+        first, last = float(jobs.arrival.min()), float(tally.end.max())
+        carbon, _ = carbon_and_price(self.signal)
+        edges = self._edges(first, last)
+        numbers: dict[str, Any] = {
+            "jobs": len(jobs),
+            "energy_j": float(tally.energy_j.sum()),
+            "carbon_g": None if tally.carbon_g is None else float(tally.carbon_g.sum()),
+            "cost": None if tally.cost is None else float(tally.cost.sum()),
+            "machine_cost": None if self.bought is None else self.bought.total,
+            "makespan_s": last - first,
+            **_spread("wait_s", self.wait_s),
+            **_spread("slowdown", self.slowdown),
+            "mean_starts": float(tally.starts.mean()),
+            "deadline_misses": int(self.missed.sum()),
+            "wasted_energy_j": float(tally.energy_j[~np.isin(jobs.status, _GOOD)].sum()),
+            "mean_queue": float(self.queue.upto(np.array([last]))[0] / (last - first)),
+            "max_queue": float(self.queue.values.max(initial=0.0)),
+            "power_intensity_correlation": self._correlation(edges),
+            "utilisation": None,
+            "node_energy_j": None,
+            "node_carbon_g": None,
+            "boot_energy_j": None,
+        }
+        if self.cluster is not None:
+            held = float(self.running.upto(np.array([last]))[0])
+            numbers["utilisation"] = held / (self.cluster.cpus * (last - first))
+        if self.node_spans is not None and self.cluster is not None:
+            spans = self.node_spans
+            drawn_j = spans.power_w * (spans.end - spans.begin)
+            numbers["node_energy_j"] = float(drawn_j.sum())
+            numbers["boot_energy_j"] = float(drawn_j[spans.booting].sum())
+            if carbon is not None:
+                watts = spans.power_w * self.cluster.pue
+                emitted = integrate(watts, spans.begin, spans.end, carbon)
+                numbers["node_carbon_g"] = float(emitted.sum())
+        if self.baseline is not None:
+            ours, theirs = tally.amount.sum(), self.baseline.amount.sum()
+            numbers["baseline"] = self.baseline_policy
+            numbers["baseline_amount"] = float(theirs)
+            numbers["saving"] = float(1.0 - ours / theirs) if theirs > 0 else None
+            saving = self.saving
+            if saving is not None and np.isfinite(saving).any():
+                numbers |= _spread("job_saving", saving[np.isfinite(saving)])
+        return numbers
+
+    def table(self) -> pl.DataFrame:
+        """Return every job as a row."""
+        import polars as pl
+
+        jobs, tally = self.jobs, self.tally
+        columns: dict[str, Any] = {
+            "id": [str(each) for each in jobs.id.tolist()],
+            "arrival": jobs.arrival,
+            "deadline": jobs.deadline,
+            "start": tally.start,
+            "end": tally.end,
+            "run_s": jobs.run_s,
+            "cpus": jobs.cpus,
+            "energy_j": tally.energy_j,
+            "carbon_g": tally.carbon_g,
+            "cost": tally.cost,
+            "wait_s": self.wait_s,
+            "slowdown": self.slowdown,
+            "starts": tally.starts,
+            "missed": self.missed,
+            "status": [STATUSES[place] for place in jobs.status.tolist()],
+            "saving": self.saving,
+        }
+        if self.bought is not None:
+            columns["bought"] = self.bought.names
+            columns["machine_cost"] = self.bought.cost
+        return pl.DataFrame({name: each for name, each in columns.items() if each is not None})
+
+    def _edges(self, first: float, last: float) -> FloatArray:
+        """Return the edges of the signal's steps that the run touches."""
+        signal = deciding_signal(self.signal)
+        edges = signal.edges
+        return edges[
+            max(int(np.searchsorted(edges, first, side="right")) - 1, 0) : int(
+                np.searchsorted(edges, last, side="left")
+            )
+            + 1
+        ]
+
+    def _correlation(self, edges: FloatArray) -> float | None:
+        """Return how power and intensity go together, over the signal's steps."""
+        if edges.size < 3:
+            return None
+        power = self.power.mean(edges)
+        intensity = deciding_signal(self.signal).at(edges[:-1])
+        if not (np.ptp(power) > 0 and np.ptp(intensity) > 0):
+            return None
+        return float(np.corrcoef(power, intensity)[0, 1])
+
+
+def _spread(name: str, values: FloatArray) -> dict[str, float]:
+    """Return the mean and quantiles of a column: a mean alone hides who waits."""
+    low, middle, high = np.quantile(values, [0.05, 0.5, 0.95])
+    return {
+        f"mean_{name}": float(values.mean()),
+        f"p05_{name}": float(low),
+        f"median_{name}": float(middle),
+        f"p95_{name}": float(high),
+        f"max_{name}": float(values.max()),
+    }

@@ -1,0 +1,187 @@
+"""Many jobs over time, on machines without end or with limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from lowtide.errors import InvalidInput, NotCovered
+from lowtide.grid import Grid, deciding_signal
+from lowtide.job import Job
+from lowtide.policies.many import decide_many
+from lowtide.policies.policy import Policy, make_policy
+from lowtide.policies.purchasing import Purchasing
+from lowtide.signal import FloatArray, Signal
+from lowtide.simulator.cluster import Cluster
+from lowtide.simulator.disciplines import Discipline, make_discipline
+from lowtide.simulator.events import NodeSpans, run_queue
+from lowtide.simulator.purchasing import Bought, buy
+from lowtide.simulator.results import Simulation
+from lowtide.tally import Stretches, tally
+from lowtide.trace import Trace
+from lowtide.units import format_hours, format_time
+from lowtide.workload import Workload
+
+
+class _Course(NamedTuple):
+    """How a workload ran."""
+
+    stretches: Stretches
+    node_spans: NodeSpans | None
+    bought: Bought | None
+
+
+def simulate(
+    jobs: Workload | Sequence[Job],
+    signal: Signal | Grid,
+    *,
+    policy: str | Policy = "run_now",
+    cluster: Cluster | None = None,
+    discipline: str | Discipline = "fifo",
+    baseline: str | Policy | None = "run_now",
+    repeat_signal: bool = False,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Simulation:
+    """Run many jobs under a policy.
+
+    Without a cluster every job runs as its policy decides. On a cluster the policy decides when a
+    job enters the queue, and the discipline when it leaves it; jobs may then miss deadlines.
+
+    Args:
+        jobs: What is to be run.
+        signal: What a kWh emits or costs.
+        policy: A policy's name, or a policy.
+        cluster: The machines; None for as many as it takes.
+        discipline: How a queue on limited machines is served: a name, or a discipline.
+        baseline: The policy that savings are told against, on the same machines; None for none.
+        repeat_signal: Go on with the signal from its beginning where it ends too early.
+        advance: Told how many jobs were decided, each time some were.
+
+    >>> from lowtide.profile import PowerProfile
+    >>> curve = Signal.from_values([300, 100], start=0, step_s="1h")
+    >>> job = Job(id="a", arrival=0, deadline="+2h", profile=PowerProfile.constant(1000, "1h"))
+    >>> simulate([job], curve, policy="oracle").summary()["saving"]
+    0.6666666666666667
+    """
+    workload = _workload(jobs)
+    name, decider = make_policy(policy)
+    served = None if cluster is None else make_discipline(discipline)
+    if cluster is not None and not isinstance(decider, Purchasing):
+        cluster.check_fits(workload)
+    known = _reaching(signal, float(workload.deadline.max()), repeat=repeat_signal)
+    deciding_signal(known).require(
+        float(workload.arrival.min()), float(workload.deadline.max()), what="the signal"
+    )
+    course = _run(workload, known, decider, cluster, served, advance)
+    base_name, base = None, None
+    if baseline is not None:
+        base_name, base_policy = make_policy(baseline)
+        # Machines that are bought by need have no queue, so neither has what they are told against.
+        machines = None if isinstance(decider, Purchasing) else cluster
+        base = (
+            course
+            if base_policy == decider
+            else _run(workload, known, base_policy, machines, served, lambda _: None)
+        )
+    ends = [_end(workload, each.stretches) for each in (course, base) if each is not None]
+    paying = _reaching(known, max(ends), repeat=repeat_signal)
+    pue = 1.0 if cluster is None else cluster.pue
+    return Simulation(
+        jobs=workload,
+        signal=paying,
+        policy=name,
+        discipline=None if served is None else served.name,
+        cluster=cluster,
+        stretches=course.stretches,
+        tally=tally(workload, course.stretches, paying, pue=pue),
+        baseline=None if base is None else tally(workload, base.stretches, paying, pue=pue),
+        baseline_policy=base_name,
+        node_spans=course.node_spans,
+        bought=course.bought,
+    )
+
+
+def _workload(jobs: object) -> Workload:
+    if isinstance(jobs, Workload):
+        workload = jobs
+    elif isinstance(jobs, Trace):
+        raise InvalidInput(
+            "a trace knows neither watts nor how long jobs may wait: "
+            "make a Workload.from_trace(trace, power_w_per_cpu=..., wait=...)"
+        )
+    else:
+        workload = Workload.from_jobs(cast("Sequence[Job]", jobs))
+    if not len(workload):
+        raise InvalidInput("there are no jobs to simulate")
+    return workload
+
+
+def _run(
+    jobs: Workload,
+    signal: Signal | Grid,
+    policy: Policy,
+    cluster: Cluster | None,
+    discipline: Discipline | None,
+    advance: Callable[[int], None],
+) -> _Course:
+    """Return how jobs run under a policy."""
+    inner = policy.inner if isinstance(policy, Purchasing) else policy
+    wished = decide_many(inner, jobs, deciding_signal(signal), advance=advance)
+    if cluster is None or discipline is None:
+        return _Course(wished, None, None)
+    if wished.job.size > len(jobs):
+        raise InvalidInput(
+            "on limited machines a policy decides when jobs start, and this one stops them "
+            "meanwhile: use a start policy (oracle, carbon_time, lowest_window, ...), or make the "
+            "jobs interruptible 'never'"
+        )
+    if isinstance(policy, Purchasing):
+        bought = buy(
+            jobs,
+            wished.start,
+            cluster,
+            uses_reserved=policy.uses_reserved,
+            uses_spot=policy.uses_spot,
+            spot_longest_s=policy.spot_longest_s,
+        )
+        return _Course(Stretches.one_each(jobs, bought.start), None, bought)
+    queued = run_queue(jobs, wished.start, cluster, discipline)
+    return _Course(queued.stretches, queued.node_spans, None)
+
+
+def _end(jobs: Workload, stretches: Stretches) -> float:
+    ran_s = stretches.work_s + stretches.lost_s + jobs.startup_s[stretches.job]
+    return float((stretches.start + ran_s).max())
+
+
+def _reaching(signal: Signal | Grid, until: float, *, repeat: bool) -> Signal | Grid:
+    """Return a signal that lasts until an instant, repeated where that was asked for."""
+    if isinstance(signal, Grid):
+        parts = {
+            name: _reaching(part, until, repeat=repeat)
+            for name in ("average", "marginal", "price")
+            if (part := getattr(signal, name)) is not None
+        }
+        return Grid(**parts)  # type: ignore[arg-type]
+    if until <= signal.end:
+        return signal
+    if not repeat:
+        raise NotCovered(
+            f"the signal ends {format_time(signal.end)}, and the jobs need it until "
+            f"{format_time(until)}, {format_hours(until - signal.end)} longer: get a longer "
+            "signal, take fewer jobs, or let it repeat (repeat_signal, --repeat-signal)"
+        )
+    rounds = int(np.ceil((until - signal.start) / (signal.end - signal.start)))
+
+    def again(values: FloatArray | None) -> FloatArray | None:
+        return None if values is None else np.tile(values, rounds)
+
+    return replace(
+        signal,
+        values=np.tile(signal.values, rounds),
+        marks=again(signal.marks),  # type: ignore[arg-type]
+        source=f"{signal.source}, repeated".lstrip(", "),
+    )
