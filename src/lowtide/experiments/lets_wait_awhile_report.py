@@ -1,0 +1,384 @@
+"""The tables and the figure of Let's Wait Awhile, run again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lowtide import files
+from lowtide.errors import FormatError
+from lowtide.experiments.lets_wait_awhile import (
+    DEADLINES,
+    ERRORS,
+    FIXED,
+    FIXES,
+    NIGHTLY_ERRORS,
+    ORIGINAL,
+    Curve,
+    Nightly,
+    Rules,
+    Training,
+    TrainingJobs,
+    describe,
+    nights,
+    train,
+)
+from lowtide.experiments.report import Section
+from lowtide.units import MISSING
+
+if TYPE_CHECKING:
+    from lowtide.experiments.figures import Chart
+
+TITLE = "Let's Wait Awhile: as published and with its errors fixed"
+COLUMNS = (
+    "scenario",
+    "zone",
+    "deadline",
+    "interruptible",
+    "window_h",
+    "error",
+    "rules",
+    "emissions_sum",
+    "saving_pct",
+    "intensity",
+)
+RULES = {"original": ORIGINAL, **FIXES}
+
+_RULE_NAMES = {rules: name for name, rules in RULES.items()}
+# Nightly windows that are shown on screen; all of them are in the JSON.
+_SHOWN = (0, 2, 4, 8, 16)
+_CASES = [(deadline, stops) for deadline in DEADLINES for stops in (False, True)]
+# Nights have no workdays.
+_NIGHTLY_FIXES = {name: rules for name, rules in FIXES.items() if name != "Monday"}
+_WHAT_WAS_FIXED = (
+    "Windows: no slot too many, not even for the baseline. Slot means: the mean of the values in a "
+    "half-hour, not the first alone. Monday: what is done on Friday evening is due on Monday, not "
+    "on Saturday. Fixed: forecast errors too, which grow with lead time and go together, as wide "
+    "as published a day ahead. Each on top of those before it."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one zone comes to under one set of rules.
+
+    Attributes:
+        curve: The zone's intensity.
+        rules: The rules.
+        training: Scenario II, case by case.
+        nightly: Scenario I, case by case.
+    """
+
+    curve: Curve
+    rules: Rules
+    training: tuple[Training, ...]
+    nightly: tuple[Nightly, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """All zones under all rules, and what was published.
+
+    Attributes:
+        parts: Every zone under every set of rules.
+        published: What was published; empty if it is not known.
+    """
+
+    parts: tuple[Part, ...]
+    published: Mapping[str, Any]
+
+    @cached_property
+    def curves(self) -> dict[str, Curve]:
+        """The curves by zone."""
+        return {part.curve.zone: part.curve for part in self.parts}
+
+    @cached_property
+    def saving_pct(self) -> dict[tuple[Rules, str, str, bool, float], float]:
+        """What is saved in scenario II, by rules and case."""
+        return {
+            (part.rules, each.zone, each.deadline, each.stops, each.error): 100 * each.saving
+            for part in self.parts
+            for each in part.training
+        }
+
+    @cached_property
+    def intensity(self) -> dict[tuple[Rules, str, int, float], float]:
+        """What the nightly job meets, by rules and case."""
+        return {
+            (part.rules, each.zone, each.window, each.error): each.intensity
+            for part in self.parts
+            for each in part.nightly
+        }
+
+    def published_pct(self, zone: str, deadline: str, *, stops: bool, error: float) -> float | None:
+        """Return the saving that was published, where one was.
+
+        Args:
+            zone: The zone.
+            deadline: What jobs may wait for.
+            stops: Whether they may be stopped.
+            error: How wrong the forecast is.
+        """
+        if (deadline, error) != ("next_workday", 0.05):
+            return None
+        found = self.published.get("next_workday_err5_saving_pct", {}).get(zone, {})
+        value: float | None = found.get("int" if stops else "nonint")
+        return value
+
+    def documents(self) -> list[dict[str, Any]]:
+        """Return one JSON document per case, what it becomes when errors are fixed beside it."""
+        found: list[dict[str, Any]] = []
+        for part in self.parts:
+            if part.rules != ORIGINAL:
+                continue
+            zone = part.curve.zone
+            for case in part.training:
+                key = (zone, case.deadline, case.stops, case.error)
+                published = self.published_pct(
+                    zone, case.deadline, stops=case.stops, error=case.error
+                )
+                found.append(
+                    {
+                        **case.document(),
+                        "published_pct": published,
+                        "fixed_pct": self.saving_pct[FIXED, *key],
+                        "by_fix_pct": {
+                            name: self.saving_pct[rules, *key] for name, rules in FIXES.items()
+                        },
+                    }
+                )
+            found += [
+                {
+                    **night.document(),
+                    "fixed_intensity": self.intensity[FIXED, zone, night.window, night.error],
+                    "by_fix_intensity": {
+                        name: self.intensity[rules, zone, night.window, night.error]
+                        for name, rules in _NIGHTLY_FIXES.items()
+                    },
+                }
+                for night in part.nightly
+            ]
+        return found
+
+
+def evaluate(curves: Sequence[Curve], jobs: TrainingJobs) -> Iterator[Part]:
+    """Run both scenarios in every zone, under the original's rules and those of every fix.
+
+    Args:
+        curves: The zones.
+        jobs: The jobs of scenario II.
+    """
+    for curve in curves:
+        for rules in _RULE_NAMES:
+            yield Part(
+                curve=curve,
+                rules=rules,
+                training=tuple(train(curve, jobs, rules)),
+                nightly=tuple(nights(curve, rules)),
+            )
+
+
+def read_published(path: Path) -> Mapping[str, Any]:
+    """Read what was published; nothing where the file is absent.
+
+    Args:
+        path: A JSON file.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        found: Mapping[str, Any] = json.loads(files.read_text(path))
+    except json.JSONDecodeError as error:
+        raise FormatError(f"not valid JSON ({error.msg})", path=path, line=error.lineno) from None
+    return found
+
+
+def tables(study: Study) -> list[Section]:
+    """Return all tables.
+
+    Args:
+        study: The outcomes.
+    """
+    return [
+        training_table(study),
+        forecasts_table(study),
+        nightly_table(study),
+        curves_table(study),
+    ]
+
+
+def training_table(study: Study) -> Section:
+    """Return what training jobs save, as published, reproduced and fixed.
+
+    Args:
+        study: The outcomes.
+    """
+    rows = []
+    for zone in study.curves:
+        for deadline, stops in _CASES:
+            for error in ERRORS:
+                published = study.published_pct(zone, deadline, stops=stops, error=error)
+                savings = [
+                    study.saving_pct[rules, zone, deadline, stops, error]
+                    for rules in RULES.values()
+                ]
+                rows.append(
+                    [
+                        zone,
+                        deadline,
+                        "yes" if stops else "no",
+                        f"{100 * error:g} %",
+                        _percent(published),
+                        *map(_percent, savings),
+                    ]
+                )
+    return Section(
+        heading="Scenario II: what training jobs save over running at once",
+        text=_WHAT_WAS_FIXED,
+        header=("zone", "deadline", "stops", "error", "published", "reproduced", *FIXES),
+        rows=rows,
+    )
+
+
+def forecasts_table(study: Study) -> Section:
+    """Return how much more a perfect forecast saves than one with 5 % error.
+
+    Args:
+        study: The outcomes.
+    """
+    known = study.published.get("ratio_err0_over_err5_minus1_pct", {})
+    rows = []
+    for number, (deadline, stops) in enumerate(_CASES):
+        for zone in study.curves:
+            published = None
+            if zone in known.get("cols", ()):
+                published = known["values"][number][known["cols"].index(zone)]
+            ratios = [
+                ratio_pct(study, rules, zone, deadline, stops=stops) for rules in (ORIGINAL, FIXED)
+            ]
+            rows.append(
+                [zone, deadline, "yes" if stops else "no", *map(_percent, (published, *ratios))]
+            )
+    return Section(
+        heading="Scenario II: how much more a perfect forecast saves than one with 5 % error",
+        text="Relative to the saving with the error.",
+        header=("zone", "deadline", "stops", "published", "reproduced", "fixed"),
+        rows=rows,
+    )
+
+
+def ratio_pct(study: Study, rules: Rules, zone: str, deadline: str, *, stops: bool) -> float:
+    """Return by how many percent the saving without error exceeds the one with 5 %.
+
+    Args:
+        study: The outcomes.
+        rules: Which rules.
+        zone: The zone.
+        deadline: What jobs may wait for.
+        stops: Whether they may be stopped.
+    """
+    without, with_error = (
+        study.saving_pct[rules, zone, deadline, stops, error] for error in (0.0, 0.05)
+    )
+    return 100 * (without / with_error - 1)
+
+
+def nightly_table(study: Study) -> Section:
+    """Return what the nightly job meets in windows of several widths.
+
+    Args:
+        study: The outcomes.
+    """
+    rows = [
+        [
+            zone,
+            f"±{window / 2:g} h",
+            f"{100 * error:g} %",
+            *(
+                f"{study.intensity[rules, zone, window, error]:.2f}"
+                for rules in (ORIGINAL, *_NIGHTLY_FIXES.values())
+            ),
+        ]
+        for zone in study.curves
+        for error in NIGHTLY_ERRORS
+        for window in _SHOWN
+    ]
+    return Section(
+        heading="Scenario I: mean intensity of a nightly half-hour job, g/kWh",
+        text="Windows: all 366 nights of 2020 count once, the first with its window in 2019; the "
+        "original had 365, dropped the first where its window began in 2019, and divided by 365 "
+        "all the same. Slot means and fixed: as above.",
+        header=("zone", "window", "error", "reproduced", *_NIGHTLY_FIXES),
+        rows=rows,
+    )
+
+
+def curves_table(study: Study) -> Section:
+    """Return what was published of the curves themselves.
+
+    Args:
+        study: The outcomes.
+    """
+    rows = []
+    for zone, curve in study.curves.items():
+        known = {
+            **study.published.get("ci_2020", {}).get(zone, {}),
+            "weekend_drop_pct": study.published.get("weekend_drop_pct", {}).get(zone),
+        }
+        here, fixed = (describe(curve, sampled=sampled) for sampled in (True, False))
+        rows += [
+            [zone, name.replace("_", " ").replace("pct", "%"), *map(_number, values)]
+            for name in here
+            for values in [(known.get(name), here[name], fixed[name])]
+        ]
+    return Section(
+        heading="The curves of 2020, g/kWh",
+        text="Fixed: slot means, and no slot of 2021. The weekend drop was published between the "
+        "medians of each slot of the week; fixed, it is between the means of all slots.",
+        header=("zone", "what", "published", "reproduced", "fixed"),
+        rows=rows,
+    )
+
+
+def columns(study: Study) -> list[list[str]]:
+    """Return a row per case and set of rules, as `COLUMNS` names them; what is not there is `---`.
+
+    Args:
+        study: The outcomes.
+    """
+    rows = []
+    for part in study.parts:
+        name = _RULE_NAMES[part.rules]
+        cases = [each.document() for each in part.training]
+        cases += [each.document() for each in part.nightly]
+        rows += [[_text({**case, "rules": name}.get(key)) for key in COLUMNS] for case in cases]
+    return rows
+
+
+def charts(study: Study) -> dict[str, Chart]:
+    """Return the figures by the name of their files.
+
+    Args:
+        study: The outcomes.
+    """
+    from lowtide.experiments.lets_wait_awhile_figures import nightly_chart, training_chart
+
+    return {"training": training_chart(study), "nightly": nightly_chart(study)}
+
+
+def _percent(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.2f} %"
+
+
+def _number(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.2f}"
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return MISSING
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
