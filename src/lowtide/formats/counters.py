@@ -1,0 +1,75 @@
+"""Power from an energy counter, as read by a sampler that asks more often than it ticks."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.errors import InvalidInput
+from lowtide.signal import FloatArray
+
+RowArray = npt.NDArray[np.intp]
+
+# A counter ticks by itself, rather than whenever it is asked, if it stands still this often.
+_STANDSTILL = 2.5
+
+
+def power_from_counter(
+    times: FloatArray, energy_j: FloatArray
+) -> tuple[FloatArray, FloatArray, RowArray]:
+    """Return when a counter moved, what was drawn from then on, and the sample that showed it.
+
+    A counter that ticks ten times a second and is read fifty times a second is seen to move up to
+    20 ms late, by turns more and less: a tenth or a quarter of a period, and as much error in
+    watts. But it ticks evenly, and each tick lies between the last sample before it and the first
+    after it. So the ticks are laid out evenly, and moved only where a sample says otherwise.
+
+    Args:
+        times: When the counter was read.
+        energy_j: What it showed.
+
+    Returns:
+        Times of all ticks but the last, watts from each to the next, and rows of the samples.
+
+    >>> times, energy_j = np.arange(0, 2, 0.02), np.floor(np.arange(0, 2, 0.02) * 10 + 0.5) * 30
+    >>> _, power_w, _ = power_from_counter(times, energy_j)
+    >>> bool(np.allclose(power_w[5:], 300))
+    True
+    """
+    moved = np.diff(energy_j)
+    if (moved < 0).any():
+        row = int(np.argmax(moved < 0)) + 1
+        raise InvalidInput(
+            f"the energy counter falls from {energy_j[row - 1]:g} to {energy_j[row]:g} J in sample "
+            f"{row + 1}: it wrapped or was reset, so cut the run there"
+        )
+    rows = np.flatnonzero(moved > 0) + 1
+    if rows.size < 3:
+        raise InvalidInput("the energy counter moves fewer than three times: it tells no power")
+    ticks = times[rows]
+    if np.median(np.diff(ticks)) >= _STANDSTILL * np.median(np.diff(times)):
+        ticks = _even_ticks(times[rows - 1], ticks)
+    power_w = np.diff(energy_j[rows]) / np.diff(ticks)
+    return ticks[:-1], power_w, rows[:-1]
+
+
+def _even_ticks(after: FloatArray, until: FloatArray) -> FloatArray:
+    """Return ticks as even as their bounds allow."""
+    steps = np.diff(until)
+    periods = np.maximum(np.rint(steps / np.median(steps)), 1.0)
+    count = np.concatenate(([0.0], np.cumsum(periods)))
+    # Over half of all ticks, being late by a sample at either end hardly matters.
+    lag = max(until.size // 2, 1)
+    period_s = float(np.median((until[lag:] - until[:-lag]) / (count[lag:] - count[:-lag])))
+
+    def laid_out(after: FloatArray, until: FloatArray, periods: FloatArray) -> FloatArray:
+        found = [(after[0] + until[0]) / 2]
+        for low, high, between in zip(after[1:], until[1:], periods, strict=True):
+            even = min(max(found[-1] + between * period_s, low), high)
+            found.append(even if even > found[-1] else (found[-1] + high) / 2)
+        return np.array(found)
+
+    # Bounds that come later tell of earlier ticks too: go there and back, and take the middle.
+    there = laid_out(after, until, periods)
+    back = -laid_out(-until[::-1], -after[::-1], periods[::-1])[::-1]
+    return (there + back) / 2

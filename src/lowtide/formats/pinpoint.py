@@ -1,0 +1,155 @@
+"""Folders that pinpoint left: one reading per line, and what the program said beside it.
+
+`measurements.csv` holds whole milliwatts, one per line, about 20 a second; its last two lines are
+the epoch seconds at which the meter was switched on and off. `events.csv` holds `time, label`.
+The program was started 30 s after the meter. What a run was is told by its folder's name:
+`roberta_full_…`, `roberta_stop_after_saving_epoch_2_5_…`, `roberta_continue_after_saving_2_5_…`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from lowtide import files
+from lowtide.errors import FormatError, InvalidInput
+from lowtide.recording import Event, Recording, Run, power_trouble
+from lowtide.signal import FloatArray
+
+# How long the idle machine was measured before the program was started, and after it.
+IDLE_S = 30.0
+# Clocks show more than this since 2001, and no machine draws a megawatt in milliwatts.
+_EPOCH = 1e9
+_SAMPLES = "measurements.csv"
+_EVENTS = "events.csv"
+_STAMP = re.compile(r"_\d{10}$")
+
+
+def recognises(path: Path) -> bool:
+    """Return whether a folder holds a run of pinpoint.
+
+    Args:
+        path: The folder.
+    """
+    samples = path / _SAMPLES
+    if not samples.is_file():
+        return False
+    with samples.open("rb") as file:
+        first = file.readline(100)
+    return re.fullmatch(rb"-?\d*\.?\d*(nan)?\s*", first.lower()) is not None
+
+
+def read(path: Path | str) -> Recording:
+    """Read one run.
+
+    Args:
+        path: The folder.
+    """
+    folder = Path(path)
+    readings = _readings(folder / _SAMPLES)
+    on, off = readings[-2:]
+    power_w = readings[:-2] / 1000.0
+    times = on + np.arange(power_w.size) * (off - on) / power_w.size
+    events = _events(folder / _EVENTS)
+    kind, pair = told_by_name(folder.name)
+    start, end = on + IDLE_S, off - IDLE_S
+    if kind == "idle" and len(events) >= 2:
+        start = events[0].time
+    if events:
+        end = events[-1].time
+    try:
+        run = Run(
+            id=folder.name,
+            times=times,
+            power_w=power_w,
+            start=start,
+            end=end,
+            kind=kind,
+            pair=pair,
+            events=events,
+            meters=("pinpoint",),
+        )
+    except InvalidInput as error:
+        raise FormatError(str(error), path=folder / _SAMPLES) from error
+    return Recording(runs=(run,), source=f"pinpoint, {folder.name}")
+
+
+def told_by_name(name: str) -> tuple[str | None, str | None]:
+    """Return what kind of run a folder's name tells of, and what it shares with its pair.
+
+    Args:
+        name: The folder's name.
+
+    >>> told_by_name("roberta_continue_after_not_saving_2_5_0714031531")
+    ('resume', 'roberta_stop_without_saving_2_5')
+    >>> told_by_name("roberta_stop_without_saving_epoch_2_5_0714031113")
+    ('kill', 'roberta_stop_without_saving_2_5')
+    """
+    plain = _STAMP.sub("", name)
+    pair = plain.replace("continue", "stop").replace("after_not_saving", "without_saving")
+    pair = pair.replace("epoch_", "")
+    if "continue" in plain:
+        return "resume", pair
+    if "stop" in plain:
+        return ("kill" if "without_saving" in plain else "stop"), pair
+    if "sleep" in plain or "idle" in plain:
+        return "idle", None
+    return ("full" if "full" in plain else None), None
+
+
+def _readings(path: Path) -> FloatArray:
+    lines = files.read_text(path).split("\n")
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if len(lines) < 4:
+        raise FormatError(
+            f"{len(lines)} lines are too few: readings in milliwatts, one per line, then the epoch "
+            "seconds of start and end",
+            path=path,
+        )
+    try:
+        readings = np.array(lines, dtype=np.float64)
+    except ValueError:
+        row = next(row for row, line in enumerate(lines) if not _is_number(line))
+        raise FormatError(
+            f"{lines[row].strip()!r} is not a number of milliwatts", path=path, line=row + 1
+        ) from None
+    on, off = readings[-2:]
+    if not _EPOCH < on < off < 10 * _EPOCH:
+        raise FormatError(
+            f"the last two lines are epoch seconds of start and end, not {lines[-2]} and "
+            f"{lines[-1]}: the measurement may have been cut short",
+            path=path,
+            line=len(lines) - 1,
+        )
+    if trouble := power_trouble(readings[:-2] / 1000.0):
+        raise FormatError(trouble[1], path=path, line=trouble[0] + 1)
+    return readings
+
+
+def _is_number(line: str) -> bool:
+    try:
+        float(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _events(path: Path) -> list[Event]:
+    if not path.is_file():
+        return []
+    events: list[Event] = []
+    for number, line in enumerate(files.read_text(path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        time, comma, label = line.partition(",")
+        if not comma or not _is_number(time) or not label.strip():
+            raise FormatError(f"an event is 'time, label', not {line!r}", path=path, line=number)
+        if events and float(time) < events[-1].time:
+            raise FormatError(
+                f"{time.strip()} comes before the event above it", path=path, line=number
+            )
+        events.append(Event(time=float(time), label=label.strip()))
+    return events

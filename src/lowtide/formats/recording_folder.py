@@ -1,0 +1,191 @@
+"""Our own recordings on disk: a folder that is whole at every moment of being written.
+
+```
+manifest.json            what each run is: kind, pair, start, end, meters, machine, notes
+samples-0001.parquet     samples in parts: run, time, power_w and further columns
+samples-0001-0090.parquet   parts 1 to 90 joined, once the recording is closed
+events.csv               time,run,event,checkpoint; a line is added whenever something happens
+```
+
+Every part and every manifest is written beside its place and renamed, so a kill at any moment
+loses at most the samples that were not flushed. A joined part makes the parts it covers void,
+whether or not they could still be removed.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lowtide import files
+from lowtide.errors import FormatError, InvalidInput
+from lowtide.recording import Event, Recording, Run, reach_s
+
+if TYPE_CHECKING:
+    import polars as pl
+
+FORMAT = "lowtide recording"
+VERSION = 1
+MANIFEST = "manifest.json"
+EVENTS = "events.csv"
+EVENT_HEADINGS = "time,run,event,checkpoint"
+_PART = re.compile(r"samples-(\d+)(?:-(\d+))?\.parquet")
+_OWN = ("run", "time", "power_w")
+
+
+def recognises(path: Path) -> bool:
+    """Return whether a folder holds a recording of ours.
+
+    Args:
+        path: The folder.
+    """
+    return (path / MANIFEST).is_file() and FORMAT in files.read_text(path / MANIFEST)[:200]
+
+
+def read(path: Path | str) -> Recording:
+    """Read what is whole of a recording.
+
+    Args:
+        path: The folder.
+    """
+    folder = Path(path)
+    entries = _read_manifest(folder / MANIFEST)
+    events = _read_events(folder / EVENTS)
+    frame, notes = _read_samples(folder)
+    runs = []
+    for entry in entries:
+        name = entry["id"]
+        rows = None if frame is None else frame.filter(frame["run"] == name)
+        made = None if rows is None else _run(entry, rows, events.get(name, []), folder)
+        if made is None:
+            notes.append(f"run {name} has fewer than two samples and is left out")
+        else:
+            runs.append(made)
+    if not runs:
+        raise FormatError(
+            "no run of this recording has two samples or more: it was cut short before the first "
+            "was written",
+            path=folder,
+        )
+    return Recording(runs=tuple(runs), source=folder.name, notes=tuple(notes))
+
+
+def _run(
+    entry: dict[str, Any], frame: pl.DataFrame, events: list[Event], folder: Path
+) -> Run | None:
+    frame = frame.filter(frame["power_w"].is_not_nan() & frame["power_w"].is_not_null())
+    if frame.height < 2:
+        return None
+    notes = list(entry["notes"])
+    further = [name for name in frame.columns if name not in _OWN and not _is_empty(frame[name])]
+    times = frame["time"].to_numpy()
+    end = entry["end"]
+    if end is None or end > times[-1] + reach_s(times):
+        end = None
+        notes.append("cut short: the end of the program is not in the recording")
+    try:
+        return Run(
+            id=entry["id"],
+            times=times,
+            power_w=frame["power_w"].to_numpy(),
+            start=None if entry["start"] is None else min(entry["start"], float(times[-1])),
+            end=end,
+            kind=entry["kind"],
+            pair=entry["pair"],
+            columns={name: frame[name].fill_null(math.nan).to_numpy() for name in further},
+            events=events,
+            power=entry["power"],
+            meters=entry["meters"],
+            machine=entry["machine"],
+            exit_status=entry["exit_status"],
+            notes=notes,
+        )
+    except InvalidInput as error:
+        raise FormatError(str(error), path=folder) from error
+
+
+def _is_empty(column: pl.Series) -> bool:
+    # Parts of other runs may have columns that this one was measured without.
+    return column.null_count() == column.len()
+
+
+def _read_manifest(path: Path) -> list[dict[str, Any]]:
+    try:
+        document = json.loads(files.read_text(path))
+        entries = document["runs"]
+        version = document["version"]
+        needed = ("id", "kind", "pair", "start", "end", "exit_status", "power", "meters")
+        whole = all(key in entry for entry in entries for key in (*needed, "machine", "notes"))
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise FormatError(f"not the manifest of a recording ({error!r})", path=path) from error
+    if version != VERSION:
+        raise FormatError(
+            f"this recording has version {version}, and this lowtide reads {VERSION}", path=path
+        )
+    if not whole:
+        raise FormatError(f"each run needs {', '.join(needed)}, machine and notes", path=path)
+    return list(entries)
+
+
+def _read_events(path: Path) -> dict[str, list[Event]]:
+    if not path.is_file():
+        return {}
+    # What follows the last line's end was being written when the writer was killed.
+    text = files.read_text(path).rpartition("\n")[0]
+    found: dict[str, list[Event]] = {}
+    for number, cells in enumerate(csv.reader(io.StringIO(text)), start=1):
+        if number == 1 or not cells:
+            continue
+        try:
+            time, run, label, checkpoint = cells
+            event = Event(time=float(time), label=label, checkpoint=checkpoint == "1")
+        except ValueError as error:
+            raise FormatError(
+                f"an event is {EVENT_HEADINGS}, not {','.join(cells)!r} ({error})",
+                path=path,
+                line=number,
+            ) from None
+        found.setdefault(run, []).append(event)
+    return found
+
+
+def _read_samples(folder: Path) -> tuple[pl.DataFrame | None, list[str]]:
+    import polars as pl
+
+    frames, notes = [], []
+    for part in valid_parts(folder):
+        try:
+            frame = pl.read_parquet(part)
+        except (pl.exceptions.PolarsError, OSError) as error:
+            notes.append(f"{part.name} cannot be read and is left out ({error})")
+            continue
+        if missing := [name for name in _OWN if name not in frame.columns]:
+            raise FormatError(f"samples lack {', '.join(missing)}", path=part)
+        frames.append(frame)
+    return (pl.concat(frames, how="diagonal") if frames else None), notes
+
+
+def valid_parts(folder: Path) -> list[Path]:
+    """Return the parts in order, without those that a joined part covers.
+
+    Args:
+        folder: The recording.
+    """
+    found = []
+    for path in folder.iterdir():
+        if match := _PART.fullmatch(path.name):
+            first = int(match[1])
+            found.append((first, int(match[2] or first), path))
+    joined = [(first, last) for first, last, _ in found if last > first]
+    return [
+        path
+        for first, last, path in sorted(found)
+        if not any(
+            low <= first and last <= high and (low, high) != (first, last) for low, high in joined
+        )
+    ]

@@ -1,0 +1,238 @@
+"""A table of samples and a table of events beside it, each with a column `run`.
+
+Samples have `time` in epoch seconds and a power in watts or an energy counter; what else is
+numeric is kept. Events are `time,run,event`, and may have `checkpoint`. The events of
+`full_samples.csv.gz` are found in `full_events.csv`. A run's kind is told by its name: `full_0`,
+`stop_0`, `abort_0`, `stop_0_resumed`, `idle`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from lowtide.errors import FormatError, InvalidInput
+from lowtide.formats.counters import RowArray, power_from_counter
+from lowtide.formats.sheet import Sheet
+from lowtide.formats.source import Source
+from lowtide.recording import Event, Recording, Run, power_trouble
+from lowtide.signal import FloatArray
+
+_COUNTER = re.compile(r"energy.*_(uj|mj|j|kj)$")
+_POWER = re.compile(r"(^power|_power|power_).*_(uw|mw|w|kw)$|^(uw|mw|w|kw|watts?)$")
+_SCALES = {"u": 1e-6, "m": 1e-3, "k": 1e3}
+_RESUMED = re.compile(r"[_ -]?(resumed?|continued?|resumption)$")
+_KINDS = (
+    ("idle", ("idle", "sleep")),
+    ("kill", ("kill", "abort", "crash")),
+    ("stop", ("stop", "suspend", "preempt")),
+    ("startup", ("startup",)),
+    ("full", ("full", "unstopped", "uninterrupted")),
+)
+
+
+def table_of(path: Path) -> str | None:
+    """Return whether a file is a table of `samples` or of `events`, None where of neither.
+
+    Args:
+        path: The file.
+    """
+    sheet = Sheet.of(Source.open(path))
+    if sheet is None or "time" not in sheet.headings:
+        return None
+    if "event" in sheet.headings:
+        return "events"
+    return "samples" if _power_columns(sheet) else None
+
+
+def events_beside(path: Path) -> Path | None:
+    """Return the events that belong to a table of samples by its name, if they are there.
+
+    Args:
+        path: The samples.
+    """
+    stem = path.name.removesuffix(".gz").removesuffix(".csv")
+    for name in (stem.replace("samples", "events"), f"{stem}_events"):
+        for suffix in (".csv", ".csv.gz"):
+            beside = path.with_name(name + suffix)
+            if beside != path and beside.is_file():
+                return beside
+    return None
+
+
+def read(path: Path | str, *, events: Path | None = None) -> Recording:
+    """Read samples, and the events that belong to them.
+
+    Args:
+        path: The table of samples.
+        events: The table of events, where it is not found by its name.
+    """
+    path = Path(path)
+    sheet = Sheet.of(Source.open(path))
+    if sheet is None or not (columns := _power_columns(sheet)):
+        raise FormatError("this is no table of samples with a time and a power", path=path)
+    power = _choose(sheet, columns)
+    texts = ["run"] if "run" in sheet.headings else []
+    further = [
+        name
+        for name in dict.fromkeys(sheet.headings)
+        if name not in ("time", "run", power) and not _COUNTER.search(name.lower())
+    ]
+    names, numbers = sheet.read(texts=texts, numbers=["time", power, *further])
+    times, readings = numbers[0], numbers[1]
+    if np.isnan(times).any():
+        raise sheet.place("time").error("a time is missing", int(np.isnan(times).argmax()))
+    beside = events or events_beside(path)
+    said = {} if beside is None else _read_events(beside)
+    stem = path.name.removesuffix(".gz").removesuffix(".csv")
+    labels = names[0].to_list() if names else [_only(list(said), stem)] * times.size
+    runs = []
+    for name in dict.fromkeys(labels):
+        rows = np.flatnonzero(np.array([label == name for label in labels]))
+        if name is None:
+            raise sheet.place("run").error("a sample belongs to a run", int(rows[0]))
+        _check_order(sheet, times, rows)
+        when, power_w, kept = _power(sheet, power, times[rows], readings[rows], rows)
+        runs.append(
+            _run(
+                str(name),
+                when,
+                power_w,
+                {
+                    name: values[rows][kept]
+                    for name, values in zip(further, numbers[2:], strict=True)
+                },
+                said.get(str(name), []),
+                path,
+                power,
+            )
+        )
+    return Recording(runs=tuple(runs), source=f"samples, {path.name}")
+
+
+def told_by_name(name: str) -> tuple[str | None, str | None]:
+    """Return what kind of run a name tells of, and what it shares with its pair.
+
+    Args:
+        name: The run's name.
+
+    >>> told_by_name("stop_0_resumed"), told_by_name("abort_0"), told_by_name("full_2")
+    (('resume', 'stop_0'), ('kill', 'abort_0'), ('full', None))
+    """
+    plain = name.lower()
+    if match := _RESUMED.search(plain):
+        return "resume", name[: match.start()]
+    for kind, words in _KINDS:
+        if any(word in plain for word in words):
+            return kind, name if kind in ("stop", "kill") else None
+    return None, None
+
+
+def _run(
+    name: str,
+    times: FloatArray,
+    power_w: FloatArray,
+    columns: dict[str, FloatArray],
+    events: list[Event],
+    path: Path,
+    meter: str,
+) -> Run:
+    kind, pair = told_by_name(name)
+    try:
+        return Run(
+            id=name,
+            times=times,
+            power_w=power_w,
+            start=events[0].time if events else None,
+            end=events[-1].time if len(events) > 1 else None,
+            kind=kind,
+            pair=pair,
+            columns=columns,
+            events=events,
+            meters=(meter,),
+        )
+    except InvalidInput as error:
+        raise FormatError(str(error), path=path) from error
+
+
+def _power_columns(sheet: Sheet) -> list[str]:
+    found = [name for name in sheet.headings if _COUNTER.search(name.lower())]
+    return found + [name for name in sheet.headings if _POWER.search(name.lower())]
+
+
+def _choose(sheet: Sheet, columns: list[str]) -> str:
+    """Return the column that says best what was drawn: ours, a counter, the quickest gauge."""
+    if "power_w" in columns:
+        return "power_w"
+    counters = [name for name in columns if _COUNTER.search(name.lower())]
+    gauges = [name for name in columns if name not in counters]
+    for found in (counters, gauges, [name for name in gauges if "inst" in name.lower()]):
+        if len(found) == 1:
+            return found[0]
+    raise FormatError(
+        f"which of {', '.join(columns)} is the power? Name the one that counts power_w",
+        path=sheet.source.path,
+    )
+
+
+def _power(
+    sheet: Sheet, column: str, times: FloatArray, readings: FloatArray, rows: RowArray
+) -> tuple[FloatArray, FloatArray, RowArray]:
+    """Return times, watts, and which of the samples are kept."""
+    unit = column.lower().rpartition("_")[2]
+    scaled = readings * _SCALES.get(unit[0] if len(unit) == 2 else "", 1.0)
+    if _COUNTER.search(column.lower()):
+        known = ~np.isnan(scaled)
+        try:
+            ticks, power_w, kept = power_from_counter(times[known], scaled[known])
+        except InvalidInput as error:
+            raise sheet.place(column).error(str(error), int(rows[0])) from None
+        kept = np.flatnonzero(known)[kept]
+    else:
+        ticks, power_w, kept = times, scaled, np.arange(times.size)
+    if trouble := power_trouble(power_w):
+        raise sheet.place(column).error(trouble[1], int(rows[kept[trouble[0]]]))
+    return ticks, power_w, kept
+
+
+def _check_order(sheet: Sheet, times: FloatArray, rows: RowArray) -> None:
+    back = np.flatnonzero(np.diff(times[rows]) <= 0)
+    if back.size:
+        row = int(rows[back[0] + 1])
+        raise sheet.place("time").error(
+            f"{times[row]:.6f} does not come after the sample before it: sort the samples of each "
+            "run and leave out repetitions",
+            row,
+        )
+
+
+def _read_events(path: Path) -> dict[str, list[Event]]:
+    sheet = Sheet.of(Source.open(path))
+    if sheet is None:
+        raise FormatError("this is no table of events: time,run,event", path=path)
+    columns = [sheet.find("run"), sheet.find("event")]
+    if "checkpoint" in sheet.headings:
+        columns.append("checkpoint")
+    texts, (times,) = sheet.read(texts=columns, numbers=[sheet.find("time")])
+    said: dict[str, list[Event]] = {}
+    flags = texts[2] if len(texts) > 2 else pl.Series([None] * times.size, dtype=pl.String)
+    for row, (time, run, label, flag) in enumerate(
+        zip(times.tolist(), texts[0], texts[1], flags, strict=True)
+    ):
+        if not np.isfinite(time) or run is None or label is None:
+            raise sheet.place("event").error("an event needs a time, a run and a label", row)
+        before = said.setdefault(run, [])
+        if before and time < before[-1].time:
+            raise sheet.place("time").error(
+                f"{time:.6f} comes before the event above it of run {run}", row
+            )
+        checkpoint = (flag or "").strip().lower() in ("1", "true", "yes")
+        before.append(Event(time=time, label=label, checkpoint=checkpoint))
+    return said
+
+
+def _only(names: list[str], otherwise: str) -> str:
+    return names[0] if len(names) == 1 else otherwise

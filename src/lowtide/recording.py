@@ -1,0 +1,354 @@
+"""Measured runs of a program: what was drawn when, and what the program said it was doing.
+
+A `Run` is one start of a program with the samples around it; a `Recording` is the runs that were
+measured together. Runs that belong together, a stop and the resumption after it, share a `pair`.
+Times are epoch seconds. A sample's power holds from its time until the next sample's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.errors import InvalidInput
+from lowtide.signal import FloatArray
+from lowtide.units import format_count, format_energy, format_hours
+
+KINDS = ("full", "stop", "resume", "kill", "startup", "idle")
+POWERS = ("measured", "estimated")
+# No node draws a megawatt; what does is a slip of units or a broken meter.
+MOST_W = 1e6
+# A stretch without samples is a gap if it is both long and longer than sampling explains.
+_GAP_STEPS = 20
+_GAP_S = 2.0
+# A program may begin before the first sample and end after the last by this much: they hold.
+_REACH_STEPS = 3
+_REACH_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something the program said, or was heard to do.
+
+    Attributes:
+        time: When, in epoch seconds.
+        label: What; it starts the phase it names.
+        checkpoint: Whether a later start can resume from here.
+    """
+
+    time: float
+    label: str
+    checkpoint: bool = False
+
+    def __post_init__(self) -> None:
+        if not np.isfinite(self.time):
+            raise InvalidInput(f"event {self.label!r} needs a time, not {self.time}")
+        if not self.label:
+            raise InvalidInput("an event needs a label")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False, init=False)
+class Run:
+    """One start of a program, measured.
+
+    Attributes:
+        id: What it is called, unlike any other of its recording.
+        times: When each sample was taken.
+        power_w: What was drawn from each sample's time on, until the next.
+        start: When the program began; samples before it are of the idle machine.
+        end: When it was over; samples after it are of the idle machine.
+        kind: `full`, `stop`, `resume`, `kill`, `startup`, `idle`, or None where nobody said.
+        pair: What runs that belong together share, such as a stop and its resumption.
+        columns: Further measurements by name, one value per sample, NaN where there is none.
+        events: What the program said, in order.
+        power: `measured` or `estimated`.
+        meters: Which meters were read.
+        machine: Facts about the machine.
+        exit_status: How the program ended, None where that is not known.
+        notes: What went wrong: a meter that vanished, a clock that stepped.
+
+    >>> run = Run(id="a", times=[0, 1, 2], power_w=[50, 200, 100], start=0.5, end=2.5)
+    >>> run.energy_j(), run.mean_w
+    (275.0, 137.5)
+    """
+
+    id: str
+    times: FloatArray
+    power_w: FloatArray
+    start: float
+    end: float
+    kind: str | None
+    pair: str | None
+    columns: Mapping[str, FloatArray]
+    events: tuple[Event, ...]
+    power: str
+    meters: tuple[str, ...]
+    machine: Mapping[str, Any]
+    exit_status: int | None
+    notes: tuple[str, ...]
+    _energy_j: FloatArray = field(init=False)
+    _edges: FloatArray = field(init=False)
+
+    def __init__(
+        self,
+        *,
+        id: str,  # noqa: A002 - the word everyone uses for it
+        times: npt.ArrayLike,
+        power_w: npt.ArrayLike,
+        start: float | None = None,
+        end: float | None = None,
+        kind: str | None = None,
+        pair: str | None = None,
+        columns: Mapping[str, npt.ArrayLike] | None = None,
+        events: Iterable[Event] = (),
+        power: str = "measured",
+        meters: Iterable[str] = (),
+        machine: Mapping[str, Any] | None = None,
+        exit_status: int | None = None,
+        notes: Iterable[str] = (),
+    ) -> None:
+        when, drawn = _own(times), _own(power_w)
+        _check_samples(id, when, drawn)
+        if kind is not None and kind not in KINDS:
+            raise InvalidInput(f"run {id}: the kind is one of {', '.join(KINDS)}, not {kind!r}")
+        if power not in POWERS:
+            raise InvalidInput(f"run {id}: power is measured or estimated, not {power!r}")
+        step_s = float(np.median(np.diff(when)))
+        edges = np.append(when, when[-1] + step_s)
+        begin = float(when[0]) if start is None else float(start)
+        over = float(edges[-1]) if end is None else float(end)
+        reach = reach_s(when)
+        if not (when[0] - reach <= begin < over <= edges[-1] + reach):
+            raise InvalidInput(
+                f"run {id}: the program ran from {begin:.3f} to {over:.3f}, and samples cover "
+                f"{when[0]:.3f} to {edges[-1]:.3f}"
+            )
+        edges[0], edges[-1] = min(edges[0], begin), max(edges[-1], over)
+        further = {name: _own(values) for name, values in (columns or {}).items()}
+        for name, values in further.items():
+            if values.shape != when.shape:
+                raise InvalidInput(
+                    f"run {id}: column {name!r} has {values.size} values for {when.size} samples"
+                )
+        said = sorted(events, key=lambda event: event.time)
+        energy_j = np.concatenate(([0.0], np.cumsum(drawn * np.diff(edges))))
+        for array in (when, drawn, energy_j, edges, *further.values()):
+            array.flags.writeable = False
+        for attribute, value in (
+            ("id", id),
+            ("times", when),
+            ("power_w", drawn),
+            ("start", begin),
+            ("end", over),
+            ("kind", kind),
+            ("pair", pair),
+            ("columns", MappingProxyType(further)),
+            ("events", tuple(said)),
+            ("power", power),
+            ("meters", tuple(meters)),
+            ("machine", MappingProxyType(dict(machine or {}))),
+            ("exit_status", exit_status),
+            ("notes", tuple(notes)),
+            ("_energy_j", energy_j),
+            ("_edges", edges),
+        ):
+            object.__setattr__(self, attribute, value)
+
+    @property
+    def duration_s(self) -> float:
+        """How long the program ran."""
+        return self.end - self.start
+
+    @property
+    def step_s(self) -> float:
+        """The usual time between two samples."""
+        return float(np.median(np.diff(self.times)))
+
+    @property
+    def sampled(self) -> int:
+        """How many samples were taken while the program ran."""
+        return int(np.count_nonzero((self.times >= self.start) & (self.times < self.end)))
+
+    @property
+    def mean_w(self) -> float:
+        """What was drawn on average while the program ran."""
+        return self.energy_j() / self.duration_s
+
+    @property
+    def gaps(self) -> tuple[tuple[float, float], ...]:
+        """Stretches of the program without samples, as (from, to)."""
+        steps = np.diff(self.times)
+        wide = np.flatnonzero(steps > max(_GAP_STEPS * float(np.median(steps)), _GAP_S))
+        found = [(float(self.times[i]), float(self.times[i + 1])) for i in wide]
+        return tuple(gap for gap in found if gap[1] > self.start and gap[0] < self.end)
+
+    def energy_j(self, start: float | None = None, end: float | None = None) -> float:
+        """Return what was drawn between two instants, by default while the program ran.
+
+        Args:
+            start: From when.
+            end: Until when.
+        """
+        begin = self.start if start is None else start
+        over = self.end if end is None else end
+        return float(np.diff(self.energies_j(np.array([begin, over])))[0])
+
+    def energies_j(self, instants: FloatArray) -> FloatArray:
+        """Return what was drawn from the first sample until each instant.
+
+        Args:
+            instants: Epoch seconds within the samples.
+        """
+        slack = 1e-6
+        if instants.min() < self._edges[0] - slack or instants.max() > self._edges[-1] + slack:
+            raise InvalidInput(
+                f"run {self.id}: samples cover {self._edges[0]:.3f} to {self._edges[-1]:.3f}, "
+                f"not {instants.min():.3f} to {instants.max():.3f}"
+            )
+        until: FloatArray = np.interp(instants, self._edges, self._energy_j)
+        return until
+
+    def idle(self) -> FloatArray:
+        """Return the samples of the idle machine: those before the program, or all of an idle run.
+
+        What comes after the program is left out: a machine takes its time to calm down.
+        """
+        if self.kind == "idle":
+            return self.power_w[(self.times >= self.start) & (self.times < self.end)]
+        return self.power_w[self._edges[1:] <= self.start]
+
+    def __repr__(self) -> str:
+        kind = self.kind or "unknown kind"
+        return (
+            f"<Run {self.id}: {kind}, {format_hours(self.duration_s)}, "
+            f"{format_energy(self.energy_j())} {self.power}, "
+            f"{format_count(self.times.size, 'sample')}, {format_count(len(self.events), 'event')}>"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {name: getattr(self, name) for name in self.__dataclass_fields__ if name[0] != "_"}
+        return _remake, ({**state, "columns": dict(self.columns), "machine": dict(self.machine)},)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Recording:
+    """Runs that were measured together.
+
+    Attributes:
+        runs: The runs, in order.
+        source: Where they were read, in words.
+        notes: What a reader should know: a part that could not be read, a run that was cut short.
+
+    >>> Recording(runs=[Run(id="a", times=[0, 1], power_w=[5, 5], kind="full")], source="by hand")
+    <Recording: 1 run (1 full), by hand>
+    """
+
+    runs: tuple[Run, ...]
+    source: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "runs", tuple(self.runs))
+        object.__setattr__(self, "notes", tuple(self.notes))
+        if not self.runs:
+            raise InvalidInput("a recording has at least one run")
+        names = [run.id for run in self.runs]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise InvalidInput(f"runs of a recording have names of their own: {twice[0]} is twice")
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self.runs)
+
+    def __getitem__(self, name: str) -> Run:
+        """Return the run of that name."""
+        for run in self.runs:
+            if run.id == name:
+                return run
+        raise KeyError(name)
+
+    def __repr__(self) -> str:
+        kinds = [run.kind or "unknown" for run in self.runs]
+        told = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+        source = f", {self.source}" if self.source else ""
+        return f"<Recording: {format_count(len(self), 'run')} ({told}){source}>"
+
+
+def pairs(runs: Iterable[Run], kind: str) -> list[tuple[Run, Run]]:
+    """Return stops or kills with the resumption that belongs to each, where both are there.
+
+    Args:
+        runs: Runs of any kind.
+        kind: `stop` or `kill`.
+    """
+    everything = list(runs)
+    resumed = {run.pair: run for run in everything if run.kind == "resume" and run.pair}
+    return [
+        (run, resumed[run.pair]) for run in everything if run.kind == kind and run.pair in resumed
+    ]
+
+
+def reach_s(times: FloatArray) -> float:
+    """Return how far before the first sample a program may begin, and end after the last.
+
+    Args:
+        times: When samples were taken.
+    """
+    return max(_REACH_STEPS * float(np.median(np.diff(times))), _REACH_S)
+
+
+def _own(values: npt.ArrayLike) -> FloatArray:
+    return np.array(values, dtype=np.float64)
+
+
+def _check_samples(name: str, times: FloatArray, power_w: FloatArray) -> None:
+    if times.ndim != 1 or times.shape != power_w.shape or times.size < 2:
+        raise InvalidInput(
+            f"run {name}: needs two samples or more, each a time and a power, not "
+            f"{times.size} times and {power_w.size} powers"
+        )
+    if not np.isfinite(times).all():
+        raise InvalidInput(f"run {name}: sample {np.argmin(np.isfinite(times)) + 1} has no time")
+    back = np.flatnonzero(np.diff(times) <= 0)
+    if back.size:
+        row = int(back[0]) + 1
+        raise InvalidInput(
+            f"run {name}: sample {row + 1} at {times[row]:.6f} does not come after the one before "
+            f"it at {times[row - 1]:.6f}: sort the samples and leave out repetitions"
+        )
+    trouble = power_trouble(power_w)
+    if trouble is not None:
+        row, why = trouble
+        raise InvalidInput(f"run {name}: sample {row + 1}: {why}")
+
+
+def power_trouble(power_w: FloatArray) -> tuple[int, str] | None:
+    """Return the first sample that cannot be a power and why, None where all can be.
+
+    Args:
+        power_w: Watts.
+
+    >>> power_trouble(np.array([50.0, 2e6]))
+    (1, '2e+06 W is not what a machine draws (0 to 1e+06 W): check unit and meter')
+    """
+    wrong = np.flatnonzero(~((power_w >= 0) & (power_w <= MOST_W)))
+    if not wrong.size:
+        return None
+    row = int(wrong[0])
+    if np.isnan(power_w[row]):
+        return row, "the power is missing: leave the sample out"
+    return row, (
+        f"{power_w[row]:g} W is not what a machine draws (0 to {MOST_W:g} W): check unit and meter"
+    )
+
+
+def _remake(state: dict[str, Any]) -> Run:
+    return Run(**state)

@@ -1,0 +1,420 @@
+"""Recordings: our own folders survive a kill, others' measurements are read or refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lowtide.errors import FileProblem, FormatError, InvalidInput
+from lowtide.formats.counters import power_from_counter
+from lowtide.formats.recording_writer import RecordingWriter, append_event, write_recording
+from lowtide.formats.recordings import read_recordings
+from lowtide.recording import Event, Recording, Run
+
+
+def same(ours: Run, theirs: Run) -> None:
+    for name in ("id", "kind", "pair", "start", "end", "events", "power", "meters", "exit_status"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+    assert ours.notes == theirs.notes
+    assert dict(ours.machine) == dict(theirs.machine)
+    assert list(ours.columns) == list(theirs.columns)
+    for name in ours.columns:
+        np.testing.assert_array_equal(ours.columns[name], theirs.columns[name])
+    np.testing.assert_array_equal(ours.times, theirs.times)
+    np.testing.assert_array_equal(ours.power_w, theirs.power_w)
+
+
+def test_a_recording_reads_back_equal(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    runs = [
+        Run(
+            id=f"run {i}, with a comma",
+            times=1.7e9 + np.cumsum(rng.uniform(0.01, 0.2, 50)),
+            power_w=rng.uniform(0, 700, 50),
+            kind=kind,
+            pair="p" if i else None,
+            columns={
+                "cpu": rng.uniform(0, 1, 50),
+                "gaps": np.where(np.arange(50) % 3, 1.5, np.nan),
+            },
+            events=[Event(time=1.7e9 + 1, label='said "a, b"', checkpoint=i == 1)],
+            power="estimated" if i else "measured",
+            meters=["rapl", "nvml"],
+            machine={"cpu": "Ryzen 5 1600X", "cores": 6},
+            exit_status=i,
+            notes=["the meter nvml vanished from 3.1 to 4.2 s"],
+        )
+        for i, kind in enumerate(("full", "stop", None))
+    ]
+    write_recording(Recording(runs=tuple(runs)), tmp_path / "rec")
+    (again,) = read_recordings(tmp_path / "rec")
+    assert len(list((tmp_path / "rec").glob("samples-*"))) == 1
+    for ours, theirs in zip(again, runs, strict=True):
+        same(ours, theirs)
+
+
+def test_a_recording_is_never_overwritten(tmp_path: Path) -> None:
+    RecordingWriter(tmp_path / "rec").close()
+    with pytest.raises(FileProblem, match="holds a recording already"):
+        RecordingWriter(tmp_path / "rec")
+
+
+KILLED = """
+import os, signal, sys
+from lowtide.formats.recording_writer import RecordingWriter
+writer = RecordingWriter(sys.argv[1], flush_s=1.0)
+writer.begin("r", kind="full", meters=["m"])
+writer.start(100.0)
+for i in range(95):
+    writer.append(100.0 + i / 10, 50.0 + i, {"cpu": 0.5})
+    if i == 30:
+        writer.mark(103.0, "epoch_1_saved", checkpoint=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_kill_costs_the_last_part_at_most(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "rec")], check=False)
+    assert done.returncode == -9
+    (recording,) = read_recordings(tmp_path / "rec")
+    (run,) = recording
+    # Parts of a second were flushed; 95 samples of a tenth of a second were taken.
+    assert 85 <= run.times.size <= 95
+    assert run.power_w.tolist() == [50.0 + i for i in range(run.times.size)]
+    assert run.events == (Event(time=103.0, label="epoch_1_saved", checkpoint=True),)
+    assert run.exit_status is None
+    assert run.notes == ("cut short: the end of the program is not in the recording",)
+
+
+def half_written(folder: Path) -> None:
+    with RecordingWriter(folder, flush_s=1.0) as writer:
+        writer.begin("r")
+        writer.start(0.0)
+        for i in range(40):
+            writer.append(i / 10, 5.0)
+        writer.flush()
+        # Not closed: parts stay as they are.
+        writer._part = 0
+
+
+def test_what_is_whole_is_read(tmp_path: Path) -> None:
+    half_written(tmp_path)
+    parts = sorted(tmp_path.glob("samples-*.parquet"))
+    assert len(parts) > 2
+    parts[-1].write_bytes(parts[-1].read_bytes()[:100])
+    with (tmp_path / "events.csv").open("a") as file:
+        file.write('1.0,r,"a, b",0\n2.0,r,cut of')
+    (recording,) = read_recordings(tmp_path)
+    assert parts[-1].name in recording.notes[0]
+    assert recording["r"].events == (Event(time=1.0, label="a, b"),)
+    assert recording["r"].times.size < 40
+
+
+def test_a_joined_part_makes_its_parts_void(tmp_path: Path) -> None:
+    half_written(tmp_path)
+    (before,) = read_recordings(tmp_path)
+    parts = sorted(tmp_path.glob("samples-*.parquet"))
+    import polars as pl
+
+    joined = tmp_path / f"samples-0001-{len(parts):04}.parquet"
+    pl.concat([pl.read_parquet(part) for part in parts]).write_parquet(joined)
+    (after,) = read_recordings(tmp_path)
+    same(after["r"], before["r"])
+
+
+def test_a_clock_that_steps_back_is_noted(tmp_path: Path) -> None:
+    with RecordingWriter(tmp_path / "rec") as writer:
+        writer.begin("r")
+        writer.start(0.0)
+        for time in (0.0, 1.0, 2.0, 1.5, 1.8, 2.5, 3.0):
+            writer.append(time, 5.0)
+        writer.end(3.0, exit_status=0)
+    (recording,) = read_recordings(tmp_path / "rec")
+    assert recording["r"].times.tolist() == [0.0, 1.0, 2.0, 2.5, 3.0]
+    assert len(recording["r"].notes) == 1
+    assert "the clock stepped back after 2.000" in recording["r"].notes[0]
+
+
+def test_samples_without_power_are_left_out_not_filled(tmp_path: Path) -> None:
+    with RecordingWriter(tmp_path / "rec") as writer:
+        writer.begin("r")
+        for i in range(80):
+            writer.append(i / 10, float("nan") if 20 <= i < 60 else 5.0)
+    (recording,) = read_recordings(tmp_path / "rec")
+    assert recording["r"].times.size == 40
+    assert recording["r"].gaps == (pytest.approx((1.9, 6.0)),)
+
+
+def test_events_come_from_other_processes_too(tmp_path: Path) -> None:
+    half_written(tmp_path)
+    append_event(tmp_path, "r", Event(time=3.5, label="marked\nelsewhere", checkpoint=True))
+    (recording,) = read_recordings(tmp_path)
+    assert recording["r"].events == (Event(time=3.5, label="marked elsewhere", checkpoint=True),)
+    with pytest.raises(FileProblem, match="cannot write"):
+        append_event(tmp_path / "nowhere", "r", Event(time=0.0, label="a"))
+
+
+def test_a_writer_wants_its_order() -> None:
+    with pytest.raises(InvalidInput, match="every so many seconds"):
+        RecordingWriter("unused", flush_s=0)
+
+
+def test_a_writer_knows_its_runs(tmp_path: Path) -> None:
+    writer = RecordingWriter(tmp_path / "rec")
+    with pytest.raises(InvalidInput, match="begin a run before"):
+        writer.append(0.0, 1.0)
+    writer.begin("a")
+    with pytest.raises(InvalidInput, match="a is twice"):
+        writer.begin("a")
+    writer.close()
+    with pytest.raises(FormatError, match="no run of this recording has two samples"):
+        read_recordings(tmp_path / "rec")
+
+
+@pytest.mark.parametrize(
+    ("manifest", "message"),
+    [
+        ('{"format": "lowtide recording", "version": 9, "runs": []}', "version 9"),
+        ('{"format": "lowtide recording", "version": 1, "runs": [{}]}', "each run needs id"),
+        ('{"format": "lowtide recording"', "not the manifest of a recording"),
+        ('{"format": "lowtide recording", "version": 1}', "not the manifest of a recording"),
+    ],
+)
+def test_a_manifest_that_makes_no_sense(tmp_path: Path, manifest: str, message: str) -> None:
+    (tmp_path / "manifest.json").write_text(manifest)
+    with pytest.raises(FormatError, match=message):
+        read_recordings(tmp_path)
+
+
+def test_an_event_that_makes_no_sense_names_its_line(tmp_path: Path) -> None:
+    half_written(tmp_path)
+    with (tmp_path / "events.csv").open("a") as file:
+        file.write("soon,r,label,0\n")
+    with pytest.raises(FormatError, match=r"events.csv, line 2: an event is time,run"):
+        read_recordings(tmp_path)
+
+
+# pinpoint
+
+
+def pinpoint(folder: Path, lines: list[str], events: str = "") -> Path:
+    folder.mkdir(parents=True)
+    (folder / "measurements.csv").write_text("\n".join(lines) + "\n")
+    if events:
+        (folder / "events.csv").write_text(events)
+    return folder
+
+
+GOOD = [*["50000"] * 2000, "1720910400.0", "1720910500.0"]
+
+
+def test_pinpoint_counts_milliwatts_and_starts_30_s_late(tmp_path: Path) -> None:
+    folder = pinpoint(
+        tmp_path / "job_full_0714004310", GOOD, "1720910440.5, work\n1720910460.0, Exit\n"
+    )
+    ((run,),) = read_recordings(folder)
+    assert run.kind == "full"
+    assert (run.start, run.end) == (1720910430.0, 1720910460.0)
+    assert run.energy_j() == pytest.approx(1500.0)
+    assert run.times[1] - run.times[0] == pytest.approx(0.05, abs=1e-6)
+    assert [event.label for event in run.events] == ["work", "Exit"]
+
+
+def test_pinpoint_without_events_ends_30_s_before_the_meter(tmp_path: Path) -> None:
+    ((run,),) = read_recordings(pinpoint(tmp_path / "job", GOOD))
+    assert (run.kind, run.start, run.end) == (None, 1720910430.0, 1720910470.0)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["50000", "nan", *GOOD], "line 2: the power is missing"),
+        (["50000", "-3", *GOOD], "line 2: -0.003 W is not what a machine draws"),
+        (["50000", "2e9", *GOOD], r"line 2: 2e\+06 W is not what a machine draws"),
+        (["50000", "fifty", *GOOD], "line 2: 'fifty' is not a number of milliwatts"),
+        (["50000", "", *GOOD], "line 2: '' is not a number"),
+        (GOOD[:-2], "the last two lines are epoch seconds"),
+        ([*GOOD[:-2], GOOD[-1], GOOD[-2]], "the last two lines are epoch seconds"),
+        (["1"], "1 lines are too few"),
+        ([*["50000"] * 200, "1720910400.0", "1720910410.0"], "the program ran from"),
+    ],
+)
+def test_pinpoint_that_makes_no_sense(tmp_path: Path, lines: list[str], message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        read_recordings(pinpoint(tmp_path / "job_full", lines))
+
+
+@pytest.mark.parametrize(
+    ("events", "message"),
+    [
+        ("1720910440.5 work\n", "line 1: an event is 'time, label'"),
+        ("soon, work\n", "line 1: an event is 'time, label'"),
+        ("1720910450, a\n1720910440, b\n", "line 2: 1720910440 comes before the event above"),
+    ],
+)
+def test_pinpoint_events_that_make_no_sense(tmp_path: Path, events: str, message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        read_recordings(pinpoint(tmp_path / "job_full", GOOD, events))
+
+
+def test_roberta_is_read_whole(data: Callable[[str], Path]) -> None:
+    runs = [run for recording in read_recordings(data("power/roberta")) for run in recording]
+    kinds = [run.kind for run in runs]
+    assert {kind: kinds.count(kind) for kind in sorted(set(kinds))} == {
+        "full": 10,
+        "idle": 10,
+        "kill": 9,
+        "resume": 22,
+        "stop": 10,
+    }
+    idle = np.concatenate([run.idle() for run in runs if run.kind == "idle"])
+    assert idle.mean() == pytest.approx(49.81974550797649, abs=1e-9)
+
+
+# samples and events
+
+
+def tables(folder: Path, samples: str, events: str = "") -> Path:
+    (folder / "my_samples.csv").write_text(samples)
+    if events:
+        (folder / "my_events.csv").write_text(events)
+    return folder / "my_samples.csv"
+
+
+SAMPLES = "time,power_w,cpu,run\n" + "".join(
+    f"{100 + i / 10},{50 + i},0.5,{'stop_0' if i < 30 else 'stop_0_resumed'}\n" for i in range(60)
+)
+EVENTS = "time,run,event,checkpoint\n100.5,stop_0,begin,\n102.5,stop_0,saved,yes\n"
+
+
+def test_tables_of_samples_and_events(tmp_path: Path) -> None:
+    (recording,) = read_recordings(tables(tmp_path, SAMPLES, EVENTS))
+    first, second = recording
+    assert (first.id, first.kind, first.pair) == ("stop_0", "stop", "stop_0")
+    assert (second.id, second.kind, second.pair) == ("stop_0_resumed", "resume", "stop_0")
+    assert (first.start, first.end) == (100.5, 102.5)
+    assert first.events[1] == Event(time=102.5, label="saved", checkpoint=True)
+    assert first.columns["cpu"].tolist() == [0.5] * 30
+    assert second.power_w[0] == 80.0
+
+
+def test_events_can_be_named(tmp_path: Path) -> None:
+    samples = tmp_path / "samples.csv"
+    samples.write_text(SAMPLES)
+    events = tmp_path / "log.csv"
+    events.write_text(EVENTS)
+    (recording,) = read_recordings([samples, events])
+    assert len(recording["stop_0"].events) == 2
+    with pytest.raises(FormatError, match="this is a table of events: name the table of samples"):
+        read_recordings(events)
+
+
+@pytest.mark.parametrize(
+    ("heading", "scale"),
+    [("power_mw", 1e-3), ("node_power_kw", 1e3), ("watts", 1.0), ("gpu_power_instant_w", 1.0)],
+)
+def test_the_heading_tells_the_unit(tmp_path: Path, heading: str, scale: float) -> None:
+    text = f"time,{heading}\n" + "".join(f"{i},{(40 + i) / scale!r}\n" for i in range(20))
+    ((run,),) = read_recordings(tables(tmp_path, text))
+    np.testing.assert_allclose(run.power_w, 40.0 + np.arange(20))
+
+
+def test_which_power_is_never_guessed(tmp_path: Path) -> None:
+    text = "time,cpu_power_w,gpu_power_w\n0,1,2\n1,1,2\n"
+    with pytest.raises(FormatError, match="which of cpu_power_w, gpu_power_w is the power"):
+        read_recordings(tables(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("samples", "events", "message"),
+    [
+        ("time,power_w\n0,5\n1,\n2,5\n", "", "line 3, column 'power_w': the power is missing"),
+        ("time,power_w\n0,5\n1,-1\n2,5\n", "", "line 3, column 'power_w': -1 W is not"),
+        ("time,power_w\n0,5\n1,2000000\n2,5\n", "", r"line 3, column 'power_w': 2e\+06 W"),
+        ("time,power_w\n0,5\n2,5\n1,5\n", "", "line 4, column 'time': 1.000000 does not come"),
+        ("time,power_w\n0,5\n,5\n1,5\n", "", "line 3, column 'time': a time is missing"),
+        ("time,power_w\n0,5\n1,high\n", "", "line 3, column 'power_w': 'high' is not a number"),
+        ("time,power_w\n", "", "there is a heading and no row"),
+        ("time,power_w,run\n0,5,a\n1,5,\n2,5,a\n", "", "column 'run': a sample belongs to a run"),
+        (SAMPLES, "time,run,event\n1,a,x\n0,a,y\n", "line 3, column 'time': 0.000000 comes before"),
+        (SAMPLES, "time,run,event\n1,,x\n", "line 2, column 'event': an event needs a time"),
+        (SAMPLES, "time,event\n1,x\n", "no column 'run'"),
+        (SAMPLES, "time,run,event\n1,stop_0,x\n", "the program ran from 1.000"),
+    ],
+)
+def test_tables_that_make_no_sense(tmp_path: Path, samples: str, events: str, message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        read_recordings(tables(tmp_path, samples, events))
+
+
+def test_h200_is_read_whole(data: Callable[[str], Path]) -> None:
+    recordings = read_recordings(data("power/h200"))
+    runs = {run.id: run for recording in recordings for run in recording}
+    energies = {name: runs[name].energy_j() for name in ("full_0", "full_1", "full_2")}
+    # The card's own counter between the first and the last event, read off the file.
+    wanted = {"full_0": 25311.3, "full_1": 25699.7, "full_2": 25992.6}
+    for name, energy_j in energies.items():
+        assert energy_j == pytest.approx(wanted[name], rel=1e-3)
+    assert runs["abort_0_resumed"].pair == runs["abort_0"].pair == "abort_0"
+    assert runs["sweep"].kind is None
+
+
+def test_what_is_no_recording_says_what_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"nothing was measured here\. Looked for: a recording"):
+        read_recordings(tmp_path)
+    (tmp_path / "a.txt").write_text("hello\n")
+    with pytest.raises(FormatError, match=r"this is no recording\. Looked for"):
+        read_recordings(tmp_path / "a.txt")
+    with pytest.raises(FileProblem, match="no such file or folder"):
+        read_recordings(tmp_path / "b")
+    (tmp_path / "manifest.json").write_text(json.dumps({"name": "a web page"}))
+    with pytest.raises(FormatError, match="nothing was measured here"):
+        read_recordings(tmp_path)
+    with pytest.raises(FormatError, match="name at least one"):
+        read_recordings([])
+
+
+def test_a_folder_of_recordings_is_all_of_them(tmp_path: Path) -> None:
+    half_written(tmp_path / "b")
+    pinpoint(tmp_path / "a", GOOD)
+    assert [recording.source for recording in read_recordings(tmp_path)] == ["pinpoint, a", "b"]
+
+
+# counters
+
+
+def test_a_counter_that_ticks_slower_than_it_is_read() -> None:
+    # Ticks every 100 ms, read every 20.1 ms: seen times jump by 80 or 100 ms. Power is known.
+    times = np.arange(0, 60, 0.0201)
+    ticks = np.floor((times - 0.013) / 0.1)
+    watts = np.where(np.arange(700) < 300, 100.0, 600.0)
+    energy_j = np.concatenate(([0.0], np.cumsum(watts * 0.1)))[ticks.astype(int) + 1]
+    when, power_w, rows = power_from_counter(times, energy_j)
+    seen = np.diff(energy_j[rows]) / np.diff(times[rows])
+    assert np.ptp(seen[350:]) > 100
+    assert np.abs(power_w[30:-30] - watts[ticks[rows].astype(int) + 1][30:-30]).max() < 15
+    assert np.sum(power_w[:-1] * np.diff(when)) == pytest.approx(
+        energy_j[rows[-1]] - energy_j[rows[0]]
+    )
+
+
+def test_a_counter_that_moves_whenever_it_is_read_is_taken_as_it_is() -> None:
+    times = np.array([0.0, 1.0, 2.0, 4.0, 5.0])
+    when, power_w, rows = power_from_counter(times, np.array([0.0, 10.0, 30.0, 90.0, 100.0]))
+    assert when.tolist() == [1.0, 2.0, 4.0]
+    assert power_w.tolist() == [20.0, 30.0, 10.0]
+    assert rows.tolist() == [1, 2, 3]
+
+
+def test_a_counter_that_falls_or_stands_still() -> None:
+    times = np.arange(5.0)
+    with pytest.raises(InvalidInput, match="falls from 2 to 1 J in sample 4"):
+        power_from_counter(times, np.array([0.0, 1.0, 2.0, 1.0, 2.0]))
+    with pytest.raises(InvalidInput, match="moves fewer than three times"):
+        power_from_counter(times, np.zeros(5))
