@@ -11,7 +11,8 @@ import polars as pl
 import pytest
 
 from lowtide.errors import UnknownName
-from lowtide.samples import sample_names, sample_profile
+from lowtide.formats.recordings import read_recordings
+from lowtide.samples import sample_names, sample_profile, sample_recording, sample_recordings
 
 
 def test_h200_equals_the_measurement(data: Callable[[str], Path]) -> None:
@@ -39,3 +40,39 @@ def test_samples_are_found_by_name() -> None:
     assert sample_names() == ["h200"]
     with pytest.raises(UnknownName, match="known are h200"):
         sample_profile("h100")
+
+
+def test_the_sample_recordings_equal_the_measurement(data: Callable[[str], Path]) -> None:
+    measured = {run.id: run for each in read_recordings(data("power/h200")) for run in each}
+    samples = [
+        run
+        for name in sample_recordings()
+        for each in read_recordings(sample_recording(name))
+        for run in each
+    ]
+    assert {run.id for run in samples} == set(measured)
+    for run in samples:
+        original = measured[run.id]
+        np.testing.assert_array_equal(run.times, original.times)
+        np.testing.assert_array_equal(run.power_w, original.power_w)
+        assert (run.kind, run.pair, run.start, run.end) == (
+            original.kind,
+            original.pair,
+            original.start,
+            original.end,
+        )
+        assert [(event.time, event.label) for event in run.events] == [
+            (event.time, event.label) for event in original.events
+        ]
+
+
+def test_sample_recordings_are_small_and_found_by_name() -> None:
+    assert sample_recordings() == ["h200", "h200-sweep"]
+    size = sum(
+        path.stat().st_size
+        for name in sample_recordings()
+        for path in sample_recording(name).iterdir()
+    )
+    assert size < 300_000
+    with pytest.raises(UnknownName, match="known are h200, h200-sweep"):
+        sample_recording("h100")

@@ -1,4 +1,4 @@
-"""Profiles that come with lowtide, measured by its developers."""
+"""Profiles and recordings that come with lowtide, measured by its developers."""
 
 from __future__ import annotations
 
@@ -31,3 +31,22 @@ def sample_profile(name: str) -> PowerProfile:
         raise UnknownName("sample profile", name, sample_names())
     with as_file(_FOLDER / f"{name}.toml") as path:
         return PowerProfile.load(path)
+
+
+def sample_recordings() -> list[str]:
+    """Return the names of the recordings there are, sorted."""
+    return sorted(entry.name for entry in (_FOLDER / "recordings").iterdir() if entry.is_dir())
+
+
+def sample_recording(name: str) -> Path:
+    """Return where a recording that comes with lowtide lies; `read_recordings` reads it.
+
+    Args:
+        name: One of `sample_recordings`.
+
+    >>> sample_recording("h200").name
+    'h200'
+    """
+    if name not in sample_recordings():
+        raise UnknownName("sample recording", name, sample_recordings())
+    return Path(str(_FOLDER / "recordings" / name))

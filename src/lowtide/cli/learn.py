@@ -1,0 +1,281 @@
+"""`lowtide learn`: from recordings to a power profile that says how good it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lowtide.cli.options import AsJson, Parsable
+from lowtide.cli.output import print_json, print_parsable, print_table, say
+
+if TYPE_CHECKING:
+    from lowtide.learning.checking import Check
+    from lowtide.learning.learned import Learned
+    from lowtide.learning.student import Interval
+    from lowtide.learning.validation import Score, Validation
+    from lowtide.recording import Recording
+
+
+def learn(
+    recordings: Annotated[
+        list[str],
+        typer.Argument(
+            help="Folders or files with measured runs, or 'h200': recordings of lowtide's own, "
+            "pinpoint folders, tables of samples with events beside them.",
+            metavar="RECORDING...",
+        ),
+    ],
+    events: Annotated[
+        bool | None,
+        typer.Option(
+            "--events/--no-events",
+            help="Go by what the program said, or by power alone.  [default: by what it said, if "
+            "it said anything]",
+        ),
+    ] = None,
+    baseline: Annotated[
+        str, typer.Option(help="Idle power: included in the profile, or excluded from it.")
+    ] = "included",
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help="Write the profile: a .toml or .json file."),
+    ] = None,
+    image: Annotated[
+        Path | None,
+        typer.Option(help="Draw the profile over the runs: a .png or .svg file."),
+    ] = None,
+    check: Annotated[
+        str | None,
+        typer.Option(
+            help="Learn nothing: compare this profile with the runs, stops and kills with their "
+            "resumption included.",
+            metavar="PROFILE",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    parsable: Parsable = False,
+) -> None:
+    """Learn a job's power profile from measured runs, and say how good it is.
+
+    Phases come from uninterrupted runs, each left out in turn to see how well the others predict
+    it. Stops and kills with their resumption tell startup from work and what stopping costs.
+    """
+    from lowtide.errors import InvalidInput
+    from lowtide.learning import learn as learn_profile
+
+    read = _read(recordings)
+    if check is not None:
+        if events is not None or out is not None or image is not None:
+            raise InvalidInput(
+                "--check learns nothing: leave out --events, --no-events, -o and --image"
+            )
+        _check(check, read, baseline, as_json=as_json, parsable=parsable)
+        return
+    with _working("learning"):
+        learned = learn_profile(read, events=events, baseline=baseline)
+    written = []
+    if out is not None:
+        learned.dump(out)
+        written.append(out)
+    if image is not None:
+        from lowtide.learning.figure import write_figure
+
+        write_figure(learned, image)
+        written.append(image)
+    if as_json:
+        print_json(learned.document())
+    elif parsable:
+        print_parsable(_PHASE_COLUMNS, _phase_columns(learned))
+    else:
+        _print_learned(learned)
+        for path in written:
+            print(f"written: {path}")
+
+
+def _read(recordings: list[str]) -> list[Recording]:
+    from lowtide.formats.recordings import read_recordings
+    from lowtide.samples import sample_recording, sample_recordings
+
+    samples = sample_recordings()
+    return read_recordings(
+        [sample_recording(name) if name in samples else Path(name) for name in recordings]
+    )
+
+
+def _print_learned(learned: Learned) -> None:
+    said, *rest = learned.text().split("\n")
+    say(said)
+    print()
+    print_table(
+        ("part", "phase", "times", "duration", "power", ""),
+        [
+            [
+                phase.group,
+                phase.name,
+                str(phase.times),
+                _interval(phase.duration_s, 2, "s"),
+                _interval(phase.power_w, 1, "W"),
+                "checkpoint" if phase.checkpoint else "",
+            ]
+            for phase in learned.phases
+        ],
+    )
+    print()
+    print(learned.profile)
+    if learned.validation is not None:
+        print()
+        _print_validation(learned.validation)
+        rest = rest[1:]
+    print()
+    for line in rest:
+        say(line)
+
+
+def _print_validation(validation: Validation) -> None:
+    say(
+        f"Leaving out each of {len(validation.runs)} runs in turn, mean and standard error of the "
+        "error in W:"
+    )
+    print()
+    names = {"absolute": "at absolute time", "aligned": "aligned"}
+    print_table(
+        ("prediction", "RMSE", "MAE", "constant power: RMSE", "MAE"),
+        [
+            [
+                names.get(view.name, f"averages over {view.name}"),
+                *(
+                    _score(score)
+                    for score in (
+                        view.rmse_w,
+                        view.mae_w,
+                        view.constant_rmse_w,
+                        view.constant_mae_w,
+                    )
+                ),
+            ]
+            for view in validation.views
+        ],
+    )
+    print()
+    say(
+        f"Energy is off by {100 * validation.energy_error.value:+.2f} % on average, and by "
+        f"{100 * validation.absolute_energy_error.value:.2f} % for a single run."
+    )
+
+
+def _check(
+    profile: str, recordings: list[Recording], baseline: str, *, as_json: bool, parsable: bool
+) -> None:
+    from lowtide.cli.inputs import load_profile
+    from lowtide.errors import InvalidInput, UnknownName
+    from lowtide.learning import check
+    from lowtide.learning.checking import summaries
+    from lowtide.learning.learned import BASELINES, idle_power_w
+
+    if baseline not in BASELINES:
+        raise UnknownName("baseline", baseline, BASELINES)
+    runs = [run for recording in recordings for run in recording]
+    baseline_w = idle_power_w(runs) if baseline == "excluded" else 0.0
+    checks = check(load_profile(profile, None, None), runs, baseline_w=baseline_w)
+    if not checks:
+        raise InvalidInput(
+            "nothing to compare with: there is no uninterrupted run, and no stop or kill with its "
+            "resumption"
+        )
+    if as_json:
+        print_json({"profile": profile, "checks": [_check_document(each) for each in checks]})
+    elif parsable:
+        print_parsable(
+            ("runs", "kind", "measured_j", "predicted_j", "error", "rmse_w"),
+            [
+                [
+                    "+".join(each.runs),
+                    each.kind,
+                    f"{each.measured_j:.10g}",
+                    f"{each.predicted_j:.10g}",
+                    f"{each.error:.10g}",
+                    f"{each.rmse_w:.10g}",
+                ]
+                for each in checks
+            ],
+        )
+    else:
+        print_table(
+            ("runs", "kind", "measured", "predicted", "energy off by", "power RMSE"),
+            [
+                [
+                    " + ".join(each.runs),
+                    each.kind,
+                    f"{each.measured_j / 1000:.2f} kJ",
+                    f"{each.predicted_j / 1000:.2f} kJ",
+                    f"{100 * each.error:+.2f} %",
+                    f"{each.rmse_w:.1f} W",
+                ]
+                for each in checks
+            ],
+        )
+        print()
+        for line in summaries(checks):
+            say(f"{line[:1].upper()}{line[1:]}.")
+
+
+def _check_document(check: Check) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {**asdict(check), "error": check.error}
+
+
+_PHASE_COLUMNS = (
+    "part",
+    "phase",
+    "times",
+    "duration_s",
+    "duration_half_s",
+    "power_w",
+    "power_half_w",
+    "checkpoint",
+)
+
+
+def _phase_columns(learned: Learned) -> list[list[str]]:
+    def number(value: float | None) -> str:
+        return "" if value is None else f"{value:.10g}"
+
+    return [
+        [
+            phase.group,
+            phase.name,
+            str(phase.times),
+            number(phase.duration_s.value),
+            number(phase.duration_s.half),
+            number(phase.power_w.value),
+            number(phase.power_w.half),
+            "yes" if phase.checkpoint else "no",
+        ]
+        for phase in learned.phases
+    ]
+
+
+def _interval(interval: Interval, digits: int, unit: str) -> str:
+    half = "---" if interval.half is None else f"{interval.half:.{digits}f}"
+    return f"{interval.value:.{digits}f} ± {half} {unit}"
+
+
+def _score(score: Score | None) -> str:
+    if score is None:
+        return "---"
+    return f"{score.value:.1f} ± " + ("---" if score.error is None else f"{score.error:.1f}")
+
+
+def _working(what: str) -> Any:
+    """Return a sign of life on a terminal."""
+    import contextlib
+    import sys
+
+    if not sys.stderr.isatty():
+        return contextlib.nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status(what)

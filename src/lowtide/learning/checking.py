@@ -1,0 +1,148 @@
+"""A profile against runs it was not learned from, stops and kills with their resumption included.
+
+What a profile says of a stopped run is laid out as a schedule and accounted for as any other: a
+startup, work up to the checkpoint that was reached, work that was lost, a startup again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lowtide.accounting import power_steps
+from lowtide.learning.marks import says_checkpoint
+from lowtide.learning.series import Series
+from lowtide.learning.validation import predicted_w, rmse
+from lowtide.profile import PowerProfile
+from lowtide.recording import Run, pairs
+from lowtide.schedule import Schedule, Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """What a profile says of a run, or of two that belong together, and what was measured.
+
+    Attributes:
+        runs: The runs.
+        kind: `full`, `stop` or `kill`.
+        measured_j: What was measured.
+        predicted_j: What the profile says.
+        rmse_w: How far off its power is at absolute time, counted from each start.
+        starts: How the predicted work of each start begins and ends, in seconds of progress.
+    """
+
+    runs: tuple[str, ...]
+    kind: str
+    measured_j: float
+    predicted_j: float
+    rmse_w: float
+    starts: tuple[tuple[float, float], ...]
+
+    @property
+    def error(self) -> float:
+        """The predicted less the measured energy, as a share of the measured one."""
+        return self.predicted_j / self.measured_j - 1
+
+
+def check(profile: PowerProfile, runs: Sequence[Run], *, baseline_w: float = 0.0) -> list[Check]:
+    """Compare a profile with runs.
+
+    Args:
+        profile: The profile.
+        runs: Full runs, and stops and kills with the resumption that belongs to each; others and
+            those with gaps are left out.
+        baseline_w: What the machine draws without the program, if the profile leaves it out.
+    """
+    whole = [run for run in runs if run.sampled > 1 and not run.gaps]
+    checks = [
+        _check("full", profile, [run], [(0.0, profile.work_s)], baseline_w)
+        for run in whole
+        if run.kind in ("full", None)
+    ]
+    for kind in ("stop", "kill"):
+        for first, second in pairs(whole, kind):
+            reached_s, kept_s = _progress(profile, first, second)
+            starts = [(0.0, reached_s), (kept_s, profile.work_s)]
+            checks.append(_check(kind, profile, [first, second], starts, baseline_w))
+    return checks
+
+
+def summaries(checks: Sequence[Check]) -> list[str]:
+    """Return a sentence on each kind of run: how far off the profile's energy is.
+
+    Args:
+        checks: What a profile says of runs.
+    """
+    said = []
+    for kind, one, several in (
+        ("full", "one uninterrupted run", "uninterrupted runs"),
+        ("stop", "one stop with its resumption", "stops with their resumption"),
+        ("kill", "one kill with its resumption", "kills with their resumption"),
+    ):
+        errors = [100 * each.error for each in checks if each.kind == kind]
+        if len(errors) > 1:
+            said.append(
+                f"{len(errors)} {several}: energy off by {np.mean(errors):+.1f} % on average "
+                f"({min(errors):+.1f} to {max(errors):+.1f} %)"
+            )
+        elif errors:
+            said.append(f"{one}: energy off by {errors[0]:+.1f} %")
+    return said
+
+
+def _progress(profile: PowerProfile, first: Run, second: Run) -> tuple[float, float]:
+    """Return how far the first run came, and where the second went on."""
+    done_s = min(max(first.duration_s - profile.startup_s, 0.0), profile.work_s)
+    saved = sum(says_checkpoint(event) for event in first.events if event.time <= first.end)
+    if profile.checkpoints_s and saved:
+        kept_s = profile.checkpoints_s[min(saved, len(profile.checkpoints_s)) - 1]
+        # A stop waits for the checkpoint; a kill comes when it comes.
+        return (kept_s if first.kind == "stop" else max(done_s, kept_s)), kept_s
+    if first.kind == "stop":
+        return done_s, done_s
+    # Without checkpoints, how much was lost shows only in how long the second run took.
+    left_s = min(max(second.duration_s - profile.startup_s, 0.0), profile.work_s)
+    return done_s, min(profile.work_s - left_s, done_s)
+
+
+def _check(
+    kind: str,
+    profile: PowerProfile,
+    runs: Sequence[Run],
+    starts: Sequence[tuple[float, float]],
+    baseline_w: float,
+) -> Check:
+    measured_j = predicted_j = 0.0
+    errors_w = []
+    for run, (begin_s, end_s) in zip(runs, starts, strict=True):
+        series = Series.of(run, baseline_w=baseline_w)
+        spans = []
+        if profile.startup:
+            spans.append(
+                Span(kind="startup", start=0.0, duration_s=profile.startup_s, progress_s=0.0)
+            )
+        if end_s > begin_s:
+            spans.append(
+                Span(
+                    kind="work",
+                    start=profile.startup_s,
+                    duration_s=end_s - begin_s,
+                    progress_s=begin_s,
+                )
+            )
+        schedule = Schedule(job_id=run.id, spans=tuple(spans))
+        times, power_w = power_steps(schedule, profile)
+        seconds, drawn_w = np.diff(times), power_w[:-1]
+        measured_j += series.energy_j
+        predicted_j += float(seconds @ drawn_w)
+        errors_w.append(predicted_w(seconds, drawn_w, series.times_s) - series.power_w)
+    return Check(
+        runs=tuple(run.id for run in runs),
+        kind=kind,
+        measured_j=measured_j,
+        predicted_j=predicted_j,
+        rmse_w=rmse(np.concatenate(errors_w)),
+        starts=tuple(starts),
+    )

@@ -1,0 +1,64 @@
+"""What stopping costs, measured: pairs of a stop or a kill and its resumption against full runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lowtide.learning.student import Welch, welch
+from lowtide.recording import Run, pairs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Energy that one way of running takes beyond another.
+
+    Attributes:
+        what: What it is the cost of, as the subject of a sentence.
+        energy_j: The difference of the means, with its interval and test.
+    """
+
+    what: str
+    energy_j: Welch
+
+    def __str__(self) -> str:
+        test = self.energy_j
+        if test.half is None or test.t is None or test.freedom is None or test.p is None:
+            low, high = sorted(test.counts)
+            return (
+                f"{self.what} costs {test.difference / 1000:.2f} kJ; no interval, since {low} and "
+                f"{high} values do not tell how much it varies"
+            )
+        chance = "p < 0.0001" if test.p < 1e-4 else f"p = {test.p:.2g}"
+        return (
+            f"{self.what} costs {test.difference / 1000:.2f} ± {test.half / 1000:.2f} kJ "
+            f"(Welch's t = {test.t:.1f}, {test.freedom:.1f} degrees of freedom, {chance})"
+        )
+
+
+def stopping_costs(runs: Sequence[Run], *, level: float = 0.95) -> list[Cost]:
+    """Return what an extra start and what lost work cost, as far as recordings tell.
+
+    Args:
+        runs: Runs of all kinds.
+        level: Level of the intervals.
+    """
+
+    def energies_j(kind: str) -> list[float]:
+        return [
+            first.energy_j() + second.energy_j()
+            for first, second in pairs(runs, kind)
+            if not (first.gaps or second.gaps)
+        ]
+
+    full = [run.energy_j() for run in runs if run.kind == "full" and not run.gaps]
+    stopped, killed = energies_j("stop"), energies_j("kill")
+    found = []
+    for what, dearer, cheaper in (
+        ("an extra start", stopped, full),
+        ("being killed, with its extra start and lost work,", killed, full),
+        ("losing work to a kill, rather than stopping at a checkpoint,", killed, stopped),
+    ):
+        if dearer and cheaper:
+            found.append(Cost(what=what, energy_j=welch(dearer, cheaper, level=level)))
+    return found

@@ -1,0 +1,398 @@
+"""From recordings to a power profile that says how good it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lowtide.errors import InvalidInput, UnknownName
+from lowtide.learning.checking import Check, check, summaries
+from lowtide.learning.costs import Cost, stopping_costs
+from lowtide.learning.phases import METHODS, PhaseFinder, PhaseModel
+from lowtide.learning.repetition import Structure, find_structure
+from lowtide.learning.series import Series, common_step_s
+from lowtide.learning.student import Interval
+from lowtide.learning.validation import Score, Validation, validate
+from lowtide.profile import Phase, PowerProfile
+from lowtide.recording import Recording, Run
+from lowtide.signal import FloatArray
+from lowtide.units import DurationLike, format_count, parse_duration
+
+BASELINES = ("included", "excluded")
+# Fewer idle samples than this tell no baseline.
+_LEAST_IDLE = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedPhase:
+    """One phase of what was learned, a repeated one once.
+
+    Attributes:
+        group: `startup` or `work`.
+        name: What it is called.
+        duration_s: How long it takes, with the interval of the mean over runs.
+        power_w: What it draws, with the interval of the mean over runs.
+        checkpoint: Whether a checkpoint lies at its end.
+        times: How often it comes.
+    """
+
+    group: str
+    name: str
+    duration_s: Interval
+    power_w: Interval
+    checkpoint: bool
+    times: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PhaseFit:
+    """Phases with what repeats averaged: what a profile is made of.
+
+    Attributes:
+        model: The phases as they were found.
+        structure: What of them is startup, and what repeats.
+        duration_s: How long each takes.
+        power_w: What each draws.
+    """
+
+    model: PhaseModel
+    structure: Structure
+    duration_s: FloatArray
+    power_w: FloatArray
+
+    @classmethod
+    def of(cls, model: PhaseModel, structure: Structure) -> PhaseFit:
+        """Average what repeats.
+
+        Args:
+            model: The phases.
+            structure: What repeats.
+        """
+        duration_s, power_w = model.duration_s.copy(), model.power_w.copy()
+        if (block := structure.block) is not None:
+            rows = np.arange(block.first, block.end).reshape(block.count, block.length)
+            energy_j = (duration_s * power_w)[rows].sum(axis=0)
+            seconds = duration_s[rows].sum(axis=0)
+            duration_s[rows] = seconds / block.count
+            power_w[rows] = energy_j / seconds
+        return cls(model=model, structure=structure, duration_s=duration_s, power_w=power_w)
+
+    def align(self, series: Series) -> FloatArray | None:
+        """Return where another run has the phases, None where that cannot be told.
+
+        Args:
+            series: The run.
+        """
+        return self.model.align(series)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Learned:
+    """A profile and all that is known about it.
+
+    Attributes:
+        profile: The profile.
+        phases: Its phases with intervals, repeated ones once.
+        validation: How well it predicts runs left out; None after a single run.
+        checks: What it says of stops and kills with their resumption, which it has not seen.
+        costs: What an extra start and lost work cost, measured.
+        fit: The phases in every run.
+        series: The runs it was learned from.
+        baseline_w: What was taken off, 0 if nothing.
+        power: `measured` or `estimated`.
+        notes: What was left out, and what could not be told.
+    """
+
+    profile: PowerProfile
+    phases: tuple[LearnedPhase, ...]
+    validation: Validation | None
+    checks: tuple[Check, ...]
+    costs: tuple[Cost, ...]
+    fit: PhaseFit
+    series: tuple[Series, ...]
+    baseline_w: float
+    power: str
+    notes: tuple[str, ...]
+
+    def text(self) -> str:
+        """Return what was learned and how good it is, in a few lines."""
+        runs = format_count(len(self.series), "uninterrupted run")
+        way = "the program's marks" if self.fit.model.marks is not None else "power alone"
+        lines = [
+            f"Learned from {runs} by {way}; power {self.power}, baseline "
+            + (f"of {self.baseline_w:.1f} W excluded." if self.baseline_w else "included.")
+        ]
+        if (validation := self.validation) is not None:
+            absolute, aligned = validation.view("absolute"), validation.view("aligned")
+            told = [f"{_score(absolute.rmse_w)} W RMSE at absolute time"]
+            if aligned.rmse_w is not None:
+                told.append(f"{_score(aligned.rmse_w)} W aligned")
+            told.append(f"{_score(absolute.constant_rmse_w)} W for constant power")
+            lines.append(
+                f"Leaving one run out: {', '.join(told)}; energy off by "
+                f"{100 * validation.energy_error.value:+.2f} % on average, "
+                f"{100 * validation.absolute_energy_error.value:.2f} % for a single run."
+            )
+        said = [f"predicted, not learned from: {each}" for each in summaries(self.checks)]
+        said += map(str, self.costs)
+        if self.costs:
+            startup_j = sum(phase.energy_j for phase in self.profile.startup)
+            said.append(f"the profile's startup comes to {startup_j / 1000:.2f} kJ")
+        said += self.notes
+        return "\n".join([*lines, *(f"{each[:1].upper()}{each[1:]}." for each in said)])
+
+    def dump(self, path: Path | str) -> None:
+        """Write the profile with its validation, what repeats as a block; it reads back equal.
+
+        Args:
+            path: A file ending in `.toml` or `.json`.
+        """
+        from lowtide.learning.writing import write_profile
+
+        write_profile(self, path)
+
+    def document(self) -> dict[str, Any]:
+        """Return all of it as plain lists and numbers."""
+        from lowtide.learning.writing import learned_document
+
+        return learned_document(self)
+
+
+def learn(
+    recordings: Recording | Iterable[Recording],
+    *,
+    events: bool | None = None,
+    baseline: str = "included",
+    method: str = "aligned",
+    repeats: bool = True,
+    shortest: DurationLike | None = None,
+    level: float = 0.95,
+) -> Learned:
+    """Learn the power profile of a program from recordings of its runs.
+
+    Args:
+        recordings: Measured runs. Phases come from the uninterrupted ones; resumed ones tell
+            startup from work; stops and kills with their resumption are predicted as a test.
+        events: Whether to go by what the program said; by default if it said anything.
+        baseline: `included`, or `excluded`: idle power is measured and taken off.
+        method: `aligned`, or `published`: mean power between events, mean event times.
+        repeats: Whether phases that come again and again are averaged into a repeated block.
+        shortest: The shortest phase to be found by its power; by default four sampling steps.
+        level: Level of the intervals.
+    """
+    if baseline not in BASELINES:
+        raise UnknownName("baseline", baseline, BASELINES)
+    if method not in METHODS:
+        raise UnknownName("method", method, METHODS)
+    given = [recordings] if isinstance(recordings, Recording) else list(recordings)
+    runs = [run for recording in given for run in recording]
+    notes = [note for recording in given for note in recording.notes]
+    chosen = _uninterrupted(runs, notes)
+    baseline_w = idle_power_w(runs) if baseline == "excluded" else 0.0
+    series = [Series.of(run, baseline_w=baseline_w) for run in chosen]
+    resumed = [
+        Series.of(run, baseline_w=baseline_w)
+        for run in runs
+        if run.kind == "resume" and not run.gaps
+    ]
+    finder = PhaseFinder(
+        step_s=common_step_s(series),
+        events=_use_events(series, events),
+        method=method,
+        shortest_s=None if shortest is None else parse_duration(shortest),
+    )
+    fit = _fit(series, finder=finder, resumed=resumed, repeats=repeats)
+    validation = validate(series, partial(_fit, finder=finder, resumed=resumed, repeats=repeats))
+    profile = make_profile(fit)
+    notes += _told(fit, validation, finder.events, series)
+    estimated = any(run.power == "estimated" for run in chosen)
+    return Learned(
+        profile=profile,
+        phases=tuple(_with_intervals(fit, level)),
+        validation=validation,
+        checks=tuple(
+            each for each in check(profile, runs, baseline_w=baseline_w) if each.kind != "full"
+        ),
+        costs=tuple(stopping_costs(runs, level=level)),
+        fit=fit,
+        series=tuple(series),
+        baseline_w=baseline_w,
+        power="estimated" if estimated else "measured",
+        notes=tuple(notes),
+    )
+
+
+def make_profile(fit: PhaseFit) -> PowerProfile:
+    """Return the profile that phases make up, its numbers rounded to six digits.
+
+    Args:
+        fit: The phases.
+    """
+    names = _names(fit)
+    phases = [
+        Phase(
+            name=name,
+            duration_s=_rounded(float(seconds)),
+            power_w=_rounded(max(float(watts), 0.0)),
+            checkpoint=saved and place >= fit.structure.startup,
+        )
+        for place, (name, seconds, watts, saved) in enumerate(
+            zip(names, fit.duration_s, fit.power_w, fit.model.checkpoints, strict=True)
+        )
+    ]
+    startup = min(fit.structure.startup, len(phases) - 1)
+    return PowerProfile(startup=phases[:startup], work=phases[startup:])
+
+
+def _fit(
+    series: Sequence[Series], *, finder: PhaseFinder, resumed: Sequence[Series], repeats: bool
+) -> PhaseFit:
+    model = finder.find(series)
+    averaged = repeats and finder.method != "published"
+    return PhaseFit.of(model, find_structure(model, resumed, repeats=averaged))
+
+
+def _uninterrupted(runs: Sequence[Run], notes: list[str]) -> list[Run]:
+    """Return the runs to learn from, and note why others are not."""
+    full = [run for run in runs if run.kind == "full"]
+    unknown = [run for run in runs if run.kind is None]
+    if full and unknown:
+        names = ", ".join(run.id for run in unknown)
+        notes.append(f"of unknown kind, not learned from: {names}")
+    chosen = []
+    for run in full or unknown:
+        if run.gaps:
+            begin, end = run.gaps[0]
+            notes.append(
+                f"run {run.id} has no samples for {end - begin:.1f} s from "
+                f"{begin - run.start:.1f} s on and is left out"
+            )
+        elif run.sampled < 2:
+            notes.append(f"run {run.id} has fewer than two samples while it runs and is left out")
+        elif run.exit_status not in (None, 0):
+            notes.append(f"run {run.id} ended with status {run.exit_status} and is left out")
+        elif any(note.startswith("cut short") for note in run.notes):
+            notes.append(f"run {run.id} was cut short and is left out")
+        else:
+            chosen.append(run)
+    if not chosen:
+        kinds = ", ".join(sorted({run.kind or "unknown" for run in runs}))
+        why = "; ".join(notes) or f"there are only runs of kind {kinds}"
+        raise InvalidInput(f"there is no uninterrupted run to learn from: {why}")
+    return chosen
+
+
+def idle_power_w(runs: Sequence[Run]) -> float:
+    """Return what the machine draws without the program: idle runs, else samples before starts.
+
+    Args:
+        runs: Runs of any kind.
+    """
+    idle = [run.idle() for run in runs if run.kind == "idle"] or [run.idle() for run in runs]
+    samples = np.concatenate(idle)
+    if samples.size < _LEAST_IDLE:
+        raise InvalidInput(
+            "to exclude the baseline needs the idle machine measured: record an idle run, or some "
+            "seconds before the program starts"
+        )
+    return float(samples.mean())
+
+
+def _use_events(series: Sequence[Series], events: bool | None) -> bool:
+    inner = [
+        any(0 < event.time - each.run.start < each.length_s for event in each.events)
+        for each in series
+    ]
+    if events and not all(inner):
+        silent = next(each.run.id for each, said in zip(series, inner, strict=True) if not said)
+        raise InvalidInput(
+            f"run {silent} has no events while the program runs: learn by power alone, or mark "
+            "what the program does"
+        )
+    return all(inner) if events is None else events
+
+
+def _told(
+    fit: PhaseFit, validation: Validation | None, events: bool, series: Sequence[Series]
+) -> list[str]:
+    """Return what a reader has to know of how the profile came about."""
+    model = fit.model
+    notes = list(model.notes)
+    if len(model.names) == 1:
+        notes.append("one phase: power does not change by more than it varies anyway")
+    else:
+        notes.append(fit.structure.why)
+    if validation is None:
+        notes.append("a single run cannot be validated: record at least one more")
+    if model.lag_s:
+        late = "behind" if model.lag_s > 0 else "ahead of"
+        notes.append(f"the meter is {abs(model.lag_s):.2f} s {late} the program's marks")
+    if not any(model.checkpoints):
+        notes.append(
+            "no checkpoints are known: say where the program can resume, by events marked as "
+            "checkpoints or labelled 'saved'"
+            + ("" if events or not any(each.events for each in series) else ", and use the events")
+        )
+    if (fit.power_w < 0).any():
+        notes.append("a phase draws less than the idle machine and is set to 0 W")
+    return notes
+
+
+def _names(fit: PhaseFit) -> list[str]:
+    """Return the phases' names; those of a block share what most of them are called."""
+    names = list(fit.model.names)
+    if (block := fit.structure.block) is not None:
+        for place in range(block.first, block.first + block.length):
+            again = range(place, block.end, block.length)
+            common = Counter(names[phase] for phase in again).most_common(1)[0][0]
+            for phase in again:
+                names[phase] = common
+    return names
+
+
+def _with_intervals(fit: PhaseFit, level: float) -> list[LearnedPhase]:
+    model, block = fit.model, fit.structure.block
+    seconds = np.diff(model.edges_s, axis=1)
+    found = []
+    for place, name in enumerate(_names(fit)):
+        again = [place]
+        if block is not None and block.first <= place < block.end:
+            if place >= block.first + block.length:
+                continue
+            again = list(range(place, block.end, block.length))
+        # Runs are what was repeated independently; within a run, occurrences are averaged.
+        per_run_s = seconds[:, again].mean(axis=1)
+        spent_s = seconds[:, again].sum(axis=1)
+        drawn_j = (seconds * model.run_power_w)[:, again].sum(axis=1)
+        per_run_w = drawn_j[spent_s > 0] / spent_s[spent_s > 0]
+        duration = Interval.of(per_run_s.tolist(), level=level)
+        power = Interval.of(per_run_w.tolist(), level=level)
+        found.append(
+            LearnedPhase(
+                group="startup" if place < fit.structure.startup else "work",
+                name=name,
+                duration_s=duration,
+                power_w=Interval(
+                    value=float(fit.power_w[place]), half=power.half, count=power.count
+                ),
+                checkpoint=model.checkpoints[place] and place >= fit.structure.startup,
+                times=len(again),
+            )
+        )
+    return found
+
+
+def _rounded(number: float) -> float:
+    return float(f"{number:.6g}")
+
+
+def _score(score: Score | None) -> str:
+    if score is None:
+        return "---"
+    return f"{score.value:.1f}" + ("" if score.error is None else f" ± {score.error:.1f}")

@@ -1,0 +1,114 @@
+"""A run as learning sees it: power over the seconds since the program began."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lowtide.recording import Event, Run
+from lowtide.signal import FloatArray
+
+# Runs are looked at in steps no shorter than a sample and than this many seconds, and in so few
+# that a day is learned as fast as a minute.
+_LEAST_STEP_S = 0.1
+_MOST_STEPS = 4000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Series:
+    """One run, its baseline taken off.
+
+    Attributes:
+        run: The run.
+        times_s: When samples were taken while the program ran, in seconds after its start.
+        power_w: What was drawn at these samples, less the baseline.
+        baseline_w: What was taken off.
+    """
+
+    run: Run
+    times_s: FloatArray
+    power_w: FloatArray
+    baseline_w: float
+
+    @classmethod
+    def of(cls, run: Run, *, baseline_w: float = 0.0) -> Series:
+        """Return a run as a series.
+
+        Args:
+            run: The run.
+            baseline_w: What the machine draws without the program, to be taken off.
+        """
+        inside = (run.times >= run.start) & (run.times < run.end)
+        return cls(
+            run=run,
+            times_s=run.times[inside] - run.start,
+            power_w=run.power_w[inside] - baseline_w,
+            baseline_w=baseline_w,
+        )
+
+    @property
+    def length_s(self) -> float:
+        """How long the program ran."""
+        return self.run.duration_s
+
+    @property
+    def energy_j(self) -> float:
+        """What it drew."""
+        return self.run.energy_j() - self.baseline_w * self.length_s
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What the program said while it ran."""
+        return tuple(
+            event for event in self.run.events if self.run.start <= event.time <= self.run.end
+        )
+
+    def upto_j(self, times_s: FloatArray) -> FloatArray:
+        """Return what was drawn from the start until each time.
+
+        Args:
+            times_s: Seconds after the start.
+        """
+        start = self.run.start
+        first_j = self.run.energies_j(np.array([start]))
+        drawn: FloatArray = self.run.energies_j(start + times_s) - first_j
+        return drawn - self.baseline_w * times_s
+
+    def mean_w(self, edges_s: FloatArray) -> FloatArray:
+        """Return the mean power between each edge and the next.
+
+        Args:
+            edges_s: Seconds after the start, in order.
+        """
+        # Two marks of a run may have come at once: what lies between them draws nothing.
+        seconds = np.maximum(np.diff(edges_s), 1e-9)
+        mean: FloatArray = np.diff(self.upto_j(edges_s)) / seconds
+        return mean
+
+
+def common_step_s(series: Sequence[Series]) -> float:
+    """Return the step in which runs are compared.
+
+    Args:
+        series: The runs.
+    """
+    return max(
+        _LEAST_STEP_S,
+        max(each.run.step_s for each in series),
+        max(each.length_s for each in series) / _MOST_STEPS,
+    )
+
+
+def even_edges(begin_s: float, end_s: float, step_s: float) -> FloatArray:
+    """Return edges of even steps of about a length, whole from beginning to end.
+
+    Args:
+        begin_s: Where they begin.
+        end_s: Where they end.
+        step_s: The length.
+    """
+    count = max(round((end_s - begin_s) / step_s), 1)
+    edges: FloatArray = np.linspace(begin_s, end_s, count + 1)
+    return edges

@@ -1,0 +1,200 @@
+"""How well phases predict a run that they were not learned from.
+
+Each run is left out in turn. The phases of the others predict it three ways: at absolute time, as
+one who starts the program would; at averages over 1, 10 and 30 s, which forgive drift; and
+aligned, with the run's own times, which leaves the levels to be judged alone. Beside them stands
+the model that knows the mean power only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from lowtide.learning.series import Series
+from lowtide.signal import FloatArray
+
+AVERAGES_S = (1.0, 10.0, 30.0)
+
+
+class Fit(Protocol):
+    """Phases learned from some runs."""
+
+    @property
+    def duration_s(self) -> FloatArray:
+        """How long each takes."""
+        ...
+
+    @property
+    def power_w(self) -> FloatArray:
+        """What each draws."""
+        ...
+
+    def align(self, series: Series) -> FloatArray | None:
+        """Return where another run has the phases, None where that cannot be told."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """A figure of merit over the runs that were left out.
+
+    Attributes:
+        value: The mean.
+        error: Its standard error, None for one run.
+        per_run: The figure of each run.
+    """
+
+    value: float
+    error: float | None
+    per_run: tuple[float, ...]
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Score | None:
+        """Return the score of some figures, None where there are none.
+
+        Args:
+            values: One per run.
+        """
+        numbers = np.asarray(values, dtype=np.float64)
+        if not numbers.size:
+            return None
+        error = float(numbers.std(ddof=1) / np.sqrt(numbers.size)) if numbers.size > 1 else None
+        return cls(value=float(numbers.mean()), error=error, per_run=tuple(numbers.tolist()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Power as predicted against power as measured, looked at in one way.
+
+    Attributes:
+        name: The way: `absolute`, `aligned`, `1 s`, `10 s`, `30 s`.
+        rmse_w: Root of the mean squared error; None where no run is long enough.
+        mae_w: Mean absolute error.
+        constant_rmse_w: The same of constant power.
+        constant_mae_w: The same of constant power.
+    """
+
+    name: str
+    rmse_w: Score | None
+    mae_w: Score | None
+    constant_rmse_w: Score | None
+    constant_mae_w: Score | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """What leaving one run out at a time showed.
+
+    Attributes:
+        runs: The runs that were left out in turn.
+        views: Power, looked at in each way.
+        energy_error: Predicted less measured energy, as a share of the measured one: the bias.
+        absolute_energy_error: The same without sign: how far off a single run is.
+    """
+
+    runs: tuple[str, ...]
+    views: tuple[View, ...]
+    energy_error: Score
+    absolute_energy_error: Score
+
+    def view(self, name: str) -> View:
+        """Return one way of looking.
+
+        Args:
+            name: `absolute`, `aligned`, `1 s`, `10 s` or `30 s`.
+        """
+        return next(view for view in self.views if view.name == name)
+
+
+def validate(
+    series: Sequence[Series], learn: Callable[[Sequence[Series]], Fit]
+) -> Validation | None:
+    """Leave one run out at a time; None where there is one run only.
+
+    Args:
+        series: The runs.
+        learn: Learns phases from some of them.
+    """
+    if len(series) < 2:
+        return None
+    errors: dict[str, list[FloatArray]] = {}
+    energy = []
+    for left_out in series:
+        others = [each for each in series if each is not left_out]
+        fit = learn(others)
+        mean_w = sum(each.energy_j for each in others) / sum(each.length_s for each in others)
+        for name, error_w in _errors(left_out, fit, mean_w).items():
+            errors.setdefault(name, []).append(error_w)
+        predicted_j = float(fit.duration_s @ fit.power_w)
+        energy.append(predicted_j / left_out.energy_j - 1)
+    names = ["absolute", "aligned", *(f"{seconds:g} s" for seconds in AVERAGES_S)]
+    shares = np.array(energy)
+    bias, size = Score.of(shares.tolist()), Score.of(np.abs(shares).tolist())
+    assert bias is not None  # noqa: S101 - there are two runs or more
+    assert size is not None  # noqa: S101
+    return Validation(
+        runs=tuple(each.run.id for each in series),
+        views=tuple(_view(name, errors) for name in names),
+        energy_error=bias,
+        absolute_energy_error=size,
+    )
+
+
+def predicted_w(duration_s: FloatArray, power_w: FloatArray, times_s: FloatArray) -> FloatArray:
+    """Return what phases say is drawn at times; 0 once they are over.
+
+    Args:
+        duration_s: How long each phase takes.
+        power_w: What it draws.
+        times_s: Seconds after the start.
+    """
+    edges_s = np.cumsum(duration_s)
+    drawn: FloatArray = np.append(power_w, 0.0)[np.searchsorted(edges_s, times_s, side="right")]
+    return drawn
+
+
+def rmse(error_w: FloatArray) -> float:
+    """Return the root of the mean square.
+
+    Args:
+        error_w: Errors.
+    """
+    return float(np.sqrt(np.mean(error_w**2)))
+
+
+def _errors(series: Series, fit: Fit, mean_w: float) -> dict[str, FloatArray]:
+    """Return predicted less measured power, by the way of looking."""
+    errors = {
+        "absolute": predicted_w(fit.duration_s, fit.power_w, series.times_s) - series.power_w,
+        "constant absolute": mean_w - series.power_w,
+    }
+    own_edges_s = fit.align(series)
+    if own_edges_s is not None:
+        own_s = np.diff(own_edges_s)
+        errors["aligned"] = predicted_w(own_s, fit.power_w, series.times_s) - series.power_w
+    ends_s = np.concatenate(([0.0], np.cumsum(fit.duration_s)))
+    energy_j = np.concatenate(([0.0], np.cumsum(fit.duration_s * fit.power_w)))
+    for seconds in AVERAGES_S:
+        edges_s = np.arange(0.0, series.length_s + 1e-9, seconds)
+        if edges_s.size < 2:
+            continue
+        measured_w = series.mean_w(edges_s)
+        model_w = np.diff(np.interp(edges_s, ends_s, energy_j)) / seconds
+        errors[f"{seconds:g} s"] = model_w - measured_w
+        errors[f"constant {seconds:g} s"] = mean_w - measured_w
+    return errors
+
+
+def _view(name: str, errors: dict[str, list[FloatArray]]) -> View:
+    ours, constant = errors.get(name, []), errors.get(f"constant {name}", [])
+    return View(
+        name=name,
+        rmse_w=Score.of([rmse(error_w) for error_w in ours]),
+        mae_w=Score.of([float(np.abs(error_w).mean()) for error_w in ours]),
+        constant_rmse_w=Score.of([rmse(error_w) for error_w in constant]),
+        constant_mae_w=Score.of([float(np.abs(error_w).mean()) for error_w in constant]),
+    )

@@ -1,0 +1,75 @@
+"""Profiles against runs that were stopped, killed and resumed: by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from lowtide.learning.checking import check, summaries
+from lowtide.profile import Phase, PowerProfile
+from lowtide.recording import Run
+from support.recordings import EPOCH, EXIT, PHASES, STARTUP, labels_of, make_run
+
+EPOCH_J = sum(seconds * watts for seconds, watts in EPOCH)
+STARTUP_J = sum(seconds * watts for seconds, watts in STARTUP)
+
+
+def profile(*, checkpoints: bool = True) -> PowerProfile:
+    def phase(part: tuple[float, float], saved: bool = False) -> Phase:
+        return Phase(name="p", duration_s=part[0], power_w=part[1], checkpoint=saved)
+
+    epoch = [phase(EPOCH[0]), phase(EPOCH[1]), phase(EPOCH[2], checkpoints)]
+    return PowerProfile(
+        startup=[phase(part) for part in STARTUP],
+        work=[*epoch * 3, phase(EXIT[0])],
+    )
+
+
+def run(
+    name: str, phases: tuple[tuple[float, float], ...], labels: tuple[str, ...], kind: str
+) -> Run:
+    return make_run(
+        name, phases, labels=labels, kind=kind, pair="p", jitter=0.0, noise_w=0.0, step_s=0.01
+    )
+
+
+def pair(kind: str) -> list[Run]:
+    lost = (EPOCH[0],) if kind == "kill" else ()
+    epoch = ("epoch_1_train", "epoch_1_eval", "epoch_1_save")
+    first = (*STARTUP, *EPOCH, *lost)
+    labels = ("import", "load", *epoch, *(("epoch_2_train",) if lost else ()))
+    rest = (*STARTUP, *EPOCH * 2, *EXIT)
+    return [run("a", first, labels, kind), run("b", rest, labels_of((2, 3)), "resume")]
+
+
+@pytest.mark.parametrize("checkpoints", [True, False])
+@pytest.mark.parametrize("kind", ["stop", "kill"])
+def test_a_pair_is_laid_out_as_it_was_run(kind: str, checkpoints: bool) -> None:
+    (only,) = check(profile(checkpoints=checkpoints), pair(kind))
+    lost_j = EPOCH[0][0] * EPOCH[0][1] if kind == "kill" else 0.0
+    wanted_j = 2 * STARTUP_J + 3 * EPOCH_J + EXIT[0][0] * EXIT[0][1] + lost_j
+    assert only.kind == kind
+    assert only.runs == ("a", "b")
+    assert only.predicted_j == pytest.approx(wanted_j, rel=1e-6)
+    assert only.measured_j == pytest.approx(wanted_j, rel=1e-3)
+    assert abs(only.error) < 1e-3
+    assert only.rmse_w < 15
+    assert only.starts[1] == pytest.approx((11.0, 35.0), abs=1e-3)
+
+
+def test_full_runs_and_what_cannot_be_compared() -> None:
+    runs = [
+        run("f", PHASES, labels_of((1, 2, 3)), "full"),
+        run("lonely", (*STARTUP, *EPOCH), ("import", "load", "a", "b", "c"), "stop"),
+    ]
+    (only,) = check(profile(), runs)
+    assert only.kind == "full"
+    assert abs(only.error) < 1e-3
+    assert summaries([only]) == [f"one uninterrupted run: energy off by {100 * only.error:+.1f} %"]
+    assert "2 uninterrupted runs: energy off by" in summaries([only, only])[0]
+
+
+def test_a_baseline_is_taken_off_what_was_measured() -> None:
+    runs = [run("f", PHASES, labels_of((1, 2, 3)), "full")]
+    seconds = sum(part[0] for part in PHASES)
+    plain, less = check(profile(), runs)[0], check(profile(), runs, baseline_w=40.0)[0]
+    assert plain.measured_j - less.measured_j == pytest.approx(40.0 * seconds)
