@@ -18,6 +18,7 @@ LowtideError
 ├── UnknownName (LookupError)     carries name, known
 ├── FormatError (ValueError)      a file stops making sense; carries path, line, column
 ├── FileProblem (OSError)         a file cannot be read or written; carries path
+├── MeterProblem (OSError)        a meter is absent, may not be read or does not answer
 └── MissingExtra (ImportError)    an optional dependency is not installed; carries extra
 ```
 """
@@ -151,6 +152,10 @@ class FileProblem(LowtideError, OSError):
     def __init__(self, message: str, *, path: Path | str) -> None:
         super().__init__(message)
         self.path = Path(path)
+
+
+class MeterProblem(LowtideError, OSError):
+    """A meter is absent, may not be read or does not answer."""
 
 
 class MissingExtra(LowtideError, ImportError):

@@ -1,0 +1,69 @@
+"""Facts about the machine that a measurement was made on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from lowtide.meters import Roots
+
+
+def machine_facts(roots: Roots | None = None) -> dict[str, Any]:
+    """Return what kind of machine this is, and how its clocks are set; without names or addresses.
+
+    Args:
+        roots: Where the kernel's files are.
+    """
+    roots = roots or Roots()
+    facts: dict[str, Any] = {
+        "system": f"{platform.system()} {platform.release()}",
+        "architecture": platform.machine(),
+        "cpus": os.cpu_count(),
+        "cpu": _cpu_model(roots),
+        "memory_bytes": _memory_bytes(roots),
+        "python": platform.python_version(),
+    }
+    settings = roots.sysfs / "devices" / "system" / "cpu"
+    for name, path in {
+        "governor": settings / "cpu0" / "cpufreq" / "scaling_governor",
+        "lowest_khz": settings / "cpu0" / "cpufreq" / "scaling_min_freq",
+        "highest_khz": settings / "cpu0" / "cpufreq" / "scaling_max_freq",
+        "turbo_off": settings / "intel_pstate" / "no_turbo",
+        "boost": settings / "cpufreq" / "boost",
+        "threads_per_core": settings / "smt" / "active",
+    }.items():
+        text = _line(path)
+        if text:
+            facts[name] = text
+    return {name: value for name, value in facts.items() if value not in (None, "")}
+
+
+def _cpu_model(roots: Roots) -> str:
+    try:
+        lines = (roots.procfs / "cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() in ("model name", "Model", "cpu model"):
+            return value.strip()
+    return ""
+
+
+def _memory_bytes(roots: Roots) -> int | None:
+    try:
+        for line in (roots.procfs / "meminfo").read_text().splitlines():
+            if line.startswith("MemTotal:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        return None
+    return None
+
+
+def _line(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

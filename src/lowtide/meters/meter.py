@@ -1,0 +1,232 @@
+"""What a meter is, and where meters are found by name.
+
+A meter is opened once and then read again and again. It has channels (a CPU socket, a GPU, the
+whole node), and each reading says what every channel draws, or how much energy it has counted, or
+both. What cannot be read is NaN: a meter never makes up a number.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Protocol, runtime_checkable
+
+from lowtide.errors import MeterProblem
+from lowtide.registry import Registry
+
+# What a channel covers. A node's meter sees everything that the others see parts of.
+DOMAINS = ("node", "package", "dram", "psys", "gpu", "other")
+
+# Nothing that a channel can be draws more than this: a reading beyond it is an error of the meter.
+MOST_W = {"node": 200_000.0, "package": 3000.0, "dram": 2000.0, "psys": 20_000.0, "gpu": 5000.0}
+_MOST_OTHER_W = 200_000.0
+
+STATES = ("works", "no permission", "constant 0", "absent")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roots:
+    """Where the kernel's files are; elsewhere for trees that were recorded.
+
+    Attributes:
+        sysfs: Where /sys is.
+        procfs: Where /proc is.
+    """
+
+    sysfs: Path = Path("/sys")
+    procfs: Path = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Channel:
+    """One thing that a meter sees.
+
+    Attributes:
+        name: What it is called, unique within the meter: `package-0`, `gpu-1`.
+        domain: What it covers, one of `DOMAINS`.
+    """
+
+    name: str
+    domain: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a meter read at one moment, one entry per channel, NaN for what is not known.
+
+    Attributes:
+        time: Epoch seconds.
+        power_w: What each channel drew.
+        energy_j: What each had counted since the meter was opened.
+        problems: What was wrong with it, in words, such as a value that cannot be.
+    """
+
+    time: float
+    power_w: tuple[float, ...]
+    energy_j: tuple[float, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What this machine offers of one kind of meter.
+
+    Attributes:
+        meter: The kind of meter.
+        state: One of `STATES`.
+        what: What was found, in words.
+        cure: What to do where it does not work.
+    """
+
+    meter: str
+    state: str
+    what: str = ""
+    cure: str = ""
+
+
+@runtime_checkable
+class Meter(Protocol):
+    """Anything that says what a machine or a part of it draws.
+
+    Attributes:
+        name: The kind of meter.
+        measured: Whether it measures; a model that estimates does not.
+        means: Whether its power is the mean since the last reading, not that of the moment.
+        slow: Whether a reading may take long, so that it is to be read beside the others.
+    """
+
+    name: ClassVar[str]
+    measured: ClassVar[bool]
+    means: ClassVar[bool]
+    slow: ClassVar[bool]
+
+    @classmethod
+    def find(cls, roots: Roots) -> Found:
+        """Say whether this machine has such a meter, without keeping anything open.
+
+        Args:
+            roots: Where the kernel's files are.
+        """
+        ...
+
+    def open(self) -> tuple[Channel, ...]:
+        """Get ready to be read, and say which channels there are."""
+        ...
+
+    def sample(self) -> Reading:
+        """Read all channels once."""
+        ...
+
+    def close(self) -> None:
+        """Let go of whatever was opened."""
+        ...
+
+
+METERS: Registry[type[Meter]] = Registry("lowtide.meters", "meter")
+
+
+def plausible(channel: Channel, power_w: float) -> tuple[float, str]:
+    """Return a power, or NaN and why it cannot be.
+
+    Args:
+        channel: What drew it.
+        power_w: What was read.
+    """
+    most_w = MOST_W.get(channel.domain, _MOST_OTHER_W)
+    if math.isnan(power_w) or 0 <= power_w <= most_w:
+        return power_w, ""
+    return math.nan, f"{channel.name} read {power_w:g} W, which a {channel.domain} cannot draw"
+
+
+def checked(
+    time: float,
+    channels: Sequence[Channel],
+    power_w: Sequence[float],
+    energy_j: Sequence[float] = (),
+) -> Reading:
+    """Return a reading without the powers that cannot be.
+
+    Args:
+        time: Epoch seconds.
+        channels: What was read.
+        power_w: What each drew.
+        energy_j: What each has counted.
+    """
+    pairs = [plausible(channel, watts) for channel, watts in zip(channels, power_w, strict=True)]
+    return Reading(
+        time=time,
+        power_w=tuple(watts for watts, _ in pairs),
+        energy_j=tuple(energy_j) or (math.nan,) * len(pairs),
+        problems=tuple(problem for _, problem in pairs if problem),
+    )
+
+
+@dataclass(slots=True)
+class Counter:
+    """Joules since a counter was first read, whatever wraps and resets it goes through.
+
+    Attributes:
+        unit_j: What one count is.
+        wraps_at: The count after which it starts from 0 again; None if it never does.
+    """
+
+    unit_j: float
+    wraps_at: float | None = None
+    _last: float = field(default=math.nan, init=False)
+    _total: float = field(default=0.0, init=False)
+
+    def add(self, count: float) -> float:
+        """Take in a new reading; return the joules since the first.
+
+        A count below the last one has wrapped where that is plausible (from the upper half of
+        the range), else the counter was reset, and what it counted until then is lost.
+
+        Args:
+            count: What the counter shows; NaN where it could not be read.
+        """
+        if math.isnan(count):
+            return math.nan
+        if not math.isnan(self._last):
+            step = count - self._last
+            if step < 0 and self.wraps_at and self._last > self.wraps_at / 2:
+                step += self.wraps_at
+            self._total += step if step >= 0 else count
+        self._last = count
+        return self._total * self.unit_j
+
+
+def run_tool(command: Sequence[str], *, timeout_s: float = 5.0) -> str:
+    """Return what a command prints; never wait longer than the timeout.
+
+    Args:
+        command: The command and its arguments.
+        timeout_s: How long it may take.
+    """
+    if shutil.which(command[0]) is None:
+        raise MeterProblem(f"{command[0]} is not installed")
+    try:
+        done = subprocess.run(  # noqa: S603 - the commands are the meters' own
+            command, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise MeterProblem(f"{command[0]} did not answer within {timeout_s:g} s") from None
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise MeterProblem(f"{' '.join(command)} failed: {said[-1] if said else 'no message'}")
+    return done.stdout
+
+
+def read_number(path: Path) -> float:
+    """Return the number in a file of the kernel; NaN where there is none to read.
+
+    Args:
+        path: The file.
+    """
+    try:
+        return float(path.read_text().strip())
+    except (OSError, ValueError):
+        return math.nan

@@ -1,0 +1,1 @@
+"""What runs on this node, and what it uses."""
