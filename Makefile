@@ -50,6 +50,8 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/accounting.py
 	$(BIN)/python benchmarks/reading.py
 	$(BIN)/python benchmarks/exact.py
+	$(BIN)/python benchmarks/simulate.py
+	$(BIN)/python benchmarks/learn.py
 
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from lowtide.experiments.experiment import Experiment
+from lowtide.experiments.running import run_row
+
 FOLDER = Path(__file__).parents[1] / "examples"
 EXAMPLES = sorted(path.name for path in FOLDER.glob("*.py"))
 LONGEST = 40
@@ -37,3 +40,27 @@ def test_an_example_runs(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_is_short(name: str) -> None:
     assert len((FOLDER / name).read_text(encoding="utf-8").splitlines()) <= LONGEST
+
+
+EXPERIMENTS = sorted(path.name for path in FOLDER.glob("*.toml"))
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_runs_without_data(
+    name: str, full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LOWTIDE_DATA", raising=False)
+    experiment = Experiment.load(FOLDER / name, full=full)
+    assert len(experiment) >= 500
+    row = run_row(next(experiment.runs()).parameters)
+    assert row["deadline_misses"] == 0
+    assert row["synthetic"]
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_runs_on_real_zones(name: str, data) -> None:
+    experiment = Experiment.load(FOLDER / name, data=data("carbon").parent)
+    row = run_row(next(experiment.runs()).parameters)
+    assert not row["synthetic"]
+    assert 0 <= row["saving"] < 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -133,6 +134,10 @@ def test_neighbouring_errors_go_together():
     errors, _ = sample(autocorrelation=0.9)
     assert np.corrcoef(errors[:, 50], errors[:, 51])[0, 1] == pytest.approx(0.9, abs=0.04)
     assert np.corrcoef(errors[:, 50], errors[:, 60])[0, 1] == pytest.approx(0.9**10, abs=0.12)
+    # The later step awaits one more hour's news, which matters where there was little.
+    for hours in (1, 2, 4, 8, 24):
+        found = np.corrcoef(errors[:, hours], errors[:, hours + 1])[0, 1]
+        assert found == pytest.approx(0.9 * math.sqrt(hours / (hours + 1)), abs=0.06)
     loose, _ = sample(autocorrelation=0.0)
     assert np.corrcoef(loose[:, 50], loose[:, 51])[0, 1] == pytest.approx(0.0, abs=0.12)
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lowtide.grid import Grid
     from lowtide.grids import synthetic_grid
     from lowtide.job import Job, Resources
+    from lowtide.marks import mark
     from lowtide.policies import Plan, plan
     from lowtide.policies.batches import plan_many
     from lowtide.policies.explaining import explain
@@ -51,6 +52,7 @@ __all__ = [
     "Trace",
     "explain",
     "footprint",
+    "mark",
     "plan",
     "plan_many",
     "read_jobs",
@@ -79,6 +81,7 @@ _HOMES = {
     "Trace": "trace",
     "explain": "policies.explaining",
     "footprint": "accounting",
+    "mark": "marks",
     "plan": "policies",
     "plan_many": "policies.batches",
     "read_jobs": "formats",

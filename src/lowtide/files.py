@@ -45,12 +45,14 @@ def read_text(path: Path | str) -> str:
         ) from error
 
 
-def write_whole(path: Path | str, content: str | bytes) -> None:
+def write_whole(path: Path | str, content: str | bytes, *, lasting: bool = True) -> None:
     """Write a file beside its place, then rename it there: never half-written.
 
     Args:
         path: Where the file shall stand; its folder is made if need be.
         content: The whole content; text is written as UTF-8.
+        lasting: Whether to wait until it would outlast a power cut, which takes milliseconds.
+            Without that it may be empty afterwards.
     """
     path = Path(path)
     data = content.encode() if isinstance(content, str) else content
@@ -60,8 +62,9 @@ def write_whole(path: Path | str, content: str | bytes) -> None:
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+                if lasting:
+                    file.flush()
+                    os.fsync(file.fileno())
             # mkstemp makes private files; give this one the mode that open() would have.
             umask = os.umask(0)
             os.umask(umask)

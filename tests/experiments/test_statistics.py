@@ -1,4 +1,4 @@
-"""Analysis of variance against textbook figures, known quantiles and a direct computation."""
+"""Statistics against textbook figures, known quantiles, enumeration and simulation."""
 
 from __future__ import annotations
 
@@ -9,8 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.errors import InvalidInput
-from lowtide.experiments.statistics import anova, f_tail, incomplete_beta
+from lowtide.errors import InvalidInput, UnknownName
+from lowtide.experiments import statistics
+from lowtide.experiments.statistics import (
+    anova,
+    bootstrap,
+    compare_pairs,
+    f_tail,
+    holm,
+    incomplete_beta,
+    is_balanced,
+    signed_rank,
+)
 
 
 @pytest.mark.parametrize(
@@ -111,8 +121,126 @@ def test_a_factor_of_one_level_is_left_out() -> None:
         lambda: f_tail(-1.0, 1, 1),
         lambda: f_tail(1.0, 0, 1),
         lambda: incomplete_beta(1.5, 1, 1),
+        lambda: bootstrap([]),
+        lambda: bootstrap([1.0, np.inf]),
+        lambda: bootstrap([1.0, 2.0], level=1.0),
+        lambda: bootstrap([1.0, 2.0], resamples=0),
+        lambda: signed_rank([]),
+        lambda: compare_pairs([1.0, 2.0], [1.0]),
     ],
 )
 def test_bad_input_is_refused(call) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InvalidInput):
         call()
+
+
+def test_two_way_example_by_hand() -> None:
+    # Cell means 2, 6, 4 and 12 around 6: rows 4 and 8, columns 3 and 9, each value 1 off its cell.
+    values = [1, 3, 5, 7, 3, 5, 11, 13]
+    factors = {"row": "aaaabbbb", "column": "ccddccdd"}
+    effects = anova(values, factors, interactions=[("row", "column")])
+    assert [effect.squares for effect in effects] == pytest.approx([32, 72, 8, 8])
+    assert [effect.share for effect in effects] == pytest.approx([4 / 15, 9 / 15, 1 / 15, 1 / 15])
+    assert [effect.freedom for effect in effects] == [1, 1, 1, 4]
+    assert [effect.f for effect in effects[:3]] == pytest.approx([16, 36, 4])
+    # P(F(1, 4) > 16) is what a t of 4 with 4 degrees of freedom has in both tails.
+    assert effects[0].p == pytest.approx(0.0161301, abs=1e-7)
+
+
+def test_balance() -> None:
+    assert is_balanced({"a": "xxyy", "b": "1212"})
+    assert not is_balanced({"a": "xxy", "b": "121"})
+    assert not is_balanced({"a": "xxxyy", "b": "11212"})
+
+
+@given(st.lists(st.integers(-4, 4), min_size=1, max_size=9))
+def test_signed_rank_counts_every_assignment_of_signs(differences: list[int]) -> None:
+    given_ = np.array([each for each in differences if each], dtype=float)
+    if not given_.size:
+        assert signed_rank(differences) is None
+        return
+    sizes = np.abs(given_)
+    ranks = np.array([(sizes < size).sum() + ((sizes == size).sum() + 1) / 2 for size in sizes])
+    seen = ranks[given_ > 0].sum()
+    sums = [ranks[list(signs)].sum() for signs in product((False, True), repeat=given_.size)]
+    tail = min(np.mean([each <= seen for each in sums]), np.mean([each >= seen for each in sums]))
+    assert signed_rank(differences) == pytest.approx(min(1.0, 2 * tail), abs=1e-12)
+
+
+def test_signed_rank_of_a_textbook_example() -> None:
+    # Hollander and Wolfe (1973), depression scores of nine patients before and after a visit.
+    before = [1.83, 0.50, 1.62, 2.48, 1.68, 1.88, 1.55, 3.06, 1.30]
+    after = [0.878, 0.647, 0.598, 2.05, 1.06, 1.29, 1.06, 3.14, 1.29]
+    pairs = compare_pairs(before, after)
+    assert pairs.p == pytest.approx(0.0390625)
+    assert (pairs.higher, pairs.lower) == (7, 2)
+    assert pairs.difference.value == pytest.approx(np.mean(before) - np.mean(after))
+
+
+def test_the_normal_curve_is_close_where_signs_are_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    differences = np.random.default_rng(3).normal(0.25, 1, 80)
+    exact = signed_rank(differences)
+    monkeypatch.setattr(statistics, "_COUNTED", 0)
+    assert signed_rank(differences) == pytest.approx(exact, rel=0.03)
+    assert signed_rank(np.round(differences, 1)) == pytest.approx(exact, rel=0.15)
+
+
+def test_rounding_makes_no_difference() -> None:
+    same = [0.1 + 0.2, 0.3, 0.7]
+    pairs = compare_pairs(same, [0.3, 0.1 + 0.2, 0.7])
+    assert (pairs.p, pairs.higher, pairs.lower, pairs.difference.value) == (None, 0, 0, 0.0)
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.9, None, 0.8]) == [1.0, None, 1.0]
+
+
+def test_bootstrap_of_two_values_is_known() -> None:
+    # Means of resamples are 0, 1/2 and 1 with chances 1/4, 1/2 and 1/4.
+    for method in ("percentile", "bca"):
+        interval = bootstrap([0.0, 1.0], method=method)
+        assert (interval.value, interval.low, interval.high) == (0.5, 0.0, 1.0)
+    narrow = bootstrap([0.0, 1.0], method="percentile", level=0.4)
+    assert (narrow.low, narrow.high) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize("method", ["percentile", "bca"])
+def test_bootstrap_intervals_hold_the_truth_as_often_as_they_say(method: str) -> None:
+    rng = np.random.default_rng(11)
+    held = 0
+    for seed in range(400):
+        interval = bootstrap(rng.exponential(2.0, 40), method=method, resamples=400, seed=seed)
+        assert interval.low is not None
+        assert interval.high is not None
+        held += interval.low <= 2.0 <= interval.high
+    # Skewed samples of 40 fall a little short of 95 %.
+    assert 0.90 <= held / 400 <= 0.97
+
+
+def test_bca_leans_with_the_sample() -> None:
+    sample = np.random.default_rng(0).exponential(1.0, 30)
+    plain, leaning = (bootstrap(sample, method=method) for method in ("percentile", "bca"))
+    assert plain.low < leaning.low  # type: ignore[operator]
+    assert plain.high < leaning.high  # type: ignore[operator]
+
+
+def test_bootstrap_takes_other_statistics() -> None:
+    sample = np.arange(101.0)
+    interval = bootstrap(sample, statistic=lambda values: np.median(values, axis=-1))
+    assert interval.value == 50.0
+    assert 30 < interval.low < 50 < interval.high < 70  # type: ignore[operator]
+
+
+def test_bootstrap_is_the_same_twice_and_says_when_it_cannot_tell() -> None:
+    sample = np.random.default_rng(2).normal(size=50)
+    assert bootstrap(sample) == bootstrap(sample)
+    assert bootstrap(sample) != bootstrap(sample, seed=1)
+    one = bootstrap([3.0])
+    assert (one.value, one.low, one.high, one.count) == (3.0, None, None, 1)
+    flat = bootstrap([3.0, 3.0, 3.0])
+    assert (flat.low, flat.high) == (3.0, 3.0)
+    with pytest.raises(UnknownName, match="percentile"):
+        bootstrap([1.0, 2.0], method="percentiles")

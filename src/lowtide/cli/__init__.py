@@ -18,8 +18,14 @@ from lowtide.cli.demo import demo
 from lowtide.cli.doctor import doctor
 from lowtide.cli.examples import epilog
 from lowtide.cli.grid import grid
+from lowtide.cli.learn import learn
+from lowtide.cli.mark import mark
+from lowtide.cli.measure import measure
 from lowtide.cli.plan import plan
+from lowtide.cli.report import report
 from lowtide.cli.reproduce import reproduce
+from lowtide.cli.simulate import simulate
+from lowtide.cli.sweep import sweep
 from lowtide.cli.version import version
 from lowtide.cli.when import when
 from lowtide.errors import LowtideError
@@ -34,7 +40,22 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for verb in (demo, plan, when, grid, convert, reproduce, doctor, version):
+for verb in (
+    demo,
+    plan,
+    when,
+    grid,
+    convert,
+    measure,
+    mark,
+    learn,
+    simulate,
+    sweep,
+    report,
+    reproduce,
+    doctor,
+    version,
+):
     app.command(epilog=epilog(verb.__name__))(verb)
 
 

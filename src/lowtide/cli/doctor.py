@@ -10,6 +10,7 @@ _PARTS = {
     "core": (("numpy", "numba", "polars"), "signals, jobs, plans, files", ""),
     "command line": (("typer", "rich"), "this command", ""),
     "figures": (("altair", "vl-convert-python"), "charts and HTML reports", "figures"),
+    "sweeps": (("dask", "distributed", "dask-jobqueue"), "sweeps beyond one machine", "sweep"),
 }
 
 
@@ -20,7 +21,13 @@ def doctor(as_json: AsJson = False, parsable: Parsable = False) -> None:
     """
     import typer
 
-    checks = [_python(), *(_part(name) for name in _PARTS), _plugins("policies"), *_formats()]
+    checks = [
+        _python(),
+        *(_part(name) for name in _PARTS),
+        _plugins("policies"),
+        *_formats(),
+        *_meters(),
+    ]
     header = ("what", "state", "detail", "cure")
     rows = [[check[key] for key in header] for check in checks]
     if as_json:
@@ -47,14 +54,19 @@ def _python() -> dict[str, str]:
 def _part(name: str) -> dict[str, str]:
     from importlib import import_module
     from importlib.metadata import version
+    from importlib.util import find_spec
 
     packages, brings, extra = _PARTS[name]
     for package in packages:
-        try:
-            import_module(package.removesuffix("-python").replace("-", "_"))
-        except ImportError as error:
-            if extra:
+        module = package.removesuffix("-python").replace("-", "_")
+        if extra:
+            # Importing some of these changes the process: it is enough that they are there.
+            if find_spec(module) is None:
                 return _check(name, "absent", brings, f"pip install 'lowtide[{extra}]'")
+            continue
+        try:
+            import_module(module)
+        except ImportError as error:
             return _check(name, "broken", str(error), "pip install --force-reinstall lowtide")
     found = ", ".join(f"{package} {version(package)}" for package in packages)
     return _check(name, "works", f"{brings}: {found}")
@@ -80,3 +92,19 @@ def _plugins(kind: str) -> dict[str, str]:
 
 def _formats() -> list[dict[str, str]]:
     return [_plugins("signal_formats"), _plugins("job_formats")]
+
+
+def _meters() -> list[dict[str, str]]:
+    """Return what this machine offers of each kind of meter."""
+    from lowtide.errors import LowtideError
+    from lowtide.meters import METERS, Roots
+
+    checks = []
+    for name in METERS.names():
+        try:
+            found = METERS.load(name).find(Roots())
+        except LowtideError as error:
+            checks.append(_check(f"meter {name}", "broken", str(error)))
+            continue
+        checks.append(_check(f"meter {name}", found.state, found.what, found.cure))
+    return checks

@@ -19,9 +19,32 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lowtide grid windy --days 3",
         "lowtide grid DE.csv --from 2024-07-01T00:00Z --to +2d",
     ),
+    "measure": (
+        "lowtide measure --idle 0.5 -- sleep 1",
+        "lowtide measure --idle 0.2 --event 'epoch_{}=epoch (\\d+)' -o training "
+        "-- sh -c 'echo epoch 1; sleep 0.3; echo epoch 2; sleep 0.3'",
+    ),
+    "mark": ("lowtide mark epoch_1", "lowtide mark saved_1 --checkpoint"),
     "convert": (
         "lowtide convert jobs.csv jobs.swf --start 2024-07-01T00:00Z",
         "lowtide convert profile.toml profile.json",
+    ),
+    "learn": (
+        "lowtide learn h200",
+        "lowtide learn h200 --no-events -o learned.toml --image learned.png",
+        "lowtide learn h200 --check profile.toml",
+    ),
+    "simulate": (
+        "lowtide simulate exp.toml --set policy.name=exact",
+        "lowtide simulate exp.toml --set policy.name=oracle --set run.seed=3 --jobs-table jobs.csv",
+    ),
+    "sweep": (
+        "lowtide sweep exp.toml -o results",
+        "lowtide sweep exp.toml -j 1 --set policy.name=exact",
+    ),
+    "report": (
+        "lowtide report worth-it-results",
+        "lowtide report worth-it-results --baseline oracle --no-figures -o against-oracle.html",
     ),
     "reproduce": (
         "lowtide reproduce thesis --only length=16h,wait=24h",

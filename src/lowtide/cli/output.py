@@ -52,7 +52,9 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*row)
     # Off a terminal nothing is folded: whoever reads a pipe wants whole lines.
-    Console(width=None if sys.stdout.isatty() else 10_000, highlight=False).print(table)
+    # Brackets and colons in a cell are text, not markup.
+    width = None if sys.stdout.isatty() else 10_000
+    Console(width=width, highlight=False, markup=False, emoji=False).print(table)
 
 
 def say(text: str) -> None:

@@ -1,20 +1,23 @@
-"""Analysis of variance: how much of an outcome each factor of an experiment explains.
+"""Statistics of experiments: intervals, paired comparisons, analysis of variance.
 
-Sums of squares are sequential (type I): each term is charged with what it explains beyond the
-terms before it. In a balanced design, where every combination of levels occurs equally often, the
-order makes no difference.
+Intervals come from the bootstrap, so no shape is assumed of what is averaged. Pairs are compared
+by Wilcoxon's signed ranks. In an analysis of variance sums of squares are sequential (type I):
+each term is charged with what it explains beyond the terms before it. In a balanced design, where
+every combination of levels occurs equally often, the order makes no difference.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.errors import InvalidInput
+from lowtide.errors import InvalidInput, UnknownName
 from lowtide.signal import FloatArray
 
 # Lentz's continued fraction for the incomplete beta function converges in O(√max(a, b)) terms.
@@ -23,6 +26,48 @@ _TINY = 1e-300
 _PRECISION = 1e-15
 # Smaller than this, relative to the whole, a direction or a residual is nothing but rounding.
 _ROUNDING = 1e-12
+# Resamples are drawn in batches of about so many numbers, which bounds the memory.
+_BATCH = 1_000_000
+# Up to so many pairs every assignment of signs is counted; the normal curve is close beyond.
+_COUNTED = 80
+_NORMAL = NormalDist()
+
+METHODS = ("bca", "percentile")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A number drawn from a sample, and between which bounds it is believed to lie.
+
+    Attributes:
+        value: The number.
+        low: The lower bound, None where the sample is too small to tell.
+        high: The upper bound, likewise.
+        count: How many observations the sample has.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paired:
+    """What became of the same cases under two treatments.
+
+    Attributes:
+        difference: The mean of the first less the second, with its interval.
+        higher: In how many cases the first is higher.
+        lower: In how many it is lower.
+        p: Probability of so lopsided ranks if the sign of each difference were a toss of a coin;
+            None where nothing differs.
+    """
+
+    difference: Interval
+    higher: int
+    lower: int
+    p: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +91,148 @@ class Effect:
     share: float | None
 
 
+def _mean(values: FloatArray) -> FloatArray:
+    mean: FloatArray = values.mean(axis=-1)
+    return mean
+
+
+def bootstrap(
+    values: npt.ArrayLike,
+    *,
+    statistic: Callable[[FloatArray], FloatArray] = _mean,
+    method: str = "bca",
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Interval:
+    """Return a statistic of a sample and its bootstrap interval.
+
+    Args:
+        values: The sample.
+        statistic: What is computed along the last axis; the mean unless another is given.
+        method: `percentile`, or `bca`, which corrects for bias and skewness (Efron 1987).
+        level: How often such intervals hold the true value.
+        resamples: How many samples are drawn from the sample.
+        seed: Which ones.
+
+    >>> interval = bootstrap([3.0, 5.0, 4.0, 6.0, 2.0, 4.0])
+    >>> interval.value, round(interval.low, 1), round(interval.high, 1)
+    (4.0, 3.0, 5.0)
+    """
+    sample = _finite(values, "a bootstrap", least=1)
+    if method not in METHODS:
+        raise UnknownName("method of the bootstrap", method, METHODS)
+    if not (0 < level < 1 and resamples >= 1):
+        raise InvalidInput(
+            f"an interval has a level between 0 and 1 and at least one resample, "
+            f"unlike {level} and {resamples}"
+        )
+    value = float(statistic(sample))
+    if sample.size < 2:
+        return Interval(value=value, low=None, high=None, count=sample.size)
+    draws = np.concatenate(list(_resampled(sample, statistic, resamples, seed)))
+    tails = [(1 - level) / 2, (1 + level) / 2]
+    if method == "bca" and np.ptp(draws) > 0:
+        tails = _corrected(tails, sample, statistic, draws, value)
+    low, high = np.quantile(draws, tails)
+    return Interval(value=value, low=float(low), high=float(high), count=sample.size)
+
+
+def compare_pairs(
+    first: npt.ArrayLike, second: npt.ArrayLike, *, level: float = 0.95, seed: int = 0
+) -> Paired:
+    """Compare two treatments of the same cases.
+
+    Args:
+        first: The outcome of each case under one treatment.
+        second: The outcome of the same cases, in the same order, under the other.
+        level: Level of the interval of the mean difference.
+        seed: Which resamples are drawn.
+
+    >>> pairs = compare_pairs([5.0, 7.0, 6.0, 9.0], [4.0, 5.0, 3.0, 5.0])
+    >>> pairs.difference.value, pairs.higher, pairs.p
+    (2.5, 4, 0.125)
+    """
+    ours = _finite(first, "a paired comparison", least=1)
+    theirs = _finite(second, "a paired comparison", least=1)
+    if ours.size != theirs.size:
+        raise InvalidInput(f"pairs come in twos, unlike {ours.size} and {theirs.size} outcomes")
+    differences = _without_rounding(ours - theirs, max(np.abs(ours).max(), np.abs(theirs).max()))
+    return Paired(
+        difference=bootstrap(differences, level=level, seed=seed),
+        higher=int((differences > 0).sum()),
+        lower=int((differences < 0).sum()),
+        p=signed_rank(differences),
+    )
+
+
+def signed_rank(differences: npt.ArrayLike) -> float | None:
+    """Return the two-sided p value of Wilcoxon's signed-rank test; None where all are 0.
+
+    Differences of 0 are left out and equal ones share their rank. Up to 80 differences the value
+    is exact, ties included; beyond that it is the normal curve's, corrected for ties.
+
+    Args:
+        differences: One number per pair.
+
+    >>> signed_rank([1.0, 2.0, 3.0, 4.0, 5.0])
+    0.0625
+    """
+    given = _finite(differences, "a signed-rank test", least=1)
+    given = given[given != 0]
+    if not given.size:
+        return None
+    ranks = _ranks(np.abs(given))
+    positive = float(ranks[given > 0].sum())
+    if given.size <= _COUNTED:
+        # Ranks that are shared end in a half: twice the ranks are whole numbers.
+        doubled = np.rint(2 * ranks).astype(np.int64)
+        chances = np.zeros(int(doubled.sum()) + 1)
+        chances[0] = 1.0
+        for rank in doubled.tolist():
+            moved = chances[: chances.size - rank] / 2
+            chances /= 2
+            chances[rank:] += moved
+        place = round(2 * positive)
+        tail = min(chances[: place + 1].sum(), chances[place:].sum())
+        return float(min(1.0, 2 * tail))
+    spread = math.sqrt(float((ranks**2).sum()) / 4)
+    distance = max(abs(positive - float(ranks.sum()) / 2) - 0.5, 0.0) / spread
+    return math.erfc(distance / math.sqrt(2))
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Return p values corrected for how many there are (Holm 1979); what is None stays so.
+
+    Args:
+        p_values: One per comparison.
+
+    >>> holm([0.01, None, 0.04])
+    [0.02, None, 0.04]
+    """
+    known = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    corrected: list[float | None] = [None] * len(p_values)
+    highest = 0.0
+    for rank, (p, place) in enumerate(known):
+        highest = max(highest, min((len(known) - rank) * p, 1.0))
+        corrected[place] = highest
+    return corrected
+
+
+def is_balanced(factors: Mapping[str, Sequence[object]]) -> bool:
+    """Return whether every combination of levels occurs, and all equally often.
+
+    Args:
+        factors: The level of each observation, by factor.
+
+    >>> is_balanced({"zone": ["a", "a", "b", "b"], "wait": [1, 2, 1, 2]})
+    True
+    """
+    counts = Counter(zip(*factors.values(), strict=True))
+    possible = math.prod(len(set(levels)) for levels in factors.values())
+    return len(counts) == possible and len(set(counts.values())) == 1
+
+
 def anova(
     outcome: npt.ArrayLike,
     factors: Mapping[str, Sequence[object]],
@@ -65,9 +252,7 @@ def anova(
     field 16.0 1 32.0
     residual 1.0 2 None
     """
-    values = np.asarray(outcome, dtype=np.float64)
-    if values.ndim != 1 or values.size < 2 or not np.isfinite(values).all():
-        raise InvalidInput("an analysis of variance needs at least two finite numbers")
+    values = _finite(outcome, "an analysis of variance", least=2)
     for name, levels in factors.items():
         if len(levels) != values.size:
             raise InvalidInput(
@@ -164,6 +349,71 @@ def incomplete_beta(x: float, a: float, b: float) -> float:
     scale = a * math.log(x) + b * math.log1p(-x) - math.log(a)
     scale += math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
     return math.exp(scale) * _fraction(x, a, b)
+
+
+def _finite(values: npt.ArrayLike, what: str, *, least: int) -> FloatArray:
+    numbers = np.asarray(values, dtype=np.float64)
+    if numbers.ndim != 1 or numbers.size < least or not np.isfinite(numbers).all():
+        count = {1: "one finite number", 2: "two finite numbers"}[least]
+        raise InvalidInput(f"{what} needs at least {count}")
+    return numbers
+
+
+def _resampled(
+    sample: FloatArray,
+    statistic: Callable[[FloatArray], FloatArray],
+    resamples: int,
+    seed: int,
+) -> Iterator[FloatArray]:
+    rng = np.random.default_rng(seed)
+    rows = max(_BATCH // sample.size, 1)
+    for begin in range(0, resamples, rows):
+        count = min(rows, resamples - begin)
+        yield statistic(sample[rng.integers(0, sample.size, size=(count, sample.size))])
+
+
+def _corrected(
+    tails: Sequence[float],
+    sample: FloatArray,
+    statistic: Callable[[FloatArray], FloatArray],
+    draws: FloatArray,
+    value: float,
+) -> list[float]:
+    """Return the quantiles to read off instead, given how far draws lie off and lean."""
+    below = float((draws < value).mean() + (draws == value).mean() / 2)
+    # A statistic beyond all its resamples would be infinitely far off.
+    bias = _NORMAL.inv_cdf(min(max(below, 0.5 / draws.size), 1 - 0.5 / draws.size))
+    if statistic is _mean:
+        left_out = (sample.sum() - sample) / (sample.size - 1)
+    else:
+        places = np.arange(sample.size)
+        left_out = np.array([statistic(sample[places != place]) for place in places])
+    offset = left_out.mean() - left_out
+    spread = float((offset**2).sum()) ** 1.5
+    lean = float((offset**3).sum()) / (6 * spread) if spread else 0.0
+    moved = []
+    for tail in tails:
+        step = bias + _NORMAL.inv_cdf(tail)
+        moved.append(_NORMAL.cdf(bias + step / (1 - lean * step)))
+    return moved
+
+
+def _ranks(sizes: FloatArray) -> FloatArray:
+    """Return ranks from 1, equal numbers sharing the mean of theirs."""
+    _, place, counts = np.unique(sizes, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    ranks: FloatArray = (last - (counts - 1) / 2)[place]
+    return ranks
+
+
+def _without_rounding(differences: FloatArray, scale: float) -> FloatArray:
+    """Return differences with what is rounding alone as 0, and equal ones truly equal."""
+    if not scale:
+        return differences
+    # A power of two, so that rounding to its multiples adds no rounding of its own.
+    digit = 2.0 ** math.floor(math.log2(_ROUNDING * scale))
+    cleaned: FloatArray = np.rint(differences / digit) * digit
+    return cleaned
 
 
 def _fraction(x: float, a: float, b: float) -> float:

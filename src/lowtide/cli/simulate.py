@@ -1,0 +1,205 @@
+"""`lowtide simulate`: one run of an experiment."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lowtide.cli.options import AsJson, Parsable
+from lowtide.cli.output import print_json, print_parsable, print_table, say
+from lowtide.cli.settings import Data, ExperimentFile, Settings, read_settings
+
+if TYPE_CHECKING:
+    from lowtide.experiments.experiment import Experiment, Run
+    from lowtide.simulator import Simulation
+
+# What is told together, and in which words. What a run says besides comes last.
+_GROUPS: Mapping[str, Mapping[str, str]] = {
+    "jobs": {
+        "jobs": "jobs",
+        "deadline_misses": "missed deadlines",
+        "mean_starts": "starts per job",
+        "makespan_s": "first arrival to last end",
+    },
+    "energy": {
+        "energy_j": "energy",
+        "carbon_g": "CO2e",
+        "cost": "cost of electricity",
+        "wasted_energy_j": "energy of jobs that failed",
+        "power_intensity_correlation": "correlation of power and intensity",
+    },
+    "baseline": {"baseline_amount": "CO2e, or cost without it", "saving": "saving"},
+    "queue": {"mean_queue": "mean length", "max_queue": "longest"},
+    "machines": {
+        "utilisation": "utilisation",
+        "node_energy_j": "energy of the nodes",
+        "node_carbon_g": "CO2e of the nodes",
+        "boot_energy_j": "energy of booting",
+        "machine_cost": "cost of machines",
+    },
+}
+_SPREADS = {"wait_s": "wait", "slowdown": "slowdown", "job_saving": "saving per job"}
+_QUANTILES = {"mean": "mean", "p05": "5 %", "median": "median", "p95": "95 %", "max": "most"}
+
+
+def simulate(
+    file: ExperimentFile,
+    settings: Settings = None,
+    data: Data = None,
+    jobs_table: Annotated[
+        Path | None,
+        typer.Option("--jobs-table", help="Write every job as a row: .parquet or .csv."),
+    ] = None,
+    repeat_signal: Annotated[
+        bool,
+        typer.Option(
+            "--repeat-signal", help="Go on with the signal from its beginning where it ends."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+    parsable: Parsable = False,
+) -> None:
+    """Simulate one run of an experiment and tell what came of it.
+
+    An experiment of several runs is refused until --set leaves one: lowtide sweep runs them all.
+    """
+    from lowtide.errors import InvalidInput
+    from lowtide.experiments.experiment import Experiment
+    from lowtide.experiments.running import check_runs, simulate_run
+
+    said = read_settings(settings)
+    if repeat_signal:
+        said["run.repeat_signal"] = True
+    if jobs_table is not None and jobs_table.suffix not in (".parquet", ".csv"):
+        raise InvalidInput(f"a table of jobs is a .parquet or .csv file, not {jobs_table.name!r}")
+    run = _only_run(Experiment.load(file, data=data, settings=said), file)
+    check_runs([run.parameters])
+    with _progress() as advance:
+        simulation = simulate_run(run.parameters, advance=advance)
+    if jobs_table is not None:
+        _write_jobs(simulation, jobs_table)
+    summary = simulation.summary()
+    if as_json:
+        print_json({"parameters": run.shown, "synthetic": _synthetic(simulation), **summary})
+    elif parsable:
+        rows = [[key, "" if value is None else str(value)] for key, value in summary.items()]
+        print_parsable(["name", "value"], rows)
+    else:
+        _tell(simulation, summary)
+        if jobs_table is not None:
+            print(f"jobs: {jobs_table}")
+
+
+def _only_run(experiment: Experiment, file: Path) -> Run:
+    from lowtide.errors import InvalidInput
+
+    if len(experiment) > 1:
+        open_keys = "; ".join(
+            f"{key} ({', '.join(str(value) for value in values)})"
+            for key, values in experiment.varied.items()
+        )
+        raise InvalidInput(
+            f"{file} describes {len(experiment)} runs: choose one with --set KEY=VALUE for each "
+            f"of {open_keys}, or run them all with `lowtide sweep {file}`"
+        )
+    return next(experiment.runs())
+
+
+def _write_jobs(simulation: Simulation, path: Path) -> None:
+    import io
+
+    from lowtide import files
+
+    buffer = io.BytesIO()
+    table = simulation.table()
+    if path.suffix == ".csv":
+        table.write_csv(buffer)
+    else:
+        table.write_parquet(buffer)
+    files.write_whole(path, buffer.getvalue())
+
+
+def _synthetic(simulation: Simulation) -> bool:
+    from lowtide.grid import deciding_signal
+
+    return deciding_signal(simulation.signal).synthetic
+
+
+def _tell(simulation: Simulation, summary: dict[str, Any]) -> None:
+    from lowtide.grid import deciding_signal
+    from lowtide.units import format_count
+
+    signal = deciding_signal(simulation.signal)
+    where = f"on {signal.label}" + "; the grid is synthetic" * signal.synthetic
+    queue = f", queue {simulation.discipline}" if simulation.discipline else ""
+    say(f"{format_count(len(simulation), 'job')} by {simulation.policy}{queue}, {where}.")
+    spread = [f"{part}_{name}" for name in _SPREADS for part in _QUANTILES]
+    told = {key for keys in _GROUPS.values() for key in keys} | {"baseline", *spread}
+    groups = {**_GROUPS, "more": {key: key for key in summary if key not in told}}
+    rows = []
+    for group, keys in groups.items():
+        heading = f"against {simulation.baseline_policy}" if group == "baseline" else group
+        there = {key: name for key, name in keys.items() if key in summary}
+        if any(summary[key] is not None for key in there):
+            rows += [
+                [heading if number == 0 else "", name, _format(key, summary)]
+                for number, (key, name) in enumerate(there.items())
+            ]
+    print()
+    print_table(["of", "what", "comes to"], rows)
+    print()
+    print_table(
+        ["per job", *_QUANTILES.values()],
+        [
+            [words, *(_format(f"{part}_{name}", summary) for part in _QUANTILES)]
+            for name, words in _SPREADS.items()
+            if f"mean_{name}" in summary
+        ],
+    )
+
+
+def _format(key: str, summary: Mapping[str, Any]) -> str:
+    """Return a number of a run in the unit that its key names."""
+    from lowtide.units import (
+        format_duration,
+        format_energy,
+        format_mass,
+        format_number,
+        format_percent,
+    )
+
+    value = summary[key]
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int):
+        return f"{value:,}"
+    if key == "baseline_amount" and summary.get("carbon_g") is not None:
+        return format_mass(value)
+    if key.endswith("saving") or key == "utilisation":
+        return format_percent(value)
+    for end, words in (("_j", format_energy), ("_g", format_mass), ("_s", format_duration)):
+        if key.endswith(end):
+            return words(value)
+    return format_number(value)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int], None]]:
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.completed:,.0f} jobs decided"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    ) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda count: bar.advance(task, count)

@@ -1,0 +1,309 @@
+"""`lowtide sweep`: every run of an experiment."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lowtide.cli.options import AsJson, Parsable
+from lowtide.cli.output import print_json, print_parsable, print_table, say
+from lowtide.cli.settings import Data, ExperimentFile, Settings, read_settings, read_slurm
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from lowtide.experiments.engines import Outcome
+    from lowtide.experiments.experiment import Run
+    from lowtide.experiments.study import ResultFolder
+
+# Sweeps above this are asked about: a value too many in a list is soon a day too many.
+MOST_RUNS = 2000
+_REASONS_SHOWN = 5
+# What the table at the end shows, and in which words.
+_MEANS = {
+    "saving": "saving",
+    "carbon_g": "CO2e",
+    "energy_j": "energy",
+    "mean_wait_s": "mean wait",
+    "p95_wait_s": "95 % wait less than",
+    "deadline_misses": "missed",
+}
+_LONG_S = 5.0
+_WORTH_TELLING_S = 60.0
+
+
+def sweep(
+    file: ExperimentFile,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "-j",
+            "--jobs",
+            min=1,
+            help="How many runs at the same time; 1 runs all in this process. [default: one per "
+            "core, 4 on Slurm]",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--out",
+            help="Folder for the results; what it has already is not run again. [default: "
+            "FILE-results]",
+        ),
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help="Where runs are run: local (processes), dask or slurm.")
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(help="Scheduler of a running Dask cluster, such as tcp://node1:8786."),
+    ] = None,
+    slurm: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What Slurm jobs get: cores=1, memory=2GB, walltime=01:00:00, queue=NAME, "
+            "account=NAME, host=NAME of this machine. May be given again.",
+            metavar="KEY=VALUE",
+        ),
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Lay the file's [full] over it.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help=f"Do not ask about more than {MOST_RUNS:,} runs.")
+    ] = False,
+    settings: Settings = None,
+    data: Data = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Run again what failed before.")
+    ] = False,
+    as_json: AsJson = False,
+    parsable: Parsable = False,
+) -> None:
+    """Run every combination of an experiment's parameters.
+
+    Each run is kept as it finishes. A sweep that was ended in the midst goes on when it is started
+    again with the same folder. Exits with 1 if runs failed.
+    """
+    from time import perf_counter
+
+    from lowtide.experiments.engines import make_engine
+    from lowtide.experiments.experiment import Experiment
+    from lowtide.experiments.running import check_runs, run_row
+    from lowtide.experiments.study import ResultFolder
+
+    experiment = Experiment.load(file, full=full, data=data, settings=read_settings(settings))
+    folder = Path(f"{file.stem}-results") if out is None else out
+    runner = make_engine(
+        engine, workers=workers, address=address, slurm=read_slurm(slurm), folder=folder
+    )
+    again = ["lowtide", "sweep", str(file), "-o", str(folder)] + ["--full"] * full
+    again += [word for each in settings or [] for word in ("--set", each)]
+    people = not (as_json or parsable)
+    with ResultFolder.opened(folder, experiment) as results:
+        missing = results.missing(retry_failed=retry_failed)
+        check_runs(run.parameters for run in missing)
+        if people:
+            _announce(results, len(missing))
+        if len(missing) > MOST_RUNS and not yes:
+            _ask(missing, run_row, workers)
+        clock = perf_counter()
+        with _keeping(results, shlex.join(again)), _progress(len(missing)) as told:
+            results.carry_out(missing, runner, run_row, told)
+        took_s = perf_counter() - clock
+        if as_json:
+            print_json(_document(results, len(missing), took_s))
+        elif parsable:
+            groups = _groups(results)
+            rows = [["" if each is None else str(each) for each in row] for row in groups.rows()]
+            print_parsable(groups.columns, rows)
+        else:
+            _tell(results, len(missing), took_s)
+        if results.failed:
+            raise typer.Exit(1)
+
+
+def _announce(results: ResultFolder, missing: int) -> None:
+    from lowtide.units import format_count
+
+    over = ", ".join(f"{key} ({len(each)})" for key, each in results.experiment.varied.items())
+    before = len(results.runs) - missing
+    print(
+        f"{results.experiment.title}: {format_count(len(results.runs), 'run')}"
+        + f" over {over}" * bool(over)
+        + f", {before} of them done before" * bool(before)
+    )
+    if results.left_out:
+        say(
+            f"{results.path} has {format_count(results.left_out, 'run')} of another experiment, or "
+            "of this one before it was changed: kept, but not in the table."
+        )
+
+
+def _ask(missing: Sequence[Run], function: Callable[..., Any], workers: int | None) -> None:
+    """Ask whether a large sweep is meant, saying how long it may take."""
+    from lowtide.errors import InvalidInput
+    from lowtide.experiments.engines import Task
+    from lowtide.experiments.engines.engine import attempt
+    from lowtide.experiments.engines.local import count_cores
+    from lowtide.units import format_hours
+
+    shortest_s = float("inf")
+    # The first run also compiles and reads; the second tells better, unless the first is long.
+    for run in missing[:2]:
+        outcome = attempt(function, Task(run.id, run.parameters))
+        if outcome.row is None:
+            raise InvalidInput(f"the first of {len(missing):,} runs fails: {outcome.reason}")
+        shortest_s = min(shortest_s, outcome.wall_s or 0.0)
+        if shortest_s > _LONG_S:
+            break
+    at_once = workers or count_cores()
+    long = format_hours(shortest_s * len(missing) / at_once)
+    what = f"{len(missing):,} runs may take about {long}, {at_once} at a time"
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        typer.confirm(f"{what}. Go on?", abort=True, err=True)
+        return
+    raise InvalidInput(
+        f"{what}: say --yes if that is meant, or sweep over fewer values (--set KEY=VALUE)"
+    )
+
+
+@contextmanager
+def _keeping(results: ResultFolder, again: str) -> Iterator[None]:
+    """Say what is kept and how to go on where a sweep ends before its time."""
+    from lowtide.errors import FileProblem, LowtideError
+
+    def kept() -> str:
+        return (
+            f"{len(results.records)} of {len(results.runs)} runs are kept in {results.path}, and "
+            f"`{again}` continues"
+        )
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"lowtide: interrupted: {kept()}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    except FileProblem as error:
+        raise FileProblem(f"{error}; {kept()}", path=error.path) from error
+    except LowtideError as error:
+        raise LowtideError(f"{error}; {kept()}") from error
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[Outcome], None]]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    failed = 0
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    ) as bar:
+        task = bar.add_task("running", total=total)
+
+        def told(outcome: Outcome) -> None:
+            nonlocal failed
+            failed += outcome.row is None
+            bar.update(task, advance=1, description=f"{failed} failed" if failed else "running")
+
+        yield told
+
+
+def _tell(results: ResultFolder, ran: int, took_s: float) -> None:
+    from lowtide.units import format_count, format_duration
+
+    failed = results.failed
+    done = len(results.records) - len(failed)
+    took = f" in {format_duration(took_s)}" * (took_s >= _WORTH_TELLING_S)
+    print(f"{done} done, {len(failed)} failed; {ran} run now{took}.")
+    if done:
+        print()
+        print_table(*_in_words(_groups(results)))
+    if failed:
+        print()
+        reasons = Counter(record["reason"] for record in failed)
+        print(f"{format_count(len(failed), 'run')} failed (--retry-failed runs them again):")
+        for reason, count in reasons.most_common(_REASONS_SHOWN):
+            say(f"  {count} × {reason}")
+        if len(reasons) > _REASONS_SHOWN:
+            print(f"  and {len(reasons) - _REASONS_SHOWN} other reasons")
+    print()
+    print(f"results: {results.path}/table.parquet, manifest.json")
+    print(f"next:    lowtide report {results.path}")
+
+
+def _groups(results: ResultFolder) -> pl.DataFrame:
+    """Return the means over runs for each policy, or each value of the first parameter."""
+    import polars as pl
+
+    table, varied = results.table(), list(results.experiment.varied)
+    key = "policy.name" if "policy.name" in varied or not varied else varied[0]
+    if key not in table.columns:
+        table = table.with_columns(pl.lit(None, pl.String).alias(key))
+    return (
+        table.filter(pl.col("status") == "done")
+        .group_by(key, maintain_order=True)
+        .agg(pl.len().alias("runs"), pl.col([name for name in _MEANS if name in table]).mean())
+    )
+
+
+def _in_words(groups: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
+    from lowtide.units import (
+        MISSING,
+        format_duration,
+        format_energy,
+        format_mass,
+        format_number,
+        format_percent,
+    )
+
+    ends = {"_s": format_duration, "_g": format_mass, "_j": format_energy, "saving": format_percent}
+
+    def words(name: str, value: Any) -> str:
+        if not isinstance(value, float):
+            return MISSING if value is None else str(value)
+        way = next((way for end, way in ends.items() if name.endswith(end)), format_number)
+        return way(value)
+
+    rows = [
+        [words(name, value) for name, value in row.items()] for row in groups.iter_rows(named=True)
+    ]
+    return [_MEANS.get(name, name) for name in groups.columns], rows
+
+
+def _document(results: ResultFolder, ran: int, took_s: float) -> dict[str, Any]:
+    failed = results.failed
+    return {
+        "title": results.experiment.title,
+        "folder": str(results.path),
+        "runs": len(results.runs),
+        "done": len(results.records) - len(failed),
+        "failed": len(failed),
+        "left_out": results.left_out,
+        "ran": ran,
+        "wall_s": took_s,
+        "reasons": dict(Counter(record["reason"] for record in failed).most_common()),
+        "groups": _groups(results).to_dicts(),
+    }

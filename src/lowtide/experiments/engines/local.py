@@ -1,0 +1,226 @@
+"""Runs in processes on this machine.
+
+Each worker has a pipe of its own and answers in order, so it is always known which run a worker
+that died was at. It is told its next run while it is still at one, so it need not wait for us.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from lowtide.errors import InvalidInput, LowtideError
+from lowtide.experiments.engines.engine import (
+    RETRIES,
+    Outcome,
+    Outcomes,
+    RunFunction,
+    Task,
+    attempt,
+)
+from lowtide.units import format_count
+
+# A worker holds the run it is at and the next one.
+_AT_HAND = 2
+_PATIENCE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Local:
+    """Processes on this machine.
+
+    Attributes:
+        workers: How many; 1 runs everything in this process, None takes a worker per core.
+        retries: How often a run is tried again whose process died.
+    """
+
+    workers: int | None = None
+    retries: int = RETRIES
+    name: str = field(default="local", init=False)
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 1:
+            raise InvalidInput(f"a sweep needs at least 1 worker, not {self.workers}")
+
+    def run(self, function: RunFunction, tasks: Sequence[Task]) -> Outcomes:
+        """Run every task, and yield how each ended, as it ends.
+
+        Args:
+            function: Turns the parameters of a run into its numbers.
+            tasks: The runs.
+        """
+        workers = count_cores() if self.workers is None else self.workers
+        if workers == 1:
+            return (attempt(function, task) for task in tasks)
+        return _in_processes(function, tasks, min(workers, len(tasks)), self.retries)
+
+
+def count_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+@contextmanager
+def deaf_to_interrupts() -> Iterator[None]:
+    """Let processes and threads that are begun meanwhile not hear Ctrl-C.
+
+    A terminal sends it to every process; when to stop is for the first one to say.
+    """
+    # Where multiprocessing begins this helper of its own accord, it lets Ctrl-C in again.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Worker:
+    """A process that runs one run after the other."""
+
+    def __init__(self, function: RunFunction) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process: BaseProcess = context.Process(
+            target=_serve, args=(theirs, function), daemon=True
+        )
+        with deaf_to_interrupts():
+            self.process.start()
+        theirs.close()
+        self.ready = False
+        self.tasks: deque[Task] = deque()
+
+    def give(self, task: Task, attempts: int) -> None:
+        """Hand over a run; if the worker is dead, that is found out when its answer is awaited."""
+        self.tasks.append(task)
+        with suppress(OSError):
+            self.pipe.send((task, attempts))
+
+    def answers(self) -> Iterator[Outcome]:
+        """Yield what it has answered by now."""
+        while self.pipe.poll():
+            try:
+                outcome = self.pipe.recv()
+            except (EOFError, OSError):
+                # No more can come of it; a process that only lost its pipe is as good as dead.
+                self.process.join(_PATIENCE_S)
+                self.process.kill()
+                self.process.join()
+                return
+            if outcome is None:
+                self.ready = True
+                continue
+            self.tasks.popleft()
+            yield outcome
+
+    def end(self) -> None:
+        """End the process, whatever it is at."""
+        self.pipe.close()
+        self.process.terminate()
+        self.process.join(_PATIENCE_S)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+
+def _serve(pipe: Connection, function: RunFunction) -> None:
+    """Answer one run after the other until there are no more; this is what a worker does."""
+    try:
+        pipe.send(None)
+        while True:
+            task, attempts = pipe.recv()
+            outcome = attempt(function, task, attempts)
+            try:
+                pipe.send(outcome)
+            except (TypeError, AttributeError, ValueError) as error:
+                reason = f"its numbers cannot be sent back: {error}"
+                pipe.send(Outcome(id=task.id, reason=reason, attempts=attempts))
+    except (EOFError, OSError):
+        return  # whoever asked is gone
+
+
+def _in_processes(
+    function: RunFunction, tasks: Sequence[Task], count: int, retries: int
+) -> Outcomes:
+    waiting, deaths = deque(tasks), Counter[str]()
+    workers: list[_Worker] = []
+    left = len(tasks)
+    proven = False
+    try:
+        workers += [_Worker(function) for _ in range(count)]
+        while left:
+            for worker in workers:
+                while worker.ready and waiting and len(worker.tasks) < _AT_HAND:
+                    task = waiting.popleft()
+                    worker.give(task, deaths[task.id] + 1)
+            heard = set(wait([sign for each in workers for sign in _signs(each)]))
+            for worker in [each for each in workers if not heard.isdisjoint(_signs(each))]:
+                for outcome in worker.answers():
+                    left -= 1
+                    yield outcome
+                proven = proven or worker.ready
+                if worker.process.is_alive():
+                    continue
+                if not proven:
+                    raise LowtideError(
+                        f"worker processes cannot begin, {_manner(worker.process)}: a script that "
+                        'sweeps does so below if __name__ == "__main__":'
+                    )
+                workers.remove(worker)
+                failed = _bury(worker, waiting, deaths, retries)
+                if failed is not None:
+                    left -= 1
+                    yield failed
+                if left:
+                    workers.append(_Worker(function))
+    except KeyboardInterrupt:
+        # What has been finished is not lost.
+        for worker in workers:
+            yield from worker.answers()
+        raise
+    finally:
+        for worker in workers:
+            worker.end()
+
+
+def _signs(worker: _Worker) -> tuple[Any, ...]:
+    """Return what tells that a worker has answered or died."""
+    return worker.pipe, worker.process.sentinel
+
+
+def _bury(
+    worker: _Worker, waiting: deque[Task], deaths: Counter[str], retries: int
+) -> Outcome | None:
+    """Give back what a dead worker had at hand; return how its run ended if it ends here."""
+    worker.process.join()
+    worker.pipe.close()
+    at = worker.tasks.popleft() if worker.tasks else None
+    waiting.extendleft(reversed(worker.tasks))
+    if at is None:
+        return None
+    deaths[at.id] += 1
+    if deaths[at.id] <= retries:
+        waiting.append(at)
+        return None
+    times = format_count(deaths[at.id], "time")
+    reason = f"its process died {times}, at last {_manner(worker.process)}"
+    return Outcome(id=at.id, reason=reason, attempts=deaths[at.id])
+
+
+def _manner(process: BaseProcess) -> str:
+    """Return how a process ended."""
+    code = process.exitcode or 0
+    if code >= 0:
+        return f"by exit code {code}"
+    name = signal.Signals(-code).name
+    hint = ": is there enough memory?" if -code == signal.SIGKILL else ""
+    return f"by {name}{hint}"

@@ -1,0 +1,491 @@
+"""An experiment as a file: what is run, and over which parameters.
+
+A file has the sections of one run (`[grid]`, `[workload]`, `[policy]`, ...) and a `[sweep]` that
+names parameters by dotted keys, each with a list of values. Every combination is a run; with
+`[[cases]]`, tables that set several parameters together, every combination of a case and the rest.
+`[full]` and `[without_data]` are laid over the file where they are asked for or needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, time
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from lowtide import files
+from lowtide.errors import FileProblem, FormatError, InvalidInput, UnknownName
+
+Parameters = dict[str, Any]
+
+# What one run is made of. The others take whatever the policy, queue or workload they name takes.
+SECTIONS: Mapping[str, Sequence[str] | None] = {
+    "grid": ("file", "zone", "synthetic", "start", "days", "step", "seed", "basis", "how"),
+    "workload": None,
+    "policy": None,
+    "cluster": None,
+    "queue": None,
+    "forecast": None,
+    "run": ("seed", "baseline", "repeat_signal"),
+}
+# Of these a run has one; setting one from outside is setting the others aside.
+_GRIDS = ("grid.file", "grid.zone", "grid.synthetic")
+_ABOUT = ("title", "about", "question")
+_LAID_OVER = (*SECTIONS, *_ABOUT, "sweep", "cases", "report")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One combination of parameters.
+
+    Attributes:
+        parameters: The sections of the run, its files found: what is run.
+        shown: The same with files by name alone: what is written down.
+        varied: The dotted keys that differ between the runs of an experiment, with their values.
+        inputs: The SHA-256 of every file that is read, by its path.
+        id: A name that is the same for the same parameters and the same content of files.
+    """
+
+    parameters: Parameters
+    shown: Parameters
+    varied: Parameters
+    inputs: Mapping[Path, str]
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """What is run, and over which parameters.
+
+    Attributes:
+        title: A heading.
+        about: What it is about, in a sentence or two.
+        question: What it shall answer.
+        base: The sections of a run that no parameter changes.
+        sweep: Values by dotted key.
+        cases: Tables of dotted keys that are set together.
+        settings: Dotted keys that were set from outside, over all else.
+        report: What the report shall show, for `report`.
+        folder: Where files are looked for that the experiment names.
+        data: Where zones are looked for; None without data.
+        full: Whether `[full]` was laid over the file.
+        text: The file as it was read.
+    """
+
+    title: str
+    about: str
+    question: str
+    base: Parameters
+    sweep: Mapping[str, Sequence[Any]]
+    cases: Sequence[Mapping[str, Any]]
+    settings: Mapping[str, Any]
+    report: Mapping[str, Any]
+    folder: Path
+    data: Path | None
+    full: bool
+    text: str = field(repr=False)
+
+    @classmethod
+    def load(
+        cls,
+        path: Path | str,
+        *,
+        full: bool = False,
+        data: Path | str | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> Experiment:
+        """Read an experiment.
+
+        Args:
+            path: A TOML file.
+            full: Whether to lay its `[full]` over it.
+            data: The folder in which `carbon/ZONE.csv` is found; by default $LOWTIDE_DATA. Where
+                there is none, `[without_data]` is laid over the file.
+            settings: Parameters by dotted key, set last; one that is swept is swept no more.
+        """
+        path = Path(path)
+        text = files.read_text(path)
+        # What comes from outside is no fault of the file, and is not told as one.
+        found, said = _data_folder(data), _settings(settings)
+        try:
+            document = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise FormatError(f"not valid TOML: {error}", path=path) from error
+        try:
+            return cls._made(document, full, found, said, folder=path.parent, text=text)
+        except (InvalidInput, UnknownName) as error:
+            raise FormatError(str(error), path=path) from error
+
+    @classmethod
+    def from_dict(
+        cls,
+        document: Mapping[str, Any],
+        *,
+        full: bool = False,
+        data: Path | str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        folder: Path | str = ".",
+    ) -> Experiment:
+        """Return the experiment that a mapping describes.
+
+        Args:
+            document: What a file would hold.
+            full: Whether to lay its `full` over it.
+            data: The folder of the zones.
+            settings: Parameters that are set last.
+            folder: Where files are looked for.
+
+        >>> experiment = Experiment.from_dict({
+        ...     "grid": {"synthetic": "windy"},
+        ...     "sweep": {"policy.name": ["run_now", "exact"], "run.seed": [0, 1, 2]},
+        ... })
+        >>> len(experiment), [run.varied["policy.name"] for run in experiment.runs()][2:4]
+        (6, ['run_now', 'exact'])
+        """
+        text = json.dumps(_plain(document), indent=1)
+        return cls._made(
+            document, full, _data_folder(data), _settings(settings), folder=Path(folder), text=text
+        )
+
+    @classmethod
+    def _made(
+        cls,
+        document: Mapping[str, Any],
+        full: bool,
+        data: Path | None,
+        settings: Parameters,
+        *,
+        folder: Path,
+        text: str,
+    ) -> Experiment:
+        merged = _merged(_plain(document), full=full, without_data=data is None)
+        base = {name: _table(merged, name) for name in SECTIONS}
+        for section, keys in SECTIONS.items():
+            if keys is not None:
+                _known(base[section], keys, f"key of [{section}]")
+        base["grid"] = {
+            key: value
+            for key, value in base["grid"].items()
+            if not _is_set(f"grid.{key}", settings)
+        }
+        sweep = {key: values for key, values in merged["sweep"].items() if values is not False}
+        for key, values in sweep.items():
+            _check_values(key, values)
+        cases = _cases(merged)
+        for key in dict.fromkeys(key for case in cases for key in case):
+            _check_key(key)
+            if key in sweep:
+                raise InvalidInput(f"{key} is both in [sweep] and in [[cases]]: leave one out")
+        return cls(
+            title=str(merged.get("title", "Experiment")),
+            about=str(merged.get("about", "")),
+            question=str(merged.get("question", "")),
+            base=base,
+            sweep={key: each for key, each in sweep.items() if not _is_set(key, settings)},
+            cases=_different(
+                {key: value for key, value in case.items() if not _is_set(key, settings)}
+                for case in cases
+            ),
+            settings=settings,
+            report=_table(merged, "report"),
+            folder=folder,
+            data=data,
+            full=full,
+            text=text,
+        )
+
+    def __len__(self) -> int:
+        count = max(len(self.cases), 1)
+        for values in self.sweep.values():
+            count *= len(values)
+        return count
+
+    @property
+    def varied(self) -> dict[str, list[Any]]:
+        """The dotted keys that differ between runs, with their values; None where one is unset."""
+        keys = dict.fromkeys(key for case in self.cases for key in case)
+        values = {key: _different(case.get(key) for case in self.cases) for key in keys}
+        values |= {key: list(each) for key, each in self.sweep.items()}
+        return {key: each for key, each in values.items() if len(each) > 1}
+
+    def runs(self) -> Iterator[Run]:
+        """Yield every run, the last key of the sweep changing fastest."""
+        keys, varied = list(self.sweep), self.varied
+        hashes: dict[Path, str] = {}
+        for case in self.cases or [{}]:
+            for values in product(*(self.sweep[key] for key in keys)):
+                chosen = {**case, **dict(zip(keys, values, strict=True))}
+                said = _copy(self.base)
+                for key, value in {**chosen, **self.settings}.items():
+                    _set(said, key, value)
+                parameters = self._with_files(said)
+                inputs = {path: _hash(path, hashes) for path in input_files(parameters)}
+                _show_names(said)
+                # Sections that say nothing are left out: a new one shall not change old names.
+                saying = {section: table for section, table in said.items() if table}
+                name = json.dumps([saying, list(inputs.values())], sort_keys=True)
+                yield Run(
+                    parameters=parameters,
+                    shown=said,
+                    varied={key: value for key, value in chosen.items() if key in varied},
+                    inputs=inputs,
+                    id=hashlib.sha256(name.encode()).hexdigest()[:16],
+                )
+
+    def _with_files(self, said: Parameters) -> Parameters:
+        """Return parameters with zones turned into files, and files into paths that hold."""
+        parameters = _copy(said)
+        grid = parameters["grid"]
+        named = [key for key in _GRIDS if key.removeprefix("grid.") in grid]
+        if len(named) > 1:
+            raise InvalidInput(f"say one of {' and '.join(named)}")
+        if "zone" in grid:
+            grid["file"] = self._zone_file(grid["zone"])
+        for table, key in _file_places(parameters):
+            table[key] = str(self._path(table[key]))
+        return parameters
+
+    def _zone_file(self, zone: str) -> str:
+        if self.data is None:
+            raise InvalidInput(
+                f"grid.zone = {zone!r} is looked for in a folder of data: say where with "
+                "--data DIR or LOWTIDE_DATA, or use grid.synthetic or grid.file"
+            )
+        file = self.data / "carbon" / f"{zone}.csv"
+        if not file.exists():
+            raise UnknownName("zone", str(zone), [each.stem for each in file.parent.glob("*.csv")])
+        return str(file.resolve())
+
+    def _path(self, name: str) -> Path:
+        for folder in (self.folder, self.data):
+            if folder is not None and (folder / name).exists():
+                return (folder / name).resolve()
+        raise InvalidInput(f"{name!r} is neither beside the experiment nor in the folder of data")
+
+
+def input_files(parameters: Parameters) -> list[Path]:
+    """Return the files that a run reads.
+
+    Args:
+        parameters: The sections of the run, its files found.
+    """
+    return list(dict.fromkeys(Path(table[key]) for table, key in _file_places(parameters)))
+
+
+def flatten(parameters: Mapping[str, Any], prefix: str = "") -> Parameters:
+    """Return parameters by dotted key.
+
+    Args:
+        parameters: Tables, and tables in tables.
+        prefix: What every key begins with.
+
+    >>> flatten({"policy": {"name": "exact"}, "workload": {"jobs": {"power_w": 300}}})
+    {'policy.name': 'exact', 'workload.jobs.power_w': 300}
+    """
+    flat: Parameters = {}
+    for key, value in parameters.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _file_places(parameters: Parameters) -> Iterator[tuple[Parameters, str]]:
+    """Yield every table and key whose value names a file."""
+    workload = parameters["workload"]
+    profiles = workload.get("profiles")
+    places = [(parameters["grid"], "file"), (workload, "trace")]
+    places += [(workload.get("lengths"), "trace"), (workload.get("jobs"), "profile")]
+    places += [(profiles, name) for name in profiles] if isinstance(profiles, dict) else []
+    for table, key in places:
+        name = table.get(key) if isinstance(table, dict) else None
+        # The name of a sample profile is no file.
+        profile = table is profiles or key == "profile"
+        if isinstance(name, str) and (not profile or name.endswith((".toml", ".json"))):
+            yield table, key
+
+
+def _show_names(said: Parameters) -> None:
+    """Leave no path in parameters that holds on one machine alone."""
+    for table, key in _file_places(said):
+        if Path(table[key]).is_absolute():
+            table[key] = Path(table[key]).name
+
+
+def _hash(path: Path, known: dict[Path, str]) -> str:
+    if path not in known:
+        try:
+            with path.open("rb") as file:
+                known[path] = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise FileProblem(f"cannot read {path}: {error.strerror}", path=path) from error
+    return known[path]
+
+
+def _data_folder(data: Path | str | None) -> Path | None:
+    said = os.environ.get("LOWTIDE_DATA") if data is None else data
+    if not said:
+        return None
+    if (Path(said) / "carbon").is_dir():
+        return Path(said)
+    if data is not None:
+        raise FileProblem(f"{data} has no folder carbon with a ZONE.csv per zone", path=data)
+    return None
+
+
+def _settings(settings: Mapping[str, Any] | None) -> Parameters:
+    said: Parameters = _plain(settings or {})
+    for key in said:
+        _check_key(key)
+    return said
+
+
+def _merged(document: Parameters, *, full: bool, without_data: bool) -> Parameters:
+    """Return a document with what is asked for and needed laid over it."""
+    _known(document, (*_LAID_OVER, "full", "without_data"), "key of an experiment")
+    over = _table(document, "full")
+    _known(over, (*_LAID_OVER, "without_data"), "key of [full]")
+    if full and not over:
+        raise InvalidInput("there is no [full] in this experiment: leave --full out")
+    merged = {key: value for key, value in document.items() if key != "full"}
+    _spell_out_sweep(merged)
+    if full:
+        merged = _laid_over(merged, _spell_out_sweep(over))
+    # Last, as what [full] enlarges may be zones as well.
+    over = _table(merged, "without_data")
+    _known(over, _LAID_OVER, "key of [without_data]")
+    return _laid_over(merged, _spell_out_sweep(over)) if without_data else merged
+
+
+def _spell_out_sweep(document: Parameters) -> Parameters:
+    # In TOML a key with dots is tables in tables, and one in quotes is not: both are meant alike.
+    document["sweep"] = flatten(_table(document, "sweep"))
+    return document
+
+
+def _laid_over(under: Mapping[str, Any], over: Mapping[str, Any]) -> Parameters:
+    """Return a document with another laid over it: tables are merged, all else is replaced.
+
+    What is laid over with false is taken out, unless it is true or false itself.
+    """
+    merged = dict(under)
+    for key, value in over.items():
+        before = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            merged[key] = _laid_over(before, value)
+        elif value is False and before is not None and not isinstance(before, bool):
+            del merged[key]
+        else:
+            merged[key] = value
+    return merged
+
+
+def _table(document: Mapping[str, Any], name: str) -> Parameters:
+    value = document.get(name, {})
+    if not isinstance(value, dict):
+        raise InvalidInput(f"[{name}] is a table of keys and values, not {value!r}")
+    return dict(value)
+
+
+def _tables(document: Mapping[str, Any], name: str) -> list[Parameters]:
+    value = document.get(name, [])
+    if not isinstance(value, list) or not all(isinstance(each, dict) and each for each in value):
+        raise InvalidInput(f"[[{name}]] are tables of keys and values, not {value!r}")
+    return value
+
+
+def _cases(document: Mapping[str, Any]) -> list[Parameters]:
+    """Return the cases; of `[[cases.NAME]]`, several lists of them, every combination."""
+    value = document.get("cases", [])
+    if not isinstance(value, dict):
+        return [_dotted(case) for case in _tables(document, "cases")]
+    groups = [[_dotted(case) for case in _tables(value, name)] for name in value]
+    keys = [key for group in groups for key in dict.fromkeys(key for case in group for key in case)]
+    twice = sorted({key for key in keys if keys.count(key) > 1})
+    if twice:
+        raise InvalidInput(f"{twice[0]} is in two lists of [cases]: leave one out")
+    return [
+        {key: value for case in combined for key, value in case.items()}
+        for combined in product(*groups)
+    ]
+
+
+def _dotted(case: Parameters) -> Parameters:
+    """Return a case by dotted key; a key in quotes may have a table as its value."""
+    flat: Parameters = {}
+    for key, value in case.items():
+        flat |= flatten({key: value}) if "." not in key else {key: value}
+    return flat
+
+
+def _check_values(key: str, values: Any) -> None:
+    _check_key(key)
+    if not isinstance(values, list) or not values:
+        raise InvalidInput(f"[sweep] {key} is a list of at least one value, not {values!r}")
+    if len(_different(values)) < len(values):
+        raise InvalidInput(f"[sweep] {key} has a value twice: {values!r}")
+
+
+def _check_key(key: str) -> None:
+    _set({name: {} for name in SECTIONS}, key, None)
+
+
+def _is_set(key: str, settings: Mapping[str, Any]) -> bool:
+    """Return whether a parameter is set from outside: itself, all of its table, or instead."""
+    return any(
+        key == each or key.startswith(f"{each}.") or (key in _GRIDS and each in _GRIDS)
+        for each in settings
+    )
+
+
+def _set(sections: Parameters, key: str, value: Any) -> None:
+    """Set a parameter by its dotted key."""
+    section, dot, rest = key.partition(".")
+    if section not in SECTIONS:
+        raise UnknownName("section", section, SECTIONS)
+    if not dot or not all(rest.split(".")):
+        raise InvalidInput(
+            f"a parameter is named by section and key, such as policy.name, not {key!r}"
+        )
+    known = SECTIONS[section]
+    *path, last = rest.split(".")
+    if known is not None:
+        _known([rest.split(".")[0]], known, f"key of [{section}]")
+    table = sections[section]
+    for name in path:
+        table = table.setdefault(name, {})
+        if not isinstance(table, dict):
+            raise InvalidInput(f"{key}: {name} is a value of its own, and has no {last}")
+    table[last] = value
+
+
+def _known(keys: Mapping[str, Any] | Sequence[str], known: Sequence[str], what: str) -> None:
+    for key in keys:
+        if key not in known:
+            raise UnknownName(what, key, known)
+
+
+def _different(values: Any) -> list[Any]:
+    """Return values without those that came before; 1 and 1.0 differ, as they do in a file."""
+    return list({json.dumps(value, sort_keys=True): value for value in values}.values())
+
+
+def _copy(parameters: Parameters) -> Parameters:
+    copied: Parameters = json.loads(json.dumps(parameters))
+    return copied
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with TOML's dates and times as texts."""
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return value.isoformat() if isinstance(value, date | time) else value

@@ -1,0 +1,214 @@
+"""What differs between the runs of a study: the parameters that figures are drawn over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lowtide.errors import InvalidTime
+from lowtide.units import DurationLike, parse_duration, parse_time
+
+Level = str | float
+
+# More policies than this cannot be told apart by colour.
+MOST_POLICIES = 10
+
+# Keys that have a better name than their last part.
+_NAMES = {
+    "grid.start": "start date",
+    "grid.synthetic": "synthetic grid",
+    "queue.name": "queue discipline",
+    "workload.wait": "allowed wait",
+    "workload.lengths.length": "job length",
+    "workload.lengths.median": "median job length",
+    "workload.lengths.sigma": "spread of job lengths",
+    "workload.interruptible": "interruptible",
+    "workload.trace": "trace",
+}
+_UNITS = {"_h": "h", "_w": "W", "_j": "J", "_g": "g", "_bytes": "bytes"}
+_REPEATS = "seed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """A parameter that takes several values.
+
+    Attributes:
+        key: Its dotted key.
+        name: What it is called in words.
+        kind: `number`, `time` (seconds since 1970) or `category`.
+        unit: What numbers are in; empty if in nothing.
+        values: Its value in each run, None where it is not set.
+        levels: The values there are, in order.
+    """
+
+    key: str
+    name: str
+    kind: str
+    unit: str
+    values: tuple[Level | None, ...]
+    levels: tuple[Level, ...]
+
+
+def find_axes(columns: Mapping[str, Sequence[Any]]) -> list[Axis]:
+    """Return the parameters that differ, seeds and doubles left out.
+
+    Seeds repeat a run rather than change it. Of parameters that always change together, such as a
+    zone and its file, the first that is no file is kept.
+
+    Args:
+        columns: The value of each run, by dotted key.
+    """
+    axes: list[Axis] = []
+    seen: set[tuple[int, ...]] = set()
+    for key in sorted(columns, key=lambda key: key.endswith(".file")):
+        if key.rpartition(".")[2] == _REPEATS:
+            continue
+        axis = make_axis(key, columns[key])
+        groups = _codes(axis.values)
+        if len(set(groups)) > 1 and axis.levels and groups not in seen:
+            seen.add(groups)
+            axes.append(axis)
+    order = list(columns)
+    return _named_apart(sorted(axes, key=lambda axis: order.index(axis.key)))
+
+
+def make_axis(key: str, values: Sequence[Any]) -> Axis:
+    """Return a parameter as it is drawn: durations as hours, times as instants.
+
+    Args:
+        key: Its dotted key.
+        values: Its value in each run.
+
+    >>> make_axis("workload.wait", ["24h", "6h", None]).levels
+    (6.0, 24.0)
+    """
+    given = [value for value in values if value is not None]
+    kind, unit, read = _reading(key, given)
+    drawn = tuple(None if value is None else read(value) for value in values)
+    found = {value for value in drawn if value is not None}
+    # Texts keep the order in which the experiment lists them.
+    texts = [value for value in dict.fromkeys(drawn) if value is not None]
+    levels = tuple(texts) if kind == "category" else tuple(sorted(found, key=float))
+    return Axis(key=key, name=_name(key), kind=kind, unit=unit, values=drawn, levels=levels)
+
+
+def policy_labels(columns: Mapping[str, Sequence[Any]], count: int) -> tuple[list[str], set[str]]:
+    """Return what the policy of each run is called, and the keys that are told by it.
+
+    A name alone where that is all that differs; else with the parameters that differ too. Where
+    that made more names than there are colours, the parameters stay parameters.
+
+    Args:
+        columns: The value of each run, by dotted key.
+        count: How many runs there are.
+    """
+    every = {key for key in columns if key.startswith("policy.")}
+    names = [str(name or "run_now") for name in columns.get("policy.name", [None] * count)]
+    blind = columns.get("policy.knows_phases", [None] * count)
+    told: list[list[str]] = [[] for _ in range(count)]
+    if len({known is False for known in blind}) > 1:
+        told = [["phases unknown"] if known is False else [] for known in blind]
+    plain = [_label(name, parts) for name, parts in zip(names, told, strict=True)]
+    others = {
+        key
+        for key in every - {"policy.name", "policy.knows_phases"}
+        if _varies_within(plain, columns[key])
+    }
+    for key in (key for key in columns if key in others):
+        for parts, value in zip(told, columns[key], strict=True):
+            if value is not None:
+                parts.append(f"{key.removeprefix('policy.')} {_short(value)}")
+    full = [_label(name, parts) for name, parts in zip(names, told, strict=True)]
+    if len(set(full)) > MOST_POLICIES:
+        # What follows from the name alone says nothing beside it.
+        return plain, every - others
+    return full, every
+
+
+def _label(name: str, parts: Sequence[str]) -> str:
+    return f"{name} ({', '.join(parts)})" if parts else name
+
+
+def _varies_within(names: Sequence[str], values: Sequence[Any]) -> bool:
+    """Say whether a parameter differs between runs of the same name."""
+    known: dict[str, Any] = {}
+    return any(
+        known.setdefault(name, value) != value for name, value in zip(names, values, strict=True)
+    )
+
+
+def _reading(key: str, given: Sequence[Any]) -> tuple[str, str, Any]:
+    """Return the kind and unit of values, and what turns one into what is drawn."""
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in given):
+        if key.endswith("_s"):
+            return _duration(given)
+        unit = next((unit for end, unit in _UNITS.items() if key.endswith(end)), "")
+        return "number", unit, float
+    if all(isinstance(value, str) for value in given):
+        if _reads(given, _seconds) and not all(_is_number(value) for value in given):
+            return _duration(given)
+        if _reads(given, parse_time):
+            return "time", "", parse_time
+    return "category", "", _short
+
+
+def _duration(given: Sequence[Any]) -> tuple[str, str, Any]:
+    """Return how durations are drawn: in hours, or in minutes where all are short."""
+    longest_s = max((_seconds(value) for value in given), default=0.0)
+    unit, size_s = ("min", 60.0) if longest_s < 3600 else ("h", 3600.0)
+    return "number", unit, lambda value: _seconds(value) / size_s
+
+
+def _seconds(value: DurationLike) -> float:
+    # Beside durations with a unit, a table has 0 as a text without one.
+    return parse_duration(value, bare_unit_s=1.0)
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdigit()
+
+
+def _reads(given: Iterable[str], read: Callable[[str], float]) -> bool:
+    try:
+        for value in given:
+            read(value)
+    except InvalidTime:
+        return False
+    return True
+
+
+def _short(value: Any) -> str:
+    """Return a value as a label: truth in words, files without their folders."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    text = str(value)
+    return text.rstrip("/").rpartition("/")[2] if text.startswith("/") else text
+
+
+def _name(key: str) -> str:
+    if key in _NAMES:
+        return _NAMES[key]
+    last = key.rpartition(".")[2]
+    for end in ("_s", *_UNITS):
+        last = last.removesuffix(end)
+    return last.replace("_", " ")
+
+
+def _named_apart(axes: list[Axis]) -> list[Axis]:
+    """Return axes whose names differ: those that would share one are called by their key."""
+    names = [axis.name for axis in axes]
+    return [
+        axis
+        if names.count(axis.name) == 1
+        else replace(axis, name=axis.key.partition(".")[2].replace(".", " ").replace("_", " "))
+        for axis in axes
+    ]
+
+
+def _codes(values: Sequence[Level | None]) -> tuple[int, ...]:
+    number: dict[Level | None, int] = {}
+    return tuple(number.setdefault(value, len(number)) for value in values)

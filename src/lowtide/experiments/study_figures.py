@@ -1,0 +1,424 @@
+"""Charts of a study: outcomes over parameters, the frontier, maps. Every title tells the grids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from lowtide.experiments.statistics import Effect, Interval
+from lowtide.experiments.study_analysis import Comparison, Group, Point
+from lowtide.experiments.study_axes import Axis, Level
+from lowtide.experiments.study_looks import (
+    NEUTRAL,
+    PALETTE,
+    ROWS,
+    WIDTH,
+    Figure,
+    Row,
+    layered,
+    make_figure,
+    policy_color,
+    titled,
+    tooltip,
+)
+from lowtide.experiments.study_table import POLICY, Measure, Study
+from lowtide.experiments.study_words import difference_unit, format_level
+from lowtide.units import format_iso
+
+# Numbers that span more than this factor are drawn on a logarithmic axis.
+_WIDE = 25.0
+# More cells than this have no room for a number in each.
+_MOST_NUMBERS = 150
+
+
+def frontier_figure(study: Study, points: Sequence[Point], by: Axis | None) -> Figure:
+    """Draw the outcome against waiting, a point per group of runs, the front joined.
+
+    Args:
+        study: The runs.
+        points: The groups.
+        by: What they were made by besides the policy.
+    """
+    rows = [
+        {
+            POLICY: point.policy,
+            **({} if by is None else {by.name: format_level(by, point.level)}),
+            "runs": point.wait.count,
+            "wait": point.wait.value,
+            "wait low": point.wait.low,
+            "wait high": point.wait.high,
+            **_interval(point.outcome),
+            "front": point.on_front,
+        }
+        for point in points
+    ]
+    x = alt.X("wait:Q", title="mean wait, h")
+    y = alt.Y("mean:Q", title=_axis_title(study.outcome))
+    base = alt.Chart().encode(color=policy_color(study))
+    layers = [
+        alt.Chart()
+        .transform_filter("datum.front")
+        .mark_line(color=NEUTRAL, strokeDash=[5, 4], strokeWidth=2, interpolate="step-after")
+        .encode(x=x, y=y),
+        base.mark_rule(strokeWidth=1.5, opacity=0.55).encode(x=x, y="low:Q", y2="high:Q"),
+        base.mark_rule(strokeWidth=1.5, opacity=0.55).encode(x="wait low:Q", x2="wait high:Q", y=y),
+    ]
+    if by is not None:
+        layers.append(base.mark_line(strokeWidth=1, opacity=0.5).encode(x=x, y=y))
+    layers.append(
+        base.mark_point(size=70, strokeWidth=2).encode(
+            x=x,
+            y=y,
+            fill=policy_color(study, channel=alt.Fill),
+            fillOpacity=alt.condition("datum.front", alt.value(1.0), alt.value(0.0)),
+            tooltip=tooltip(rows),
+        )
+    )
+    groups = f" and {by.name}" if by is not None else ""
+    joined = f" Thin lines join the groups of a policy, by {by.name}." if by is not None else ""
+    return make_figure(
+        "frontier",
+        layered(study, layers, title=f"{study.outcome.name} against waiting", height=360),
+        rows,
+        caption=f"A point is the mean over runs of one policy{groups}; its cross is the 95 % "
+        f"interval over those runs. Filled points are on the front (dashed): nothing else waits "
+        f"less and does better.{joined}",
+    )
+
+
+def comparison_figure(study: Study, comparisons: Sequence[Comparison]) -> Figure:
+    """Draw by how much policies differ from a reference, with intervals.
+
+    Args:
+        study: The runs.
+        comparisons: The policies.
+    """
+    reference = comparisons[0].reference
+    rows = [
+        {
+            POLICY: each.policy,
+            **_interval(each.pairs.difference),
+            "pairs": each.pairs.difference.count,
+        }
+        for each in comparisons
+        if each.pairs is not None
+    ]
+    unit = difference_unit(study.outcome)
+    y = alt.Y(f"{POLICY}:N", title=None, sort=[each.policy for each in comparisons])
+    title = f"difference in {study.outcome.name} from {reference}, {unit}".rstrip(", ")
+    base = alt.Chart().encode(y=y, color=policy_color(study, legend=False))
+    layers = [
+        alt.Chart(alt.InlineData(values=[{"zero": 0}]))
+        .mark_rule(color=NEUTRAL, strokeDash=[5, 4])
+        .encode(x="zero:Q"),
+        base.mark_rule(strokeWidth=3).encode(x=alt.X("low:Q", title=title), x2="high:Q"),
+        base.mark_point(size=90, filled=True, opacity=1).encode(
+            x=alt.X("mean:Q"), tooltip=tooltip(rows)
+        ),
+    ]
+    return make_figure(
+        "paired",
+        layered(
+            study,
+            layers,
+            title=f"Policies beside {reference}, run by run",
+            height=34 * len(rows) + 20,
+        ),
+        rows,
+        caption=f"Mean difference from {reference} over runs with the same jobs and grid, and its "
+        "95 % interval. An interval across the dashed line leaves open who is better.",
+    )
+
+
+def effects_figure(study: Study, effects: Sequence[Effect]) -> Figure:
+    """Draw how much of the differences each parameter explains.
+
+    Args:
+        study: The runs.
+        effects: What each explains.
+    """
+    known = [effect for effect in effects if effect.share is not None]
+    rows = [
+        {"parameter": effect.name, "share": effect.share, "f": effect.f, "p": effect.p}
+        for effect in sorted(known[:-1], key=lambda effect: -(effect.share or 0.0))
+    ]
+    rows.append({"parameter": "residual", "share": known[-1].share, "f": None, "p": None})
+    chart = (
+        alt.Chart()
+        .mark_bar()
+        .encode(
+            x=alt.X(
+                "share:Q", title="share of the sum of squares, η²", axis=alt.Axis(format=".0%")
+            ),
+            y=alt.Y("parameter:N", title=None, sort=[str(row["parameter"]) for row in rows]),
+            color=alt.condition(
+                "datum.parameter == 'residual'", alt.value(NEUTRAL), alt.value(PALETTE[0])
+            ),
+            tooltip=tooltip(rows),
+        )
+    )
+    return make_figure(
+        "effects",
+        layered(
+            study,
+            [chart],
+            title=f"What explains the {study.outcome.name}",
+            height=24 * len(rows) + 10,
+        ),
+        rows,
+        caption="How much of the differences between runs goes with each parameter. What is left "
+        "to the residual are seeds, and parameters that act together.",
+    )
+
+
+def axis_figure(
+    study: Study,
+    axis: Axis,
+    groups: Sequence[Group],
+    *,
+    measure: Measure,
+    name: str,
+    color: Axis | None = None,
+    facet: Axis | None = None,
+    title: str = "",
+) -> Figure:
+    """Draw a number over a parameter: lines over numbers and times, bars over names.
+
+    Args:
+        study: The runs.
+        axis: The parameter.
+        groups: Means by parameter, colour and facet.
+        measure: The number.
+        name: What the files are called.
+        color: What is told apart by colour.
+        facet: What gets a panel of its own.
+        title: A title, instead of one that says what is drawn.
+    """
+    others = [each for each in (color, facet) if each is not None]
+    rows = [
+        {
+            axis.name: _drawn(axis, each.levels[axis.key]),
+            **{other.name: format_level(other, each.levels[other.key]) for other in others},
+            "runs": each.interval.count,
+            **_interval(each.interval),
+        }
+        for each in groups
+    ]
+    colored = _color(study, color)
+    draw = _bars if axis.kind == "category" else _lines
+    chart = draw(axis, rows, measure, colored, color)
+    heading = title or f"{measure.name} by {axis.name}"
+    height = _bar_height(axis, rows, color) if axis.kind == "category" else 300
+    if facet is None:
+        chart = chart.properties(data=ROWS, width=WIDTH, height=height)
+    else:
+        across = min(len({row[facet.name] for row in rows}), 2)
+        chart = chart.properties(width=(WIDTH - 60) // across, height=min(height, 260)).facet(
+            facet=alt.Facet(f"{facet.name}:N", title=facet.name, sort=_texts(facet)),
+            columns=across,
+            data=ROWS,
+        )
+    shown = "Bars are" if axis.kind == "category" else "Points are"
+    return make_figure(
+        name,
+        chart.properties(title=titled(study, heading)),
+        rows,
+        caption=f"{shown} means over all runs with that {axis.name} ({axis.key}); "
+        "the lines across are 95 % intervals.",
+    )
+
+
+def map_figure(
+    study: Study,
+    axes: tuple[Axis, Axis],
+    cells: Sequence[Group],
+    *,
+    measure: Measure,
+    name: str,
+    title: str,
+) -> Figure:
+    """Draw a number over two parameters as a map.
+
+    Args:
+        study: The runs.
+        axes: The parameters, across and up.
+        cells: Means by both.
+        measure: The number.
+        name: What the files are called.
+        title: What is mapped.
+    """
+    across, up = axes
+    rows = [
+        {
+            across.name: format_level(across, cell.levels[across.key]),
+            up.name: format_level(up, cell.levels[up.key]),
+            "runs": cell.interval.count,
+            **_interval(cell.interval),
+        }
+        for cell in cells
+    ]
+    means = [cell.interval.value for cell in cells]
+    low, high = min(means), max(means)
+    numbers = len(rows) <= _MOST_NUMBERS
+    base = alt.Chart().encode(
+        x=alt.X(
+            f"{across.name}:O",
+            title=across.name,
+            sort=_texts(across),
+            axis=alt.Axis(labelAngle=0, labelOverlap=True),
+        ),
+        # Numbers rise upwards, as on any other axis.
+        y=alt.Y(
+            f"{up.name}:O",
+            title=up.name,
+            sort=_texts(up) if up.kind == "category" else _texts(up)[::-1],
+        ),
+        tooltip=tooltip(rows),
+    )
+    layers = [
+        base.mark_rect(stroke="white", strokeWidth=1).encode(
+            color=alt.Color(
+                "mean:Q",
+                title=_axis_title(measure),
+                scale=alt.Scale(scheme="tealblues", domain=[low, high if high > low else low + 1]),
+                legend=None if numbers else alt.Legend(gradientLength=200),
+            )
+        )
+    ]
+    if numbers:
+        dark = f"datum.mean > {low + 0.55 * (high - low)}"
+        layers.append(
+            base.mark_text(fontSize=12).encode(
+                text=alt.Text("mean:Q", format=".1f" if measure.unit in ("%", "points") else ".3g"),
+                color=alt.condition(dark, alt.value("white"), alt.value("black")),
+            )
+        )
+    return make_figure(
+        name,
+        layered(study, layers, title=title, height=max(32 * len(up.levels), 130)),
+        rows,
+        caption=f"Each cell is the mean over runs, in {measure.unit or measure.name}.",
+    )
+
+
+def _lines(
+    axis: Axis,
+    rows: Sequence[Row],
+    measure: Measure,
+    colored: Any,
+    color: Axis | None,
+) -> Any:
+    base = alt.Chart().encode(x=_along(axis, rows), color=colored)
+    names = [axis.name, *([color.name] if color is not None else []), "runs", "mean", "low", "high"]
+    levels = [""] if color is None else _texts(color)
+    layers = []
+    for number, level in enumerate(levels):
+        one = base
+        if color is not None:
+            one = base.transform_filter(alt.FieldEqualPredicate(field=color.name, equal=level))
+        # Side by side, intervals at the same place can be told apart.
+        aside = 4.0 * (number - (len(levels) - 1) / 2)
+        layers += [
+            one.mark_rule(strokeWidth=2, opacity=0.5, xOffset=aside).encode(
+                y=alt.Y("low:Q", title=_axis_title(measure)), y2="high:Q"
+            ),
+            one.mark_line(strokeWidth=2, xOffset=aside).encode(y="mean:Q"),
+            one.mark_point(filled=True, size=55, opacity=1, xOffset=aside).encode(
+                y="mean:Q", tooltip=tooltip(rows, names)
+            ),
+        ]
+    return alt.layer(*layers)
+
+
+def _along(axis: Axis, rows: Sequence[Row]) -> alt.X:
+    if axis.kind == "time":
+        return alt.X(
+            f"{axis.name}:T",
+            title=f"{axis.name} (UTC)",
+            scale=alt.Scale(type="utc", nice=False, padding=30),
+            axis=alt.Axis(
+                values=[1000 * float(level) for level in axis.levels],
+                format="%d %b %Y",
+                labelOverlap=True,
+                grid=False,
+            ),
+        )
+    numbers = sorted({row[axis.name] for row in rows})
+    wide = numbers[0] > 0 and numbers[-1] / numbers[0] > _WIDE
+    return alt.X(
+        f"{axis.name}:Q",
+        title=f"{axis.name}, {axis.unit}" if axis.unit else axis.name,
+        scale=alt.Scale(type="log" if wide else "linear", zero=False, nice=False, padding=30),
+        # Ticks stand where there are runs; in between nothing is known.
+        axis=alt.Axis(values=numbers, labelOverlap=True, format=".6~g", grid=False),
+    )
+
+
+def _bars(
+    axis: Axis,
+    rows: Sequence[Row],
+    measure: Measure,
+    colored: Any,
+    color: Axis | None,
+) -> Any:
+    sums: dict[str, float] = {}
+    for row in rows:
+        sums[row[axis.name]] = sums.get(row[axis.name], 0.0) + measure.best * row["mean"]
+    encoding: dict[str, Any] = {
+        "y": alt.Y(
+            f"{axis.name}:N",
+            title=axis.name,
+            sort=sorted(sums, key=lambda level: -sums[level]),
+            scale=alt.Scale(paddingInner=0.2, paddingOuter=0.1),
+        )
+    }
+    if color is not None:
+        encoding["yOffset"] = alt.YOffset(f"{color.name}:N", sort=_texts(color))
+    base = alt.Chart().encode(**encoding)
+    names = [axis.name, *([color.name] if color is not None else []), "runs", "mean", "low", "high"]
+    return alt.layer(
+        base.mark_bar(opacity=0.85).encode(
+            x=alt.X("mean:Q", title=_axis_title(measure)),
+            color=colored,
+            tooltip=tooltip(rows, names),
+        ),
+        base.mark_rule(color=NEUTRAL, strokeWidth=2).encode(x="low:Q", x2="high:Q"),
+    )
+
+
+def _bar_height(axis: Axis, rows: Sequence[Row], color: Axis | None) -> int:
+    bars = len({row[axis.name] for row in rows})
+    each = 1 if color is None else len({row[color.name] for row in rows})
+    return bars * (12 * each + 10) + 10
+
+
+def _color(study: Study, color: Axis | None) -> Any:
+    if color is None:
+        return alt.value(PALETTE[0])
+    if color.key == POLICY:
+        return policy_color(study, names=[str(level) for level in color.levels])
+    return alt.Color(
+        f"{color.name}:N",
+        title=color.name,
+        sort=_texts(color),
+        scale=alt.Scale(domain=_texts(color), range=list(PALETTE)),
+    )
+
+
+def _texts(axis: Axis) -> list[str]:
+    return [format_level(axis, level) for level in axis.levels]
+
+
+def _drawn(axis: Axis, level: Level) -> Level:
+    """Return a level as charts and people take it: instants as dates."""
+    return format_iso(float(level)) if axis.kind == "time" else level
+
+
+def _interval(interval: Interval) -> dict[str, float | None]:
+    return {"mean": interval.value, "low": interval.low, "high": interval.high}
+
+
+def _axis_title(measure: Measure) -> str:
+    return f"{measure.name}, {measure.unit}" if measure.unit else measure.name

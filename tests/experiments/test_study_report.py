@@ -1,0 +1,539 @@
+"""The report of a study: what it finds in numbers that follow a known law, and how it says so."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import numpy as np
+import polars as pl
+import pytest
+
+from lowtide.errors import FileProblem, FormatError, InvalidInput, UnknownName
+from lowtide.experiments.study_analysis import (
+    compare,
+    explain,
+    frontier,
+    group,
+    policy_numbers,
+    telling,
+)
+from lowtide.experiments.study_axes import find_axes, make_axis, policy_labels
+from lowtide.experiments.study_looks import Figure
+from lowtide.experiments.study_page import Section
+from lowtide.experiments.study_report import Report, make_sections, write_study_report
+from lowtide.experiments.study_run import choose_row, look_closely, quantiles
+from lowtide.experiments.study_table import POLICY, Study, read_study, run_parameters
+from lowtide.experiments.study_words import format_p
+from support.commands import run
+from support.studies import GRIDS, LENGTHS, POLICIES, WAITS, write_study
+
+FEW: dict[str, Any] = {"grids": ["sunny", "coal"], "waits": ["6h", "24h"], "lengths": ["4h"]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_study(
+        tmp_path_factory.mktemp("study"),
+        failures={5: "the signal ends too early", 7: "the signal ends too early"},
+        report={"figures": [{"x": "workload.wait", "facet": "grid.synthetic"}]},
+    )
+
+
+@pytest.fixture(scope="module")
+def study(folder: Path) -> Study:
+    return read_study(folder)
+
+
+@pytest.fixture(scope="module")
+def report(study: Study) -> Report:
+    return write_study_report(study)
+
+
+def figures(sections: tuple[Section, ...] | list[Section]) -> dict[str, Figure]:
+    parts = [part for section in sections for part in section.parts]
+    return {part.name: part for part in parts if isinstance(part, Figure)}
+
+
+def answers(sections: tuple[Section, ...] | list[Section]) -> dict[str, str]:
+    return {section.name: section.answer for section in sections}
+
+
+# What is read.
+
+
+def test_a_study_is_read_back(study: Study) -> None:
+    assert len(study) == 478
+    assert study.failed.height == 2
+    assert study.ranking == ["exact", "oracle", "wait_awhile", "lowest_slot", "run_now"]
+    assert [(axis.name, axis.kind, axis.levels) for axis in study.axes] == [
+        ("synthetic grid", "category", tuple(GRIDS)),
+        ("allowed wait", "number", (6.0, 12.0, 24.0, 48.0)),
+        ("job length", "number", (1.0, 4.0, 16.0)),
+    ]
+    assert (study.grids, study.baseline, study.outcome.key) == (
+        "synthetic grids",
+        "run_now",
+        "saving",
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "kind", "unit", "levels"),
+    [
+        ("workload.wait", ["2d", "24h", None], "number", "h", (24.0, 48.0)),
+        ("workload.wait", ["0", "90 min"], "number", "h", (0.0, 1.5)),
+        ("policy.step_s", [600, 300], "number", "min", (5.0, 10.0)),
+        ("cluster.nodes", [100, 8], "number", "", (8.0, 100.0)),
+        ("cluster.idle_w", [50.0, 0.0], "number", "W", (0.0, 50.0)),
+        ("run.repeat_signal", [True, False], "category", "", ("yes", "no")),
+        ("grid.zone", ["DE", "AU-SA"], "category", "", ("DE", "AU-SA")),
+        ("grid.file", ["/data/b.csv", "/data/a.csv"], "category", "", ("b.csv", "a.csv")),
+        ("workload.x", ["[1, 2]", "3"], "category", "", ("[1, 2]", "3")),
+        ("workload.y", ["1", "2"], "category", "", ("1", "2")),
+        (
+            "grid.start",
+            ["2023-07-01T00:00Z", "2023-01-01T00:00Z"],
+            *("time", "", (1672531200.0, 1688169600.0)),
+        ),
+    ],
+)
+def test_parameters_become_axes(
+    key: str, values: list[Any], kind: str, unit: str, levels: tuple[Any, ...]
+) -> None:
+    axis = make_axis(key, values)
+    assert (axis.kind, axis.unit, axis.levels) == (kind, unit, levels)
+
+
+def test_seeds_constants_and_doubles_are_no_axes() -> None:
+    columns = {
+        "grid.file": ["/a/DE.csv", "/a/FR.csv", "/a/DE.csv"],
+        "grid.zone": ["DE", "FR", "DE"],
+        "grid.days": [7, 7, 7],
+        "run.seed": [0, 1, 2],
+        "workload.lengths.sigma": [1.0, 1.0, 2.0],
+        "workload.cpus.sigma": [1.0, 2.0, 2.0],
+    }
+    assert [axis.name for axis in find_axes(columns)] == [
+        "zone",
+        "spread of job lengths",
+        "sigma",
+    ]
+
+
+def test_axes_that_would_share_a_name_are_called_by_their_key() -> None:
+    columns = {"workload.cpus.median": [1, 2, 2], "workload.gpus.median": [1, 1, 2]}
+    assert [axis.name for axis in find_axes(columns)] == ["cpus median", "gpus median"]
+
+
+def test_policies_are_told_by_what_differs() -> None:
+    names = {"policy.name": ["exact", "exact", "run_now"]}
+    assert policy_labels(names, 3) == (["exact", "exact", "run_now"], {"policy.name"})
+    blind = names | {"policy.knows_phases": [True, False, None]}
+    assert policy_labels(blind, 3)[0] == ["exact", "exact (phases unknown)", "run_now"]
+    steps = names | {"policy.max_starts": [1, 2, None]}
+    assert policy_labels(steps, 3)[0] == ["exact (max_starts 1)", "exact (max_starts 2)", "run_now"]
+    # What goes with the name alone says nothing beside it.
+    fixed = names | {"policy.step_s": [60, 60, None]}
+    assert policy_labels(fixed, 3)[0] == names["policy.name"]
+    # More than there are colours for: the parameter is an axis instead.
+    many = {"policy.name": ["exact"] * 20, "policy.quantile": [0.05 * n for n in range(20)]}
+    assert policy_labels(many, 20) == (["exact"] * 20, {"policy.name"})
+    assert policy_labels({}, 2) == (["run_now", "run_now"], set())
+
+
+@pytest.mark.parametrize(
+    ("synthetic", "said"),
+    [
+        ([False, False], "real grids"),
+        ([True, False], "some grids are synthetic"),
+        ([True, None], "whether grids are synthetic is not known"),
+    ],
+)
+def test_what_grids_are_is_said(tmp_path: Path, synthetic: list[bool | None], said: str) -> None:
+    write_study(tmp_path, policies=["exact"], grids=["sunny"], waits=["6h"], lengths=["1h"])
+    path = tmp_path / "table.parquet"
+    table = pl.read_parquet(path).with_columns(synthetic=pl.Series(synthetic, dtype=pl.Boolean))
+    table.write_parquet(path)
+    assert read_study(tmp_path).grids == said
+
+
+# What it says.
+
+
+def test_means_follow_the_law(study: Study) -> None:
+    exact = next(each for each in policy_numbers(study) if each["policy"] == "exact")
+    mean = np.mean(list(GRIDS.values())) * np.mean(list(WAITS.values()))
+    wanted = float(mean * np.mean(list(LENGTHS.values())))
+    assert exact["saving"] == pytest.approx(wanted, rel=0.01)
+    assert exact["saving_low"] < wanted < exact["saving_high"]
+    assert exact["mean_wait_s"] == pytest.approx(3600 * 22.5 * POLICIES["exact"][1], rel=0.02)
+    assert (exact["runs"], exact["deadline_misses"], exact["cost"]) == (96, 0.0, None)
+
+
+def test_the_front_is_what_nothing_beats(study: Study) -> None:
+    points, by = frontier(study)
+    assert by is not None
+    assert by.key == "workload.wait"
+    assert len(points) == 5 * 4
+    for point in points:
+        beaten = any(
+            other.wait.value <= point.wait.value
+            and other.outcome.value >= point.outcome.value
+            and (other.wait.value, other.outcome.value) != (point.wait.value, point.outcome.value)
+            for other in points
+        )
+        assert point.on_front != beaten
+    front = {(point.policy, point.level) for point in points if point.on_front}
+    assert ("exact", 48.0) in front
+    assert not any(policy == "wait_awhile" for policy, _ in front)
+
+
+def test_pairs_are_of_the_same_settings(study: Study) -> None:
+    found = {each.policy: each for each in compare(study, "exact")}
+    oracle = found["oracle"].pairs
+    assert oracle is not None
+    # A run that failed takes its pair with it.
+    assert oracle.difference.count == 95
+    assert (oracle.higher, oracle.lower) == (0, 95)
+    assert oracle.difference.value == pytest.approx(-0.2 * 13.5, rel=0.05)
+    assert found["oracle"].p is not None
+    assert found["oracle"].p < 1e-10
+
+
+def test_what_explains_most(study: Study) -> None:
+    axes = [study.axis(POLICY), *study.axes]
+    effects = {each.name: each for each in explain(study.outcomes, axes, pairs=True)}
+    assert max(effects.values(), key=lambda each: each.share or 0).name == "synthetic grid"
+    assert sum(each.share or 0 for each in effects.values()) == pytest.approx(1)
+    assert "policy × synthetic grid" in effects
+    ordered = telling(study, study.outcomes, most_levels=20)
+    assert ordered[0].key == "grid.synthetic"
+
+
+def test_groups_leave_out_what_is_not_set() -> None:
+    axis = make_axis("cluster.nodes", [1, 2, None, 2])
+    groups = group([axis], np.array([1.0, 2.0, 9.0, np.nan]))
+    assert [(each.levels["cluster.nodes"], each.interval.value) for each in groups] == [
+        (1.0, 1.0),
+        (2.0, 2.0),
+    ]
+
+
+def test_every_question_is_answered_with_figures_of_the_data(report: Report) -> None:
+    said = answers(report.sections)
+    assert re.fullmatch(
+        r"exact saves 13\.\d % \(95 % interval 1\d\.\d to 1\d\.\d\), "
+        r"2\.\d points more than oracle; its jobs wait 10\.\d h on average\.",
+        said["policies"],
+    )
+    assert said["paired"].startswith("oracle saves 2.")
+    assert said["paired"].endswith("p < 0.001; all differ from exact at the 5 % level.")
+    assert said["effects"].startswith("Differences in saving go first of all with synthetic grid")
+    assert said["by-1"].startswith("exact saves most with sunny (26.")
+    assert "synthetic grid coal, job length 16 h" in said["map"]
+    assert said["failed"] == "2 of 480 failed, most often because: the signal ends too early."
+    assert all(section.question.endswith("?") for section in report.sections)
+    assert all(section.answer.endswith(".") for section in report.sections)
+    rising = [text for text in said.values() if "rises from" in text]
+    falling = [text for text in said.values() if "falls from" in text]
+    assert rising[0].startswith("From allowed wait 6 h to 48 h the saving of exact rises")
+    assert falling[0].startswith("From job length 1 h to 16 h the saving of exact falls")
+
+
+def test_one_run_is_simulated_again(report: Report) -> None:
+    said = answers(report.sections)
+    assert said["run"].startswith("Under exact ")
+    assert "less than under run_now" in said["run"]
+    assert said["spread"].startswith("Under exact half of the jobs wait at most ")
+    drawn = figures(report.sections)
+    assert {"jobs", "over-time", "cdf-wait", "cdf-slowdown", "cdf-saving"} <= set(drawn)
+    kinds = {row["kind"] for row in drawn["jobs"].tables["rows"]}
+    assert {"allowed", "work"} <= kinds
+    # The made-up table does not hold what the simulation gives, and the page says so.
+    section = next(each for each in report.sections if each.name == "run")
+    assert any("came out differently" in note for note in section.notes)
+
+
+def test_the_run_that_is_shown_lies_in_the_middle(study: Study) -> None:
+    row = choose_row(study)
+    own = study.outcomes[study.rows("exact")]
+    assert study.policies[row] == "exact"
+    assert abs(study.outcomes[row] - np.median(own)) == np.abs(own - np.median(own)).min()
+
+
+def test_jobs_chosen_lie_together_and_all_policies_have_the_same(study: Study) -> None:
+    from lowtide.experiments.running import simulate_run
+
+    look = look_closely(study, lambda every: [simulate_run(each) for each in every])
+    assert list(look.simulations) == study.ranking
+    arrivals = look.first.jobs.arrival
+    assert all((each.jobs.arrival == arrivals).all() for each in look.simulations.values())
+    assert list(look.chosen) == sorted(set(look.chosen))
+    assert 3 <= len(look.chosen) <= 16
+    assert (np.diff(look.steps) > 0).all()
+
+
+def test_distributions_are_few_points_that_lie_on_the_curve() -> None:
+    values = np.random.default_rng(0).integers(0, 50, 100_000).astype(float)
+    along, share = quantiles(values)
+    assert along.size <= 200
+    assert share[-1] == 1.0
+    for each, part in zip(along, share, strict=True):
+        assert part == pytest.approx((values <= each).mean())
+
+
+# How it looks.
+
+
+def test_the_page_stands_alone(report: Report) -> None:
+    page = report.path.read_text()
+    outside = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    assert not re.search(r"\ssrc=|https?://", outside)
+    links = set(re.findall(r'href="([^"]*)"', outside))
+    assert all(link.startswith(("#", "figures/")) for link in links)
+    for link in links:
+        name = link.removeprefix("#")
+        there = (report.path.parent / link).is_file()
+        assert there if link.startswith("figures/") else f'id="{name}"' in outside
+    assert "the signal ends too early" in outside
+    assert "prefers-color-scheme: dark" in page
+    assert "0.1.0" in outside
+
+
+def test_every_figure_is_valid_and_says_what_its_grids_are(report: Report) -> None:
+    drawn = figures(report.sections)
+    assert len(drawn) >= 13
+    for figure in drawn.values():
+        alt.Chart.from_dict(figure.document, validate=True)
+        assert figure.document["title"]["subtitle"][0] == "Synthetic grids"
+        assert figure.caption.endswith(".")
+
+
+def test_every_figure_is_written_three_ways(report: Report) -> None:
+    folder = report.path.parent / "figures"
+    for name, figure in figures(report.sections).items():
+        assert (folder / f"{name}.svg").read_text().startswith("<svg")
+        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        with (folder / f"{name}.csv").open() as file:
+            assert len(list(csv.DictReader(file))) == len(figure.tables["rows"])
+    assert (folder / "jobs-curve.csv").is_file()
+
+
+def test_the_same_study_gives_the_same_bytes(study: Study, report: Report, tmp_path: Path) -> None:
+    again = write_study_report(study, tmp_path / "again.html", images=False)
+    plain = re.sub(r'<div class="files">.*?</div>', "", report.path.read_text())
+    assert again.path.read_text() == plain
+    assert again.figures == ()
+
+
+def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
+    write_study(tmp_path, **FEW, failures={3: "</script><b>bold</b>"})
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    manifest |= {"title": "A <b>study</b>", "experiment": "title = '</pre><i>'"}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    page = write_study_report(read_study(tmp_path), images=False).path.read_text()
+    assert "<b>" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    assert "<i>" not in page.replace("<i>", "", 0).split("<body>")[1].split("<script>")[0]
+    assert page.count("</script>") == 2
+
+
+# What little there may be.
+
+
+def test_one_policy_leaves_nothing_to_compare(tmp_path: Path) -> None:
+    study = read_study(write_study(tmp_path, **FEW, policies=["exact"]))
+    sections = make_sections(study)
+    assert {"paired", "lead"}.isdisjoint(answers(sections))
+    assert answers(sections)["policies"].startswith("exact saves 14.")
+    assert {"frontier", "map", "effects", "jobs"} <= set(figures(sections))
+
+
+def test_a_single_run_is_told_as_such(tmp_path: Path) -> None:
+    one = {"grids": ["sunny"], "waits": ["6h"], "lengths": ["4h"], "seeds": [0]}
+    sections = make_sections(read_study(write_study(tmp_path, **one, policies=["exact"])))
+    assert list(answers(sections)) == ["policies", "run", "spread", "manifest"]
+    assert re.match(r"exact saves \d+\.\d % in its only run;", answers(sections)["policies"])
+
+
+def test_without_savings_carbon_is_what_counts(tmp_path: Path) -> None:
+    study = read_study(write_study(tmp_path, **FEW, savings=False))
+    assert (study.outcome.key, study.baseline, study.leader) == ("carbon_g", None, "exact")
+    said = answers(make_sections(study))
+    assert re.match(
+        r"exact emits 4\d\d kg \(95 % interval .*\), \d+\.\d kg less than", said["policies"]
+    )
+    assert said["paired"].startswith("oracle emits ")
+    assert " kg more than exact" in said["paired"]
+
+
+def test_savings_can_be_told_against_another_policy(tmp_path: Path) -> None:
+    study = read_study(write_study(tmp_path, **FEW), baseline="oracle")
+    numbers = {each["policy"]: each["saving"] for each in policy_numbers(study)}
+    assert numbers["oracle"] == 0.0
+    assert numbers["exact"] > 0 > numbers["run_now"]
+    table = pl.read_parquet(tmp_path / "table.parquet")
+    carbon = {
+        name: table.filter(pl.col("policy.name") == name)["carbon_g"].to_numpy()
+        for name in ("exact", "oracle")
+    }
+    wanted = (1 - carbon["exact"] / carbon["oracle"]).mean()
+    assert numbers["exact"] == pytest.approx(wanted)
+
+
+def test_policies_that_come_to_the_same_are_told_as_such(tmp_path: Path) -> None:
+    write_study(tmp_path, **FEW)
+    path = tmp_path / "table.parquet"
+    table = pl.read_parquet(path)
+    twin = table.filter(pl.col("policy.name") == "exact").with_columns(
+        pl.lit("twin").alias("policy.name"), pl.col("id") + "twin", deadline_misses=pl.lit(5)
+    )
+    pl.concat([twin.cast(dict(table.schema)), table]).write_parquet(path)
+    study = read_study(tmp_path)
+    assert study.ranking[:2] == ["twin", "exact"]
+    said = answers(make_sections(study))
+    assert ", as does exact; its jobs wait" in said["policies"]
+    assert said["policies"].endswith("h on average, and 40 missed their deadline.")
+    assert said["paired"].startswith("oracle saves ")
+    assert said["paired"].endswith("; exact came to the same as twin in every pair.")
+    assert said["lead"].startswith("The lead of twin over oracle is largest")
+
+
+def test_runs_that_are_gone_are_told_and_the_rest_stands(tmp_path: Path) -> None:
+    study = read_study(write_study(tmp_path, **FEW))
+    (tmp_path / "runs" / f"{study.runs['id'][choose_row(study)]}.json").unlink()
+    sections = make_sections(study)
+    assert answers(sections)["run"].startswith("Left out, as the run cannot be simulated again")
+    assert "frontier" in figures(sections)
+    with pytest.raises(FileProblem):
+        run_parameters(study, choose_row(study))
+
+
+def test_input_files_that_are_gone_are_told(tmp_path: Path) -> None:
+    study = read_study(write_study(tmp_path, **FEW))
+    for path in (tmp_path / "runs").iterdir():
+        record = json.loads(path.read_text())
+        record["parameters"]["grid"] = {"file": str(tmp_path / "gone.csv")}
+        path.write_text(json.dumps(record))
+    assert "gone.csv" in answers(make_sections(study))["run"]
+
+
+def test_a_study_without_a_manifest_says_so(tmp_path: Path) -> None:
+    write_study(tmp_path, **FEW)
+    (tmp_path / "manifest.json").unlink()
+    said = answers(make_sections(read_study(tmp_path)))
+    assert said["manifest"] == "That is not known: the folder has no manifest.json."
+
+
+def test_small_numbers_are_told_apart() -> None:
+    assert [format_p(p) for p in (None, 0.2, 0.0421, 1e-9)] == ["---", "0.2", "0.042", "< 0.001"]
+
+
+# What is refused.
+
+
+def test_a_folder_without_a_table_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(FileProblem, match=r"has no table of runs .* run `lowtide sweep"):
+        read_study(tmp_path)
+    with pytest.raises(FileProblem, match="is no folder"):
+        read_study(tmp_path / "nowhere")
+    (tmp_path / "table.parquet").write_text("no parquet")
+    with pytest.raises(FormatError, match="not a table of runs"):
+        read_study(tmp_path)
+    pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "table.parquet")
+    with pytest.raises(FormatError, match="no id, status and reason"):
+        read_study(tmp_path)
+
+
+def test_a_study_of_failures_is_refused_with_the_first_reason(tmp_path: Path) -> None:
+    write_study(tmp_path, **FEW, failures=dict.fromkeys(range(40), "no such zone"))
+    with pytest.raises(InvalidInput, match="40 runs failed; the first because: no such zone"):
+        read_study(tmp_path)
+
+
+def test_an_unknown_baseline_names_the_nearest(study: Study) -> None:
+    with pytest.raises(UnknownName, match="did you mean 'oracle'"):
+        read_study(study.folder, baseline="orakle")
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"figure": []}, "did you mean 'figures'"),
+        ({"figures": {}}, "are tables"),
+        ({"figures": [{"y": "workload.wait"}]}, "unknown key of"),
+        ({"figures": [{"x": "workload.wait", "colour": "policy"}]}, "did you mean 'color'"),
+        ({"figures": [{"x": "workload.waits"}]}, "did you mean 'workload.wait'"),
+        ({"figures": [{"x": "workload.wait", "value": "carbon"}]}, "did you mean 'carbon_g'"),
+        ({"figures": [{"color": "policy"}]}, "needs x"),
+    ],
+)
+def test_figures_that_make_no_sense_are_refused(
+    tmp_path: Path, asked: dict[str, Any], told: str
+) -> None:
+    study = read_study(write_study(tmp_path, **FEW, report=asked))
+    with pytest.raises((UnknownName, InvalidInput), match=told):
+        make_sections(study)
+
+
+def test_figures_of_the_experiment_are_drawn(tmp_path: Path) -> None:
+    asked = [
+        {"x": "policy", "value": "p95_wait_s", "title": "Who waits"},
+        {"x": "workload.wait", "color": "grid.synthetic", "facet": "policy.name"},
+    ]
+    drawn = figures(
+        make_sections(read_study(write_study(tmp_path, **FEW, report={"figures": asked})))
+    )
+    assert drawn["extra-1"].document["title"]["text"] == ["Who waits"]
+    assert {row["policy"] for row in drawn["extra-1"].tables["rows"]} == set(POLICIES)
+    assert len(drawn["extra-2"].tables["rows"]) == 2 * 2 * 5
+
+
+# From the command line.
+
+
+def test_the_verb_writes_and_tells(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = run(capsys, "report", str(folder), "--no-figures", "-o", str(folder / "page.html"))
+    assert (answer.code, answer.err) == (0, "")
+    assert "exact saves 13." in answer.out
+    assert str(folder / "page.html") in answer.out
+    assert "figures:" not in answer.out
+    assert (folder / "page.html").is_file()
+
+
+def test_the_verb_puts_figures_where_it_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_study(tmp_path / "s", **FEW)
+    words = ("report", str(tmp_path / "s"), "--figures", str(tmp_path / "f"), "--json")
+    document = json.loads(run(capsys, *words).out)
+    assert {Path(path).parent for path in document["figures"]} == {tmp_path / "f"}
+    assert document["policies"][0]["policy"] == "exact"
+    assert document["answers"][0]["answer"].startswith("exact saves")
+    assert 'href="../f/frontier.svg"' in Path(document["report"]).read_text()
+
+
+def test_the_verb_refuses_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_study(tmp_path / "s", **FEW)
+    for words, told in (
+        (("report", str(tmp_path)), "run `lowtide sweep"),
+        (("report", str(tmp_path / "s"), "--baseline", "exakt"), "did you mean 'exact'"),
+        (("report", str(tmp_path / "s"), "--no-figures", "--figures", "f"), "exclude each other"),
+    ):
+        answer = run(capsys, *words)
+        assert answer.code == 2
+        assert told in answer.err
+        assert answer.err.count("\n") == 1
+
+
+def test_several_processes_give_the_same(tmp_path: Path, study: Study) -> None:
+    one = {"grids": ["sunny"], "waits": ["6h"], "lengths": ["4h"], "policies": ["run_now", "exact"]}
+    small = read_study(write_study(tmp_path, **one, seeds=[0]))
+    alone = write_study_report(small, tmp_path / "a.html", figures=tmp_path / "a")
+    beside = write_study_report(small, tmp_path / "b.html", figures=tmp_path / "b", workers=2)
+    for first, second in zip(alone.figures, beside.figures, strict=True):
+        assert first.read_bytes() == second.read_bytes()

@@ -1,0 +1,172 @@
+"""A real Slurm for a test: its own key, sockets and ports, in a folder of its own, on loopback.
+
+Nothing outside the folder is read or written, and every process is ended by its own id.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scancel", "sinfo", "squeue")
+PATIENCE_S = 20
+
+_CONF = """\
+ClusterName=test
+SlurmctldHost=localhost(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.sock
+CredType=cred/munge
+# Without these the daemons listen on every interface.
+CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
+SlurmdParameters=config_overrides
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool/%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SwitchType=switch/none
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=2,sched_interval=2,sched_min_interval=100000
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+ReturnToService=2
+KillWait=2
+{nodes}
+PartitionName=main Nodes=n[1-{count}] Default=YES MaxTime=INFINITE DefMemPerCPU=100 State=UP
+"""
+
+
+def missing_programs() -> list[str]:
+    """Return what would have to be installed."""
+    return [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
+
+
+@contextmanager
+def running_slurm(nodes: int = 2, cpus: int = 2) -> Iterator[dict[str, str]]:
+    """Start a Slurm, yield the environment its commands need, and end it."""
+    folder = Path(tempfile.mkdtemp(prefix="slurm-"))
+    # The daemons look for these; the programs of the system are often outside a user's path.
+    environment = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": _path()}
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        _write_files(folder, nodes, cpus)
+        stack.enter_context(_daemon(folder, environment, _munged(folder)))
+        _wait_for("munged", (folder / "munge.sock").exists)
+        stack.enter_context(_daemon(folder, environment, ["slurmctld", "-D"]))
+        for number in range(1, nodes + 1):
+            daemon = ["slurmd", "-D", "-N", f"n{number}"]
+            stack.enter_context(_daemon(folder, environment, daemon))
+        _wait_for("idle nodes", lambda: _idle_nodes(environment) == nodes, folder)
+        stack.callback(_cancel_all, environment)
+        yield environment
+
+
+def ask(environment: dict[str, str], *command: str) -> str:
+    """Return what a command of Slurm answers; one whose server is gone would wait for ever."""
+    done = subprocess.run(
+        command,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    return done.stdout.strip()
+
+
+def _path() -> str:
+    return os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+
+
+def _write_files(folder: Path, nodes: int, cpus: int) -> None:
+    for name in ("state", "spool"):
+        (folder / name).mkdir()
+    key = folder / "munge.key"
+    key.touch(mode=0o600)
+    key.write_bytes(secrets.token_bytes(128))
+    first, *others = _free_ports(nodes + 1)
+    lines = [
+        f"NodeName=n{number} NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 Port={port} "
+        f"CPUs={cpus} RealMemory=4000 State=UNKNOWN"
+        for number, port in enumerate(others, start=1)
+    ]
+    text = _CONF.format(
+        port=first, user=getpass.getuser(), folder=folder, nodes="\n".join(lines), count=nodes
+    )
+    (folder / "slurm.conf").write_text(text)
+    (folder / "cgroup.conf").write_text("CgroupAutomount=no\n")
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        taken = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in taken:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in taken]
+
+
+def _munged(folder: Path) -> list[str]:
+    # --force: it dislikes folders below one that others may write to, such as /tmp.
+    places = {"key-file": "munge.key", "socket": "munge.sock", "pid-file": "munged.pid"}
+    places |= {"log-file": "munged.log", "seed-file": "munged.seed"}
+    return [
+        "munged",
+        "--foreground",
+        "--force",
+        *(f"--{k}={folder / v}" for k, v in places.items()),
+    ]
+
+
+@contextmanager
+def _daemon(folder: Path, environment: dict[str, str], command: list[str]) -> Iterator[None]:
+    log = (folder / "daemons.log").open("ab")
+    process = subprocess.Popen(
+        command, env={**os.environ, **environment}, stdout=log, stderr=log, start_new_session=True
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        log.close()
+
+
+def _idle_nodes(environment: dict[str, str]) -> int:
+    return int(ask(environment, "sinfo", "-h", "-t", "idle", "-o", "%D") or 0)
+
+
+def _cancel_all(environment: dict[str, str]) -> None:
+    """End what still runs, so that no step outlives its daemon."""
+    for job in ask(environment, "squeue", "-h", "-o", "%i").split():
+        ask(environment, "scancel", "--full", job)
+    _wait_for("jobs to end", lambda: not ask(environment, "squeue", "-h"))
+
+
+def _wait_for(what: str, is_there: Callable[[], bool], folder: Path | None = None) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not is_there():
+        if time.monotonic() > end:
+            said = (folder / "daemons.log").read_text()[-3000:] if folder else ""
+            raise TimeoutError(f"no {what} after {PATIENCE_S} s\n{said}")
+        time.sleep(0.1)
