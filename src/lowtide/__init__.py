@@ -24,17 +24,20 @@ if TYPE_CHECKING:
     from lowtide.grid import Grid
     from lowtide.grids import synthetic_grid
     from lowtide.job import Job, Resources
+    from lowtide.learning import learn
     from lowtide.marks import mark
-    from lowtide.policies import Plan, plan
+    from lowtide.policies import plan
     from lowtide.policies.batches import plan_many
     from lowtide.policies.explaining import explain
     from lowtide.policies.tradeoff import tradeoff
     from lowtide.profile import Phase, PowerProfile
-    from lowtide.schedule import Schedule, Span, State
+    from lowtide.schedule import Schedule, State
     from lowtide.signal import Signal
-    from lowtide.trace import Trace
+    from lowtide.simulator import Cluster, simulate
+    from lowtide.workload import Workload
 
 __all__ = [
+    "Cluster",
     "Embodied",
     "Footprint",
     "Forecast",
@@ -42,21 +45,21 @@ __all__ = [
     "Job",
     "LowtideError",
     "Phase",
-    "Plan",
     "PowerProfile",
     "Resources",
     "Schedule",
     "Signal",
-    "Span",
     "State",
-    "Trace",
+    "Workload",
     "explain",
     "footprint",
+    "learn",
     "mark",
     "plan",
     "plan_many",
     "read_jobs",
     "read_signal",
+    "simulate",
     "synthetic_grid",
     "tradeoff",
 ]
@@ -64,6 +67,7 @@ __all__ = [
 # Where each public name lives. Names are fetched when first asked for, so that importing lowtide,
 # and with it `lowtide --help`, does not wait for NumPy.
 _HOMES = {
+    "Cluster": "simulator",
     "Embodied": "accounting",
     "Footprint": "accounting",
     "Forecast": "forecast",
@@ -71,21 +75,21 @@ _HOMES = {
     "Job": "job",
     "LowtideError": "errors",
     "Phase": "profile",
-    "Plan": "policies",
     "PowerProfile": "profile",
     "Resources": "job",
     "Schedule": "schedule",
     "Signal": "signal",
-    "Span": "schedule",
     "State": "schedule",
-    "Trace": "trace",
+    "Workload": "workload",
     "explain": "policies.explaining",
     "footprint": "accounting",
+    "learn": "learning",
     "mark": "marks",
     "plan": "policies",
     "plan_many": "policies.batches",
     "read_jobs": "formats",
     "read_signal": "formats",
+    "simulate": "simulator",
     "synthetic_grid": "grids",
     "tradeoff": "policies.tradeoff",
 }

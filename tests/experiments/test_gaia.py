@@ -31,12 +31,13 @@ from lowtide.experiments.gaia import (
     Run,
     cut_signal,
 )
-from lowtide.simulator.reserving import pass_queue
+from lowtide.experiments.gaia_kernel import pass_queue
 from lowtide.experiments.gaia_policies import below_threshold, best_delay, job_of
 from lowtide.experiments.gaia_report import Study
 from lowtide.formats import read_jobs, read_signal
 from lowtide.policies import plan
 from lowtide.signal import FILLED
+from lowtide.trace import Trace
 from support.commands import run
 
 TOTALS = "goldens/gaia/totals_US-CAL-CISO.json"
@@ -360,10 +361,8 @@ def test_the_best_delay_may_weigh_savings_against_time() -> None:
     assert best_delay(late, curve, start_step_s=3600.0) == 3 * 3600.0
 
 
-def small() -> tuple[lt.Trace, lt.Signal]:
-    trace = lt.Trace(
-        columns={"arrival": [0.0, 7.0], "length_s": [600.0, 9000.0], "cpus": [1.0, 2.0]}
-    )
+def small() -> tuple[Trace, lt.Signal]:
+    trace = Trace(columns={"arrival": [0.0, 7.0], "length_s": [600.0, 9000.0], "cpus": [1.0, 2.0]})
     return trace, lt.synthetic_grid("sunny", days=4, seed=1).average
 
 
@@ -403,7 +402,7 @@ def test_rows_are_those_of_the_file_not_those_that_were_filled_in() -> None:
 
 
 def test_jobs_without_cpus_or_shorter_than_a_step_are_refused() -> None:
-    trace = lt.Trace(columns={"arrival": [0.0], "length_s": [3.0], "cpus": [1.0]})
+    trace = Trace(columns={"arrival": [0.0], "length_s": [3.0], "cpus": [1.0]})
     with pytest.raises(InvalidTrace, match="1 of 1 jobs"):
         cut_signal(small()[1], trace, 0)
 

@@ -9,6 +9,7 @@ import pytest
 
 import lowtide as lt
 from lowtide.errors import InvalidInput
+from lowtide.policies import Plan
 
 HOUR = 3600.0
 
@@ -41,7 +42,7 @@ def some_jobs(count: int) -> tuple[list[lt.Job], lt.Signal]:
     return jobs, signal
 
 
-def same(one: lt.Plan, other: lt.Plan) -> bool:
+def same(one: Plan, other: Plan) -> bool:
     return (
         one.schedule.starts == other.schedule.starts
         and one.footprint.carbon_g == pytest.approx(other.footprint.carbon_g, rel=1e-9)

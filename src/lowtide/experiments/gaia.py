@@ -346,7 +346,7 @@ class Bench:
             run: The run.
             rules: How to count.
         """
-        from lowtide.simulator.reserving import pass_queue
+        from lowtide.experiments.gaia_kernel import pass_queue
 
         jobs, due = _Jobs.of(self.trace, rules), self.due(run, rules)
         arrival_s, cpus = jobs.arrival_s[due.job], jobs.cpus[due.job]

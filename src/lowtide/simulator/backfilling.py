@@ -4,9 +4,9 @@ The first in the queue is promised its nodes at the moment at which it fits if e
 as long as requested. What will be free then, and just before then, is kept up to date rather than
 worked out anew: jobs that end or go ahead change the promise only if they change those two.
 
-Jobs that wait are sorted into kinds that need the same nodes, CPUs and GPUs. Whether a kind fits
-is asked once, not for every job of it; its first job that is short enough is found in a tree of
-requested times. So it hardly matters how many jobs wait.
+Jobs that wait are sorted into kinds that need about the same. Whether any of a kind could start is
+asked once, not for every job of it; the first of it that asks for little enough is found in a
+tree. So it hardly matters how many jobs wait.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from numba import njit
 from lowtide.simulator.heaps import TOP, Rows, due, pop, push, remove
 from lowtide.simulator.kernels import end_of
 from lowtide.simulator.machines import (
-    CPUS,
     FIRST,
     OFF,
     RESOURCES,
@@ -35,7 +34,7 @@ from lowtide.simulator.machines import (
     take,
     waking_power,
 )
-from lowtide.simulator.trees import first_at_most, set_leaf
+from lowtide.simulator.trees import first_within, set_leaf, within
 
 # No job asks for longer, and it is less than for ever.
 LONGEST_S = 1e300
@@ -48,6 +47,10 @@ _MOMENTS: Any = np.arange(2)
 _THEN, _BEFORE = _MOMENTS
 _NUMBERS: Any = np.array([1, -1, -1])
 _MORE, _LESS, _NOBODY = _NUMBERS
+
+# What jobs ask for: a time, then resources on each node, then power.
+_ESTIMATE, _NEED, _PEAK = 0, 1, 1 + RESOURCES
+KEYS = 2 + RESOURCES
 
 # What else is to be known of a job that may go ahead of others.
 ASKING = np.dtype(
@@ -64,7 +67,6 @@ KIND = np.dtype(
         ("like", np.int64),  # A row among the jobs that needs what the least demanding needs.
         ("base", np.int64),  # Where its tree begins.
         ("size", np.int64),  # How many leaves that has.
-        ("shortest_s", np.float64),  # The shortest time that a job of it asks for.
         ("may", np.int64),  # Whether its jobs may start, in the present search.
         ("cursor", np.int64),  # Those before this place have been refused in it.
     ]
@@ -331,11 +333,10 @@ def _start_ahead(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _wait(asking: Rows, kinds: Rows, tree: FloatArray, job: int, estimate_s: float) -> None:
-    """Note how long a job that waits asks for, infinite for one that waits no more."""
+def _note(asking: Rows, kinds: Rows, tree: FloatArray, job: int, values: FloatArray) -> None:
+    """Note what a job that waits asks for, infinite for one that waits no more."""
     kind = kinds[asking[job]["kind"]]
-    set_leaf(tree, kind["base"], kind["size"], asking[job]["rank"], estimate_s)
-    kind["shortest_s"] = tree[kind["base"] + 1]
+    set_leaf(tree, kind["base"], kind["size"], asking[job]["rank"], values)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -348,6 +349,7 @@ def _next_ahead(
     kinds: Rows,
     tree: FloatArray,
     leaves: IntArray,
+    limits: FloatArray,
     first: int,
     now: float,
 ) -> int:
@@ -357,33 +359,37 @@ def _next_ahead(
     `cursor` are reset.
     """
     best = jobs.size
-    short_s = moments[_THEN]["at"] - now + _TOLERANCE_S
-    most_cpus = FIRST
-    for state in range(site[0]["states"]):
-        most_cpus = max(most_cpus, nodes[1]["most"][state, CPUS])
+    # Nobody can have more than there is anywhere.
+    for resource in range(RESOURCES):
+        limits[_NEED + resource] = -1
+        for state in range(site[0]["states"]):
+            most = nodes[1]["most"][state, resource]
+            limits[_NEED + resource] = max(limits[_NEED + resource], most)
+    limits[_PEAK] = site[0]["power"]
     for number in range(kinds.size):
         kind = kinds[number]
-        if jobs[kind["like"]]["need"][CPUS] > most_cpus:
-            break
-        if kind["may"] == _NOT:
+        base, size = kind["base"], kind["size"]
+        limits[_ESTIMATE] = LONGEST_S
+        if kind["may"] == _NOT or not within(tree, base + 1, limits):
             continue
-        if kind["shortest_s"] == np.inf or not find(site, nodes, jobs, places, kind["like"]):
+        if not find(site, nodes, jobs, places, kind["like"]):
             kind["may"] = _NOT
             continue
         if kind["may"] == _ANY and not _find_beside(
             site, nodes, moments, jobs, places, first, kind["like"]
         ):
             kind["may"] = _SHORT
-        limit_s = short_s if kind["may"] == _SHORT else LONGEST_S
-        place = first_at_most(tree, kind["base"], kind["size"], limit_s, kind["cursor"])
+        if kind["may"] == _SHORT:
+            limits[_ESTIMATE] = moments[_THEN]["at"] - now + _TOLERANCE_S
+        place = first_within(tree, base, size, limits, kind["cursor"])
         while place >= 0:
-            job = leaves[kind["base"] // 2 + place]
+            job = leaves[base // 2 + place]
             if job > best:
                 break
             if _may_go_ahead(site, nodes, moments, jobs, places, first, job, now):
                 best = job
                 break
-            place = first_at_most(tree, kind["base"], kind["size"], limit_s, place + 1)
+            place = first_within(tree, base, size, limits, place + 1)
         kind["cursor"] = place
         if place < 0:
             kind["may"] = _NOT
@@ -421,9 +427,9 @@ def run_easy(
         changes: A heap of nodes that boot or shut down, by when they will have.
         timers: A heap of nodes by when to look whether they have been idle for long enough.
         asking: What else is to be known of the jobs.
-        kinds: Jobs by what they need, those that need the fewest CPUs on a node first.
-        tree: Per branch of a kind the shortest time asked for below it, infinite for nobody. Its
-            leaves are the jobs that wait, in the order of the queue.
+        kinds: Jobs by what they need.
+        tree: A tree for each kind. Its leaves are the jobs that wait in the order of the queue,
+            and what they ask for; infinite for nobody.
         leaves: The job of each leaf, half as many as there are branches.
         moments: Room for a promise.
         ends: An empty heap of jobs.
@@ -436,6 +442,7 @@ def run_easy(
     """
     arrived = done = waiting = front = FIRST
     first, promised = _NOBODY, False
+    nothing, wish, limits = np.full(KEYS, np.inf), np.empty(KEYS), np.empty(KEYS)
     while done < count:
         now = min(min(due(ends), jobs[arrived]["ready"]), min(due(changes), due(timers)))
         if now == np.inf:
@@ -460,7 +467,7 @@ def run_easy(
                     while not asking[front]["waits"]:
                         front += 1
                     first = front
-                    _wait(asking, kinds, tree, first, np.inf)
+                    _note(asking, kinds, tree, first, nothing)
                 if not find(site, nodes, jobs, places, first):
                     break
                 _start(site, nodes, changes, jobs, places, asking, ends, requested, first, now, log)
@@ -476,7 +483,7 @@ def run_easy(
                     kinds[number]["cursor"] = 0
                 while True:
                     job = _next_ahead(
-                        site, nodes, moments, jobs, places, kinds, tree, leaves, first, now
+                        site, nodes, moments, jobs, places, kinds, tree, leaves, limits, first, now
                     )
                     if job < 0:
                         break
@@ -495,7 +502,7 @@ def run_easy(
                         now,
                         log,
                     )
-                    _wait(asking, kinds, tree, job, np.inf)
+                    _note(asking, kinds, tree, job, nothing)
                     waiting -= 1
             while jobs[arrived]["ready"] <= now:
                 job = arrived
@@ -519,7 +526,10 @@ def run_easy(
                             log,
                         )
                         continue
-                    _wait(asking, kinds, tree, job, jobs[job]["estimate_s"])
+                    wish[_ESTIMATE], wish[_PEAK] = jobs[job]["estimate_s"], jobs[job]["peak"]
+                    for resource in range(RESOURCES):
+                        wish[_NEED + resource] = jobs[job]["need"][resource]
+                    _note(asking, kinds, tree, job, wish)
                 else:
                     if find(site, nodes, jobs, places, job):
                         _start(

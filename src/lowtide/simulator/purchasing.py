@@ -17,7 +17,7 @@ from lowtide.job import TIME_TOLERANCE_S
 from lowtide.signal import FloatArray
 from lowtide.simulator.cluster import Cluster, whole_units
 from lowtide.simulator.heaps import Rows, due, make_heap, pop, push
-from lowtide.simulator.trees import first_at_most, set_leaf
+from lowtide.simulator.trees import first_within, set_leaf
 from lowtide.units import format_count
 from lowtide.workload import IntArray, Workload
 
@@ -108,9 +108,9 @@ def buy(
             np.append(start[rows], np.inf),
             np.append(np.argsort(start[rows], kind="stable"), rows.size),
             run_s[rows],
-            cpus[rows],
-            float(whole_units(np.array(cluster.reserved_cpus))),
-            np.full(2 * size, np.inf),
+            cpus[rows, None],
+            whole_units(np.full(1, cluster.reserved_cpus)).astype(np.float64),
+            np.full((2 * size, 1), np.inf),
             make_heap(rows.size),
             begun,
         )
@@ -137,7 +137,7 @@ def _start_on_reserved(
     by_wish: IntArray,
     run_s: FloatArray,
     cpus: FloatArray,
-    free: float,
+    free: FloatArray,
     waiting: FloatArray,
     ends: Rows,
     begun: FloatArray,
@@ -149,29 +149,30 @@ def _start_on_reserved(
         wished: When it starts at the latest; likewise.
         by_wish: The jobs in the order of that, and the one that never does.
         run_s: How long it runs.
-        cpus: How many CPUs it needs, in whole small units.
-        free: How many are reserved, likewise.
+        cpus: How many CPUs it needs, in whole small units; a single column.
+        free: How many are reserved, likewise; a single number.
         waiting: A tree of what those need who wait, all infinite.
         ends: An empty heap of jobs.
         begun: When each starts; left alone for those who do not.
     """
     arrived = leaving = _FIRST
-    size = waiting.size // 2
+    size = waiting.shape[0] // 2
+    nobody = np.full(1, np.inf)
     while leaving < run_s.size:
         now = min(min(due(ends), arrival[arrived]), wished[by_wish[leaving]])
         while due(ends) <= now:
-            free += cpus[pop(ends)]
+            free[0] += cpus[pop(ends), 0]
         while arrival[arrived] <= now:
             set_leaf(waiting, _FIRST, size, arrived, cpus[arrived])
             arrived += 1
         while True:
-            job = first_at_most(waiting, _FIRST, size, free, _FIRST)
+            job = first_within(waiting, _FIRST, size, free, _FIRST)
             if job < 0:
                 break
             begun[job] = now
-            free -= cpus[job]
-            set_leaf(waiting, _FIRST, size, job, np.inf)
+            free[0] -= cpus[job, 0]
+            set_leaf(waiting, _FIRST, size, job, nobody)
             push(ends, now + run_s[job], job)
         while wished[by_wish[leaving]] <= now:
-            set_leaf(waiting, _FIRST, size, by_wish[leaving], np.inf)
+            set_leaf(waiting, _FIRST, size, by_wish[leaving], nobody)
             leaving += 1

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from lowtide.errors import InvalidJob
 from lowtide.job import INTERRUPTIBLE
 from lowtide.signal import FloatArray
-from lowtide.simulator.backfilling import ASKING, KIND, LONGEST_S, MOMENT, run_easy
+from lowtide.simulator.backfilling import ASKING, KEYS, KIND, LONGEST_S, MOMENT, run_easy
 from lowtide.simulator.cluster import Cluster, whole_units
 from lowtide.simulator.disciplines import Feedback, RoundRobin
 from lowtide.simulator.heaps import Rows, make_heap
@@ -33,6 +33,9 @@ from lowtide.simulator.machines import (
 from lowtide.simulator.turns import COURSE, LEVEL, run_in_turns
 from lowtide.units import format_count
 from lowtide.workload import IntArray, Workload
+
+# All kinds of jobs are gone through each time that jobs end, so there should not be too many.
+_MOST_KINDS = 256
 
 
 class Prepared(NamedTuple):
@@ -185,31 +188,28 @@ def serve_easy(prepared: Prepared) -> Runs:
     """
     count = prepared.jobs.size - 1
     some = prepared.jobs[:-1]
-    # Kinds of jobs that need the same, memory and power aside, which may differ within a kind.
     nodes = np.diff(prepared.jobs["place"])
-    shape = np.column_stack((nodes, some["need"][:, GPUS], some["need"][:, CPUS]))
-    by_shape = np.lexsort(shape.T)
-    other = np.any(np.diff(shape[by_shape], axis=0) != 0, axis=1)
-    begin = np.flatnonzero(np.concatenate(([True], other)))
-    many = np.diff(np.append(begin, count))
+    kind = _kinds(np.column_stack((nodes, some["need"], some["peak"])))
+    by_kind = np.argsort(kind, kind="stable")
+    many = np.bincount(kind)
+    begin = np.cumsum(many) - many
     # Behind the jobs comes one like the least demanding of each kind, and where its nodes end.
-    like = np.zeros(begin.size + 1, dtype=JOB)
-    like["need"][:-1] = np.minimum.reduceat(some["need"][by_shape], begin)
-    like["peak"][:-1] = np.minimum.reduceat(some["peak"][by_shape], begin)
-    like["place"][1:] = np.cumsum(nodes[by_shape[begin]])
+    like = np.zeros(many.size + 1, dtype=JOB)
+    like["need"][:-1] = np.minimum.reduceat(some["need"][by_kind], begin)
+    like["peak"][:-1] = np.minimum.reduceat(some["peak"][by_kind], begin)
+    like["place"][1:] = np.cumsum(np.minimum.reduceat(nodes[by_kind], begin))
     like["place"] += prepared.places.size
-    kinds = np.zeros(begin.size, dtype=KIND)
-    kinds["like"] = count + 1 + np.arange(begin.size)
-    kinds["shortest_s"] = np.inf
+    kinds = np.zeros(many.size, dtype=KIND)
+    kinds["like"] = count + 1 + np.arange(many.size)
     # Trees have a power of two of leaves, and twice as many branches.
     kinds["size"] = np.left_shift(1, np.ceil(np.log2(many)).astype(np.int64))
     ends = np.cumsum(2 * kinds["size"])
     kinds["base"] = ends - 2 * kinds["size"]
     asking = np.zeros(count, dtype=ASKING)
-    asking["kind"][by_shape] = np.repeat(np.arange(begin.size), many)
-    asking["rank"][by_shape] = np.arange(count) - np.repeat(begin, many)
+    asking["kind"] = kind
+    asking["rank"][by_kind] = np.arange(count) - np.repeat(begin, many)
     leaves = np.full(int(ends[-1]) // 2, -1)
-    leaves[kinds["base"][asking["kind"]] // 2 + asking["rank"]] = np.arange(count)
+    leaves[kinds["base"][kind] // 2 + asking["rank"]] = np.arange(count)
     prepared = prepared._replace(
         jobs=np.concatenate((prepared.jobs, like)),
         places=np.zeros(int(like["place"][-1]), dtype=np.int64),
@@ -219,7 +219,7 @@ def serve_easy(prepared: Prepared) -> Runs:
         *prepared,
         asking,
         kinds,
-        np.full(int(ends[-1]), np.inf),
+        np.full((int(ends[-1]), KEYS), np.inf),
         leaves,
         np.zeros(2, dtype=MOMENT),
         make_heap(count),
@@ -228,6 +228,19 @@ def serve_easy(prepared: Prepared) -> Runs:
         np.empty((0, 4)),
     )
     return _run_through(prepared, count, log)
+
+
+def _kinds(needs: IntArray) -> IntArray:
+    """Sort jobs by what they need: by every difference if there are few, else by large ones."""
+    for steps in (None, 8, 4, 2, 1):
+        coarse = needs if steps is None else np.floor(steps * np.log2(1.0 + needs))
+        kind = np.zeros(len(needs), dtype=np.int64)
+        for column in coarse.T:
+            values, place = np.unique(column, return_inverse=True)
+            kind = np.unique(kind * values.size + place, return_inverse=True)[1]
+        if kind.max() < _MOST_KINDS:
+            break
+    return kind
 
 
 def _run_through(prepared: Prepared, count: int, log: FloatArray) -> Runs:

@@ -1,7 +1,8 @@
-"""Trees that find the first of many numbers that is small enough.
+"""Trees that find the first of many rows of numbers in which each is small enough.
 
-Several trees may lie in one array: each begins at its `base` and has a power of two of leaves,
-`size`, and as many branches, of which branch 1 is the root. A branch knows the least below it.
+Several trees may lie in one table: each begins at its `base` and has a power of two of leaves,
+`size`, and as many branches, of which branch 1 is the root. A branch knows the least of each
+number below it, so that whole branches can be passed over.
 """
 
 from __future__ import annotations
@@ -14,26 +15,40 @@ FloatArray = npt.NDArray[np.float64]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def set_leaf(tree: FloatArray, base: int, size: int, leaf: int, value: float) -> None:
-    """Set a number, infinite for none."""
+def set_leaf(tree: FloatArray, base: int, size: int, leaf: int, values: FloatArray) -> None:
+    """Set the numbers of a leaf, infinite for none."""
     branch = size + leaf
-    tree[base + branch] = value
+    for key in range(values.size):
+        tree[base + branch, key] = values[key]
     while branch > 1:
         branch >>= 1
-        least = min(tree[base + 2 * branch], tree[base + 2 * branch + 1])
-        if tree[base + branch] == least:
+        same = True
+        for key in range(values.size):
+            least = min(tree[base + 2 * branch, key], tree[base + 2 * branch + 1, key])
+            if tree[base + branch, key] != least:
+                tree[base + branch, key] = least
+                same = False
+        if same:
             return
-        tree[base + branch] = least
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def first_at_most(tree: FloatArray, base: int, size: int, limit: float, at: int) -> int:
-    """Return the first leaf from one on that is at most so much, −1 if there is none."""
+def within(tree: FloatArray, row: int, limits: FloatArray) -> bool:
+    """Return whether no number of a row exceeds its limit."""
+    for key in range(limits.size):  # noqa: SIM110 - numba knows no generators
+        if tree[row, key] > limits[key]:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def first_within(tree: FloatArray, base: int, size: int, limits: FloatArray, at: int) -> int:
+    """Return the first leaf from one on that exceeds no limit, −1 if there is none."""
     if at >= size:
         return -1
     branch = at + size if at else 1
     while True:
-        if tree[base + branch] <= limit:
+        if within(tree, base + branch, limits):
             if branch >= size:
                 return branch - size
             branch *= 2
