@@ -232,12 +232,16 @@ def serve_easy(prepared: Prepared) -> Runs:
 
 def _kinds(needs: IntArray) -> IntArray:
     """Sort jobs by what they need: by every difference if there are few, else by large ones."""
+    kind = np.zeros(len(needs), dtype=np.int64)
+    differing = [column for column in needs.T if column.min() < column.max()]
     for steps in (None, 8, 4, 2, 1):
-        coarse = needs if steps is None else np.floor(steps * np.log2(1.0 + needs))
-        kind = np.zeros(len(needs), dtype=np.int64)
-        for column in coarse.T:
-            values, place = np.unique(column, return_inverse=True)
-            kind = np.unique(kind * values.size + place, return_inverse=True)[1]
+        kind[:] = 0
+        for number, column in enumerate(differing):
+            coarse = column if steps is None else np.floor(steps * np.log2(1.0 + column))
+            values, place = np.unique(coarse, return_inverse=True)
+            kind = kind * values.size + place
+            if number:
+                kind = np.unique(kind, return_inverse=True)[1]
         if kind.max() < _MOST_KINDS:
             break
     return kind
