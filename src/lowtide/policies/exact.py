@@ -260,9 +260,8 @@ class Exact:
             if not lossless:
                 asked = problem
                 found = _better_aligned(*found[0], step_s)
-                finer_s = None
-                if found[0][1].cost == np.inf:
-                    finer_s = self._finer(problem, step_s)
+                shut = found[0][1].cost == np.inf
+                finer_s = self._finer(problem, step_s) if shut else None
                 if finer_s is not None:
                     step_s = finer_s
                     found = _better_aligned(problem, gridded.solve(problem, step_s), step_s)
@@ -280,8 +279,9 @@ class Exact:
 
     def _can_plan(self, problem: Problem) -> bool:
         """Return whether there is a schedule, and a step on which it would be found."""
-        if not feasibility.solvable(problem) or not _is_gridded(problem):
-            return feasibility.solvable(problem)
+        possible = feasibility.solvable(problem)
+        if not possible or not _is_gridded(problem):
+            return possible
         if self.step_s is not None:
             return feasibility.solvable(problem, self.step_s)
         step_s, lossless = self._step(problem)
