@@ -116,7 +116,7 @@ def evaluation() -> bool:
     jobs = evaluation_jobs()
     planner = Exact()
     ours = [planner.optimise(job, signal).solution.cost for job, _, _ in jobs]
-    ours_s = best_of(3, lambda: [planner.optimise(job, signal) for job, _, _ in jobs])
+    ours_s = best_of(8, lambda: [planner.optimise(job, signal) for job, _, _ in jobs])
     slots = np.repeat(hours, 12)
 
     def in_numpy() -> list[float]:
@@ -126,7 +126,7 @@ def evaluation() -> bool:
         ]
 
     theirs = np.array(in_numpy()) * 300 / 3.6e6
-    numpy_s = best_of(2, in_numpy)
+    numpy_s = best_of(3, in_numpy)
     agree = bool(np.allclose(ours, theirs, rtol=1e-9))
     print(
         f"evaluation, 1,200 jobs:           {ours_s:8.3f} s   NumPy {numpy_s:.2f} s: "
