@@ -133,6 +133,25 @@ def test_stop_and_resume(tmp_path: Path) -> None:
     assert [event.label for event in resume.events] == ["epoch_2", "epoch_3"]
 
 
+def test_a_mark_of_an_earlier_run_stops_no_later_one(tmp_path: Path) -> None:
+    code = (
+        "import time, lowtide\nlowtide.mark('a')\ntime.sleep(0.3)\nlowtide.mark('b')\ntime.sleep(9)"
+    )
+    resume = python("import lowtide; lowtide.mark('b')")
+    steps = plan("stop-resume", python(code), resume=resume, stop_mark="b", repeat=2)
+    recording, status = record(tmp_path / "r", *steps, idle_s=0.1)
+    assert status == [-signal.SIGTERM, 0, -signal.SIGTERM, 0]
+    for name in ("stop_0", "stop_1"):
+        assert [event.label for event in recording[name].events][:2] == ["a", "b"]
+
+
+def test_time_between_runs_belongs_to_none(tmp_path: Path) -> None:
+    step = Step(kind="full", command=["sleep", "0.2"])
+    pause = Step(kind="full", command=["sleep", "0.2"], before="sleep 0.5")
+    recording, _ = record(tmp_path / "r", ("a", step), ("b", pause))
+    assert recording["b"].times[0] - recording["a"].times[-1] > 0.4
+
+
 def test_a_kill_takes_the_children_along(tmp_path: Path) -> None:
     code = (
         "import subprocess, time, lowtide\n"

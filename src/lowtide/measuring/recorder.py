@@ -7,6 +7,7 @@ and then resumed, idle time. Whatever happens to the program, the recording stay
 from __future__ import annotations
 
 import contextlib
+import csv
 import ctypes
 import os
 import re
@@ -98,6 +99,7 @@ class Recorder:
             meters=self.sampler.names,
             machine={**machine_facts(), **(facts or {})},
         )
+        self.sampler.restart()
         self._next = time.monotonic()
         spent_s, clock = self.sampler.cpu_s, time.monotonic()
         status: int | None = None
@@ -144,7 +146,7 @@ class Recorder:
         listeners = self._listen(program) if heard else []
         tree = ProcessTree(root=program.pid)
         try:
-            status = self._until_end(program, tree, step)
+            status = self._until_end(name, program, tree, step)
         except KeyboardInterrupt:
             # The terminal has told the program too; it gets a while to end by itself.
             self.writer.note("interrupted by the user")
@@ -163,11 +165,13 @@ class Recorder:
             self.writer.note(f"ended by {signal.Signals(-status).name}")
         return status
 
-    def _until_end(self, program: subprocess.Popen[bytes], tree: ProcessTree, step: Step) -> int:
+    def _until_end(
+        self, name: str, program: subprocess.Popen[bytes], tree: ProcessTree, step: Step
+    ) -> int:
         stop_at: float | None = None
         while program.poll() is None:
             self._take(tree)
-            if step.stop_mark and stop_at is None and self._marked(step.stop_mark):
+            if step.stop_mark and stop_at is None and self._marked(name, step.stop_mark):
                 stop_at = time.monotonic() + step.stop_delay_s
             if stop_at is not None and time.monotonic() >= stop_at:
                 self.writer.mark(self.sampler.now(), f"{step.kind} by {step.with_signal.name}")
@@ -177,16 +181,18 @@ class Recorder:
             self.writer.note(f"the program ended before the mark {step.stop_mark!r} came")
         return program.returncode
 
-    def _marked(self, label: str) -> bool:
-        """Return whether a mark has been set by the program since it was last asked."""
+    def _marked(self, run: str, label: str) -> bool:
+        """Return whether a run has set a mark since this was last asked."""
         path = self.writer.folder / "events.csv"
         with path.open("rb") as file:
             file.seek(self._seen)
             text = file.read()
-        whole = text.rpartition(b"\n")[0]
+        # What follows the last line's end is being written.
+        whole = text[: text.rfind(b"\n") + 1]
         self._seen += len(whole)
-        lines = whole.decode(errors="replace").splitlines()
-        return any(line.split(",")[2:3] == [label] for line in lines)
+        # Other runs of the recording set marks of the same name.
+        rows = csv.reader(whole.decode(errors="replace").splitlines())
+        return any(row[1:3] == [run, label] for row in rows)
 
     def _listen(self, program: subprocess.Popen[bytes]) -> list[threading.Thread]:
         """Pass the program's output on, and mark what the patterns find in it."""

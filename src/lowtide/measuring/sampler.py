@@ -188,6 +188,10 @@ class Sampler:
         self.cpu_s += time.thread_time() - clock
         return made
 
+    def restart(self) -> None:
+        """Forget what was read last: what is drawn between two runs belongs to neither."""
+        self._before = None
+
     def close(self) -> None:
         """Let go of the meters."""
         for source in self._sources:
