@@ -13,28 +13,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
-from lowtide.accounting import footprint, integrate
+from lowtide.accounting import footprint
 from lowtide.errors import InvalidInput, InvalidJob
-from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S, Job
+from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.policies import continuous, feasibility, gridded
-from lowtide.policies.many import (
-    column,
-    decide_some,
-    merged,
-    renumbered,
-    require_windows,
-    series_of,
-)
 from lowtide.policies.oracle import Oracle
 from lowtide.policies.policy import Decision
 from lowtide.policies.problem import MOST_BYTES, Problem, Solution, Start, make_problem
 from lowtide.policies.wait_awhile import WaitAwhile
 from lowtide.schedule import Schedule, State, Stretch
-from lowtide.signal import FloatArray, Signal
+from lowtide.signal import Signal
 from lowtide.tally import Stretches
-from lowtide.units import JOULES_PER_KWH, TimeLike, format_hours, parse_time
+from lowtide.units import TimeLike, format_hours, parse_time
 from lowtide.workload import Workload
 
 # What one core gets through in a second.
@@ -43,7 +34,7 @@ STATES_PER_SECOND = 3e8
 _PATIENCE = 100
 
 # By how much another policy must be ahead, relative to the cost: more than rounding can do.
-_AHEAD = 1e-9
+AHEAD = 1e-9
 
 # Steps that people can read, for problems without a common one.
 _NICE_S = (
@@ -144,24 +135,41 @@ class Exact:
             state: Where the job stands, by default at its arrival.
         """
         optimum = self.optimise(job, signal, state=state)
-        schedule = Schedule.from_stretches(job, optimum.stretches, state=state)
-        cost = optimum.solution.cost
-        bound = None if optimum.gap is None else cost - optimum.gap
-        mixed = bool(self.wait) or self.occupancy is not None
-        if optimum.asked is not None and not (mixed or self.forbidden or state is not None):
-            # Policies that decide between the steps may come out ahead by a little.
-            for rival in (WaitAwhile(), Oracle()):
-                other = rival.decide(job, signal).schedule
-                paid = footprint(other, job, signal).amount
-                if paid < cost - _AHEAD * abs(cost):
-                    schedule, cost = other, paid
+        schedule, cost = self.lay_out(optimum, job, signal, state=state)
+        gap = optimum.gap
         return Decision(
             schedule=schedule,
             lower_bound=cost,
             step_s=optimum.step_s,
-            resolution_gap=None if bound is None else max(cost - bound, 0.0),
-            mixed=mixed,
+            resolution_gap=None if gap is None else max(cost - optimum.solution.cost + gap, 0.0),
+            mixed=self._mixed,
         )
+
+    @property
+    def _mixed(self) -> bool:
+        return bool(self.wait) or self.occupancy is not None
+
+    def lay_out(
+        self, optimum: Optimum, job: Job, signal: Signal, *, state: State | None = None
+    ) -> tuple[Schedule, float]:
+        """Return the schedule of an optimum and what it comes to, without proving how good it is.
+
+        Args:
+            optimum: The best on its step.
+            job: What is to be run.
+            signal: What a kWh emits or costs.
+            state: Where the job stands, by default at its arrival.
+        """
+        schedule = Schedule.from_stretches(job, optimum.stretches, state=state)
+        cost = optimum.solution.cost
+        if optimum.asked is not None and not (self._mixed or self.forbidden or state is not None):
+            # Policies that decide between the steps may come out ahead by a little.
+            for rival in (WaitAwhile(), Oracle()):
+                other = rival.decide(job, signal).schedule
+                paid = footprint(other, job, signal).amount
+                if paid < cost - AHEAD * abs(cost):
+                    schedule, cost = other, paid
+        return schedule, cost
 
     def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
         """Decide for many jobs, as for each.
@@ -173,69 +181,9 @@ class Exact:
             jobs: What is to be run.
             signal: What a kWh emits or costs.
         """
-        require_windows(jobs, signal)
-        plain = (jobs.profile < 0) & (
-            not (self.wait or self.occupancy is not None or self.forbidden)
-        )
-        anywhere = jobs.interruptible == INTERRUPTIBLE.index("anywhere")
-        straight = plain & (~anywhere | (jobs.max_starts == 1))
-        stepped = plain & anywhere & (jobs.max_starts == 0) & (jobs.min_run_s <= 0)
-        if self.step_s is None:
-            stepped[:] = False
-        else:
-            steps = jobs.work_s / self.step_s + 1, jobs.slack_s / self.step_s + 1
-            stepped &= (steps[0] + 24) * steps[1] <= MOST_BYTES
-        rest = np.flatnonzero(~(straight | stepped))
-        parts = []
-        if straight.any():
-            part = _straight(jobs.take(straight), signal)
-            parts.append(renumbered(part, np.flatnonzero(straight)))
-        if self.step_s is not None and stepped.any():
-            part = self._stepped(jobs.take(stepped), signal, float(self.step_s))
-            parts.append(renumbered(part, np.flatnonzero(stepped)))
-        if rest.size:
-            parts.append(decide_some(self, jobs, signal, rest))
-        return merged(*parts)
+        from lowtide.policies.exact_many import plan_together
 
-    def _stepped(self, jobs: Workload, signal: Signal, step_s: float) -> Stretches:
-        """Decide for jobs of constant power that may be stopped anywhere."""
-        from lowtide.policies.many_kernels import best_gridded
-
-        lossless = _lossless(jobs, signal, step_s)
-        made, costs = best_gridded(
-            column(jobs.arrival),
-            column(jobs.deadline),
-            column(jobs.work_s),
-            column(jobs.power / JOULES_PER_KWH),
-            column(lossless),
-            series_of(signal),
-            step_s,
-        )
-        best = Stretches(job=made[0], start=made[1], work_s=made[2], lost_s=made[3])
-        doubtful = np.flatnonzero(~lossless & (jobs.slack_s > TIME_TOLERANCE_S))
-        if not doubtful.size:
-            return best
-        # Policies that decide between the steps may come out ahead by a little, as in `decide`.
-        some = jobs.take(doubtful)
-        lowest = costs[doubtful]
-        chosen = np.zeros(len(jobs), dtype=np.int64)
-        close = np.zeros(doubtful.size, dtype=bool)
-        rivals = [policy.decide_many(some, signal) for policy in (WaitAwhile(), Oracle())]
-        for number, rival in enumerate(rivals, start=1):
-            paid = _paid(some, rival, signal)
-            enough = _AHEAD * np.abs(lowest)
-            close |= np.abs(lowest - paid - enough) < enough / 2
-            ahead = paid < lowest - enough
-            chosen[doubtful[ahead]] = number
-            lowest = np.where(ahead, paid, lowest)
-        # Where rounding could turn the balance, `decide` itself must say.
-        chosen[doubtful[close]] = -1
-        parts = [_of_rows(best, chosen == 0)]
-        for number, rival in enumerate(rivals, start=1):
-            parts.append(_of_rows(renumbered(rival, doubtful), chosen == number))
-        if close.any():
-            parts.append(decide_some(self, jobs, signal, doubtful[close]))
-        return merged(*parts)
+        return plan_together(self, jobs, signal)
 
     def optimise(self, job: Job, signal: Signal, *, state: State | None = None) -> Optimum:
         """Return the best way to run a job from a state on.
@@ -319,57 +267,6 @@ class Exact:
         if common_s is not None and _fits(problem, common_s, most):
             return common_s, True
         return _finest(problem, most), False
-
-
-def _straight(jobs: Workload, signal: Signal) -> Stretches:
-    """Decide for jobs of constant power that run through."""
-    from lowtide.policies.many_kernels import best_straight
-
-    start = best_straight(
-        column(jobs.arrival),
-        column(jobs.deadline),
-        column(jobs.work_s),
-        column(jobs.power / JOULES_PER_KWH),
-        series_of(signal),
-    )
-    return Stretches.one_each(jobs, start)
-
-
-def _paid(jobs: Workload, stretches: Stretches, signal: Signal) -> FloatArray:
-    """Return what jobs of constant power come to, to more digits than epoch seconds have."""
-    begin_s = stretches.start - signal.start
-    power_w = jobs.power[stretches.job]
-    parts = integrate(power_w, begin_s, begin_s + stretches.work_s, signal, origin=signal.start)
-    return np.bincount(stretches.job, weights=parts, minlength=len(jobs)).astype(np.float64)
-
-
-def _of_rows(stretches: Stretches, rows: npt.NDArray[np.bool_]) -> Stretches:
-    """Return the stretches of some of the jobs."""
-    kept = rows[stretches.job]
-    return Stretches(
-        job=stretches.job[kept],
-        start=stretches.start[kept],
-        work_s=stretches.work_s[kept],
-        lost_s=stretches.lost_s[kept],
-    )
-
-
-def _lossless(jobs: Workload, signal: Signal, step_s: float) -> npt.NDArray[np.bool_]:
-    """Return for which jobs of constant power a step divides every duration that matters."""
-    lengths_s = np.stack(
-        [
-            jobs.slack_s,
-            jobs.work_s,
-            np.full(len(jobs), signal.step_s),
-            (jobs.arrival - signal.start) % signal.step_s,
-        ]
-    )
-    whole_ms = np.round(1000 * lengths_s)
-    exact = np.all(np.abs(1000 * lengths_s - whole_ms) <= 1e-3, axis=0)
-    multiple = np.gcd.reduce(whole_ms.astype(np.int64), axis=0) / 1000 / step_s
-    divides = (np.abs(multiple - np.round(multiple)) < 1e-9) & (multiple >= 1)
-    lossless: npt.NDArray[np.bool_] = exact & divides
-    return lossless
 
 
 def common_step(problem: Problem) -> float | None:

@@ -1,4 +1,4 @@
-"""The inner loops of deciding for many jobs.
+"""The inner loops of deciding when many jobs start, and what other such loops share.
 
 Each does for a column of jobs what a policy's `decide` does for one, in the same order of
 additions, so that the two agree where costs are equal but for rounding.
@@ -12,23 +12,14 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from lowtide.policies.kernels import forward, row_powers, settle, slot_costs, way_back
-from lowtide.policies.piecewise import add_shifted, first_minimum
+from lowtide.policies.oracle import TIE
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 Made = tuple[IntArray, FloatArray, FloatArray, FloatArray]
 
-# As in `job`: kernels see global numbers as constants of their own module.
-_TOLERANCE_S = 1e-6
-# As in `oracle`: costs closer than this, relative to the dearest, differ by rounding alone.
-_TIE = 1e-12
 # As in `signal`: how far into a step, in steps, rounding may put a moment that is its edge.
 _EDGE_STEPS = 1e-9
-# As in `continuous`: how far past its slack a job may be planned.
-_ROOM_S = _TOLERANCE_S / 2
-# As in `job.INTERRUPTIBLE`.
-_NEVER, _CHECKPOINTS = 0, 2
 
 
 class Series(NamedTuple):
@@ -78,7 +69,7 @@ class Rules(NamedTuple):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _steps_of(begin: float, end: float, series: Series) -> tuple[int, int]:
+def steps_of(begin: float, end: float, series: Series) -> tuple[int, int]:
     """Return the first step that touches a window, and the first after it that does not."""
     first = max(int(np.floor((begin - series.start) / series.step_s + _EDGE_STEPS)), 0)
     last = int(np.ceil((end - series.start) / series.step_s - _EDGE_STEPS))
@@ -86,7 +77,7 @@ def _steps_of(begin: float, end: float, series: Series) -> tuple[int, int]:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _upto(t: float, series: Series) -> float:
+def upto(t: float, series: Series) -> float:
     """Return the integral of a signal from its start to `t` seconds after it."""
     step = int(t * (1.0 / series.step_s))
     whole = min(max(step, 0), series.values.size)
@@ -144,7 +135,7 @@ def best_delays(jobs: Runs, series: Series, step_s: float, per_time: bool) -> Fl
         else:
             low, high = jobs.bounds[place], jobs.bounds[place + 1]
             offsets_s, falls = jobs.offsets_s[low:high], jobs.falls[low:high]
-        first, last = _steps_of(jobs.arrival[job], jobs.end[job], series)
+        first, last = steps_of(jobs.arrival[job], jobs.end[job], series)
         most = offsets_s.size * max(last - first, 1) + 2
         if most > delays_s.size:
             delays_s, costs = np.empty(2 * most), np.empty(2 * most)
@@ -211,14 +202,14 @@ def _cost_by_delay(
     values = series.values[first : first + steps]
     base = series.start + first * step_s
     slope, now = 0.0, 0.0
-    before = _upto(arrival - series.start, series)
+    before = upto(arrival - series.start, series)
     for k in range(offsets_s.size):
         i = max(int((arrival + offsets_s[k] - base) / step_s) - 1, 0)
         while i < steps - 1 and base + (i + 1) * step_s - arrival <= offsets_s[k]:
             i += 1
         following[k] = i
         slope += falls[k] * power * values[i]
-        now += falls[k] * power * (_upto(arrival - series.start + offsets_s[k], series) - before)
+        now += falls[k] * power * (upto(arrival - series.start + offsets_s[k], series) - before)
     delays_s[0], costs[0] = 0.0, now
     count, bent, total, at = 1, 0.0, 0.0, 0.0
     while True:
@@ -270,7 +261,7 @@ def _best(delays_s: FloatArray, costs: FloatArray, length_s: float, per_time: bo
     dearest = 0.0
     for i in range(costs.size):
         dearest = max(dearest, abs(costs[i]))
-    tie = _TIE * dearest
+    tie = TIE * dearest
     if per_time:
         tie /= length_s
         for i in range(1, costs.size):
@@ -286,410 +277,16 @@ def _best(delays_s: FloatArray, costs: FloatArray, length_s: float, per_time: bo
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _carry_out(
-    jobs: Rules, job: int, begins: FloatArray, ends: FloatArray, made: Made, count: int
-) -> int:
-    """Carry out the wish to work in certain stretches, as `carrying_out.carry_out` does.
-
-    Args:
-        jobs: The jobs.
-        job: Which of them.
-        begins: When it shall work from.
-        ends: Until when.
-        made: Job, start, work and lost work of stretches; filled in, with room for one more than
-            there are wishes.
-        count: How many there are so far.
-
-    Returns:
-        How many there are then.
-    """
-    startup_s, stop_s = jobs.startup_s[job], jobs.stop_s[job]
-    work_s, deadline = jobs.work_s[job], jobs.deadline[job]
-    now, kept_s, starts = jobs.arrival[job], 0.0, 0
-    wish = 0
-    while work_s - kept_s > _TOLERANCE_S:
-        left_s = work_s - kept_s
-        while wish < ends.size and ends[wish] <= now + startup_s + _TOLERANCE_S:
-            wish += 1
-        latest = deadline - startup_s - left_s
-        wanted = begins[wish] - startup_s if wish < ends.size else latest
-        start = max(min(wanted, latest), now)
-        begin = start + startup_s
-        made[0][count], made[1][count] = job, start
-        made[2][count], made[3][count] = left_s, 0.0
-        stopped_s = -1.0
-        for i in range(wish, ends.size - 1):
-            if ends[i] - begin >= left_s - _TOLERANCE_S:
-                break
-            if begins[i + 1] - ends[i] <= stop_s + startup_s:
-                continue
-            stopped_s = _kept(jobs, job, kept_s, starts, begin, ends[i])
-            if stopped_s >= 0.0:
-                made[2][count] = stopped_s - kept_s
-                made[3][count] = (ends[i] - begin) - (stopped_s - kept_s)
-                if made[3][count] < _TOLERANCE_S:
-                    made[2][count], made[3][count] = ends[i] - begin, 0.0
-                now = ends[i] + stop_s
-                break
-        kept_s = stopped_s if stopped_s >= 0.0 else work_s
-        starts += 1
-        count += 1
-    return count
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _kept(jobs: Rules, job: int, before_s: float, starts: int, begin: float, end: float) -> float:
-    """Return the work that is kept if a job is stopped, −1 where it must not be."""
-    if jobs.interruptible[job] == _NEVER:
-        return -1.0
-    if jobs.max_starts[job] > 0 and starts + 1 >= jobs.max_starts[job]:
-        return -1.0
-    reached_s = before_s + (end - begin)
-    kept_s = reached_s
-    if jobs.interruptible[job] == _CHECKPOINTS:
-        place, last_s = jobs.place[job], 0.0
-        if place >= 0:
-            for i in range(jobs.bounds[place], jobs.bounds[place + 1]):
-                if jobs.points_s[i] <= reached_s + _TOLERANCE_S:
-                    last_s = jobs.points_s[i]
-        kept_s = max(min(last_s, reached_s), before_s)
-    left_s = jobs.work_s[job] - kept_s
-    if min(kept_s - before_s, left_s) < jobs.min_run_s[job] - _TOLERANCE_S:
-        return -1.0
-    done = end + jobs.stop_s[job] + jobs.startup_s[job] + left_s
-    return -1.0 if done > jobs.deadline[job] + _TOLERANCE_S else float(kept_s)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _no_stretches(size: int) -> Made:
+def no_stretches(size: int) -> Made:
     """Return columns that have room for stretches."""
     return np.empty(size, dtype=np.int64), np.empty(size), np.empty(size), np.empty(size)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _longer(made: Made, size: int) -> Made:
+def longer(made: Made, size: int) -> Made:
     """Return columns that have room for more."""
-    job, start, work_s, lost_s = _no_stretches(size)
+    job, start, work_s, lost_s = no_stretches(size)
     # A loop rather than slices: those take seconds to compile.
     for i in range(made[0].size):
         job[i], start[i], work_s[i], lost_s[i] = made[0][i], made[1][i], made[2][i], made[3][i]
     return job, start, work_s, lost_s
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _sorted(numbers: IntArray) -> IntArray:
-    """Return numbers in order, by Shell's sort."""
-    # A sort from the library would do, but takes seconds to compile.
-    made = numbers.copy()
-    gap = 1
-    while gap < made.size // 3:
-        gap = 3 * gap + 1
-    while gap > 0:
-        for i in range(gap, made.size):
-            number, j = made[i], i
-            while j >= gap and made[j - gap] > number:
-                made[j] = made[j - gap]
-                j -= gap
-            made[j] = number
-        gap //= 3
-    return made
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _by_value(
-    begin: float, end: float, first: int, last: int, series: Series, rank: IntArray
-) -> tuple[FloatArray, IntArray]:
-    """Return the edges of a window's steps, cut to it, and the steps in order of their values."""
-    edges = np.empty(last - first + 1)
-    base = series.start + first * series.step_s
-    for i in range(edges.size):
-        edges[i] = min(max(base + i * series.step_s, begin), end)
-    return edges, _sorted(rank[first:last])
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def work_in_cheapest(jobs: Rules, series: Series, order: IntArray, rank: IntArray) -> Made:
-    """Let jobs work in the cheapest moments of their windows, as `wait_awhile` does.
-
-    Args:
-        jobs: The jobs.
-        series: The signal.
-        order: The signal's steps, from the cheapest to the dearest, ties by time.
-        rank: The place of each step in that order.
-
-    Returns:
-        Job, start, work and lost work of every stretch.
-    """
-    made = _no_stretches(2 * jobs.arrival.size + 64)
-    count = 0
-    for job in range(jobs.arrival.size):
-        begin, end = jobs.arrival[job] + jobs.startup_s[job], jobs.deadline[job]
-        first, last = _steps_of(begin, end, series)
-        edges, ranks = _by_value(begin, end, first, last, series, rank)
-        taken_s = np.zeros(last - first)
-        used_s = 0.0
-        for k in range(ranks.size):
-            i = order[ranks[k]] - first
-            size_s = edges[i + 1] - edges[i]
-            seconds = min(max(jobs.work_s[job] - used_s, 0.0), size_s)
-            if seconds <= _TOLERANCE_S:
-                seconds = 0.0
-            if seconds >= size_s - _TOLERANCE_S:
-                seconds = size_s
-            taken_s[i] = seconds
-            used_s += size_s
-        begins, ends = np.empty(taken_s.size), np.empty(taken_s.size)
-        wishes = 0
-        for i in range(taken_s.size):
-            if taken_s[i] <= 0:
-                continue
-            if wishes and ends[wishes - 1] >= edges[i] - _TOLERANCE_S:
-                ends[wishes - 1] = edges[i] + taken_s[i]
-            else:
-                begins[wishes], ends[wishes] = edges[i], edges[i] + taken_s[i]
-                wishes += 1
-        if count + wishes + 1 > made[0].size:
-            made = _longer(made, 2 * (count + wishes + 1))
-        count = _carry_out(jobs, job, begins[:wishes], ends[:wishes], made, count)
-    return made[0][:count], made[1][:count], made[2][:count], made[3][:count]
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def work_below(
-    jobs: Rules,
-    series: Series,
-    order: IntArray,
-    rank: IntArray,
-    horizon_s: float,
-    quantile: float,
-) -> Made:
-    """Let jobs work below a quantile of what lies ahead of their arrival, as `threshold` does.
-
-    Args:
-        jobs: The jobs.
-        series: The signal.
-        order: The signal's steps, from the cheapest to the dearest.
-        rank: The place of each step in that order.
-        horizon_s: How far ahead to look.
-        quantile: The share of that time.
-
-    Returns:
-        Job, start, work and lost work of every stretch.
-    """
-    made = _no_stretches(2 * jobs.arrival.size + 64)
-    count = 0
-    signal_end = series.start + series.values.size * series.step_s
-    for job in range(jobs.arrival.size):
-        begin = jobs.arrival[job]
-        end = min(begin + horizon_s, signal_end)
-        first, last = _steps_of(begin, end, series)
-        edges, ranks = _by_value(begin, end, first, last, series, rank)
-        total_s = 0.0
-        for k in range(ranks.size):
-            i = order[ranks[k]] - first
-            total_s += edges[i + 1] - edges[i]
-        limit = series.values[order[ranks[-1]]]
-        below_s = 0.0
-        for k in range(ranks.size):
-            i = order[ranks[k]] - first
-            below_s += edges[i + 1] - edges[i]
-            if below_s > quantile * total_s + _TOLERANCE_S:
-                limit = series.values[order[ranks[k]]]
-                break
-
-        begin, end = begin + jobs.startup_s[job], jobs.deadline[job]
-        first, last = _steps_of(begin, end, series)
-        begins, ends = np.empty(last - first), np.empty(last - first)
-        wishes = _below(begin, end, jobs.work_s[job], first, last, series, limit, begins, ends)
-        if count + wishes + 1 > made[0].size:
-            made = _longer(made, 2 * (count + wishes + 1))
-        count = _carry_out(jobs, job, begins[:wishes], ends[:wishes], made, count)
-    return made[0][:count], made[1][:count], made[2][:count], made[3][:count]
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _below(
-    begin: float,
-    end: float,
-    work_s: float,
-    first: int,
-    last: int,
-    series: Series,
-    limit: float,
-    begins: FloatArray,
-    ends: FloatArray,
-) -> int:
-    """Fill in when a job works that takes slots below a limit, as `dtpr.taken` does."""
-    wishes, done_s = 0, 0.0
-    running = False
-    base = series.start + first * series.step_s
-    for i in range(last - first):
-        a = min(max(base + i * series.step_s, begin), end)
-        b = min(max(base + (i + 1) * series.step_s, begin), end)
-        latest = end - (work_s - done_s)
-        if latest <= a + _TOLERANCE_S:
-            if not running:
-                begins[wishes] = a
-                wishes += 1
-            ends[wishes - 1] = end
-            break
-        if series.values[first + i] < limit:
-            until = min(b, a + work_s - done_s)
-            if not running:
-                begins[wishes] = a
-                wishes += 1
-            ends[wishes - 1] = until
-            done_s += until - a
-            running = True
-            if work_s - done_s <= _TOLERANCE_S:
-                break
-        elif latest < b - _TOLERANCE_S:
-            begins[wishes], ends[wishes] = latest, end
-            wishes += 1
-            break
-        else:
-            running = False
-    return wishes
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def best_straight(
-    arrival: FloatArray, deadline: FloatArray, work_s: FloatArray, power: FloatArray, series: Series
-) -> FloatArray:
-    """Return the best starts of jobs of constant power that run through, as `continuous` does.
-
-    Args:
-        arrival: When each job arrives.
-        deadline: When it must be done.
-        work_s: How long it works.
-        power: What it draws, as the signal counts it.
-        series: The signal.
-    """
-    chosen = np.empty(arrival.size)
-    offsets_s, weights = np.empty(2), np.empty(2)
-    nothing = np.zeros(1)
-    for job in range(arrival.size):
-        slack_s = deadline[job] - arrival[job] - work_s[job]
-        if slack_s <= _TOLERANCE_S:
-            chosen[job] = arrival[job]
-            continue
-        longest_s = slack_s + _ROOM_S
-        shift_s = arrival[job] - series.start
-        offsets_s[0], offsets_s[1] = 0.0 + shift_s, work_s[job] + shift_s
-        weights[0], weights[1] = -power[job], power[job]
-        x, left, right = add_shifted(
-            np.array([0.0, longest_s]),
-            nothing,
-            nothing,
-            offsets_s,
-            weights,
-            series.prefix,
-            series.values,
-            series.step_s,
-        )
-        delay_s, _ = first_minimum(x, left, right, longest_s)
-        chosen[job] = arrival[job] + min(delay_s, slack_s)
-    return chosen
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def best_gridded(
-    arrival: FloatArray,
-    deadline: FloatArray,
-    work_s: FloatArray,
-    power: FloatArray,
-    lossless: npt.NDArray[np.bool_],
-    series: Series,
-    step_s: float,
-) -> tuple[Made, FloatArray]:
-    """Plan jobs of constant power that may be stopped anywhere, as `exact` does on a step.
-
-    Args:
-        arrival: When each job arrives.
-        deadline: When it must be done.
-        work_s: How long it works.
-        power: What it draws, as the signal counts it.
-        lossless: Whether nothing is lost by deciding on the step, counted from its arrival.
-        series: The signal.
-        step_s: The step.
-
-    Returns:
-        Job, start, work and lost work of every stretch; and what each job comes to.
-    """
-    made = _no_stretches(2 * arrival.size + 64)
-    costs = np.empty(arrival.size)
-    count = 0
-    for job in range(arrival.size):
-        begin, end, needed_s = arrival[job], deadline[job], work_s[job]
-        slack_s = end - begin - needed_s
-        if slack_s <= _TOLERANCE_S:
-            # There is one way to run a job without slack.
-            rows, columns = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
-            shift_s = begin - series.start
-            cost = -power[job] * _upto(shift_s, series)
-            cost += power[job] * _upto(needed_s + shift_s, series)
-        else:
-            cost, rows, columns = _gridded(begin, end, needed_s, power[job], series, step_s)
-            offset_s = (series.start - begin) % step_s
-            if not lossless[job] and _TOLERANCE_S < offset_s < slack_s - step_s:
-                later = begin + offset_s
-                other, its_rows, its_columns = _gridded(
-                    later, end, needed_s, power[job], series, step_s
-                )
-                if other < cost:
-                    begin, cost, rows, columns = later, other, its_rows, its_columns
-        costs[job] = cost
-        if count + rows.size > made[0].size:
-            made = _longer(made, 2 * (count + rows.size))
-        for k in range(rows.size - 1, -1, -1):
-            progress_s = step_s * rows[k]
-            until_s = step_s * rows[k - 1] if k else needed_s
-            made[0][count], made[1][count] = job, begin + progress_s + step_s * columns[k]
-            made[2][count], made[3][count] = until_s - progress_s, 0.0
-            count += 1
-    return (made[0][:count], made[1][:count], made[2][:count], made[3][:count]), costs
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _gridded(
-    base: float, deadline: float, work_s: float, power: float, series: Series, step_s: float
-) -> tuple[float, IntArray, IntArray]:
-    """Solve one job on a grid, as `gridded.solve` does.
-
-    Returns:
-        The least cost, and the rows and columns of the starts that reach it, last first.
-    """
-    slack_s = deadline - base - work_s
-    rows = max(int(np.ceil(work_s / step_s - 1e-9)), 1)
-    columns = int(np.floor(max(slack_s, 0.0) / step_s + 1e-9)) + 1
-    shift_s = base - series.start
-    phases = np.empty((2, 0))
-    slot, extra, start, _, leave = slot_costs(
-        rows + columns,
-        step_s,
-        deadline - base,
-        (series.prefix, series.values, series.step_s, shift_s),
-        (np.zeros(2), np.zeros(1), 1.0, 0.0),
-        phases,
-        phases,
-        0.0,
-    )
-    powers, special = row_powers(np.array([0.0, work_s]), np.array([power]), step_s, rows)
-    # The last row alone can be shorter than a step.
-    special_cost = np.empty((1, columns))
-    if special[rows - 1] >= 0:
-        begin_s = (rows - 1) * step_s
-        end_s = min(rows * step_s, work_s)
-        for j in range(columns):
-            before = -power * _upto(step_s * j + (begin_s + shift_s), series)
-            special_cost[0, j] = before + power * _upto(step_s * j + (end_s + shift_s), series)
-    cost = np.empty((1, columns))
-    for j in range(columns):
-        cost[0, j] = start[j]
-    flags = np.zeros((rows, columns), dtype=np.uint8)
-    forward(cost[0], powers, special, special_cost, slot, extra, leave, start, 0, 1, flags)
-    by_delay = np.empty(columns)
-    column = settle(cost, 0.0, by_delay)
-    of_starts = flags.reshape((rows, 1, columns))
-    rows_of, columns_of = way_back(of_starts, 0, column, 0, 1, 0, False, False)
-    return float(by_delay[column]), rows_of, columns_of

@@ -61,7 +61,7 @@ class Threshold:
             jobs: What is to be run.
             signal: What a kWh emits or costs.
         """
-        from lowtide.policies.many_kernels import work_below
+        from lowtide.policies.stopping_kernels import work_below
 
         require_windows(jobs, signal)
         order, rank = by_value(signal)

@@ -42,7 +42,7 @@ class WaitAwhile:
             jobs: What is to be run.
             signal: What a kWh emits or costs.
         """
-        from lowtide.policies.many_kernels import work_in_cheapest
+        from lowtide.policies.stopping_kernels import work_in_cheapest
 
         require_windows(jobs, signal)
         order, rank = by_value(signal)
