@@ -48,8 +48,14 @@ def cli_page() -> str:
     top = _context(group, "lowtide", None)
     sections = [_HEAD.format(help=_help(group, top))]
     for name, verb in group.commands.items():
-        text = _help(verb, _context(verb, name, top))
-        sections.append(f"## lowtide {name}\n\n```text\n{text}\n```\n")
+        context = _context(verb, name, top)
+        # A verb that is a group is told of by its own verbs.
+        inner = getattr(verb, "commands", {})
+        parts = [
+            (f"{name} {part}", each, _context(each, part, context)) for part, each in inner.items()
+        ]
+        for words, each, within in parts or [(name, verb, context)]:
+            sections.append(f"## lowtide {words}\n\n```text\n{_help(each, within)}\n```\n")
     return "\n".join(sections)
 
 

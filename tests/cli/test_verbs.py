@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 import lowtide as lt
-from lowtide.cli import app
 from lowtide.cli.examples import EXAMPLES
 from lowtide.formats import write_signal
 from lowtide.meters.meter import STATES
 from lowtide.samples import sample_profile
-from support.commands import run
+from lowtide.stress.plan import make_plan
+from support.commands import all_verbs, run
 from support.studies import write_study
 
-VERBS = sorted(command.callback.__name__ for command in app.registered_commands)
+VERBS = all_verbs()
 EXAMPLE_LINES = [line for lines in EXAMPLES.values() for line in lines]
 EXPERIMENT = """
 [grid]
@@ -46,6 +46,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "exp.toml").write_text(EXPERIMENT)
     few = {"grids": ["sunny"], "waits": ["6h", "24h"], "lengths": ["4h"], "seeds": [0]}
     write_study(tmp_path / "worth-it-results", **few)
+    short = {"cpu": (0.0, 30.0), "disk": (0.0, 30.0)}
+    make_plan("random", short, duration="0.6s", step="0.1s").dump(tmp_path / "load.toml")
     return tmp_path
 
 
@@ -64,11 +66,12 @@ def test_examples_of_the_help_run(line: str, capsys: pytest.CaptureFixture[str])
 def test_every_verb_speaks_json_and_columns(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = [word for word in shlex.split(EXAMPLES[verb][0])[1:] if word != "--json"]
     # What follows the verb at once cannot be taken for a word of a program that is to be run.
-    document = run(capsys, verb, "--json", *words[1:])
+    named, rest = verb.split(), words[len(verb.split()) :]
+    document = run(capsys, *named, "--json", *rest)
     assert document.code == 0
     assert json.loads(document.out)
     for flag in ("-P", "--parsable"):
-        columns = run(capsys, verb, flag, *words[1:])
+        columns = run(capsys, *named, flag, *rest)
         assert columns.code == 0
         lines = columns.out.splitlines()
         assert len(lines) >= 2
@@ -78,7 +81,7 @@ def test_every_verb_speaks_json_and_columns(verb: str, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_shows_the_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    answer = run(capsys, verb, "--help")
+    answer = run(capsys, *verb.split(), "--help")
     assert answer.code == 0
     for line in EXAMPLES[verb]:
         assert line in answer.out

@@ -389,6 +389,36 @@ def test_a_folder_of_recordings_is_all_of_them(tmp_path: Path) -> None:
 # counters
 
 
+def counted(folder: Path, *, counter: float, counted: tuple[str, ...] = ("nvml.gpu-0",)) -> Run:
+    """Read back a run of 20 s at 100 W and 50 W of something else, its counter read every 5 s."""
+    with RecordingWriter(folder) as writer:
+        writer.begin("run", counted=counted)
+        for i in range(201):
+            columns = {"nvml.gpu-0_w": 100.0}
+            if i % 50 == 0:
+                columns["nvml.gpu-0_j"] = 7.0 + counter * i * 10.0
+            writer.append(i / 10, 150.0, columns)
+        writer.start(0.0)
+        writer.end(20.0)
+    return read_recordings(folder)[0].runs[0]
+
+
+def test_power_gives_the_shape_and_the_counter_the_height(tmp_path: Path) -> None:
+    run = counted(tmp_path / "a", counter=0.99)
+    assert run.energy_j(0, 20) == pytest.approx(20 * (0.99 * 100 + 50))
+    assert not run.notes
+    # What is read is kept as it was read.
+    np.testing.assert_allclose(run.columns["nvml.gpu-0_w"], 100)
+    # A channel that is no part of the whole changes nothing.
+    assert counted(tmp_path / "b", counter=0.99, counted=()).mean_w == pytest.approx(150)
+
+
+def test_a_counter_of_something_else_is_noted_and_not_used(tmp_path: Path) -> None:
+    run = counted(tmp_path / "a", counter=0.5)
+    assert run.mean_w == pytest.approx(150)
+    assert "its counter says 0.50 times what its power comes to" in run.notes[0]
+
+
 def test_a_counter_that_ticks_slower_than_it_is_read() -> None:
     # Ticks every 100 ms, read every 20.1 ms: seen times jump by 80 or 100 ms. Power is known.
     times = np.arange(0, 60, 0.0201)

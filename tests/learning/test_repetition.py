@@ -8,7 +8,7 @@ import pytest
 from lowtide.learning.phases import PhaseFinder, PhaseModel
 from lowtide.learning.repetition import Block, find_block, find_structure
 from lowtide.learning.series import Series, common_step_s
-from lowtide.recording import Recording
+from lowtide.recording import Recording, Run
 from support.recordings import EPOCH, EXIT, STARTUP, labels_of, make_run, make_runs
 
 PREPARE = (5.0, 250.0)
@@ -99,6 +99,40 @@ def test_a_slow_first_epoch_is_work_outside_the_block() -> None:
     structure = find_structure(model, [])
     assert structure.block == Block(first=5, length=3, count=3)
     assert structure.startup == 2
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_a_block_cut_in_its_middle_leaves_no_work_in_the_startup(split: bool) -> None:
+    # A meter that lags smears the edges: the block that is found begins with the saving.
+    train, save, ramp = (6.7, 680.0), (2.4, 140.0), (0.5, 405.0)
+    first = [(5.8, 683.0), (1.1, 640.0)] if split else [(6.9, 676.0)]
+    phases = (*STARTUP, *first, *(ramp, save, ramp, train) * 4, ramp, save)
+    model = find(make_runs(4, phases=phases, labels=[]), events=False)
+    block = find_block(model)
+    assert block is not None
+    structure = find_structure(model, [])
+    startup_s = float(model.duration_s[: structure.startup].sum())
+    assert startup_s == pytest.approx(sum(seconds for seconds, _ in STARTUP), abs=0.5)
+
+
+def test_resumed_runs_that_share_no_mark_share_what_comes_before_the_first() -> None:
+    def quiet(run: Run) -> Run:
+        # Nothing is said until the first epoch, whose number differs in a resumed run.
+        return Run(
+            id=run.id,
+            times=run.times,
+            power_w=run.power_w,
+            start=run.start,
+            end=run.end,
+            kind=run.kind,
+            events=[event for event in run.events if event.label not in ("import", "load")],
+        )
+
+    runs = Recording(runs=tuple(quiet(run) for run in make_runs(4)), source="made up")
+    again = [Series.of(quiet(series.run)) for series in resumed(2, first=2)]
+    structure = find_structure(find(runs, events=True), again)
+    assert structure.startup == 2
+    assert "resumed runs began with" in structure.why
 
 
 def test_nothing_repeats() -> None:

@@ -8,16 +8,17 @@ import math
 import threading
 import types
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lowtide.errors import FormatError, InvalidInput, MeterProblem, MissingExtra
+from lowtide.errors import InvalidInput, MeterProblem, MissingExtra
 from lowtide.measuring.sampler import choose_meters, total_w
 from lowtide.meters import METERS, Channel, Roots
 from lowtide.meters.amd import Amd, read_powers
 from lowtide.meters.cray import Cray
-from lowtide.meters.estimate import Estimate, UtilisationModel
+from lowtide.meters.estimate import Estimate
 from lowtide.meters.external import External, look_up
 from lowtide.meters.hwmon import Hwmon
 from lowtide.meters.ipmi import Ipmi, read_watts
@@ -27,6 +28,7 @@ from lowtide.meters.rapl import Rapl
 from lowtide.meters.redfish import Redfish, read_power
 from lowtide.meters.slurm_energy import SlurmEnergy, read_node
 from lowtide.meters.tegrastats import Tegrastats, read_line
+from lowtide.meters.utilisation import UtilisationModel
 
 
 def tree(root: Path, files: dict[str, str]) -> Roots:
@@ -153,7 +155,7 @@ def test_readings_beyond_physics_are_left_out() -> None:
     gpu = Channel(name="gpu-0", domain="gpu")
     reading = checked(0.0, [gpu], [2e6])
     assert math.isnan(reading.power_w[0])
-    assert reading.problems == ("gpu-0 read 2e+06 W, which a gpu cannot draw",)
+    assert reading.problems == ("gpu-0 read 2e+06 W, which a gpu cannot draw; left out",)
     assert math.isnan(checked(0.0, [gpu], [-5.0]).power_w[0])
 
 
@@ -310,10 +312,33 @@ class FakeNvml(types.SimpleNamespace):  # its names are those of the library
         return [types.SimpleNamespace(pid=7 + handle, usedGpuMemory=1000)]
 
 
+class NewFakeNvml(FakeNvml):
+    """Tells the power of the moment of its first GPU, and what each process does."""
+
+    NVML_FI_DEV_POWER_INSTANT = 186
+
+    def nvmlDeviceGetFieldValues(  # noqa: N802
+        self, handle: int, fields: list[int]
+    ) -> list[types.SimpleNamespace]:
+        assert fields == [self.NVML_FI_DEV_POWER_INSTANT]
+        value = types.SimpleNamespace(uiVal=700_500)
+        return [types.SimpleNamespace(nvmlReturn=(0, 3)[handle], value=value)]
+
+    def nvmlDeviceGetProcessUtilization(  # noqa: N802
+        self, handle: int, since: int
+    ) -> list[types.SimpleNamespace]:
+        said = [(7, 30, 2000), (7, 50, 3000), (9, 20, 3000)] if handle == 0 else [(8, 10, 2500)]
+        return [
+            types.SimpleNamespace(pid=pid, smUtil=use, timeStamp=at)
+            for pid, use, at in said
+            if at > since
+        ]
+
+
 class TestNvml:
     def test_power_energy_and_who_holds_memory(self) -> None:
         library = FakeNvml()
-        meter = Nvml(library=library)
+        meter = Nvml(library=library, count_s=0.0)
         assert [each.name for each in meter.open()] == ["gpu-0", "gpu-1"]
         library.energy_mj += 5_000
         reading = meter.sample()
@@ -323,9 +348,35 @@ class TestNvml:
         # Two megawatts are no reading.
         assert math.isnan(reading.power_w[1])
         assert "gpu-1 read 2e+06 W" in reading.problems[0]
-        assert meter.usage({7}) == {"gpu_busy": 1.0, "gpu_memory_bytes": 1000.0}
+        # It does not tell what each process does: the use of the GPU they hold stands for it.
+        assert meter.usage({7}) == {"gpu_busy": 0.9, "gpu_memory_bytes": 1000.0}
         meter.close()
         assert not library.open
+
+    def test_the_power_of_the_moment_where_there_is_one(self) -> None:
+        meter = Nvml(library=NewFakeNvml())
+        meter.open()
+        # The second GPU refuses, and is asked for the mean of the last second.
+        assert meter.sample().power_w[0] == 700.5
+        assert "gpu-1 read 2e+06 W" in meter.sample().problems[0]
+
+    def test_what_each_process_does(self) -> None:
+        meter = Nvml(library=NewFakeNvml())
+        meter.open()
+        # Of its two reports the later one counts; process 9 is somebody else's.
+        assert meter.usage({7, 8})["gpu_busy"] == pytest.approx(0.6)
+
+    def test_the_counter_is_read_every_few_seconds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        now = [100.0]
+        monkeypatch.setattr("lowtide.meters.nvml.time.monotonic", lambda: now[0])
+        library = FakeNvml()
+        meter = Nvml(library=library)
+        meter.open()
+        library.energy_mj += 5_000
+        now[0] += 4.9
+        assert math.isnan(meter.sample().energy_j[0])
+        now[0] += 0.1
+        assert meter.sample().energy_j[0] == pytest.approx(5.0)
 
     def test_without_the_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
@@ -444,6 +495,21 @@ class TestExternal:
         assert math.isnan(meter.sample().power_w[0]), "an old value is no reading of now"
         meter.close()
 
+    def test_what_pinpoint_writes(self, tmp_path: Path) -> None:
+        path = tmp_path / "measurements.csv"
+        path.write_text("56430\n")
+        meter = External(source=f"pinpoint:{path}")
+        meter.open()
+        assert math.isnan(meter.sample().power_w[0])
+        with path.open("a") as file:
+            file.write("57260\n")
+        assert meter.sample().power_w == (57.26,)
+        # At its end stand the times of its beginning and end, which are no readings.
+        with path.open("a") as file:
+            file.write("52360\n1720917123.31\n1720917200.5\n")
+        assert meter.sample().power_w == (52.36,)
+        meter.close()
+
     def test_json_and_prometheus(self, site) -> None:
         address, answers = site
         answers["/status"] = {"meters": [{"power": 77.0}]}
@@ -473,7 +539,7 @@ class TestExternal:
 class TestEstimate:
     def test_power_follows_use(self, tmp_path: Path) -> None:
         roots = tree(tmp_path, {"proc/stat": "cpu 100 0 100 800 0 0 0 0 0 0\ncpu0 1\n"})
-        model = UtilisationModel(share=(0.0, 0.5, 1.0), power_w=(50.0, 150.0, 180.0), source="x")
+        model = UtilisationModel.points((0.0, 0.5, 1.0), (50.0, 150.0, 180.0), source="x")
         meter = Estimate(model=model, roots=roots)
         meter.open()
         assert not meter.measured
@@ -483,16 +549,62 @@ class TestEstimate:
         (tmp_path / "proc/stat").write_text("cpu 225 0 100 875 0 0 0 0 0 0\n")
         assert meter.sample().power_w == (180.0,)
 
-    def test_models_are_checked(self, tmp_path: Path) -> None:
-        path = tmp_path / "model.json"
-        path.write_text(json.dumps({"share": [0, 1], "power_w": [60, 250], "source": "SPECpower"}))
-        assert UtilisationModel.load(path).at(0.5) == 155.0
-        path.write_text(json.dumps({"share": [1, 0], "power_w": [60, 250]}))
-        with pytest.raises(FormatError, match="rises from 0 to 1"):
-            UtilisationModel.load(path)
-        path.write_text("{}")
-        with pytest.raises(FormatError, match="lists 'share' and 'power_w'"):
-            UtilisationModel.load(path)
+    def test_it_says_where_the_model_guesses(self, tmp_path: Path) -> None:
+        roots = tree(tmp_path, {"proc/stat": "cpu 100 0 100 800 0 0 0 0 0 0\n"})
+        model = UtilisationModel.points((0.1, 0.6), (50.0, 150.0), source="x")
+        meter = Estimate(model=model, roots=roots)
+        meter.open()
+        (tmp_path / "proc/stat").write_text("cpu 150 0 100 850 0 0 0 0 0 0\n")
+        assert meter.sample().problems == ()
+        (tmp_path / "proc/stat").write_text("cpu 250 0 100 850 0 0 0 0 0 0\n")
+        reading = meter.sample()
+        assert reading.power_w == (150.0,)
+        assert "cpu is above the 0.1 to 0.6 that the model was learned from" in reading.problems[0]
+        assert "left out" not in reading.problems[0]
+
+    def test_use_is_averaged_as_the_model_was_learned(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        roots = tree(tmp_path, {"proc/stat": "cpu 0 0 0 0 0 0 0 0\n"})
+        now = [0.0]
+        monkeypatch.setattr("lowtide.meters.usage.time.monotonic", lambda: now[0])
+        plain = UtilisationModel.points((0.0, 1.0), (0.0, 100.0), source="x")
+        meter = Estimate(model=replace(plain, average_s=1.0), roots=roots)
+        meter.open()
+        busy = idle = 0
+        said = []
+        for step in range(1, 31):
+            # One second busy, one idle, in steps of a tenth.
+            busy, idle = (busy + 10, idle) if (step - 1) // 10 % 2 == 0 else (busy, idle + 10)
+            now[0] = step / 10
+            (tmp_path / "proc/stat").write_text(f"cpu {busy} 0 0 {idle} 0 0 0 0\n")
+            said.append(meter.sample().power_w[0])
+        assert said[9] == pytest.approx(100.0)
+        assert said[14] == pytest.approx(50.0)
+        assert said[19] == pytest.approx(0.0)
+
+    def test_a_model_of_something_else_is_refused(self, tmp_path: Path) -> None:
+        roots = tree(tmp_path, {"proc/stat": "cpu 0 0 0 0 0 0 0 0\n"})
+        plain = UtilisationModel.points((0.0, 1.0), (0.0, 100.0), source="x")
+        strange = replace(plain, features=(replace(plain.features[0], name="gpu_util"),))
+        with pytest.raises(MeterProblem, match=r"goes by gpu_util.*--features gpu=gpu_util"):
+            Estimate(model=strange, roots=roots).open()
+        silent = replace(plain, features=(replace(plain.features[0], name="memory"),))
+        with pytest.raises(MeterProblem, match="there is no memory use"):
+            Estimate(model=silent, roots=roots).open()
+
+    def test_gpus_are_looked_at_where_the_model_goes_by_them(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        library = FakeNvml()
+        monkeypatch.setattr("lowtide.meters.estimate.Nvml", lambda: Nvml(library=library))
+        plain = UtilisationModel.points((0.0, 1.0), (0.0, 100.0), source="x")
+        model = replace(plain, features=(replace(plain.features[0], name="gpu"),))
+        meter = Estimate(model=model, roots=tree(tmp_path, {}))
+        meter.open()
+        assert meter.sample().power_w == (50.0,), "90 % and 10 %"
+        meter.close()
+        assert not library.open
 
 
 def test_nothing_is_counted_twice() -> None:

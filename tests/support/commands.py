@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from lowtide.cli import main
+from lowtide.cli import app, main
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,22 @@ class Answer:
     code: int
     out: str
     err: str
+
+
+def all_verbs() -> list[str]:
+    """What can follow `lowtide`, sorted; those of a group with its name before them."""
+    groups = {
+        "": app,
+        **{
+            f"{group.typer_instance.info.name} ": group.typer_instance
+            for group in app.registered_groups
+        },
+    }
+    return sorted(
+        prefix + command.callback.__name__
+        for prefix, group in groups.items()
+        for command in group.registered_commands
+    )
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> Answer:

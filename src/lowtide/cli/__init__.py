@@ -25,6 +25,7 @@ from lowtide.cli.plan import plan
 from lowtide.cli.report import report
 from lowtide.cli.reproduce import reproduce
 from lowtide.cli.simulate import simulate
+from lowtide.cli.stress import stress
 from lowtide.cli.sweep import sweep
 from lowtide.cli.version import version
 from lowtide.cli.when import when
@@ -57,6 +58,7 @@ for verb in (
     version,
 ):
     app.command(epilog=epilog(verb.__name__))(verb)
+app.add_typer(stress)
 
 
 @app.callback()

@@ -11,7 +11,10 @@ _PARTS = {
     "command line": (("typer", "rich"), "this command", ""),
     "figures": (("altair", "vl-convert-python"), "charts and HTML reports", "figures"),
     "sweeps": (("dask", "distributed", "dask-jobqueue"), "sweeps beyond one machine", "sweep"),
+    "power models": (("scikit-learn",), "lowtide learn --utilisation", "learn"),
 }
+# Packages that are imported by another name than they are installed by.
+_MODULES = {"scikit-learn": "sklearn", "vl-convert-python": "vl_convert"}
 
 
 def doctor(as_json: AsJson = False, parsable: Parsable = False) -> None:
@@ -58,7 +61,7 @@ def _part(name: str) -> dict[str, str]:
 
     packages, brings, extra = _PARTS[name]
     for package in packages:
-        module = package.removesuffix("-python").replace("-", "_")
+        module = _MODULES.get(package, package.replace("-", "_"))
         if extra:
             # Importing some of these changes the process: it is enough that they are there.
             if find_spec(module) is None:

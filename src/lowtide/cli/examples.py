@@ -33,6 +33,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lowtide learn h200",
         "lowtide learn h200 --no-events -o learned.toml --image learned.png",
         "lowtide learn h200 --check profile.toml",
+        "lowtide learn --utilisation h200 --features gpu=gpu_util/100 -o gpu.json --card gpu.md",
     ),
     "simulate": (
         "lowtide simulate exp.toml --set policy.name=exact",
@@ -49,6 +50,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "reproduce": (
         "lowtide reproduce thesis --only length=16h,wait=24h",
         "lowtide reproduce thesis --signal DE.csv --startup added --only length=8h,length=16h",
+    ),
+    "stress plan": (
+        "lowtide stress plan --shape latin --duration 10s --cpu 0-100 --disk 0-50 -o plan.toml",
+        "lowtide stress plan --shape ramp --duration 5m --seed 1 --cpu 0-100 --gpu 20-80",
+    ),
+    "stress run": (
+        "lowtide stress run load.toml",
+        "lowtide stress run load.toml --without disk --job-id warm-up",
     ),
     "doctor": ("lowtide doctor",),
     "version": ("lowtide version --json",),

@@ -1,4 +1,4 @@
-"""`lowtide learn`: from recordings to a power profile that says how good it is."""
+"""`lowtide learn`: from recordings to a power profile, or a machine's power model, with proof."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from lowtide.cli.options import AsJson, Parsable
 from lowtide.cli.output import print_json, print_parsable, print_table, say
+from lowtide.cli.utilisation import enter_table, learn_model
 
 if TYPE_CHECKING:
     from lowtide.learning.checking import Check
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
 
 def learn(
     recordings: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             help="Folders or files with measured runs, or 'h200': recordings of lowtide's own, "
             "pinpoint folders, tables of samples with events beside them.",
             metavar="RECORDING...",
         ),
-    ],
+    ] = None,
     events: Annotated[
         bool | None,
         typer.Option(
@@ -40,11 +41,17 @@ def learn(
     ] = "included",
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", help="Write the profile: a .toml or .json file."),
+        typer.Option(
+            "-o",
+            "--out",
+            help="Write the profile: a .toml or .json file. Of --utilisation the model: .json.",
+        ),
     ] = None,
     image: Annotated[
         Path | None,
-        typer.Option(help="Draw the profile over the runs: a .png or .svg file."),
+        typer.Option(
+            help="Draw the profile over the runs, or the model over use: a .png or .svg file."
+        ),
     ] = None,
     check: Annotated[
         str | None,
@@ -54,6 +61,61 @@ def learn(
             metavar="PROFILE",
         ),
     ] = None,
+    utilisation: Annotated[
+        bool,
+        typer.Option(
+            "--utilisation",
+            help="Learn a machine's power from how busy it is instead: a model for "
+            "lowtide measure --meter estimate:MODEL.",
+        ),
+    ] = False,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            help="Of --utilisation: what to go by, such as cpu,disk or gpu=gpu_util/100 or "
+            "disk=rate(read_bytes).  [default: all use that was recorded]",
+            metavar="NAME[=COLUMN],...",
+        ),
+    ] = None,
+    usage: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Of --utilisation: a table of use with a column time, joined on it; repeat for "
+            "more.",
+            metavar="FILE",
+        ),
+    ] = None,
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            help="Of --utilisation: enter loads and watts, as SPECpower states them, instead of "
+            "learning.",
+            metavar="FILE",
+        ),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(help="Of --table: where it comes from.  [default: what it says itself]"),
+    ] = None,
+    average: Annotated[
+        float | None,
+        typer.Option(help="Of --utilisation: seconds to average over.  [default: 1]"),
+    ] = None,
+    level: Annotated[
+        float | None,
+        typer.Option(help="Of --utilisation: how often intervals shall hold.  [default: 0.9]"),
+    ] = None,
+    rung: Annotated[
+        str | None,
+        typer.Option(help="Of --utilisation: take this kind of model, whatever validation says."),
+    ] = None,
+    card: Annotated[
+        Path | None,
+        typer.Option(help="Of --utilisation: write a model card, a .md file."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of --utilisation: decides random choices.  [default: 0]")
+    ] = None,
     as_json: AsJson = False,
     parsable: Parsable = False,
 ) -> None:
@@ -61,10 +123,57 @@ def learn(
 
     Phases come from uninterrupted runs, each left out in turn to see how well the others predict
     it. Stops and kills with their resumption tell startup from work and what stopping costs.
+
+    With --utilisation: learn what the machine draws from how busy it is, with the simplest model
+    that runs left out in turn support.
     """
     from lowtide.errors import InvalidInput
     from lowtide.learning import learn as learn_profile
 
+    of_models = {
+        "--features": features,
+        "--usage": usage,
+        "--table": table,
+        "--source": source,
+        "--average": average,
+        "--level": level,
+        "--rung": rung,
+        "--card": card,
+        "--seed": seed,
+    }
+    given = [option for option, value in of_models.items() if value is not None]
+    if utilisation:
+        if events is not None or check is not None or baseline != "included":
+            raise InvalidInput(
+                "--utilisation goes without --events, --no-events, --check, --baseline"
+            )
+        if table is not None:
+            if recordings or image is not None or set(given) - {"--table", "--source"}:
+                raise InvalidInput(
+                    "--table enters numbers and learns nothing: leave out recordings and all but "
+                    "--source, -o, --json and -P"
+                )
+            enter_table(table, source=source, out=out, as_json=as_json, parsable=parsable)
+            return
+        if source is not None:
+            raise InvalidInput("--source says where a --table comes from")
+        learn_model(
+            _read(recordings),
+            out=out,
+            card=card,
+            image=image,
+            as_json=as_json,
+            parsable=parsable,
+            usage=usage or [],
+            features=None if features is None else features.split(","),
+            average_s=1.0 if average is None else average,
+            level=0.9 if level is None else level,
+            rung=rung,
+            seed=seed or 0,
+        )
+        return
+    if given:
+        raise InvalidInput(f"{given[0]} belongs to --utilisation")
     read = _read(recordings)
     if check is not None:
         if events is not None or out is not None or image is not None:
@@ -94,10 +203,13 @@ def learn(
             print(f"written: {path}")
 
 
-def _read(recordings: list[str]) -> list[Recording]:
+def _read(recordings: list[str] | None) -> list[Recording]:
+    from lowtide.errors import InvalidInput
     from lowtide.formats.recordings import read_recordings
     from lowtide.samples import sample_recording, sample_recordings
 
+    if not recordings:
+        raise InvalidInput("name the measured runs to learn from: lowtide learn RECORDING...")
     samples = sample_recordings()
     return read_recordings(
         [sample_recording(name) if name in samples else Path(name) for name in recordings]

@@ -12,6 +12,8 @@ RowArray = npt.NDArray[np.intp]
 
 # A counter ticks by itself, rather than whenever it is asked, if it stands still this often.
 _STANDSTILL = 2.5
+# Over less than this, being a tick late is as much as what is to be corrected.
+_LEAST_S = 10.0
 
 
 def power_from_counter(
@@ -51,6 +53,31 @@ def power_from_counter(
         ticks = _even_ticks(times[rows - 1], ticks)
     power_w = np.diff(energy_j[rows]) / np.diff(ticks)
     return ticks[:-1], power_w, rows[:-1]
+
+
+def counter_factor(times: FloatArray, power_w: FloatArray, energy_j: FloatArray) -> float:
+    """Return what power is to be multiplied with so that it comes to what a counter counted.
+
+    A power that is read now and then misses what happens in between; a counter misses nothing, but
+    is dear to read. So power gives the shape, and the counter the height. NaN where the counter
+    was read too seldom to tell.
+
+    Args:
+        times: When power was read; each reading holds until the next.
+        power_w: What was read.
+        energy_j: What the counter showed at the same time, NaN where it was not read.
+
+    >>> counter_factor(np.arange(21.0), np.full(21, 98.0), np.arange(21.0) * 100)
+    1.0204081632653061
+    """
+    read = np.flatnonzero(np.isfinite(energy_j))
+    # It is up to a tenth of a second behind, at both ends.
+    if read.size < 2 or times[read[-1]] - times[read[0]] < _LEAST_S:
+        return np.nan
+    part = slice(read[0], read[-1])
+    sampled_j = np.sum(power_w[part] * np.diff(times[read[0] : read[-1] + 1]))
+    counted_j = energy_j[read[-1]] - energy_j[read[0]]
+    return float(counted_j / sampled_j) if sampled_j > 0 and counted_j >= 0 else np.nan
 
 
 def _even_ticks(after: FloatArray, until: FloatArray) -> FloatArray:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from lowtide import files
 from lowtide.errors import FormatError, InvalidInput
+from lowtide.formats.counters import counter_factor
 from lowtide.recording import Event, Recording, Run, reach_s
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ EVENTS = "events.csv"
 EVENT_HEADINGS = "time,run,event,checkpoint"
 _PART = re.compile(r"samples-(\d+)(?:-(\d+))?\.parquet")
 _OWN = ("run", "time", "power_w")
+# A counter that differs more from the power beside it counts something else.
+_COUNTER_OFF = 0.05
 
 
 def recognises(path: Path) -> bool:
@@ -88,16 +91,30 @@ def _run(
     if end is None or end > times[-1] + reach_s(times):
         end = None
         notes.append("cut short: the end of the program is not in the recording")
+    columns = {name: frame[name].fill_null(math.nan).to_numpy() for name in further}
+    power_w = frame["power_w"].to_numpy()
+    for name in entry.get("counted", ()):
+        watts, joules = columns.get(f"{name}_w"), columns.get(f"{name}_j")
+        if watts is None or joules is None:
+            continue
+        factor = counter_factor(times, watts, joules)
+        if abs(factor - 1.0) <= _COUNTER_OFF:
+            power_w = power_w + (factor - 1.0) * watts
+        elif not math.isnan(factor):
+            notes.append(
+                f"{name}: its counter says {factor:.2f} times what its power comes to; power is "
+                "kept as it was read"
+            )
     try:
         return Run(
             id=entry["id"],
             times=times,
-            power_w=frame["power_w"].to_numpy(),
+            power_w=power_w,
             start=None if entry["start"] is None else min(entry["start"], float(times[-1])),
             end=end,
             kind=entry["kind"],
             pair=entry["pair"],
-            columns={name: frame[name].fill_null(math.nan).to_numpy() for name in further},
+            columns=columns,
             events=events,
             power=entry["power"],
             meters=entry["meters"],

@@ -76,6 +76,7 @@ class RecordingWriter:
         pair: str | None = None,
         power: str = "measured",
         meters: Iterable[str] = (),
+        counted: Iterable[str] = (),
         machine: Mapping[str, Any] | None = None,
     ) -> None:
         """Begin a run; samples that follow belong to it.
@@ -86,6 +87,7 @@ class RecordingWriter:
             pair: What it shares with the runs it belongs to.
             power: `measured` or `estimated`.
             meters: Which meters are read.
+            counted: The channels that `power_w` adds up, as in the columns `NAME_w` and `NAME_j`.
             machine: Facts about the machine.
         """
         if any(run == known["id"] for known in self._runs):
@@ -102,6 +104,7 @@ class RecordingWriter:
                 "exit_status": None,
                 "power": power,
                 "meters": list(meters),
+                "counted": list(counted),
                 "machine": dict(machine or {}),
                 "notes": [],
             }

@@ -1,4 +1,4 @@
-"""Power profiles from measured runs: phases, alignment, repetition, validation."""
+"""Power profiles from measured runs, and power from utilisation, each with its validation."""
 
 from lowtide.learning.checking import check
 from lowtide.learning.learned import Learned, learn

@@ -141,24 +141,48 @@ def find_block(model: PhaseModel, *, first: int = 0) -> Block | None:
 def startup_by_position(model: PhaseModel, block: Block) -> int:
     """Return how many phases come before the work, judged by where the repeated part begins.
 
-    If the phases just before it resemble it, if only from afar, they are work as well.
+    If the phases just before it resemble it, if only from afar, they are work as well: whole
+    occurrences of it, or the end of one where the block was cut in the middle of what repeats.
 
     Args:
         model: The phases.
         block: The repeated part.
     """
     first = block.first
-    while first >= block.length:
-        before = slice(first - block.length, first)
-        again = slice(block.first, block.first + block.length)
-        power = np.array([model.power_w[before], model.power_w[again]])
-        seconds = np.array([model.duration_s[before], model.duration_s[again]])
-        near = np.ptp(power, axis=0) <= _SIMILAR_POWER * power.max(axis=0)
-        close = seconds.max(axis=0) <= _SIMILAR_DURATION * seconds.min(axis=0)
-        if not (near & close).all():
-            break
-        first -= block.length
+    again = range(block.first, block.first + block.length)
+    while (before := _occurrence(model, again, first)) is not None:
+        first = before
+    # The end of the block counts if the program works hardest there: that is no startup.
+    hardest = block.first + int(
+        np.argmax((model.power_w * model.duration_s)[again.start : again.stop])
+    )
+    for begin in range(again.start + 1, hardest + 1):
+        before = _occurrence(model, range(begin, again.stop), first)
+        if before is not None:
+            return before
     return first
+
+
+def _occurrence(model: PhaseModel, block: range, end: int) -> int | None:
+    """Return where a row of phases like a block begins that ends at a place; None if none does."""
+    for phase in reversed(block):
+        # A phase of the block may have been cut in two here.
+        for begin in (end - 1, end - 2):
+            if begin < 0:
+                return None
+            seconds = model.duration_s[begin:end]
+            power_w = float(np.average(model.power_w[begin:end], weights=seconds))
+            powers = sorted((power_w, float(model.power_w[phase])))
+            lengths = sorted((float(seconds.sum()), float(model.duration_s[phase])))
+            if (
+                powers[1] - powers[0] <= _SIMILAR_POWER * powers[1]
+                and lengths[1] <= _SIMILAR_DURATION * lengths[0]
+            ):
+                end = begin
+                break
+        else:
+            return None
+    return end
 
 
 def startup_by_comparison(
@@ -192,13 +216,14 @@ def _shared_by_marks(model: PhaseModel, series: Series, block: Block | None) -> 
     shared = 0
     while shared < len(marks.said) and heard.keys() & set(marks.said[shared]):
         shared += 1
-    if shared in (0, len(marks.said)):
+    if not heard or shared == len(marks.said):
         return None
-    # What the last shared mark began is startup too, unless it is the first of what repeats.
+    # What the last shared mark (else the program's start) began is startup too, unless it is the
+    # first of what repeats.
     first = sum(model.parts[:shared])
     end = first + model.parts[shared]
     place = end if block is None else startup_by_position(model, block)
-    begin_s = max(heard.get(label, 0.0) for label in marks.said[shared - 1])
+    begin_s = max(heard.get(label, 0.0) for label in marks.said[shared - 1]) if shared else 0.0
     if place >= end:
         later = [time_s for time_s in heard.values() if time_s > begin_s + model.step_s]
         begin_s = min(later, default=series.length_s)
@@ -221,7 +246,7 @@ def _shared_by_power(model: PhaseModel, series: Series, block: Block | None) -> 
     grid = even_edges(0.0, series.length_s, model.step_s)
     trace = series.mean_w(grid)
     count = len(model.names)
-    last = count - 1 if block is None else block.first
+    last = count - 1 if block is None else startup_by_position(model, block)
     if last * count > _MOST_COMPARED:
         return None
     costs = np.full(last + 1, np.inf)

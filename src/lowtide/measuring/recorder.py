@@ -97,6 +97,7 @@ class Recorder:
             pair=step.pair,
             power="measured" if self.sampler.measured else "estimated",
             meters=self.sampler.names,
+            counted=self.sampler.counted,
             machine={**machine_facts(), **(facts or {})},
         )
         self.sampler.restart()

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 
 from lowtide.errors import InvalidInput, MeterProblem
 from lowtide.meters import METERS, Channel, Meter, Reading, Roots
-from lowtide.meters.estimate import Estimate, UtilisationModel
+from lowtide.meters.estimate import Estimate
 from lowtide.meters.external import External
 from lowtide.meters.nvml import Nvml
 from lowtide.meters.redfish import Redfish
+from lowtide.meters.usage import FEATURES, Counts, MachineUse, use_between
+from lowtide.meters.utilisation import UtilisationModel
 from lowtide.monitor.processes import ProcessTree, Usage
 
 # A clock that moves this far against the other has been set.
@@ -65,7 +67,8 @@ class Sample:
     Attributes:
         time: When it begins.
         power_w: What was drawn in all, NaN where no meter answered.
-        columns: Every channel's watts and joules, and what the program used.
+        columns: Every channel's watts and joules, how busy the machine was, and what the program
+            used.
     """
 
     time: float
@@ -115,6 +118,16 @@ class _Source:
             return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """All that was read at one moment."""
+
+    time: float
+    readings: list[Reading | None]
+    machine: Counts
+    usage: Usage | None
+
+
 @dataclass(slots=True, kw_only=True)
 class Sampler:
     """All meters of a measurement, read in step with what a program uses.
@@ -128,11 +141,10 @@ class Sampler:
     meters: Sequence[Meter]
     notes: list[str] = field(default_factory=list)
     cpu_s: float = 0.0
+    _machine: MachineUse = field(default_factory=MachineUse, init=False)
     _sources: list[_Source] = field(default_factory=list, init=False)
     _clock: tuple[float, float] = field(default=(0.0, 0.0), init=False)
-    _before: tuple[float, dict[int, Reading | None], Usage | None] | None = field(
-        default=None, init=False
-    )
+    _before: _Look | None = field(default=None, init=False)
 
     def open(self) -> None:
         """Open the meters."""
@@ -140,6 +152,8 @@ class Sampler:
             source = _Source(meter, meter.open())
             source.begin()
             self._sources.append(source)
+            if isinstance(meter, Nvml):
+                self._machine.gpus = meter
         self._clock = (time.time(), time.monotonic())
 
     @property
@@ -153,6 +167,15 @@ class Sampler:
         return [
             f"{source.meter.name} ({', '.join(channel.name for channel in source.channels)})"
             for source in self._sources
+        ]
+
+    @property
+    def counted(self) -> list[str]:
+        """The columns that are added up to what was drawn in all."""
+        named = [(each.meter.name, channel) for each in self._sources for channel in each.channels]
+        is_in = counted([channel for _, channel in named])
+        return [
+            f"{meter}.{channel.name}" for (meter, channel), k in zip(named, is_in, strict=True) if k
         ]
 
     def now(self) -> float:
@@ -181,10 +204,14 @@ class Sampler:
         """
         clock = time.thread_time()
         now = self.now()
-        readings = {number: each.read() for number, each in enumerate(self._sources)}
-        usage = None if tree is None else tree.usage()
-        made = None if self._before is None else self._made(now, readings, usage, tree)
-        self._before = (now, readings, usage)
+        look = _Look(
+            time=now,
+            readings=[each.read() for each in self._sources],
+            machine=self._machine.look(),
+            usage=None if tree is None else tree.usage(),
+        )
+        made = None if self._before is None else self._made(self._before, look, tree)
+        self._before = look
         self.cpu_s += time.thread_time() - clock
         return made
 
@@ -198,22 +225,13 @@ class Sampler:
             source.end()
         self._sources.clear()
 
-    def _made(
-        self,
-        now: float,
-        readings: dict[int, Reading | None],
-        usage: Usage | None,
-        tree: ProcessTree | None,
-    ) -> Sample | None:
-        if self._before is None:
-            return None
-        since, before, used = self._before
+    def _made(self, before: _Look, after: _Look, tree: ProcessTree | None) -> Sample:
         columns: dict[str, float] = {}
         drawn: list[tuple[Channel, float]] = []
         for number, source in enumerate(self._sources):
             # A mean is of the time since the last reading; a moment's power holds from then on.
-            reading = readings[number] if source.meter.means else before[number]
-            self._watch(source, reading, now)
+            reading = (after if source.meter.means else before).readings[number]
+            self._watch(source, reading, after.time)
             for place, channel in enumerate(source.channels):
                 watts = math.nan if reading is None else reading.power_w[place]
                 joules = math.nan if reading is None else reading.energy_j[place]
@@ -221,17 +239,20 @@ class Sampler:
                 if not math.isnan(joules):
                     columns[f"{source.meter.name}.{channel.name}_j"] = joules
                 drawn.append((channel, watts))
-        if usage is not None and used is not None:
-            took = now - since
-            columns["cpus_busy"] = max(usage.cpu_s - used.cpu_s, 0.0) / took
-            columns["memory_bytes"] = usage.memory_bytes
-            columns["processes"] = float(usage.processes)
-            columns["read_bytes"] = usage.read_bytes
-            columns["written_bytes"] = usage.written_bytes
+        for name, value in use_between(before.machine, after.machine).items():
+            if not math.isnan(value):
+                columns[FEATURES[name]] = value
+        if after.usage is not None and before.usage is not None:
+            took = after.time - before.time
+            columns["cpus_busy"] = max(after.usage.cpu_s - before.usage.cpu_s, 0.0) / took
+            columns["memory_bytes"] = after.usage.memory_bytes
+            columns["processes"] = float(after.usage.processes)
+            columns["read_bytes"] = after.usage.read_bytes
+            columns["written_bytes"] = after.usage.written_bytes
             for source in self._sources:
                 if isinstance(source.meter, Nvml) and tree is not None:
                     columns |= source.meter.usage(set(tree.pids))
-        return Sample(time=since, power_w=total_w(drawn), columns=columns)
+        return Sample(time=before.time, power_w=total_w(drawn), columns=columns)
 
     def _watch(self, source: _Source, reading: Reading | None, now: float) -> None:
         """Note a meter that falls silent or says what cannot be."""
@@ -244,14 +265,31 @@ class Sampler:
             source.silent_since = None
             source.last = reading
         for problem in () if reading is None else reading.problems:
-            self.note(f"meter {name}: {problem}; left out")
+            self.note(f"meter {name}: {problem}")
 
 
-def total_w(drawn: Sequence[tuple[Channel, float]]) -> float:
-    """Return what was drawn in all, without counting anything twice.
+def counted(channels: Sequence[Channel]) -> list[bool]:
+    """Return which channels make up what was drawn in all, so that nothing is counted twice.
 
     A node's meter sees everything. Else the platform's counter stands for packages and memory, and
     GPUs are added to either. Channels of other kinds are parts of something, and not added.
+
+    Args:
+        channels: The channels of all meters.
+
+    >>> counted([Channel(name="package-0", domain="package"), Channel(name="node", domain="node")])
+    [False, True]
+    """
+    domains = [channel.domain for channel in channels]
+    if "node" in domains:
+        first = domains.index("node")
+        return [place == first for place in range(len(domains))]
+    parts = ("psys", "gpu") if "psys" in domains else ("package", "dram", "gpu")
+    return [domain in parts for domain in domains]
+
+
+def total_w(drawn: Sequence[tuple[Channel, float]]) -> float:
+    """Return what was drawn in all.
 
     Args:
         drawn: Channels and their watts.
@@ -260,12 +298,6 @@ def total_w(drawn: Sequence[tuple[Channel, float]]) -> float:
     ...          (Channel(name="gpu-0", domain="gpu"), 300.0)])
     350.0
     """
-
-    def watts(*domains: str) -> list[float]:
-        return [each for channel, each in drawn if channel.domain in domains]
-
-    whole = watts("node")
-    if whole:
-        return whole[0]
-    parts = [*(watts("psys") or watts("package", "dram")), *watts("gpu")]
+    channels = [channel for channel, _ in drawn]
+    parts = [watts for (_, watts), is_in in zip(drawn, counted(channels), strict=True) if is_in]
     return sum(parts) if parts else math.nan

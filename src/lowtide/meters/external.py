@@ -17,6 +17,9 @@ from lowtide.meters.meter import Channel, Found, Reading, Roots, checked
 _CHANNEL = Channel(name="node", domain="node")
 # A value older than this is no longer what is drawn now.
 _STALE_S = 30.0
+# What pinpoint writes are milliwatts, and at its end two times, in epoch seconds.
+_PINPOINT = "pinpoint:"
+_EPOCH = 1e9
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,6 +28,7 @@ class External:
 
     - `meter.csv`: a file that grows, one line per reading: `unix seconds, watts` or `watts`; what
       stands there when it is opened is passed over.
+    - `pinpoint:measurements.csv`: the same as pinpoint writes it, whole milliwatts line by line.
     - `http://host/path#a.b.0`: a JSON document, and the way to the watts in it after the `#`.
     - `prometheus:http://host:9090?query=...`: an instant query whose first result is in watts.
 
@@ -54,8 +58,8 @@ class External:
             meter=cls.name,
             state="absent",
             what="is used when named",
-            cure="--meter external:meter.csv, external:http://host/path#key, "
-            "external:prometheus:http://host:9090?query=...",
+            cure="--meter external:meter.csv, external:pinpoint:measurements.csv, "
+            "external:http://host/path#key, external:prometheus:http://host:9090?query=...",
         )
 
     def open(self) -> tuple[Channel, ...]:
@@ -66,9 +70,10 @@ class External:
             self.sample()
             return (_CHANNEL,)
         try:
-            self._file = Path(self.source).open(encoding="utf-8")  # noqa: SIM115 - kept open
+            path = Path(self.source.removeprefix(_PINPOINT))
+            self._file = path.open(encoding="utf-8")
         except OSError as error:
-            raise MeterProblem(f"cannot read the meter's file {self.source}: {error}") from None
+            raise MeterProblem(f"cannot read the meter's file {path}: {error}") from None
         self._file.seek(0, 2)
         return (_CHANNEL,)
 
@@ -102,7 +107,11 @@ class External:
                 numbers = [float(cell) for cell in cells[:2]]
             except ValueError:
                 continue
-            self._last = (now, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
+            if self.source.startswith(_PINPOINT):
+                if len(numbers) == 1 and numbers[0] < _EPOCH:
+                    self._last = (now, numbers[0] / 1000.0)
+            else:
+                self._last = (now, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
 
     def _ask(self) -> float:
         if self.source.startswith("prometheus:"):

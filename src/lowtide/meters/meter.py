@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol, runtime_checkable
@@ -147,6 +147,7 @@ def checked(
     channels: Sequence[Channel],
     power_w: Sequence[float],
     energy_j: Sequence[float] = (),
+    problems: Sequence[str] = (),
 ) -> Reading:
     """Return a reading without the powers that cannot be.
 
@@ -155,13 +156,14 @@ def checked(
         channels: What was read.
         power_w: What each drew.
         energy_j: What each has counted.
+        problems: What else was wrong with it.
     """
     pairs = [plausible(channel, watts) for channel, watts in zip(channels, power_w, strict=True)]
     return Reading(
         time=time,
         power_w=tuple(watts for watts, _ in pairs),
         energy_j=tuple(energy_j) or (math.nan,) * len(pairs),
-        problems=tuple(problem for _, problem in pairs if problem),
+        problems=(*(f"{problem}; left out" for _, problem in pairs if problem), *problems),
     )
 
 
@@ -199,18 +201,30 @@ class Counter:
         return self._total * self.unit_j
 
 
-def run_tool(command: Sequence[str], *, timeout_s: float = 5.0) -> str:
+def run_tool(
+    command: Sequence[str],
+    *,
+    timeout_s: float = 5.0,
+    environment: Mapping[str, str] | None = None,
+) -> str:
     """Return what a command prints; never wait longer than the timeout.
 
     Args:
         command: The command and its arguments.
         timeout_s: How long it may take.
+        environment: The variables it finds; by default those of this process.
     """
     if shutil.which(command[0]) is None:
         raise MeterProblem(f"{command[0]} is not installed")
     try:
         done = subprocess.run(  # noqa: S603 - the commands are the meters' own
-            command, capture_output=True, text=True, timeout=timeout_s, check=False
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+            env=environment,
         )
     except subprocess.TimeoutExpired:
         raise MeterProblem(f"{command[0]} did not answer within {timeout_s:g} s") from None

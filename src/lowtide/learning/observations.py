@@ -1,0 +1,362 @@
+"""What power models are learned from: power and use of a machine, run by run, joined on time.
+
+Meters and counters have clocks of their own. So nothing is ever joined by its row: each series is
+averaged over the same windows of time, and what does not cover a window is missing there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.errors import InvalidInput
+from lowtide.meters.usage import FEATURES
+from lowtide.recording import Recording, Run
+from lowtide.signal import FloatArray
+
+IntArray = npt.NDArray[np.intp]
+Usage = tuple[FloatArray, Mapping[str, FloatArray]]
+
+# A column of another's table that looks like a use of something.
+_USE = re.compile(r"util|busy|load|usage|percent|share", re.IGNORECASE)
+_POWER = re.compile(r"(power|energy|^w$|_u?m?k?[wj]$)", re.IGNORECASE)
+_CHOICE = re.compile(r"(?:(?P<name>[^=/()]+)=)?(?P<rate>rate\()?(?P<column>[^=()]+?)\)?")
+# A sample holds until the next, but no longer than so many usual steps: then there is a gap.
+_HOLDS_STEPS = 5.0
+# A window counts if so much of it is covered.
+_COVERED = 0.5
+# Fewer windows than these tell nothing: of a run, and of all.
+_LEAST_OF_RUN = 5
+_LEAST = 30
+# Power that varies by less than this share of itself is constant.
+_CONSTANT = 1e-3
+# More than this many windows are thinned: models do not get better, only slower.
+_MOST = 20_000
+# Facts that may differ between recordings of one machine.
+_PASSING = ("python", "system", "sampling_cpu_share", "measured")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A feature as a user names it.
+
+    Attributes:
+        name: What it is called in the model.
+        column: The column it is taken from.
+        rate: Whether the column is a counter, of which the rate is taken.
+        divisor: What its values are divided by.
+    """
+
+    name: str
+    column: str
+    rate: bool = False
+    divisor: float = 1.0
+
+    @classmethod
+    def of(cls, text: str) -> Choice:
+        """Return what a text chooses.
+
+        Args:
+            text: `cpu`, `gpu=gpu_util/100`, `disk=rate(read_bytes)`.
+
+        >>> Choice.of("gpu=gpu_util/100")
+        Choice(name='gpu', column='gpu_util', rate=False, divisor=100.0)
+        """
+        head, slash, divisor = text.strip().rpartition("/")
+        if not slash:
+            head, divisor = divisor, "1"
+        match = _CHOICE.fullmatch(head.strip())
+        try:
+            by = float(divisor)
+        except ValueError:
+            by = 0.0
+        if match is None or not by > 0 or bool(match["rate"]) != head.rstrip().endswith(")"):
+            raise InvalidInput(
+                "a feature is NAME, NAME=COLUMN, NAME=COLUMN/NUMBER or NAME=rate(COLUMN), such as "
+                f"gpu=gpu_util/100, not {text!r}"
+            )
+        column = match["column"].strip()
+        name = (match["name"] or column).strip()
+        # Prometheus ends the names of its counters so.
+        rate = bool(match["rate"]) or column.endswith("_total")
+        return cls(name=name, column=FEATURES.get(column, column), rate=rate, divisor=by)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Observations:
+    """Windows of time with the power drawn and the use made in each.
+
+    Attributes:
+        features: Names of the features.
+        use: A row per window, a column per feature.
+        power_w: Mean power of each window.
+        group: The run each window belongs to, counted from 0.
+        runs: Names of the runs.
+        average_s: How long a window is.
+        machine: What is known about the machine, and alike in all runs.
+        meters: Which meters measured.
+        notes: What was left out, and why.
+    """
+
+    features: tuple[str, ...]
+    use: FloatArray
+    power_w: FloatArray
+    group: IntArray
+    runs: tuple[str, ...]
+    average_s: float
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    meters: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return self.power_w.size
+
+    @property
+    def leading(self) -> int:
+        """The feature that power follows most closely, counted from 0."""
+        spread = self.use.std(axis=0) * self.power_w.std()
+        centred = (self.use - self.use.mean(axis=0)) * (self.power_w - self.power_w.mean())[:, None]
+        return int(np.argmax(np.abs(centred.mean(axis=0)) / spread))
+
+
+def observe(
+    recordings: Iterable[Recording],
+    *,
+    features: Sequence[str] | None = None,
+    usage: Sequence[Usage] = (),
+    average_s: float = 1.0,
+) -> Observations:
+    """Return power and use of all measured runs, averaged over windows.
+
+    Args:
+        recordings: Measured runs.
+        features: What to go by, as `Choice.of` reads it; by default the machine's use where the
+            recordings have it, else every column whose name says that it is a use.
+        usage: Further tables of use, with times of their own.
+        average_s: How long a window is.
+    """
+    if not average_s > 0:
+        raise InvalidInput(f"use is averaged over a time above 0 s, not {average_s:g} s")
+    notes: list[str] = []
+    named = _measured(list(recordings), notes)
+    choices = _choices(features, [run for _, run in named], usage)
+    names, tables, machines = [], [], []
+    meters: list[str] = []
+    for name, run in named:
+        rows = _windows(run, choices, usage, average_s)
+        whole = rows[~np.isnan(rows).any(axis=1)]
+        if whole.shape[0] < _LEAST_OF_RUN:
+            notes.append(
+                f"run {name} is left out: {whole.shape[0]} of its {rows.shape[0]} windows of "
+                f"{average_s:g} s have both power and use"
+            )
+            continue
+        names.append(name)
+        tables.append(whole)
+        machines.append(dict(run.machine))
+        meters += run.meters
+    count = sum(table.shape[0] for table in tables)
+    if count < _LEAST:
+        raise InvalidInput(
+            f"{count} windows of {average_s:g} s with power and use are too few to learn from, "
+            f"{_LEAST} are needed: measure for longer{_because(notes)}"
+        )
+    tables = _thinned(tables, count, notes)
+    table = np.concatenate(tables)
+    group = np.repeat(np.arange(len(tables)), [each.shape[0] for each in tables])
+    power_w = table[:, 0]
+    if power_w.std() <= _CONSTANT * power_w.mean():
+        raise InvalidInput(
+            f"the power is constant ({power_w.mean():.1f} W), so nothing can be learned about it: "
+            "measure the machine from idle to full load"
+        )
+    kept = np.flatnonzero(np.ptp(table[:, 1:], axis=0) > 0)
+    constant = [each.name for place, each in enumerate(choices) if place not in kept]
+    if constant:
+        notes.append(f"{', '.join(constant)} never changed and is left out")
+    if not kept.size:
+        raise InvalidInput(
+            f"no use changed ({', '.join(constant)}): measure the machine from idle to full load"
+        )
+    return Observations(
+        features=tuple(choices[place].name for place in kept),
+        use=np.ascontiguousarray(table[:, 1:][:, kept]),
+        power_w=power_w,
+        group=group,
+        runs=tuple(names),
+        average_s=average_s,
+        machine=_alike(machines, notes),
+        meters=tuple(dict.fromkeys(meters)),
+        notes=tuple(notes),
+    )
+
+
+def rates(times: FloatArray, counts: FloatArray) -> FloatArray:
+    """Return how fast a counter grew from each reading until the next, NaN for the last.
+
+    A counter that falls was reset: how far it had come until then is not known. Nor is what it did
+    at which time while it was not read.
+
+    Args:
+        times: When it was read.
+        counts: What it showed.
+
+    >>> rates(np.array([0.0, 2.0, 3.0, 4.0]), np.array([10.0, 30.0, 35.0, 5.0]))
+    array([10.,  5., nan, nan])
+    """
+    steps_s = np.diff(times)
+    grown = np.diff(counts) / steps_s
+    known = (grown >= 0) & (steps_s <= _HOLDS_STEPS * np.median(steps_s))
+    return np.append(np.where(known, grown, np.nan), np.nan)
+
+
+def window_means(times: FloatArray, values: FloatArray, edges: FloatArray) -> FloatArray:
+    """Return the mean of a series in each window, NaN where it covers less than half of it.
+
+    Args:
+        times: When each value begins to hold, until the next does.
+        values: The values, NaN where they are missing.
+        edges: Where windows begin and end.
+
+    >>> window_means(np.array([0.0, 1.0, 2.0]), np.array([4.0, 8.0, np.nan]), np.array([0, 2, 4]))
+    array([ 6., nan])
+    """
+    steps = np.diff(times)
+    usual = float(np.median(steps))
+    ends = np.minimum(np.append(times[1:], times[-1] + usual), times + _HOLDS_STEPS * usual)
+    known = np.isfinite(values)
+    # Each value's integral grows from its time to its end, and stands still until the next.
+    bounds = np.column_stack((times, ends)).ravel()
+    length = np.where(known, ends - times, 0.0)
+
+    def integral(area: FloatArray) -> FloatArray:
+        grown = np.column_stack((np.zeros(area.size), area)).ravel()
+        return np.diff(np.interp(edges, bounds, np.cumsum(grown)))
+
+    covered = integral(length)
+    total = integral(length * np.where(known, values, 0.0))
+    enough = covered >= _COVERED * np.diff(edges) * (1 - 1e-9)
+    if not enough.any():
+        return np.full(enough.size, np.nan)
+    # A mean lies within its values; rounding would have a share of 1 come out above it.
+    mean = np.clip(total / np.where(enough, covered, 1.0), values[known].min(), values[known].max())
+    return np.where(enough, mean, np.nan)
+
+
+def _windows(
+    run: Run, choices: Sequence[Choice], usage: Sequence[Usage], average_s: float
+) -> FloatArray:
+    """Return a row per window: power, then each feature."""
+    times, first = run.times, run.times[0]
+    length_s = float(times[-1] - first) + run.step_s
+    edges = first + average_s * np.arange(int(length_s / average_s + 1e-6) + 1)
+    if edges.size < 2:
+        return np.empty((0, 1 + len(choices)))
+    columns = [window_means(times, run.power_w, edges)]
+    for choice in choices:
+        when, values = _series(choice, run, usage)
+        if choice.rate:
+            values = rates(when, values)
+        columns.append(window_means(when, values / choice.divisor, edges))
+    return np.column_stack(columns)
+
+
+def _series(choice: Choice, run: Run, usage: Sequence[Usage]) -> tuple[FloatArray, FloatArray]:
+    for when, columns in usage:
+        if choice.column in columns:
+            return when, columns[choice.column]
+    return run.times, run.columns[choice.column]
+
+
+def _measured(recordings: list[Recording], notes: list[str]) -> list[tuple[str, Run]]:
+    """Return measured runs, each with a name of its own."""
+    every = [(recording, run) for recording in recordings for run in recording]
+    plain = [run.id for _, run in every]
+    named = [
+        (run.id if plain.count(run.id) == 1 else f"{recording.source}/{run.id}", run)
+        for recording, run in every
+    ]
+    # Two folders of one name may hold runs of one name.
+    full = [name for name, _ in named]
+    named = [
+        (name if full.count(name) == 1 else f"{name} ({place + 1})", run)
+        for place, (name, run) in enumerate(named)
+    ]
+    estimated = [name for name, run in named if run.power == "estimated"]
+    if len(estimated) == len(named):
+        raise InvalidInput(
+            "the power of these runs was itself estimated from use: a model is learned from power "
+            "that was measured (lowtide doctor lists the meters)"
+        )
+    if estimated:
+        notes.append(f"left out, since power was estimated: {', '.join(estimated)}")
+    return [(name, run) for name, run in named if run.power != "estimated"]
+
+
+def _choices(
+    features: Sequence[str] | None, runs: Sequence[Run], usage: Sequence[Usage]
+) -> list[Choice]:
+    beside = {name for _, columns in usage for name in columns}
+    known = [*dict.fromkeys(name for run in runs for name in run.columns), *sorted(beside)]
+    usable = [name for name in known if not _POWER.search(name)]
+    if features is not None:
+        choices = [Choice.of(text) for text in features]
+        names = [choice.name for choice in choices]
+        if len(set(names)) < len(names) or not names:
+            raise InvalidInput("features have names of their own, and there is at least one")
+    else:
+        everywhere = [
+            name for name in usable if name in beside or all(name in run.columns for run in runs)
+        ]
+        own = [name for name, column in FEATURES.items() if column in everywhere]
+        used = [name for name in everywhere if _USE.search(name) and name not in FEATURES.values()]
+        # What was named on purpose, in a table beside the recordings, is wanted.
+        extra = [name for name in sorted(beside) if not _POWER.search(name)]
+        chosen = dict.fromkeys([*(own or used), *extra])
+        choices = [Choice.of(name) for name in chosen]
+        if not choices:
+            raise InvalidInput(
+                "these runs say nothing about how busy the machine was: columns are "
+                f"{', '.join(usable) or 'none but power'}. Name one with --features, join a "
+                "table with --usage, or measure again with lowtide measure"
+            )
+    for choice in choices:
+        lacking = [run.id for run in runs if choice.column not in run.columns]
+        if choice.column not in beside and lacking:
+            raise InvalidInput(
+                f"run {lacking[0]} has no column {choice.column!r} for the feature "
+                f"{choice.name!r}: there are {', '.join(usable) or 'none but power'}"
+            )
+    return choices
+
+
+def _thinned(tables: list[FloatArray], count: int, notes: list[str]) -> list[FloatArray]:
+    if count <= _MOST:
+        return tables
+    stride = -(-count // _MOST)
+    notes.append(f"of {count} windows one in {stride} is used")
+    return [table[::stride] for table in tables]
+
+
+def _alike(machines: Sequence[Mapping[str, Any]], notes: list[str]) -> dict[str, Any]:
+    """Return the facts that are the same in all runs; note where machines differ."""
+    first = machines[0]
+    differ = sorted(
+        key
+        for key in {key for machine in machines for key in machine}
+        if key not in _PASSING and any(machine.get(key) != first.get(key) for machine in machines)
+    )
+    if differ:
+        notes.append(
+            f"the runs differ in {', '.join(differ)}: a model of several machines fits none of them"
+        )
+    return {key: first[key] for key in sorted(first) if key not in (*_PASSING, *differ)}
+
+
+def _because(notes: Sequence[str]) -> str:
+    return "".join(f"; {note}" for note in notes)

@@ -1,0 +1,306 @@
+"""Power from utilisation: climb the ladder as far as runs that were left out say it is worth.
+
+Each run is left out in turn (or a tenth of them, where there are many), every rung is fitted to the
+others and predicts it. The simplest rung that is within one standard error of the best is taken,
+and only if it clearly beats the mean, run by run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from lowtide.errors import InvalidInput, UnknownName
+from lowtide.learning.conformal import Coverage, coverage, half_width_w, supported_level
+from lowtide.learning.ladder import RUNGS, Fitted, library
+from lowtide.learning.observations import IntArray, Observations, Usage, observe
+from lowtide.learning.student import quantile
+from lowtide.learning.validation import Score
+from lowtide.meters.utilisation import Band, Feature, UtilisationModel
+from lowtide.recording import Recording
+from lowtide.signal import FloatArray
+
+UNSUPPORTED = "these data do not support a model"
+_MOST_FOLDS = 10
+# The mean is beaten if chance would do it this seldom (one-sided).
+_CHANCE = 0.05
+# What the plain computation of a model may differ by from the library's, as a share of the power.
+_SAME = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A rung and how it fared on runs that it had not seen.
+
+    Attributes:
+        name: The rung, `mean` for knowing the mean power only.
+        means: What it is, in words.
+        rmse_w: Root of the mean squared error of each run left out, mean and standard error.
+        gain_w: By how much that is less than the best before it, run by run; None for the mean.
+        within: Whether its error is within one standard error of the least.
+    """
+
+    name: str
+    means: str
+    rmse_w: Score
+    gain_w: Score | None
+    within: bool
+
+    @property
+    def better(self) -> bool:
+        """Whether it beats the rungs before it by more than one standard error."""
+        if self.gain_w is None or self.gain_w.error is None:
+            return False
+        return self.gain_w.value > self.gain_w.error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LearnedUtilisation:
+    """What was learned about a machine's power.
+
+    Attributes:
+        data: The windows it was learned from.
+        tried: The mean and every rung, in order.
+        chosen: The rung that was taken; None where the data do not support any.
+        why: Why it was taken, or why none was.
+        model: The model; None where none was taken.
+        coverage: How often its intervals held; None where there are fewer than three runs.
+        held_out_w: What the taken rung (else the best) said about each window without its run.
+        seed: What decided random choices.
+    """
+
+    data: Observations
+    tried: tuple[Tried, ...]
+    chosen: str | None
+    why: str
+    model: UtilisationModel | None
+    coverage: Coverage | None
+    held_out_w: FloatArray
+    seed: int
+
+    def document(self) -> dict[str, Any]:
+        """Return everything that was learned as plain lists and numbers."""
+        return {
+            "chosen": self.chosen,
+            "why": self.why,
+            "runs": list(self.data.runs),
+            "windows": len(self.data),
+            "average_s": self.data.average_s,
+            "features": list(self.data.features),
+            "tried": [{**asdict(each), "better": each.better} for each in self.tried],
+            "coverage": None if self.coverage is None else asdict(self.coverage),
+            "notes": list(self.data.notes),
+            "machine": dict(self.data.machine),
+            "model": None if self.model is None else self.model.document(),
+        }
+
+
+def learn_utilisation(
+    recordings: Iterable[Recording],
+    *,
+    features: Sequence[str] | None = None,
+    usage: Sequence[Usage] = (),
+    average_s: float = 1.0,
+    level: float = 0.9,
+    rung: str | None = None,
+    seed: int = 0,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+) -> LearnedUtilisation:
+    """Learn a machine's power from its use.
+
+    Args:
+        recordings: Measured runs, two or more; each is left out in turn.
+        features: What to go by, such as `cpu` or `gpu=gpu_util/100`; by default all use there is.
+        usage: Further tables of use, with times of their own.
+        average_s: Power and use are averaged over so many seconds.
+        level: How often intervals should hold the power of a new run.
+        rung: The rung to take whatever validation says.
+        seed: Decides random choices.
+        progress: Told what is being fitted, how many fits are done and how many there are.
+    """
+    names = [each.name for each in RUNGS]
+    if rung is not None and rung not in names:
+        raise UnknownName("rung", rung, names)
+    data = observe(recordings, features=features, usage=usage, average_s=average_s)
+    if len(data.runs) < 2:
+        raise InvalidInput(
+            "a single run cannot be validated, since a model is judged by runs it has not seen: "
+            f"measure at least one more{''.join(f'; {note}' for note in data.notes)}"
+        )
+    supported = supported_level(level, len(data.runs))
+    with library():
+        predicted = _leave_out(data, seed, progress)
+        tried = _compare(data, predicted)
+        chosen, why = _choose(tried, rung)
+        shown = chosen or min(tried, key=lambda each: each.rmse_w.value).name
+        model, held = None, None
+        if chosen is not None:
+            errors = _by_run(data, np.abs(data.power_w - predicted[chosen]))
+            held = coverage(errors, level)
+            fitted = next(each for each in RUNGS if each.name == chosen).fit(
+                data.use, data.power_w, seed
+            )
+            _verify(fitted, data.use)
+            band = Band(
+                half_w=half_width_w(errors, supported), level=supported, runs=len(data.runs)
+            )
+            model = _model(data, tried, chosen, why, fitted, band, seed)
+    return LearnedUtilisation(
+        data=data,
+        tried=tried,
+        chosen=chosen,
+        why=why,
+        model=model,
+        coverage=held,
+        held_out_w=predicted[shown],
+        seed=seed,
+    )
+
+
+def folds(runs: int) -> IntArray:
+    """Return which fold each run is left out in: one each, or ten where there are more.
+
+    Args:
+        runs: How many runs.
+    """
+    return np.arange(runs) % _MOST_FOLDS
+
+
+def _leave_out(
+    data: Observations, seed: int, progress: Callable[[str, int, int], None]
+) -> dict[str, FloatArray]:
+    """Return what each rung says about each window, fitted without the window's run."""
+    fold = folds(len(data.runs))[data.group]
+    count = int(fold.max()) + 1
+    predicted = {name: np.empty(len(data)) for name in ("mean", *(each.name for each in RUNGS))}
+    done = 0
+    for number in range(count):
+        out = fold == number
+        use, power_w = data.use[~out], data.power_w[~out]
+        predicted["mean"][out] = _mean_of_runs(power_w, data.group[~out])
+        for rung in RUNGS:
+            progress(rung.means, done, count * len(RUNGS))
+            predicted[rung.name][out] = rung.fit(use, power_w, seed).predict(data.use[out])
+            done += 1
+    progress("done", done, done)
+    return predicted
+
+
+def _mean_of_runs(power_w: FloatArray, group: IntArray) -> float:
+    """Return the mean of the runs' means: runs are judged alike, however long they are."""
+    return float(np.mean([power_w[group == each].mean() for each in np.unique(group)]))
+
+
+def _compare(data: Observations, predicted: dict[str, FloatArray]) -> tuple[Tried, ...]:
+    rmse_w = {
+        name: np.array(
+            [math.sqrt(np.mean(each)) for each in _by_run(data, np.square(data.power_w - said))]
+        )
+        for name, said in predicted.items()
+    }
+    best = min(rmse_w, key=lambda name: float(rmse_w[name].mean()))
+    least = _score(rmse_w[best])
+    most_w = least.value + (least.error or 0.0)
+    words = {"mean": "the mean power"} | {rung.name: rung.means for rung in RUNGS}
+    tried: list[Tried] = []
+    before: str | None = None
+    for name, errors in rmse_w.items():
+        tried.append(
+            Tried(
+                name=name,
+                means=words[name],
+                rmse_w=_score(errors),
+                gain_w=None if before is None else _score(rmse_w[before] - errors),
+                within=float(errors.mean()) <= most_w,
+            )
+        )
+        if before is None or errors.mean() < rmse_w[before].mean():
+            before = name
+    return tuple(tried)
+
+
+def _choose(tried: Sequence[Tried], rung: str | None) -> tuple[str | None, str]:
+    mean, *rungs = tried
+    if rung is not None:
+        return rung, f"{rung} was asked for, whatever validation says"
+    best = min(tried, key=lambda each: each.rmse_w.value)
+    simplest = next(each for each in tried if each.within)
+    if simplest is not mean:
+        gain = np.array(mean.rmse_w.per_run) - np.array(simplest.rmse_w.per_run)
+        score = _score(gain)
+        least = quantile(1 - 2 * _CHANCE, gain.size - 1) * (score.error or 0.0)
+        if score.value > least:
+            if simplest is best:
+                return simplest.name, (
+                    f"{simplest.name} has the least error, and no simpler rung is within one "
+                    "standard error of it"
+                )
+            return simplest.name, (
+                f"{simplest.name} is the simplest rung within one standard error of the best, "
+                f"{best.name}"
+            )
+    nearest = min(rungs, key=lambda each: each.rmse_w.value)
+    return None, (
+        f"{UNSUPPORTED}: over {len(mean.rmse_w.per_run)} runs that were left out the mean is off "
+        f"by {mean.rmse_w.value:.1f} W and {nearest.name}, the best rung, by "
+        f"{nearest.rmse_w.value:.1f} W, which is no clear gain"
+    )
+
+
+def _model(
+    data: Observations,
+    tried: Sequence[Tried],
+    chosen: str,
+    why: str,
+    fitted: Fitted,
+    band: Band,
+    seed: int,
+) -> UtilisationModel:
+    taken = next(each for each in tried if each.name == chosen)
+    runs = len(data.runs)
+    return UtilisationModel(
+        features=tuple(
+            Feature(name=name, low=float(column.min()), high=float(column.max()))
+            for name, column in zip(data.features, data.use.T, strict=True)
+        ),
+        form=fitted.form,
+        source=f"learned from {runs} runs, {taken.means}: off by {taken.rmse_w.value:.1f} W on "
+        "runs left out",
+        band=band,
+        average_s=data.average_s,
+        about={
+            "rung": chosen,
+            "why": why,
+            "runs": list(data.runs),
+            "windows": len(data),
+            "rmse_w": taken.rmse_w.value,
+            "mean_rmse_w": tried[0].rmse_w.value,
+            "machine": dict(data.machine),
+            "meters": list(data.meters),
+            "seed": seed,
+        },
+    )
+
+
+def _verify(fitted: Fitted, use: FloatArray) -> None:
+    """See that the form says what the library says: its insides may change with a version."""
+    rows = use[:: max(use.shape[0] // 100, 1)]
+    said = np.array([fitted.form.watts(row) for row in rows.tolist()])
+    theirs = fitted.predict(rows)
+    if not np.allclose(said, theirs, rtol=_SAME, atol=_SAME * float(np.abs(theirs).max())):
+        raise RuntimeError("this version of scikit-learn keeps its models in another way")
+
+
+def _by_run(data: Observations, values: FloatArray) -> list[FloatArray]:
+    return [values[data.group == each] for each in range(len(data.runs))]
+
+
+def _score(values: FloatArray) -> Score:
+    score = Score.of(values.tolist())
+    if score is None:
+        raise InvalidInput("a score needs at least one run")
+    return score
