@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lowtide.accounting import footprint
 from lowtide.grid import Grid
+from lowtide.profile import Phase, PowerProfile
 from lowtide.schedule import Schedule
 from lowtide.signal import Signal
 from lowtide.tally import Stretches, tally
@@ -47,6 +48,19 @@ def test_a_job_of_many_is_a_job(run, pue) -> None:
     assert got.end[0] == pytest.approx(schedule.end, abs=1e-6)
     assert got.start[0] == schedule.start
     assert got.cost is None
+
+
+def test_many_phases_are_laid_out_bit_by_bit(monkeypatch) -> None:
+    phases = [Phase(name="p", duration_s=60 + place, power_w=place) for place in range(40)]
+    profiles = [PowerProfile(work=phases[:count]) for count in (40, 7, 23)]
+    jobs = Workload(arrival=np.arange(9.0), deadline=1e6, profile=[0, 1, 2] * 3, profiles=profiles)
+    signal = Signal.from_values(np.arange(300.0), start=0, step_s=HOUR)
+    ran = Stretches.one_each(jobs, jobs.arrival + 5)
+    at_once = tally(jobs, ran, signal)
+    monkeypatch.setattr("lowtide.tally._CELLS", 10)
+    bit_by_bit = tally(jobs, ran, signal)
+    assert np.array_equal(at_once.carbon_g, bit_by_bit.carbon_g)
+    assert np.allclose(at_once.energy_j, jobs.energy_j)
 
 
 @given(st.lists(runs(), min_size=2, max_size=6), st.randoms(use_true_random=False))

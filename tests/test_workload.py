@@ -55,6 +55,17 @@ def test_arrivals_are_put_in_order_and_ties_stay() -> None:
     assert jobs.deadline.tolist() == [99.0] * 4
 
 
+def test_columns_have_names() -> None:
+    jobs = Workload(arrival=[0, 0], deadline=99, work_s=10, priority=[1, 2])
+    assert [job.priority for job in jobs] == [1.0, 2.0]
+    assert Workload.from_jobs(list(jobs)).priority.tolist() == [1.0, 2.0]
+    assert jobs.left_out == {}
+    with pytest.raises(TypeError, match="prioritie"):
+        Workload(arrival=[0], deadline=99, work_s=10, prioritie=1)
+    with pytest.raises(InvalidJob, match="has no priority that is a number"):
+        Workload(arrival=[0], deadline=99, work_s=10, priority=np.nan)
+
+
 def test_a_factor_scales_a_profile() -> None:
     profile = PowerProfile(
         startup=[Phase(name="s", duration_s=60, power_w=100)],
@@ -78,6 +89,7 @@ def test_a_trace_becomes_jobs() -> None:
             "cpus": [4, 1, 2],
             "gpus": [np.nan, 0, 1],
             "requested_s": [500, 1, np.nan],
+            "priority": [3, 0, np.nan],
             "status": [STATUSES.index("completed"), 0, STATUSES.index("failed")],
         },
         source="a log",
@@ -88,6 +100,9 @@ def test_a_trace_becomes_jobs() -> None:
     assert jobs.slack_s == pytest.approx([HOUR, HOUR])
     assert jobs.requested_s.tolist() == [500.0, 50.0]
     assert [STATUSES[each] for each in jobs.status] == ["completed", "failed"]
+    assert jobs.priority.tolist() == [3.0, 0.0]
+    # Who never ran is not here, and is counted.
+    assert jobs.left_out == jobs.take(slice(0, 1)).shifted(9.0).left_out == {"never_ran": 1}
     by_job = Workload.from_trace(trace, wait=[60.0, 0.0, 30.0])
     assert by_job.slack_s == pytest.approx([60.0, 30.0])
 

@@ -62,6 +62,8 @@ class Job:
         max_starts: How often it may be started, None for any number.
         min_run_s: How much work each start must at least do and keep.
         resources: What it holds while it runs.
+        priority: The higher, the sooner its turn in a queue that looks at it; what is planned for
+            the job alone does not depend on it.
 
     >>> job = Job(id="md42", arrival="2024-07-01T00:00Z", deadline="+36h",
     ...           profile=PowerProfile.constant(300, "6h"))
@@ -77,6 +79,7 @@ class Job:
     max_starts: int | None
     min_run_s: float
     resources: Resources
+    priority: float
 
     def __init__(
         self,
@@ -89,6 +92,7 @@ class Job:
         max_starts: int | None = None,
         min_run_s: DurationLike = 0.0,
         resources: Resources | None = None,
+        priority: float = 0.0,
     ) -> None:
         begin = parse_time(arrival)
         for name, value in (
@@ -100,6 +104,7 @@ class Job:
             ("max_starts", max_starts),
             ("min_run_s", parse_duration(min_run_s)),
             ("resources", resources or Resources()),
+            ("priority", priority),
         ):
             object.__setattr__(self, name, value)
         self._check()
@@ -119,6 +124,8 @@ class Job:
                 f"job {self.id}: max_starts is a whole number of at least 1, "
                 f"not {self.max_starts!r}"
             )
+        if not isinstance(self.priority, int | float) or not math.isfinite(self.priority):
+            raise InvalidJob(f"job {self.id}: priority is a number, not {self.priority!r}")
         if self.min_run_s < 0:
             raise InvalidJob(f"job {self.id}: min_run_s is 0 or more, not {self.min_run_s:g}")
         if self.min_run_s > self.profile.work_s:

@@ -19,6 +19,9 @@ from lowtide.schedule import Schedule, Stretch
 from lowtide.signal import FloatArray, Signal
 from lowtide.workload import IntArray, Workload
 
+# So many jobs times phases are laid out at a time.
+_CELLS = 1_000_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretches:
@@ -154,8 +157,11 @@ def pieces_of(jobs: Workload, stretches: Stretches) -> Pieces:
         parts.append((which, start, start + ran_s, jobs.power[which]))
     last = np.append(np.diff(stretches.job) != 0, True)
     done_s = _done_before(stretches)
-    for number, profile in enumerate(jobs.profiles):
-        rows = np.flatnonzero(place == number)
+    # Sorted once: looking for the rows of each of many profiles would take their number squared.
+    order = np.argsort(place, kind="stable")
+    bounds = np.searchsorted(place[order], np.arange(len(jobs.profiles) + 1))
+    for profile, begin, end in zip(jobs.profiles, bounds[:-1], bounds[1:], strict=True):
+        rows = order[begin:end]
         if rows.size:
             parts += _phased(jobs, stretches, profile, rows, done_s[rows], last[rows])
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
@@ -232,12 +238,22 @@ def _phased(
     everyone = np.arange(rows.size)
     at = in_turn(profile.startup, start, everyone)
     ran_s = stretches.work_s[rows] + stretches.lost_s[rows]
-    for phase, low_s, high_s in zip(
-        profile.work, profile.work_edges_s[:-1], profile.work_edges_s[1:], strict=True
-    ):
-        begin_s = np.clip(low_s - done_s, 0.0, ran_s)
-        end_s = np.clip(high_s - done_s, 0.0, ran_s)
-        add(at + begin_s, at + end_s, phase.power_w, np.flatnonzero(end_s > begin_s))
+    watts = np.array([phase.power_w for phase in profile.work])
+    # As many phases at once as the jobs leave room for: where few share a profile, all of them.
+    at_once = max(_CELLS // rows.size, 1)
+    for first in range(0, watts.size, at_once):
+        edges_s = profile.work_edges_s[first : first + at_once + 1, None]
+        reached_s = np.minimum(np.maximum(edges_s - done_s, 0.0), ran_s)
+        phase, some = np.nonzero(reached_s[1:] > reached_s[:-1])
+        if some.size:
+            parts.append(
+                (
+                    which[some],
+                    at[some] + reached_s[phase, some],
+                    at[some] + reached_s[phase + 1, some],
+                    watts[first + phase] * power[some],
+                )
+            )
     stopped = np.flatnonzero(~last)
     idle_from = in_turn(profile.stop, at + ran_s, stopped)
     if profile.suspended_power_w and stopped.size:

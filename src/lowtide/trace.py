@@ -39,6 +39,7 @@ NUMBERS = (
     "cpu_time_s",
     "suspended_s",
     "energy_j",
+    "priority",
     "preceding",
     "think_s",
 )

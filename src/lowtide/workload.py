@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,17 +25,7 @@ from lowtide.units import DurationLike, format_count, parse_duration
 IntArray = npt.NDArray[np.int64]
 Column = npt.NDArray[Any]
 
-# Columns that need not be given, and what they are then.
-_DEFAULTS: Mapping[str, float] = {
-    "min_run_s": 0.0,
-    "max_starts": 0,
-    "cpus": 1.0,
-    "gpus": 0.0,
-    "nodes": 1.0,
-    "memory_bytes": 0.0,
-    "priority": 0.0,
-    "status": STATUSES.index("completed"),
-}
+_COMPLETED = STATUSES.index("completed")
 _WHOLE = ("profile", "interruptible", "max_starts", "status")
 
 
@@ -62,6 +53,8 @@ class Workload:
         user: Whose it is.
         profiles: What jobs with phases draw.
         source: Where the jobs come from, in words.
+        left_out: How many jobs of there are not here, by the reason: `never_ran` for rows of a
+            trace without a length, `oversized` for jobs that fit on no machine of a simulation.
     """
 
     id: Column
@@ -83,6 +76,7 @@ class Workload:
     user: Column
     profiles: tuple[PowerProfile, ...]
     source: str
+    left_out: Mapping[str, int]
 
     def __init__(
         self,
@@ -93,12 +87,20 @@ class Workload:
         power: npt.ArrayLike = 1.0,
         profile: npt.ArrayLike = -1,
         interruptible: npt.ArrayLike = 0,
-        profiles: Sequence[PowerProfile] = (),
+        min_run_s: npt.ArrayLike = 0.0,
+        max_starts: npt.ArrayLike = 0,
+        cpus: npt.ArrayLike = 1.0,
+        gpus: npt.ArrayLike = 0.0,
+        nodes: npt.ArrayLike = 1.0,
+        memory_bytes: npt.ArrayLike = 0.0,
+        requested_s: npt.ArrayLike | None = None,
+        priority: npt.ArrayLike = 0.0,
+        status: npt.ArrayLike = _COMPLETED,
         id: npt.ArrayLike | None = None,  # noqa: A002 - the word everyone uses for it
         user: npt.ArrayLike | None = None,
-        requested_s: npt.ArrayLike | None = None,
+        profiles: Sequence[PowerProfile] = (),
         source: str = "",
-        **others: npt.ArrayLike,
+        left_out: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         when: FloatArray = np.asarray(arrival, dtype=np.float64)
         count = when.size
@@ -108,9 +110,6 @@ class Workload:
         if work_s is None:
             lengths = np.array([*(each.work_s for each in profiles), np.nan])
             work_s = lengths[places]
-        unknown = set(others) - set(_DEFAULTS)
-        if unknown:
-            raise TypeError(f"unknown columns {', '.join(sorted(unknown))}")
         columns: dict[str, Any] = {
             "id": np.arange(1, count + 1) if id is None else np.asarray(id),
             "arrival": when,
@@ -119,9 +118,15 @@ class Workload:
             "power": power,
             "profile": places,
             "interruptible": interruptible,
+            "min_run_s": min_run_s,
+            "max_starts": max_starts,
+            "cpus": cpus,
+            "gpus": gpus,
+            "nodes": nodes,
+            "memory_bytes": memory_bytes,
+            "priority": priority,
+            "status": status,
             "user": np.full(count, None, dtype=object) if user is None else np.asarray(user),
-            **_DEFAULTS,
-            **others,
         }
         startup_s = np.array([*(each.startup_s for each in profiles), 0.0])[places]
         run_s = startup_s + np.broadcast_to(np.asarray(work_s, dtype=np.float64), count)
@@ -141,6 +146,8 @@ class Workload:
             object.__setattr__(self, name, column)
         object.__setattr__(self, "profiles", tuple(profiles))
         object.__setattr__(self, "source", source)
+        # A plain mapping, as a read-only view of one cannot cross processes.
+        object.__setattr__(self, "left_out", dict(left_out))
         self._check()
 
     def _check(self) -> None:
@@ -153,6 +160,7 @@ class Workload:
         )
         self._demand(self.slack_s >= -TIME_TOLERANCE_S, "cannot be done by its deadline")
         self._demand(self.min_run_s <= self.work_s, "has less work than min_run_s asks for")
+        self._demand(np.isfinite(self.priority), "has no priority that is a number")
 
     def _demand(self, good: npt.NDArray[np.bool_], what: str) -> None:
         if not good.all():
@@ -203,6 +211,7 @@ class Workload:
             gpus=[each.gpus for each in asked],
             nodes=[each.nodes for each in asked],
             memory_bytes=[each.memory_bytes or 0.0 for each in asked],
+            priority=[job.priority for job in jobs],
             source=source,
         )
 
@@ -219,7 +228,8 @@ class Workload:
     ) -> Workload:
         """Return the jobs of a trace, with what it does not say.
 
-        Jobs that never ran (no length) are left out; jobs without CPUs and GPUs are refused.
+        Jobs that never ran (no length) are left out and counted in `left_out`; jobs without CPUs
+        and GPUs are refused.
 
         Args:
             trace: What ran.
@@ -237,6 +247,7 @@ class Workload:
         if interruptible not in INTERRUPTIBLE:
             raise UnknownName("way to stop a job", interruptible, INTERRUPTIBLE)
         ran = trace.length_s > 0
+        never_ran = int(np.count_nonzero(~ran))
         by_job = not isinstance(wait, str | int | float)
         wait_s = np.asarray(wait, np.float64)[ran] if by_job else parse_duration(wait)  # type: ignore[arg-type]
         trace = trace if ran.all() else trace.select(ran)
@@ -252,7 +263,8 @@ class Workload:
             row = int(np.argmax(idle))
             raise InvalidTrace(
                 f"{format_count(int(idle.sum()), 'job')} of the trace held no CPU and no GPU, the "
-                f"first is {trace[row].id}: leave them out with trace.select(trace.cpus > 0)"
+                f"first is {trace[row].id}: take those rows out of the file, or out of the trace "
+                "with trace.select(trace.cpus > 0)"
             )
         lengths = np.array([*(each.work_s for each in known.values()), np.nan])
         startup_s = np.array([*(each.startup_s for each in known.values()), 0.0])[places]
@@ -275,8 +287,10 @@ class Workload:
             nodes=np.where(np.isnan(nodes), 1.0, nodes),
             memory_bytes=np.nan_to_num(memory),
             requested_s=trace.column("requested_s"),
+            priority=np.nan_to_num(trace.column("priority")),
             status=trace.column("status"),
             source=trace.source,
+            left_out={"never_ran": never_ran} if never_ran else {},
         )
 
     def __len__(self) -> int:
@@ -327,8 +341,7 @@ class Workload:
         Args:
             rows: A truth value per job, places, or a slice.
         """
-        columns = {name: getattr(self, name)[rows] for name in self._names()}
-        return Workload(**columns, profiles=self.profiles, source=self.source)
+        return replace(self, **{name: getattr(self, name)[rows] for name in self._names()})
 
     def shifted(self, start: float) -> Workload:
         """Return the workload with its first arrival moved to an instant.
@@ -337,9 +350,7 @@ class Workload:
             start: When the first job shall arrive.
         """
         by = start - float(self.arrival[0]) if len(self) else 0.0
-        columns = {name: getattr(self, name) for name in self._names()}
-        moved = {"arrival": self.arrival + by, "deadline": self.deadline + by}
-        return Workload(**(columns | moved), profiles=self.profiles, source=self.source)
+        return replace(self, arrival=self.arrival + by, deadline=self.deadline + by)
 
     def job(self, row: int) -> Job:
         """Return one job.
@@ -362,6 +373,7 @@ class Workload:
             interruptible=INTERRUPTIBLE[int(self.interruptible[row])],
             max_starts=int(self.max_starts[row]) or None,
             min_run_s=float(self.min_run_s[row]),
+            priority=float(self.priority[row]),
             resources=Resources(
                 cpus=int(np.ceil(self.cpus[row])),
                 gpus=int(self.gpus[row]),
@@ -375,7 +387,8 @@ class Workload:
 
     @classmethod
     def _names(cls) -> tuple[str, ...]:
-        return tuple(name for name in cls.__slots__ if name not in ("profiles", "source"))
+        others = ("profiles", "source", "left_out")
+        return tuple(name for name in cls.__slots__ if name not in others)
 
 
 def _scaled(profile: PowerProfile, factor: float) -> PowerProfile:

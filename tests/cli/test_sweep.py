@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -33,6 +34,13 @@ duration = "3d"
 policy.name = ["lowest_slot", "exact"]
 run.seed = [1, 2, 3]
 """
+CLUSTER = ("sweep", "exp.toml", "--set", "cluster.nodes=1", "--set", "cluster.cpus_per_node=2")
+
+
+def EXACT_WITH(setting: str) -> tuple[str, ...]:  # noqa: N802 - a constant but for its setting
+    return ("sweep", "exp.toml", "--set", "policy.name=exact", "--set", setting)
+
+
 # What may differ between two sweeps of the same.
 CLOCKS = ("wall_s", "attempts")
 
@@ -117,9 +125,25 @@ def test_a_sweep_tells_how_many_where_and_what_next(capsys: pytest.CaptureFixtur
     again = run(capsys, "sweep", "exp.toml", "-j", "1", "-o", "out")
     assert "6 of them done before" in again.out
     assert "0 run now" in again.out
-    changed = run(capsys, "sweep", "exp.toml", "-j", "1", "-o", "out", "--set", "grid.seed=7")
-    assert "out has 6 runs of another experiment" in changed.out
-    assert table("out").height == 6
+    words = ("sweep", "exp.toml", "-j", "1", "-o", "out")
+    fewer = run(capsys, *words, "--set", "policy.name=exact")
+    assert "out has 3 runs of this experiment before it was changed" in fewer.out
+    assert table("out").height == 3
+
+
+def test_a_folder_of_another_experiment_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("sweep", "exp.toml", "-j", "1", "-o", "out")
+    assert run(capsys, *words).code == 0
+    before = stamps("out")
+    changed = run(capsys, *words, "--set", "grid.seed=7")
+    assert changed.code == 2
+    assert "out holds 6 runs of this very file, but none of those" in changed.err
+    assert "another folder with -o DIR" in changed.err
+    Path("exp.toml").write_text(EXPERIMENT.replace("days = 6", "days = 7"))
+    other = run(capsys, *words)
+    assert other.code == 2
+    assert "out holds 6 runs of another experiment (Nights), or of this one before" in other.err
+    assert stamps("out") == before
 
 
 def test_results_go_beside_by_default(capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,7 +211,28 @@ def test_a_large_sweep_whose_first_run_fails_is_refused(
         (("sweep", "exp.toml", "--set", "grid.syntetic=coal"), "did you mean 'synthetic'?"),
         (("sweep", "exp.toml", "--set", "grid.synthetic=cole"), "did you mean 'coal'?"),
         (("sweep", "exp.toml", "--set", "policy.name=exakt"), "did you mean 'exact'?"),
-        (("sweep", "exp.toml", "--set", "policy.stp_s=1"), "takes no stp_s"),
+        (("sweep", "exp.toml", "--set", "policy.nam=exact"), "did you mean 'name'?"),
+        (
+            EXACT_WITH("policy.stp_s=1"),
+            "key of [policy] for exact 'stp_s' (did you mean 'step_s'?)",
+        ),
+        (("sweep", "exp.toml", "--set", "policy.knows_phases=no"), "true or false, not 'no'"),
+        (("sweep", "exp.toml", "--set", "run.repeat_signal='false'"), "true or false, not 'false'"),
+        (("sweep", "exp.toml", "--set", "run.repeat_signal=1"), "true or false, not 1"),
+        (("sweep", "exp.toml", "--set", "run.seed=true"), "whole number from 0 up, not True"),
+        (("sweep", "exp.toml", "--set", "run.oversized=drp"), "did you mean 'drop'?"),
+        (("sweep", "exp.toml", "--set", "queue.nme=easy"), "did you mean 'name'?"),
+        (
+            ("sweep", "exp.toml", "--set", "queue.name=round_robin", "--set", "queue.quantm_s=9"),
+            "key of [queue] for round_robin 'quantm_s' (did you mean 'quantum_s'?)",
+        ),
+        (("sweep", "exp.toml", "--set", "forecast.knd=perfect"), "did you mean 'kind'?"),
+        (("sweep", "exp.toml", "--set", "workload.jobs={knd='phased'}"), "did you mean 'kind'?"),
+        ((*CLUSTER, "--set", "cluster.nodes=true"), "nodes is a whole number"),
+        (
+            (*CLUSTER, "--set", "workload.cpus=0"),
+            "[workload]: workload.cpus is 0, and a job that holds nothing",
+        ),
         (("sweep", "exp.toml", "--set", "workload.wiat=1"), "did you mean 'wait'?"),
         (("sweep", "exp.toml", "--set", "cluster.node=1"), "did you mean 'nodes'?"),
         (("sweep", "exp.toml", "--set", "cluster.nodes=1"), "[cluster] needs cpus_per_node"),
@@ -234,7 +279,7 @@ def test_a_full_disk_says_how_to_go_on(
     told = run(capsys, "sweep", "exp.toml", "-j", "1", "-o", "out")
     assert told.code == 2
     assert "No space left on device; 2 of 6 runs are kept in out" in told.err
-    assert "`lowtide sweep exp.toml -o out` continues" in told.err
+    assert "`lowtide sweep exp.toml -j 1 -o out` continues" in told.err
 
 
 def start_sweep(*words: str) -> subprocess.Popen[str]:
@@ -280,7 +325,7 @@ def test_a_sweep_that_is_interrupted_and_killed_goes_on_where_it_was(
     interrupted = stamps("out")
     assert said == (
         f"lowtide: interrupted: {len(interrupted)} of 520 runs are kept in out, and "
-        "`lowtide sweep exp.toml -o out` continues\n"
+        "`lowtide sweep exp.toml -j 2 -o out` continues\n"
     )
     assert 100 < len(interrupted) < 450
     assert table("out").height == len(interrupted)
@@ -307,6 +352,303 @@ def test_a_sweep_that_is_interrupted_and_killed_goes_on_where_it_was(
 
     assert run(capsys, "sweep", "exp.toml", "-j", "1", "-o", "whole").code == 0
     assert table("out").equals(table("whole"))
+
+
+ON_DATA = """
+title = "Nights"
+
+[grid]
+start = "2023-01-02T00:00Z"
+
+[workload]
+scenario = "nightly"
+duration = "3d"
+
+[sweep]
+grid.zone = ["DE", "FR"]
+policy.name = ["lowest_slot", "exact"]
+run.seed = [SEEDS]
+
+[without_data.grid]
+days = 9
+
+[without_data.sweep]
+grid.zone = false
+grid.synthetic = ["windy", "sunny"]
+"""
+
+
+def write_zone(data: str, zone: str, level: int) -> None:
+    """Nine days of a zone as public files have them: times and values, and no more."""
+    hours = [f"2023-01-{day:02}T{hour:02}:00:00Z" for day in range(1, 10) for hour in range(24)]
+    lines = [f"{when},{level + place % 24}" for place, when in enumerate(hours)]
+    folder = Path(data) / "carbon"
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "\n".join(["datetime,carbon_intensity_g_per_kwh", *lines, ""])
+    (folder / f"{zone}.csv").write_text(text)
+
+
+def test_what_an_interrupted_sweep_says_goes_on_with_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_zone("my data", "DE", 300)
+    write_zone("my data", "FR", 50)
+    seeds = ", ".join(str(seed) for seed in range(100))
+    Path("exp.toml").write_text(ON_DATA.replace("SEEDS", seeds))
+
+    words = ("-j", "1", "--data", "my data", "--set", "workload.wait=6h")
+    first = start_sweep(*words)
+    wait_until(lambda: count(Path("exp-results/runs")) > 20, "20 runs")
+    first.send_signal(signal.SIGINT)
+    _, said = first.communicate(timeout=60)
+    assert first.returncode == 130, said
+    kept = stamps("exp-results")
+    assert 20 < len(kept) < 400
+    again = shlex.split(said.split("`")[1])
+    assert again == ["lowtide", "sweep", "exp.toml", *words]
+
+    # Without the data the file describes other runs: none of them is begun among these.
+    for other in (("-j", "1"), ("-j", "1", "--data", "my data")):
+        refused = run(capsys, "sweep", "exp.toml", *other)
+        assert refused.code == 2
+        assert f"exp-results holds {len(kept)} runs of this very file" in refused.err
+        assert "say --data, --set and --full as they were said then" in refused.err
+        assert stamps("exp-results") == kept
+
+    done = run(capsys, *again[1:])
+    assert done.code == 0
+    assert f"{len(kept)} of them done before" in done.out
+    assert kept.items() <= stamps("exp-results").items()
+    assert table("exp-results").height == 400
+    assert set(table("exp-results")["synthetic"]) == {False}
+
+
+def test_errors_name_the_file_and_the_section(capsys: pytest.CaptureFixture[str]) -> None:
+    for section, says in (
+        ('[policy]\nname = "exakt"', "lowtide: exp.toml: [policy]: unknown policy 'exakt'"),
+        ('[policy]\nnme = "exact"', "lowtide: exp.toml: unknown key of [policy] for run_now 'nme'"),
+        ('[queue]\nname = "fif"', "lowtide: exp.toml: [queue]: unknown discipline 'fif'"),
+        ("[cluster]\nnodes = 1", "lowtide: exp.toml: [cluster] needs cpus_per_node"),
+        ('[forecast]\nkind = "x"', "lowtide: exp.toml: [forecast]: unknown kind of forecast 'x'"),
+        ("[run]\nrepeat_signal = 1", "lowtide: exp.toml: [run]: run.repeat_signal is true or"),
+    ):
+        Path("exp.toml").write_text(
+            EXPERIMENT.replace("[sweep]", f"{section}\n[sweep]").replace(
+                'policy.name = ["lowest_slot", "exact"]\n', ""
+            )
+        )
+        for verb in ("sweep", "simulate"):
+            words = ("--set", "run.seed=1") if verb == "simulate" and "[run]" not in section else ()
+            told = run(capsys, verb, "exp.toml", *words)
+            if verb == "simulate" and not words:
+                continue
+            assert told.code == 2
+            assert told.err.startswith(says), told.err
+            assert not Path("exp-results").exists()
+    text = EXPERIMENT.replace('scenario = "nightly"', 'scenario = "nightli"')
+    Path("exp.toml").write_text(text)
+    told = run(capsys, "sweep", "exp.toml")
+    assert told.err.startswith("lowtide: exp.toml: [workload]: unknown scenario 'nightli'")
+    # What was set from outside is no fault of the file.
+    Path("exp.toml").write_text(EXPERIMENT)
+    told = run(capsys, "sweep", "exp.toml", "--set", "policy.name=exakt")
+    assert told.err.startswith("lowtide: [policy]: unknown policy 'exakt' (did you mean 'exact'?)")
+
+
+@pytest.mark.parametrize(
+    ("report", "says"),
+    [
+        ("[report]\nfoo = 1", "unknown key of [report] 'foo': known are figures"),
+        ("[report]\nfigures = 3", "[[report.figures]] are tables"),
+        ("[[report.figures]]\nvalu = 1", "did you mean 'value'?"),
+        ('[[report.figures]]\nvalue = "saving"', "needs x"),
+        (
+            '[[report.figures]]\nx = "run.sed"',
+            "for x of [[report.figures]] 'run.sed' (did you mean",
+        ),
+    ],
+)
+def test_a_report_that_cannot_be_is_refused_before_the_sweep(
+    report: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("exp.toml").write_text(f"{EXPERIMENT}\n{report}\n")
+    told = run(capsys, "sweep", "exp.toml", "-j", "1")
+    assert told.code == 2
+    assert told.err.startswith("lowtide: exp.toml: ")
+    assert says in told.err
+    assert not Path("exp-results").exists()
+    good = '[[report.figures]]\nx = "run.seed"\nfacet = "policy.name"\ncolor = "policy"\n'
+    Path("exp.toml").write_text(EXPERIMENT + good)
+    assert run(capsys, "sweep", "exp.toml", "-j", "1").code == 0
+
+
+TRACED = """
+[grid]
+synthetic = "windy"
+days = 6
+
+[workload]
+trace = "jobs.csv"
+wait = "6h"
+power_w_per_cpu = 10
+
+[cluster]
+nodes = 2
+cpus_per_node = 2
+"""
+TRACE = """arrival_time,length,cpus,priority
+0,7200,2,0
+0,3600,2,0
+600,3600,2,1
+700,3600,2,5
+800,0,1,0
+"""
+
+
+def test_priorities_of_a_trace_are_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("jobs.csv").write_text(TRACE)
+    Path("exp.toml").write_text(f'{TRACED}\n[sweep]\nqueue.name = ["fifo", "priority"]\n')
+    told = run(capsys, "sweep", "exp.toml", "-j", "1")
+    assert told.code == 0, told.err
+    # Rows that never ran are told of, and so they are in every run's numbers.
+    assert "left out: 1 job of the trace that never ran, in 2 of 2 runs" in told.out
+    rows = table("exp-results")
+    assert rows["left_out_never_ran"].to_list() == [1, 1]
+    # In turn the third job starts at 3,600 s and the fourth at 7,200 s; by priority not.
+    words = ("simulate", "exp.toml", "--jobs-table", "jobs.parquet", "--set")
+    starts = {}
+    for name in ("fifo", "priority"):
+        told = run(capsys, *words, f"queue.name={name}")
+        assert "left out: jobs of the trace that never ran" in told.out
+        jobs = pl.read_parquet("jobs.parquet")
+        starts[name] = (jobs["start"] - jobs["arrival"][0]).to_list()
+    assert starts["fifo"][2:] == [3600, 7200]
+    assert starts["priority"][2:] == [7200, 3600]
+
+
+def test_jobs_too_large_for_the_nodes_are_refused_or_dropped(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("jobs.csv").write_text(TRACE.replace("0,3600,2,0", "0,3600,3,0"))
+    Path("exp.toml").write_text(TRACED)
+    told = run(capsys, "simulate", "exp.toml")
+    assert told.code == 2
+    assert "asks for 3 CPUs on a node that has 2" in told.err
+    assert "run.oversized = 'drop' in an experiment" in told.err
+    told = run(capsys, "simulate", "exp.toml", "--set", "run.oversized=drop")
+    assert told.code == 0
+    assert "left out: jobs too large for the nodes" in told.out
+    swept = run(capsys, "sweep", "exp.toml", "-j", "1", "--set", "run.oversized=drop")
+    assert "left out: 1 job too large for the nodes, in 1 of 1 runs" in swept.out
+    (row,) = table("exp-results").to_dicts()
+    assert (row["jobs"], row["left_out_oversized"], row["left_out_never_ran"]) == (3, 1, 1)
+
+
+def test_what_nobody_says_of_watts_is_told_from_the_nodes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("jobs.csv").write_text(TRACE)
+    bare = TRACED.replace("power_w_per_cpu = 10\n", "")
+    Path("exp.toml").write_text(bare)
+    told = run(capsys, "simulate", "exp.toml")
+    assert told.code == 2
+    assert "a trace does not say what its jobs draw" in told.err
+    Path("exp.toml").write_text(f"{bare}idle_power_w = 40\npeak_power_w = 100\n")
+    told = run(capsys, "simulate", "exp.toml")
+    assert told.code == 0, told.err
+    assert "assumed watts per CPU, of the nodes" in told.out
+    document = json.loads(run(capsys, "simulate", "exp.toml", "--json").out)
+    assert document["assumed_power_w_per_cpu"] == 30.0
+    # Five hours on two CPUs.
+    assert document["energy_j"] == pytest.approx(5 * 3600 * 2 * 30)
+    swept = run(capsys, "sweep", "exp.toml", "-j", "1")
+    assert "assumed: power_w_per_cpu = 30, from what the nodes draw" in swept.out
+    manifest = json.loads(Path("exp-results/manifest.json").read_text())
+    assert manifest["assumed"] == {"power_w_per_cpu": [30.0]}
+    # Whoever says what jobs draw is believed.
+    said = json.loads(
+        run(capsys, "simulate", "exp.toml", "--json", "--set", "workload.power_w_per_cpu=7").out
+    )
+    assert "assumed_power_w_per_cpu" not in said
+    assert said["energy_j"] == pytest.approx(5 * 3600 * 2 * 7)
+    # Jobs that are drawn may leave it open as well.
+    drawn = bare.replace('trace = "jobs.csv"', 'arrivals = {kind = "periodic", period = "6h"}')
+    drawn = drawn.replace('wait = "6h"', 'wait = "6h"\nlengths = "1h"\nduration = "1d"')
+    Path("exp.toml").write_text(f"{drawn}idle_power_w = 40\npeak_power_w = 100\n")
+    document = json.loads(run(capsys, "simulate", "exp.toml", "--json").out)
+    assert document["assumed_power_w_per_cpu"] == 30.0
+    assert document["energy_j"] == pytest.approx(document["jobs"] * 3600 * 30)
+
+
+def test_errors_of_readers_name_keys_of_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("jobs.csv").write_text("arrival_time,length,cpus\n0,2,1\n1,3,1\n")
+    Path("exp.toml").write_text(TRACED)
+    told = run(capsys, "simulate", "exp.toml")
+    assert told.code == 2
+    assert "say workload.time_unit='h', 'min' or 's'" in told.err
+    assert "--time-unit" not in told.err
+    assert run(capsys, "simulate", "exp.toml", "--set", "workload.time_unit=h").code == 0
+
+
+def test_a_sweep_repeats_the_signal_where_it_is_told_to(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ("sweep", "exp.toml", "-j", "1", "--set", "grid.days=2", "--set", "policy.name=exact")
+    told = run(capsys, *words)
+    assert told.code == 1
+    assert "run.repeat_signal = true or --repeat-signal for an experiment" in told.out
+    assert run(capsys, *words, "-o", "again", "--repeat-signal").code == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (("policy.name=exact",), "3 jobs by exact, on"),
+        (
+            ("policy.name=exact", "policy.knows_phases=false"),
+            "3 jobs by exact, blind to phases, on",
+        ),
+        (("policy.name=exact", "forecast.kind=perfect"), "3 jobs by exact with forecasts, on"),
+        (
+            ("policy.name=exact", "forecast.kind=perfect", "policy.knows_phases=false"),
+            "3 jobs by exact, blind to phases, with forecasts, on",
+        ),
+        (("policy.name=rolling", "forecast.kind=perfect"), "3 jobs by rolling, on"),
+    ],
+)
+def test_a_run_names_its_policy(
+    settings: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word for each in (*settings, "run.seed=1") for word in ("--set", each)]
+    told = run(capsys, "simulate", "exp.toml", *words)
+    assert told.code == 0, told.err
+    assert told.out.startswith(says)
+
+
+def test_a_run_names_its_zone(capsys: pytest.CaptureFixture[str]) -> None:
+    write_zone("data", "DE", 300)
+    text = EXPERIMENT.replace('synthetic = "windy"\ndays = 6', 'zone = "DE"')
+    Path("exp.toml").write_text(text)
+    words = ("--set", "policy.name=exact", "--set", "run.seed=1")
+    told = run(capsys, "simulate", "exp.toml", "--data", "data", *words)
+    assert told.code == 0, told.err
+    assert "on average carbon intensity, DE." in told.out
+    told = run(capsys, "simulate", "exp.toml", *words, "--set", "grid.file=data/carbon/DE.csv")
+    assert "DE.csv)." in told.out
+
+
+def test_machines_that_are_bought_have_no_queue(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*CLUSTER[1:], "--set", "policy.name=reserved_first", "--set", "run.seed=1"]
+    told = run(capsys, "simulate", *words, "--set", "cluster.reserved_cpus=4")
+    assert told.code == 0, told.err
+    assert "queue fifo" not in told.out
+    # On demand alone there is nothing to be used or not.
+    document = json.loads(run(capsys, "simulate", *words, "--json").out)
+    assert document["utilisation"] is None
+    # Who buys machines may look at forecasts, and buys them still.
+    told = run(capsys, "simulate", *words, "--set", "forecast.kind=perfect")
+    assert told.out.startswith("3 jobs by reserved_first, on")
+    assert "cost of machines" in told.out
 
 
 def is_at_work(pid: str) -> bool:

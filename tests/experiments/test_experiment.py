@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lowtide.errors import FileProblem, FormatError, InvalidInput, UnknownName
-from lowtide.experiments.experiment import Experiment, flatten, input_files
+from lowtide.experiments.experiment import FIGURE_KEYS, Experiment, flatten, input_files
 
 BASE = """
 title = "A test"
@@ -235,6 +235,28 @@ def test_what_is_written_down_names_no_machine(tmp_path: Path) -> None:
     assert run.parameters["workload"]["profiles"]["sample"] == "h200"
     assert {path.name for path in run.inputs} == {"jobs.csv", "lengths.csv", "md.toml"}
     assert all(len(digest) == 64 for digest in run.inputs.values())
+
+
+def test_a_report_takes_what_figures_are_made_of() -> None:
+    study_extras = pytest.importorskip("lowtide.experiments.study_extras")
+    assert study_extras.KEYS == FIGURE_KEYS
+    figure = {"x": "policy", "color": "workload.lengths.kind", "where": {"run": {"seed": [1]}}}
+    sweep = {"run.seed": [1, 2], "workload.lengths": [{"kind": "constant"}]}
+    Experiment.from_dict({"sweep": sweep, "report": {"figures": [figure]}})
+    for wrong in ({"where": {"run.sed": 1}}, {"facet": "workload.lengths"}):
+        with pytest.raises(UnknownName, match="did you mean"):
+            Experiment.from_dict({"sweep": sweep, "report": {"figures": [figure | wrong]}})
+
+
+def test_jobs_of_several_kinds_name_files_as_well(tmp_path: Path) -> None:
+    (tmp_path / "lengths.csv").write_text("arrival_time,length,cpus\n0,3600,1\n")
+    (tmp_path / "md.toml").write_text("")
+    jobs = [
+        {"kind": "profile", "profile": "md.toml"},
+        {"kind": "constant", "lengths": {"kind": "from_trace", "trace": "lengths.csv"}},
+    ]
+    run = next(Experiment.from_dict({"workload": {"jobs": jobs}}, folder=tmp_path).runs())
+    assert {path.name for path in run.inputs} == {"md.toml", "lengths.csv"}
 
 
 def test_flatten_names_every_leaf() -> None:

@@ -119,15 +119,24 @@ def test_only_what_is_missing_is_run(tmp_path: Path) -> None:
     assert earlier["engine"] == "local"
 
 
-def test_runs_of_another_experiment_stay_and_are_left_out(tmp_path: Path) -> None:
+def test_runs_that_no_longer_belong_to_an_experiment_stay_and_are_left_out(tmp_path: Path) -> None:
     out = tmp_path / "out"
     run(out, experiment(3))
-    table = run(out, experiment(2, policy={"name": "exact"}))
-    assert table.height == 2
-    assert len(list((out / "runs").iterdir())) == 5
-    assert manifest(out)["left_out"] == 3
-    with ResultFolder.opened(out, experiment(3)) as results:
-        assert (results.left_out, len(results.missing())) == (2, 0)
+    table = run(out, experiment(1))
+    assert table.height == 1
+    assert len(list((out / "runs").iterdir())) == 3
+    assert manifest(out)["left_out"] == 2
+    with ResultFolder.opened(out, experiment(4)) as results:
+        assert (results.left_out, len(results.missing())) == (0, 1)
+
+
+def test_a_folder_of_another_experiment_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(out, experiment(3))
+    with pytest.raises(InvalidInput, match=r"holds 3 runs of another experiment.*-o DIR"):
+        run(out, experiment(2, policy={"name": "exact"}))
+    assert len(list((out / "runs").iterdir())) == 3
+    assert manifest(out)["runs"] == 3
 
 
 def test_failures_are_in_the_table_with_their_reason(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,17 @@ from lowtide.experiments.study_analysis import (
     policy_numbers,
     telling,
 )
-from lowtide.experiments.study_axes import find_axes, make_axis, policy_labels
+from lowtide.experiments.study_axes import find_axes, make_axis, policy_labels, uncrossed
 from lowtide.experiments.study_looks import Figure
-from lowtide.experiments.study_page import Section
+from lowtide.experiments.study_page import Section, Table
 from lowtide.experiments.study_report import Report, make_sections, write_study_report
-from lowtide.experiments.study_run import choose_row, look_closely, quantiles
+from lowtide.experiments.study_run import Look, choose_jobs, choose_row, look_closely, quantiles
+from lowtide.experiments.study_sections import facts
 from lowtide.experiments.study_table import POLICY, Study, read_study, run_parameters
 from lowtide.experiments.study_words import format_p
+from lowtide.grids import synthetic_grid
+from lowtide.simulator import simulate
+from lowtide.workloads import generate
 from support.commands import run
 from support.studies import GRIDS, LENGTHS, POLICIES, WAITS, write_study
 
@@ -123,6 +128,42 @@ def test_seeds_constants_and_doubles_are_no_axes() -> None:
         "spread of job lengths",
         "sigma",
     ]
+
+
+CONFOUNDED: dict[str, list[Any]] = {
+    "workload.interruptible": ["anywhere", "checkpoints", "checkpoints"] * 2,
+    "workload.jobs.checkpoint_every_s": [None, "1h", "8h"] * 2,
+    "workload.jobs.high_w": [300, 300, 300, 480, 480, 480],
+    "workload.jobs.low_w": [300, 300, 300, 60, 60, 60],
+}
+
+
+def test_parameters_that_vary_together_are_one_axis_named_after_all() -> None:
+    stops, spacing, watts = find_axes(CONFOUNDED)
+    assert (stops.name, spacing.name) == ("interruptible", "checkpoint every")
+    assert (watts.name, watts.kind, watts.levels) == (
+        *("high + low", "category"),
+        ("300 W", "480 W / 60 W"),
+    )
+    assert watts.keys == ("workload.jobs.high_w", "workload.jobs.low_w")
+    assert stops.keys == ("workload.interruptible",)
+    assert uncrossed([stops, spacing, watts]) == [(stops, spacing, 3)]
+
+
+def test_a_list_of_cases_gives_its_axis_a_name() -> None:
+    cases = {
+        "stops": ["workload.interruptible", "workload.jobs.checkpoint_every_s"],
+        "contrast": ["workload.jobs.high_w", "workload.jobs.low_w"],
+    }
+    stops, contrast = find_axes(CONFOUNDED, cases)
+    assert (stops.name, contrast.name) == ("stops", "contrast")
+    assert stops.levels == ("anywhere", "checkpoints / 1 h", "checkpoints / 8 h")
+    assert uncrossed([stops, contrast]) == []
+    # The same number under two keys is a number, and what is crossed stays apart.
+    same = {"a.x_s": ["1h", "8h"] * 2, "a.y_s": ["1h", "8h"] * 2, "a.z": ["p", "p", "q", "q"]}
+    both, alone = find_axes(same, {"phases": ["a.x_s", "a.y_s", "a.z"]})
+    assert (both.name, both.kind, both.levels) == ("phases", "number", (1.0, 8.0))
+    assert alone.name == "z"
 
 
 def test_axes_that_would_share_a_name_are_called_by_their_key() -> None:
@@ -232,7 +273,10 @@ def test_every_question_is_answered_with_figures_of_the_data(report: Report) -> 
         said["policies"],
     )
     assert said["paired"].startswith("oracle saves 2.")
-    assert said["paired"].endswith("p < 0.001; all differ from exact at the 5 % level.")
+    assert re.search(
+        r"p < 0.001; wait_awhile, lowest_slot and run_now differ by \d.\d to 13.\d points.$",
+        said["paired"],
+    )
     assert said["effects"].startswith("Differences in saving go first of all with synthetic grid")
     assert said["by-1"].startswith("exact saves most with sunny (26.")
     assert "synthetic grid coal, job length 16 h" in said["map"]
@@ -264,6 +308,29 @@ def test_the_run_that_is_shown_lies_in_the_middle(study: Study) -> None:
     own = study.outcomes[study.rows("exact")]
     assert study.policies[row] == "exact"
     assert abs(study.outcomes[row] - np.median(own)) == np.abs(own - np.median(own)).min()
+
+
+@pytest.mark.parametrize(("period", "length"), [("160h", "4h"), ("247h", "16h"), ("2h", "30m")])
+def test_jobs_are_drawn_large_enough_to_be_seen(period: str, length: str) -> None:
+    workload = {
+        "start": "2023-01-01T00:00Z",
+        "duration": "80d",
+        "arrivals": {"kind": "periodic", "period": period},
+        "lengths": length,
+        "jobs": {"kind": "constant", "power_w": 1},
+        "wait": "24h",
+    }
+    signal = synthetic_grid("windy", start="2023-01-01T00:00Z", days=90)
+    run = simulate(generate(workload, seed=0), signal, policy="oracle")
+    chosen = choose_jobs(run, 16)
+    look = Look(row=0, setting="", simulations={"oracle": run}, chosen=chosen)
+    begin, end = look.jobs_span
+    rows = list(chosen)
+    assert begin == run.jobs.arrival[rows].min()
+    assert run.tally.end[rows].max() <= end <= run.tally.end[rows].max() + 0.03 * (end - begin)
+    # A chart is 680 points wide: no job is thinner than four.
+    assert 680 * run.jobs.run_s[0] / (end - begin) >= 4
+    assert len(chosen) == {"160h": 1, "247h": 2, "2h": 16}[period]
 
 
 def test_jobs_chosen_lie_together_and_all_policies_have_the_same(study: Study) -> None:
@@ -312,6 +379,36 @@ def test_every_figure_is_valid_and_says_what_its_grids_are(report: Report) -> No
         alt.Chart.from_dict(figure.document, validate=True)
         assert figure.document["title"]["subtitle"][0] == "Synthetic grids"
         assert figure.caption.endswith(".")
+
+
+def test_a_few_of_many_effects_are_drawn_and_all_are_in_the_data(tmp_path: Path) -> None:
+    write_study(tmp_path, **FEW)
+    path = tmp_path / "table.parquet"
+    table = pl.read_parquet(path)
+    rng = np.random.default_rng(0)
+    more = [
+        table.with_columns(
+            **{
+                f"workload.{name}": pl.lit(value)
+                for name, value in zip("abcd", values, strict=True)
+            },
+            saving=pl.col("saving") + rng.normal() / 100,
+        )
+        for values in product([1, 2], repeat=4)
+    ]
+    pl.concat(more).write_parquet(path)
+    sections = make_sections(read_study(tmp_path))
+    effects = next(each for each in sections if each.name == "effects")
+    terms = 7 + 7 * 6 // 2
+    assert any(f"The 15 largest of {terms} terms are shown" in note for note in effects.notes)
+    figure = figures(sections)["effects"]
+    assert f"the 15 largest of {terms} terms" in " ".join(figure.document["title"]["text"])
+    rows = figure.tables["rows"]
+    assert len(rows) == terms + 1
+    assert sum(row["drawn"] for row in rows) == 16
+    assert sum(row["share"] for row in rows) == pytest.approx(1)
+    shown = next(part for part in effects.parts if isinstance(part, Table))
+    assert len(shown.rows) == 16
 
 
 def test_every_figure_is_written_three_ways(report: Report) -> None:
@@ -369,6 +466,107 @@ def test_without_savings_carbon_is_what_counts(tmp_path: Path) -> None:
     )
     assert said["paired"].startswith("oracle emits ")
     assert " kg more than exact" in said["paired"]
+
+
+def test_a_report_says_what_varies_together(tmp_path: Path) -> None:
+    write_study(tmp_path, **FEW)
+    path = tmp_path / "table.parquet"
+    spaced = pl.when(pl.col("workload.wait") == "6h")
+    table = pl.read_parquet(path).with_columns(
+        spaced.then(pl.lit("never")).otherwise(pl.lit("anywhere")).alias("workload.interruptible"),
+        spaced.then(60).otherwise(3600).alias("workload.jobs.startup_s"),
+    )
+    table.write_parquet(path)
+    study = read_study(tmp_path)
+    name = "allowed wait + interruptible + startup"
+    assert [axis.name for axis in study.axes] == ["synthetic grid", name]
+    note = (
+        f"Allowed wait varies together with interruptible and startup (here {name}): which of "
+        "them makes a difference cannot be told from these runs."
+    )
+    sections = make_sections(study)
+    told = [each.name for each in sections if note in each.notes]
+    assert told == ["effects", next(each.name for each in sections if name in each.question)]
+    keys = "workload.wait, workload.interruptible, workload.jobs.startup_s, which vary together"
+    assert f"6 h / never / 0.01667 h, 24 h / anywhere / 1 h ({keys})" in dict(facts(study))[name]
+    # Named after its list of cases, where the experiment has one.
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    manifest["experiment"] = (
+        "[[cases.patience]]\nworkload.wait = '6h'\nworkload.interruptible = 'never'\n"
+        "workload.jobs.startup_s = 60"
+    )
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    assert [axis.name for axis in read_study(tmp_path).axes][1] == "patience"
+
+
+def test_runs_that_save_the_same_are_judged_by_what_differs(tmp_path: Path) -> None:
+    write_study(tmp_path, **FEW, policies=["run_now"])
+    path = tmp_path / "table.parquet"
+    table = pl.read_parquet(path).with_columns(saving=pl.lit(0.0), utilisation=pl.lit(0.5))
+    queues = {"fifo": 3.0, "priority": 2.0, "easy": 1.5}
+    pl.concat(
+        table.with_columns(
+            pl.lit(name).alias("queue.name"),
+            pl.col("id") + name,
+            mean_wait_s=3600 * hours + pl.int_range(pl.len()),
+        )
+        for name, hours in queues.items()
+    ).write_parquet(path)
+    study = read_study(tmp_path)
+    assert study.outcome.key == "mean_wait_s"
+    sections = make_sections(study)
+    said = answers(sections)
+    assert said["policies"].startswith("run_now comes to a mean wait of 2.17 h (95 % interval ")
+    assert "wait" not in said["policies"].split(")", 1)[1]
+    note = "The saving is 0.0 % in every run, so they are judged by their mean wait."
+    assert note in sections[0].notes
+    assert said["by-1"] == (
+        "The mean wait of run_now is highest with fifo (3.00 h) and lowest with easy (1.50 h)."
+    )
+    assert "frontier" not in figures(sections)
+    # Where waits are the same too, the next that differs.
+    pl.read_parquet(path).with_columns(
+        mean_wait_s=pl.lit(7.0), mean_slowdown=1.0 + pl.int_range(pl.len())
+    ).write_parquet(path)
+    assert read_study(tmp_path).outcome.key == "mean_slowdown"
+    same = pl.read_parquet(path).with_columns(mean_slowdown=pl.lit(1.0), carbon_g=pl.lit(3.0))
+    same.write_parquet(path)
+    assert (read_study(tmp_path).outcome.key, read_study(tmp_path).judged) == ("saving", "")
+
+
+def test_significance_comes_with_its_size(tmp_path: Path) -> None:
+    write_study(tmp_path, **FEW, policies=["exact", "oracle", "run_now"])
+    path = tmp_path / "table.parquet"
+    table = pl.read_parquet(path)
+    best = dict(table.filter(pl.col("policy.name") == "exact").select("id", "saving").iter_rows())
+    values = list(best.values())
+    # A hair less in every single run, and a p value that says no more than that.
+    hairs = iter(values[place] - 0.0003 for place in range(len(values)))
+    table = table.with_columns(
+        pl.Series(
+            "saving",
+            [
+                next(hairs) if name == "oracle" else saving
+                for name, saving in table.select("policy.name", "saving").iter_rows()
+            ],
+        )
+    )
+    table.write_parquet(path)
+    study = read_study(tmp_path)
+    near, far = compare(study, "exact")
+    assert (near.counts, far.counts, near.practical) == (False, True, 0.1)
+    said = answers(make_sections(study))
+    assert ", 0.03 points more than oracle, which is no practical difference;" in said["policies"]
+    assert said["paired"].startswith(
+        "oracle saves 0.03 points less than exact (95 % interval 0.03 to 0.03) over 8 pairs of "
+        "runs, p = 0.016: no practical difference; run_now differs by 13.9 points."
+    )
+    section = next(each for each in make_sections(study) if each.name == "paired")
+    assert section.notes[0].startswith(
+        "A mean difference below 0.1 points counts as none in practice."
+    )
+    table_shown = next(part for part in section.parts if isinstance(part, Table))
+    assert [row[-1] for row in table_shown.rows] == ["no practical difference", "differs"]
 
 
 def test_savings_can_be_told_against_another_policy(tmp_path: Path) -> None:
@@ -470,6 +668,17 @@ def test_an_unknown_baseline_names_the_nearest(study: Study) -> None:
         ({"figures": [{"x": "workload.waits"}]}, "did you mean 'workload.wait'"),
         ({"figures": [{"x": "workload.wait", "value": "carbon"}]}, "did you mean 'carbon_g'"),
         ({"figures": [{"color": "policy"}]}, "needs x"),
+        ({"figures": [{"x": "workload.wait", "over": "orakle"}]}, "did you mean 'oracle'"),
+        ({"figures": [{"x": "workload.wait", "policy": "exakt"}]}, "did you mean 'exact'"),
+        ({"figures": [{"x": "workload.wait", "where": 3}]}, "is a table of keys and lists"),
+        (
+            {"figures": [{"x": "workload.wait", "where": {"workload.wiat": ["6h"]}}]},
+            "did you mean 'workload.wait'",
+        ),
+        (
+            {"figures": [{"x": "workload.wait", "where": {"workload.wait": ["7h"]}}]},
+            "or none is left by where",
+        ),
     ],
 )
 def test_figures_that_make_no_sense_are_refused(
@@ -493,12 +702,43 @@ def test_figures_of_the_experiment_are_drawn(tmp_path: Path) -> None:
     assert len(drawn["extra-2"].tables["rows"]) == 2 * 2 * 5
 
 
+def test_figures_may_set_one_policy_beside_another(tmp_path: Path) -> None:
+    asked = {
+        "x": "workload.wait",
+        "color": "grid.synthetic",
+        "policy": "oracle",
+        "over": "exact",
+        "where": {"grid": {"synthetic": ["sunny"]}},
+    }
+    write_study(tmp_path, **FEW, report={"figures": [asked]})
+    section = next(each for each in make_sections(read_study(tmp_path)) if each.name == "extras")
+    figure, shown = section.parts
+    assert isinstance(figure, Figure)
+    assert isinstance(shown, Table)
+    table = pl.read_parquet(tmp_path / "table.parquet").filter(pl.col("grid.synthetic") == "sunny")
+    for row, wait in zip(figure.tables["pairs"], ("6h", "24h"), strict=True):
+        found = {
+            name: 100
+            * table.filter((pl.col("workload.wait") == wait) & (pl.col("policy.name") == name))[
+                "saving"
+            ].to_numpy()
+            for name in ("exact", "oracle")
+        }
+        difference = found["oracle"] - found["exact"]
+        assert row["mean"] == pytest.approx(difference.mean())
+        assert (row["worst"], row["best"]) == pytest.approx((difference.min(), difference.max()))
+        assert (row["pairs"], row["worse"], row["worse by 0.1"]) == (2, 1.0, 1.0)
+    assert [row[:2] for row in shown.rows] == [["6 h", "sunny"], ["24 h", "sunny"]]
+    assert shown.header[-1] == "worse by more than 0.1 points"
+
+
 # From the command line.
 
 
 def test_the_verb_writes_and_tells(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answer = run(capsys, "report", str(folder), "--no-figures", "-o", str(folder / "page.html"))
     assert (answer.code, answer.err) == (0, "")
+    assert "A made-up study: 478 runs, 2 more failed, synthetic grids." in answer.out
     assert "exact saves 13." in answer.out
     assert str(folder / "page.html") in answer.out
     assert "figures:" not in answer.out
@@ -513,6 +753,7 @@ def test_the_verb_puts_figures_where_it_is_told(
     document = json.loads(run(capsys, *words).out)
     assert {Path(path).parent for path in document["figures"]} == {tmp_path / "f"}
     assert document["policies"][0]["policy"] == "exact"
+    assert (document["runs"], document["failed"]) == (40, 0)
     assert document["answers"][0]["answer"].startswith("exact saves")
     assert 'href="../f/frontier.svg"' in Path(document["report"]).read_text()
 

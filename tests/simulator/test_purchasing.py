@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lowtide.errors import InvalidInput
 from lowtide.simulator.cluster import Cluster
-from lowtide.simulator.purchasing import BOUGHT, buy
+from lowtide.simulator.purchasing import BOUGHT, buy, start_on_reserved
 from lowtide.workload import Workload
 
 HOUR = 3600.0
@@ -64,46 +64,73 @@ def test_short_jobs_run_on_spot_when_they_wish():
     assert both.names == ["spot", "reserved"]
 
 
-def plainly(jobs, wished, reserved):
+def plainly(arrival, wished, run_s, cpus, reserved, eager, lag_s):
     """Walk from instant to instant, looking at everybody each time."""
-    count = len(jobs)
+    count = len(arrival)
     start, kind, ends = [None] * count, [None] * count, {}
-    instants = {*jobs.arrival.tolist(), *wished.tolist()}
+    instants = {*arrival, *wished}
     while instants:
         now = min(instants)
         instants.discard(now)
-        held = sum(jobs.cpus[job] for job, end in ends.items() if end > now)
+        held = sum(cpus[job] for job, end in ends.items() if end > now)
         for job in range(count):
-            if start[job] is None and jobs.arrival[job] <= now:
-                if jobs.cpus[job] + held <= reserved:
+            if start[job] is None and arrival[job] <= now:
+                if (eager[job] or wished[job] == now) and cpus[job] + held <= reserved:
                     start[job], kind[job] = now, RESERVED
-                    held += jobs.cpus[job]
-                    ends[job] = now + jobs.work_s[job]
+                    held += cpus[job]
+                    ends[job] = now + run_s[job] + lag_s
                     instants.add(ends[job])
                 elif wished[job] == now:
                     start[job], kind[job] = now, ON_DEMAND
     return start, kind
 
 
+def draw_each(data, count):
+    return lambda low, high: data.draw(
+        st.lists(st.integers(low, high), min_size=count, max_size=count)
+    )
+
+
 @settings(max_examples=200)
 @given(st.data())
 def test_buying_agrees_with_a_plain_walk(data):
     count = data.draw(st.integers(1, 12))
-
-    def each(low, high):
-        return data.draw(st.lists(st.integers(low, high), min_size=count, max_size=count))
-
+    each = draw_each(data, count)
     jobs = workload(each(0, 10), each(1, 9), cpus=each(0, 4))
     wished = jobs.arrival + np.array(each(0, 15))
     reserved = data.draw(st.integers(0, 6))
     made = buy(jobs, wished, reserving(reserved))
     if reserved:
-        start, kind = plainly(jobs, wished, reserved)
+        columns = (each.tolist() for each in (jobs.arrival, wished, jobs.work_s, jobs.cpus))
+        start, kind = plainly(*columns, reserved, [True] * count, 0)
         assert made.start.tolist() == start
         assert made.bought.tolist() == kind
     else:
         assert made.start.tolist() == wished.tolist()
         assert made.total == pytest.approx(float(jobs.cpus @ jobs.work_s) / HOUR * 0.0624)
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_who_is_not_eager_takes_reserved_cpus_at_its_wished_instant_alone(data):
+    count = data.draw(st.integers(1, 12))
+    each = draw_each(data, count)
+    arrival = np.sort(np.array(each(0, 12), dtype=float))
+    wished, run_s = arrival + each(0, 15), np.array(each(1, 9), dtype=float)
+    cpus, eager = np.array(each(1, 3), dtype=float), np.array(each(0, 2)) > 0
+    reserved, lag_s = data.draw(st.integers(0, 5)), data.draw(st.integers(0, 1))
+    begun = start_on_reserved(
+        arrival, wished, run_s, cpus, float(reserved), eager=eager, lag_s=lag_s
+    )
+    columns = (column.tolist() for column in (arrival, wished, run_s, cpus))
+    start, kind = plainly(*columns, reserved, eager, lag_s)
+    assert np.isfinite(begun).tolist() == [each == RESERVED for each in kind]
+    assert np.where(np.isfinite(begun), begun, wished).tolist() == start
+
+
+def test_equal_arrivals_are_served_in_the_order_of_the_rows():
+    times = np.zeros(3), np.full(3, 50.0), np.array([10.0, 20.0, 5.0])
+    assert start_on_reserved(*times, np.ones(3), 1.0).tolist() == [0.0, 10.0, 30.0]
 
 
 def test_parts_of_cpus_add_up():

@@ -40,8 +40,7 @@ def starts(jobs, cluster, discipline, **options):
     return [made.stretches.start[made.stretches.job == row].tolist() for row in range(len(jobs))]
 
 
-def spans_of(made):
-    spans = made.node_spans
+def spans_of(spans):
     kinds = [SPAN_KINDS[kind] for kind in spans.kind.tolist()]
     columns = (spans.node.tolist(), spans.begin.tolist(), spans.end.tolist(), kinds)
     return list(zip(*columns, strict=True))
@@ -197,7 +196,7 @@ def test_nodes_that_are_idle_go_off_and_take_time_to_boot():
     made = run_queue(jobs, jobs.arrival, cluster)
     assert made.stretches.start.tolist() == [0, 23]
     assert made.held_from.tolist() == [0, 20]
-    assert spans_of(made) == [
+    assert spans_of(made.node_spans) == [
         (0, 0, 9, "idle"),
         (0, 9, 11, "shutdown"),
         (0, 11, 20, "off"),
@@ -205,9 +204,24 @@ def test_nodes_that_are_idle_go_off_and_take_time_to_boot():
         (0, 23, 24, "idle"),
     ]
     spans = made.node_spans
-    drawn_j = spans.power_w * (spans.end - spans.begin)
-    assert drawn_j.tolist() == [900, 100, 45, 600, 100]
-    assert drawn_j[spans.booting].sum() == 700
+    assert spans.energy_j.tolist() == [900, 100, 45, 600, 100]
+    assert spans.energy_j[spans.booting].sum() == 700
+    assert spans.energy_j[spans.on].sum() == 1000
+    # Once nobody comes any more the node goes off, and stays off.
+    assert spans_of(made.nodes)[-3:] == [
+        (0, 23, 29, "idle"),
+        (0, 29, 31, "shutdown"),
+        (0, 31, float("inf"), "off"),
+    ]
+    # It is on from the first arrival, though nobody may be ready for long.
+    late = run_queue(jobs, jobs.arrival + 30, cluster)
+    assert spans_of(late.node_spans)[:4] == [
+        (0, 0, 5, "idle"),
+        (0, 5, 7, "shutdown"),
+        (0, 7, 30, "off"),
+        (0, 30, 33, "boot"),
+    ]
+    assert late.stretches.start[0] == 33
     # A node that is going off is waited for.
     jobs = workload([0, 10], [4, 1])
     made = run_queue(jobs, jobs.arrival, cluster)
@@ -244,7 +258,8 @@ def test_waking_nodes_for_others_does_not_take_the_power_of_the_first_in_the_que
 
 def compared(case, discipline):
     cluster, jobs, ready = case
-    slow = TickingQueue(cluster, jobs, ready, discipline).run()
+    # Longer than the last job runs: nodes go on, and those that are idle go off.
+    slow = TickingQueue(cluster, jobs, ready, discipline).run(beyond_s=8)
     fast = run_queue(jobs, ready, cluster, discipline, keep_nodes=True)
     stretches, placed = fast.stretches, fast.placed
     columns = (
@@ -257,7 +272,7 @@ def compared(case, discipline):
         [placed.node[placed.stretch == row].tolist() for row in range(stretches.job.size)],
     )
     assert list(zip(*columns, strict=True)) == slow.rows
-    assert spans_of(fast) == slow.spans
+    assert spans_of(fast.nodes.until(slow.t)) == slow.spans
     # Nodes are told or not; jobs start when they start.
     untold = run_queue(jobs, ready, cluster, discipline)
     assert untold.stretches.start.tobytes() == stretches.start.tobytes()
@@ -354,7 +369,7 @@ def test_spans_of_nodes_tile_the_time(discipline, cluster):
     jobs = crowd(2, count=100)
     made = run_queue(jobs, jobs.arrival, cluster, discipline)
     first, last = jobs.arrival.min(), made.held_until.max()
-    spans = spans_of(made)
+    spans = spans_of(made.node_spans)
     for node in range(cluster.nodes):
         own = [(begin, end) for which, begin, end, _ in spans if which == node]
         edges = [own[0][0], *(end for _, end in own)]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lowtide as lt
-from lowtide.errors import InvalidInput, NotCovered
+from lowtide.errors import InvalidInput, InvalidJob, NotCovered, UnknownName
+from lowtide.policies.policy import make_policy
+from lowtide.profile import PowerProfile
 from lowtide.simulator import Cluster, simulate
+from lowtide.simulator.disciplines import Feedback, RoundRobin
 from lowtide.simulator.series import Series
 from lowtide.trace import STATUSES, Trace
 from lowtide.workload import Workload
@@ -81,6 +86,12 @@ def test_machines_to_spare_change_nothing(drawn, policy: str, discipline: str) -
         assert queued.summary()[name] == pytest.approx(free.summary()[name], rel=1e-9, abs=1e-6)
 
 
+def ran_s(done):
+    """How long each stretch takes; no profile here has stop phases."""
+    stretches = done.stretches
+    return stretches.work_s + stretches.lost_s + done.jobs.startup_s[stretches.job]
+
+
 @settings(max_examples=30)
 @given(days(("never", "anywhere", "checkpoints")), st.sampled_from(["run_now", "wait_awhile"]))
 def test_power_over_time_adds_up(drawn, policy: str) -> None:
@@ -88,7 +99,7 @@ def test_power_over_time_adds_up(drawn, policy: str) -> None:
     done = simulate(jobs, signal, policy=policy)
     end = np.array([float(done.tally.end.max())])
     assert done.power.upto(end)[0] == pytest.approx(done.tally.energy_j.sum(), rel=1e-9)
-    waited = (done.tally.start - done.jobs.arrival).sum()
+    waited = (done.tally.end - done.jobs.arrival).sum() - ran_s(done).sum()
     assert done.queue.upto(end)[0] == pytest.approx(waited, rel=1e-9, abs=1e-6)
 
 
@@ -116,6 +127,177 @@ def test_a_run_as_a_whole() -> None:
     assert (numbers["mean_queue"], numbers["max_queue"]) == (0.5, 1.0)
     assert numbers["deadline_misses"] == 0
     assert "saving" not in numbers
+
+
+SAVING = PowerProfile(
+    startup=[lt.Phase(name="s", duration_s=60, power_w=80)],
+    work=[lt.Phase(name="w", duration_s=1800, power_w=300)],
+    stop=[lt.Phase(name="e", duration_s=30, power_w=50)],
+)
+
+
+@pytest.mark.parametrize(
+    "discipline",
+    [
+        RoundRobin(quantum_s=400),
+        RoundRobin(quantum_s=200, context_s=20),
+        Feedback(quanta_s=(300,)),
+        Feedback(quanta_s=(100, 300, 900), boost_s=1000, context_s=5),
+    ],
+    ids=lambda each: f"{each.name}-{each.context_s:g}",
+)
+def test_the_queue_counts_everybody_who_does_not_run(discipline) -> None:
+    rng = np.random.default_rng(4)
+    arrival = np.sort(rng.uniform(0, 3 * HOUR, 40))
+    jobs = Workload(
+        arrival=arrival,
+        deadline=arrival + 1e5,
+        work_s=1800,
+        profile=[0, -1] * 20,
+        profiles=[SAVING],
+        power=1,
+        interruptible=1,
+    )
+    signal = lt.Signal.from_values([100.0] * 50, start=0, step_s=HOUR)
+    cluster = Cluster(nodes=1, cpus_per_node=3)
+    done = simulate(jobs, signal, cluster=cluster, discipline=discipline, baseline=None)
+    assert done.tally.starts.max() > 2
+
+    # Look at the spans of every job at many instants.
+    instants = np.sort(rng.uniform(0, done.tally.end.max(), 400))
+    there = np.zeros(instants.size)
+    for row in range(len(jobs)):
+        running = np.zeros(instants.size, dtype=bool)
+        for span in done.schedule(row).spans:
+            if span.kind != "suspended":
+                running |= (span.start <= instants) & (instants < span.end)
+        there += (arrival[row] <= instants) & (instants < done.tally.end[row]) & ~running
+    series = done.queue
+    found = series.values[np.searchsorted(series.times, instants, side="right") - 1]
+    assert found.tolist() == there.tolist()
+    assert done.summary()["max_queue"] >= there.max() > 5
+
+
+def test_the_queue_of_three_jobs_in_turns() -> None:
+    signal = lt.Signal.from_values([100.0] * 2, start=0, step_s=HOUR)
+    jobs = Workload(arrival=[0, 0, 0], deadline=99, work_s=[5, 3, 4], power=1, interruptible=1)
+    one = Cluster(nodes=1, cpus_per_node=1)
+    turns = simulate(jobs, signal, cluster=one, discipline=RoundRobin(quantum_s=2)).summary()
+    # A 0-2, 6-8, 11-12; B 2-4, 8-9; C 4-6, 9-11: two wait until 9, then one until 11.
+    assert turns["mean_queue"] == pytest.approx((2 * 9 + 1 * 2) / 12)
+    assert turns["max_queue"] == 2
+
+
+def test_a_saving_counts_the_nodes() -> None:
+    values = [300.0] * 9 + [100.0] + [300.0] * 20
+    signal = lt.Signal.from_values(values, start=0, step_s=HOUR)
+    jobs = Workload(arrival=[0, 0], deadline=12 * HOUR, work_s=HOUR, power=1000)
+    always = Cluster(nodes=10, cpus_per_node=1, idle_power_w=200, pue=1.5)
+    waits = simulate(jobs, signal, policy="oracle", cluster=always)
+    numbers = waits.summary()
+    assert numbers["jobs_saving"] == pytest.approx(2 / 3)
+    # Nodes that are never off draw the same whoever decides: 2 kW for ten hours.
+    assert numbers["node_energy_j"] == pytest.approx(2000 * 10 * HOUR)
+    assert (numbers["idle_energy_j"], numbers["boot_energy_j"]) == (numbers["node_energy_j"], 0.0)
+    nodes_g = 1.5 * 2 * (9 * 300 + 100)
+    assert numbers["node_carbon_g"] == pytest.approx(nodes_g)
+    jobs_g = 1.5 * 2 * 300
+    assert numbers["baseline_amount"] == pytest.approx(jobs_g + nodes_g)
+    assert numbers["saving"] == pytest.approx(1 - (jobs_g / 3 + nodes_g) / (jobs_g + nodes_g))
+
+    # Nodes that go off at once are spared by who runs at once, and woken by who waits.
+    off = replace(always, off_after_s=0.0, boot_s=600.0, boot_j=600.0 * 400)
+    waits = simulate(jobs, signal, policy="oracle", cluster=off).summary()
+    assert waits["boot_energy_j"] == pytest.approx(2 * 600 * 400)
+    at_once = simulate(jobs, signal, policy="run_now", cluster=off).summary()
+    assert at_once["saving"] == at_once["jobs_saving"] == 0.0
+    jobs_of = {"waits": 1.5 * 2 * (300 * 10 / 60 + 100 * 50 / 60), "at once": jobs_g}
+    nodes_of = {"waits": None, "at once": 1.5 * 2 * 0.2 * 300}
+    # Two nodes boot from 9:00, at 400 W, and run from 9:10 to 10:10.
+    nodes_of["waits"] = 1.5 * 2 * (0.4 * 100 / 6 + 0.2 * (100 * 50 / 60 + 300 * 10 / 60))
+    total = {name: jobs_of[name] + nodes_of[name] for name in jobs_of}
+    assert waits["baseline_amount"] == pytest.approx(total["at once"])
+    assert waits["saving"] == pytest.approx(1 - total["waits"] / total["at once"])
+    assert waits["saving"] < waits["jobs_saving"]
+
+
+def test_a_small_saving_of_the_jobs_may_cost_more_in_nodes() -> None:
+    signal = lt.Signal.from_values([110.0] + [100.0] * 20, start=0, step_s=HOUR)
+    jobs = Workload(arrival=[0, 0], deadline=4 * HOUR, work_s=HOUR, power=100)
+    cluster = Cluster(
+        nodes=2,
+        cpus_per_node=1,
+        idle_power_w=200,
+        off_after_s=HOUR / 4,
+        boot_s=60,
+        boot_j=200_000,
+    )
+    waits = simulate(jobs, signal, policy="oracle", cluster=cluster)
+    numbers = waits.summary()
+    assert numbers["jobs_saving"] > 0 > numbers["saving"]
+    # Under both policies nodes are told of from the first arrival until both are done.
+    for spans in (waits.node_spans, waits.baseline_node_spans):
+        assert (spans.begin.min(), spans.end.max()) == (0.0, 2 * HOUR + 60)
+
+
+def test_where_nodes_draw_nothing_a_saving_is_that_of_the_jobs() -> None:
+    signal = lt.Signal.from_values([300.0, 100.0, 300.0], start=0, step_s=HOUR)
+    jobs = Workload(arrival=[0], deadline=3 * HOUR, work_s=HOUR, power=1000)
+    numbers = simulate(
+        jobs, signal, policy="oracle", cluster=Cluster(nodes=1, cpus_per_node=1)
+    ).summary()
+    assert numbers["saving"] == pytest.approx(2 / 3)
+    assert "jobs_saving" not in numbers
+    assert numbers["node_energy_j"] == 0.0
+
+
+def test_nodes_are_charged_by_price_where_there_is_nothing_else() -> None:
+    signal = lt.Signal.from_values(
+        [30.0, 10.0, 30.0], start=0, step_s=HOUR, kind="price", unit="EUR/kWh"
+    )
+    jobs = Workload(arrival=[0], deadline=3 * HOUR, work_s=HOUR, power=1000)
+    cluster = Cluster(nodes=1, cpus_per_node=1, idle_power_w=1000)
+    numbers = simulate(jobs, signal, policy="oracle", cluster=cluster).summary()
+    assert (numbers["node_carbon_g"], numbers["node_cost"]) == (None, pytest.approx(40.0))
+    assert numbers["saving"] == pytest.approx(1 - (10 + 40) / (30 + 40))
+
+
+def test_jobs_that_fit_nowhere_are_refused_or_dropped_and_counted() -> None:
+    signal = lt.Signal.from_values([100.0] * 9, start=0, step_s=HOUR)
+    jobs = Workload(
+        arrival=0 * np.arange(3), deadline=9 * HOUR, work_s=HOUR, power=1, cpus=[1, 3, 2]
+    )
+    cluster = Cluster(nodes=4, cpus_per_node=2)
+    with pytest.raises(InvalidJob, match=r"3 CPUs on a node that has 2: .*run\.oversized = 'drop'"):
+        simulate(jobs, signal, cluster=cluster)
+    done = simulate(jobs, signal, cluster=cluster, oversized="drop")
+    assert done.jobs.id.tolist() == [1, 3]
+    assert (done.summary()["jobs"], done.summary()["left_out_oversized"]) == (2, 1)
+    assert "left_out_oversized" not in simulate(jobs, signal, oversized="drop").summary()
+    with pytest.raises(InvalidJob, match="3 CPUs"):
+        simulate(jobs.take(slice(1, 2)), signal, cluster=cluster, oversized="drop")
+    with pytest.raises(UnknownName, match="did you mean 'drop'"):
+        simulate(jobs, signal, cluster=cluster, oversized="drp")
+
+
+def test_a_job_on_a_cluster_holds_something() -> None:
+    signal = lt.Signal.from_values([100.0] * 9, start=0, step_s=HOUR)
+    jobs = Workload(arrival=[0, 0], deadline=9 * HOUR, work_s=HOUR, power=1, cpus=[1, 0])
+    cluster = Cluster(nodes=1, cpus_per_node=2, gpus_per_node=1)
+    for policy in ("run_now", "reserved_first"):
+        with pytest.raises(InvalidJob, match=r"job 2 \(row 2\) holds neither .*workload\.cpus"):
+            simulate(jobs, signal, cluster=cluster, policy=policy)
+    assert simulate(jobs, signal).summary()["jobs"] == 2
+    of_gpus = Workload(arrival=[0], deadline=9 * HOUR, work_s=HOUR, power=1, cpus=0, gpus=1)
+    assert simulate(of_gpus, signal, cluster=cluster).summary()["jobs"] == 1
+
+
+def test_rows_of_a_trace_that_never_ran_are_counted() -> None:
+    trace = Trace(columns={"arrival": [0, 1, 2], "length_s": [0, 60, np.nan], "cpus": [1, 1, 1]})
+    jobs = Workload.from_trace(trace, wait="1h")
+    signal = lt.Signal.from_values([100.0] * 9, start=0, step_s=HOUR)
+    numbers = simulate(jobs, signal).summary()
+    assert (numbers["jobs"], numbers["left_out_never_ran"]) == (1, 2)
 
 
 def test_a_full_machine_makes_jobs_miss_their_deadline() -> None:
@@ -175,6 +357,27 @@ def test_reserved_machines_are_paid_used_or_not() -> None:
         + sum(done.bought.cost[1:])
     )  # fmt: skip
     assert done.table()["bought"].to_list()[0] == "reserved"
+
+
+@pytest.mark.parametrize(
+    ("policy", "used"), [("reserved_first", 2 * 1 / (3 * 1.5)), ("spot_first", None)]
+)
+def test_of_bought_machines_the_reserved_ones_are_used_or_not(policy: str, used) -> None:
+    signal = lt.Signal.from_values([100.0] * 30, start=0, step_s=HOUR)
+    # Two of three reserved CPUs are busy for an hour; the second job finds too few of them.
+    jobs = Workload(arrival=[0, HOUR / 2], deadline=9 * HOUR, work_s=HOUR, power=1, cpus=[2, 4])
+    cluster = Cluster(nodes=1, cpus_per_node=4, reserved_cpus=3)
+    done = simulate(jobs, signal, policy=make_policy(policy, start="run_now")[1], cluster=cluster)
+    assert done.discipline is None
+    found = done.summary()["utilisation"]
+    assert found == (None if used is None else pytest.approx(used))
+    without = Cluster(nodes=1, cpus_per_node=4)
+    assert (
+        simulate(
+            jobs, signal, policy=make_policy(policy, start="run_now")[1], cluster=without
+        ).summary()["utilisation"]
+        is None
+    )
 
 
 def test_series() -> None:

@@ -63,6 +63,8 @@ def report(
             {
                 "title": study.title,
                 "grids": study.grids,
+                "runs": len(study),
+                "failed": study.failed.height,
                 "answers": [
                     {"question": section.question, "answer": section.answer}
                     for section in written.sections
@@ -80,7 +82,8 @@ def report(
         return
     # The page has them all; a terminal has room for these.
     table = policies_table(study, ("saving", "carbon_g", "mean_wait_s"))
-    say(f"{study.title}: {len(study)} runs, {study.grids}.")
+    failed = f", {study.failed.height} more failed" if study.failed.height else ""
+    say(f"{study.title}: {len(study)} runs{failed}, {study.grids}.")
     print()
     print_table(table.header, table.rows)
     for section in written.sections:

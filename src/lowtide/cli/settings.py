@@ -1,4 +1,4 @@
-"""Options of the form KEY=VALUE, given as often as need be."""
+"""Options that experiments share, those of the form KEY=VALUE among them."""
 
 from __future__ import annotations
 
@@ -24,21 +24,32 @@ Data = Annotated[
         "set]"
     ),
 ]
+RepeatSignal = Annotated[
+    bool,
+    typer.Option("--repeat-signal", help="Go on with the signal from its beginning where it ends."),
+]
 ExperimentFile = Annotated[Path, typer.Argument(help="The experiment, a TOML file.")]
 
+# Jobs that runs do without, by the number of a run that counts them.
+LEFT_OUT = {
+    "left_out_never_ran": "of the trace that never ran",
+    "left_out_oversized": "too large for the nodes",
+}
 
-def read_settings(said: list[str] | None) -> dict[str, Any]:
+
+def read_settings(said: list[str] | None, *, repeat_signal: bool = False) -> dict[str, Any]:
     """Return what `--set KEY=VALUE` says: a value as TOML has it, or else a text.
 
     Args:
         said: The options as they were given.
+        repeat_signal: Whether `--repeat-signal` was.
 
     >>> read_settings(["run.seed=3", "policy.name=exact", "policy.step_s='1h'"])
     {'run.seed': 3, 'policy.name': 'exact', 'policy.step_s': '1h'}
     """
     import tomllib
 
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {"run.repeat_signal": True} if repeat_signal else {}
     for key, value in _pairs(said, "--set", "policy.name=exact"):
         try:
             settings[key] = tomllib.loads(f"value = {value}")["value"]

@@ -12,7 +12,14 @@ import typer
 
 from lowtide.cli.options import AsJson, Parsable
 from lowtide.cli.output import print_json, print_parsable, print_table, say
-from lowtide.cli.settings import Data, ExperimentFile, Settings, read_settings
+from lowtide.cli.settings import (
+    LEFT_OUT,
+    Data,
+    ExperimentFile,
+    RepeatSignal,
+    Settings,
+    read_settings,
+)
 
 if TYPE_CHECKING:
     from lowtide.experiments.experiment import Experiment, Run
@@ -22,24 +29,33 @@ if TYPE_CHECKING:
 _GROUPS: Mapping[str, Mapping[str, str]] = {
     "jobs": {
         "jobs": "jobs",
+        **{key: f"left out: jobs {words}" for key, words in LEFT_OUT.items()},
         "deadline_misses": "missed deadlines",
         "mean_starts": "starts per job",
         "makespan_s": "first arrival to last end",
     },
     "energy": {
+        "assumed_power_w_per_cpu": "assumed watts per CPU, of the nodes",
         "energy_j": "energy",
         "carbon_g": "CO2e",
         "cost": "cost of electricity",
         "wasted_energy_j": "energy of jobs that failed",
         "power_intensity_correlation": "correlation of power and intensity",
     },
-    "baseline": {"baseline_amount": "CO2e, or cost without it", "saving": "saving"},
+    "baseline": {
+        "baseline_amount": "CO2e, or cost without it",
+        "saving": "saving",
+        "jobs_saving": "saving without the nodes",
+    },
     "queue": {"mean_queue": "mean length", "max_queue": "longest"},
     "machines": {
         "utilisation": "utilisation",
         "node_energy_j": "energy of the nodes",
+        "idle_energy_j": "for being on, used or not",
+        "boot_energy_j": "for booting and shutting down",
+        "off_energy_j": "for being off",
         "node_carbon_g": "CO2e of the nodes",
-        "boot_energy_j": "energy of booting",
+        "node_cost": "cost of their electricity",
         "machine_cost": "cost of machines",
     },
 }
@@ -55,12 +71,7 @@ def simulate(
         Path | None,
         typer.Option("--jobs-table", help="Write every job as a row: .parquet or .csv."),
     ] = None,
-    repeat_signal: Annotated[
-        bool,
-        typer.Option(
-            "--repeat-signal", help="Go on with the signal from its beginning where it ends."
-        ),
-    ] = False,
+    repeat_signal: RepeatSignal = False,
     as_json: AsJson = False,
     parsable: Parsable = False,
 ) -> None:
@@ -70,20 +81,19 @@ def simulate(
     """
     from lowtide.errors import InvalidInput
     from lowtide.experiments.experiment import Experiment
-    from lowtide.experiments.running import check_runs, simulate_run
+    from lowtide.experiments.running import assumptions, check_runs, simulate_run
 
-    said = read_settings(settings)
-    if repeat_signal:
-        said["run.repeat_signal"] = True
+    said = read_settings(settings, repeat_signal=repeat_signal)
     if jobs_table is not None and jobs_table.suffix not in (".parquet", ".csv"):
         raise InvalidInput(f"a table of jobs is a .parquet or .csv file, not {jobs_table.name!r}")
-    run = _only_run(Experiment.load(file, data=data, settings=said), file)
-    check_runs([run.parameters])
+    experiment = Experiment.load(file, data=data, settings=said)
+    run = _only_run(experiment, file)
+    check_runs([run], experiment)
     with _progress() as advance:
         simulation = simulate_run(run.parameters, advance=advance)
     if jobs_table is not None:
         _write_jobs(simulation, jobs_table)
-    summary = simulation.summary()
+    summary = {**assumptions(run.parameters), **simulation.summary()}
     if as_json:
         print_json({"parameters": run.shown, "synthetic": _synthetic(simulation), **summary})
     elif parsable:
@@ -135,7 +145,8 @@ def _tell(simulation: Simulation, summary: dict[str, Any]) -> None:
     from lowtide.units import format_count
 
     signal = deciding_signal(simulation.signal)
-    where = f"on {signal.label}" + "; the grid is synthetic" * signal.synthetic
+    of = f" ({signal.source})" if signal.source and not signal.zone else ""
+    where = f"on {signal.label}{of}" + "; the grid is synthetic" * signal.synthetic
     queue = f", queue {simulation.discipline}" if simulation.discipline else ""
     say(f"{format_count(len(simulation), 'job')} by {simulation.policy}{queue}, {where}.")
     spread = [f"{part}_{name}" for name in _SPREADS for part in _QUANTILES]

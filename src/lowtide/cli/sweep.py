@@ -14,7 +14,15 @@ import typer
 
 from lowtide.cli.options import AsJson, Parsable
 from lowtide.cli.output import print_json, print_parsable, print_table, say
-from lowtide.cli.settings import Data, ExperimentFile, Settings, read_settings, read_slurm
+from lowtide.cli.settings import (
+    LEFT_OUT,
+    Data,
+    ExperimentFile,
+    RepeatSignal,
+    Settings,
+    read_settings,
+    read_slurm,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -81,6 +89,7 @@ def sweep(
     ] = False,
     settings: Settings = None,
     data: Data = None,
+    repeat_signal: RepeatSignal = False,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Run again what failed before.")
     ] = False,
@@ -99,23 +108,22 @@ def sweep(
     from lowtide.experiments.running import check_runs, run_row
     from lowtide.experiments.study import ResultFolder
 
-    experiment = Experiment.load(file, full=full, data=data, settings=read_settings(settings))
+    said = read_settings(settings, repeat_signal=repeat_signal)
+    experiment = Experiment.load(file, full=full, data=data, settings=said)
     folder = Path(f"{file.stem}-results") if out is None else out
     runner = make_engine(
         engine, workers=workers, address=address, slurm=read_slurm(slurm), folder=folder
     )
-    again = ["lowtide", "sweep", str(file), "-o", str(folder)] + ["--full"] * full
-    again += [word for each in settings or [] for word in ("--set", each)]
     people = not (as_json or parsable)
     with ResultFolder.opened(folder, experiment) as results:
         missing = results.missing(retry_failed=retry_failed)
-        check_runs(run.parameters for run in missing)
+        check_runs(missing, experiment)
         if people:
             _announce(results, len(missing))
         if len(missing) > MOST_RUNS and not yes:
             _ask(missing, run_row, workers)
         clock = perf_counter()
-        with _keeping(results, shlex.join(again)), _progress(len(missing)) as told:
+        with _keeping(results), _progress(len(missing)) as told:
             results.carry_out(missing, runner, run_row, told)
         took_s = perf_counter() - clock
         if as_json:
@@ -142,8 +150,8 @@ def _announce(results: ResultFolder, missing: int) -> None:
     )
     if results.left_out:
         say(
-            f"{results.path} has {format_count(results.left_out, 'run')} of another experiment, or "
-            "of this one before it was changed: kept, but not in the table."
+            f"{results.path} has {format_count(results.left_out, 'run')} of this experiment before "
+            "it was changed: kept, but not in the table."
         )
 
 
@@ -176,9 +184,12 @@ def _ask(missing: Sequence[Run], function: Callable[..., Any], workers: int | No
 
 
 @contextmanager
-def _keeping(results: ResultFolder, again: str) -> Iterator[None]:
+def _keeping(results: ResultFolder) -> Iterator[None]:
     """Say what is kept and how to go on where a sweep ends before its time."""
     from lowtide.errors import FileProblem, LowtideError
+
+    # As it was said: with another --data or --set it would be another sweep.
+    again = shlex.join(["lowtide", *sys.argv[1:]])
 
     def kept() -> str:
         return (
@@ -241,6 +252,9 @@ def _tell(results: ResultFolder, ran: int, took_s: float) -> None:
     if done:
         print()
         print_table(*_in_words(_groups(results)))
+        for remark in _remarks(results):
+            print()
+            say(remark)
     if failed:
         print()
         reasons = Counter(record["reason"] for record in failed)
@@ -252,6 +266,23 @@ def _tell(results: ResultFolder, ran: int, took_s: float) -> None:
     print()
     print(f"results: {results.path}/table.parquet, manifest.json")
     print(f"next:    lowtide report {results.path}")
+
+
+def _remarks(results: ResultFolder) -> Iterator[str]:
+    """Yield what was left out of the runs, and what they take for granted."""
+    from lowtide.experiments.study import ASSUMED
+    from lowtide.units import format_count, format_number
+
+    table = results.table()
+    for key, words in LEFT_OUT.items():
+        if key in table.columns:
+            counts = [int(count) for count in table[key].drop_nulls()]
+            fewest, most = min(counts), format_count(max(counts), "job")
+            how_many = most if fewest == max(counts) else f"{fewest} to {most}"
+            yield f"left out: {how_many} {words}, in {len(counts)} of {len(table)} runs"
+    for key in (key for key in table.columns if key.startswith(ASSUMED)):
+        values = ", ".join(format_number(value) for value in table[key].drop_nulls().unique())
+        yield f"assumed: {key.removeprefix(ASSUMED)} = {values}, from what the nodes draw"
 
 
 def _groups(results: ResultFolder) -> pl.DataFrame:

@@ -32,12 +32,15 @@ SECTIONS: Mapping[str, Sequence[str] | None] = {
     "cluster": None,
     "queue": None,
     "forecast": None,
-    "run": ("seed", "baseline", "repeat_signal"),
+    "run": ("seed", "baseline", "repeat_signal", "oversized"),
 }
 # Of these a run has one; setting one from outside is setting the others aside.
 _GRIDS = ("grid.file", "grid.zone", "grid.synthetic")
 _ABOUT = ("title", "about", "question")
 _LAID_OVER = (*SECTIONS, *_ABOUT, "sweep", "cases", "report")
+# What a figure of a report is drawn over, and what else is to be said of it.
+_FIGURE_AXES = ("x", "color", "facet")
+FIGURE_KEYS = (*_FIGURE_AXES, "value", "title", "policy", "over", "where")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +79,7 @@ class Experiment:
         data: Where zones are looked for; None without data.
         full: Whether `[full]` was laid over the file.
         text: The file as it was read.
+        path: The file; None for an experiment that is none.
     """
 
     title: str
@@ -90,6 +94,7 @@ class Experiment:
     data: Path | None
     full: bool
     text: str = field(repr=False)
+    path: Path | None = None
 
     @classmethod
     def load(
@@ -118,7 +123,7 @@ class Experiment:
         except tomllib.TOMLDecodeError as error:
             raise FormatError(f"not valid TOML: {error}", path=path) from error
         try:
-            return cls._made(document, full, found, said, folder=path.parent, text=text)
+            return cls._made(document, full, found, said, folder=path.parent, text=text, path=path)
         except (InvalidInput, UnknownName) as error:
             raise FormatError(str(error), path=path) from error
 
@@ -163,6 +168,7 @@ class Experiment:
         *,
         folder: Path,
         text: str,
+        path: Path | None = None,
     ) -> Experiment:
         merged = _merged(_plain(document), full=full, without_data=data is None)
         base = {name: _table(merged, name) for name in SECTIONS}
@@ -182,6 +188,9 @@ class Experiment:
             _check_key(key)
             if key in sweep:
                 raise InvalidInput(f"{key} is both in [sweep] and in [[cases]]: leave one out")
+        report = _table(merged, "report")
+        swept = [{key: value} for key, values in sweep.items() for value in values]
+        _check_report(report, [base, settings, *cases, *swept])
         return cls(
             title=str(merged.get("title", "Experiment")),
             about=str(merged.get("about", "")),
@@ -193,11 +202,12 @@ class Experiment:
                 for case in cases
             ),
             settings=settings,
-            report=_table(merged, "report"),
+            report=report,
             folder=folder,
             data=data,
             full=full,
             text=text,
+            path=path,
         )
 
     def __len__(self) -> int:
@@ -300,9 +310,12 @@ def flatten(parameters: Mapping[str, Any], prefix: str = "") -> Parameters:
 def _file_places(parameters: Parameters) -> Iterator[tuple[Parameters, str]]:
     """Yield every table and key whose value names a file."""
     workload = parameters["workload"]
-    profiles = workload.get("profiles")
+    profiles, jobs = workload.get("profiles"), workload.get("jobs")
     places = [(parameters["grid"], "file"), (workload, "trace")]
-    places += [(workload.get("lengths"), "trace"), (workload.get("jobs"), "profile")]
+    places.append((workload.get("lengths"), "trace"))
+    for kind in jobs if isinstance(jobs, list) else [jobs]:
+        lengths = kind.get("lengths") if isinstance(kind, dict) else None
+        places += [(kind, "profile"), (lengths, "trace")]
     places += [(profiles, name) for name in profiles] if isinstance(profiles, dict) else []
     for table, key in places:
         name = table.get(key) if isinstance(table, dict) else None
@@ -394,10 +407,10 @@ def _table(document: Mapping[str, Any], name: str) -> Parameters:
     return dict(value)
 
 
-def _tables(document: Mapping[str, Any], name: str) -> list[Parameters]:
+def _tables(document: Mapping[str, Any], name: str, path: str = "") -> list[Parameters]:
     value = document.get(name, [])
     if not isinstance(value, list) or not all(isinstance(each, dict) and each for each in value):
-        raise InvalidInput(f"[[{name}]] are tables of keys and values, not {value!r}")
+        raise InvalidInput(f"[[{path or name}]] are tables of keys and values, not {value!r}")
     return value
 
 
@@ -415,6 +428,22 @@ def _cases(document: Mapping[str, Any]) -> list[Parameters]:
         {key: value for case in combined for key, value in case.items()}
         for combined in product(*groups)
     ]
+
+
+def _check_report(report: Parameters, parameters: Sequence[Parameters]) -> None:
+    """Refuse a report that could not be written, before anything is run for it."""
+    _known(report, ("figures",), "key of [report]")
+    known = ("policy", *dict.fromkeys(key for each in parameters for key in flatten(each)))
+    for figure in _tables(report, "figures", "report.figures"):
+        _known(figure, FIGURE_KEYS, "key of [[report.figures]]")
+        if "x" not in figure:
+            raise InvalidInput("a figure of [[report.figures]] needs x, a parameter to draw over")
+        for axis in _FIGURE_AXES:
+            if axis in figure:
+                what = f"parameter for {axis} of [[report.figures]]"
+                _known([str(figure[axis])], known, what)
+        chosen = flatten(_table(figure, "where"))
+        _known(chosen, known, "parameter for where of [[report.figures]]")
 
 
 def _dotted(case: Parameters) -> Parameters:

@@ -57,7 +57,7 @@ def signal_chart(signal: Signal, *, height: int = 220) -> alt.LayerChart:
         )
     ]
     base = alt.Chart(_data(rows), width=_WIDTH, height=height, title=_capital(signal.label)).encode(
-        x=_time_axis("time"),
+        x=time_axis("time"),
         y=alt.Y("value:Q", title=signal.unit),
         tooltip=[
             alt.Tooltip("time:T", format="%a %d %b %H:%M", title="from (UTC)"),
@@ -95,7 +95,7 @@ def schedules_chart(
         alt.Chart(_data(rows), width=_WIDTH, height=30 * len(schedules))
         .mark_bar(height=16)
         .encode(
-            x=_time_axis("start"),
+            x=time_axis("start"),
             x2="end:T",
             y=alt.Y("policy:N", sort=list(schedules), title=None),
             color=alt.Color(
@@ -153,7 +153,7 @@ def power_chart(
             + (" (planned on a synthetic grid)" if synthetic else ""),
         )
         .mark_area(interpolate="step-after", color=_COLOURS["work"], opacity=0.75)
-        .encode(x=_time_axis("time"), y=alt.Y("power:Q", title="W"))
+        .encode(x=time_axis("time"), y=alt.Y("power:Q", title="W"))
     )
     return chart
 
@@ -173,7 +173,7 @@ def tradeoff_chart(every: Tradeoff, *, unit: str) -> alt.LayerChart:
     ]
     title = "The least by finish time" + (" (synthetic grid)" if every.synthetic else "")
     base = alt.Chart(_data(rows), width=_WIDTH, height=260, title=title).encode(
-        x=_time_axis("finish"),
+        x=time_axis("finish"),
         y=alt.Y("least:Q", title=unit),
         tooltip=[
             alt.Tooltip("finish:T", format="%a %d %b %H:%M", title="done by (UTC)"),
@@ -212,12 +212,24 @@ def _data(rows: list[dict[str, Any]]) -> Any:
     return alt.InlineData(values=rows)
 
 
-def _time_axis(field: str) -> Any:
+def time_axis(field: str, *, labels: bool = True) -> Any:
+    """Return an axis of times in UTC.
+
+    Args:
+        field: What holds them, in milliseconds.
+        labels: Whether to write the times; of charts above each other the last will do.
+    """
     return alt.X(
         f"{field}:T",
         title=None,
         scale=alt.Scale(type="utc"),
-        axis=alt.Axis(format="%a %d %b %H:%M", labelAngle=0, tickCount=7, labelOverlap=True),
+        axis=alt.Axis(
+            format="%a %d %b %H:%M",
+            labelAngle=0,
+            tickCount=7,
+            labelOverlap=True,
+            labels=alt.Undefined if labels else False,
+        ),
     )
 
 

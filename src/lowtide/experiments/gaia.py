@@ -32,12 +32,11 @@ from lowtide.experiments.gaia_policies import (
     wait_awhile,
 )
 from lowtide.signal import FILLED, FloatArray, Signal
+from lowtide.simulator.cluster import ON_DEMAND_PRICE, RESERVED_PRICE, SPOT_PRICE
+from lowtide.simulator.purchasing import start_on_reserved
 from lowtide.trace import Trace
 from lowtide.units import format_hours
 
-ON_DEMAND_PER_CPU_H = 0.0624
-SPOT_PER_CPU_H = 0.01248
-RESERVED_SHARE = 0.4
 # Jobs shorter than this go to the short queue, and to spot machines where there are any.
 SHORT_S = 7200.0
 POWER_W_PER_CPU = 1.0
@@ -185,8 +184,7 @@ class Outcome:
     def reserved_cost(self) -> float:
         """What the reserved machines cost, used or not."""
         until_s = float((self.end_s if self.rules.reserved_to_end else self.start_s).max())
-        per_s = RESERVED_SHARE * ON_DEMAND_PER_CPU_H / HOUR_S
-        return self.run.reserved * per_s * until_s
+        return self.run.reserved * RESERVED_PRICE / HOUR_S * until_s
 
     @property
     def total_cost(self) -> float:
@@ -346,22 +344,23 @@ class Bench:
             run: The run.
             rules: How to count.
         """
-        from lowtide.experiments.gaia_kernel import pass_queue
-
         jobs, due = _Jobs.of(self.trace, rules), self.due(run, rules)
         arrival_s, cpus = jobs.arrival_s[due.job], jobs.cpus[due.job]
         spot = jobs.spot[due.job] & run.spot
-        start_s, reserved = pass_queue(
-            arrival_s,
-            due.due_s,
-            due.length_s,
-            cpus,
-            ~spot & run.eager,
-            spot,
+        queued: IndexArray = np.flatnonzero(~spot)
+        begun_s = np.full(due.job.size, np.nan)
+        begun_s[queued] = start_on_reserved(
+            arrival_s[queued],
+            due.due_s[queued],
+            due.length_s[queued],
+            cpus[queued],
             float(run.reserved),
-            rules.release_lag_s,
+            eager=np.full(queued.size, run.eager),
+            lag_s=rules.release_lag_s,
         )
-        rate = np.where(spot, SPOT_PER_CPU_H, np.where(reserved, 0.0, ON_DEMAND_PER_CPU_H))
+        reserved = ~np.isnan(begun_s)
+        start_s: FloatArray = np.where(reserved, begun_s, due.due_s)
+        rate = np.where(spot, SPOT_PRICE, np.where(reserved, 0.0, ON_DEMAND_PRICE))
         end_s = start_s + due.length_s
         return Outcome(
             run=run,

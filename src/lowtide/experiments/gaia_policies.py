@@ -7,8 +7,10 @@ import math
 import numpy as np
 
 from lowtide.job import Job
+from lowtide.policies.dtpr import taken
 from lowtide.policies.oracle import cost_by_delay, first_lowest
 from lowtide.policies.start_time import LowestSlot
+from lowtide.policies.threshold import quantile_between
 from lowtide.policies.wait_awhile import cheapest_moments
 from lowtide.profile import PowerProfile
 from lowtide.signal import FloatArray, Signal
@@ -70,21 +72,13 @@ def below_threshold(job: Job, signal: Signal, *, step_s: float | None) -> list[t
         signal: What a kWh emits.
         step_s: The step that the quantile of the day ahead is counted in; None counts time.
     """
-    limit = _quantile(signal, job.arrival, step_s)
-    wait_s, left_s = job.slack_s, job.profile.run_s
-    window = signal.window(job.arrival, job.deadline)
-    edges = np.clip(window.edges, job.arrival, job.deadline).tolist()
-    stretches: list[tuple[float, float]] = []
-    for begin, end, value in zip(edges[:-1], edges[1:], window.values.tolist(), strict=True):
-        start = begin if value < limit else min(begin + wait_s, end)
-        wait_s -= start - begin
-        stop = min(start + left_s, end)
-        left_s -= stop - start
-        if stretches and stretches[-1][1] == start:
-            stretches[-1] = (stretches[-1][0], stop)
-        elif stop > start:
-            stretches.append((start, stop))
-    return stretches
+    end = job.arrival + LOOK_AHEAD_S
+    limit = (
+        quantile_between(signal, job.arrival, end, QUANTILE)
+        if step_s is None
+        else _quantile_of_steps(signal, job.arrival, end, step_s)
+    )
+    return taken(job, signal, lambda slot: slot.price < limit)
 
 
 def job_of(arrival_s: float, length_s: float, wait_s: float) -> Job:
@@ -103,17 +97,16 @@ def job_of(arrival_s: float, length_s: float, wait_s: float) -> Job:
     )
 
 
-def _quantile(signal: Signal, begin: float, step_s: float | None) -> float:
-    """Return the 30 % quantile of the day that begins at a moment."""
-    window = signal.window(begin, begin + LOOK_AHEAD_S)
-    edges = np.clip(window.edges, begin, begin + LOOK_AHEAD_S)
+def _quantile_of_steps(signal: Signal, begin: float, end: float, step_s: float) -> float:
+    """Return the 30 % quantile of the day ahead as the original takes it: of 5-s steps.
+
+    Between the two steps whose ranks surround the quantile's lies a straight line.
+    """
+    window = signal.window(begin, end)
     order = np.argsort(window.values, kind="stable")
     values: FloatArray = window.values[order]
-    upto_s = np.cumsum(np.diff(edges)[order])
-    if step_s is None:
-        return float(values[np.searchsorted(upto_s, QUANTILE * LOOK_AHEAD_S)])
-    # Between the two steps whose ranks surround the quantile's, a straight line.
-    rank = QUANTILE * (LOOK_AHEAD_S / step_s - 1)
+    upto_s = np.cumsum(np.diff(np.clip(window.edges, begin, end))[order])
+    rank = QUANTILE * ((end - begin) / step_s - 1)
     below, above = (
         float(values[np.searchsorted(upto_s, each * step_s, side="right")])
         for each in (math.floor(rank), math.ceil(rank))

@@ -23,9 +23,11 @@ h1 { font-size: 1.7rem; margin-bottom: .2rem; } h2 { font-size: 1.2rem; margin-t
 p.note { color: #57606a; } .chart { overflow-x: auto; }
 table { border-collapse: collapse; margin: 1rem 0; }
 th, td { padding: .3rem .8rem; border-bottom: 1px solid #d0d7de; text-align: right; }
-th:first-child, td:first-child { text-align: left; } thead th { border-bottom-width: 2px; }
+th:first-child, td:first-child, .prose { text-align: left; } thead th { border-bottom-width: 2px; }
 footer { margin-top: 3rem; color: #57606a; font-size: .85rem; }
 """
+# A cell longer than this is no number.
+_SENTENCE = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +105,14 @@ def write_report(
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
-    body = "\n".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"
+    # Sentences read from the left, numbers from the right.
+    prose = [any(len(row[place]) > _SENTENCE for row in rows) for place in range(len(header))]
+
+    def cells(tag: str, texts: Sequence[str]) -> str:
+        return "".join(
+            f"<{tag}{' class=prose' if is_prose else ''}>{html.escape(text)}</{tag}>"
+            for text, is_prose in zip(texts, prose, strict=True)
+        )
+
+    body = "\n".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{cells('th', header)}</tr></thead><tbody>\n{body}\n</tbody></table>"

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from lowtide.errors import InvalidInput, UnknownName
-from lowtide.experiments.experiment import Parameters
+from lowtide.errors import FormatError, InvalidInput, LowtideError, UnknownName
+from lowtide.experiments.experiment import Experiment, Parameters, Run
 from lowtide.forecasting import ForecastModel, LeadScaled, Perfect, Persistence
 from lowtide.formats import read_signal
 from lowtide.grid import Grid
 from lowtide.grids import GRID_NAMES, synthetic_grid
 from lowtide.policies.blind import Blind
 from lowtide.policies.forecasted import Forecasted
-from lowtide.policies.policy import Policy, make_policy
+from lowtide.policies.policy import POLICIES, Policy, make_policy
+from lowtide.policies.purchasing import Purchasing
 from lowtide.policies.rolling import Rolling
 from lowtide.signal import Signal
 from lowtide.simulator import Cluster, Simulation, make_discipline, simulate
-from lowtide.simulator.disciplines import Discipline
+from lowtide.simulator.disciplines import DISCIPLINES, Discipline
+from lowtide.simulator.simulation import OVERSIZED
 from lowtide.units import parse_duration, parse_time
 from lowtide.workload import Workload
 from lowtide.workloads import generate, read_spec
@@ -39,6 +44,8 @@ _FORECASTS: dict[str, Callable[..., ForecastModel]] = {
 # These look at forecasts again and again, or at none: a single look at arrival is not theirs.
 _LOOK_THEMSELVES = ("rolling", "advice", "dtpr")
 _SYNTHETIC_ONLY = ("days", "step", "seed", "basis")
+# What says of a workload what its jobs draw.
+_WATTS = ("power_w", "power_w_per_cpu", "power_w_per_gpu", "profiles")
 
 
 def simulate_run(
@@ -52,7 +59,7 @@ def simulate_run(
     """
     signal = _signal(_text(parameters["grid"]))
     run = parameters["run"]
-    jobs = _workload(_text(parameters["workload"]), run.get("seed", 0), _begin(parameters, signal))
+    jobs = _workload(_text(_powered(parameters)), run.get("seed", 0), _begin(parameters, signal))
     return simulate(
         jobs,
         signal,
@@ -60,7 +67,8 @@ def simulate_run(
         cluster=_cluster(parameters["cluster"]),
         discipline=_discipline(parameters["queue"]),
         baseline=_baseline(run),
-        repeat_signal=bool(run.get("repeat_signal", False)),
+        repeat_signal=_truth(run, "run.repeat_signal", default=False),
+        oversized=run.get("oversized", "refuse"),
         advance=advance,
     )
 
@@ -73,33 +81,64 @@ def run_row(parameters: Parameters) -> dict[str, Any]:
     """
     simulation = simulate_run(parameters)
     signal = simulation.signal.average if isinstance(simulation.signal, Grid) else simulation.signal
-    return {"synthetic": signal.synthetic, **simulation.summary()}
+    return {"synthetic": signal.synthetic, **assumptions(parameters), **simulation.summary()}
 
 
-def check_runs(many: Iterable[Parameters]) -> None:
+def assumptions(parameters: Parameters) -> dict[str, float]:
+    """Return what a run takes for granted that nobody said, by name.
+
+    Where neither a trace nor a workload says what its jobs draw, they draw what nodes of the
+    cluster draw more when they are busy: `assumed_power_w_per_cpu`.
+
+    Args:
+        parameters: The sections of the run.
+    """
+    cluster, said = parameters["cluster"], parameters["workload"]
+    if cluster.get("peak_power_w") is None:
+        return {}
+    jobs = said if "trace" in said else said.get("jobs", {})
+    knows = not isinstance(jobs, dict) or any(key in jobs for key in _WATTS)
+    if "trace" not in said:
+        knows = knows or "scenario" in said or jobs.get("kind", "constant") != "constant"
+    machines = None if knows else _cluster(cluster)
+    return {} if machines is None else {"assumed_power_w_per_cpu": machines.power_w_per_cpu}
+
+
+def check_runs(runs: Iterable[Run], experiment: Experiment) -> None:
     """Refuse runs that could not even begin, before any is begun.
 
     Args:
-        many: The sections of each run.
+        runs: The runs.
+        experiment: Whose they are: its file is named where it is at fault.
     """
-    for parameters in many:
+    for run in runs:
         for section in _CHECKS:
-            of = ("policy", "forecast") if section == "policy" else (section,)
-            _check(section, _text({name: parameters[name] for name in of}))
+            of = {name: run.parameters[name] for name in (section, *_TOGETHER.get(section, ()))}
+            try:
+                _check(section, _text(of))
+            except (InvalidInput, UnknownName, TypeError) as error:
+                wrong = isinstance(error, TypeError)
+                said = f"a value is of the wrong kind: {error}" if wrong else str(error)
+                where = "" if f"[{section}]" in said else f"[{section}]: "
+                # What was set from outside is no fault of the file.
+                outside = any(key.partition(".")[0] in of for key in experiment.settings)
+                if experiment.path is None or outside:
+                    raise InvalidInput(where + said) from error
+                raise FormatError(where + said, path=experiment.path) from error
 
 
 @lru_cache(maxsize=1024)
 def _check(section: str, text: str) -> None:
-    try:
-        _CHECKS[section](json.loads(text))
-    except TypeError as error:
-        raise InvalidInput(f"[{section}] has a value of the wrong kind: {error}") from error
+    _CHECKS[section](json.loads(text))
 
 
 def _policy(parameters: Parameters) -> Policy:
     said = _in_units(parameters["policy"])
-    name = said.pop("name", "run_now")
-    blind = not said.pop("knows_phases", True)
+    name = said.pop("name", None) or "run_now"
+    blind = not _truth(said, "policy.knows_phases", default=True)
+    said.pop("knows_phases", None)
+    taken = inspect.signature(POLICIES.load(str(name))).parameters
+    _known(said, ("name", "knows_phases", *taken), f"[policy] for {name}")
     forecast = _in_units(parameters["forecast"])
     horizon_s = forecast.pop("horizon_s", None)
     models = _forecasts(forecast) if parameters["forecast"] else None
@@ -112,12 +151,26 @@ def _policy(parameters: Parameters) -> Policy:
             said.setdefault("rolling", Rolling(forecasts=models))
         models = None
     _, policy = make_policy(name, **said)
-    if blind:
-        policy = Blind(policy=policy)
-    return policy if models is None else Forecasted(policy, models, horizon_s=horizon_s)
+
+    def knowing_less(of: Policy) -> Policy:
+        of = Blind(policy=of) if blind else of
+        return of if models is None else Forecasted(of, models, horizon_s=horizon_s)
+
+    if isinstance(policy, Purchasing) and (blind or models is not None):
+        # Who buys machines leaves it to another to look at the grid.
+        return replace(policy, start=knowing_less(policy.inner))
+    return knowing_less(policy)
+
+
+def _check_forecast(said: Parameters) -> None:
+    given = _in_units(said)
+    given.pop("horizon_s", None)
+    if said:
+        _forecasts(given)
 
 
 def _forecasts(said: Parameters) -> ForecastModel:
+    _known(_misspelt(said, "kind"), ("kind",), "[forecast]")
     kind = said.pop("kind", "lead_scaled")
     if kind not in _FORECASTS:
         raise UnknownName("kind of forecast", str(kind), _FORECASTS)
@@ -130,7 +183,11 @@ def _cluster(said: Parameters) -> Cluster | None:
 
 def _discipline(said: Parameters) -> Discipline:
     given = _in_units(said)
-    return make_discipline(given.pop("name", "fifo"), **given)
+    name = given.pop("name", "fifo")
+    if name in DISCIPLINES:
+        taken = inspect.signature(DISCIPLINES[name]).parameters
+        _known(given, ("name", *taken), f"[queue] for {name}")
+    return make_discipline(name, **given)
 
 
 def _baseline(run: Parameters) -> str | None:
@@ -139,6 +196,16 @@ def _baseline(run: Parameters) -> str | None:
         return None
     make_policy(said)
     return str(said)
+
+
+def _check_run(said: Parameters) -> None:
+    _baseline(said)
+    _truth(said, "run.repeat_signal", default=False)
+    seed, oversized = said.get("seed", 0), said.get("oversized", "refuse")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise InvalidInput(f"run.seed is a whole number from 0 up, not {seed!r}")
+    if oversized not in OVERSIZED:
+        raise UnknownName("value of run.oversized", str(oversized), OVERSIZED)
 
 
 def _check_grid(said: Parameters) -> None:
@@ -154,20 +221,45 @@ def _check_grid(said: Parameters) -> None:
             )
 
 
-def _check_workload(said: Parameters) -> None:
+def _check_workload(sections: Parameters) -> None:
+    said = sections["workload"]
     if not said:
         raise InvalidInput("say which jobs: [workload] with arrivals and lengths, or a trace")
-    read_spec(said)
+    for key, table in said.items():
+        for each in table if isinstance(table, list) else [table]:
+            if key in ("arrivals", "lengths", "jobs") and isinstance(each, dict):
+                _known(_misspelt(each, "kind"), ("kind",), f"workload.{key}")
+    cpus, gpus = said.get("cpus", 1), said.get("gpus", 0)
+    if sections["cluster"] and not isinstance(said.get("jobs"), list) and cpus == gpus == 0:
+        raise InvalidInput(
+            "workload.cpus is 0, and a job that holds nothing waits for no machine: say at least "
+            "1, or give it gpus"
+        )
+    _reworded(lambda: read_spec(_powered(sections)), _workload_words(said))
+
+
+def _powered(parameters: Parameters) -> Parameters:
+    """Return what is said of the jobs, with the watts that are taken for granted."""
+    said: Parameters = parameters["workload"]
+    watts = assumptions(parameters).get("assumed_power_w_per_cpu")
+    if watts is None:
+        return said
+    if "trace" in said:
+        return {**said, "power_w_per_cpu": watts}
+    return {**said, "jobs": {"kind": "constant", **said.get("jobs", {}), "power_w_per_cpu": watts}}
 
 
 _CHECKS: dict[str, Callable[[Parameters], object]] = {
     "grid": lambda sections: _check_grid(sections["grid"]),
-    "workload": lambda sections: _check_workload(sections["workload"]),
-    "policy": _policy,
     "cluster": lambda sections: _cluster(sections["cluster"]),
+    "workload": _check_workload,
+    "forecast": lambda sections: _check_forecast(sections["forecast"]),
+    "policy": _policy,
     "queue": lambda sections: _discipline(sections["queue"]),
-    "run": lambda sections: _baseline(sections["run"]),
+    "run": lambda sections: _check_run(sections["run"]),
 }
+# Sections that cannot be judged by themselves.
+_TOGETHER = {"policy": ("forecast",), "workload": ("cluster",)}
 
 
 # Signals are small, and a sweep often changes the zone fastest; workloads may be large.
@@ -178,10 +270,12 @@ def _signal(text: str) -> Signal | Grid:
     if "file" in said:
         how = said.get("how", {})
         known = [name for name in inspect.signature(read_signal).parameters if name != "path"]
-        for key in how:
-            if key not in known:
-                raise UnknownName("key of grid.how", key, known)
-        return read_signal(said["file"], **how)
+        _known(how, known, "grid.how")
+        signal = _reworded(
+            lambda: read_signal(said["file"], **how), dict.fromkeys(known, "grid.how.")
+        )
+        named = signal.zone is not None or "zone" not in said
+        return signal if named else replace(signal, zone=said["zone"])
     return synthetic_grid(
         said["synthetic"],
         start=said.get("start", "2023-01-01T00:00Z"),
@@ -195,8 +289,31 @@ def _signal(text: str) -> Signal | Grid:
 @lru_cache(maxsize=4)
 def _workload(text: str, seed: int, begin: float) -> Workload:
     said = json.loads(text)
-    _check_workload(said)
-    return generate({"start": begin, **said}, seed=seed)
+    return _reworded(lambda: generate({"start": begin, **said}, seed=seed), _workload_words(said))
+
+
+def _workload_words(said: Parameters) -> dict[str, str]:
+    """Return where the file has what readers of traces take."""
+    where = "workload." if "trace" in said else "workload.lengths."
+    return {"time_unit": where, "format": where}
+
+
+def _reworded(made: Callable[[], T], words: Mapping[str, str]) -> T:
+    """Return what is made; an error names keys of the file where a reader names its arguments.
+
+    Args:
+        made: What makes it.
+        words: Arguments, and what stands before each in a file.
+    """
+    try:
+        return made()
+    except LowtideError as error:
+        message = re.sub(
+            rf"\b({'|'.join(words)})=", lambda match: f"{words[match[1]]}{match[0]}", str(error)
+        )
+        if message == str(error):
+            raise
+        raise InvalidInput(message) from error
 
 
 def _begin(parameters: Parameters, signal: Signal | Grid) -> float:
@@ -209,13 +326,30 @@ def _begin(parameters: Parameters, signal: Signal | Grid) -> float:
 def _made(kind: Callable[..., T], said: Parameters, what: str) -> T:
     """Return what is made with parameters, each of which must be known and none missing."""
     known = inspect.signature(kind).parameters
-    for key in said:
-        if key not in known:
-            raise UnknownName(f"key of {what}", key, known)
+    _known(said, known, what)
     for key, parameter in known.items():
         if parameter.default is parameter.empty and key not in said:
             raise InvalidInput(f"{what} needs {key}")
     return kind(**said)
+
+
+def _known(said: Iterable[str], known: Iterable[str], what: str) -> None:
+    known = tuple(known)
+    for key in said:
+        if key not in known:
+            raise UnknownName(f"key of {what}", key, known)
+
+
+def _misspelt(said: Parameters, key: str) -> list[str]:
+    """Return the keys that were meant to be another, which is missing."""
+    return [] if key in said else [each for each in said if get_close_matches(each, [key])]
+
+
+def _truth(said: Parameters, key: str, *, default: bool) -> bool:
+    value = said.get(key.rpartition(".")[2], default)
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{key} is true or false, not {value!r}")
+    return value
 
 
 def _in_units(said: Parameters) -> Parameters:

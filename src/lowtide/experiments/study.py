@@ -31,7 +31,7 @@ from lowtide.experiments import interruption
 from lowtide.experiments.engines import Engine, Local, Outcome, RunFunction, Task
 from lowtide.experiments.engines.engine import Outcomes
 from lowtide.experiments.experiment import Experiment, Run, flatten
-from lowtide.units import format_iso
+from lowtide.units import format_count, format_iso
 
 FORMAT = "lowtide study 1"
 MANIFEST = "manifest.json"
@@ -40,6 +40,8 @@ RUNS = "runs"
 _LOCK = ".lock"
 
 DONE, FAILED = "done", "failed"
+# What a run took for granted is a number of it, and its name begins like this.
+ASSUMED = "assumed_"
 
 _PACKAGES = ("lowtide", "numpy", "numba", "polars")
 
@@ -75,7 +77,7 @@ class ResultFolder:
         experiment: What is run.
         runs: Every run of the experiment, in order.
         records: What is known of those that are finished, by id.
-        left_out: How many runs in the folder belong to other experiments.
+        left_out: How many runs in the folder belong to the experiment no more.
     """
 
     path: Path
@@ -89,6 +91,9 @@ class ResultFolder:
     def opened(cls, path: Path | str, experiment: Experiment) -> Iterator[ResultFolder]:
         """Open a folder of results, a new one or one of an earlier sweep, for oneself alone.
 
+        One that holds runs of which none is of this experiment is refused: a sweep that was
+        started otherwise than before should not begin anew among what it was to go on with.
+
         Args:
             path: The folder.
             experiment: What is run.
@@ -99,6 +104,8 @@ class ResultFolder:
         with _locked(path):
             found = {file.stem: file for file in (path / RUNS).glob("*.json")}
             read = {run.id: _read_record(found[run.id]) for run in runs if run.id in found}
+            if found and not read:
+                raise InvalidInput(_of_another(path, experiment, len(found)))
             yield cls(
                 path=path,
                 experiment=experiment,
@@ -201,7 +208,7 @@ class ResultFolder:
     def _finish(self, manifest: dict[str, Any]) -> None:
         if not self.missing() and manifest["ended"] is None:
             manifest["ended"] = format_iso(round(time.time()))
-        manifest |= self._counts()
+        manifest |= {**self._counts(), "assumed": self._assumed()}
         with interruption.held_back():
             buffer = io.BytesIO()
             self.table().write_parquet(buffer)
@@ -216,6 +223,15 @@ class ResultFolder:
             "failed": failed,
             "left_out": self.left_out,
         }
+
+    def _assumed(self) -> dict[str, list[float]]:
+        """Return what runs took for granted that nobody said, by name, with all values."""
+        taken: dict[str, set[float]] = {}
+        for record in self.records.values():
+            for key, value in (record["row"] or {}).items():
+                if key.startswith(ASSUMED):
+                    taken.setdefault(key.removeprefix(ASSUMED), set()).add(value)
+        return {key: sorted(values) for key, values in taken.items()}
 
     def _manifest(self, engine: Engine, *, at_work: bool) -> dict[str, Any]:
         """Return how the runs are made; where none is, how they were made before."""
@@ -274,6 +290,22 @@ def _without_folders(reason: str, run: Run) -> str:
     for path in run.inputs:
         reason = reason.replace(str(path), path.name)
     return _PATH.sub("", reason)
+
+
+def _of_another(path: Path, experiment: Experiment, count: int) -> str:
+    """Return why a folder of runs is not one to go on with, and what to do."""
+    before = _read_manifest(path)
+    runs = f"{path} holds {format_count(count, 'run')}"
+    if before.get("experiment") == _QUOTED_PATH.sub(r"\1\2\1", experiment.text):
+        return (
+            f"{runs} of this very file, but none of those that it describes now: say --data, --set "
+            "and --full as they were said then to go on, or another folder with -o DIR"
+        )
+    title = before.get("title")
+    return (
+        f"{runs} of another experiment{f' ({title})' if title else ''}, or of this one before it "
+        "was changed: say another folder with -o DIR"
+    )
 
 
 def _check_folder(path: Path) -> None:

@@ -35,6 +35,9 @@ COLUMNS = (
     "mean_starts",
     "utilisation",
 )
+# Differences that do not count in practice: points of a share, or part of another number.
+PRACTICAL_POINTS = 0.1
+PRACTICAL_SHARE = 0.005
 # A frontier of more groups per policy than this is a cloud.
 _MOST_GROUPS = 8
 # A parameter that explains less of the waits than this makes no groups.
@@ -86,12 +89,19 @@ class Comparison:
         reference: The other.
         pairs: What their runs say, the reference subtracted; None where no settings are shared.
         p: Its p value, corrected for how many policies are compared.
+        practical: The least mean difference that counts in practice, in the outcome's unit.
     """
 
     policy: str
     reference: str
     pairs: Paired | None
     p: float | None
+    practical: float
+
+    @property
+    def counts(self) -> bool:
+        """Whether the mean difference is large enough to count in practice."""
+        return self.pairs is not None and abs(self.pairs.difference.value) >= self.practical
 
 
 def group(axes: Sequence[Axis], values: FloatArray) -> list[Group]:
@@ -122,7 +132,7 @@ def frontier(study: Study) -> tuple[list[Point], Axis | None]:
         study: The runs.
     """
     waits = study.measured(MEASURES["mean_wait_s"])
-    if waits is None or not np.isfinite(waits).all():
+    if study.outcome.key == "mean_wait_s" or waits is None or not np.isfinite(waits).all():
         return [], None
     by = _tradeoff_axis(study, waits)
     axes = [study.axis(POLICY), *([by] if by is not None else [])]
@@ -151,11 +161,11 @@ def compare(study: Study, reference: str) -> list[Comparison]:
         study: The runs.
         reference: A policy.
     """
-    theirs = _by_setting(study, reference)
+    theirs = _by_setting(study, reference, study.outcomes)
     others = [name for name in study.ranking if name != reference]
     found: list[Paired | None] = []
     for name in others:
-        ours = _by_setting(study, name)
+        ours = _by_setting(study, name, study.outcomes)
         shared = [setting for setting in ours if setting in theirs]
         found.append(
             compare_pairs([ours[each] for each in shared], [theirs[each] for each in shared])
@@ -163,28 +173,45 @@ def compare(study: Study, reference: str) -> list[Comparison]:
             else None
         )
     corrected = holm([None if pairs is None else pairs.p for pairs in found])
+    practical = practical_difference(study, reference)
     return [
-        Comparison(policy=name, reference=reference, pairs=pairs, p=p)
+        Comparison(policy=name, reference=reference, pairs=pairs, p=p, practical=practical)
         for name, pairs, p in zip(others, found, corrected, strict=True)
     ]
 
 
-def lead(study: Study, other: str) -> FloatArray:
-    """Return by how much each run of the leader does better than another policy's like it.
+def practical_difference(study: Study, reference: str) -> float:
+    """Return the least difference from a policy that counts in practice.
+
+    Many runs tell apart what nobody would notice: a tenth of a point of a share, half a percent of
+    any other number, is none.
+
+    Args:
+        study: The runs.
+        reference: The policy.
+    """
+    if study.outcome.unit == "%":
+        return PRACTICAL_POINTS
+    return PRACTICAL_SHARE * abs(float(np.mean(study.outcomes[study.rows(reference)])))
+
+
+def lead(study: Study, policy: str, other: str, values: FloatArray) -> FloatArray:
+    """Return how much more a number is in each run of a policy than in another's like it.
 
     NaN for runs of other policies, and where the other has no run like it.
 
     Args:
         study: The runs.
+        policy: The policy.
         other: The other policy.
+        values: The number, for each run.
     """
-    theirs = _by_setting(study, other)
-    better = np.full(len(study), np.nan)
-    for row in study.rows(study.leader):
+    theirs = _by_setting(study, other, values)
+    more = np.full(len(study), np.nan)
+    for row in study.rows(policy):
         if study.settings[row] in theirs:
-            difference = study.outcomes[row] - theirs[study.settings[row]]
-            better[row] = study.outcome.best * difference
-    return better
+            more[row] = values[row] - theirs[study.settings[row]]
+    return more
 
 
 def explain(values: FloatArray, axes: Sequence[Axis], *, pairs: bool = False) -> list[Effect]:
@@ -289,11 +316,11 @@ def policy_numbers(study: Study) -> list[dict[str, Any]]:
     return found
 
 
-def _by_setting(study: Study, policy: str) -> dict[tuple[Any, ...], float]:
-    """Return a policy's outcome in each setting, the mean where it ran several times."""
+def _by_setting(study: Study, policy: str, values: FloatArray) -> dict[tuple[Any, ...], float]:
+    """Return a number of a policy in each setting, the mean where it ran several times."""
     found: dict[tuple[Any, ...], list[float]] = {}
     for row in study.rows(policy):
-        found.setdefault(study.settings[row], []).append(float(study.outcomes[row]))
+        found.setdefault(study.settings[row], []).append(float(values[row]))
     return {setting: float(np.mean(values)) for setting, values in found.items()}
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 from lowtide.errors import InvalidTime
-from lowtide.units import DurationLike, parse_duration, parse_time
+from lowtide.units import MISSING, DurationLike, format_minute, parse_duration, parse_time
 
 Level = str | float
 
@@ -20,6 +21,7 @@ _NAMES = {
     "grid.synthetic": "synthetic grid",
     "queue.name": "queue discipline",
     "workload.wait": "allowed wait",
+    "workload.lengths": "job length",
     "workload.lengths.length": "job length",
     "workload.lengths.median": "median job length",
     "workload.lengths.sigma": "spread of job lengths",
@@ -41,6 +43,7 @@ class Axis:
         unit: What numbers are in; empty if in nothing.
         values: Its value in each run, None where it is not set.
         levels: The values there are, in order.
+        together: The parameters it stands for where several vary together, by key and name.
     """
 
     key: str
@@ -49,29 +52,85 @@ class Axis:
     unit: str
     values: tuple[Level | None, ...]
     levels: tuple[Level, ...]
+    together: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The dotted keys that it stands for."""
+        return tuple(key for key, _ in self.together) or (self.key,)
 
 
-def find_axes(columns: Mapping[str, Sequence[Any]]) -> list[Axis]:
-    """Return the parameters that differ, seeds and doubles left out.
+def find_axes(
+    columns: Mapping[str, Sequence[Any]], cases: Mapping[str, Sequence[str]] | None = None
+) -> list[Axis]:
+    """Return the parameters that differ, seeds left out; those that vary together are one.
 
-    Seeds repeat a run rather than change it. Of parameters that always change together, such as a
-    zone and its file, the first that is no file is kept.
+    Seeds repeat a run rather than change it, and a zone's file follows from the zone. Parameters
+    that always change together cannot be told apart, so they are one axis, named after the list
+    of cases that sets them or after all of them. In such a list it is enough that one follows
+    from another: how often a job saves says that it is stopped at checkpoints.
 
     Args:
         columns: The value of each run, by dotted key.
+        cases: The keys that a list of cases sets, by its name.
     """
-    axes: list[Axis] = []
-    seen: set[tuple[int, ...]] = set()
-    for key in sorted(columns, key=lambda key: key.endswith(".file")):
-        if key.rpartition(".")[2] == _REPEATS:
-            continue
-        axis = make_axis(key, columns[key])
-        groups = _codes(axis.values)
-        if len(set(groups)) > 1 and axis.levels and groups not in seen:
-            seen.add(groups)
-            axes.append(axis)
-    order = list(columns)
-    return _named_apart(sorted(axes, key=lambda axis: order.index(axis.key)))
+    axes = [
+        axis
+        for key, values in columns.items()
+        if key.rpartition(".")[2] != _REPEATS
+        and len({*(axis := make_axis(key, values)).values}) > 1
+        and axis.levels
+    ]
+    codes = {axis.key: _codes(axis.values) for axis in axes}
+    list_of = {key: name for name, keys in (cases or {}).items() for key in keys}
+    found: list[Axis] = []
+    while axes:
+        one, *axes = axes
+        joined = [one]
+        for other in axes:
+            listed = list_of.get(one.key)
+            alike = any(codes[each.key] == codes[other.key] for each in joined)
+            follows = (
+                listed is not None
+                and list_of.get(other.key) == listed
+                and any(_follows(codes[each.key], codes[other.key]) for each in joined)
+            )
+            if alike or follows:
+                joined.append(other)
+        axes = [axis for axis in axes if axis not in joined]
+        named = [axis for axis in joined if not axis.key.endswith(".file")] or joined[:1]
+        found.append(_joined(named, list_of))
+    return _named_apart(found)
+
+
+def uncrossed(axes: Sequence[Axis]) -> list[tuple[Axis, Axis, int]]:
+    """Return the pairs of parameters of which not every combination ran, and how many did.
+
+    Args:
+        axes: The parameters.
+    """
+    pairs = []
+    for one, two in combinations(axes, 2):
+        ran = len({*zip(one.values, two.values, strict=True)})
+        if ran < len({*one.values}) * len({*two.values}):
+            pairs.append((one, two, ran))
+    return pairs
+
+
+def format_level(axis: Axis, level: Level | None) -> str:
+    """Return a parameter's value with its unit.
+
+    Args:
+        axis: The parameter.
+        level: Its value.
+    """
+    if level is None:
+        return MISSING
+    if isinstance(level, str):
+        return level
+    if axis.kind == "time":
+        return format_minute(level).removesuffix(" 00:00")
+    return f"{level:.4g} {axis.unit}".rstrip()
 
 
 def make_axis(key: str, values: Sequence[Any]) -> Axis:
@@ -207,6 +266,46 @@ def _named_apart(axes: list[Axis]) -> list[Axis]:
         else replace(axis, name=axis.key.partition(".")[2].replace(".", " ").replace("_", " "))
         for axis in axes
     ]
+
+
+def _joined(axes: Sequence[Axis], list_of: Mapping[str, str]) -> Axis:
+    """Return parameters that vary together as one."""
+    first = axes[0]
+    if len(axes) == 1:
+        return first
+    together = tuple((axis.key, axis.name) for axis in _named_apart(list(axes)))
+    lists = {list_of.get(axis.key) for axis in axes}
+    listed = lists.pop() if len(lists) == 1 else None
+    name = listed.replace("_", " ") if listed else " + ".join(name for _, name in together)
+    if all(axis.kind == "number" and axis.values == first.values for axis in axes):
+        # The same number under several keys is a number still.
+        return replace(first, name=name, together=together)
+    values = tuple(
+        " / ".join(
+            dict.fromkeys(
+                format_level(axis, level)
+                for axis, level in zip(axes, levels, strict=True)
+                if level is not None
+            )
+        )
+        or None
+        for levels in zip(*(axis.values for axis in axes), strict=True)
+    )
+    return Axis(
+        key=first.key,
+        name=name,
+        kind="category",
+        unit="",
+        values=values,
+        levels=tuple(value for value in dict.fromkeys(values) if value is not None),
+        together=together,
+    )
+
+
+def _follows(one: Sequence[int], two: Sequence[int]) -> bool:
+    """Say whether one of two parameters follows from the other."""
+    pairs = len({*zip(one, two, strict=True)})
+    return pairs in (len({*one}), len({*two}))
 
 
 def _codes(values: Sequence[Level | None]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import altair as alt
 
 from lowtide.experiments.statistics import Effect, Interval
 from lowtide.experiments.study_analysis import Comparison, Group, Point
-from lowtide.experiments.study_axes import Axis, Level
+from lowtide.experiments.study_axes import Axis, Level, format_level
 from lowtide.experiments.study_looks import (
     NEUTRAL,
     PALETTE,
@@ -24,7 +24,7 @@ from lowtide.experiments.study_looks import (
     tooltip,
 )
 from lowtide.experiments.study_table import POLICY, Measure, Study
-from lowtide.experiments.study_words import difference_unit, format_level
+from lowtide.experiments.study_words import difference_unit
 from lowtide.units import format_iso
 
 # Numbers that span more than this factor are drawn on a logarithmic axis.
@@ -132,27 +132,39 @@ def comparison_figure(study: Study, comparisons: Sequence[Comparison]) -> Figure
     )
 
 
-def effects_figure(study: Study, effects: Sequence[Effect]) -> Figure:
+def effects_figure(study: Study, effects: Sequence[Effect], *, most: int) -> Figure:
     """Draw how much of the differences each parameter explains.
 
     Args:
         study: The runs.
-        effects: What each explains.
+        effects: What each explains, the residual last.
+        most: How many are drawn, those that explain most; the data have all.
     """
     known = [effect for effect in effects if effect.share is not None]
+    ordered = sorted(known[:-1], key=lambda effect: -(effect.share or 0.0))
     rows = [
-        {"parameter": effect.name, "share": effect.share, "f": effect.f, "p": effect.p}
-        for effect in sorted(known[:-1], key=lambda effect: -(effect.share or 0.0))
+        {
+            "parameter": effect.name,
+            "share": effect.share,
+            "squares": effect.squares,
+            "degrees of freedom": effect.freedom,
+            "f": effect.f,
+            "p": effect.p,
+            "drawn": place < most or effect is known[-1],
+        }
+        for place, effect in enumerate([*ordered, known[-1]])
     ]
-    rows.append({"parameter": "residual", "share": known[-1].share, "f": None, "p": None})
+    drawn = [str(row["parameter"]) for row in rows if row["drawn"]]
+    largest = f": the {most} largest of {len(ordered)} terms" if len(ordered) > most else ""
     chart = (
         alt.Chart()
+        .transform_filter("datum.drawn")
         .mark_bar()
         .encode(
             x=alt.X(
                 "share:Q", title="share of the sum of squares, η²", axis=alt.Axis(format=".0%")
             ),
-            y=alt.Y("parameter:N", title=None, sort=[str(row["parameter"]) for row in rows]),
+            y=alt.Y("parameter:N", title=None, sort=drawn),
             color=alt.condition(
                 "datum.parameter == 'residual'", alt.value(NEUTRAL), alt.value(PALETTE[0])
             ),
@@ -164,8 +176,8 @@ def effects_figure(study: Study, effects: Sequence[Effect]) -> Figure:
         layered(
             study,
             [chart],
-            title=f"What explains the {study.outcome.name}",
-            height=24 * len(rows) + 10,
+            title=f"What explains the {study.outcome.name}{largest}",
+            height=24 * len(drawn) + 10,
         ),
         rows,
         caption="How much of the differences between runs goes with each parameter. What is left "
@@ -225,7 +237,7 @@ def axis_figure(
         name,
         chart.properties(title=titled(study, heading)),
         rows,
-        caption=f"{shown} means over all runs with that {axis.name} ({axis.key}); "
+        caption=f"{shown} means over all runs with that {axis.name} ({', '.join(axis.keys)}); "
         "the lines across are 95 % intervals.",
     )
 

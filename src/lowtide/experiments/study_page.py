@@ -40,11 +40,12 @@ figure { margin: 1.2rem 0 1.8rem; } figcaption { margin-top: .3rem; }
 .chart svg g.role-axis-grid line { stroke: var(--line); }
 .chart svg g.role-axis-domain line, .chart svg g.role-axis-tick line { stroke: var(--soft); }
 .wide { overflow-x: auto; margin: 1rem 0; }
-table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right;
+table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .45rem; border-bottom: 1px solid var(--line); text-align: right;
          vertical-align: top; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; padding-left: 0; }
-td small { color: var(--soft); font-size: .8rem; }
+th:first-child, td:first-child { text-align: left; padding-left: 0; white-space: normal; }
+th:last-child, td:last-child { padding-right: 0; }
+td small { color: var(--soft); font-size: .75rem; }
 td.words { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 12rem; }
 thead th { border-bottom: 2px solid var(--line); font-weight: 600; white-space: normal;
            vertical-align: bottom; }
@@ -59,7 +60,8 @@ footer { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: .6rem
   body { max-width: none; font-size: 10.5pt; padding: 0; } nav, .files, .chart summary {
     display: none; } h2 { break-after: avoid; } figure, tr { break-inside: avoid; }
   .wide { overflow: visible; } pre { white-space: pre-wrap; }
-  table { font-size: 8pt; } th, td { padding: .2rem .3rem; white-space: normal; }
+  table { font-size: 8pt; width: 100%; }
+  th, td { padding: .2rem .25rem; white-space: normal; overflow-wrap: break-word; }
   td small { font-size: 7pt; } td.words { min-width: 0; }
 }
 """

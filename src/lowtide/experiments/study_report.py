@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from lowtide import files
 from lowtide.errors import LowtideError
 from lowtide.experiments.study import MANIFEST
-from lowtide.experiments.study_extras import extra_figures
+from lowtide.experiments.study_extras import extra_section
 from lowtide.experiments.study_looks import Figure, Row
 from lowtide.experiments.study_page import Section, Table, write_page
 from lowtide.experiments.study_run import look_closely
@@ -139,7 +139,7 @@ def make_sections(
         found = _each(simulate or simulate_run, parameters, workers)
         return track(found, "simulating", len(parameters))
 
-    extras = extra_figures(study, study.manifest.get("report") or {})
+    extras = extra_section(study, study.manifest.get("report") or {})
     sections = [
         policies_section(study),
         comparison_section(study),
@@ -148,16 +148,7 @@ def make_sections(
         *map_sections(study),
         *_closely(study, simulate_all),
     ]
-    if extras:
-        sections.append(
-            Section(
-                name="extras",
-                question="What else did the experiment ask for?",
-                answer=f"It asks for {len(extras)} figure{'s' * (len(extras) > 1)} of its own.",
-                parts=extras,
-            )
-        )
-    sections += [failures_section(study), _manifest_section(study)]
+    sections += [extras, failures_section(study), _manifest_section(study)]
     return [section for section in sections if section is not None]
 
 

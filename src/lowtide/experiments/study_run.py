@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lowtide.experiments.study_axes import format_level
 from lowtide.experiments.study_table import Study, parameter_keys, run_parameters
-from lowtide.experiments.study_words import format_level
 from lowtide.grid import deciding_signal
 from lowtide.signal import FloatArray, Signal
 
@@ -25,6 +25,10 @@ _DAY_S = 86_400.0
 # Power and queue are shown over so many days: a year would hide the hours, which is what matters.
 _SHOWN_S = 14 * _DAY_S
 _MOST_STEPS = 24 * 14
+# The axis of jobs shown one by one is at most so many times as long as a job runs, and goes on
+# after the last by this share.
+_THINNEST = 30.0
+_MARGIN = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +59,11 @@ class Look:
 
     @property
     def jobs_span(self) -> tuple[float, float]:
-        """From when to when the chosen jobs are about."""
+        """From the first arrival of the chosen jobs to the last end, and a little on."""
         rows = list(self.chosen)
-        jobs, tally = self.first.jobs, self.first.tally
-        end = max(float(tally.end[rows].max()), float(jobs.deadline[rows].max()))
-        return float(jobs.arrival[rows].min()), min(end, self.signal.end)
+        begin = float(self.first.jobs.arrival[rows].min())
+        end = float(self.first.tally.end[rows].max())
+        return begin, min(end + _MARGIN * (end - begin), self.signal.end)
 
     @property
     def steps(self) -> FloatArray:
@@ -151,6 +155,8 @@ def setting_words(study: Study, row: int) -> str:
 def choose_jobs(simulation: Simulation, count: int) -> tuple[int, ...]:
     """Return rows of jobs that arrive within a few days around one that is like most.
 
+    Where jobs are rare, only so many that each can still be seen beside the others.
+
     Args:
         simulation: The run.
         count: How many at most.
@@ -162,9 +168,15 @@ def choose_jobs(simulation: Simulation, count: int) -> tuple[int, ...]:
         middle = int(known[np.argsort(saving[known], kind="stable")[known.size // 2]])
     allowed_s = float(np.median(jobs.deadline - jobs.arrival))
     reach_s = float(np.clip(allowed_s, _DAY_S / 2, 3.5 * _DAY_S))
-    near = np.flatnonzero(np.abs(jobs.arrival - jobs.arrival[middle]) <= reach_s)
+    away_s = np.abs(jobs.arrival - jobs.arrival[middle])
+    near = np.flatnonzero(away_s <= reach_s)
     if near.size < min(count, 3):
-        near = np.sort(np.argsort(np.abs(jobs.arrival - jobs.arrival[middle]))[:count])
+        # The nearest, as long as a job is no thinner than a line on the axis of them all.
+        near = np.argsort(away_s, kind="stable")[:count]
+        ends = np.maximum.accumulate(simulation.tally.end[near])
+        spans_s = ends - np.minimum.accumulate(jobs.arrival[near])
+        near = near[spans_s <= max(_THINNEST * float(np.median(jobs.run_s)), float(spans_s[0]))]
+        near = np.sort(near)
     places = np.unique(np.linspace(0, near.size - 1, min(count, near.size)).round().astype(int))
     return tuple(near[places].tolist())
 

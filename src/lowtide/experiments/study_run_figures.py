@@ -54,19 +54,18 @@ def jobs_figure(study: Study, look: Look) -> Figure:
     used = [kind for kind in SPAN_KINDS if any(row["kind"] == kind for row in rows)]
     y = alt.Y("job:N", sort=names, title="job", axis=alt.Axis(labelLimit=90))
     x = _time("start", begin, end)
+    shades = alt.Scale(domain=used, range=[_KINDS[kind] for kind in used])
     bars = (
         alt.Chart()
         .transform_filter("datum.kind != 'allowed'")
-        .mark_bar(height=11, clip=True)
+        # The outline keeps what is shorter than a pixel in sight.
+        .mark_bar(height=11, clip=True, strokeWidth=1)
         .encode(
             x=x,
             x2="end:T",
             y=y,
-            color=alt.Color(
-                "kind:N",
-                scale=alt.Scale(domain=used, range=[_KINDS[kind] for kind in used]),
-                legend=alt.Legend(title=None, orient="bottom"),
-            ),
+            color=alt.Color("kind:N", scale=shades, legend=alt.Legend(title=None, orient="bottom")),
+            stroke=alt.Stroke("kind:N", scale=shades, legend=None),
             opacity=alt.condition("datum.kind == 'suspended'", alt.value(0.35), alt.value(1.0)),
             tooltip=[
                 alt.Tooltip("job:N"),
@@ -94,7 +93,8 @@ def jobs_figure(study: Study, look: Look) -> Figure:
         rows,
         curve=_curve_rows(look, begin, end),
         caption="Above the curve, below a line for each job: thin from its arrival to its "
-        "deadline, thick where it ran. Times are UTC.",
+        "deadline, thick where it ran. The axis ends soon after the last of them: a thin line that "
+        "reaches its end goes on to a later deadline. Times are UTC.",
     )
 
 

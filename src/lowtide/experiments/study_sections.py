@@ -21,7 +21,7 @@ from lowtide.experiments.study_analysis import (
     policy_mean,
     telling,
 )
-from lowtide.experiments.study_axes import MOST_POLICIES, Axis
+from lowtide.experiments.study_axes import MOST_POLICIES, Axis, format_level, uncrossed
 from lowtide.experiments.study_figures import (
     axis_figure,
     comparison_figure,
@@ -29,7 +29,7 @@ from lowtide.experiments.study_figures import (
     frontier_figure,
     map_figure,
 )
-from lowtide.experiments.study_looks import Figure
+from lowtide.experiments.study_looks import Figure, capital
 from lowtide.experiments.study_page import Section, Table
 from lowtide.experiments.study_run import Look
 from lowtide.experiments.study_run_figures import jobs_figure, spread_figures, time_figure
@@ -40,13 +40,14 @@ from lowtide.experiments.study_words import (
     difference_unit,
     effects_answer,
     format_interval,
-    format_level,
     format_p,
     frontier_answer,
     map_answer,
     policies_answer,
+    practical_note,
     run_answer,
     spread_answer,
+    verdict,
 )
 from lowtide.units import MISSING, format_count
 
@@ -58,6 +59,7 @@ _MOST_BARS = 40
 _MOST_CELLS = 20
 _MOST_FAILED = 100
 _MOST_EFFECTS = 15
+_MOST_PAIRS = 3
 
 
 def policies_section(study: Study) -> Section:
@@ -75,7 +77,7 @@ def policies_section(study: Study) -> Section:
         else policies_answer(study, outcome, nearest, waits, _misses(study, study.leader) or 0)
     )
     points, by = frontier(study)
-    notes = []
+    notes = [f"{capital(study.judged)}."] if study.judged else []
     parts: list[Table | Figure] = [policies_table(study)]
     if points:
         parts.append(frontier_figure(study, points, by))
@@ -89,7 +91,9 @@ def policies_section(study: Study) -> Section:
         )
     return Section(
         name="policies",
-        question="Which policy does best, and what does it cost in waiting?",
+        question="Which policy does best, and what does it cost in waiting?"
+        if len(study.ranking) > 1
+        else f"How does {study.leader} do?",
         answer=answer,
         notes=notes,
         parts=parts,
@@ -103,7 +107,9 @@ def policies_table(study: Study, columns: Sequence[str] = COLUMNS) -> Table:
         study: The runs.
         columns: Which numbers are told, where runs know them.
     """
-    measures = [MEASURES[key] for key in columns if _known(study, MEASURES[key])]
+    # What policies are judged by comes first.
+    keys = dict.fromkeys((study.outcome.key, *columns))
+    measures = [MEASURES[key] for key in keys if _known(study, MEASURES[key])]
     rows = []
     for policy in study.ranking:
         means = [
@@ -135,12 +141,13 @@ def comparison_section(study: Study) -> Section | None:
             MISSING if each.pairs is None else str(each.pairs.higher),
             MISSING if each.pairs is None else str(each.pairs.lower),
             format_p(each.p),
+            verdict(each),
         ]
         for each in comparisons
     ]
     header = (
         *(f"policy, beside {reference}", "pairs", f"difference in {study.outcome.name}"),
-        *("higher in", "lower in", "p"),
+        *("higher in", "lower in", "p", "in practice"),
     )
     parts: list[Table | Figure] = [Table(header=header, rows=rows)]
     if any(each.pairs is not None for each in comparisons):
@@ -150,6 +157,7 @@ def comparison_section(study: Study) -> Section | None:
         question="Do policies differ by more than chance?",
         answer=comparison_answer(study, comparisons),
         notes=(
+            f"{practical_note(study, comparisons[0].practical)} "
             "Runs with the same jobs, grid and seed are paired. p is of Wilcoxon's signed-rank "
             "test, two-sided, corrected for the number of policies (Holm). Runs that share a grid "
             "or a seed are not independent, so small p values overstate the evidence.",
@@ -179,14 +187,27 @@ def effects_section(study: Study) -> Section | None:
     if len(policies.levels) < len(study.ranking):
         hidden = [name for name in study.ranking if name not in policies.levels]
         notes.append(f"Without {', '.join(hidden)}, here and in the figures below.")
+    notes += [_together(axis) for axis in study.axes if axis.together]
     if not balanced(shown, axes):
+        apart = [
+            f"of {one.name} and {two.name} {ran} of {len({*one.values}) * len({*two.values})}"
+            for one, two, ran in uncrossed(study.axes)
+        ]
+        listed = f" ({'; '.join(apart[:_MOST_PAIRS])})" if apart else ""
         notes.append(
-            "Not every combination ran equally often, so shares depend on the order in which "
-            "parameters are charged: policy first, then as the experiment lists them."
+            f"Not every combination ran equally often{listed}, so shares depend on the order in "
+            "which parameters are charged: policy first, then as the experiment lists them."
+        )
+    if not any(" × " in effect.name for effect in effects) and len(axes) > 1:
+        notes.append("There are too few runs, or too many, to look at parameters two by two.")
+    if len(effects) - 1 > _MOST_EFFECTS:
+        notes.append(
+            f"The {_MOST_EFFECTS} largest of {len(effects) - 1} terms are shown; effects.csv has "
+            "them all."
         )
     parts: list[Table | Figure] = [_effects_table(effects)]
     if effects[-1].share is not None:
-        parts.append(effects_figure(study, _largest(effects)))
+        parts.append(effects_figure(study, effects, most=_MOST_EFFECTS))
     return Section(
         name="effects",
         question=f"What does the {study.outcome.name} depend on?",
@@ -213,7 +234,7 @@ def axis_sections(study: Study) -> Iterator[Section]:
             name=f"by-{place}",
             question=f"How does the {study.outcome.name} change with {axis.name}?",
             answer=axis_answer(study, axis, level_means(study, axis, study.leader)),
-            notes=note,
+            notes=[*([_together(axis)] if axis.together else []), *note],
             parts=[
                 axis_figure(
                     *(study, drawn, groups),
@@ -241,7 +262,7 @@ def map_sections(study: Study) -> Iterator[Section]:
         )
     }
     for name in study.ranking[1:]:
-        ahead = lead(study, name)
+        ahead = measure.best * lead(study, study.leader, name, study.outcomes)
         # Over what comes to the same there is no lead, over the baseline it is the saving.
         if name != study.baseline and np.nanmax(np.abs(ahead), initial=0.0) > _SAME:
             values["lead"] = (
@@ -369,7 +390,10 @@ def facts(study: Study) -> list[tuple[str, str]]:
     for axis in study.axes:
         levels = [format_level(axis, level) for level in axis.levels]
         shown = ", ".join(levels[:12]) + (f" and {len(levels) - 12} more" * (len(levels) > 12))
-        said.append((axis.name, f"{shown} ({axis.key})"))
+        listed = ", ".join(axis.keys) + (", which vary together" if axis.together else "")
+        said.append((axis.name, f"{shown} ({listed})"))
+    if study.judged:
+        said.append(("judged by", study.judged))
     if study.baseline is not None:
         said.append(("savings", f"against {study.baseline}, with the same jobs on the same grid"))
     said.append(
@@ -404,15 +428,25 @@ def _effects_table(effects: list[Effect]) -> Table:
             MISSING if effect.f is None else f"{effect.f:,.4g}",
             format_p(effect.p),
         ]
-        for effect in _largest(effects)
+        for effect in [
+            *sorted(effects[:-1], key=lambda effect: -(effect.share or 0.0))[:_MOST_EFFECTS],
+            effects[-1],
+        ]
     ]
     return Table(header=("parameter", "η²", "degrees of freedom", "F", "p"), rows=rows)
 
 
-def _largest(effects: list[Effect]) -> list[Effect]:
-    """Return the effects that explain most, and the residual last."""
-    ordered = sorted(effects[:-1], key=lambda effect: -(effect.share or 0.0))
-    return [*ordered[:_MOST_EFFECTS], effects[-1]]
+def _together(axis: Axis) -> str:
+    """Say which parameters an axis stands for, where several vary together."""
+    (_, first), *others = axis.together
+    names = " and ".join(
+        part for part in (", ".join(name for _, name in others[:-1]), others[-1][1]) if part
+    )
+    called = f" (here {axis.name})" if axis.name != first else ""
+    return (
+        f"{capital(first)} varies together with {names}{called}: which of them makes a difference "
+        "cannot be told from these runs."
+    )
 
 
 def _cut(axis: Axis) -> tuple[Axis, list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,6 +15,7 @@ import numpy as np
 
 from lowtide import files
 from lowtide.errors import FileProblem, FormatError, InvalidInput, UnknownName
+from lowtide.experiments.experiment import flatten
 from lowtide.experiments.study import DONE, MANIFEST, RUNS, TABLE
 from lowtide.experiments.study_axes import Axis, find_axes, make_axis, policy_labels
 from lowtide.signal import FloatArray
@@ -24,6 +26,11 @@ if TYPE_CHECKING:
 
 # Which policies a run is set beside; no two may be called like a parameter's key.
 POLICY = "policy"
+# What a policy does to numbers that have no word of their own.
+PLAIN_VERB = "comes to"
+# What runs are judged by that all save the same, and how much differs by rounding alone.
+_INSTEAD = ("mean_wait_s", "mean_slowdown", "utilisation", "carbon_g", "cost")
+_SAME = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +50,7 @@ class Measure:
     name: str
     unit: str
     factor: float = 1.0
-    verb: str = "comes to"
+    verb: str = PLAIN_VERB
     best: int = -1
 
 
@@ -89,6 +96,7 @@ class Study:
         baseline: The policy that savings are told against; None without savings.
         manifest: How the runs were made.
         lost: How many runs were left out because their outcome, or the baseline's, is not known.
+        judged: Why policies are judged by this outcome, where that is not the first choice.
     """
 
     folder: Path
@@ -101,6 +109,7 @@ class Study:
     baseline: str | None
     manifest: Mapping[str, Any]
     lost: int = 0
+    judged: str = ""
 
     def __len__(self) -> int:
         return int(self.runs.height)
@@ -142,7 +151,7 @@ class Study:
             key: Its key.
         """
         for axis in self.axes:
-            if axis.key == key:
+            if key in axis.keys:
                 return axis
         if key == POLICY:
             return Axis(
@@ -212,8 +221,12 @@ def read_study(folder: Path | str, *, baseline: str | None = None) -> Study:
         raise InvalidInput(_nothing_done(path, failed))
     columns = {key: done[key].to_list() for key in parameter_keys(done)}
     policies, told = policy_labels(columns, done.height)
-    axes = find_axes({key: values for key, values in columns.items() if key not in told})
-    outcome, known = _outcome(done)
+    manifest = _manifest(folder)
+    axes = find_axes(
+        {key: values for key, values in columns.items() if key not in told},
+        _case_lists(str(manifest.get("experiment", ""))),
+    )
+    outcome, known, judged = _outcome(done)
     study = Study(
         folder=folder,
         runs=done.filter(known),
@@ -223,8 +236,9 @@ def read_study(folder: Path | str, *, baseline: str | None = None) -> Study:
         outcome=outcome,
         outcomes=_numbers(done, outcome)[known],  # type: ignore[index]
         baseline=_own_baseline(done, outcome),
-        manifest=_manifest(folder),
+        manifest=manifest,
         lost=int((~known).sum()),
+        judged=judged,
     )
     return study if baseline is None else _against(study, baseline)
 
@@ -261,13 +275,46 @@ def _nothing_done(path: Path, failed: pl.DataFrame) -> str:
     return f"there is nothing to report: {format_count(failed.height, 'run')} failed{first}"
 
 
-def _outcome(runs: pl.DataFrame) -> tuple[Measure, np.ndarray[Any, np.dtype[np.bool_]]]:
-    """Return what policies are judged by, and which runs know it."""
+def _outcome(runs: pl.DataFrame) -> tuple[Measure, np.ndarray[Any, np.dtype[np.bool_]], str]:
+    """Return what policies are judged by, which runs know it, and why it is not the saving."""
     for key in ("saving", "carbon_g", "cost"):
         numbers = _numbers(runs, MEASURES[key])
-        if numbers is not None and np.isfinite(numbers).any():
-            return MEASURES[key], np.isfinite(numbers)
+        if numbers is None or not np.isfinite(numbers).any():
+            continue
+        measure, judged = MEASURES[key], ""
+        if runs.height > 1 and key == "saving" and not _differs(numbers):
+            # Queues, for instance, are told against the same queue: none saves anything.
+            for other in _INSTEAD:
+                found = _numbers(runs, MEASURES[other])
+                if found is not None and np.isfinite(found).all() and _differs(found):
+                    judged = (
+                        f"the saving is {np.nanmean(numbers):.1f} % in every run, so they are "
+                        f"judged by their {MEASURES[other].name}"
+                    )
+                    measure, numbers = MEASURES[other], found
+                    break
+        return measure, np.isfinite(numbers), judged
     raise InvalidInput("the runs of this study have neither savings nor carbon nor cost")
+
+
+def _differs(numbers: FloatArray) -> bool:
+    known = numbers[np.isfinite(numbers)]
+    return bool(np.ptp(known) > _SAME * max(float(np.abs(known).max()), 1.0))
+
+
+def _case_lists(text: str) -> dict[str, list[str]]:
+    """Return the keys that each named list of cases of an experiment sets."""
+    try:
+        document = json.loads(text) if text.startswith("{") else tomllib.loads(text)
+    except ValueError:
+        return {}
+    lists: dict[str, list[str]] = {}
+    for part in (document, document.get("full", {}), document.get("without_data", {})):
+        cases = part.get("cases")
+        for name, each in cases.items() if isinstance(cases, dict) else ():
+            keys = (key for case in each for key in flatten(case))
+            lists[name] = [*dict.fromkeys([*lists.get(name, []), *keys])]
+    return lists
 
 
 def _numbers(runs: pl.DataFrame, measure: Measure) -> FloatArray | None:
@@ -316,6 +363,7 @@ def _against(study: Study, baseline: str) -> Study:
         axes=tuple(_only(axis, known) for axis in study.axes),
         outcome=MEASURES["saving"],
         outcomes=savings[known],
+        judged="",
         baseline=baseline,
         lost=study.lost + int((~known).sum()),
     )

@@ -11,14 +11,13 @@ import numpy as np
 
 from lowtide.experiments.statistics import Effect, Interval
 from lowtide.experiments.study_analysis import Comparison, Group, Point
-from lowtide.experiments.study_axes import Axis, Level
-from lowtide.experiments.study_table import Measure, Study
+from lowtide.experiments.study_axes import Axis, Level, format_level
+from lowtide.experiments.study_table import PLAIN_VERB, Measure, Study
 from lowtide.units import (
     MISSING,
     format_count,
     format_hours,
     format_mass,
-    format_minute,
     format_percent,
 )
 
@@ -30,22 +29,6 @@ _SMALL_P = 0.001
 _LEVEL = 0.05
 # Differences smaller than this share of the larger value are told as none.
 _SAME = 0.005
-
-
-def format_level(axis: Axis, level: Level | None) -> str:
-    """Return a parameter's value with its unit.
-
-    Args:
-        axis: The parameter.
-        level: Its value.
-    """
-    if level is None:
-        return MISSING
-    if isinstance(level, str):
-        return level
-    if axis.kind == "time":
-        return format_minute(level).removesuffix(" 00:00")
-    return f"{level:.4g} {axis.unit}".rstrip()
 
 
 def format_value(value: float | None, measure: Measure) -> str:
@@ -113,17 +96,19 @@ def policies_answer(
         missed: How many deadlines its jobs missed, in all runs together.
     """
     measure = study.outcome
-    text = f"{study.leader} {measure.verb} {_with_interval(outcome, measure)}"
+    text = f"{study.leader} {_does(measure)} {_with_interval(outcome, measure)}"
     if outcome.count == 1:
         text += " in its only run"
     if nearest is not None and nearest.pairs is not None:
         # Of pairs, so that a run that failed under one policy alone does not count.
         behind = -nearest.pairs.difference.value
-        more = "more" if behind > 0 else "less"
-        size = _difference(abs(behind), measure)
-        same = size == _difference(0.0, measure)
-        text += f", as does {nearest.policy}" if same else f", {size} {more} than {nearest.policy}"
-    if waits is not None:
+        if not behind:
+            text += f", as does {nearest.policy}"
+        else:
+            more = "more" if behind > 0 else "less"
+            text += f", {_difference(abs(behind), measure)} {more} than {nearest.policy}"
+            text += "" if nearest.counts else ", which is no practical difference"
+    if waits is not None and measure.key != "mean_wait_s":
         text += f"; its jobs wait {waits.value:.3g} h on average"
     if missed:
         text += f", and {missed:,.0f} missed their deadline"
@@ -172,18 +157,63 @@ def comparison_answer(study: Study, comparisons: Sequence[Comparison]) -> str:
     more = difference.value > 0
     # Told by its size, a difference that is less has its bounds the other way round.
     size = difference if more else _turned(difference)
-    text = f"{first.policy} {study.outcome.verb} {_difference(size.value, study.outcome)} "
-    text += f"{'more' if more else 'less'} than {first.reference}"
-    if size.low is not None:
-        text += f" (95 % interval {_bounds(size, study.outcome)})"
-    text += f" over {format_count(difference.count, 'pair')} of runs, p {_p_phrase(first.p)}"
-    unclear = [each.policy for each, _ in known if each.p is None or each.p > _LEVEL]
-    level = f"from {first.reference} at the 5 % level"
-    if unclear:
-        text += f"; not told apart {level}: {_listed(unclear)}"
+    amount = _difference(size.value, study.outcome)
+    if study.outcome.verb == PLAIN_VERB:
+        text = f"The {study.outcome.name} of {first.policy} is {amount} "
+        text += f"{'higher' if more else 'lower'} than that of {first.reference}"
     else:
-        text += f"; all {'others ' * bool(same)}differ {level}"
+        text = f"{first.policy} {study.outcome.verb} {amount} "
+        text += f"{'more' if more else 'less'} than {first.reference}"
+    if size.low is not None:
+        points = replace(study.outcome, unit=difference_unit(study.outcome))
+        text += f" (95 % interval {_bounds(size, points)})"
+    text += f" over {format_count(difference.count, 'pair')} of runs, p {_p_phrase(first.p)}"
+    text += "" if first.counts else ": no practical difference"
+    others = [each for each, _ in known[1:]]
+    verdicts = {
+        f"also without practical difference from {first.reference}": [
+            each.policy for each in others if not each.counts
+        ],
+        f"not told apart from {first.reference} at the 5 % level": [
+            each.policy for each in others if each.counts and not _clear(each)
+        ],
+    }
+    differ = [each for each in others if each.counts and _clear(each)]
+    for verdict, names in verdicts.items():
+        text += f"; {verdict}: {_listed(names)}" if names else ""
+    if differ:
+        sizes = [abs(pairs.difference.value) for each, pairs in known[1:] if each in differ]
+        least = f"{_digits(sizes[0], study.outcome)} to " if len(sizes) > 1 else ""
+        text += f"; {_listed([each.policy for each in differ])} "
+        text += f"differ{'s' * (len(differ) == 1)} by "
+        text += f"{least}{_difference(sizes[-1], study.outcome)}"
     return text + (f"; {alike}." if same else ".")
+
+
+def verdict(comparison: Comparison) -> str:
+    """Return what a paired comparison means in practice.
+
+    Args:
+        comparison: Two policies on the same jobs and grids.
+    """
+    if comparison.pairs is None:
+        return MISSING
+    if comparison.pairs.p is None:
+        return "the same"
+    if not comparison.counts:
+        return "no practical difference"
+    return "differs" if _clear(comparison) else "not told apart"
+
+
+def practical_note(study: Study, practical: float) -> str:
+    """Return what counts as a difference in practice, in a sentence.
+
+    Args:
+        study: The runs.
+        practical: The least difference that counts.
+    """
+    least = _difference(practical, study.outcome)
+    return f"A mean difference below {least} counts as none in practice."
 
 
 def effects_answer(study: Study, effects: Sequence[Effect]) -> str:
@@ -221,6 +251,11 @@ def axis_answer(study: Study, axis: Axis, means: Sequence[tuple[Level, float]]) 
     low = min(range(len(values)), key=lambda place: values[place])
     if abs(values[high] - values[low]) <= _SAME * max(abs(values[high]), abs(values[low])):
         return f"The {measure.name} of {who} does not change with {axis.name}: {told[0][1]}."
+    if axis.kind == "category" and measure.verb == PLAIN_VERB:
+        return (
+            f"The {measure.name} of {who} is highest with {told[high][0]} ({told[high][1]}) and "
+            f"lowest with {told[low][0]} ({told[low][1]})."
+        )
     if axis.kind == "category":
         return (
             f"{who} {measure.verb} most with {told[high][0]} ({told[high][1]}) and least with "
@@ -327,7 +362,10 @@ def _digits(value: float, measure: Measure, like: float | None = None) -> str:
     """Return a number with one decimal for shares, else three digits, or as many as another has."""
     scale = abs(value if like is None else like)
     places = 2 - math.floor(math.log10(scale)) if scale > 0 else 0
-    places = 1 if measure.unit in ("%", "points") else min(max(places, 0), 6)
+    if measure.unit in ("%", "points"):
+        # A difference below the first decimal is told by its first digit.
+        places = min(max(places - 2, 1), 4) if measure.unit == "points" else 1
+    places = min(max(places, 0), 6)
     # Adding 0 leaves no "-0".
     return f"{round(value, places) + 0.0:,.{places}f}"
 
@@ -340,6 +378,15 @@ def _turned(interval: Interval) -> Interval:
     low = None if interval.high is None else -interval.high
     high = None if interval.low is None else -interval.low
     return replace(interval, value=-interval.value, low=low, high=high)
+
+
+def _does(measure: Measure) -> str:
+    """Return what a policy does to a number, up to the number itself."""
+    return measure.verb if measure.verb != PLAIN_VERB else f"{measure.verb} a {measure.name} of"
+
+
+def _clear(comparison: Comparison) -> bool:
+    return comparison.p is not None and comparison.p <= _LEVEL
 
 
 def _share(effect: Effect) -> str:

@@ -19,7 +19,14 @@ from lowtide.trace import Trace
 
 _NUMBERS = ("arrival_time", "length", "cpus")
 # Columns that need not be there, by what a trace calls them.
-_MORE_NUMBERS = {"gpus": "gpus", "nodes": "nodes", "requested": "requested_s"}
+_MORE_NUMBERS = {
+    "gpus": "gpus",
+    "nodes": "nodes",
+    "requested": "requested_s",
+    "priority": "priority",
+}
+# How soon a job's turn is may be less than nothing, as it is to some queues.
+_BELOW_0 = ("priority",)
 _TEXTS = ("status", "user", "name")
 _KNOWN = (*_NUMBERS, *_MORE_NUMBERS, *_TEXTS)
 # A median job of under a minute is rare; one of under sixty hours is not.
@@ -54,11 +61,13 @@ def read(source: Source, time_unit: str | None) -> Trace:
     more = [name for name in _MORE_NUMBERS if name in sheet.headings]
     texts, numbers = sheet.read(texts=said, numbers=[*_NUMBERS, *more])
     for name, values in zip([*_NUMBERS, *more], numbers, strict=True):
-        wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
+        least = -np.inf if name in _BELOW_0 else 0.0
+        wrong = np.flatnonzero(~((values >= least) & np.isfinite(values)))
         if wrong.size:
             row = int(wrong[0])
             given = "missing" if np.isnan(values[row]) else f"{values[row]:g}"
-            raise sheet.place(name).error(f"a number of 0 or more is needed here, not {given}", row)
+            what = "a number" if name in _BELOW_0 else "a number of 0 or more"
+            raise sheet.place(name).error(f"{what} is needed here, not {given}", row)
     arrival, length, cpus = numbers[:3]
     if time_unit is None and (median := float(np.median(length))) < _SHORTEST_MEDIAN_S:
         raise FormatError(

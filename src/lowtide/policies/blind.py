@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from lowtide.job import Job
-from lowtide.policies.policy import Decision, Policy
+from lowtide.policies.policy import Decision, Policy, make_policy
 from lowtide.signal import Signal
 
 
@@ -21,6 +21,11 @@ class Blind:
     """
 
     policy: Policy
+
+    @property
+    def label(self) -> str:
+        """What it is called: the policy's name, and that it knows no phases."""
+        return f"{make_policy(self.policy)[0]}, blind to phases"
 
     def decide(self, job: Job, signal: Signal) -> Decision:
         """Decide for one job.

@@ -70,6 +70,12 @@ class Forecasted:
                 f"how far ahead is known is above 0 s, not {self.horizon_s}: None for everything"
             )
 
+    @property
+    def label(self) -> str:
+        """What it is called: the policy's name, and that it looks at forecasts."""
+        name, _ = make_policy(self.policy)
+        return f"{name}{',' * (',' in name)} with forecasts"
+
     def decide(self, job: Job, signal: Signal) -> Decision:
         """Decide for one job.
 

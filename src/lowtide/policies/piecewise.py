@@ -255,7 +255,10 @@ def first_lows(
     for i in range(left.size):
         if left[i] == np.inf:
             continue
-        jumps = left[i] < low - worth
+        # What is lower by less than it is worth is not told apart from what was before: where such
+        # steps add up, the last of them is the one that counts, and not the level after it.
+        steps = right[i] < low - worth and left[i] - right[i] <= worth
+        jumps = left[i] < low - worth or steps
         if jumps:
             low = left[i]
         falls = right[i] < low - worth

@@ -50,6 +50,16 @@ class Policy(Protocol):
         ...
 
 
+@runtime_checkable
+class Labelled(Protocol):
+    """A policy that is not told by its kind alone, such as one that changes another."""
+
+    @property
+    def label(self) -> str:
+        """What it is called."""
+        ...
+
+
 class GoesOn(Policy, Protocol):
     """A policy that can decide for the rest of a job that has begun."""
 
@@ -86,6 +96,8 @@ def make_policy(policy: str | Policy, **parameters: Any) -> tuple[str, Policy]:
             raise InvalidInput(f"a policy is a name or has a decide method, unlike {policy!r}")
         if parameters:
             raise InvalidInput(f"give {', '.join(parameters)} to the policy object itself")
+        if isinstance(policy, Labelled):
+            return policy.label, policy
         # The name a policy of this kind would be registered under: WaitAwhile is wait_awhile.
         return re.sub(r"(?<!^)(?=[A-Z])", "_", type(policy).__name__).lower(), policy
     kind = POLICIES.load(policy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,11 @@ from lowtide.workload import Workload
 # then add up to no more than the whole, and nothing is lost to rounding.
 _UNIT = 2**20
 
+# What GAIA (Hanafy et al., *Going Green for Less Green*, 2024) pays for an hour of a CPU.
+ON_DEMAND_PRICE = 0.0624
+SPOT_PRICE = 0.01248
+RESERVED_PRICE = 0.02496
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
@@ -26,8 +32,8 @@ class Cluster:
     top. A node that is off draws `off_power_w`; on its way it draws what booting and shutting
     down take, evenly over the time that they take.
 
-    Prices are those of GAIA (Hanafy et al., *Going Green for Less Green*, 2024): a CPU-hour on
-    demand, a fifth of it on spot, and 0.4 of it reserved, paid used or not.
+    Prices are those of GAIA: a CPU-hour on demand, a fifth of it on spot, and 0.4 of it reserved,
+    paid used or not.
 
     Attributes:
         nodes: How many there are.
@@ -68,9 +74,9 @@ class Cluster:
     power_cap_w: float | None = None
     pue: float = 1.0
     reserved_cpus: int = 0
-    on_demand_price: float = 0.0624
-    spot_price: float = 0.01248
-    reserved_price: float = 0.02496
+    on_demand_price: float = ON_DEMAND_PRICE
+    spot_price: float = SPOT_PRICE
+    reserved_price: float = RESERVED_PRICE
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -80,7 +86,8 @@ class Cluster:
             ("reserved_cpus", 0),
         ):
             value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or value < least:
+            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+            if not whole or value < least:
                 raise InvalidInput(f"{name} is a whole number of at least {least}, not {value!r}")
         for name in (
             *("idle_power_w", "peak_power_w", "off_power_w", "power_cap_w"),
@@ -88,7 +95,7 @@ class Cluster:
             *("on_demand_price", "spot_price", "reserved_price"),
         ):
             value = getattr(self, name)
-            if value is not None and not 0 <= value < math.inf:
+            if value is not None and (isinstance(value, bool) or not 0 <= value < math.inf):
                 raise InvalidInput(f"{name} is a number of at least 0, not {value!r}")
         if not self.memory_bytes_per_node > 0:
             raise InvalidInput(
@@ -138,6 +145,11 @@ class Cluster:
         return self.shutdown_j / self.shutdown_s if self.shutdown_s else 0.0
 
     @property
+    def draws_power(self) -> bool:
+        """Whether nodes draw anything of their own, whatever jobs draw."""
+        return any((self.idle_power_w, self.off_power_w, self.boot_j, self.shutdown_j))
+
+    @property
     def power_w_per_cpu(self) -> float:
         """What a busy CPU draws on top of an idle node, for jobs that know no watts."""
         if self.peak_power_w is None:
@@ -152,20 +164,33 @@ class Cluster:
         Args:
             jobs: What is to be run.
         """
-
-        def demand(good: npt.NDArray[np.bool_], what: str, amount: FloatArray) -> None:
+        for good, what, amount in self._demands(jobs):
             if good.all():
-                return
+                continue
             row, more = int(np.argmin(good)), int(np.count_nonzero(~good)) - 1
             others = f"; so do {format_count(more, 'other job')}" if more else ""
             raise InvalidJob(
                 f"job {jobs.id[row]} (row {row + 1}) {what.format(f'{amount[row]:g}')}{others}: "
-                "leave out what does not fit with jobs.take(...), or give the cluster more"
+                "give the cluster more, or leave out what does not fit (run.oversized = 'drop' in "
+                "an experiment, oversized='drop' in Python)"
             )
 
+    def fitting(self, jobs: Workload) -> npt.NDArray[np.bool_]:
+        """Return which jobs could run here if they were alone.
+
+        Args:
+            jobs: What is to be run.
+        """
+        fits = np.ones(len(jobs), dtype=np.bool_)
+        for good, _, _ in self._demands(jobs):
+            fits &= good
+        return fits
+
+    def _demands(self, jobs: Workload) -> Iterator[tuple[npt.NDArray[np.bool_], str, FloatArray]]:
+        """Yield which jobs keep to each limit, what those do that do not, and how much it is."""
         nodes = jobs.nodes
-        demand((nodes >= 1) & (nodes == np.floor(nodes)), "asks for {} nodes", nodes)
-        demand(nodes <= self.nodes, f"asks for {{}} nodes of {self.nodes}", nodes)
+        yield (nodes >= 1) & (nodes == np.floor(nodes)), "asks for {} nodes", nodes
+        yield nodes <= self.nodes, f"asks for {{}} nodes of {self.nodes}", nodes
         for column, most, unit in (
             (jobs.cpus, self.cpus_per_node, "CPUs"),
             (jobs.gpus, self.gpus_per_node, "GPUs"),
@@ -173,11 +198,11 @@ class Cluster:
         ):
             each = column / nodes
             good = (each >= 0) & (each <= most)
-            demand(good, f"asks for {{}} {unit} on a node that has {most:g}", each)
+            yield good, f"asks for {{}} {unit} on a node that has {most:g}", each
         if self.power_cap_w is not None:
             total_w = jobs.peak_w + self._least_power_w(nodes)
             what = f"takes the cluster to {{}} W, above its power cap of {self.power_cap_w:g} W"
-            demand(total_w <= self.power_cap_w, what, total_w)
+            yield total_w <= self.power_cap_w, what, total_w
 
     def _least_power_w(self, used: FloatArray) -> FloatArray:
         """Return what the nodes draw at least, for each number of nodes that are used."""

@@ -19,6 +19,7 @@ from lowtide.simulator.disciplines import (
     RoundRobin,
     make_discipline,
 )
+from lowtide.simulator.heaps import Rows
 from lowtide.simulator.machines import SPAN_KINDS
 from lowtide.simulator.serving import (
     Prepared,
@@ -38,8 +39,7 @@ from lowtide.workload import IntArray, Workload
 class NodeSpans:
     """What every node does itself, whatever jobs draw on top, in columns.
 
-    The spans of a node follow each other without gaps, from the first job's being ready to the
-    last job's end.
+    The spans of a node follow each other without gaps from the first job's arrival on.
 
     Attributes:
         node: Which node.
@@ -60,6 +60,31 @@ class NodeSpans:
     def booting(self) -> npt.NDArray[np.bool_]:
         """Which spans a node spends on its way on or off."""
         return np.isin(self.kind, [SPAN_KINDS.index("boot"), SPAN_KINDS.index("shutdown")])
+
+    @property
+    def on(self) -> npt.NDArray[np.bool_]:
+        """Which spans a node is on, used or not."""
+        return np.isin(self.kind, [SPAN_KINDS.index("idle")])
+
+    @property
+    def energy_j(self) -> FloatArray:
+        """What is drawn in each."""
+        return self.power_w * (self.end - self.begin)
+
+    def until(self, end: float) -> NodeSpans:
+        """Return the spans up to an instant.
+
+        Args:
+            end: The instant.
+        """
+        kept = self.begin < end
+        return NodeSpans(
+            node=self.node[kept],
+            begin=self.begin[kept],
+            end=np.minimum(self.end[kept], end),
+            power_w=self.power_w[kept],
+            kind=self.kind[kept],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,7 +113,8 @@ class Queued:
         held_from: When each stretch took its nodes: before its start if they had to be woken, or
             if the job had been stopped and switching to it takes time.
         held_until: When it gave them back: once it had stopped.
-        node_spans: What the nodes did.
+        nodes: What the nodes did, and will do if nobody comes any more: the last span of each has
+            no end.
         placed: On which nodes each stretch ran; None where that was not asked.
     """
 
@@ -96,8 +122,13 @@ class Queued:
     stretches: Stretches
     held_from: FloatArray
     held_until: FloatArray
-    node_spans: NodeSpans
+    nodes: NodeSpans
     placed: Placed | None
+
+    @property
+    def node_spans(self) -> NodeSpans:
+        """What the nodes did until the last job ended."""
+        return self.nodes.until(float(self.held_until.max()))
 
 
 def run_queue(
@@ -177,7 +208,6 @@ def _queued(
         stretch = np.repeat(stretch, jobs.nodes[row].astype(np.int64))
         by_stretch = np.lexsort((runs.places, stretch))
         placed = Placed(stretch=stretch[by_stretch], node=runs.places[by_stretch])
-    begin, end = float(ready.min()), float(runs.until.max())
     return Queued(
         ready=ready,
         stretches=Stretches(
@@ -188,26 +218,21 @@ def _queued(
         ),
         held_from=runs.held[sequence],
         held_until=runs.until[sequence],
-        node_spans=_node_spans(cluster, prepared, runs.log, begin, end),
+        nodes=_node_spans(cluster, prepared, runs.log, float(jobs.arrival.min())),
         placed=placed,
     )
 
 
-def _node_spans(
-    cluster: Cluster, prepared: Prepared, log: FloatArray, begin: float, end: float
-) -> NodeSpans:
-    """Return what the nodes did: what was logged, and what they do at the end."""
-    # Node, begin, end and kind, as in the log.
-    last = np.zeros((cluster.nodes, 4))
-    last[:, 0] = np.arange(cluster.nodes)
-    last[:, 1] = begin
-    last[:, 2] = end
-    if cluster.off_after_s is not None:
+def _node_spans(cluster: Cluster, prepared: Prepared, log: FloatArray, begin: float) -> NodeSpans:
+    """Return what the nodes did: what was logged, and what they do from then on."""
+    rows = log[: int(prepared.site["logged"][0])]
+    if cluster.off_after_s is None:
+        parts = [_rows(np.arange(cluster.nodes), begin, np.inf, "idle")]
+    else:
         size = prepared.nodes.size // 2
-        leaves = prepared.nodes[size : size + cluster.nodes]
-        last[:, 1] = leaves["since"]
-        last[:, 3] = leaves["state"]
-    rows = np.concatenate((log[: int(prepared.site["logged"][0])], last[last[:, 1] < end]))
+        parts = [rows, *_tails(prepared.nodes[size : size + cluster.nodes], cluster)]
+    rows = np.concatenate(parts)
+    rows = rows[rows[:, 1] < rows[:, 2]]
     rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
     kind = rows[:, 3].astype(np.int8)
     return NodeSpans(
@@ -217,3 +242,28 @@ def _node_spans(
         power_w=power_by_state(cluster)[kind],
         kind=kind,
     )
+
+
+def _tails(leaves: Rows, cluster: Cluster) -> list[FloatArray]:
+    """Return what nodes do once the last job has ended: those that are on go off, and stay off."""
+    node = np.arange(leaves.size)
+    state, since = leaves["state"], leaves["since"]
+    # A node that boots does so for a job, and all of them are done.
+    on, going = state == SPAN_KINDS.index("idle"), state == SPAN_KINDS.index("shutdown")
+    goes = np.where(on, leaves["idle"] + cluster.off_after_s, since)
+    off = np.where(on | going, goes + cluster.shutdown_s, since)
+    moving = on | going
+    return [
+        _rows(node[on], since[on], goes[on], "idle"),
+        _rows(node[moving], goes[moving], off[moving], "shutdown"),
+        _rows(node, off, np.inf, "off"),
+    ]
+
+
+def _rows(
+    node: IntArray, begin: FloatArray | float, end: FloatArray | float, kind: str
+) -> FloatArray:
+    """Return spans as the log has them: node, begin, end and kind."""
+    rows = np.empty((node.size, 4))
+    rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3] = node, begin, end, SPAN_KINDS.index(kind)
+    return rows

@@ -34,18 +34,26 @@ class Bought:
         start: When each job starts.
         bought: What it runs on, a place in `BOUGHT`.
         cost: What its own machines cost; nothing for a job on reserved ones.
-        reserved_cost: What the reserved machines cost, used or not.
+        reserved_cpus: How many CPUs are reserved, and paid for, used or not.
+        reserved_cost: What they cost.
     """
 
     start: FloatArray
     bought: npt.NDArray[np.int8]
     cost: FloatArray
+    reserved_cpus: int
     reserved_cost: float
 
     @property
     def names(self) -> list[str]:
         """What each job runs on, in words."""
         return [BOUGHT[place] for place in self.bought.tolist()]
+
+    @property
+    def on_reserved(self) -> npt.NDArray[np.bool_]:
+        """Which jobs run on reserved machines."""
+        held: npt.NDArray[np.bool_] = self.bought == _RESERVED
+        return held
 
     @property
     def total(self) -> float:
@@ -95,39 +103,81 @@ def buy(
             f"at {jobs.arrival[row]:g}: a job starts at its arrival or later"
         )
     start = np.maximum(wished, jobs.arrival)
-    run_s, cpus = jobs.run_s, whole_units(jobs.cpus).astype(np.float64)
+    run_s = jobs.run_s
     bought = np.full(len(jobs), _ON_DEMAND, dtype=np.int8)
     if uses_spot:
         bought[run_s <= spot_longest_s] = _SPOT
-    if uses_reserved and cluster.reserved_cpus:
+    reserved_cpus = cluster.reserved_cpus if uses_reserved else 0
+    if reserved_cpus:
         rows = np.flatnonzero(bought == _ON_DEMAND)
-        begun = np.full(rows.size, np.nan)
-        size = 1 << max(rows.size - 1, 0).bit_length()
-        _start_on_reserved(
-            np.append(jobs.arrival[rows], np.inf),
-            np.append(start[rows], np.inf),
-            np.append(np.argsort(start[rows], kind="stable"), rows.size),
+        # In whole small units, so that parts of CPUs add up to no more than the whole.
+        begun = start_on_reserved(
+            jobs.arrival[rows],
+            start[rows],
             run_s[rows],
-            cpus[rows, None],
-            whole_units(np.full(1, cluster.reserved_cpus)).astype(np.float64),
-            np.full((2 * size, 1), np.inf),
-            make_heap(rows.size),
-            begun,
+            whole_units(jobs.cpus[rows]).astype(np.float64),
+            float(whole_units(np.full(1, reserved_cpus))[0]),
         )
         taken = np.isfinite(begun)
         start[rows[taken]] = begun[taken]
         bought[rows[taken]] = _RESERVED
     prices = np.array([0.0, cluster.on_demand_price, cluster.spot_price])
-    reserved_cost = 0.0
-    if uses_reserved and len(jobs):
-        paid_s = float(np.max(start + run_s)) - float(jobs.arrival.min())
-        reserved_cost = cluster.reserved_cpus * cluster.reserved_price * paid_s / 3600
+    paid_s = float(np.max(start + run_s) - jobs.arrival.min()) if len(jobs) else 0.0
     return Bought(
         start=start,
         bought=bought,
         cost=jobs.cpus * run_s / 3600 * prices[bought],
-        reserved_cost=reserved_cost,
+        reserved_cpus=reserved_cpus,
+        reserved_cost=reserved_cpus * cluster.reserved_price * paid_s / 3600,
     )
+
+
+def start_on_reserved(
+    arrival: FloatArray,
+    wished: FloatArray,
+    run_s: FloatArray,
+    cpus: FloatArray,
+    reserved: float,
+    *,
+    eager: npt.NDArray[np.bool_] | None = None,
+    lag_s: float = 0.0,
+) -> FloatArray:
+    """Return when jobs start on reserved CPUs, NaN for those that do not find any in time.
+
+    Of several that could, the one that arrived first starts first; one that fits does not wait
+    for one that does not.
+
+    Args:
+        arrival: When each arrives, rising.
+        wished: When it starts at the latest, at its arrival or later.
+        run_s: How long it runs.
+        cpus: How many CPUs it needs.
+        reserved: How many are reserved.
+        eager: Which of them take reserved CPUs as soon as they are free, rather than at their
+            wished instants alone; None for all.
+        lag_s: How long after its end a job still holds its CPUs.
+
+    >>> times = np.array([0.0, 0.0]), np.array([5.0, 20.0]), np.array([10.0, 10.0])
+    >>> start_on_reserved(*times, np.ones(2), 1.0).tolist()
+    [0.0, 10.0]
+    """
+    count = arrival.size
+    begun = np.full(count, np.nan)
+    size = 1 << max(count - 1, 0).bit_length()
+    _start_on_reserved(
+        np.append(arrival, np.inf),
+        np.append(wished, np.inf),
+        np.append(np.argsort(wished, kind="stable"), count),
+        run_s,
+        cpus[:, None],
+        np.full(1, reserved),
+        np.ones(count, dtype=np.bool_) if eager is None else eager,
+        float(lag_s),
+        np.full((2 * size, 1), np.inf),
+        make_heap(count),
+        begun,
+    )
+    return begun
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -138,6 +188,8 @@ def _start_on_reserved(
     run_s: FloatArray,
     cpus: FloatArray,
     free: FloatArray,
+    eager: npt.NDArray[np.bool_],
+    lag_s: float,
     waiting: FloatArray,
     ends: Rows,
     begun: FloatArray,
@@ -149,8 +201,10 @@ def _start_on_reserved(
         wished: When it starts at the latest; likewise.
         by_wish: The jobs in the order of that, and the one that never does.
         run_s: How long it runs.
-        cpus: How many CPUs it needs, in whole small units; a single column.
-        free: How many are reserved, likewise; a single number.
+        cpus: How many CPUs it needs; a single column.
+        free: How many are reserved; a single number.
+        eager: Which of them take CPUs before their wished instants.
+        lag_s: How long after its end a job still holds its CPUs.
         waiting: A tree of what those need who wait, all infinite.
         ends: An empty heap of jobs.
         begun: When each starts; left alone for those who do not.
@@ -163,8 +217,15 @@ def _start_on_reserved(
         while due(ends) <= now:
             free[0] += cpus[pop(ends), 0]
         while arrival[arrived] <= now:
-            set_leaf(waiting, _FIRST, size, arrived, cpus[arrived])
+            if eager[arrived]:
+                set_leaf(waiting, _FIRST, size, arrived, cpus[arrived])
             arrived += 1
+        # Others join at their wished instants, at which they also leave.
+        place = leaving
+        while wished[by_wish[place]] <= now:
+            if not eager[by_wish[place]]:
+                set_leaf(waiting, _FIRST, size, by_wish[place], cpus[by_wish[place]])
+            place += 1
         while True:
             job = first_within(waiting, _FIRST, size, free, _FIRST)
             if job < 0:
@@ -172,7 +233,7 @@ def _start_on_reserved(
             begun[job] = now
             free[0] -= cpus[job, 0]
             set_leaf(waiting, _FIRST, size, job, nobody)
-            push(ends, now + run_s[job], job)
-        while wished[by_wish[leaving]] <= now:
+            push(ends, now + run_s[job] + lag_s, job)
+        while leaving < place:
             set_leaf(waiting, _FIRST, size, by_wish[leaving], nobody)
             leaving += 1

@@ -37,13 +37,15 @@ class Simulation:
         jobs: The jobs.
         signal: What a kWh emitted or cost.
         policy: Who decided.
-        discipline: How the queue was served; None without limits.
+        discipline: How the queue was served; None without limits, and on machines that are bought.
         cluster: On which machines; None without limits.
         stretches: How each job ran.
         tally: What each job came to.
         baseline: What each came to under the baseline's policy; None if there is none.
         baseline_policy: Which policy that is.
-        node_spans: What the nodes drew besides; None without limits.
+        node_spans: What the nodes drew besides, from the first arrival until all jobs had ended
+            both here and under the baseline; None without limits.
+        baseline_node_spans: The same under the baseline's policy.
         bought: How machines were paid for; None where that was not asked.
     """
 
@@ -57,6 +59,7 @@ class Simulation:
     baseline: Tally | None
     baseline_policy: str | None
     node_spans: NodeSpans | None
+    baseline_node_spans: NodeSpans | None
     bought: Bought | None
 
     def __len__(self) -> int:
@@ -116,25 +119,40 @@ class Simulation:
 
     @cached_property
     def queue(self) -> Series:
-        """How many jobs had arrived and not yet been started, over time."""
-        return Series.of_spans(self.jobs.arrival, self.tally.start, 1.0)
+        """How many jobs had arrived, were not done and did not run, over time.
+
+        A job that was stopped and waits for its next turn, or for cleaner hours, is one of them.
+        """
+        begin, end = self._runs
+        # Each job waits from its arrival, then from the end of each run, to the next run.
+        first = np.append(True, np.diff(self.stretches.job) != 0)
+        since = np.where(first, self.jobs.arrival[self.stretches.job], np.append(0.0, end[:-1]))
+        return Series.of_spans(since, np.maximum(begin, since), 1.0)
 
     @cached_property
     def running(self) -> Series:
-        """How many CPUs were held, over time."""
+        """How many CPUs jobs ran on, over time."""
+        begin, end = self._runs
+        return Series.of_spans(begin, end, self.jobs.cpus[self.stretches.job])
+
+    @property
+    def _runs(self) -> tuple[FloatArray, FloatArray]:
+        """When each stretch begins and ends, what stopping takes included."""
         which = self.stretches.job
-        ran_s = self.stretches.work_s + self.stretches.lost_s + self.jobs.startup_s[which]
-        begin = self.stretches.start
-        return Series.of_spans(begin, begin + ran_s, self.jobs.cpus[which])
+        stops_s = np.array([*(each.stop_s for each in self.jobs.profiles), 0.0])
+        last = np.append(np.diff(which) != 0, True)
+        stop_s = np.where(last, 0.0, stops_s[self.jobs.profile[which]])
+        ran_s = self.stretches.work_s + self.stretches.lost_s + self.jobs.startup_s[which] + stop_s
+        return self.stretches.start, self.stretches.start + ran_s
 
     def summary(self) -> dict[str, Any]:
         """Return the run as a whole: one number per question, None where there is none."""
         jobs, tally = self.jobs, self.tally
         first, last = float(jobs.arrival.min()), float(tally.end.max())
-        carbon, _ = carbon_and_price(self.signal)
         edges = self._edges(first, last)
-        numbers: dict[str, Any] = {
+        return {
             "jobs": len(jobs),
+            **{f"left_out_{reason}": count for reason, count in jobs.left_out.items()},
             "energy_j": float(tally.energy_j.sum()),
             "carbon_g": None if tally.carbon_g is None else float(tally.carbon_g.sum()),
             "cost": None if tally.cost is None else float(tally.cost.sum()),
@@ -148,31 +166,64 @@ class Simulation:
             "mean_queue": float(self.queue.upto(np.array([last]))[0] / (last - first)),
             "max_queue": float(self.queue.values.max(initial=0.0)),
             "power_intensity_correlation": self._correlation(edges),
-            "utilisation": None,
-            "node_energy_j": None,
-            "node_carbon_g": None,
-            "boot_energy_j": None,
+            "utilisation": self._utilisation(first, last),
+            **self._node_numbers(),
+            **self._saving_numbers(),
         }
-        if self.cluster is not None:
-            held = float(self.running.upto(np.array([last]))[0])
-            numbers["utilisation"] = held / (self.cluster.cpus * (last - first))
-        if self.node_spans is not None and self.cluster is not None:
-            spans = self.node_spans
-            drawn_j = spans.power_w * (spans.end - spans.begin)
-            numbers["node_energy_j"] = float(drawn_j.sum())
-            numbers["boot_energy_j"] = float(drawn_j[spans.booting].sum())
-            if carbon is not None:
-                watts = spans.power_w * self.cluster.pue
-                emitted = integrate(watts, spans.begin, spans.end, carbon)
-                numbers["node_carbon_g"] = float(emitted.sum())
-        if self.baseline is not None:
-            ours, theirs = tally.amount.sum(), self.baseline.amount.sum()
-            numbers["baseline"] = self.baseline_policy
-            numbers["baseline_amount"] = float(theirs)
-            numbers["saving"] = float(1.0 - ours / theirs) if theirs > 0 else None
-            saving = self.saving
-            if saving is not None and np.isfinite(saving).any():
-                numbers |= _spread("job_saving", saving[np.isfinite(saving)])
+
+    def _utilisation(self, first: float, last: float) -> float | None:
+        """Return which share of the CPUs that there are was used, where there are only so many."""
+        if self.cluster is None:
+            return None
+        if self.bought is None:
+            held_s = float(self.running.upto(np.array([last]))[0])
+            return held_s / (self.cluster.cpus * (last - first))
+        # What is bought as it is needed is always used; what is reserved is there in any case.
+        if not self.bought.reserved_cpus:
+            return None
+        held_s = float((self.jobs.cpus * self.jobs.run_s)[self.bought.on_reserved].sum())
+        return held_s / (self.bought.reserved_cpus * (last - first))
+
+    def _node_numbers(self) -> dict[str, float | None]:
+        """Return what the nodes drew of their own: by being on, on their way, and off."""
+        names = ("node_energy_j", "idle_energy_j", "boot_energy_j", "off_energy_j")
+        spans = self.node_spans
+        if spans is None:
+            return dict.fromkeys((*names, "node_carbon_g", "node_cost"))
+        drawn_j = spans.energy_j
+        off = ~(spans.on | spans.booting)
+        parts = (drawn_j, drawn_j[spans.on], drawn_j[spans.booting], drawn_j[off])
+        carbon, price = carbon_and_price(self.signal)
+        return {
+            **{name: float(part.sum()) for name, part in zip(names, parts, strict=True)},
+            "node_carbon_g": self._charged(spans, carbon),
+            "node_cost": self._charged(spans, price),
+        }
+
+    def _charged(self, spans: NodeSpans | None, signal: Signal | None) -> float | None:
+        """Return what the nodes emitted, or what that cost, PUE included."""
+        if spans is None or self.cluster is None or signal is None:
+            return None
+        watts = spans.power_w * self.cluster.pue
+        return float(integrate(watts, spans.begin, spans.end, signal).sum())
+
+    def _saving_numbers(self) -> dict[str, Any]:
+        """Return what was saved against the baseline: by jobs and nodes, and by jobs alone."""
+        if self.baseline is None:
+            return {}
+        carbon, price = carbon_and_price(self.signal)
+        counted = price if carbon is None else carbon
+        ours, theirs = float(self.tally.amount.sum()), float(self.baseline.amount.sum())
+        numbers: dict[str, Any] = {"baseline": self.baseline_policy}
+        if self.cluster is not None and self.node_spans is not None and self.cluster.draws_power:
+            numbers["jobs_saving"] = _share_saved(ours, theirs)
+            ours += self._charged(self.node_spans, counted) or 0.0
+            theirs += self._charged(self.baseline_node_spans, counted) or 0.0
+        numbers["baseline_amount"] = theirs
+        numbers["saving"] = _share_saved(ours, theirs)
+        saving = self.saving
+        if saving is not None and np.isfinite(saving).any():
+            numbers |= _spread("job_saving", saving[np.isfinite(saving)])
         return numbers
 
     def table(self) -> pl.DataFrame:
@@ -223,6 +274,10 @@ class Simulation:
         if not (np.ptp(power) > 0 and np.ptp(intensity) > 0):
             return None
         return float(np.corrcoef(power, intensity)[0, 1])
+
+
+def _share_saved(ours: float, theirs: float) -> float | None:
+    return 1.0 - ours / theirs if theirs > 0 else None
 
 
 def _spread(name: str, values: FloatArray) -> dict[str, float]:

@@ -125,7 +125,8 @@ def prepare(
         # One unit more, so that rounding keeps out no job that just fits.
         cap = whole_units(np.array(cluster.power_cap_w)) + 1
         site["power"] = cap - cluster.nodes * site["drawn"][:, SPAN_KINDS.index("idle")]
-    tree = make_nodes(capacity, count, float(rows["ready"][0]))
+    # Nodes are there from the first arrival on, though a policy may let everybody wait.
+    tree = make_nodes(capacity, count, float(jobs.arrival.min()))
     return Prepared(
         jobs=rows,
         places=np.zeros(int(rows["place"][-1]), dtype=np.int64),

@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from lowtide.errors import InvalidInput, NotCovered
+from lowtide.errors import InvalidInput, InvalidJob, NotCovered, UnknownName
 from lowtide.grid import Grid, deciding_signal
 from lowtide.job import Job
 from lowtide.policies.many import decide_many
@@ -22,15 +22,18 @@ from lowtide.simulator.purchasing import Bought, buy
 from lowtide.simulator.results import Simulation
 from lowtide.tally import Stretches, tally
 from lowtide.trace import Trace
-from lowtide.units import format_hours, format_time
+from lowtide.units import format_count, format_hours, format_time
 from lowtide.workload import Workload
+
+# What may be done with jobs that fit on no node of the cluster, even alone.
+OVERSIZED = ("refuse", "drop")
 
 
 class _Course(NamedTuple):
-    """How a workload ran."""
+    """How a workload ran, and what its nodes did, without an end."""
 
     stretches: Stretches
-    node_spans: NodeSpans | None
+    nodes: NodeSpans | None
     bought: Bought | None
 
 
@@ -43,6 +46,7 @@ def simulate(
     discipline: str | Discipline = "fifo",
     baseline: str | Policy | None = "run_now",
     repeat_signal: bool = False,
+    oversized: str = "refuse",
     advance: Callable[[int], None] = lambda _: None,
 ) -> Simulation:
     """Run many jobs under a policy.
@@ -58,6 +62,8 @@ def simulate(
         discipline: How a queue on limited machines is served: a name, or a discipline.
         baseline: The policy that savings are told against, on the same machines; None for none.
         repeat_signal: Go on with the signal from its beginning where it ends too early.
+        oversized: What to do with jobs that fit on no node, even alone: `refuse`, or `drop` them
+            and count them in the workload's `left_out`.
         advance: Told how many jobs were decided, each time some were.
 
     >>> from lowtide.profile import PowerProfile
@@ -68,9 +74,11 @@ def simulate(
     """
     workload = _workload(jobs)
     name, decider = make_policy(policy)
+    # Machines that are bought by need have no queue, so neither has what they are told against.
+    buys = isinstance(decider, Purchasing)
     served = None if cluster is None else make_discipline(discipline)
-    if cluster is not None and not isinstance(decider, Purchasing):
-        cluster.check_fits(workload)
+    if cluster is not None:
+        workload = _on_machines(workload, cluster, oversized, any_size=buys)
     known = _reaching(signal, float(workload.deadline.max()), repeat=repeat_signal)
     deciding_signal(known).require(
         float(workload.arrival.min()), float(workload.deadline.max()), what="the signal"
@@ -79,27 +87,32 @@ def simulate(
     base_name, base = None, None
     if baseline is not None:
         base_name, base_policy = make_policy(baseline)
-        # Machines that are bought by need have no queue, so neither has what they are told against.
-        machines = None if isinstance(decider, Purchasing) else cluster
+        machines = None if buys else cluster
         base = (
             course
             if base_policy == decider
             else _run(workload, known, base_policy, machines, served, lambda _: None)
         )
-    ends = [_end(workload, each.stretches) for each in (course, base) if each is not None]
-    paying = _reaching(known, max(ends), repeat=repeat_signal)
+    # Nodes are looked at for as long under both policies: until both are done.
+    until = max(_end(workload, each.stretches) for each in (course, base) if each is not None)
+    paying = _reaching(known, until, repeat=repeat_signal)
     pue = 1.0 if cluster is None else cluster.pue
+
+    def nodes(of: _Course | None) -> NodeSpans | None:
+        return None if of is None or of.nodes is None else of.nodes.until(until)
+
     return Simulation(
         jobs=workload,
         signal=paying,
         policy=name,
-        discipline=None if served is None else served.name,
+        discipline=None if served is None or buys else served.name,
         cluster=cluster,
         stretches=course.stretches,
         tally=tally(workload, course.stretches, paying, pue=pue),
         baseline=None if base is None else tally(workload, base.stretches, paying, pue=pue),
         baseline_policy=base_name,
-        node_spans=course.node_spans,
+        node_spans=nodes(course),
+        baseline_node_spans=nodes(base),
         bought=course.bought,
     )
 
@@ -117,6 +130,32 @@ def _workload(jobs: object) -> Workload:
     if not len(workload):
         raise InvalidInput("there are no jobs to simulate")
     return workload
+
+
+def _on_machines(jobs: Workload, cluster: Cluster, oversized: str, *, any_size: bool) -> Workload:
+    """Return the jobs that can run on a cluster; refuse those that cannot, unless told to drop."""
+    if oversized not in OVERSIZED:
+        raise UnknownName("way to treat oversized jobs", str(oversized), OVERSIZED)
+    idle = jobs.cpus + jobs.gpus <= 0
+    if idle.any():
+        row, more = int(np.argmax(idle)), int(np.count_nonzero(idle)) - 1
+        others = f"; so do {format_count(more, 'other job')}" if more else ""
+        raise InvalidJob(
+            f"job {jobs.id[row]} (row {row + 1}) holds neither a CPU nor a GPU{others}, and would "
+            "never wait for a machine: give every job at least one (workload.cpus, workload.gpus)"
+        )
+    if any_size:
+        return jobs
+    if oversized == "refuse":
+        cluster.check_fits(jobs)
+        return jobs
+    fits = cluster.fitting(jobs)
+    if not fits.any():
+        cluster.check_fits(jobs)
+    dropped = int(np.count_nonzero(~fits))
+    if not dropped:
+        return jobs
+    return replace(jobs.take(fits), left_out={**jobs.left_out, "oversized": dropped})
 
 
 def _run(
@@ -149,7 +188,7 @@ def _run(
         )
         return _Course(Stretches.one_each(jobs, bought.start), None, bought)
     queued = run_queue(jobs, wished.start, cluster, discipline)
-    return _Course(queued.stretches, queued.node_spans, None)
+    return _Course(queued.stretches, queued.nodes, None)
 
 
 def _end(jobs: Workload, stretches: Stretches) -> float:
@@ -172,7 +211,8 @@ def _reaching(signal: Signal | Grid, until: float, *, repeat: bool) -> Signal | 
         raise NotCovered(
             f"the signal ends {format_time(signal.end)}, and the jobs need it until "
             f"{format_time(until)}, {format_hours(until - signal.end)} longer: get a longer "
-            "signal, take fewer jobs, or let it repeat (repeat_signal, --repeat-signal)"
+            "signal, take fewer jobs, or let it repeat (run.repeat_signal = true or "
+            "--repeat-signal for an experiment, repeat_signal=True in Python)"
         )
     rounds = int(np.ceil((until - signal.start) / (signal.end - signal.start)))
 

@@ -43,9 +43,10 @@ def number(
     if math.isfinite(given) and within and not (whole and given % 1):
         return given
     kind = "a whole number" if whole else "a number"
-    above = f"above {least:g}" if positive else f"from {least:g}"
+    above = f" above {least:g}" if positive else f" from {least:g}"
     limit = f" to {most:g}" if most < math.inf else "" if positive else " up"
-    raise InvalidInput(f"{what} is {kind} {above}{limit}, not {value!r}")
+    allowed = f"{above}{limit}" if least > -math.inf else ""
+    raise InvalidInput(f"{what} is {kind}{allowed}, not {value!r}")
 
 
 def seconds(value: object, what: str, *, positive: bool = True) -> float:

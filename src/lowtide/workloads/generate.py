@@ -12,9 +12,9 @@ from lowtide.errors import InvalidInput
 from lowtide.formats import read_jobs
 from lowtide.trace import STATUSES
 from lowtide.units import format_count
-from lowtide.workload import IntArray, Workload
-from lowtide.workloads.choices import Draw
+from lowtide.workload import Workload
 from lowtide.workloads.kinds import Sizes
+from lowtide.workloads.mixes import Mix, Part
 from lowtide.workloads.spec import TraceSpec, WorkloadSpec, read_spec
 
 # Each column draws from a generator of its own, so a change to one leaves the others as they
@@ -29,6 +29,9 @@ _STREAMS = (
     "interruptible",
     "overestimate",
     "failing",
+    "jobs",
+    "memory",
+    "priority",
 )
 
 Streams = Mapping[str, np.random.Generator]
@@ -66,22 +69,27 @@ def generate(spec: Mapping[str, Any] | WorkloadSpec | TraceSpec, *, seed: int) -
 def _drawn(spec: WorkloadSpec, streams: Streams, *, source: str) -> Workload:
     arrival = spec.arrivals(spec.start, spec.start + spec.duration_s, streams["arrivals"])
     count = arrival.size
-    cpus, gpus, nodes, factor = (
-        draw(count, streams[name])
-        for name, draw in (
-            ("cpus", spec.cpus),
-            ("gpus", spec.gpus),
-            ("nodes", spec.nodes),
-            ("overestimate", spec.overestimate),
-        )
+    parts = spec.jobs if isinstance(spec.jobs, tuple) else (Part(jobs=spec.jobs),)
+    mix = Mix.drawn(parts, count, streams["jobs"])
+    drawn = {
+        name: mix.column(name, getattr(spec, name)(count, streams[name]))
+        for name in ("cpus", "gpus", "nodes", "memory", "priority", "interruptible")
+    }
+    shared = (
+        np.full(count, np.nan) if spec.lengths is None else spec.lengths(count, streams["lengths"])
     )
+    factor = spec.overestimate(count, streams["overestimate"])
     # Two numbers per job, whatever the share: those that fail at 5 % also fail at 10 %.
     chance, part = streams["failing"].random((count, 2)).T
     fails = chance < spec.failing
-    lengths_s = None if spec.lengths is None else spec.lengths(count, streams["lengths"])
-    # A failing job does some work: of [0, 1) the part is what is left.
-    sizes = Sizes(length_s=lengths_s, part=np.where(fails, 1 - part, 1.0), cpus=cpus, gpus=gpus)
-    shapes = spec.jobs(sizes)
+    sizes = Sizes(
+        length_s=mix.column("lengths", shared),
+        # A failing job does some work: of [0, 1) the part is what is left.
+        part=np.where(fails, 1 - part, 1.0),
+        cpus=drawn["cpus"],
+        gpus=drawn["gpus"],
+    )
+    shapes = mix.shapes(sizes, has_lengths=spec.lengths is not None)
     # Users plan for the whole run: they do not know which jobs will fail.
     wait_s = spec.wait(shapes.planned_s, streams["wait"])
     return Workload(
@@ -91,11 +99,13 @@ def _drawn(spec: WorkloadSpec, streams: Streams, *, source: str) -> Workload:
         power=shapes.power,
         profile=shapes.profile,
         profiles=shapes.profiles,
-        interruptible=_codes(spec.interruptible, count, streams),
+        interruptible=drawn["interruptible"].astype(np.int64),
         requested_s=shapes.planned_s * np.maximum(factor, 1.0),
-        cpus=cpus,
-        gpus=gpus,
-        nodes=nodes,
+        cpus=drawn["cpus"],
+        gpus=drawn["gpus"],
+        nodes=drawn["nodes"],
+        memory_bytes=drawn["memory"],
+        priority=drawn["priority"],
         status=np.where(fails, STATUSES.index("failed"), STATUSES.index("completed")),
         source=source,
     )
@@ -124,12 +134,8 @@ def _traced(spec: TraceSpec, streams: Streams) -> Workload:
         jobs,
         deadline=jobs.arrival + run_s + spec.wait(run_s, streams["wait"]),
         requested_s=requested_s,
-        interruptible=_codes(spec.interruptible, len(jobs), streams),
+        interruptible=spec.interruptible(len(jobs), streams["interruptible"]).astype(np.int64),
     )
-
-
-def _codes(draw: Draw, count: int, streams: Streams) -> IntArray:
-    return draw(count, streams["interruptible"]).astype(np.int64)
 
 
 def _check_power(spec: TraceSpec, jobs: Workload) -> None:

@@ -1,12 +1,8 @@
-"""What jobs draw: each kind takes its parameters and returns what turns lengths into columns.
-
-Jobs with phases need a profile for every distinct length. So their lengths are rounded to whole
-periods or epochs, at least one, and a hundred thousand jobs share a few hundred profiles.
-"""
+"""What jobs draw: each kind takes its parameters and returns what turns lengths into columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,10 +15,8 @@ from lowtide.samples import sample_names, sample_profile
 from lowtide.signal import FloatArray
 from lowtide.units import DurationLike, format_hours
 from lowtide.workload import IntArray
-from lowtide.workloads.checks import number, seconds
-
-# A job of a month in phases of a second is a slip; so many phases take a second to set up.
-_MOST_PHASES = 2_000_000
+from lowtide.workloads.checks import number, optional_seconds, seconds
+from lowtide.workloads.periods import Period
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +47,19 @@ class Sizes:
                 "median = '2h', sigma = 1}"
             )
         return self.length_s
+
+    def take(self, rows: IntArray) -> Sizes:
+        """Return the sizes of some of the jobs.
+
+        Args:
+            rows: Which.
+        """
+        return Sizes(
+            length_s=None if self.length_s is None else self.length_s[rows],
+            part=self.part[rows],
+            cpus=self.cpus[rows],
+            gpus=self.gpus[rows],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,33 +122,37 @@ def phased(
     high_s: DurationLike,
     low_s: DurationLike,
     startup_s: DurationLike = 0.0,
+    startup_share: float = 0.0,
     startup_w: float | None = None,
-    checkpoint: bool = False,
+    checkpoint_every_s: DurationLike | None = None,
 ) -> Kind:
     """Return jobs whose power alternates between high and low, beginning with high.
 
-    Lengths are rounded to whole periods of high and low, at least one.
+    Lengths are kept: the last phase is cut where the work ends.
 
     Args:
         high_w: Watts of the high phase.
         low_w: Watts of the low phase.
         high_s: How long the high phase takes.
         low_s: How long the low phase takes.
-        startup_s: How long a start takes, on top of the length.
+        startup_s: How long a start takes, on top of the length; or
+        startup_share: which share of the length it takes, likewise on top.
         startup_w: Watts of a start, where it takes time.
-        checkpoint: Whether every period ends in a checkpoint.
+        checkpoint_every_s: How much work lies between checkpoints, wherever that is in a phase;
+            None for no checkpoints.
     """
-    period = [
-        Phase(name="high", duration_s=seconds(high_s, "high_s"), power_w=number(high_w, "high_w")),
-        Phase(
-            name="low",
-            duration_s=seconds(low_s, "low_s"),
-            power_w=number(low_w, "low_w"),
-            checkpoint=checkpoint,
-        ),
-    ]
-    startup = _phase("startup", startup_s, startup_w)
-    return partial(_repeated, kind="phased", period=period, startup=startup)
+    period = Period(
+        kind="phased",
+        phases=[
+            Phase(
+                name="high", duration_s=seconds(high_s, "high_s"), power_w=number(high_w, "high_w")
+            ),
+            Phase(name="low", duration_s=seconds(low_s, "low_s"), power_w=number(low_w, "low_w")),
+        ],
+        checkpoint_every_s=optional_seconds(checkpoint_every_s, "checkpoint_every_s"),
+    )
+    startup = _read_startup(startup_s, startup_share, startup_w)
+    return partial(_repeated, period=period, startup=startup)
 
 
 def ml(
@@ -153,37 +164,43 @@ def ml(
     save_s: DurationLike = 0.0,
     save_w: float | None = None,
     startup_s: DurationLike = 0.0,
+    startup_share: float = 0.0,
     startup_w: float | None = None,
+    checkpoint_every_s: DurationLike | None = None,
 ) -> Kind:
-    """Return training jobs: epochs that train, evaluate and save, each ending in a checkpoint.
+    """Return training jobs: epochs that train and evaluate, and checkpoints that are saved.
 
-    Lengths are rounded to whole epochs with their saving, at least one.
+    Lengths are kept, saving included: the last epoch is cut where the work ends.
 
     Args:
         epoch_s: How long an epoch trains and evaluates.
         train_w: Watts while it trains.
         evaluate_share: Which share of the epoch it evaluates.
         evaluate_w: Watts while it evaluates, where it does.
-        save_s: How long writing its checkpoint takes, on top.
+        save_s: How long writing a checkpoint takes, on top.
         save_w: Watts while it writes, where that takes time.
-        startup_s: How long a start takes, on top of the length.
+        startup_s: How long a start takes, on top of the length; or
+        startup_share: which share of the length it takes, likewise on top.
         startup_w: Watts of a start, where it takes time.
+        checkpoint_every_s: How much training and evaluating lies between checkpoints, wherever
+            that is in an epoch; None for one at the end of every epoch.
     """
     whole_s = seconds(epoch_s, "epoch_s")
     share = number(evaluate_share, "evaluate_share", most=1)
     if share == 1:
         raise InvalidInput("evaluate_share is below 1: an epoch trains as well")
-    train = [
-        Phase(name="train", duration_s=(1 - share) * whole_s, power_w=number(train_w, "train_w"))
-    ]
-    period = [
-        *train,
-        *_phase("evaluate", share * whole_s, evaluate_w),
-        *_phase("save", save_s, save_w),
-    ]
-    period[-1] = replace(period[-1], checkpoint=True)
-    startup = _phase("startup", startup_s, startup_w)
-    return partial(_repeated, kind="ml", period=period, startup=startup)
+    train = Phase(
+        name="train", duration_s=(1 - share) * whole_s, power_w=number(train_w, "train_w")
+    )
+    every_s = optional_seconds(checkpoint_every_s, "checkpoint_every_s")
+    period = Period(
+        kind="ml",
+        phases=[train, *_phase("evaluate", share * whole_s, evaluate_w)],
+        checkpoint_every_s=whole_s if every_s is None else every_s,
+        save=_phase("save", save_s, save_w),
+    )
+    startup = _read_startup(startup_s, startup_share, startup_w)
+    return partial(_repeated, period=period, startup=startup)
 
 
 def profile(*, profile: PowerProfile | Path | str) -> Kind:
@@ -233,6 +250,35 @@ def _phase(name: str, duration: DurationLike, power_w: float | None) -> list[Pha
     return [Phase(name=name, duration_s=duration_s, power_w=number(power_w, f"{name}_w"))]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Startup:
+    """What every start does: always the same, or a share of the job's length."""
+
+    phases: tuple[Phase, ...]
+    share: float = 0.0
+    power_w: float = 0.0
+
+    def of(self, length_s: float) -> tuple[Phase, ...]:
+        """Return the phases of a start of a job of some length."""
+        if not self.share:
+            return self.phases
+        return (Phase(name="startup", duration_s=self.share * length_s, power_w=self.power_w),)
+
+
+def _read_startup(
+    startup_s: DurationLike, startup_share: float, startup_w: float | None
+) -> _Startup:
+    phases = tuple(_phase("startup", startup_s, startup_w))
+    share = number(startup_share, "startup_share")
+    if phases and share:
+        raise InvalidInput("a start takes startup_s, or startup_share of the length: give one")
+    if share and startup_w is None:
+        raise InvalidInput(f"startup takes {share:g} of the length, so it needs startup_w")
+    return _Startup(
+        phases=phases, share=share, power_w=number(startup_w, "startup_w") if share else 0.0
+    )
+
+
 def _constant(sizes: Sizes, *, fixed_w: float | None, per_cpu_w: float, per_gpu_w: float) -> Shapes:
     if fixed_w is None and np.any(sizes.cpus + sizes.gpus <= 0):
         raise InvalidInput("a job without CPUs and GPUs draws nothing per CPU or GPU: give power_w")
@@ -246,32 +292,26 @@ def _constant(sizes: Sizes, *, fixed_w: float | None, per_cpu_w: float, per_gpu_
     )
 
 
-def _repeated(
-    sizes: Sizes, *, kind: str, period: Sequence[Phase], startup: Sequence[Phase]
-) -> Shapes:
-    length_s = sizes.lengths(kind)
-    period_s = sum(phase.duration_s for phase in period)
-    times, places = np.unique(
-        np.maximum(np.rint(length_s * sizes.part / period_s), 1.0), return_inverse=True
-    )
-    phases = float(times.sum()) * len(period)
-    if phases > _MOST_PHASES:
-        raise InvalidInput(
-            f"{kind} jobs of up to {format_hours(float(length_s.max()))} in periods of "
-            f"{format_hours(period_s)} have {phases:.3g} phases: lengthen the period, or limit the "
-            "lengths with high"
-        )
-    profiles = tuple(PowerProfile(startup=startup, work=list(period) * int(each)) for each in times)
-    startup_s = sum(phase.duration_s for phase in startup)
+def _repeated(sizes: Sizes, *, period: Period, startup: _Startup) -> Shapes:
+    length_s = sizes.lengths(period.kind)
+    done_s = length_s * sizes.part
+    if startup.share:
+        # A job that fails starts as long as one that does not: profiles differ by both lengths.
+        (done_s, whole_s), places = np.unique([done_s, length_s], axis=1, return_inverse=True)
+        startups = [startup.of(each) for each in whole_s.tolist()]
+    else:
+        done_s, places = np.unique(done_s, return_inverse=True)
+        startups = [startup.phases] * done_s.size
+    profiles = period.profiles(done_s, startups)
     work_s = np.array([each.work_s for each in profiles])[places]
-    planned_s = np.maximum(np.rint(length_s / period_s), 1.0) * period_s
+    startup_s = np.array([each.startup_s for each in profiles])[places]
     return Shapes(
         work_s=work_s,
         power=np.ones(length_s.size),
         profile=places.astype(np.int64),
         profiles=profiles,
-        # Adding up phases and multiplying periods round differently.
-        planned_s=startup_s + np.maximum(planned_s, work_s),
+        # Adding up phases rounds differently than the length does.
+        planned_s=startup_s + np.maximum(length_s, work_s),
     )
 
 

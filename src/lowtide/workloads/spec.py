@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from lowtide.errors import InvalidInput, UnknownName
+from lowtide.errors import InvalidInput, InvalidUnit, UnknownName
 from lowtide.job import INTERRUPTIBLE
 from lowtide.profile import PowerProfile
-from lowtide.units import parse_time
+from lowtide.units import parse_size, parse_time
 from lowtide.workloads.arrivals import ARRIVALS, Arrivals
 from lowtide.workloads.checks import build, check_keys, number, seconds
 from lowtide.workloads.choices import Draw, read_draw, same
 from lowtide.workloads.kinds import KINDS, Kind, load_profile
 from lowtide.workloads.lengths import LENGTHS, Lengths, constant
+from lowtide.workloads.mixes import OWN_KEYS, Part
 from lowtide.workloads.waits import WAIT_KEYS, Wait, read_wait
 
 _START = "2024-07-01T00:00Z"
@@ -42,7 +44,19 @@ SCENARIOS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 
 _SHARED = (*WAIT_KEYS, "start", "interruptible", "overestimate")
-_DRAWN = ("scenario", "duration", "arrivals", "lengths", "jobs", "cpus", "gpus", "nodes", "failing")
+_DRAWN = (
+    "scenario",
+    "duration",
+    "arrivals",
+    "lengths",
+    "jobs",
+    "cpus",
+    "gpus",
+    "nodes",
+    "memory",
+    "priority",
+    "failing",
+)
 _TRACED = (
     "trace",
     "format",
@@ -63,11 +77,13 @@ class WorkloadSpec:
         duration_s: For how long they do.
         arrivals: When they come; see `workloads.arrivals`.
         lengths: How long they work, None where `jobs` says it; see `workloads.lengths`.
-        jobs: What they draw; see `workloads.kinds`.
+        jobs: What they draw; see `workloads.kinds`. Of several kinds, see `workloads.mixes`.
         wait: How long they may wait; see `workloads.waits`.
         cpus: CPU cores each holds.
         gpus: GPUs each holds.
         nodes: On how many nodes each runs.
+        memory: Bytes of memory each holds.
+        priority: The higher, the sooner its turn, where a queue looks at it.
         interruptible: How each may be stopped, as its place in `job.INTERRUPTIBLE`.
         overestimate: How many times its run time each one's user asks for; below 1 counts as 1.
         failing: Which share of the jobs fails.
@@ -77,11 +93,13 @@ class WorkloadSpec:
     duration_s: float
     arrivals: Arrivals
     lengths: Lengths | None
-    jobs: Kind
+    jobs: Kind | tuple[Part, ...]
     wait: Wait
     cpus: Draw = field(default_factory=partial(same, 1.0))
     gpus: Draw = field(default_factory=partial(same, 0.0))
     nodes: Draw = field(default_factory=partial(same, 1.0))
+    memory: Draw = field(default_factory=partial(same, 0.0))
+    priority: Draw = field(default_factory=partial(same, 0.0))
     interruptible: Draw = field(default_factory=partial(same, 0.0))
     overestimate: Draw = field(default_factory=partial(same, 1.0))
     failing: float = 0.0
@@ -149,11 +167,13 @@ def _read_drawn(document: Mapping[str, Any]) -> WorkloadSpec:
         duration_s=seconds(document.get("duration", _DURATION), "duration"),
         arrivals=build(document["arrivals"], ARRIVALS, "arrivals"),
         lengths=_read_lengths(document.get("lengths")),
-        jobs=build(document.get("jobs"), KINDS, "jobs"),
+        jobs=_read_jobs(document.get("jobs")),
         wait=read_wait(document),
-        cpus=read_draw(document.get("cpus", 1), "cpus", partial(number, whole=True)),
-        gpus=read_draw(document.get("gpus", 0), "gpus", partial(number, whole=True)),
-        nodes=read_draw(document.get("nodes", 1), "nodes", partial(number, least=1, whole=True)),
+        cpus=_read_column("cpus", document.get("cpus", 1)),
+        gpus=_read_column("gpus", document.get("gpus", 0)),
+        nodes=_read_column("nodes", document.get("nodes", 1)),
+        memory=_read_column("memory", document.get("memory", 0)),
+        priority=_read_column("priority", document.get("priority", 0)),
         interruptible=_read_interruptible(document),
         overestimate=_read_overestimate(document.get("overestimate", 1.0)),
         failing=number(document.get("failing", 0.0), "failing", most=1),
@@ -179,6 +199,47 @@ def _with_scenario(document: Mapping[str, Any]) -> Mapping[str, Any]:
     if "lengths" not in document and isinstance(jobs, Mapping) and jobs.get("kind") == "profile":
         del merged["lengths"]
     return merged
+
+
+def _read_jobs(value: object) -> Kind | tuple[Part, ...]:
+    """Return what jobs draw: one kind, or several with their shares."""
+    if not isinstance(value, list | tuple):
+        return build(value, KINDS, "jobs")
+    if not value:
+        raise InvalidInput("jobs is a table with a kind, or a list of at least one such table")
+    parts = tuple(_read_part(each, place) for place, each in enumerate(value, 1))
+    if not any(part.share for part in parts):
+        raise InvalidInput("the shares of jobs are all 0: one at least is more")
+    return parts
+
+
+def _read_part(table: object, place: int) -> Part:
+    what = f"jobs (table {place} of the list)"
+    if not isinstance(table, Mapping):
+        raise InvalidInput(
+            f"{what} is a table with a kind, one of {', '.join(sorted(KINDS))}, not {table!r}"
+        )
+    of_kind = {key: value for key, value in table.items() if key not in (*OWN_KEYS, "share")}
+    jobs = build(of_kind, KINDS, what)
+    has_length = of_kind["kind"] == "profile"
+    if has_length and "lengths" in table:
+        raise InvalidInput(f"{what}: a profile says how long its jobs are: leave lengths out")
+    return Part(
+        jobs=jobs,
+        share=number(table.get("share", 1), f"share of {what}"),
+        own={key: _read_column(key, table[key]) for key in OWN_KEYS if key in table},
+        has_length=has_length,
+    )
+
+
+def _read_column(key: str, value: object) -> Draw:
+    """Return what draws a column of jobs."""
+    if key == "lengths":
+        lengths = _read_lengths(value)
+        if lengths is None:
+            raise InvalidInput(f"lengths is one length, or a table with a kind, not {value!r}")
+        return lengths
+    return read_draw(value, key, _READERS[key])
 
 
 def _read_lengths(value: object) -> Lengths | None:
@@ -225,13 +286,32 @@ def _read_traced(document: Mapping[str, Any]) -> TraceSpec:
 
 
 def _read_interruptible(document: Mapping[str, Any]) -> Draw:
-    return read_draw(document.get("interruptible", "never"), "interruptible", _place)
+    return _read_column("interruptible", document.get("interruptible", "never"))
+
+
+def _bytes(value: object, what: str) -> float:
+    if not isinstance(value, str):
+        return number(value, what)
+    try:
+        return parse_size(value)
+    except InvalidUnit as error:
+        raise InvalidInput(f"{what}: {error}") from error
 
 
 def _place(value: object, _: str) -> float:
     if value not in INTERRUPTIBLE:
         raise UnknownName("way to stop a job, interruptible =", str(value), INTERRUPTIBLE)
     return float(INTERRUPTIBLE.index(str(value)))
+
+
+_READERS: Mapping[str, Callable[[object, str], float]] = {
+    "cpus": partial(number, whole=True),
+    "gpus": partial(number, whole=True),
+    "nodes": partial(number, least=1, whole=True),
+    "interruptible": _place,
+    "memory": _bytes,
+    "priority": partial(number, least=-math.inf),
+}
 
 
 def _read_overestimate(value: object) -> Draw:
