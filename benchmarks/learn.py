@@ -17,7 +17,8 @@ import numpy as np
 
 from lowtide.formats.recordings import read_recordings
 from lowtide.learning import Learned, check, learn
-from lowtide.recording import Recording, Run
+from lowtide.profile import PowerProfile
+from lowtide.recording import Recording, Run, pairs
 
 
 def read(folder: Path) -> tuple[Recording, list[Run]]:
@@ -38,8 +39,10 @@ def rmse(learned: Learned, view: str = "absolute", *, constant: bool = False) ->
 def energy(learned: Learned) -> tuple[float, float]:
     """Return the mean error of the energy and the mean of its size, in percent."""
     assert learned.validation is not None
-    validation = learned.validation
-    return 100 * validation.energy_error.value, 100 * validation.absolute_energy_error.value
+    bias, size = learned.validation.energy_error, learned.validation.absolute_energy_error
+    assert bias is not None
+    assert size is not None
+    return 100 * bias.value, 100 * size.value
 
 
 def mean_only(full: Recording) -> tuple[float, float]:
@@ -48,6 +51,21 @@ def mean_only(full: Recording) -> tuple[float, float]:
     others_j = (energies_j.sum() - energies_j) / (energies_j.size - 1)
     errors = 100 * (others_j / energies_j - 1)
     return float(errors.mean()), float(np.abs(errors).mean())
+
+
+def pair_errors(profile: PowerProfile, runs: list[Run]) -> dict[str, float]:
+    """Return the mean error of the energy of stops and kills with their resumption, in percent."""
+    errors: dict[str, list[float]] = {}
+    for each in check(profile, runs):
+        if each.kind != "full":
+            assert each.error is not None
+            errors.setdefault(each.kind, []).append(100 * each.error)
+    return {kind: float(np.mean(values)) for kind, values in errors.items()}
+
+
+def told_errors(errors: dict[str, float]) -> str:
+    """Return the errors of pairs in one line."""
+    return ", ".join(f"{kind} {error:+.2f} %" for kind, error in errors.items())
 
 
 def paired(learned: Learned, other: Learned) -> str:
@@ -145,8 +163,27 @@ def main() -> int:
         values = [rmse(learn(full, events=events, shortest=shortest)) for events in (True, False)]
         told = ", ".join(f"{value:.2f}" for value in values)
         print(f"{f'phases of {shortest} s or more: marks, power':<46} {told} W")
-    for cost in learn(Recording(runs=tuple(everything))).costs:
+    energies = {"full": [run.energy_j() for run in full]}
+    for kind in ("stop", "kill"):
+        energies[kind] = [a.energy_j() + b.energy_j() for a, b in pairs(everything, kind)]
+    told = ", ".join(f"{np.mean(each) / 1000:.2f}" for each in energies.values())
+    print(f"{'energy of full, stop and kill, with resumption':<46} {told} kJ   12.97, 13.94, 15.72")
+    whole = Recording(runs=tuple(everything))
+    for cost in learn(whole).costs:
         print(cost)
+    # Stops and kills are predicted, not learned from. Resumed runs tell startup from work where
+    # they are there.
+    for name, known, options in (
+        ("published", full, {"method": "published"}),
+        ("marks", full, {"events": True}),
+        ("power alone", full, {"events": False}),
+        ("marks, resumed runs seen", whole, {"events": True}),
+        ("power alone, resumed runs seen", whole, {"events": False}),
+    ):
+        profile = learn(known, **options).profile
+        startup_j = sum(phase.energy_j for phase in profile.startup)
+        told = f"{told_errors(pair_errors(profile, everything))}; startup {startup_j / 1000:.2f} kJ"
+        print(f"{f'pairs by {name}':<46} {told}")
 
     full, everything = read(folder / "h200")
     print("H200, three runs at the card, one left out at a time")
@@ -159,18 +196,13 @@ def main() -> int:
             f"at absolute time {rmse(learned):.1f}, constant {rmse(learned, constant=True):.1f}"
         )
         print(f"{f'by {name}, power aligned':<46} {rmse(learned, 'aligned'):8.2f} W   {beside}")
-        for each in check(learned.profile, everything):
-            if each.kind != "full":
-                what = f"by {name}, energy of a {each.kind} and resumption"
-                report.line(what, 100 * each.error, 3.0, "%", "never seen")
+        for kind, error in pair_errors(learned.profile, everything).items():
+            what = f"by {name}, energy of a {kind} and resumption"
+            report.line(what, error, 3.0, "%", "never seen")
         # How much hangs on the shortest phase: a warm-up of 0.46 s is found, or is not.
         for shortest in (0.3, 0.5, 0.8):
             again = learn(full, events=events, shortest=shortest)
-            told = ", ".join(
-                f"{each.kind} {100 * each.error:+.2f} %"
-                for each in check(again.profile, everything)
-                if each.kind != "full"
-            )
+            told = told_errors(pair_errors(again.profile, everything))
             print(f"{f'   with phases of {shortest} s or more':<46} {told}")
         if not events:
             worst = worst_edge_s(learned, full)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lowtide.errors import InvalidInput
-from lowtide.recording import Event, Recording, Run, pairs
+from lowtide.recording import Event, Recording, Run, Unmeasured, pairs
 
 
 def run(**how: object) -> Run:
@@ -64,8 +64,48 @@ def test_events_need_a_time_and_a_label() -> None:
 def test_gaps_are_found_where_the_program_ran() -> None:
     times = np.concatenate([np.arange(0, 10, 0.1), np.arange(15, 20, 0.1)])
     gappy = run(times=times, power_w=np.full(times.size, 5.0))
-    assert gappy.gaps == (pytest.approx((9.9, 15.0)),)
+    assert gappy.gaps == (pytest.approx((10.0, 15.0)),)
+    # What was not measured is not counted, and is no reason to think that less was drawn.
+    assert gappy.missing_s == pytest.approx(5.0)
+    assert gappy.energy_j() == pytest.approx(15 * 5.0)
+    assert gappy.mean_w == pytest.approx(5.0)
     assert run(times=times, power_w=np.full(times.size, 5.0), start=15.0).gaps == ()
+
+
+def test_no_value_holds_across_a_silence() -> None:
+    times = [*np.arange(0, 1, 0.1), *np.arange(1.5, 3, 0.1)]
+    power_w = [900.0] * 10 + [100.0] * 15
+    held = run(times=times, power_w=power_w)
+    quiet = run(times=times, power_w=power_w, silent=[(1.0, 1.5)])
+    # Half a second without a mark is a late sample; with one, it is a gap.
+    assert held.gaps == ()
+    assert held.energy_j() == pytest.approx(1.5 * 900 + 1.5 * 100)
+    assert quiet.gaps == (pytest.approx((1.0, 1.5)),)
+    assert quiet.energy_j() == pytest.approx(900 + 1.5 * 100)
+    assert quiet.missing_s == pytest.approx(0.5)
+    assert quiet.energy_j(1.1, 1.4) != quiet.energy_j(1.1, 1.4)
+    # One missing reading is none.
+    assert run(times=times, power_w=power_w, silent=[(1.3, 1.5)]).gaps == ()
+
+
+def test_silence_at_both_ends_is_watched_but_not_measured() -> None:
+    times = np.arange(5, 6, 0.1)
+    whole = run(
+        times=times, power_w=np.full(10, 10.0), start=2.0, end=9.0, silent=[(1.0, 5.0), (6.0, 9.0)]
+    )
+    assert whole.duration_s == 7.0
+    assert whole.energy_j() == pytest.approx(10.0)
+    assert whole.missing_s == pytest.approx(6.0)
+    assert whole.mean_w == pytest.approx(10.0)
+    assert pickle.loads(pickle.dumps(whole)).gaps == whole.gaps
+
+
+def test_a_recording_may_hold_runs_without_samples() -> None:
+    empty = Unmeasured(id="b", kind="full", exit_status=127, notes=("not found",))
+    only = Recording(runs=(), unmeasured=(empty,))
+    assert repr(only) == "<Recording: 0 runs, 1 without samples>"
+    with pytest.raises(InvalidInput, match="b is twice"):
+        Recording(runs=(run(id="b"),), unmeasured=(empty,))
 
 
 def test_idle_is_before_the_program_or_all_of_an_idle_run() -> None:

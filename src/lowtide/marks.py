@@ -11,9 +11,14 @@ import io
 import os
 import time
 
+from lowtide.errors import InvalidInput
+
 # Where the events of the recording go, and which run they belong to.
 EVENTS_VARIABLE = "LOWTIDE_EVENTS"
 RUN_VARIABLE = "LOWTIDE_RUN"
+# What the recorder's clock shows more than the machine's steady one, and which machine that is.
+CLOCK_VARIABLE = "LOWTIDE_CLOCK"
+_BOOT = "/proc/sys/kernel/random/boot_id"
 
 
 def mark(label: str, *, checkpoint: bool = False) -> bool:
@@ -26,23 +31,72 @@ def mark(label: str, *, checkpoint: bool = False) -> bool:
     >>> mark("epoch_1")
     False
     """
+    if not str(label).strip():
+        raise InvalidInput(f"a mark says what begins, such as epoch_1, and {label!r} says nothing")
     path = os.environ.get(EVENTS_VARIABLE)
     if not path:
         return False
-    line = io.StringIO()
-    run = os.environ.get(RUN_VARIABLE, "")
-    words = " ".join(str(label).split())
-    csv.writer(line, lineterminator="\n").writerow(
-        [repr(time.time()), run, words, "1" if checkpoint else "0"]
-    )
-    # One unbuffered write of one line in append mode: lines of two writers never mix. A program
-    # must not fail because it is being watched, so a file that is gone is no error.
+    # A program must not fail because it is being watched: a file that is gone is no error.
     try:
-        file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        append_line(
+            path,
+            time_s=_now(),
+            run=os.environ.get(RUN_VARIABLE, ""),
+            label=str(label),
+            checkpoint=checkpoint,
+        )
     except OSError:
         return False
+    return True
+
+
+def append_line(path: str, *, time_s: float, run: str, label: str, checkpoint: bool) -> None:
+    """Add an event to a file of events that is there; others may do so at the same time.
+
+    Args:
+        path: The file.
+        time_s: When, in epoch seconds.
+        run: Whose event it is.
+        label: What happened; blanks and line ends become one blank each.
+        checkpoint: Whether a later start can resume from here.
+    """
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(
+        [repr(time_s), run, " ".join(label.split()), "1" if checkpoint else "0"]
+    )
+    # One unbuffered write of one line in append mode: lines of two writers never mix.
+    file = os.open(path, os.O_WRONLY | os.O_APPEND)
     try:
-        os.write(file, line.getvalue().encode())
+        os.write(file, line.getvalue().encode(errors="replace"))
     finally:
         os.close(file)
-    return True
+
+
+def clock_words(offset_s: float) -> str:
+    """Return what programs are to be told about the recorder's clock, by `CLOCK_VARIABLE`.
+
+    Args:
+        offset_s: What it shows more than the machine's steady clock.
+    """
+    return f"{offset_s!r} {_boot()}"
+
+
+def _now() -> float:
+    """Return the time by the recorder's clock, which goes on where the machine's is set."""
+    offset, _, boot = os.environ.get(CLOCK_VARIABLE, "").partition(" ")
+    # A program may start others elsewhere, and the steady clock of another machine tells nothing.
+    if not boot or boot != _boot():
+        return time.time()
+    try:
+        return time.monotonic() + float(offset)
+    except ValueError:
+        return time.time()
+
+
+def _boot() -> str:
+    """Return what names this start of this machine's kernel, empty where there is no such thing."""
+    try:
+        with open(_BOOT) as file:  # noqa: PTH123 - pathlib would be one more import for programs
+            return file.read().strip()
+    except OSError:
+        return ""

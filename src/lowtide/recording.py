@@ -26,6 +26,8 @@ MOST_W = 1e6
 # A stretch without samples is a gap if it is both long and longer than sampling explains.
 _GAP_STEPS = 20
 _GAP_S = 2.0
+# Where the meters are known to have been silent, less is one: a late reading is none yet.
+_SILENT_STEPS = 2.5
 # A program may begin before the first sample and end after the last by this much: they hold.
 _REACH_STEPS = 3
 _REACH_S = 0.5
@@ -71,6 +73,8 @@ class Run:
         machine: Facts about the machine.
         exit_status: How the program ended, None where that is not known.
         notes: What went wrong: a meter that vanished, a clock that stepped.
+        silent: Stretches in which the meters were asked and did not answer, as (from, to), without
+            samples in between; no sample holds across them.
 
     >>> run = Run(id="a", times=[0, 1, 2], power_w=[50, 200, 100], start=0.5, end=2.5)
     >>> run.energy_j(), run.mean_w
@@ -91,8 +95,11 @@ class Run:
     machine: Mapping[str, Any]
     exit_status: int | None
     notes: tuple[str, ...]
-    _energy_j: FloatArray = field(init=False)
+    silent: tuple[tuple[float, float], ...]
+    _since: FloatArray = field(init=False)
+    _until: FloatArray = field(init=False)
     _edges: FloatArray = field(init=False)
+    _energy_j: FloatArray = field(init=False)
 
     def __init__(
         self,
@@ -111,6 +118,7 @@ class Run:
         machine: Mapping[str, Any] | None = None,
         exit_status: int | None = None,
         notes: Iterable[str] = (),
+        silent: Iterable[tuple[float, float]] = (),
     ) -> None:
         when, drawn = _own(times), _own(power_w)
         _check_samples(id, when, drawn)
@@ -118,17 +126,29 @@ class Run:
             raise InvalidInput(f"run {id}: the kind is one of {', '.join(KINDS)}, not {kind!r}")
         if power not in POWERS:
             raise InvalidInput(f"run {id}: power is measured or estimated, not {power!r}")
-        step_s = float(np.median(np.diff(when)))
-        edges = np.append(when, when[-1] + step_s)
-        begin = float(when[0]) if start is None else float(start)
-        over = float(edges[-1]) if end is None else float(end)
+        quiet = tuple(sorted((float(first), float(last)) for first, last in silent))
+        since, until = _holds(when, quiet)
+        # Samples and silence together are what was watched.
+        first = min([float(since[0]), *(early for early, _ in quiet)])
+        last = max([float(until[-1]), *(late for _, late in quiet)])
+        begin = first if start is None else float(start)
+        over = last if end is None else float(end)
         reach = reach_s(when)
-        if not (when[0] - reach <= begin < over <= edges[-1] + reach):
+        if not (first - reach <= begin < over <= last + reach):
             raise InvalidInput(
                 f"run {id}: the program ran from {begin:.3f} to {over:.3f}, and samples cover "
-                f"{when[0]:.3f} to {edges[-1]:.3f}"
+                f"{first:.3f} to {last:.3f}"
             )
-        edges[0], edges[-1] = min(edges[0], begin), max(edges[-1], over)
+        # The first sample and the last hold a little beyond, unless the meters were silent there.
+        if first == since[0]:
+            since[0] = first = min(first, begin)
+        if last == until[-1]:
+            until[-1] = last = max(last, over)
+        edges = np.column_stack([since, until]).ravel()
+        steps_j = np.column_stack([np.zeros(when.size), drawn * (until - since)])
+        energy_j = np.cumsum(steps_j.ravel())
+        edges = np.concatenate(([min(first, begin)], edges, [max(last, over)]))
+        energy_j = np.concatenate(([0.0], energy_j, energy_j[-1:]))
         further = {name: _own(values) for name, values in (columns or {}).items()}
         for name, values in further.items():
             if values.shape != when.shape:
@@ -136,8 +156,7 @@ class Run:
                     f"run {id}: column {name!r} has {values.size} values for {when.size} samples"
                 )
         said = sorted(events, key=lambda event: event.time)
-        energy_j = np.concatenate(([0.0], np.cumsum(drawn * np.diff(edges))))
-        for array in (when, drawn, energy_j, edges, *further.values()):
+        for array in (when, drawn, since, until, edges, energy_j, *further.values()):
             array.flags.writeable = False
         for attribute, value in (
             ("id", id),
@@ -154,8 +173,11 @@ class Run:
             ("machine", MappingProxyType(dict(machine or {}))),
             ("exit_status", exit_status),
             ("notes", tuple(notes)),
-            ("_energy_j", energy_j),
+            ("silent", quiet),
+            ("_since", since),
+            ("_until", until),
             ("_edges", edges),
+            ("_energy_j", energy_j),
         ):
             object.__setattr__(self, attribute, value)
 
@@ -176,19 +198,30 @@ class Run:
 
     @property
     def mean_w(self) -> float:
-        """What was drawn on average while the program ran."""
-        return self.energy_j() / self.duration_s
+        """What was drawn on average while the program ran and was measured."""
+        return self.energy_j() / (self.duration_s - self.missing_s or np.nan)
 
     @property
     def gaps(self) -> tuple[tuple[float, float], ...]:
         """Stretches of the program without samples, as (from, to)."""
-        steps = np.diff(self.times)
-        wide = np.flatnonzero(steps > max(_GAP_STEPS * float(np.median(steps)), _GAP_S))
-        found = [(float(self.times[i]), float(self.times[i + 1])) for i in wide]
-        return tuple(gap for gap in found if gap[1] > self.start and gap[0] < self.end)
+        begins = np.concatenate((self._edges[:1], self._until))
+        ends = np.concatenate((self._since, self._edges[-1:]))
+        return tuple(
+            (float(begin), float(end))
+            for begin, end in zip(begins, ends, strict=True)
+            if end > begin and end > self.start and begin < self.end
+        )
+
+    @property
+    def missing_s(self) -> float:
+        """For how long the program ran without being measured."""
+        return sum(min(end, self.end) - max(begin, self.start) for begin, end in self.gaps)
 
     def energy_j(self, start: float | None = None, end: float | None = None) -> float:
         """Return what was drawn between two instants, by default while the program ran.
+
+        What was drawn in gaps is not known and not counted: `missing_s` says for how long. NaN
+        where there is nothing else.
 
         Args:
             start: From when.
@@ -196,6 +229,8 @@ class Run:
         """
         begin = self.start if start is None else start
         over = self.end if end is None else end
+        if any(first <= begin and over <= last for first, last in self.gaps):
+            return np.nan
         return float(np.diff(self.energies_j(np.array([begin, over])))[0])
 
     def energies_j(self, instants: FloatArray) -> FloatArray:
@@ -220,7 +255,7 @@ class Run:
         """
         if self.kind == "idle":
             return self.power_w[(self.times >= self.start) & (self.times < self.end)]
-        return self.power_w[self._edges[1:] <= self.start]
+        return self.power_w[self._until <= self.start]
 
     def __repr__(self) -> str:
         kind = self.kind or "unknown kind"
@@ -235,6 +270,37 @@ class Run:
         return _remake, ({**state, "columns": dict(self.columns), "machine": dict(self.machine)},)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unmeasured:
+    """One start of a program of whose power nothing is known: it has fewer than two samples.
+
+    Attributes:
+        id: What it is called, unlike any other of its recording.
+        start: When the program began, None where that is not known.
+        end: When it was over, None where that is not known.
+        kind: As a run's.
+        pair: As a run's.
+        events: What the program said.
+        power: What its power would have been: `measured` or `estimated`.
+        meters: Which meters were read.
+        machine: Facts about the machine.
+        exit_status: How the program ended, None where that is not known.
+        notes: What went wrong.
+    """
+
+    id: str
+    start: float | None = None
+    end: float | None = None
+    kind: str | None = None
+    pair: str | None = None
+    events: tuple[Event, ...] = ()
+    power: str = "measured"
+    meters: tuple[str, ...] = ()
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    exit_status: int | None = None
+    notes: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Recording:
     """Runs that were measured together.
@@ -243,6 +309,7 @@ class Recording:
         runs: The runs, in order.
         source: Where they were read, in words.
         notes: What a reader should know: a part that could not be read, a run that was cut short.
+        unmeasured: Runs whose power is not known: the program did not exist, or was over at once.
 
     >>> Recording(runs=[Run(id="a", times=[0, 1], power_w=[5, 5], kind="full")], source="by hand")
     <Recording: 1 run (1 full), by hand>
@@ -251,13 +318,14 @@ class Recording:
     runs: tuple[Run, ...]
     source: str = ""
     notes: tuple[str, ...] = ()
+    unmeasured: tuple[Unmeasured, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "runs", tuple(self.runs))
-        object.__setattr__(self, "notes", tuple(self.notes))
-        if not self.runs:
+        for name in ("runs", "notes", "unmeasured"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        names = [run.id for run in self.runs] + [run.id for run in self.unmeasured]
+        if not names:
             raise InvalidInput("a recording has at least one run")
-        names = [run.id for run in self.runs]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise InvalidInput(f"runs of a recording have names of their own: {twice[0]} is twice")
@@ -278,8 +346,11 @@ class Recording:
     def __repr__(self) -> str:
         kinds = [run.kind or "unknown" for run in self.runs]
         told = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+        told = f" ({told})" if told else ""
+        if self.unmeasured:
+            told += f", {len(self.unmeasured)} without samples"
         source = f", {self.source}" if self.source else ""
-        return f"<Recording: {format_count(len(self), 'run')} ({told}){source}>"
+        return f"<Recording: {format_count(len(self), 'run')}{told}{source}>"
 
 
 def pairs(runs: Iterable[Run], kind: str) -> list[tuple[Run, Run]]:
@@ -303,6 +374,27 @@ def reach_s(times: FloatArray) -> float:
         times: When samples were taken.
     """
     return max(_REACH_STEPS * float(np.median(np.diff(times))), _REACH_S)
+
+
+def _holds(
+    times: FloatArray, silent: Iterable[tuple[float, float]]
+) -> tuple[FloatArray, FloatArray]:
+    """Return since when and until when each sample holds."""
+    steps = np.diff(times)
+    step_s = float(np.median(steps))
+    since, until = times.copy(), np.append(times[1:], times[-1] + step_s)
+    wide = np.flatnonzero(steps > max(_GAP_STEPS * step_s, _GAP_S))
+    until[wide] = times[wide] + step_s
+    for begin, end in silent:
+        before = int(np.searchsorted(times, begin, side="right")) - 1
+        long = end - begin > _SILENT_STEPS * step_s
+        if before < 0:
+            since[0] = times[0] if long else min(since[0], begin)
+        elif long:
+            until[before] = min(until[before], max(begin, times[before]))
+        elif before == times.size - 1:
+            until[before] = max(until[before], end)
+    return since, until
 
 
 def _own(values: npt.ArrayLike) -> FloatArray:

@@ -93,3 +93,12 @@ def test_more_columns_where_there_are(tmp_path) -> None:
     assert trace.column("gpus").tolist() == [1, 0]
     assert trace.column("nodes").tolist() == [2, 1]
     assert (trace[0].user, trace.column("name")[1]) == ("ada", "other")
+
+
+def test_priorities_may_be_below_0(tmp_path: Path) -> None:
+    table = "arrival_time,length,cpus,priority\n0,100,1,-2.5\n5,100,1,{}\n"
+    trace = read_jobs(put(tmp_path, table.format(7)))
+    assert trace.column("priority").tolist() == [-2.5, 7]
+    for wrong in ("", "inf"):
+        with pytest.raises(FormatError, match=r"line 3, column 'priority'.*a number is needed"):
+            read_jobs(put(tmp_path, table.format(wrong)))

@@ -81,3 +81,14 @@ def test_constant_and_tiny_traces(trace: list[float]) -> None:
     values = np.array(trace)
     price = price_of_a_change(noise_variance(values, 0.1), values.size)
     assert find_changes(values, price).tolist() == [0, len(trace)]
+
+
+def test_noise_of_coarse_samples_is_not_underrated() -> None:
+    # A watcher looks every 10 s: windows of two seconds would hold a single value.
+    rng = np.random.default_rng(3)
+    levels_w = np.where(np.arange(4320) // 300 % 2 == 0, 400.0, 250.0)
+    power_w = levels_w + rng.normal(0.0, 8.0, levels_w.size)
+    noise = noise_variance(power_w, 10.0)
+    assert noise == pytest.approx(64.0, rel=0.2)
+    edges = find_changes(power_w, price_of_a_change(noise, power_w.size))
+    assert edges.tolist() == [*range(0, 4320, 300), 4320]

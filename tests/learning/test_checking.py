@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from lowtide.learning.checking import check, summaries
@@ -73,3 +74,13 @@ def test_a_baseline_is_taken_off_what_was_measured() -> None:
     seconds = sum(part[0] for part in PHASES)
     plain, less = check(profile(), runs)[0], check(profile(), runs, baseline_w=40.0)[0]
     assert plain.measured_j - less.measured_j == pytest.approx(40.0 * seconds)
+
+
+@pytest.mark.parametrize("watts", [0.0, 40.3])
+def test_where_nothing_was_drawn_there_is_no_share(watts: float) -> None:
+    times = np.arange(0.0, 30.0, 0.1)
+    silent = Run(id="f", kind="full", times=times, power_w=np.full(times.size, watts))
+    (only,) = check(profile(), [silent], baseline_w=watts)
+    assert only.error is None
+    assert only.predicted_j > 0
+    assert summaries([only]) == []

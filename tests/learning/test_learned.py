@@ -258,7 +258,7 @@ def test_runs_that_cannot_be_learned_from_are_named() -> None:
     good = [plain([50.0] * 100, f"g{i}", kind="full", exit_status=0) for i in range(2)]
     notes = "\n".join(learn(Recording(runs=(gappy, failed, cut, brief, *good))).notes)
     assert "run brief has fewer than two samples" in notes
-    assert "run gappy has no samples for 10.1 s from 9.9 s on" in notes
+    assert "run gappy has no samples for 10.0 s from 10.0 s on" in notes
     assert "run failed ended with status 3" in notes
     assert "run cut was cut short" in notes
     with pytest.raises(InvalidInput, match="no uninterrupted run to learn from: run failed ended"):
@@ -373,3 +373,19 @@ def test_a_resumed_run_alone_does_not_disturb() -> None:
     learned = learn([make_runs(3), Recording(runs=(again,))])
     assert learned.checks == ()
     assert len(learned.profile.startup) == 2
+
+
+@pytest.mark.parametrize("baseline", ["included", "excluded"])
+def test_runs_that_draw_nothing(baseline: str) -> None:
+    # Nothing at all, or nothing beyond what the idle machine draws.
+    watts = 0.0 if baseline == "included" else 45.3
+    times = np.arange(-5.0, 20.0, 0.1)
+    runs = [
+        Run(id=f"r{i}", kind="full", times=times, power_w=np.full(250, watts), start=0.0, end=19.0)
+        for i in range(3)
+    ]
+    learned = learn(Recording(runs=tuple(runs)), baseline=baseline)
+    assert learned.validation is not None
+    assert learned.validation.energy_error is None
+    assert "energy off by ---, since no run drew anything" in learned.text()
+    assert learned.document()["validation"]["energy_error"] is None

@@ -11,7 +11,7 @@ import pytest
 
 from lowtide.learning import learn
 from lowtide.learning.series import Series
-from lowtide.learning.validation import predicted_w, validate
+from lowtide.learning.validation import Score, predicted_w, validate
 from lowtide.recording import Run
 from support.recordings import make_runs
 
@@ -100,3 +100,8 @@ def test_without_drift_absolute_time_is_as_good_as_aligned() -> None:
     absolute = validation.view("absolute").rmse_w
     assert absolute is not None
     assert absolute.value == pytest.approx(8.0, rel=0.3)
+
+
+def test_a_score_is_told_with_its_error() -> None:
+    assert str(Score.of([1.0, 2.0])) == "1.5 ± 0.5"
+    assert str(Score.of([1.0])) == "1.0 ± ---"

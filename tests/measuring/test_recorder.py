@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,9 +23,10 @@ from lowtide.formats.recording_writer import RecordingWriter
 from lowtide.marks import EVENTS_VARIABLE, RUN_VARIABLE, mark
 from lowtide.measuring import Recorder, Sampler, Step
 from lowtide.measuring.machine import machine_facts
-from lowtide.measuring.recorder import plan
+from lowtide.measuring.program import Program
+from lowtide.measuring.steps import plan
 from lowtide.meters import Channel, Found, Reading, Roots
-from lowtide.monitor.processes import ProcessTree, read_stat
+from lowtide.monitor.processes import ProcessTree, children_of, read_stat
 
 
 @dataclass
@@ -37,6 +38,9 @@ class Steady:
     means: ClassVar[bool] = False
     slow: ClassVar[bool] = False
     silent_after: int = 10**9
+    back_after: int = 10**9
+    absurd: bool = False
+    gauge: Path | None = None
     readings: int = field(default=0)
 
     @classmethod
@@ -48,9 +52,16 @@ class Steady:
 
     def sample(self) -> Reading:
         self.readings += 1
-        if self.readings > self.silent_after:
+        if self.silent_after < self.readings <= self.back_after:
             raise MeterProblem("gone")
-        return Reading(time=time.time(), power_w=(100.0,), energy_j=(math.nan,))
+        problems = (f"node read {2e6 + self.readings:.0f} W, which a node cannot draw",)
+        watts = 100.0 if self.gauge is None else float(self.gauge.read_text() or "100")
+        return Reading(
+            time=time.time(),
+            power_w=(math.nan if self.absurd else watts,),
+            energy_j=(math.nan,),
+            problems=problems if self.absurd else (),
+        )
 
     def close(self) -> None:
         pass
@@ -166,11 +177,140 @@ def test_a_kill_takes_the_children_along(tmp_path: Path) -> None:
     assert recording["kill_0"].kind == "kill"
 
 
+def test_what_a_program_does_while_it_stops_is_measured(tmp_path: Path) -> None:
+    gauge = tmp_path / "gauge"
+    gauge.write_text("100")
+    code = (
+        "import signal, sys, time, lowtide, pathlib\n"
+        f"gauge = pathlib.Path({str(gauge)!r})\n"
+        "def save(*_):\n"
+        "    gauge.write_text('900'); time.sleep(0.8); gauge.write_text('100'); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save); lowtide.mark('ready'); time.sleep(20)"
+    )
+    steps = plan("stop-resume", python(code), resume=["true"], stop_mark="ready")
+    recording, status = record(tmp_path / "r", *steps, meter=Steady(gauge=gauge), idle_s=0.1)
+    run = recording["stop_0"]
+    assert status[0] == 0
+    assert run.gaps == ()
+    expected_j = 100 * (run.duration_s - 0.8) + 900 * 0.8
+    assert run.energy_j() == pytest.approx(expected_j, rel=0.1)
+
+
+ALIVE = "import time, pathlib, sys\nwhile True: pathlib.Path(sys.argv[1]).touch(); time.sleep(0.05)"
+
+
+def alive(beat: Path) -> bool:
+    """Return whether somebody keeps touching a file."""
+    beat.unlink(missing_ok=True)
+    time.sleep(0.3)
+    return beat.exists()
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_a_stop_reaches_every_process(tmp_path: Path, deaf: bool) -> None:
+    beat = tmp_path / "beat"
+    child = ("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" * deaf) + ALIVE
+    script = (
+        f'{sys.executable} -c "$CHILD" {beat} & while [ ! -e {beat} ]; do sleep 0.05; done; '
+        f"{sys.executable} -c 'import lowtide; lowtide.mark(\"ready\")'; wait"
+    )
+    command = ["env", f"CHILD={child}", "bash", "-c", script]
+    steps = plan("stop-resume", command, resume=["sleep", "0.2"], stop_mark="ready")
+    recording, status = record(tmp_path / "r", *steps, idle_s=0.1, patience_s=0.5)
+    assert status == [-signal.SIGTERM, 0]
+    assert not alive(beat)
+    killed = "what did not stop within 0.5 s was killed"
+    assert (killed in recording["stop_0"].notes) is deaf
+    # It ended when the last of it did.
+    took_s = recording["stop_0"].end - recording["stop_0"].events[-1].time
+    assert (took_s > 0.4) is deaf
+
+
+def test_orphans_count_and_do_not_outlive_the_run(tmp_path: Path) -> None:
+    burn = "import time\nend = time.time() + 30\nwhile time.time() < end: pass"
+    zombies = "for i in 1 2 3; do (true &); done"
+    script = f"(setsid {sys.executable} -c '{burn}' &); {zombies}; sleep 1.5"
+    step = Step(kind="full", command=["bash", "-c", script])
+    recording, status = record(tmp_path / "r", ("full_0", step))
+    run = recording["full_0"]
+    assert status == [0]
+    assert np.nanmax(run.columns["cpus_busy"]) > 0.2
+    assert "the program left processes behind, which were told to stop" in run.notes
+    # Neither running nor waiting to be waited for.
+    assert not children_of(os.getpid())
+    # What the orphan used is the program's and not the recorder's.
+    assert run.machine["sampling_cpu_share"] < 0.3
+
+
+def test_what_tools_and_threads_use_is_the_recorders(tmp_path: Path) -> None:
+    @dataclass
+    class Tool(Steady):
+        """A meter that asks a tool, beside the others."""
+
+        name: ClassVar[str] = "tool"
+        slow: ClassVar[bool] = True
+
+        def sample(self) -> Reading:
+            burn = "import time\nwhile time.process_time() < 0.15: pass"
+            subprocess.run(python(burn), check=True)
+            return super().sample()
+
+    step = Step(kind="full", command=["sleep", "1.5"])
+    recording, _ = record(tmp_path / "r", ("full_0", step), meter=Tool())
+    assert recording["full_0"].machine["sampling_cpu_share"] > 0.1
+
+
+def test_many_children_cost_little() -> None:
+    script = "for i in $(seq 40); do sleep 9 & done; wait"
+    program = Program.start(["bash", "-c", script], environment=os.environ)
+    try:
+        time.sleep(0.5)
+        spent, clock = time.thread_time(), time.monotonic()
+        while time.monotonic() < clock + 1.5:
+            usage = program.tree.usage()
+            time.sleep(0.1)
+        share = (time.thread_time() - spent) / (time.monotonic() - clock)
+    finally:
+        program.kill()
+        program.close()
+    assert usage.processes == 41
+    assert share < 0.008
+
+
+def test_marks_and_samples_share_a_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Later:
+        """A clock that is an hour fast when the recording begins, and is set right then."""
+
+        readings = 0
+
+        def __getattr__(self, name: str):
+            return getattr(time, name)
+
+        def time(self) -> float:
+            self.readings += 1
+            return time.time() + (3600 if self.readings == 1 else 0)
+
+    monkeypatch.setattr("lowtide.measuring.sampler.time", Later())
+    code = "import time, lowtide\ntime.sleep(0.2); lowtide.mark('a'); time.sleep(0.2)"
+    recording, _ = record(tmp_path / "r", ("full_0", Step(kind="full", command=python(code))))
+    run = recording["full_0"]
+    (event,) = run.events
+    assert run.start < event.time < run.end
+    assert [note for note in run.notes if "clock was set by -3600" in note] == list(run.notes)
+    assert len(run.notes) == 1
+
+
 def test_a_mark_that_never_comes_is_told(tmp_path: Path) -> None:
-    steps = plan("startup", ["sleep", "0.2"], stop_mark="ready")
+    steps = plan("startup", python("import lowtide; lowtide.mark('go')"), stop_mark="ready")
     recording, status = record(tmp_path / "r", *steps)
     assert status == [0]
-    assert "ended before the mark 'ready' came" in " ".join(recording["startup_0"].notes)
+    (note,) = recording["startup_0"].notes
+    assert note == "the program ended before the mark 'ready' came; marks seen: go"
+    late = plan("startup", python("import lowtide; lowtide.mark('go')"), stop_mark="go")
+    late = [(name, replace(step, stop_delay_s=5.0)) for name, step in late]
+    recording, _ = record(tmp_path / "s", *late)
+    (note,) = recording["startup_0"].notes
+    assert note == "the program ended before it could be stopped at 'go'; marks seen: go"
 
 
 def test_programs_that_fail_are_kept(tmp_path: Path) -> None:
@@ -194,6 +334,36 @@ def test_a_meter_that_vanishes_is_marked_not_filled(tmp_path: Path) -> None:
     run = recording["full_0"]
     assert any("fell silent" in note for note in run.notes)
     assert run.times.size <= 21
+    # When the program ended is known all the same.
+    assert run.exit_status == 0
+    assert not any("cut short" in note for note in run.notes)
+    assert run.duration_s == pytest.approx(0.3, abs=0.15)
+    assert run.missing_s > 0.05
+    assert run.energy_j() == pytest.approx(100 * (run.duration_s - run.missing_s))
+
+
+def test_a_meter_that_is_silent_for_a_moment_leaves_a_gap(tmp_path: Path) -> None:
+    meter = Steady(silent_after=20, back_after=30)
+    step = Step(kind="full", command=["sleep", "0.7"])
+    recording, _ = record(tmp_path / "r", ("full_0", step), meter=meter)
+    run = recording["full_0"]
+    (gap,) = run.gaps
+    assert 0.1 < gap[1] - gap[0] < 0.4
+    assert run.energy_j() == pytest.approx(100 * (run.duration_s - gap[1] + gap[0]))
+    assert any("no power was read for 0." in note for note in run.notes)
+
+
+def test_values_that_cannot_be_are_one_note(tmp_path: Path) -> None:
+    meter = Steady(absurd=True)
+    step = Step(kind="full", command=["sleep", "0.3"])
+    recording, status = record(tmp_path / "r", ("full_0", step), meter=meter)
+    (run,) = recording.unmeasured
+    assert status == [run.exit_status] == [0]
+    absurd = [note for note in run.notes if "cannot draw" in note]
+    assert len(absurd) == 1
+    assert re.search(r"read 200000\d W.* \(\d+ times, at worst 2\.?\d*e\+06\)", absurd[0])
+    assert "meter steady never answered" in run.notes
+    assert "cannot draw" in recording.notes[0]
 
 
 def test_idle_time(tmp_path: Path) -> None:
@@ -219,7 +389,8 @@ def test_a_recording_survives_a_kill(tmp_path: Path) -> None:
     folder = tmp_path / "r"
     code = (
         "from lowtide.formats.recording_writer import RecordingWriter\n"
-        "from lowtide.measuring import Recorder, Sampler, Step, choose_meters\n"
+        "from lowtide.measuring import Recorder, Sampler, Step\n"
+        "from lowtide.meters.source import choose_meters\n"
         "s = Sampler(meters=choose_meters(['estimate'])); s.open()\n"
         f"w = RecordingWriter({str(folder)!r}, flush_s=0.3)\n"
         "r = Recorder(writer=w, sampler=s, interval_s=0.02, idle_s=0.2)\n"

@@ -2,153 +2,44 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import math
-import threading
 import types
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lowtide.errors import InvalidInput, MeterProblem, MissingExtra
-from lowtide.measuring.sampler import choose_meters, total_w
-from lowtide.meters import METERS, Channel, Roots
+from lowtide.errors import MeterProblem, MissingExtra
+from lowtide.meters import Channel, Roots
 from lowtide.meters.amd import Amd, read_powers
-from lowtide.meters.cray import Cray
 from lowtide.meters.estimate import Estimate
-from lowtide.meters.external import External, look_up
 from lowtide.meters.hwmon import Hwmon
 from lowtide.meters.ipmi import Ipmi, read_watts
 from lowtide.meters.meter import Counter, checked
 from lowtide.meters.nvml import Nvml
-from lowtide.meters.rapl import Rapl
-from lowtide.meters.redfish import Redfish, read_power
-from lowtide.meters.slurm_energy import SlurmEnergy, read_node
-from lowtide.meters.tegrastats import Tegrastats, read_line
 from lowtide.meters.utilisation import UtilisationModel
-
-
-def tree(root: Path, files: dict[str, str]) -> Roots:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return Roots(sysfs=root / "sys", procfs=root / "proc")
-
-
-def rapl_tree(root: Path, package: str = "258218293244", dram: str = "1000000") -> Roots:
-    base = "sys/class/powercap"
-    return tree(
-        root,
-        {
-            f"{base}/intel-rapl:0/name": "package-0\n",
-            f"{base}/intel-rapl:0/energy_uj": f"{package}\n",
-            f"{base}/intel-rapl:0/max_energy_range_uj": "262143328850\n",
-            f"{base}/intel-rapl:0:0/name": "core\n",
-            f"{base}/intel-rapl:0:0/energy_uj": "5\n",
-            f"{base}/intel-rapl:0:1/name": "dram\n",
-            f"{base}/intel-rapl:0:1/energy_uj": f"{dram}\n",
-            f"{base}/intel-rapl:0:1/max_energy_range_uj": "65712999613\n",
-        },
-    )
-
-
-def tool(folder: Path, name: str, says: str, *, status: int = 0) -> None:
-    path = folder / name
-    path.write_text(f"#!/bin/sh\ncat <<'END'\n{says}\nEND\nexit {status}\n")
-    path.chmod(0o755)
-
-
-@pytest.fixture
-def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of made-up tools, found before all others."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    return folder
-
-
-@pytest.fixture
-def site() -> Iterator[tuple[str, dict[str, object]]]:
-    """A server on loopback that answers with what a test puts in."""
-    answers: dict[str, object] = {}
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            answer = answers.get(self.path)
-            self.send_response(200 if answer is not None else 404)
-            self.end_headers()
-            if answer is not None:
-                self.wfile.write(json.dumps(answer).encode())
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", answers
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-class TestRapl:
-    def test_counters_become_joules(self, tmp_path: Path) -> None:
-        roots = rapl_tree(tmp_path)
-        assert Rapl.find(roots).state == "works"
-        meter = Rapl(roots=roots)
-        channels = meter.open()
-        assert [(each.name, each.domain) for each in channels] == [
-            ("package-0", "package"),
-            ("dram-0", "dram"),
-        ]
-        base = tmp_path / "sys/class/powercap"
-        (base / "intel-rapl:0/energy_uj").write_text("258218393244\n")
-        reading = meter.sample()
-        meter.close()
-        assert reading.energy_j == pytest.approx((0.1, 0.0))
-        assert reading.power_w[0] > 0
-        assert reading.power_w[1] == 0
-
-    def test_a_wrap_is_no_loss(self, tmp_path: Path) -> None:
-        meter = Rapl(roots=rapl_tree(tmp_path, package="262143328800"))
-        meter.open()
-        (tmp_path / "sys/class/powercap/intel-rapl:0/energy_uj").write_text("2000000\n")
-        assert meter.sample().energy_j[0] == pytest.approx(50e-6 + 2.0)
-        meter.close()
-
-    def test_states(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert Rapl.find(Roots(sysfs=tmp_path)).state == "absent"
-        zero = rapl_tree(tmp_path / "zero", package="0", dram="0")
-        assert Rapl.find(zero).state == "constant 0"
-        roots = rapl_tree(tmp_path / "locked")
-        monkeypatch.setattr("os.access", lambda *_: False)
-        found = Rapl.find(roots)
-        assert (found.state, "chmod" in found.cure) == ("no permission", True)
-        with pytest.raises(MeterProblem, match="no RAPL"):
-            Rapl(roots=Roots(sysfs=tmp_path)).open()
-
-    def test_a_counter_that_vanishes_is_unknown(self, tmp_path: Path) -> None:
-        meter = Rapl(roots=rapl_tree(tmp_path))
-        meter.open()
-        (tmp_path / "sys/class/powercap/intel-rapl:0/energy_uj").write_text("")
-        reading = meter.sample()
-        meter.close()
-        assert math.isnan(reading.power_w[0])
-        assert not math.isnan(reading.power_w[1])
+from support.meters import tool, tree
 
 
 def test_counters_wrap_reset_and_pause() -> None:
-    counter = Counter(unit_j=1.0, wraps_at=100.0)
-    assert [counter.add(each) for each in (90, 95, 5, 30)] == [0, 5, 15, 40]
-    # From the lower half it cannot have wrapped: it was reset.
-    assert counter.add(2) == 42
-    assert math.isnan(counter.add(math.nan))
-    assert counter.add(12) == 52
+    counter = Counter(unit_j=1.0, wraps_at=100.0, most_w=30.0)
+    counts = ((90, 0), (95, 1), (5, 2), (30, 3))
+    assert [counter.add(*each) for each in counts] == [0, 5, 15, 40]
+    # Up to its range it would have been 72 J in a second: it was reset, and has counted 2 since.
+    assert counter.add(2, 4) == 42
+    assert counter.was_reset
+    assert math.isnan(counter.add(math.nan, 5))
+    assert counter.add(12, 6) == 52
+    assert not counter.was_reset
+    # From the upper half of the range too, unless it had the time.
+    assert [counter.add(30, 7), counter.add(60, 8), counter.add(1, 9)] == [70, 100, 101]
+    assert counter.was_reset
+    assert counter.add(61, 12) == 161
+    assert counter.add(1, 14) == 201
+    # A leap is no energy either.
+    assert counter.add(91, 15) == 201
+    assert counter.was_reset
 
 
 def test_readings_beyond_physics_are_left_out() -> None:
@@ -183,36 +74,6 @@ def test_hwmon(tmp_path: Path) -> None:
     ]
     assert meter.sample().power_w == pytest.approx((35.0, 212.0))
     assert Hwmon.find(Roots(sysfs=tmp_path / "none")).state == "absent"
-
-
-def test_cray(tmp_path: Path) -> None:
-    base = "sys/cray/pm_counters"
-    roots = tree(
-        tmp_path,
-        {
-            f"{base}/power": "873 W 1700000000000000 us\n",
-            f"{base}/energy": "1000 J 1700000000000000 us\n",
-            f"{base}/cpu_power": "210 W 1700000000000000 us\n",
-            f"{base}/cpu_energy": "500 J 1700000000000000 us\n",
-            f"{base}/memory_power": "0 W 1700000000000000 us\n",
-            f"{base}/memory_energy": "0 J 1700000000000000 us\n",
-            f"{base}/accel0_power": "300 W 1700000000000000 us\n",
-            f"{base}/accel0_energy": "9 J 1700000000000000 us\n",
-        },
-    )
-    meter = Cray(roots=roots)
-    channels = meter.open()
-    assert {each.name: each.domain for each in channels} == {
-        "node": "node",
-        "cpu": "package",
-        "accel0": "gpu",
-    }
-    meter.sample()
-    (tmp_path / base / "energy").write_text("1873 J 1700000001000000 us\n")
-    reading = meter.sample()
-    at = [each.name for each in channels].index("node")
-    assert (reading.power_w[at], reading.energy_j[at]) == (873.0, 873.0)
-    assert Cray.find(Roots(sysfs=tmp_path / "none")).state == "absent"
 
 
 DCMI = """
@@ -252,29 +113,6 @@ class TestIpmi:
         path.chmod(0o755)
         with pytest.raises(MeterProblem, match="did not answer within"):
             Ipmi(timeout_s=0.2).open()
-
-
-class TestRedfish:
-    def test_power_controls_add_up(self) -> None:
-        controls = [{"PowerConsumedWatts": 200}, {"PowerConsumedWatts": 44.5}, {"Name": "x"}]
-        assert read_power({"PowerControl": controls}) == 244.5
-        assert math.isnan(read_power({}))
-
-    def test_the_chassis_is_found(self, site) -> None:
-        address, answers = site
-        answers["/redfish/v1/Chassis"] = {"Members": [{"@odata.id": "/redfish/v1/Chassis/Self"}]}
-        answers["/redfish/v1/Chassis/Self/Power"] = {"PowerControl": [{"PowerConsumedWatts": 344}]}
-        meter = Redfish(address=address)
-        meter.open()
-        assert meter.sample().power_w == (344.0,)
-
-    def test_an_address_without_scheme_is_refused(self) -> None:
-        with pytest.raises(InvalidInput, match="begins with https"):
-            Redfish(address="bmc.example")
-
-    def test_who_does_not_answer(self, site) -> None:
-        with pytest.raises(MeterProblem, match="does not answer as Redfish"):
-            Redfish(address=f"{site[0]}/redfish/v1/Chassis/1/Power").open()
 
 
 class FakeNvml(types.SimpleNamespace):  # its names are those of the library
@@ -353,6 +191,13 @@ class TestNvml:
         meter.close()
         assert not library.open
 
+    def test_a_counter_that_is_reset_is_noted(self) -> None:
+        library = FakeNvml()
+        meter = Nvml(library=library, count_s=0.0)
+        meter.open()
+        library.energy_mj = 100
+        assert "the energy counter of gpu-0 was reset" in " ".join(meter.sample().problems)
+
     def test_the_power_of_the_moment_where_there_is_one(self) -> None:
         meter = Nvml(library=NewFakeNvml())
         meter.open()
@@ -385,52 +230,6 @@ class TestNvml:
         assert Nvml.find(Roots()).state == "absent"
 
 
-# One line of each style that JetPack prints.
-XAVIER = (
-    "RAM 2448/7771MB (lfb 1x4MB) SWAP 0/3885MB (cached 0MB) CPU [1%@1190,0%@1190,off,off] "
-    "EMC_FREQ 0%@1600 GR3D_FREQ 3%@114 APE 150 MTS fg 0% bg 4% AO@38.5C GPU@37C PMIC@100C "
-    "VDD_IN 3480/3480 VDD_CPU_GPU_CV 608/608 VDD_SOC 1136/1136"
-)
-ORIN = (
-    "11-03-2023 10:12:13 RAM 3220/7451MB (lfb 4x1MB) SWAP 0/3725MB (cached 0MB) "
-    "CPU [2%@729,0%@729,1%@729,0%@729] EMC_FREQ 1%@2133 GR3D_FREQ 0%@[114] VIC_FREQ 729 APE 200 "
-    "cpu@47.1C soc0@46.2C tj@48.5C VDD_IN 4880mW/4881mW VDD_CPU_GPU_CV 490mW/490mW "
-    "VDD_SOC 1440mW/1440mW"
-)
-NANO = "RAM 1000/3964MB (lfb 5x4MB) CPU [5%@102,off,off,off] POM_5V_IN 1500/1500 POM_5V_CPU 200/200"
-
-
-class TestTegrastats:
-    @pytest.mark.parametrize(
-        ("line", "rails", "unknown"),
-        [
-            (XAVIER, {"VDD_IN": 3.48, "VDD_CPU_GPU_CV": 0.608, "VDD_SOC": 1.136}, {"MTS", "fg"}),
-            (ORIN, {"VDD_IN": 4.88, "VDD_CPU_GPU_CV": 0.49, "VDD_SOC": 1.44}, set()),
-            (NANO, {"POM_5V_IN": 1.5, "POM_5V_CPU": 0.2}, set()),
-        ],
-    )
-    def test_lines(self, line: str, rails: dict[str, float], unknown: set[str]) -> None:
-        found = read_line(line)
-        assert found.rails_w == pytest.approx(rails)
-        assert unknown <= set(found.unknown)
-        assert bool(found.unknown) == bool(unknown)
-
-    def test_a_running_tool(self, tools: Path) -> None:
-        assert Tegrastats.find(Roots()).state == "absent"
-        path = tools / "tegrastats"
-        path.write_text(f"#!/bin/sh\nwhile :; do echo '{ORIN} WHAT%IS THIS'; exec sleep 9; done\n")
-        path.chmod(0o755)
-        meter = Tegrastats()
-        channels = meter.open()
-        try:
-            assert [each.domain for each in channels] == ["node", "other", "other"]
-            assert meter.sample().power_w[0] == pytest.approx(4.88)
-        finally:
-            meter.close()
-        assert math.isnan(meter.sample().power_w[0])
-        assert meter.unknown > 0
-
-
 AMD_SMI = [
     {"gpu": 0, "power": {"socket_power": {"value": 244, "unit": "W"}}},
     {"gpu": 1, "power": {"socket_power": "N/A", "average_socket_power": "97 W"}},
@@ -450,90 +249,30 @@ class TestAmd:
         with pytest.raises(MeterProblem, match="no JSON"):
             read_powers("ERROR: no devices")
 
+    def test_words_are_no_power(self, tools: Path) -> None:
+        cards = {
+            "card0": {
+                "Average Graphics Package Power (W)": "N/A",
+                "Current Socket Graphics Package Power (W)": "84.0",
+            },
+            "card1": {"Average Graphics Package Power (W)": "N/A"},
+        }
+        powers = read_powers(json.dumps(cards))
+        assert powers["gpu-0"] == 84.0
+        assert math.isnan(powers["gpu-1"])
+        silent = json.dumps([{"gpu": 0, "power": "N/A"}])
+        assert math.isnan(read_powers(silent)["gpu-0"])
+        with pytest.raises(MeterProblem, match="no list of GPUs"):
+            read_powers('"N/A"')
+        tool(tools, "amd-smi", silent)
+        assert Amd.find(Roots()).state == "constant 0"
+
     def test_the_tool_is_asked(self, tools: Path) -> None:
         assert Amd.find(Roots()).state == "absent"
         tool(tools, "rocm-smi", json.dumps(ROCM_SMI))
         meter = Amd()
         meter.open()
         assert meter.sample().power_w == (37.0, 120.0)
-
-
-class TestSlurm:
-    def test_nodes(self) -> None:
-        text = "NodeName=n1 CurrentWatts=220 AveWatts=210 LowestJoules=5 ConsumedJoules=9000"
-        assert read_node(text) == (220.0, 9000.0)
-        watts, joules = read_node("NodeName=n1 CurrentWatts=n/s AveWatts=n/s ConsumedJoules=n/s")
-        assert math.isnan(watts)
-        assert math.isnan(joules)
-
-    def test_the_tool_is_asked(self, tools: Path) -> None:
-        tool(tools, "scontrol", "NodeName=n1 CurrentWatts=220 ConsumedJoules=9000")
-        meter = SlurmEnergy(node="n1")
-        meter.open()
-        assert meter.sample().power_w == (220.0,)
-        tool(tools, "scontrol", "NodeName=n1 CurrentWatts=0 ConsumedJoules=0")
-        assert SlurmEnergy.find(Roots()).state == "constant 0"
-
-
-class TestExternal:
-    def test_a_file_that_grows(self, tmp_path: Path) -> None:
-        import time
-
-        path = tmp_path / "meter.csv"
-        path.write_text("time,watts\n1,999\n")
-        meter = External(source=str(path))
-        meter.open()
-        assert math.isnan(meter.sample().power_w[0])
-        with path.open("a") as file:
-            file.write(f"{time.time()},123.5\n{time.time()},1")
-        assert meter.sample().power_w == (123.5,)
-        with path.open("a") as file:
-            file.write("24\n")
-        assert meter.sample().power_w == (124.0,)
-        with path.open("a") as file:
-            file.write(f"{time.time() - 100},55\n")
-        assert math.isnan(meter.sample().power_w[0]), "an old value is no reading of now"
-        meter.close()
-
-    def test_what_pinpoint_writes(self, tmp_path: Path) -> None:
-        path = tmp_path / "measurements.csv"
-        path.write_text("56430\n")
-        meter = External(source=f"pinpoint:{path}")
-        meter.open()
-        assert math.isnan(meter.sample().power_w[0])
-        with path.open("a") as file:
-            file.write("57260\n")
-        assert meter.sample().power_w == (57.26,)
-        # At its end stand the times of its beginning and end, which are no readings.
-        with path.open("a") as file:
-            file.write("52360\n1720917123.31\n1720917200.5\n")
-        assert meter.sample().power_w == (52.36,)
-        meter.close()
-
-    def test_json_and_prometheus(self, site) -> None:
-        address, answers = site
-        answers["/status"] = {"meters": [{"power": 77.0}]}
-        meter = External(source=f"{address}/status#meters.0.power")
-        meter.open()
-        assert meter.sample().power_w == (77.0,)
-        answers["/api/v1/query?query=node_watts"] = {
-            "data": {"result": [{"metric": {}, "value": [1.0, "250.5"]}]}
-        }
-        prometheus = External(source=f"prometheus:{address}?query=node_watts")
-        prometheus.open()
-        assert prometheus.sample().power_w == (250.5,)
-
-    def test_what_is_not_there(self, site, tmp_path: Path) -> None:
-        with pytest.raises(MeterProblem, match="no 'b' on the way"):
-            look_up({"a": {}}, "a.b")
-        with pytest.raises(MeterProblem, match="no number"):
-            look_up({"a": "n/a"}, "a")
-        with pytest.raises(MeterProblem, match="cannot read"):
-            External(source=str(tmp_path / "none.csv")).open()
-        with pytest.raises(MeterProblem, match="does not answer"):
-            External(source=f"{site[0]}/nothing").open()
-        with pytest.raises(InvalidInput, match="say where"):
-            External().open()
 
 
 class TestEstimate:
@@ -605,32 +344,3 @@ class TestEstimate:
         assert meter.sample().power_w == (50.0,), "90 % and 10 %"
         meter.close()
         assert not library.open
-
-
-def test_nothing_is_counted_twice() -> None:
-    def drawn(**watts: float) -> float:
-        return total_w(
-            [(Channel(name=name, domain=name.rstrip("01")), each) for name, each in watts.items()]
-        )
-
-    assert drawn(package0=50, package1=60, dram0=5, gpu0=300) == 415
-    assert drawn(node=500, package0=50, gpu0=300) == 500
-    assert drawn(psys=90, package0=50, gpu0=300) == 390
-    assert math.isnan(drawn(other=5))
-
-
-def test_without_a_sensor_there_is_an_estimate(tmp_path: Path, tools: Path) -> None:
-    roots = tree(tmp_path, {"proc/stat": "cpu 1 1 1 1 1 1 1 1\n"})
-    chosen = choose_meters([], roots)
-    assert [each.name for each in chosen] == ["estimate"]
-    roots = rapl_tree(tmp_path)
-    assert [each.name for each in choose_meters([], roots)] == ["rapl"]
-
-
-def test_meters_are_named(tmp_path: Path) -> None:
-    meter = choose_meters(["external:meter.csv"])[0]
-    assert isinstance(meter, External)
-    assert meter.source == "meter.csv"
-    with pytest.raises(InvalidInput, match="takes nothing after its name"):
-        choose_meters(["rapl:x"])
-    assert set(METERS.names()) >= {"rapl", "nvml", "hwmon", "ipmi", "redfish", "cray", "estimate"}

@@ -11,6 +11,8 @@ _PARTS = {
     "command line": (("typer", "rich"), "this command", ""),
     "figures": (("altair", "vl-convert-python"), "charts and HTML reports", "figures"),
     "sweeps": (("dask", "distributed", "dask-jobqueue"), "sweeps beyond one machine", "sweep"),
+    "store": (("sqlalchemy",), "keeping and listing what was watched", "watch"),
+    "postgresql": (("psycopg",), "keeping it on a server", "postgres"),
     "power models": (("scikit-learn",), "lowtide learn --utilisation", "learn"),
 }
 # Packages that are imported by another name than they are installed by.
@@ -30,6 +32,7 @@ def doctor(as_json: AsJson = False, parsable: Parsable = False) -> None:
         _plugins("policies"),
         *_formats(),
         *_meters(),
+        *_grids(),
     ]
     header = ("what", "state", "detail", "cure")
     rows = [[check[key] for key in header] for check in checks]
@@ -111,3 +114,52 @@ def _meters() -> list[dict[str, str]]:
             continue
         checks.append(_check(f"meter {name}", found.state, found.what, found.cure))
     return checks
+
+
+def _grids() -> list[dict[str, str]]:
+    """Return for each provider of live signals whether it can be asked, and what it last said.
+
+    None is asked: that may take long, and costs some users one of few questions.
+    """
+    from lowtide.errors import LowtideError
+    from lowtide.grids.providers import PROVIDERS
+
+    checks = []
+    for name in PROVIDERS.names():
+        try:
+            checks.append(_provider(name))
+        except LowtideError as error:
+            checks.append(_check(f"grid {name}", "broken", str(error)))
+    return checks
+
+
+def _provider(name: str) -> dict[str, str]:
+    import time
+
+    from lowtide.errors import FileProblem, InvalidInput, ProviderProblem
+    from lowtide.grids.cache import Cache, format_age
+    from lowtide.grids.feed import Feed
+    from lowtide.grids.keys import cure, find_keys
+    from lowtide.grids.providers import PROVIDERS
+
+    provider, cache, now = PROVIDERS.load(name)(), Cache(), time.time()
+    feeds = [Feed(provider=provider, name=zone, cache=cache) for zone in cache.names(name)]
+    entries = sorted((feed.entry for feed in feeds), key=lambda entry: -(entry.asked or 0.0))
+    words = [f"{provider.title}, {provider.kind} intensity"]
+    words += [
+        f"{entry.name} in the cache, {format_age(now - entry.retrieved)} old"
+        for entry in entries
+        if entry.retrieved is not None
+    ]
+    words += [problem for feed in feeds for problem in feed.problems]
+    state, mend = "ready", ""
+    if entries and entries[0].asked is not None:
+        state = "works" if entries[0].retrieved == entries[0].asked else "no answer"
+        words += entries[0].problems
+    try:
+        find_keys(name, provider.keys)
+    except ProviderProblem:
+        state, mend = "no key", cure(name, provider.keys)
+    except (FileProblem, InvalidInput) as error:
+        state, mend = "no permission", str(error)
+    return _check(f"grid {name}", state, "; ".join(words), mend)

@@ -12,10 +12,9 @@ from lowtide.cli.output import print_json, print_parsable, print_table, say
 from lowtide.cli.utilisation import enter_table, learn_model
 
 if TYPE_CHECKING:
-    from lowtide.learning.checking import Check
     from lowtide.learning.learned import Learned
     from lowtide.learning.student import Interval
-    from lowtide.learning.validation import Score, Validation
+    from lowtide.learning.validation import Validation
     from lowtide.recording import Recording
 
 
@@ -258,7 +257,7 @@ def _print_validation(validation: Validation) -> None:
             [
                 names.get(view.name, f"averages over {view.name}"),
                 *(
-                    _score(score)
+                    str(score or "---")
                     for score in (
                         view.rmse_w,
                         view.mae_w,
@@ -271,19 +270,19 @@ def _print_validation(validation: Validation) -> None:
         ],
     )
     print()
-    say(
-        f"Energy is off by {100 * validation.energy_error.value:+.2f} % on average, and by "
-        f"{100 * validation.absolute_energy_error.value:.2f} % for a single run."
-    )
+    say(f"Energy is {validation.energy_text()}.")
 
 
 def _check(
     profile: str, recordings: list[Recording], baseline: str, *, as_json: bool, parsable: bool
 ) -> None:
+    from dataclasses import asdict
+
     from lowtide.cli.inputs import load_profile
     from lowtide.errors import InvalidInput, UnknownName
     from lowtide.learning import check
     from lowtide.learning.checking import summaries
+    from lowtide.learning.costs import format_joules
     from lowtide.learning.learned import BASELINES, idle_power_w
 
     if baseline not in BASELINES:
@@ -297,7 +296,7 @@ def _check(
             "resumption"
         )
     if as_json:
-        print_json({"profile": profile, "checks": [_check_document(each) for each in checks]})
+        print_json({"profile": profile, "checks": [asdict(each) for each in checks]})
     elif parsable:
         print_parsable(
             ("runs", "kind", "measured_j", "predicted_j", "error", "rmse_w"),
@@ -307,7 +306,7 @@ def _check(
                     each.kind,
                     f"{each.measured_j:.10g}",
                     f"{each.predicted_j:.10g}",
-                    f"{each.error:.10g}",
+                    "" if each.error is None else f"{each.error:.10g}",
                     f"{each.rmse_w:.10g}",
                 ]
                 for each in checks
@@ -320,9 +319,9 @@ def _check(
                 [
                     " + ".join(each.runs),
                     each.kind,
-                    f"{each.measured_j / 1000:.2f} kJ",
-                    f"{each.predicted_j / 1000:.2f} kJ",
-                    f"{100 * each.error:+.2f} %",
+                    format_joules(each.measured_j),
+                    format_joules(each.predicted_j),
+                    "---" if each.error is None else f"{100 * each.error:+.2f} %",
                     f"{each.rmse_w:.1f} W",
                 ]
                 for each in checks
@@ -331,12 +330,6 @@ def _check(
         print()
         for line in summaries(checks):
             say(f"{line[:1].upper()}{line[1:]}.")
-
-
-def _check_document(check: Check) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {**asdict(check), "error": check.error}
 
 
 _PHASE_COLUMNS = (
@@ -373,12 +366,6 @@ def _phase_columns(learned: Learned) -> list[list[str]]:
 def _interval(interval: Interval, digits: int, unit: str) -> str:
     half = "---" if interval.half is None else f"{interval.half:.{digits}f}"
     return f"{interval.value:.{digits}f} ± {half} {unit}"
-
-
-def _score(score: Score | None) -> str:
-    if score is None:
-        return "---"
-    return f"{score.value:.1f} ± " + ("---" if score.error is None else f"{score.error:.1f}")
 
 
 def _working(what: str) -> Any:

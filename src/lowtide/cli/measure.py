@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lowtide.cli.options import AsJson, Parsable
 from lowtide.cli.output import print_json, print_parsable, print_table, say
+
+if TYPE_CHECKING:
+    from lowtide.recording import Recording, Run, Unmeasured
 
 
 def measure(
@@ -65,15 +70,17 @@ def measure(
     """Run a program, measure what it draws and uses, and keep it as a recording.
 
     Without any meter the power is estimated from CPU use, and everything says so. The recording is
-    whole at every moment: a kill loses at most the last ten seconds.
+    whole at every moment: a kill loses at most the last ten seconds. With --json or -P, what the
+    program prints goes to stderr.
     """
     import shlex
     import time
 
     from lowtide.formats.recording_folder import read as read_recording
     from lowtide.formats.recording_writer import RecordingWriter
-    from lowtide.measuring import Recorder, Sampler, choose_meters
-    from lowtide.measuring.recorder import plan
+    from lowtide.measuring import Recorder, Sampler
+    from lowtide.measuring.steps import plan
+    from lowtide.meters.source import choose_meters
 
     steps = plan(
         experiment,
@@ -89,6 +96,7 @@ def measure(
     sampler.open()
     folder = out or Path(f"recording-{time.strftime('%Y%m%d-%H%M%S')}")
     status: int | None = 0
+    missed = ""
     try:
         with RecordingWriter(folder) as writer:
             recorder = Recorder(
@@ -97,49 +105,75 @@ def measure(
                 interval_s=interval,
                 idle_s=idle if experiment != "idle" else max(idle, 1.0),
                 patterns=patterns,
+                to_stderr=as_json or parsable,
                 say=_tell,
             )
             _tell(f"Reading {'; '.join(sampler.names)} every {interval:g} s")
-            for number, (name, step) in enumerate(steps):
-                if number:
-                    time.sleep(cooldown)
-                _tell(f"{name} ({number + 1} of {len(steps)})")
-                status = recorder.run(name, step)
-                if status:
-                    _tell(f"{name} exited with {status}; its recording is kept")
-    except KeyboardInterrupt:
-        _tell(f"Interrupted; what was measured until then is in {folder}")
-        status = 130
+            with recorder.heeding_signals():
+                for number, (name, step) in enumerate(steps):
+                    if number:
+                        recorder.rest(cooldown)
+                    if recorder.interrupted:
+                        break
+                    _tell(f"{name} ({number + 1} of {len(steps)})")
+                    status = recorder.run(name, step)
+                    if status:
+                        _tell(f"{name} exited with {status}; its recording is kept")
+                    if recorder.missed:
+                        missed = f"{name} was not stopped: {recorder.missed}"
+                        break
+        if recorder.interrupted:
+            _tell(f"Interrupted; what was measured until then is in {folder}")
+            status = 128 + recorder.interrupted
     finally:
         sampler.close()
-    recording = read_recording(folder)
-    rows = [
-        {
-            "run": run.id,
-            "kind": run.kind,
-            "duration_s": run.duration_s,
-            "energy_j": run.energy_j(),
-            "mean_w": run.mean_w,
-            "power": run.power,
-            "events": len(run.events),
-            "exit_status": run.exit_status,
-            "sampling_cpu_share": run.machine.get("sampling_cpu_share"),
-            "notes": list(run.notes),
-        }
-        for run in recording
-    ]
-    if as_json:
-        print_json({"folder": str(folder), "runs": rows})
-    elif parsable:
-        header = [name for name in rows[0] if name != "notes"]
-        print_parsable(
-            header,
-            [["" if row[name] is None else str(row[name]) for name in header] for row in rows],
+    _print(read_recording(folder), folder, as_json=as_json, parsable=parsable)
+    if missed:
+        typer.echo(
+            f"lowtide: {missed}. Nothing more was run: name a mark that comes, "
+            "with --stop-after-mark",
+            err=True,
         )
-    else:
-        _show(rows, folder)
+        raise typer.Exit(1)
     if status:
         raise typer.Exit(status if 0 < status < 256 else 1)
+
+
+def _print(recording: Recording, folder: Path, *, as_json: bool, parsable: bool) -> None:
+    """Print what each run came to; what is not known is null, empty or ---."""
+    runs = sorted((*recording, *recording.unmeasured), key=lambda run: run.start or math.inf)
+    rows = [_row(run) for run in runs]
+    if as_json:
+        print_json({"folder": str(folder), "runs": rows, "notes": list(recording.notes)})
+    elif parsable:
+        header = [name for name in rows[0] if name != "notes"]
+        print_parsable(header, [[_cell(row[name]) for name in header] for row in rows])
+    else:
+        _show(rows, folder)
+
+
+def _row(run: Run | Unmeasured) -> dict[str, Any]:
+    from lowtide.recording import Run
+
+    known = run if isinstance(run, Run) else None
+    over = run.start is not None and run.end is not None
+    return {
+        "run": run.id,
+        "kind": run.kind,
+        "duration_s": (run.end or 0.0) - (run.start or 0.0) if over else None,
+        "energy_j": known and known.energy_j(),
+        "mean_w": known and known.mean_w,
+        "missing_s": known and known.missing_s,
+        "power": run.power,
+        "events": len(run.events),
+        "exit_status": run.exit_status,
+        "sampling_cpu_share": run.machine.get("sampling_cpu_share"),
+        "notes": list(run.notes),
+    }
+
+
+def _cell(value: object) -> str:
+    return "" if value is None or value != value else str(value)
 
 
 def _tell(text: str) -> None:
@@ -165,25 +199,29 @@ def _pattern(text: str) -> tuple[re.Pattern[str], str]:
         ) from None
 
 
-def _show(rows: list[dict[str, object]], folder: Path) -> None:
+def _show(rows: list[dict[str, Any]], folder: Path) -> None:
     from lowtide.units import format_duration, format_energy
+
+    def shown(value: float | None, how: Callable[[float], str]) -> str:
+        return "---" if value is None or math.isnan(value) else how(value)
 
     print_table(
         ("run", "elapsed", "energy", "mean W", "power", "events", "exit"),
         [
             [
-                str(row["run"]),
-                format_duration(float(str(row["duration_s"]))),
-                format_energy(float(str(row["energy_j"]))),
-                f"{float(str(row['mean_w'])):.1f}",
-                str(row["power"]),
+                row["run"],
+                shown(row["duration_s"], format_duration),
+                shown(row["energy_j"], format_energy),
+                shown(row["mean_w"], "{:.1f}".format),
+                row["power"],
                 str(row["events"]),
-                "---" if row["exit_status"] is None else str(row["exit_status"]),
+                shown(row["exit_status"], str),
             ]
             for row in rows
         ],
     )
     for row in rows:
-        for note in row["notes"] if isinstance(row["notes"], list) else []:
+        for note in row["notes"]:
             say(f"{row['run']}: {note}")
-    say(f"Kept in {folder}; next: lowtide learn {folder}")
+    learnable = any(row["energy_j"] is not None for row in rows)
+    say(f"Kept in {folder}" + (f"; next: lowtide learn {folder}" if learnable else ""))

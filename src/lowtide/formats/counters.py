@@ -12,8 +12,52 @@ RowArray = npt.NDArray[np.intp]
 
 # A counter ticks by itself, rather than whenever it is asked, if it stands still this often.
 _STANDSTILL = 2.5
+# A count that rises by more than so many times the most it did elsewhere did not just go on.
+_LEAP = 10.0
 # Over less than this, being a tick late is as much as what is to be corrected.
 _LEAST_S = 10.0
+
+
+def follow_counter(
+    energy_j: FloatArray, range_j: float | None = None
+) -> tuple[FloatArray, list[int]]:
+    """Return a count that goes on where the counter wrapped or was reset, and where it was reset.
+
+    A counter that falls has wrapped if its range is known and what it then counted is about what
+    it counts elsewhere. If it falls to near 0 otherwise, it was reset: what it counts since goes
+    on from where it was, and what it had counted until then is lost.
+
+    Args:
+        energy_j: What it showed.
+        range_j: Where it starts from 0 again; None where that is not known.
+
+    Returns:
+        The count, and the rows that come first after a reset.
+
+    >>> follow_counter(np.array([90.0, 95.0, 2.0, 8.0]), 100.0)
+    (array([ 90.,  95., 102., 108.]), [])
+    >>> follow_counter(np.array([50.0, 55.0, 2.0, 8.0]))
+    (array([50., 55., 57., 63.]), [2])
+    """
+    moved = np.diff(energy_j)
+    if (moved >= 0).all():
+        return energy_j, []
+    most_j = _LEAP * moved.max(initial=0.0)
+    resets = []
+    for row in (np.flatnonzero(moved < 0) + 1).tolist():
+        before_j, after_j = float(energy_j[row - 1]), float(energy_j[row])
+        if range_j is not None and 0 <= after_j + range_j - before_j <= most_j:
+            moved[row - 1] = after_j + range_j - before_j
+        elif 0 <= after_j <= most_j:
+            moved[row - 1] = after_j
+            resets.append(row)
+        else:
+            raise InvalidInput(
+                f"the energy counter falls from {before_j:g} to {after_j:g} J in sample {row + 1}, "
+                "which is neither a wrap nor a reset: add its range as a column such as "
+                "max_energy_range_uj, or cut the run there"
+            )
+    return np.concatenate((energy_j[:1], energy_j[:1] + np.cumsum(moved))), resets
 
 
 def power_from_counter(
@@ -28,7 +72,7 @@ def power_from_counter(
 
     Args:
         times: When the counter was read.
-        energy_j: What it showed.
+        energy_j: What it showed, without a fall (`follow_counter`).
 
     Returns:
         Times of all ticks but the last, watts from each to the next, and rows of the samples.
@@ -39,12 +83,6 @@ def power_from_counter(
     True
     """
     moved = np.diff(energy_j)
-    if (moved < 0).any():
-        row = int(np.argmax(moved < 0)) + 1
-        raise InvalidInput(
-            f"the energy counter falls from {energy_j[row - 1]:g} to {energy_j[row]:g} J in sample "
-            f"{row + 1}: it wrapped or was reset, so cut the run there"
-        )
     rows = np.flatnonzero(moved > 0) + 1
     if rows.size < 3:
         raise InvalidInput("the energy counter moves fewer than three times: it tells no power")

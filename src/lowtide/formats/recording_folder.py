@@ -19,13 +19,18 @@ import io
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from lowtide import files
 from lowtide.errors import FormatError, InvalidInput
 from lowtide.formats.counters import counter_factor
-from lowtide.recording import Event, Recording, Run, reach_s
+from lowtide.recording import Event, Recording, Run, Unmeasured, reach_s
+from lowtide.signal import FloatArray
 
 if TYPE_CHECKING:
     import polars as pl
@@ -39,6 +44,7 @@ _PART = re.compile(r"samples-(\d+)(?:-(\d+))?\.parquet")
 _OWN = ("run", "time", "power_w")
 # A counter that differs more from the power beside it counts something else.
 _COUNTER_OFF = 0.05
+_CUT_SHORT = "cut short: the end of the program is not in the recording"
 
 
 def recognises(path: Path) -> bool:
@@ -58,42 +64,72 @@ def read(path: Path | str) -> Recording:
     """
     folder = Path(path)
     entries = _read_manifest(folder / MANIFEST)
-    events = _read_events(folder / EVENTS)
     frame, notes = _read_samples(folder)
-    runs = []
+    events = _read_events(folder / EVENTS, notes)
+    runs, unmeasured = [], []
     for entry in entries:
         name = entry["id"]
         rows = None if frame is None else frame.filter(frame["run"] == name)
         made = None if rows is None else _run(entry, rows, events.get(name, []), folder)
         if made is None:
-            notes.append(f"run {name} has fewer than two samples and is left out")
+            unmeasured.append(_unmeasured(entry, events.get(name, [])))
+            why = "; ".join(unmeasured[-1].notes)
+            notes.append(f"run {name} has fewer than two samples and is left out ({why})")
         else:
             runs.append(made)
-    if not runs:
+    if not entries:
         raise FormatError(
-            "no run of this recording has two samples or more: it was cut short before the first "
-            "was written",
-            path=folder,
+            "this recording has no run: it was cut short before the first began", path=folder
         )
-    return Recording(runs=tuple(runs), source=folder.name, notes=tuple(notes))
+    return Recording(
+        runs=tuple(runs), source=folder.name, notes=tuple(notes), unmeasured=tuple(unmeasured)
+    )
+
+
+def _unmeasured(entry: dict[str, Any], events: list[Event]) -> Unmeasured:
+    notes = list(entry["notes"])
+    if entry["end"] is None:
+        notes.append(_CUT_SHORT)
+    elif not notes:
+        notes.append(f"the program ended with {entry['exit_status']} after {_ran(entry)}")
+    return Unmeasured(
+        id=entry["id"],
+        start=entry["start"],
+        end=entry["end"],
+        kind=entry["kind"],
+        pair=entry["pair"],
+        events=tuple(events),
+        power=entry["power"],
+        meters=tuple(entry["meters"]),
+        machine=entry["machine"],
+        exit_status=entry["exit_status"],
+        notes=tuple(notes),
+    )
+
+
+def _ran(entry: dict[str, Any]) -> str:
+    return f"{entry['end'] - entry['start']:.2f} s" if entry["start"] is not None else "a while"
 
 
 def _run(
     entry: dict[str, Any], frame: pl.DataFrame, events: list[Event], folder: Path
 ) -> Run | None:
-    frame = frame.filter(frame["power_w"].is_not_nan() & frame["power_w"].is_not_null())
-    if frame.height < 2:
+    read = (frame["power_w"].is_not_nan() & frame["power_w"].is_not_null()).to_numpy()
+    if read.sum() < 2:
         return None
+    start, end = entry["start"], entry["end"]
+    silent = _silences(frame["time"].to_numpy(), read, start, end)
+    frame = frame.filter(read)
     notes = list(entry["notes"])
+    if end is None:
+        notes.append(_CUT_SHORT)
     further = [name for name in frame.columns if name not in _OWN and not _is_empty(frame[name])]
     times = frame["time"].to_numpy()
-    end = entry["end"]
-    if end is None or end > times[-1] + reach_s(times):
-        end = None
-        notes.append("cut short: the end of the program is not in the recording")
     columns = {name: frame[name].fill_null(math.nan).to_numpy() for name in further}
     power_w = frame["power_w"].to_numpy()
-    for name in entry.get("counted", ()):
+    # A counter goes on while its power is not read, so it tells nothing about what was read.
+    whole = all(over - begin <= reach_s(times) for begin, over in silent)
+    for name in entry.get("counted", ()) if whole else ():
         watts, joules = columns.get(f"{name}_w"), columns.get(f"{name}_j")
         if watts is None or joules is None:
             continue
@@ -106,11 +142,11 @@ def _run(
                 "kept as it was read"
             )
     try:
-        return Run(
+        run = Run(
             id=entry["id"],
             times=times,
             power_w=power_w,
-            start=None if entry["start"] is None else min(entry["start"], float(times[-1])),
+            start=start,
             end=end,
             kind=entry["kind"],
             pair=entry["pair"],
@@ -121,9 +157,45 @@ def _run(
             machine=entry["machine"],
             exit_status=entry["exit_status"],
             notes=notes,
+            silent=silent,
         )
     except InvalidInput as error:
         raise FormatError(str(error), path=folder) from error
+    lacking = (
+        f"no power was read for {run.missing_s:.1f} s of the {run.duration_s:.1f} s that the "
+        "program ran: its energy is that of the rest"
+    )
+    return replace(run, notes=(*notes, lacking)) if run.gaps and lacking not in notes else run
+
+
+def _silences(
+    times: FloatArray, read: npt.NDArray[np.bool_], start: float | None, end: float | None
+) -> list[tuple[float, float]]:
+    """Return the stretches without power: samples that have none, and programs without samples."""
+    step_s, reach = float(np.median(np.diff(times))), reach_s(times)
+    last = float(times[-1]) + step_s
+    found: list[tuple[float, float]] = []
+    begin: float | None = None
+    for time, answered in zip(times.tolist(), read.tolist(), strict=True):
+        if answered and begin is not None:
+            found.append((begin, time))
+            begin = None
+        elif not answered and begin is None:
+            begin = time
+    # When the program ran is known by itself: samples that are missing then are missing.
+    over = last if end is None else max(last, end)
+    if start is not None and start >= over:
+        over = start + step_s
+    if begin is not None:
+        found.append((begin, over))
+    elif over > last + reach or over > (end or last):
+        found.append((last, over))
+    if start is not None and start < times[0] - reach:
+        if read[0]:
+            found.insert(0, (start, float(times[0])))
+        else:
+            found[0] = (start, found[0][1])
+    return found
 
 
 def _is_empty(column: pl.Series) -> bool:
@@ -149,11 +221,12 @@ def _read_manifest(path: Path) -> list[dict[str, Any]]:
     return list(entries)
 
 
-def _read_events(path: Path) -> dict[str, list[Event]]:
+def _read_events(path: Path, notes: list[str]) -> dict[str, list[Event]]:
+    """Return the events of each run; lines that make no sense are left out and noted."""
     if not path.is_file():
         return {}
     # What follows the last line's end was being written when the writer was killed.
-    text = files.read_text(path).rpartition("\n")[0]
+    text = files.read_bytes(path).decode(errors="replace").rpartition("\n")[0]
     found: dict[str, list[Event]] = {}
     for number, cells in enumerate(csv.reader(io.StringIO(text)), start=1):
         if number == 1 or not cells:
@@ -162,12 +235,12 @@ def _read_events(path: Path) -> dict[str, list[Event]]:
             time, run, label, checkpoint = cells
             event = Event(time=float(time), label=label, checkpoint=checkpoint == "1")
         except ValueError as error:
-            raise FormatError(
-                f"an event is {EVENT_HEADINGS}, not {','.join(cells)!r} ({error})",
-                path=path,
-                line=number,
-            ) from None
-        found.setdefault(run, []).append(event)
+            notes.append(
+                f"{path.name}, line {number} is left out: an event is {EVENT_HEADINGS}, not "
+                f"{','.join(cells)!r} ({error})"
+            )
+        else:
+            found.setdefault(run, []).append(event)
     return found
 
 

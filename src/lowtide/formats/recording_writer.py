@@ -5,11 +5,11 @@ The folder is whole at every moment; `lowtide.formats.recording_folder` says how
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import math
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -24,10 +24,14 @@ from lowtide.formats.recording_folder import (
     VERSION,
     valid_parts,
 )
-from lowtide.recording import Event, Recording
+from lowtide.marks import append_line
+from lowtide.recording import Event, Recording, Run
 
 if TYPE_CHECKING:
     import polars as pl
+
+# How soon the first samples of a run are written.
+_FIRST_FLUSH_S = 1.0
 
 
 class RecordingWriter:
@@ -35,7 +39,7 @@ class RecordingWriter:
 
     Args:
         folder: Where; made if need be, and refused if it holds a recording already.
-        flush_s: How many seconds of samples a kill may cost.
+        flush_s: How many seconds of samples a kill may cost; less in the first seconds of a run.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp()) / "recording"
@@ -61,10 +65,13 @@ class RecordingWriter:
             raise FileProblem(
                 f"{self.folder} holds a recording already: name another folder", path=self.folder
             )
+        # In the middle of a run, importing it would cost as much as a minute of sampling.
+        import_module("polars")
         self._runs: list[dict[str, Any]] = []
         self._rows: list[tuple[float, float, Mapping[str, float]]] = []
         self._part = 0
         self._last = -math.inf
+        self._due_s = flush_s
         files.write_whole(self.folder / EVENTS, f"{EVENT_HEADINGS}\n")
         self._write_manifest()
 
@@ -94,6 +101,9 @@ class RecordingWriter:
             raise InvalidInput(f"runs of a recording have names of their own: {run} is twice")
         self.flush()
         self._last = -math.inf
+        # Who keeps samples until the end, whatever may come, wants them in one piece.
+        lasting = math.isinf(self.flush_s)
+        self._due_s = self.flush_s if lasting else min(_FIRST_FLUSH_S, self.flush_s)
         self._runs.append(
             {
                 "id": run,
@@ -127,8 +137,10 @@ class RecordingWriter:
             return
         self._last = time
         self._rows.append((time, power_w, usage or {}))
-        if time - self._rows[0][0] >= self.flush_s:
+        if time - self._rows[0][0] >= self._due_s:
             self.flush()
+            # A short run has little to lose and loses all of it: it is written early.
+            self._due_s = min(2 * self._due_s, self.flush_s)
 
     def start(self, time: float) -> None:
         """Say when the program began.
@@ -170,13 +182,18 @@ class RecordingWriter:
         self._current()["machine"].update(facts)
         self._write_manifest()
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, *, instead_of: str | None = None) -> None:
         """Add a note to the current run: a meter that vanished, a clock that stepped.
 
         Args:
             text: What happened.
+            instead_of: An earlier note that it replaces, where that is there.
         """
-        self._current()["notes"].append(text)
+        notes = self._current()["notes"]
+        if instead_of in notes:
+            notes[notes.index(instead_of)] = text
+        else:
+            notes.append(text)
         self._write_manifest()
 
     def flush(self) -> None:
@@ -240,16 +257,15 @@ def append_event(folder: Path | str, run: str, event: Event) -> None:
         run: Whose event it is.
         event: What happened.
     """
-    line = io.StringIO()
-    label = " ".join(event.label.split())
-    csv.writer(line, lineterminator="\n").writerow(
-        [repr(event.time), run, label, "1" if event.checkpoint else "0"]
-    )
     path = Path(folder) / EVENTS
     try:
-        # One unbuffered write of one line in append mode: lines of two writers never mix.
-        with path.open("ab", buffering=0) as file:
-            file.write(line.getvalue().encode())
+        append_line(
+            str(path),
+            time_s=event.time,
+            run=run,
+            label=event.label,
+            checkpoint=event.checkpoint,
+        )
     except OSError as error:
         raise FileProblem(f"cannot write {path}: {error.strerror}", path=path) from error
 
@@ -262,7 +278,7 @@ def write_recording(recording: Recording, folder: Path | str) -> None:
         folder: Where.
     """
     with RecordingWriter(folder, flush_s=math.inf) as writer:
-        for run in recording:
+        for run in (*recording, *recording.unmeasured):
             writer.begin(
                 run.id,
                 kind=run.kind,
@@ -271,16 +287,29 @@ def write_recording(recording: Recording, folder: Path | str) -> None:
                 meters=run.meters,
                 machine=run.machine,
             )
-            rows = zip(*run.columns.values(), strict=True)
-            usages = [dict(zip(run.columns, row, strict=True)) for row in rows]
-            for i, (time, power_w) in enumerate(zip(run.times, run.power_w, strict=True)):
-                writer.append(float(time), float(power_w), usages[i] if usages else None)
+            if isinstance(run, Run):
+                _write_samples(writer, run)
             for event in run.events:
                 writer.mark(event.time, event.label, checkpoint=event.checkpoint)
             for note in run.notes:
                 writer.note(note)
-            writer.start(run.start)
-            writer.end(run.end, exit_status=run.exit_status)
+            if run.start is not None:
+                writer.start(run.start)
+            if run.end is not None:
+                writer.end(run.end, exit_status=run.exit_status)
+
+
+def _write_samples(writer: RecordingWriter, run: Run) -> None:
+    rows = zip(*run.columns.values(), strict=True)
+    usages = [dict(zip(run.columns, row, strict=True)) for row in rows] or [{}] * run.times.size
+    samples = list(zip(run.times.tolist(), run.power_w.tolist(), usages, strict=True))
+    for begin, end in run.silent:
+        # What is silent to the very end has another sample there, which says how long.
+        samples.append((begin, math.nan, {}))
+        if end > run.times[-1] and end - run.step_s > begin:
+            samples.append((end - run.step_s, math.nan, {}))
+    for time, power_w, usage in sorted(samples, key=lambda sample: sample[0]):
+        writer.append(time, power_w, usage)
 
 
 def _write_part(path: Path, frame: pl.DataFrame) -> None:

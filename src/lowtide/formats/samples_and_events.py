@@ -3,7 +3,8 @@
 Samples have `time` in epoch seconds and a power in watts or an energy counter; what else is
 numeric is kept. Events are `time,run,event`, and may have `checkpoint`. The events of
 `full_samples.csv.gz` are found in `full_events.csv`. A run's kind is told by its name: `full_0`,
-`stop_0`, `abort_0`, `stop_0_resumed`, `idle`.
+`stop_0`, `abort_0`, `stop_0_resumed`, `idle`. A counter that wraps is followed where its range
+stands beside it, in a column such as `max_energy_range_uj`.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import numpy as np
 import polars as pl
 
 from lowtide.errors import FormatError, InvalidInput
-from lowtide.formats.counters import RowArray, power_from_counter
+from lowtide.formats.counters import RowArray, follow_counter, power_from_counter
 from lowtide.formats.sheet import Sheet
 from lowtide.formats.source import Source
 from lowtide.recording import Event, Recording, Run, power_trouble
 from lowtide.signal import FloatArray
 
 _COUNTER = re.compile(r"energy.*_(uj|mj|j|kj)$")
+_RANGE = re.compile(r"^max_.*energy.*range.*_(uj|mj|j|kj)$")
 _POWER = re.compile(r"(^power|_power|power_).*_(uw|mw|w|kw)$|^(uw|mw|w|kw|watts?)$")
 _SCALES = {"u": 1e-6, "m": 1e-3, "k": 1e3}
 _RESUMED = re.compile(r"[_ -]?(resumed?|continued?|resumption)$")
@@ -81,8 +83,10 @@ def read(path: Path | str, *, events: Path | None = None) -> Recording:
         for name in dict.fromkeys(sheet.headings)
         if name not in ("time", "run", power) and not _COUNTER.search(name.lower())
     ]
-    names, numbers = sheet.read(texts=texts, numbers=["time", power, *further])
+    ranges = [name for name in sheet.headings if _RANGE.search(name.lower())]
+    names, numbers = sheet.read(texts=texts, numbers=["time", power, *further, *ranges[:1]])
     times, readings = numbers[0], numbers[1]
+    range_j = _range_j(ranges[0], numbers.pop()) if ranges else None
     if np.isnan(times).any():
         raise sheet.place("time").error("a time is missing", int(np.isnan(times).argmax()))
     beside = events or events_beside(path)
@@ -95,7 +99,9 @@ def read(path: Path | str, *, events: Path | None = None) -> Recording:
         if name is None:
             raise sheet.place("run").error("a sample belongs to a run", int(rows[0]))
         _check_order(sheet, times, rows)
-        when, power_w, kept = _power(sheet, power, times[rows], readings[rows], rows)
+        when, power_w, kept, notes = _power(
+            sheet, power, range_j, times[rows], readings[rows], rows
+        )
         runs.append(
             _run(
                 str(name),
@@ -108,6 +114,7 @@ def read(path: Path | str, *, events: Path | None = None) -> Recording:
                 said.get(str(name), []),
                 path,
                 power,
+                notes,
             )
         )
     return Recording(runs=tuple(runs), source=f"samples, {path.name}")
@@ -139,6 +146,7 @@ def _run(
     events: list[Event],
     path: Path,
     meter: str,
+    notes: list[str],
 ) -> Run:
     kind, pair = told_by_name(name)
     try:
@@ -153,13 +161,18 @@ def _run(
             columns=columns,
             events=events,
             meters=(meter,),
+            notes=notes,
         )
     except InvalidInput as error:
         raise FormatError(str(error), path=path) from error
 
 
 def _power_columns(sheet: Sheet) -> list[str]:
-    found = [name for name in sheet.headings if _COUNTER.search(name.lower())]
+    found = [
+        name
+        for name in sheet.headings
+        if _COUNTER.search(name.lower()) and not _RANGE.search(name.lower())
+    ]
     return found + [name for name in sheet.headings if _POWER.search(name.lower())]
 
 
@@ -178,24 +191,52 @@ def _choose(sheet: Sheet, columns: list[str]) -> str:
     )
 
 
-def _power(
-    sheet: Sheet, column: str, times: FloatArray, readings: FloatArray, rows: RowArray
-) -> tuple[FloatArray, FloatArray, RowArray]:
-    """Return times, watts, and which of the samples are kept."""
+def _scale(column: str) -> float:
+    """Return how many watts or joules a column's unit is."""
     unit = column.lower().rpartition("_")[2]
-    scaled = readings * _SCALES.get(unit[0] if len(unit) == 2 else "", 1.0)
+    return _SCALES.get(unit[0] if len(unit) == 2 else "", 1.0)
+
+
+def _range_j(column: str, values: FloatArray) -> float | None:
+    """Return the range of the counter, which is the same in all rows that have it."""
+    known = values[np.isfinite(values)]
+    return float(known[0]) * _scale(column) if known.size and known[0] > 0 else None
+
+
+def _power(
+    sheet: Sheet,
+    column: str,
+    range_j: float | None,
+    times: FloatArray,
+    readings: FloatArray,
+    rows: RowArray,
+) -> tuple[FloatArray, FloatArray, RowArray, list[str]]:
+    """Return times, watts, which of the samples are kept, and what happened to the counter."""
+    scaled = readings * _scale(column)
+    notes = []
     if _COUNTER.search(column.lower()):
         known = ~np.isnan(scaled)
         try:
-            ticks, power_w, kept = power_from_counter(times[known], scaled[known])
+            energy_j, resets = follow_counter(scaled[known], range_j)
+            ticks, power_w, kept = power_from_counter(times[known], energy_j)
         except InvalidInput as error:
             raise sheet.place(column).error(str(error), int(rows[0])) from None
+        # What was drawn from the last tick before a reset to the first after it is not known.
+        whole = np.ones(kept.size, dtype=bool)
+        for row in resets:
+            whole[np.flatnonzero(kept < row)[-1:]] = False
+        ticks, power_w, kept = ticks[whole], power_w[whole], kept[whole]
         kept = np.flatnonzero(known)[kept]
+        notes = [
+            f"the energy counter {column} was reset before {times[known][row]:.3f}: that sample is "
+            "left out"
+            for row in resets
+        ]
     else:
         ticks, power_w, kept = times, scaled, np.arange(times.size)
     if trouble := power_trouble(power_w):
         raise sheet.place(column).error(trouble[1], int(rows[kept[trouble[0]]]))
-    return ticks, power_w, kept
+    return ticks, power_w, kept, notes
 
 
 def _check_order(sheet: Sheet, times: FloatArray, rows: RowArray) -> None:

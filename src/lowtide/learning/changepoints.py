@@ -3,8 +3,9 @@
 The trace is cut so that the squared distance to each piece's mean, plus a price per piece, is
 least: an exact dynamic programme. The price comes from the data. It is three times the noise
 times the logarithm of the trace's length (the modified BIC of Zhang and Siegmund 2007), and the
-noise is the median variance within windows of two seconds: most windows hold no change, and
-unlike differences between neighbours such windows see noise that is correlated over time.
+noise is the median variance within windows of two seconds, or of eight steps where these are
+longer: most windows hold no change, and unlike differences between neighbours such windows see
+noise that is correlated over time.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from lowtide.signal import FloatArray
 IntArray = npt.NDArray[np.intp]
 
 _WINDOW_S = 2.0
+# The median variance of shorter windows is well below the variance: of pairs it is less than half.
+_LEAST_WINDOW = 8
+# In fewer windows than this each may hold a change.
+_WINDOWS = 20
 _PRICE = 3.0
 # Noise below this share of the mean power is rounding of the meter.
 _LEAST_NOISE = 1e-3
@@ -35,7 +40,7 @@ def noise_variance(power_w: FloatArray, step_s: float) -> float:
     >>> round(math.sqrt(noise_variance(100 + 5 * rng.standard_normal(2000), 0.1)), 1)
     5.0
     """
-    width = max(round(_WINDOW_S / step_s), 2)
+    width = max(round(_WINDOW_S / step_s), min(_LEAST_WINDOW, power_w.size // _WINDOWS), 2)
     floor = (_LEAST_NOISE * float(np.abs(power_w).mean())) ** 2
     windows = power_w.size // width
     if not windows:

@@ -14,7 +14,7 @@ import numpy as np
 from lowtide.accounting import power_steps
 from lowtide.learning.marks import says_checkpoint
 from lowtide.learning.series import Series
-from lowtide.learning.validation import predicted_w, rmse
+from lowtide.learning.validation import energy_error, predicted_w, rmse
 from lowtide.profile import PowerProfile
 from lowtide.recording import Run, pairs
 from lowtide.schedule import Schedule, Span
@@ -29,6 +29,8 @@ class Check:
         kind: `full`, `stop` or `kill`.
         measured_j: What was measured.
         predicted_j: What the profile says.
+        error: The predicted less the measured energy, as a share of the measured one; None where
+            nothing was drawn.
         rmse_w: How far off its power is at absolute time, counted from each start.
         starts: How the predicted work of each start begins and ends, in seconds of progress.
     """
@@ -37,13 +39,9 @@ class Check:
     kind: str
     measured_j: float
     predicted_j: float
+    error: float | None
     rmse_w: float
     starts: tuple[tuple[float, float], ...]
-
-    @property
-    def error(self) -> float:
-        """The predicted less the measured energy, as a share of the measured one."""
-        return self.predicted_j / self.measured_j - 1
 
 
 def check(profile: PowerProfile, runs: Sequence[Run], *, baseline_w: float = 0.0) -> list[Check]:
@@ -81,7 +79,9 @@ def summaries(checks: Sequence[Check]) -> list[str]:
         ("stop", "one stop with its resumption", "stops with their resumption"),
         ("kill", "one kill with its resumption", "kills with their resumption"),
     ):
-        errors = [100 * each.error for each in checks if each.kind == kind]
+        errors = [
+            100 * each.error for each in checks if each.kind == kind and each.error is not None
+        ]
         if len(errors) > 1:
             said.append(
                 f"{len(errors)} {several}: energy off by {np.mean(errors):+.1f} % on average "
@@ -143,6 +143,7 @@ def _check(
         kind=kind,
         measured_j=measured_j,
         predicted_j=predicted_j,
+        error=energy_error(predicted_j, measured_j, sum(run.energy_j() for run in runs)),
         rmse_w=rmse(np.concatenate(errors_w)),
         starts=tuple(starts),
     )

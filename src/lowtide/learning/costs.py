@@ -8,6 +8,26 @@ from dataclasses import dataclass
 from lowtide.learning.student import Welch, welch
 from lowtide.recording import Run, pairs
 
+# From how many joules on a unit is used, what it is, and how many digits follow the point. Half a
+# unit is enough, so that costs of about a kilojoule are all told in it.
+_UNITS = ((5e5, 1e6, "MJ", 2), (5e2, 1e3, "kJ", 2), (0.0, 1.0, "J", 1))
+
+
+def format_joules(energy_j: float, half_j: float | None = None) -> str:
+    """Return energy in J, kJ or MJ, whichever suits it, with its interval in the same.
+
+    Args:
+        energy_j: Joules, which may be a difference.
+        half_j: Half of the interval.
+
+    >>> format_joules(970.0, 70.0), format_joules(-38.21, 51.0), format_joules(25_670_000.0)
+    ('0.97 ± 0.07 kJ', '-38.2 ± 51.0 J', '25.67 MJ')
+    """
+    most_j = max(abs(energy_j), half_j or 0.0)
+    _, size, unit, digits = next(each for each in _UNITS if most_j >= each[0])
+    half = "" if half_j is None else f" ± {half_j / size:.{digits}f}"
+    return f"{energy_j / size:.{digits}f}{half} {unit}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
@@ -26,12 +46,12 @@ class Cost:
         if test.half is None or test.t is None or test.freedom is None or test.p is None:
             low, high = sorted(test.counts)
             return (
-                f"{self.what} costs {test.difference / 1000:.2f} kJ; no interval, since {low} and "
+                f"{self.what} costs {format_joules(test.difference)}; no interval, since {low} and "
                 f"{high} values do not tell how much it varies"
             )
         chance = "p < 0.0001" if test.p < 1e-4 else f"p = {test.p:.2g}"
         return (
-            f"{self.what} costs {test.difference / 1000:.2f} ± {test.half / 1000:.2f} kJ "
+            f"{self.what} costs {format_joules(test.difference, test.half)} "
             f"(Welch's t = {test.t:.1f}, {test.freedom:.1f} degrees of freedom, {chance})"
         )
 

@@ -13,12 +13,12 @@ import numpy as np
 
 from lowtide.errors import InvalidInput, UnknownName
 from lowtide.learning.checking import Check, check, summaries
-from lowtide.learning.costs import Cost, stopping_costs
+from lowtide.learning.costs import Cost, format_joules, stopping_costs
 from lowtide.learning.phases import METHODS, PhaseFinder, PhaseModel
 from lowtide.learning.repetition import Structure, find_structure
 from lowtide.learning.series import Series, common_step_s
 from lowtide.learning.student import Interval
-from lowtide.learning.validation import Score, Validation, validate
+from lowtide.learning.validation import Validation, validate
 from lowtide.profile import Phase, PowerProfile
 from lowtide.recording import Recording, Run
 from lowtide.signal import FloatArray
@@ -130,20 +130,18 @@ class Learned:
         ]
         if (validation := self.validation) is not None:
             absolute, aligned = validation.view("absolute"), validation.view("aligned")
-            told = [f"{_score(absolute.rmse_w)} W RMSE at absolute time"]
+            told = [f"{absolute.rmse_w} W RMSE at absolute time"]
             if aligned.rmse_w is not None:
-                told.append(f"{_score(aligned.rmse_w)} W aligned")
-            told.append(f"{_score(absolute.constant_rmse_w)} W for constant power")
+                told.append(f"{aligned.rmse_w} W aligned")
+            told.append(f"{absolute.constant_rmse_w} W for constant power")
             lines.append(
-                f"Leaving one run out: {', '.join(told)}; energy off by "
-                f"{100 * validation.energy_error.value:+.2f} % on average, "
-                f"{100 * validation.absolute_energy_error.value:.2f} % for a single run."
+                f"Leaving one run out: {', '.join(told)}; energy {validation.energy_text()}."
             )
         said = [f"predicted, not learned from: {each}" for each in summaries(self.checks)]
         said += map(str, self.costs)
         if self.costs:
             startup_j = sum(phase.energy_j for phase in self.profile.startup)
-            said.append(f"the profile's startup comes to {startup_j / 1000:.2f} kJ")
+            said.append(f"the profile's startup comes to {format_joules(startup_j)}")
         said += self.notes
         return "\n".join([*lines, *(f"{each[:1].upper()}{each[1:]}." for each in said)])
 
@@ -390,9 +388,3 @@ def _with_intervals(fit: PhaseFit, level: float) -> list[LearnedPhase]:
 
 def _rounded(number: float) -> float:
     return float(f"{number:.6g}")
-
-
-def _score(score: Score | None) -> str:
-    if score is None:
-        return "---"
-    return f"{score.value:.1f}" + ("" if score.error is None else f" ± {score.error:.1f}")

@@ -18,6 +18,8 @@ from lowtide.learning.series import Series
 from lowtide.signal import FloatArray
 
 AVERAGES_S = (1.0, 10.0, 30.0)
+# A difference of sums that is no more than this share of them is rounding.
+_ROUNDING = 1e-9
 
 
 class Fit(Protocol):
@@ -65,6 +67,9 @@ class Score:
         error = float(numbers.std(ddof=1) / np.sqrt(numbers.size)) if numbers.size > 1 else None
         return cls(value=float(numbers.mean()), error=error, per_run=tuple(numbers.tolist()))
 
+    def __str__(self) -> str:
+        return f"{self.value:.1f} ± " + ("---" if self.error is None else f"{self.error:.1f}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
@@ -92,14 +97,15 @@ class Validation:
     Attributes:
         runs: The runs that were left out in turn.
         views: Power, looked at in each way.
-        energy_error: Predicted less measured energy, as a share of the measured one: the bias.
+        energy_error: Predicted less measured energy, as a share of the measured one: the bias. Of
+            runs that drew nothing there is no share; None where no run drew anything.
         absolute_energy_error: The same without sign: how far off a single run is.
     """
 
     runs: tuple[str, ...]
     views: tuple[View, ...]
-    energy_error: Score
-    absolute_energy_error: Score
+    energy_error: Score | None
+    absolute_energy_error: Score | None
 
     def view(self, name: str) -> View:
         """Return one way of looking.
@@ -108,6 +114,15 @@ class Validation:
             name: `absolute`, `aligned`, `1 s`, `10 s` or `30 s`.
         """
         return next(view for view in self.views if view.name == name)
+
+    def energy_text(self) -> str:
+        """Return how far off energy is, in words."""
+        if self.energy_error is None or self.absolute_energy_error is None:
+            return "off by ---, since no run drew anything"
+        return (
+            f"off by {100 * self.energy_error.value:+.2f} % on average, "
+            f"{100 * self.absolute_energy_error.value:.2f} % for a single run"
+        )
 
 
 def validate(
@@ -130,18 +145,32 @@ def validate(
         for name, error_w in _errors(left_out, fit, mean_w).items():
             errors.setdefault(name, []).append(error_w)
         predicted_j = float(fit.duration_s @ fit.power_w)
-        energy.append(predicted_j / left_out.energy_j - 1)
+        error = energy_error(predicted_j, left_out.energy_j, left_out.run.energy_j())
+        if error is not None:
+            energy.append(error)
     names = ["absolute", "aligned", *(f"{seconds:g} s" for seconds in AVERAGES_S)]
-    shares = np.array(energy)
-    bias, size = Score.of(shares.tolist()), Score.of(np.abs(shares).tolist())
-    assert bias is not None  # noqa: S101 - there are two runs or more
-    assert size is not None  # noqa: S101
     return Validation(
         runs=tuple(each.run.id for each in series),
         views=tuple(_view(name, errors) for name in names),
-        energy_error=bias,
-        absolute_energy_error=size,
+        energy_error=Score.of(energy),
+        absolute_energy_error=Score.of([abs(error) for error in energy]),
     )
+
+
+def energy_error(predicted_j: float, measured_j: float, drawn_j: float) -> float | None:
+    """Return how far off a predicted energy is, as a share of what was measured.
+
+    Args:
+        predicted_j: What was predicted.
+        measured_j: What was measured, without the baseline if that is left out.
+        drawn_j: What was measured with it.
+
+    Returns:
+        None where nothing was drawn, or no more than rounding beyond the baseline.
+    """
+    if measured_j <= _ROUNDING * drawn_j:
+        return None
+    return predicted_j / measured_j - 1
 
 
 def predicted_w(duration_s: FloatArray, power_w: FloatArray, times_s: FloatArray) -> FloatArray:

@@ -70,7 +70,7 @@ def learned_document(learned: Learned) -> dict[str, Any]:
         "repeated": None if structure.block is None else asdict(structure.block),
         "edges_s": dict(zip(model.runs, model.edges_s.tolist(), strict=True)),
         "validation": None if learned.validation is None else asdict(learned.validation),
-        "checks": [{**asdict(each), "error": each.error} for each in learned.checks],
+        "checks": [asdict(each) for each in learned.checks],
         "costs": [asdict(cost) for cost in learned.costs],
         "notes": list(learned.notes),
     }

@@ -1,6 +1,7 @@
 """Running a program and writing down what it draws."""
 
-from lowtide.measuring.recorder import Recorder, Step
-from lowtide.measuring.sampler import Sampler, choose_meters
+from lowtide.measuring.recorder import Recorder
+from lowtide.measuring.sampler import Sampler
+from lowtide.measuring.steps import Step
 
-__all__ = ["Recorder", "Sampler", "Step", "choose_meters"]
+__all__ = ["Recorder", "Sampler", "Step"]

@@ -3,61 +3,19 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lowtide.errors import InvalidInput, MeterProblem
-from lowtide.meters import METERS, Channel, Meter, Reading, Roots
-from lowtide.meters.estimate import Estimate
-from lowtide.meters.external import External
+from lowtide.measuring.troubles import Troubles
+from lowtide.meters import Channel, Meter, Reading
 from lowtide.meters.nvml import Nvml
-from lowtide.meters.redfish import Redfish
+from lowtide.meters.source import Source, counted
 from lowtide.meters.usage import FEATURES, Counts, MachineUse, use_between
-from lowtide.meters.utilisation import UtilisationModel
 from lowtide.monitor.processes import ProcessTree, Usage
 
 # A clock that moves this far against the other has been set.
 _STEPPED_S = 0.5
-
-
-def choose_meters(said: Sequence[str], roots: Roots | None = None) -> list[Meter]:
-    """Return the meters that were asked for, or all that this machine offers.
-
-    Args:
-        said: Names, each maybe with more after a colon (`external:meter.csv`); empty for all that
-            work here, and an estimate where none does.
-        roots: Where the kernel's files are.
-    """
-    roots = roots or Roots()
-    if said:
-        return [_named(each, roots) for each in said]
-    found: list[Meter] = []
-    for name in METERS.names():
-        kind = METERS.load(name)
-        if kind.measured and kind.find(roots).state == "works":
-            found.append(_made(kind, roots))
-    return found or [Estimate(roots=roots)]
-
-
-def _named(text: str, roots: Roots) -> Meter:
-    name, _, more = text.partition(":")
-    kind = METERS.load(name)
-    if kind is External:
-        return External(source=more)
-    if kind is Redfish and more:
-        return Redfish(address=more)
-    if kind is Estimate and more:
-        return Estimate(model=UtilisationModel.load(more), roots=roots)
-    if more:
-        raise InvalidInput(f"meter {name} takes nothing after its name, unlike {text!r}")
-    return _made(kind, roots)
-
-
-def _made(kind: type[Meter], roots: Roots) -> Meter:
-    fields = getattr(kind, "__dataclass_fields__", {})
-    return kind(**({"roots": roots} if "roots" in fields else {}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,48 +34,6 @@ class Sample:
     columns: dict[str, float]
 
 
-@dataclass(slots=True)
-class _Source:
-    """A meter and what it said last."""
-
-    meter: Meter
-    channels: tuple[Channel, ...]
-    last: Reading | None = None
-    silent_since: float | None = None
-    _newest: Reading | None = field(default=None, init=False)
-    _stop: threading.Event = field(default_factory=threading.Event, init=False)
-    _thread: threading.Thread | None = field(default=None, init=False)
-
-    def begin(self) -> None:
-        """Read a slow meter beside the others, so that none waits for it."""
-        if self.meter.slow:
-            self._thread = threading.Thread(target=self._listen, daemon=True)
-            self._thread.start()
-
-    def read(self) -> Reading | None:
-        """Return the newest reading, None where the meter does not answer."""
-        if self._thread is not None:
-            return self._newest
-        return self._ask()
-
-    def end(self) -> None:
-        """Let go of the meter."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout=10)
-        self.meter.close()
-
-    def _listen(self) -> None:
-        while not self._stop.wait(0.5):
-            self._newest = self._ask()
-
-    def _ask(self) -> Reading | None:
-        try:
-            return self.meter.sample()
-        except MeterProblem:
-            return None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
     """All that was read at one moment."""
@@ -134,22 +50,21 @@ class Sampler:
 
     Attributes:
         meters: The meters.
-        notes: What went wrong so far, each thing once.
-        cpu_s: CPU time that reading took so far.
+        troubles: What went wrong so far, each thing once.
     """
 
     meters: Sequence[Meter]
-    notes: list[str] = field(default_factory=list)
-    cpu_s: float = 0.0
+    troubles: Troubles = field(default_factory=Troubles)
     _machine: MachineUse = field(default_factory=MachineUse, init=False)
-    _sources: list[_Source] = field(default_factory=list, init=False)
+    _sources: list[Source] = field(default_factory=list, init=False)
     _clock: tuple[float, float] = field(default=(0.0, 0.0), init=False)
+    _off_s: float = field(default=0.0, init=False)
     _before: _Look | None = field(default=None, init=False)
 
     def open(self) -> None:
         """Open the meters."""
         for meter in self.meters:
-            source = _Source(meter, meter.open())
+            source = Source(meter, meter.open())
             source.begin()
             self._sources.append(source)
             if isinstance(meter, Nvml):
@@ -183,18 +98,16 @@ class Sampler:
         wall, steady = self._clock
         moment = wall + (time.monotonic() - steady)
         off = time.time() - moment
-        if abs(off) > _STEPPED_S:
-            self.note(f"the clock was set by {off:+.3f} s meanwhile; times go on as before")
+        if abs(off - self._off_s) > _STEPPED_S:
+            self._off_s = off
+            self.troubles.add(f"the clock was set by {off:+.3f} s meanwhile; times go on as before")
         return moment
 
-    def note(self, text: str) -> None:
-        """Keep something that went wrong, once.
-
-        Args:
-            text: What it is.
-        """
-        if text not in self.notes:
-            self.notes.append(text)
+    @property
+    def clock_offset_s(self) -> float:
+        """What `now` shows more than the machine's steady clock."""
+        wall, steady = self._clock
+        return wall - steady
 
     def sample(self, tree: ProcessTree | None) -> Sample | None:
         """Read everything; return what was drawn and used since the last time, None at the first.
@@ -202,7 +115,6 @@ class Sampler:
         Args:
             tree: The program, where one runs.
         """
-        clock = time.thread_time()
         now = self.now()
         look = _Look(
             time=now,
@@ -212,12 +124,20 @@ class Sampler:
         )
         made = None if self._before is None else self._made(self._before, look, tree)
         self._before = look
-        self.cpu_s += time.thread_time() - clock
         return made
 
     def restart(self) -> None:
         """Forget what was read last: what is drawn between two runs belongs to neither."""
         self._before = None
+        self.troubles, self._off_s = Troubles(), 0.0
+        for source in self._sources:
+            source.last = source.silent_since = None
+
+    def conclude(self) -> None:
+        """Note the meters that never answered since the last restart."""
+        for source in self._sources:
+            if source.last is None and source.silent_since is not None:
+                self.troubles.add(f"meter {source.meter.name} never answered")
 
     def close(self) -> None:
         """Let go of the meters."""
@@ -254,38 +174,22 @@ class Sampler:
                     columns |= source.meter.usage(set(tree.pids))
         return Sample(time=before.time, power_w=total_w(drawn), columns=columns)
 
-    def _watch(self, source: _Source, reading: Reading | None, now: float) -> None:
+    def _watch(self, source: Source, reading: Reading | None, now: float) -> None:
         """Note a meter that falls silent or says what cannot be."""
         name = source.meter.name
         if reading is None or all(math.isnan(watts) for watts in reading.power_w):
-            if source.silent_since is None and source.last is not None:
+            if source.silent_since is None:
                 source.silent_since = now
-                self.note(f"meter {name} fell silent at {now:.3f}; nothing is filled in")
+                # A slow meter takes a while to say its first word.
+                if source.last is not None:
+                    why = f" ({source.problem})" if source.problem else ""
+                    text = f"meter {name} fell silent at {now:.3f}{why}; nothing is filled in"
+                    self.troubles.add(text, kind=f"{name} silent")
         else:
             source.silent_since = None
             source.last = reading
         for problem in () if reading is None else reading.problems:
-            self.note(f"meter {name}: {problem}")
-
-
-def counted(channels: Sequence[Channel]) -> list[bool]:
-    """Return which channels make up what was drawn in all, so that nothing is counted twice.
-
-    A node's meter sees everything. Else the platform's counter stands for packages and memory, and
-    GPUs are added to either. Channels of other kinds are parts of something, and not added.
-
-    Args:
-        channels: The channels of all meters.
-
-    >>> counted([Channel(name="package-0", domain="package"), Channel(name="node", domain="node")])
-    [False, True]
-    """
-    domains = [channel.domain for channel in channels]
-    if "node" in domains:
-        first = domains.index("node")
-        return [place == first for place in range(len(domains))]
-    parts = ("psys", "gpu") if "psys" in domains else ("package", "dram", "gpu")
-    return [domain in parts for domain in domains]
+            self.troubles.add_value(f"meter {name}: {problem}")
 
 
 def total_w(drawn: Sequence[tuple[Channel, float]]) -> float:

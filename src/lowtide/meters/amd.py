@@ -14,6 +14,7 @@ from lowtide.errors import MeterProblem
 from lowtide.meters.meter import Channel, Found, Reading, Roots, checked, run_tool
 
 COMMANDS = (("amd-smi", "metric", "--power", "--json"), ("rocm-smi", "--showpower", "--json"))
+_AMD_KEYS = ("socket_power", "current_socket_power", "average_socket_power")
 _ROCM_KEYS = ("Average Graphics Package Power (W)", "Current Socket Graphics Package Power (W)")
 
 
@@ -41,12 +42,15 @@ class Amd:
             roots: Not looked at.
         """
         try:
-            channels = cls().open()
+            meter = cls()
+            channels = meter.open()
+            watts = meter.sample().power_w
         except MeterProblem as error:
             return Found(meter=cls.name, state="absent", what=str(error))
-        return Found(
-            meter=cls.name, state="works", what=", ".join(channel.name for channel in channels)
-        )
+        names = ", ".join(channel.name for channel in channels)
+        if all(math.isnan(each) for each in watts):
+            return Found(meter=cls.name, state="constant 0", what=f"{names}: no power reading")
+        return Found(meter=cls.name, state="works", what=names)
 
     def open(self) -> tuple[Channel, ...]:
         """Find the tool and the GPUs."""
@@ -84,25 +88,26 @@ def read_powers(text: str) -> dict[str, float]:
     if isinstance(document, dict) and "gpu_data" in document:
         document = document["gpu_data"]
     if isinstance(document, list):
-        return {f"gpu-{each.get('gpu', place)}": _amd(each) for place, each in enumerate(document)}
-    found = {}
-    for card, values in document.items():
-        if card.startswith("card"):
-            watts = next((values[key] for key in _ROCM_KEYS if key in values), math.nan)
-            found[f"gpu-{card.removeprefix('card')}"] = _number(watts)
-    return found
+        gpus = [(place, each) for place, each in enumerate(document) if isinstance(each, dict)]
+        return {f"gpu-{each.get('gpu', place)}": _amd(each) for place, each in gpus}
+    if not isinstance(document, dict):
+        raise MeterProblem(f"the GPU tool printed no list of GPUs, but {text.strip()!r:.80}")
+    return {
+        f"gpu-{card.removeprefix('card')}": _first([values.get(key) for key in _ROCM_KEYS])
+        for card, values in document.items()
+        if card.startswith("card") and isinstance(values, dict)
+    }
 
 
 def _amd(gpu: dict[str, Any]) -> float:
-    power = gpu.get("power", {})
-    for key in ("socket_power", "current_socket_power", "average_socket_power"):
-        value = power.get(key)
-        value = value.get("value") if isinstance(value, dict) else value
-        if value not in (None, "N/A"):
-            return _number(value)
-    return math.nan
+    power = gpu.get("power")
+    if not isinstance(power, dict):
+        return math.nan
+    values = [power.get(key) for key in _AMD_KEYS]
+    return _first([each.get("value") if isinstance(each, dict) else each for each in values])
 
 
-def _number(value: Any) -> float:
-    match = re.match(r"\s*(\d+(?:\.\d+)?)", str(value))
-    return float(match[1]) if match else math.nan
+def _first(values: list[Any]) -> float:
+    """Return the first of some values that is a number: others say `N/A`."""
+    numbers = [re.match(r"\s*(\d+(?:\.\d+)?)", str(value)) for value in values]
+    return next((float(match[1]) for match in numbers if match), math.nan)

@@ -53,10 +53,15 @@ class Estimate:
             cure="good to a factor of two: learn a model with lowtide learn --utilisation",
         )
 
+    @property
+    def idle_w(self) -> float:
+        """What the machine is estimated to draw when nothing runs."""
+        model = self._model()
+        return model.at({feature.name: 0.0 for feature in model.features}).power_w
+
     def open(self) -> tuple[Channel, ...]:
         """Take the first look at the machine's use."""
-        if self.model is None:
-            self.model = UtilisationModel.generic(os.cpu_count() or 1)
+        self.model = self._model()
         names = [feature.name for feature in self.model.features]
         if unknown := [name for name in names if name not in FEATURES]:
             raise MeterProblem(
@@ -97,6 +102,9 @@ class Estimate:
         estimated = self.model.at(use_between(self._seen[0], counts))
         self._last = checked(now, [_CHANNEL], [estimated.power_w], problems=estimated.outside)
         return self._last
+
+    def _model(self) -> UtilisationModel:
+        return self.model or UtilisationModel.generic(os.cpu_count() or 1)
 
     def close(self) -> None:
         """Let go of the GPUs, where they were looked at."""

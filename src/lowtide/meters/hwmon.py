@@ -13,6 +13,8 @@ from lowtide.meters.meter import Channel, Found, Reading, Roots, checked, read_n
 
 # Chips whose power is that of a known part. All others are shown, but not added up.
 _DOMAINS = {"amdgpu": "gpu", "nouveau": "gpu", "power_meter": "node", "acpi_power_meter": "node"}
+# Meters that read the same devices by another way.
+_SAME = {"amdgpu": "amd", "nouveau": "nvml"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -21,6 +23,8 @@ class Hwmon:
 
     Attributes:
         roots: Where the kernel's files are.
+        beside: Names of the meters that are read as well. A card that one of them reads is shown
+            here, but not counted a second time.
     """
 
     name: ClassVar[str] = "hwmon"
@@ -28,6 +32,7 @@ class Hwmon:
     means: ClassVar[bool] = False
     slow: ClassVar[bool] = False
     roots: Roots = field(default_factory=Roots)
+    beside: frozenset[str] = frozenset()
     _sensors: list[tuple[Path, Channel]] = field(default_factory=list, init=False)
 
     @classmethod
@@ -55,7 +60,7 @@ class Hwmon:
 
     def open(self) -> tuple[Channel, ...]:
         """Find the sensors."""
-        self._sensors = _sensors(self.roots)
+        self._sensors = _sensors(self.roots, self.beside)
         if not self._sensors:
             raise MeterProblem("this machine has no power sensor under hwmon")
         return tuple(channel for _, channel in self._sensors)
@@ -70,13 +75,14 @@ class Hwmon:
         """Nothing is kept open."""
 
 
-def _sensors(roots: Roots) -> list[tuple[Path, Channel]]:
+def _sensors(roots: Roots, beside: frozenset[str] = frozenset()) -> list[tuple[Path, Channel]]:
     found = []
     for chip in sorted((roots.sysfs / "class" / "hwmon").glob("hwmon*")):
         try:
             kind = (chip / "name").read_text().strip()
         except OSError:
             continue
+        domain = "other" if _SAME.get(kind) in beside else _DOMAINS.get(kind, "other")
         numbers = sorted(
             {path.name.split("_")[0] for path in chip.glob("power*_*")}, key=lambda each: each
         )
@@ -89,7 +95,7 @@ def _sensors(roots: Roots) -> list[tuple[Path, Channel]]:
             part = label.read_text().strip() if label.exists() else number
             channel = Channel(
                 name=f"{chip.name}-{kind}-{part}".replace(" ", "_"),
-                domain=_DOMAINS.get(kind, "other"),
+                domain=domain,
             )
             found.append((path, channel))
     return found

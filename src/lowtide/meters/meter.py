@@ -25,6 +25,9 @@ DOMAINS = ("node", "package", "dram", "psys", "gpu", "other")
 MOST_W = {"node": 200_000.0, "package": 3000.0, "dram": 2000.0, "psys": 20_000.0, "gpu": 5000.0}
 _MOST_OTHER_W = 200_000.0
 
+# Counters are renewed up to so much late, and count then what belongs to the time before.
+_LATE_S = 0.1
+
 STATES = ("works", "no permission", "constant 0", "absent")
 
 
@@ -142,6 +145,18 @@ def plausible(channel: Channel, power_w: float) -> tuple[float, str]:
     return math.nan, f"{channel.name} read {power_w:g} W, which a {channel.domain} cannot draw"
 
 
+def reset_problem(channel: Channel) -> str:
+    """Return that a channel's counter was reset, in words.
+
+    Args:
+        channel: What it counts for.
+    """
+    return (
+        f"the energy counter of {channel.name} was reset: what was drawn since the reading before "
+        "is not known"
+    )
+
+
 def checked(
     time: float,
     channels: Sequence[Channel],
@@ -174,30 +189,45 @@ class Counter:
     Attributes:
         unit_j: What one count is.
         wraps_at: The count after which it starts from 0 again; None if it never does.
+        most_w: More than this is not drawn: a count that would mean more is no count of energy.
+        was_reset: Whether the last reading showed that the counter was reset or jumped, so that
+            what was drawn before it is not known.
     """
 
     unit_j: float
     wraps_at: float | None = None
-    _last: float = field(default=math.nan, init=False)
+    most_w: float = math.inf
+    was_reset: bool = field(default=False, init=False)
+    _last: tuple[float, float] | None = field(default=None, init=False)
     _total: float = field(default=0.0, init=False)
 
-    def add(self, count: float) -> float:
+    def add(self, count: float, time_s: float) -> float:
         """Take in a new reading; return the joules since the first.
 
-        A count below the last one has wrapped where that is plausible (from the upper half of
-        the range), else the counter was reset, and what it counted until then is lost.
+        A count below the last one has wrapped if the power that this means can be drawn. Else the
+        counter was reset: what it has counted since is added, and what it had counted until then
+        is lost. A leap upwards that means too much power is left out.
 
         Args:
             count: What the counter shows; NaN where it could not be read.
+            time_s: When, in seconds by a clock that nobody sets.
         """
+        self.was_reset = False
         if math.isnan(count):
             return math.nan
-        if not math.isnan(self._last):
-            step = count - self._last
-            if step < 0 and self.wraps_at and self._last > self.wraps_at / 2:
+        if self._last is not None:
+            before, since_s = self._last
+            most = math.inf
+            if self.most_w < math.inf:
+                most = self.most_w * (time_s - since_s + _LATE_S) / self.unit_j
+            step = count - before
+            if step < 0 and self.wraps_at and step + self.wraps_at <= most:
                 step += self.wraps_at
-            self._total += step if step >= 0 else count
-        self._last = count
+            if not 0 <= step <= most:
+                self.was_reset = True
+                step = count if step < 0 and count <= most else 0.0
+            self._total += step
+        self._last = (count, time_s)
         return self._total * self.unit_j
 
 

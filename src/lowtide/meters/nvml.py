@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from lowtide.errors import MeterProblem, MissingExtra
-from lowtide.meters.meter import Channel, Counter, Found, Reading, Roots, checked
+from lowtide.meters.meter import (
+    MOST_W,
+    Channel,
+    Counter,
+    Found,
+    Reading,
+    Roots,
+    checked,
+    reset_problem,
+)
 
 
 @dataclass(slots=True)
@@ -78,7 +87,7 @@ class Nvml:
         for number in range(count):
             handle = nvml.nvmlDeviceGetHandleByIndex(number)
             channel = Channel(name=f"gpu-{number}", domain="gpu")
-            self._gpus.append(_Gpu(handle, channel, Counter(unit_j=1e-3)))
+            self._gpus.append(_Gpu(handle, channel, Counter(unit_j=1e-3, most_w=MOST_W["gpu"])))
         if not self._gpus:
             raise MeterProblem("NVML knows no GPU")
         self.sample()
@@ -88,17 +97,20 @@ class Nvml:
         """Read all GPUs."""
         nvml = self._nvml()
         now = time.time()
-        count = time.monotonic() - self._counted >= self.count_s
-        powers, energies = [], []
+        moment = time.monotonic()
+        count = moment - self._counted >= self.count_s
+        powers, energies, problems = [], [], []
         for gpu in self._gpus:
             powers.append(_power_w(nvml, gpu.handle))
             total = math.nan
             if count:
                 total = _asked(nvml, nvml.nvmlDeviceGetTotalEnergyConsumption, gpu.handle)
-            energies.append(gpu.counter.add(total))
+            energies.append(gpu.counter.add(total, moment))
+            if gpu.counter.was_reset:
+                problems.append(reset_problem(gpu.channel))
         if count:
-            self._counted = time.monotonic()
-        return checked(now, [gpu.channel for gpu in self._gpus], powers, energies)
+            self._counted = moment
+        return checked(now, [gpu.channel for gpu in self._gpus], powers, energies, problems)
 
     def usage(self, pids: set[int]) -> dict[str, float]:
         """Return how many GPUs some processes keep busy, and what memory they hold on them.

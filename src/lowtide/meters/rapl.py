@@ -1,7 +1,12 @@
-"""RAPL: energy counters of CPU packages and memory, through the kernel's powercap files."""
+"""RAPL: energy counters of CPU packages and memory, through the kernel's powercap files.
+
+A counter that is present but says nothing is absent: virtual machines and some boards show a
+platform counter that stays at 0, and what it stands for would be taken as nothing drawn.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from dataclasses import dataclass, field
@@ -9,12 +14,29 @@ from pathlib import Path
 from typing import ClassVar
 
 from lowtide.errors import MeterProblem
-from lowtide.meters.meter import Channel, Counter, Found, Reading, Roots, checked, read_number
+from lowtide.meters.meter import (
+    MOST_W,
+    Channel,
+    Counter,
+    Found,
+    Reading,
+    Roots,
+    checked,
+    read_number,
+    reset_problem,
+)
 
 _CURE = (
     "let your user read the counters: sudo chmod -R a+r /sys/class/powercap/intel-rapl*/energy_uj "
     "(until the next boot), or run as root"
 )
+_HIDDEN = "the host hides its counters: measure there, or use another meter"
+# Counters are renewed about every millisecond. After the first of these, none has moved because
+# nothing will; after the second, one that stands still beside others that move is dead.
+_FIRST_MOVE_S = 0.05
+_ALL_MOVE_S = 0.3
+# Where nothing moved at first, a counter that others leave behind for so long is dead.
+_DEAD_S = 2.0
 
 
 @dataclass(slots=True)
@@ -23,8 +45,18 @@ class _Zone:
 
     channel: Channel
     counter: Counter
-    file: int = -1
+    file: int
+    first: float
+    moved: bool = False
     last: tuple[float, float] | None = None
+
+    def look(self) -> float:
+        try:
+            count = float(os.pread(self.file, 32, 0))
+        except (OSError, ValueError):
+            return math.nan
+        self.moved = self.moved or count != self.first
+        return count
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,6 +65,7 @@ class Rapl:
 
     Parts of a package other than memory (core, uncore) are left out: the package has them
     already. A platform counter (`psys`) covers the packages and more, and is a domain of its own.
+    Counters that stay at 0, or stand still while others move, are left out as well.
 
     Attributes:
         roots: Where the kernel's files are.
@@ -44,6 +77,7 @@ class Rapl:
     slow: ClassVar[bool] = False
     roots: Roots = field(default_factory=Roots)
     _zones: list[_Zone] = field(default_factory=list, init=False)
+    _opened_s: float = field(default=0.0, init=False)
 
     @classmethod
     def find(cls, roots: Roots) -> Found:
@@ -56,22 +90,26 @@ class Rapl:
         if not folders:
             return Found(meter=cls.name, state="absent", what="no powercap counters")
         names = ", ".join(channel.name for _, channel in folders)
-        readable = [path for path, _ in folders if os.access(path / "energy_uj", os.R_OK)]
+        readable = [each for each in folders if os.access(each[0] / "energy_uj", os.R_OK)]
         if not readable:
             return Found(meter=cls.name, state="no permission", what=names, cure=_CURE)
-        if all(read_number(path / "energy_uj") == 0 for path in readable):
-            return Found(
-                meter=cls.name,
-                state="constant 0",
-                what=names,
-                cure="the host hides its counters: measure there, or use another meter",
-            )
-        return Found(meter=cls.name, state="works", what=names)
+        alive = [name for path, name in readable if read_number(path / "energy_uj") != 0]
+        if not alive:
+            return Found(meter=cls.name, state="constant 0", what=names, cure=_HIDDEN)
+        what = ", ".join(channel.name for channel in alive)
+        if dead := [channel.name for _, channel in readable if channel not in alive]:
+            what += f" (always 0, so left out: {', '.join(dead)})"
+        return Found(meter=cls.name, state="works", what=what)
 
     def open(self) -> tuple[Channel, ...]:
-        """Open every counter that can be read."""
+        """Open every counter that can be read and counts."""
         denied = False
+        silent = []
         for path, channel in _folders(self.roots):
+            count = read_number(path / "energy_uj")
+            if count == 0:
+                silent.append(channel.name)
+                continue
             try:
                 file = os.open(path / "energy_uj", os.O_RDONLY)
             except PermissionError:
@@ -80,41 +118,70 @@ class Rapl:
             except OSError:
                 continue
             wraps_at = read_number(path / "max_energy_range_uj")
-            counter = Counter(unit_j=1e-6, wraps_at=wraps_at if wraps_at > 0 else None)
-            self._zones.append(_Zone(channel, counter, file))
-        if not self._zones:
-            raise MeterProblem(
-                f"RAPL counters are there but may not be read: {_CURE}"
-                if denied
-                else "this machine has no RAPL counters"
+            counter = Counter(
+                unit_j=1e-6,
+                wraps_at=wraps_at if wraps_at > 0 else None,
+                most_w=MOST_W[channel.domain],
             )
+            self._zones.append(_Zone(channel, counter, file, count))
+        if not self._zones:
+            if denied:
+                raise MeterProblem(f"RAPL counters are there but may not be read: {_CURE}")
+            if silent:
+                raise MeterProblem(f"RAPL counters ({', '.join(silent)}) stay at 0: {_HIDDEN}")
+            raise MeterProblem("this machine has no RAPL counters")
+        self._leave_out_the_dead()
+        self._opened_s = time.monotonic()
         self.sample()
         return tuple(zone.channel for zone in self._zones)
 
     def sample(self) -> Reading:
         """Read all counters; power is the mean since the last reading, NaN at the first."""
-        powers, energies = [], []
+        powers, energies, problems = [], [], []
         now = time.time()
         for zone in self._zones:
-            try:
-                count = float(os.pread(zone.file, 32, 0))
-            except (OSError, ValueError):
-                count = float("nan")
+            count = zone.look()
             moment = time.monotonic()
-            joules = zone.counter.add(count)
-            watts = float("nan")
-            if zone.last is not None and moment > zone.last[0]:
+            joules = zone.counter.add(count, moment)
+            watts = math.nan
+            if zone.counter.was_reset:
+                problems.append(reset_problem(zone.channel))
+            elif zone.last is not None and moment > zone.last[0]:
                 watts = (joules - zone.last[1]) / (moment - zone.last[0])
             zone.last = (moment, joules)
             powers.append(watts)
             energies.append(joules)
-        return checked(now, [zone.channel for zone in self._zones], powers, energies)
+        if time.monotonic() - self._opened_s > _DEAD_S and any(z.moved for z in self._zones):
+            for place, zone in enumerate(self._zones):
+                if not zone.moved:
+                    powers[place] = energies[place] = math.nan
+                    problems.append(
+                        f"the energy counter of {zone.channel.name} never moved while others did: "
+                        "it counts as absent"
+                    )
+        return checked(now, [zone.channel for zone in self._zones], powers, energies, problems)
 
     def close(self) -> None:
         """Close the counters."""
         for zone in self._zones:
             os.close(zone.file)
         self._zones.clear()
+
+    def _leave_out_the_dead(self) -> None:
+        """Look whether counters move; keep those that do, or all where none does yet."""
+        begun = time.monotonic()
+        while not all(zone.moved for zone in self._zones):
+            for zone in self._zones:
+                zone.look()
+            waited_s = time.monotonic() - begun
+            some = any(zone.moved for zone in self._zones)
+            if waited_s > (_ALL_MOVE_S if some else _FIRST_MOVE_S):
+                break
+            time.sleep(0.005)
+        if any(zone.moved for zone in self._zones):
+            for zone in [zone for zone in self._zones if not zone.moved]:
+                os.close(zone.file)
+                self._zones.remove(zone)
 
 
 def _folders(roots: Roots) -> list[tuple[Path, Channel]]:

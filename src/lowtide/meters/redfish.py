@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import math
 import os
+import re
 import ssl
 import time
 import urllib.error
@@ -17,6 +19,16 @@ from lowtide.errors import InvalidInput, MeterProblem
 from lowtide.meters.meter import Channel, Found, Reading, Roots, checked
 
 _CHANNEL = Channel(name="node", domain="node")
+_CHASSIS = re.compile(r"/Chassis/[^/]+/?$")
+
+
+class _Refusal(MeterProblem):
+    """The controller gives no power, for a reason that has a state and a cure of its own."""
+
+    def __init__(self, message: str, *, state: str, cure: str) -> None:
+        super().__init__(message)
+        self.state = state
+        self.cure = cure
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,12 +36,15 @@ class Redfish:
     """A chassis' power, `PowerControl[].PowerConsumedWatts`.
 
     User and password come from LOWTIDE_REDFISH_USER and LOWTIDE_REDFISH_PASSWORD, so that they
-    stand in no command line.
+    stand in no command line. Many controllers sign their certificate themselves: name it, or who
+    signed it, in LOWTIDE_REDFISH_CA (a PEM file), or set LOWTIDE_REDFISH_INSECURE=1 to have it not
+    checked, so that whoever answers in the controller's place gets the password.
 
     Attributes:
         address: `https://bmc.example/redfish/v1/Chassis/1/Power`, or the controller alone for the
             first chassis.
         verify: Whether its certificate is checked.
+        authorities: A file of certificates that are trusted beside those of the system.
         timeout_s: How long an answer may take.
     """
 
@@ -38,7 +53,10 @@ class Redfish:
     means: ClassVar[bool] = False
     slow: ClassVar[bool] = True
     address: str = field(default_factory=lambda: os.environ.get("LOWTIDE_REDFISH", ""))
-    verify: bool = True
+    verify: bool = field(
+        default_factory=lambda: os.environ.get("LOWTIDE_REDFISH_INSECURE", "") in ("", "0")
+    )
+    authorities: str = field(default_factory=lambda: os.environ.get("LOWTIDE_REDFISH_CA", ""))
     timeout_s: float = 5.0
 
     def __post_init__(self) -> None:
@@ -57,9 +75,18 @@ class Redfish:
             return Found(meter=cls.name, state="absent", what="LOWTIDE_REDFISH names no controller")
         try:
             meter.open()
+            watts = meter.sample().power_w[0]
+        except _Refusal as error:
+            return Found(meter=cls.name, state=error.state, what=str(error), cure=error.cure)
         except MeterProblem as error:
-            return Found(meter=cls.name, state="no permission", what=str(error),
-                         cure="check LOWTIDE_REDFISH, its user and its password")  # fmt: skip
+            return Found(meter=cls.name, state="absent", what=str(error))
+        if not watts > 0:
+            return Found(
+                meter=cls.name,
+                state="constant 0",
+                what=f"{meter.address} has no power reading",
+                cure="name another chassis: LOWTIDE_REDFISH=https://HOST/redfish/v1/Chassis/ID/Power",
+            )
         return Found(meter=cls.name, state="works", what=meter.address)
 
     def open(self) -> tuple[Channel, ...]:
@@ -68,10 +95,11 @@ class Redfish:
             raise MeterProblem("say where: redfish:https://bmc.example, or LOWTIDE_REDFISH")
         if "/redfish/" not in self.address:
             base = self.address.rstrip("/")
-            members = self._get(f"{base}/redfish/v1/Chassis").get("Members", [])
-            if not members:
+            members = self._get(f"{base}/redfish/v1/Chassis").get("Members")
+            if not isinstance(members, list) or not members:
                 raise MeterProblem(f"{base} knows no chassis")
-            self.address = f"{base}{members[0]['@odata.id'].rstrip('/')}/Power"
+            first = members[0].get("@odata.id", "") if isinstance(members[0], dict) else ""
+            self.address = f"{base}{first.rstrip('/')}/Power"
         self.sample()
         return (_CHANNEL,)
 
@@ -89,27 +117,89 @@ class Redfish:
         if user:
             secret = f"{user}:{os.environ.get('LOWTIDE_REDFISH_PASSWORD', '')}".encode()
             request.add_header("Authorization", f"Basic {base64.b64encode(secret).decode()}")
-        context = ssl.create_default_context()
-        if not self.verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
+        context = self._context()
         try:
             with urllib.request.urlopen(  # noqa: S310 - the scheme was checked
                 request, timeout=self.timeout_s, context=context
             ) as answer:
-                document: dict[str, Any] = json.load(answer)
-        except (OSError, ValueError) as error:
-            raise MeterProblem(f"{address} does not answer as Redfish does: {error}") from None
+                document = json.load(answer)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise _refusal(address, error) from None
+        if not isinstance(document, dict):
+            raise _refusal(address, ValueError("its answer is no JSON object"))
         return document
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        elif self.authorities:
+            try:
+                context.load_verify_locations(cafile=self.authorities)
+            except OSError as error:
+                raise InvalidInput(
+                    f"LOWTIDE_REDFISH_CA names a PEM file of certificates, and {self.authorities} "
+                    f"is none: {error}"
+                ) from None
+        return context
 
 
 def read_power(document: dict[str, Any]) -> float:
-    """Return the watts of a `Power` resource, all its power controls added up.
+    """Return the watts of a `Power` resource.
+
+    Its power controls may be parts of one another: the server, and its CPUs again. Those that
+    belong to a chassis by their `RelatedItem` count, the first of each chassis. Where none says
+    so, the one with the `MemberId` 0, or else the first, is the whole.
 
     Args:
         document: The resource.
     """
-    controls = document.get("PowerControl", [])
-    watts = [each.get("PowerConsumedWatts") for each in controls if isinstance(each, dict)]
-    known = [float(each) for each in watts if each is not None]
-    return sum(known) if known else math.nan
+    found = document.get("PowerControl")
+    controls = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    whole: dict[str, dict[str, Any]] = {}
+    for control in controls:
+        for link in control.get("RelatedItem") or ():
+            name = link.get("@odata.id", "") if isinstance(link, dict) else ""
+            if _CHASSIS.search(name):
+                whole.setdefault(name.rstrip("/"), control)
+                break
+    if not whole and controls:
+        first = [each for each in controls if str(each.get("MemberId")) == "0"] or controls
+        whole[""] = first[0]
+    return sum(map(_watts, whole.values())) if whole else math.nan
+
+
+def _watts(control: dict[str, Any]) -> float:
+    try:
+        return float(control["PowerConsumedWatts"])
+    except (KeyError, TypeError, ValueError):
+        return math.nan
+
+
+def _refusal(address: str, error: Exception) -> _Refusal:
+    """Return what a failure means, and what helps."""
+    reason = getattr(error, "reason", error)
+    if isinstance(error, urllib.error.HTTPError) and error.code in (401, 403):
+        return _Refusal(
+            f"{address} refuses this user (HTTP {error.code})",
+            state="no permission",
+            cure="set LOWTIDE_REDFISH_USER and LOWTIDE_REDFISH_PASSWORD",
+        )
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return _Refusal(
+            f"{address} has a certificate that is not trusted: {reason.verify_message}",
+            state="no permission",
+            cure="name the certificate in LOWTIDE_REDFISH_CA, or set LOWTIDE_REDFISH_INSECURE=1",
+        )
+    if isinstance(error, (urllib.error.HTTPError, ValueError, http.client.HTTPException)):
+        return _Refusal(
+            f"{address} does not answer as Redfish does: {error}",
+            state="absent",
+            cure="check the path in LOWTIDE_REDFISH; the controller alone finds the first chassis",
+        )
+    return _Refusal(
+        f"{address} cannot be reached: {reason}",
+        state="absent",
+        cure="check the host in LOWTIDE_REDFISH and the network to it",
+    )

@@ -2,7 +2,14 @@
 
 The lines differ from one JetPack to the next: `VDD_IN 2532/2532` in milliwatts, now and mean;
 later `VDD_IN 2532mW/2532mW`, a date in front, clocks as lists (`@[114]`). A part of a line that
-is not understood is counted, not dropped without a word.
+is not understood is counted and named, not dropped without a word.
+
+Most boards have a rail that feeds everything else. The AGX boards have none, but several that come
+from the supply side by side, and what they draw together is what the board draws. Which ones these
+are is told by NVIDIA's design guide of AGX Xavier (sections 5.2 and 5.6.2: GPU, CPU, SOC, CV, VDDRQ
+and, beside them, SYS5V) and, for AGX Orin, on NVIDIA's forum ("Jetson AGX Orin INA3221 power
+monitor layout"): VIN_SYS_5V0 comes from a supply of its own, and feeds VDDQ_VDD2_1V8AO in turn,
+which is not to be added. The carrier board is in none of them.
 """
 
 from __future__ import annotations
@@ -14,20 +21,35 @@ import shutil
 import subprocess
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from lowtide.errors import MeterProblem
 from lowtide.meters.meter import Channel, Found, Reading, Roots, checked
 
-_RAIL = re.compile(r"\b((?:VDD|VIN|POM|NC|CPU|GPU|SYS)_[A-Z0-9_]+)\s+(\d+)(?:mW)?/(\d+)(?:mW)?")
-# The rail that feeds the whole board, by board.
-_WHOLE = ("VDD_IN", "POM_5V_IN", "VIN_SYS_5V0", "SYS_VIN_HV")
+_RAIL = re.compile(r"\b([A-Z][A-Z0-9_]*)\s+(-?\d+)(?:mW)?/-?\d+(?:mW)?(?![\w.])")
+# "No connection": what these channels read means nothing.
+_UNUSED = "NC"
+# The rail that feeds the whole board: Xavier NX, TX2, Orin NX and Nano; Nano; AGX Thor.
+_WHOLE = ("VDD_IN", "POM_5V_IN", "VIN")
+# Where there is none, those that come from the supply side by side: AGX Xavier, Orin, Thor.
+_INPUTS = (
+    ("GPU", "CPU", "SOC", "CV", "VDDRQ", "SYS5V"),
+    ("VDD_GPU_SOC", "VDD_CPU_CV", "VIN_SYS_5V0"),
+    ("VDD_GPU", "VDD_CPU_SOC_MSS", "VIN_SYS_5V0"),
+)
+# What their sum is called.
+_BOARD = "board"
+# A tool that has printed nothing for so many intervals, and so many seconds at least, hangs.
+_SILENT_INTERVALS = 5
+_LEAST_SILENT_S = 1.0
 # Parts that say something other than power, and are known to.
 _OTHER = (
     re.compile(r"^\d{2}-\d{2}-\d{4} \d{2}:\d{2}:\d{2}\s*"),
-    re.compile(r"\b(?:RAM|SWAP|IRAM) \d+/\d+[MkG]?B ?\((?:lfb \d+x\d+[MkG]?B|cached \d+[MkG]?B)\)"),
-    re.compile(r"\bCPU \[[^\]]*\]"),
+    re.compile(r"\b(?:RAM|SWAP|IRAM) \d+/\d+[MkG]?B ?\((?:lfb (?:\d+x)?|cached )\d+[MkG]?B\)"),
+    re.compile(r"\b(?:CPU|cpu) \[[^\]]*\](?:@\d+)?"),
+    re.compile(r"\bMTS fg \d+% bg \d+%"),
     re.compile(r"\b[A-Za-z0-9_]+@-?\d+(?:\.\d+)?C\b"),
     re.compile(r"\b[A-Z0-9_]+ \d+%(?:@(?:\d+|\[[^\]]*\]))?"),
     re.compile(r"\b[A-Z0-9_]+ (?:off|@?\d+(?:\.\d+)?|@\[[^\]]*\])(?=\s|$)"),
@@ -57,7 +79,8 @@ def read_line(text: str) -> Line:
     >>> read_line("RAM 2448/7771MB (lfb 1x4MB) VDD_IN 4880mW/4880mW VDD_SOC 1440mW/1440mW").rails_w
     {'VDD_IN': 4.88, 'VDD_SOC': 1.44}
     """
-    rails_w = {match[1]: int(match[2]) / 1000 for match in _RAIL.finditer(text)}
+    rails = [match for match in _RAIL.finditer(text) if match[1] != _UNUSED]
+    rails_w = {match[1]: int(match[2]) / 1000 for match in rails}
     rest = _RAIL.sub(" ", text)
     for known in _OTHER:
         rest = known.sub(" ", rest)
@@ -67,6 +90,8 @@ def read_line(text: str) -> Line:
 @dataclass(slots=True, kw_only=True)
 class Tegrastats:
     """A Jetson board's power rails; the one that feeds the whole board is the node.
+
+    Where there is no such rail, a channel `board` adds up those that it is fed by.
 
     Attributes:
         interval_s: How often the tool prints.
@@ -81,10 +106,13 @@ class Tegrastats:
     unknown: int = 0
     _tool: subprocess.Popen[str] | None = field(default=None, init=False)
     _listener: threading.Thread | None = field(default=None, init=False)
-    _lines: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue, init=False)
-    _rails: tuple[str, ...] = field(default=(), init=False)
+    _lines: queue.SimpleQueue[tuple[float, str]] = field(
+        default_factory=queue.SimpleQueue, init=False
+    )
+    _parts: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False)
     _channels: tuple[Channel, ...] = field(default=(), init=False)
-    _last: Line | None = field(default=None, init=False)
+    _last: tuple[float, Line] | None = field(default=None, init=False)
+    _strange: dict[str, None] = field(default_factory=dict, init=False)
 
     @classmethod
     def find(cls, roots: Roots) -> Found:  # noqa: ARG003 - asks a tool, not the kernel
@@ -99,12 +127,18 @@ class Tegrastats:
         try:
             channels = meter.open()
         except MeterProblem as error:
-            return Found(meter=cls.name, state="no permission", what=str(error), cure="use sudo")
+            # Without a line it may want to be root; with one it has said what there is.
+            if meter._last is None:
+                return Found(
+                    meter=cls.name, state="no permission", what=str(error), cure="use sudo"
+                )
+            return Found(meter=cls.name, state="absent", what=str(error))
         finally:
             meter.close()
-        return Found(
-            meter=cls.name, state="works", what=", ".join(channel.name for channel in channels)
-        )
+        what = ", ".join(channel.name for channel in channels)
+        if meter._strange:
+            what += f" ({meter._not_understood(meter._strange)})"
+        return Found(meter=cls.name, state="works", what=what)
 
     def open(self) -> tuple[Channel, ...]:
         """Start the tool and wait for its first line."""
@@ -119,30 +153,50 @@ class Tegrastats:
         self._listener = threading.Thread(target=self._listen, args=(self._tool,), daemon=True)
         self._listener.start()
         try:
-            line = read_line(self._lines.get(timeout=5))
+            self._take(self._lines.get(timeout=5))
         except queue.Empty:
             self.close()
             raise MeterProblem("tegrastats printed nothing for 5 s") from None
-        if not line.rails_w:
-            self.close()
-            raise MeterProblem("tegrastats shows no power rail on this board")
-        self._last = line
-        self.unknown += len(line.unknown)
-        self._rails = tuple(line.rails_w)
+        rails = list(self._last[1].rails_w) if self._last is not None else []
+        self._parts = {rail: (rail,) for rail in rails}
+        whole = next((rail for rail in _WHOLE if rail in rails), "")
+        if not whole:
+            inputs = next((each for each in _INPUTS if set(each) <= set(rails)), None)
+            if inputs is None:
+                self.close()
+                raise MeterProblem(
+                    "tegrastats shows no power rail on this board"
+                    if not rails
+                    else f"tegrastats shows the rails {', '.join(rails)}, and it is not known "
+                    "which of them feed the whole board"
+                )
+            whole = _BOARD
+            self._parts = {_BOARD: inputs} | self._parts
         self._channels = tuple(
-            Channel(name=rail, domain="node" if rail in _WHOLE else "other") for rail in self._rails
+            Channel(name=name, domain="node" if name == whole else "other") for name in self._parts
         )
         return self._channels
 
     def sample(self) -> Reading:
-        """Return the newest line that was printed."""
+        """Return the newest line that was printed; NaN where the tool has ended or hangs."""
         now = time.time()
+        known = set(self._strange)
         while not self._lines.empty():
-            self._last = read_line(self._lines.get())
-            self.unknown += len(self._last.unknown)
-        gone = self._tool is None or self._tool.poll() is not None
-        rails_w = {} if gone or self._last is None else self._last.rails_w
-        return checked(now, self._channels, [rails_w.get(rail, math.nan) for rail in self._rails])
+            self._take(self._lines.get())
+        problems = []
+        if new := [part for part in self._strange if part not in known]:
+            problems.append(self._not_understood(new))
+        rails_w: dict[str, float] = {}
+        if self._last is not None and self._tool is not None and self._tool.poll() is None:
+            silent_s = max(_SILENT_INTERVALS * self.interval_s, _LEAST_SILENT_S)
+            if time.monotonic() - self._last[0] <= silent_s:
+                rails_w = self._last[1].rails_w
+            else:
+                problems.append(f"tegrastats has printed nothing for over {silent_s:g} s")
+        powers = [
+            sum(rails_w.get(rail, math.nan) for rail in rails) for rails in self._parts.values()
+        ]
+        return checked(now, self._channels, powers, problems=problems)
 
     def close(self) -> None:
         """End the tool."""
@@ -158,4 +212,15 @@ class Tegrastats:
     def _listen(self, tool: subprocess.Popen[str]) -> None:
         if tool.stdout is not None:
             for text in tool.stdout:
-                self._lines.put(text)
+                self._lines.put((time.monotonic(), text))
+
+    def _take(self, printed: tuple[float, str]) -> None:
+        at_s, text = printed
+        line = read_line(text)
+        self._last = (at_s, line)
+        self.unknown += len(line.unknown)
+        # Numbers change from line to line: what is strange is named once.
+        self._strange |= dict.fromkeys(re.sub(r"\d+", "#", part) for part in line.unknown)
+
+    def _not_understood(self, parts: Iterable[str]) -> str:
+        return f"parts of a line that are not understood: {' '.join(parts)}"

@@ -7,6 +7,7 @@ meanwhile. What cannot be read is NaN.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -78,7 +79,7 @@ class MachineUse:
     def _memory_share(self) -> float:
         kilobytes = {}
         try:
-            for line in (self.roots.procfs / "meminfo").read_text().splitlines():
+            for line in _text(f"{self.roots.procfs}/meminfo").splitlines():
                 name, _, rest = line.partition(":")
                 if name in ("MemTotal", "MemAvailable"):
                     kilobytes[name] = float(rest.split()[0])
@@ -91,7 +92,7 @@ class MachineUse:
             if self._disks is None:
                 names = (each.name for each in (self.roots.sysfs / "block").iterdir())
                 self._disks = frozenset(each for each in names if not each.startswith(_NO_DISKS))
-            lines = (self.roots.procfs / "diskstats").read_text().splitlines()
+            lines = _text(f"{self.roots.procfs}/diskstats").splitlines()
             rows = [line.split() for line in lines]
             return float(
                 sum(
@@ -135,7 +136,7 @@ def read_cpu_times(roots: Roots) -> tuple[float, float] | None:
         roots: Where the kernel's files are.
     """
     try:
-        line = (roots.procfs / "stat").read_text().partition("\n")[0]
+        line = _text(f"{roots.procfs}/stat").partition("\n")[0]
         # user nice system idle iowait irq softirq steal; guest time is in user time already.
         ticks = [float(each) for each in line.split()[1:9]]
     except (OSError, ValueError):
@@ -144,3 +145,12 @@ def read_cpu_times(roots: Roots) -> tuple[float, float] | None:
         return None
     idle = ticks[3] + ticks[4]
     return sum(ticks), sum(ticks) - idle
+
+
+def _text(path: str) -> str:
+    """Return a file of the kernel's; by way of a Path it would cost three times as much."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(file, 1 << 20).decode(errors="replace")
+    finally:
+        os.close(file)

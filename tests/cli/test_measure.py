@@ -1,0 +1,128 @@
+"""`lowtide measure` and `lowtide mark`, as a shell sees them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lowtide.formats.recording_folder import read
+
+LOWTIDE = [sys.executable, "-c", "from lowtide.cli import main; main()"]
+
+
+def lowtide(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*LOWTIDE, *words], cwd=cwd, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_a_program_that_does_not_exist_is_kept_and_said(tmp_path: Path) -> None:
+    done = lowtide("measure", "--idle", "0", "-o", "rec", "--", "no-such-program", cwd=tmp_path)
+    assert done.returncode == 127
+    lines = done.stdout.splitlines()
+    assert lines[1].split()[2:4] == ["---", "---"]
+    assert "could not be started" in lines[2]
+    learned = lowtide("learn", "rec", cwd=tmp_path)
+    assert learned.returncode == 2
+    assert "could not be started" in learned.stderr
+
+
+@pytest.mark.parametrize("how", ["--json", "-P"])
+def test_stdout_holds_the_document_alone(tmp_path: Path, how: str) -> None:
+    words = ["measure", "--idle", "0", how, "--before", "echo before", "--event", "h=hello"]
+    done = lowtide(*words, "-o", "rec", "--", "sh", "-c", "echo hello; sleep 0.3", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == ["before", "hello"]
+    if how == "--json":
+        (run,) = json.loads(done.stdout)["runs"]
+        assert (run["events"], run["exit_status"], run["missing_s"]) == (1, 0, 0)
+    else:
+        assert [line.split("|")[0] for line in done.stdout.splitlines()] == ["run", "full_0"]
+
+
+def test_without_patterns_stdout_holds_the_document_alone(tmp_path: Path) -> None:
+    done = lowtide("measure", "--idle", "0", "--json", "-o", "r", "--", "echo", "hi", cwd=tmp_path)
+    assert done.stderr == "hi\n"
+    (run,) = json.loads(done.stdout)["runs"]
+    assert run["energy_j"] is None
+
+
+def test_a_stop_that_never_came_resumes_nothing(tmp_path: Path) -> None:
+    mark = f"{sys.executable} -c 'import lowtide; lowtide.mark(\"epoch_1\")'"
+    words = ["measure", "--idle", "0.2", "--experiment", "stop-resume", "-o", "rec"]
+    done = lowtide(*words, "--stop-after-mark", "epoch_2", "--", "sh", "-c", mark, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "before the mark 'epoch_2' came; marks seen: epoch_1" in done.stderr
+    assert [run.id for run in read(tmp_path / "rec")] == ["stop_0"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_request_to_end_reaches_the_program(tmp_path: Path, number: signal.Signals) -> None:
+    code = (
+        "import pathlib, signal, sys, time\n"
+        "def end(*_): pathlib.Path('told').touch(); sys.exit(5)\n"
+        f"signal.signal({int(number)}, end); pathlib.Path('ready').touch(); time.sleep(30)"
+    )
+    command = [*LOWTIDE, "measure", "--idle", "0.3", "-o", "rec", "--", sys.executable, "-c", code]
+    measuring = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, start_new_session=True
+    )
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "ready").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.3)
+    os.kill(measuring.pid, number)
+    out, _ = measuring.communicate(timeout=30)
+    assert measuring.returncode == 128 + number
+    assert (tmp_path / "told").exists()
+    run = read(tmp_path / "rec")["full_0"]
+    assert run.exit_status == 5
+    assert run.sampled >= 2
+    assert f"the measurement was ended by {number.name}" in run.notes
+    assert b"full_0" in out
+
+
+def test_a_kill_after_two_seconds_leaves_a_readable_recording(tmp_path: Path) -> None:
+    command = [*LOWTIDE, "measure", "--idle", "0.2", "-o", "rec", "--", "sleep", "4"]
+    measuring = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    manifest, deadline = tmp_path / "rec" / "manifest.json", time.monotonic() + 30
+    while not manifest.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(2)
+    measuring.kill()
+    measuring.wait()
+    run = read(tmp_path / "rec")["full_0"]
+    assert run.times.size >= 8
+    assert any("cut short" in note for note in run.notes)
+
+
+def test_output_that_nobody_reads_stops_nothing(tmp_path: Path) -> None:
+    code = "for n in range(4000): print('x' * 60)\nprint('epoch 1')"
+    words = ["measure", "--idle", "0.2", "--event", r"e_{}=epoch (\d)?", "-o", "rec"]
+    measuring = subprocess.Popen(
+        [*LOWTIDE, *words, "--", sys.executable, "-c", code],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert measuring.stdout is not None
+    measuring.stdout.readline()
+    measuring.stdout.close()
+    measuring.wait(timeout=30)
+    recording = read(tmp_path / "rec")
+    (run,) = (*recording, *recording.unmeasured)
+    assert run.exit_status == 0
+    assert [event.label for event in run.events] == ["e_1"]
+
+
+def test_an_empty_mark_is_refused(tmp_path: Path) -> None:
+    done = lowtide("mark", "", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "a mark says what begins, such as epoch_1" in done.stderr
