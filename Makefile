@@ -52,6 +52,9 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/exact.py
 	$(BIN)/python benchmarks/simulate.py
 	$(BIN)/python benchmarks/learn.py
+	$(BIN)/python benchmarks/watch.py
+	$(BIN)/python benchmarks/exposition.py
+	$(BIN)/python benchmarks/store.py
 
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

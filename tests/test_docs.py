@@ -208,6 +208,7 @@ def test_every_verb_is_told_of(verb: str) -> None:
         ("policies", "concepts/policies.md"),
         ("signal_formats", "howto/read-signals.md"),
         ("job_formats", "howto/read-jobs.md"),
+        ("grid_providers", "howto/live-grids.md"),
     ],
 )
 def test_every_built_in_plug_in_has_its_section(group: str, name_of_page: str) -> None:

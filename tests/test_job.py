@@ -116,6 +116,8 @@ def test_a_deadline_before_the_arrival_or_beyond_the_calendar():
         ({"max_starts": 0}, "max_starts is a whole number of at least 1, not 0"),
         ({"max_starts": 1.5}, "max_starts is a whole number of at least 1, not 1.5"),
         ({"min_run_s": -1}, "min_run_s is 0 or more, not -1"),
+        ({"priority": float("nan")}, "priority is a number, not nan"),
+        ({"priority": "high"}, "priority is a number, not 'high'"),
         (
             {"min_run_s": "3h"},
             "min_run_s asks for 3 h of work at every start, but there are only 2 h",

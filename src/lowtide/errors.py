@@ -19,6 +19,9 @@ LowtideError
 ├── FormatError (ValueError)      a file stops making sense; carries path, line, column
 ├── FileProblem (OSError)         a file cannot be read or written; carries path
 ├── MeterProblem (OSError)        a meter is absent, may not be read or does not answer
+├── SlurmProblem (OSError)        Slurm is absent or does not answer
+├── StoreProblem (OSError)        what was watched cannot be kept or read; carries where
+├── ProviderProblem (OSError)     a grid's provider refuses or does not answer; carries wait_s
 └── MissingExtra (ImportError)    an optional dependency is not installed; carries extra
 ```
 """
@@ -156,6 +159,34 @@ class FileProblem(LowtideError, OSError):
 
 class MeterProblem(LowtideError, OSError):
     """A meter is absent, may not be read or does not answer."""
+
+
+class SlurmProblem(LowtideError, OSError):
+    """Slurm is absent or does not answer."""
+
+
+class StoreProblem(LowtideError, OSError):
+    """What was watched cannot be kept or read.
+
+    Attributes:
+        where: The store, without any password.
+    """
+
+    def __init__(self, message: str, *, where: str) -> None:
+        super().__init__(message)
+        self.where = where
+
+
+class ProviderProblem(LowtideError, OSError):
+    """A grid's provider refuses, lacks its key or does not answer.
+
+    Attributes:
+        wait_s: How long it asks not to be asked again; 0 where it does not say.
+    """
+
+    def __init__(self, message: str, *, wait_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.wait_s = wait_s
 
 
 class MissingExtra(LowtideError, ImportError):

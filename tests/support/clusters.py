@@ -181,7 +181,8 @@ class TickingQueue:
     def __post_init__(self):
         cluster, jobs = self.cluster, self.jobs
         self.ready = [int(instant) for instant in self.ready]
-        self.t = self.t0 = min(self.ready)
+        # Nodes are on from the first arrival; boosts are counted from when somebody is ready.
+        self.t, self.t0 = int(min(jobs.arrival)), min(self.ready)
         self.nodes = [Node(since=self.t, idle_since=self.t) for _ in range(cluster.nodes)]
         self.running: list[Run] = []
         self.levels: list[list[int]] = [[] for _ in self.quanta]
@@ -437,7 +438,7 @@ class TickingQueue:
 
     def boost(self):
         every_s = getattr(self.discipline, "boost_s", None)
-        if every_s is None or self.t == self.t0 or (self.t - self.t0) % every_s:
+        if every_s is None or self.t <= self.t0 or (self.t - self.t0) % every_s:
             return
         self.boosted = self.t
         self.levels[0] = [job for queue in self.levels for job in queue]
@@ -487,10 +488,14 @@ class TickingQueue:
                     self.change(n, "off")
         return any_did
 
-    def run(self):
+    def run(self, beyond_s=0):
+        """Go through time until all jobs are done, and so much longer."""
+        end = None
         while True:
             self.instant()
-            if not self.left:
+            if end is None and not self.left:
+                end = self.t
+            if end is not None and self.t == end + beyond_s:
                 break
             self.t += 1
             assert self.t < self.t0 + 10_000, "the slow queue came to a stand"

@@ -36,15 +36,15 @@ StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool/%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd.%n.pid
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+ProctrackType=proctrack/{track}
+TaskPlugin=task/{task}
 MpiDefault=none
 SwitchType=switch/none
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=2,sched_interval=2,sched_min_interval=100000
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
-JobAcctGatherType=jobacct_gather/none
+JobAcctGatherType=jobacct_gather/{gather}
 AccountingStorageType=accounting_storage/none
 ReturnToService=2
 KillWait=2
@@ -59,14 +59,19 @@ def missing_programs() -> list[str]:
 
 
 @contextmanager
-def running_slurm(nodes: int = 2, cpus: int = 2) -> Iterator[dict[str, str]]:
-    """Start a Slurm, yield the environment its commands need, and end it."""
+def running_slurm(
+    nodes: int = 2, cpus: int = 2, *, cgroups: bool = False
+) -> Iterator[dict[str, str]]:
+    """Start a Slurm, yield the environment its commands need, and end it.
+
+    With `cgroups` its jobs live in control groups of their own, where the kernel has them (v1).
+    """
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))
     # The daemons look for these; the programs of the system are often outside a user's path.
     environment = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": _path()}
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        _write_files(folder, nodes, cpus)
+        _write_files(folder, nodes, cpus, cgroups=cgroups)
         stack.enter_context(_daemon(folder, environment, _munged(folder)))
         _wait_for("munged", (folder / "munge.sock").exists)
         stack.enter_context(_daemon(folder, environment, ["slurmctld", "-D"]))
@@ -95,7 +100,7 @@ def _path() -> str:
     return os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
 
-def _write_files(folder: Path, nodes: int, cpus: int) -> None:
+def _write_files(folder: Path, nodes: int, cpus: int, *, cgroups: bool) -> None:
     for name in ("state", "spool"):
         (folder / name).mkdir()
     key = folder / "munge.key"
@@ -108,7 +113,14 @@ def _write_files(folder: Path, nodes: int, cpus: int) -> None:
         for number, port in enumerate(others, start=1)
     ]
     text = _CONF.format(
-        port=first, user=getpass.getuser(), folder=folder, nodes="\n".join(lines), count=nodes
+        port=first,
+        user=getpass.getuser(),
+        folder=folder,
+        nodes="\n".join(lines),
+        count=nodes,
+        track="cgroup" if cgroups else "linuxproc",
+        task="cgroup" if cgroups else "none",
+        gather="cgroup" if cgroups else "none",
     )
     (folder / "slurm.conf").write_text(text)
     (folder / "cgroup.conf").write_text("CgroupAutomount=no\n")

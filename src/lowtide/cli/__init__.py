@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import traceback
+from copy import copy
 
 import typer
 
@@ -18,16 +19,22 @@ from lowtide.cli.demo import demo
 from lowtide.cli.doctor import doctor
 from lowtide.cli.examples import epilog
 from lowtide.cli.grid import grid
+from lowtide.cli.jobs import jobs
 from lowtide.cli.learn import learn
 from lowtide.cli.mark import mark
 from lowtide.cli.measure import measure
+from lowtide.cli.node import node
 from lowtide.cli.plan import plan
 from lowtide.cli.report import report
 from lowtide.cli.reproduce import reproduce
+from lowtide.cli.show import show
 from lowtide.cli.simulate import simulate
+from lowtide.cli.store import store
 from lowtide.cli.stress import stress
 from lowtide.cli.sweep import sweep
+from lowtide.cli.usage import usage
 from lowtide.cli.version import version
+from lowtide.cli.watch import watch
 from lowtide.cli.when import when
 from lowtide.errors import LowtideError
 
@@ -50,6 +57,11 @@ for verb in (
     measure,
     mark,
     learn,
+    watch,
+    node,
+    show,
+    jobs,
+    usage,
     simulate,
     sweep,
     report,
@@ -58,6 +70,7 @@ for verb in (
     version,
 ):
     app.command(epilog=epilog(verb.__name__))(verb)
+app.add_typer(store)
 app.add_typer(stress)
 
 
@@ -76,7 +89,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        app()
+        _needed(sys.argv[1:2])()
     except LowtideError as error:
         _fail(str(error), code=2)
     except BrokenPipeError:
@@ -93,6 +106,23 @@ def main() -> None:
             "Run again with LOWTIDE_DEBUG=1 and report what it prints.",
             code=1,
         )
+
+
+def _needed(words: list[str]) -> typer.Typer:
+    """Return the command line with the verb that is asked for, or all where none is known.
+
+    To look at the options of every verb takes longer than most verbs need to answer.
+    """
+    asked = [
+        each
+        for each in app.registered_commands
+        if [getattr(each.callback, "__name__", "")] == words
+    ]
+    if not asked:
+        return app
+    small = copy(app)
+    small.registered_commands, small.registered_groups = asked, []
+    return small
 
 
 def _fail(message: str, *, code: int) -> None:

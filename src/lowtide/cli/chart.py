@@ -13,6 +13,8 @@ from lowtide.signal import FloatArray, Signal
 Marks = Sequence[tuple[str, Sequence[tuple[float, float]]]]
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
+# Hours that may lie between two times on an axis.
+_EVERY_H = (1 / 60, 1 / 12, 1 / 6, 1 / 2, 1, 3, 6, 12, 24, 48, 168)
 
 
 def draw(
@@ -48,7 +50,7 @@ def draw_curve(
     """Return values, one per column, drawn in blocks over the time they span.
 
     Args:
-        values: One per column.
+        values: One per column, NaN where nothing is known: a dot marks the place.
         start: When the first column begins.
         end: When the last column ends.
         unit: What the values are in.
@@ -59,15 +61,22 @@ def draw_curve(
     columns = values.size
     edges = np.linspace(start, end, columns + 1)
     # A curve of intensities starts at 0, so that half as high means half as much.
-    floor = float(values.min())
-    if floor > -1e-9 * float(np.abs(values).max()):
+    known = np.isfinite(values)
+    shown = values[known] if known.any() else np.zeros(1)
+    floor, top = float(shown.min()), float(shown.max())
+    if floor > -1e-9 * float(np.abs(shown).max()):
         floor = 0.0
-    span = max(float(values.max()) - floor, 1e-12)
-    eighths = np.round((values - floor) / span * height * 8).astype(int)
+    span = max(top - floor, 1e-12)
+    eighths = np.round((np.where(known, values, floor) - floor) / span * height * 8).astype(int)
     lines = []
     for line in range(height - 1, -1, -1):
-        label = {height - 1: f"{values.max():.4g}", 0: f"{floor:.4g}"}.get(line, "")
-        row = "".join(_BLOCKS[int(np.clip(high - 8 * line, 0, 8))] for high in eighths)
+        label = {height - 1: f"{top:.4g}", 0: f"{floor:.4g}"}.get(line, "")
+        blocks = [_BLOCKS[int(np.clip(high - 8 * line, 0, 8))] for high in eighths]
+        if line == 0:
+            blocks = [
+                block if is_known else "·" for block, is_known in zip(blocks, known, strict=True)
+            ]
+        row = "".join(blocks)
         lines.append(f"{label:>{label_width}} {row}")
     middles = (edges[:-1] + edges[1:]) / 2
     for name, stretches in marks:
@@ -95,13 +104,14 @@ def _time_axis(start: float, end: float, columns: int) -> str:
     """Write times below the columns, the date where the day begins."""
     hours = (end - start) / 3600
     wanted = max(columns // 12, 1)
-    every = next((step for step in (1, 3, 6, 12, 24, 48, 168) if hours / step <= wanted), 672)
+    every = next((step for step in _EVERY_H if hours / step <= wanted), 672)
     axis = [" "] * columns
     first = -(-start // (every * 3600)) * every * 3600
     for instant in np.arange(first, end, every * 3600):
         place = round((instant - start) / (end - start) * columns)
         moment = datetime.fromtimestamp(float(instant), UTC)
-        text = f"{moment:%d %b}" if every >= 24 or moment.hour == 0 else f"{moment:%H:%M}"
+        midnight = moment.hour == moment.minute == 0
+        text = f"{moment:%d %b}" if every >= 24 or midnight else f"{moment:%H:%M}"
         if place + len(text) + 1 <= columns:
             axis[place : place + len(text) + 1] = f"╵{text}"
     return "".join(axis)

@@ -51,6 +51,29 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lowtide reproduce thesis --only length=16h,wait=24h",
         "lowtide reproduce thesis --signal DE.csv --startup added --only length=8h,length=16h",
     ),
+    "watch": (
+        "lowtide watch --once",
+        "lowtide watch --interval 5 --store node.sqlite",
+        "lowtide watch --listen 127.0.0.1:9470 --grid windy --pue 1.3",
+    ),
+    "node": (
+        "lowtide node",
+        "lowtide node --follow",
+    ),
+    "show": (
+        "lowtide show 4711",
+        "lowtide show 4711 --signal DE.csv --wait 12h --interruptible anywhere --html 4711.html",
+    ),
+    "jobs": (
+        "lowtide jobs -S now-30days --sort -energy",
+        "lowtide jobs -u ada -s CD,F -o JobID,Elapsed,CPUEff,Energy,CO2e",
+    ),
+    "usage": ("lowtide usage", "lowtide usage --by hour -S now-7days"),
+    "store info": ("lowtide store info",),
+    "store check": ("lowtide store check",),
+    "store prune": ("lowtide store prune", "lowtide store prune --older-than 365d --size 2G"),
+    "store load": ("lowtide store load sonar.csv",),
+    "store export": ("lowtide store export watched", "lowtide store export july -S 2024-07-01"),
     "stress plan": (
         "lowtide stress plan --shape latin --duration 10s --cpu 0-100 --disk 0-50 -o plan.toml",
         "lowtide stress plan --shape ramp --duration 5m --seed 1 --cpu 0-100 --gpu 20-80",

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lowtide.cli.output import waiting
 from lowtide.errors import InvalidInput, UnknownName
 from lowtide.formats import read_signal
 from lowtide.grid import Grid
-from lowtide.grids import synthetic_grid
+from lowtide.grids import GRID_NAMES, synthetic_grid
+from lowtide.grids.feed import Retrieved
+from lowtide.grids.live import fetch_named
+from lowtide.grids.providers import PROVIDERS, names_a_zone
 from lowtide.profile import PowerProfile
 from lowtide.samples import sample_names, sample_profile
 from lowtide.signal import Signal
-from lowtide.units import format_time, parse_duration, parse_time
+from lowtide.units import TimeLike, format_time, parse_duration, parse_time
 
 HOW = ("basis", "column", "format", "gaps", "kind", "tz", "unit", "zone")
 
@@ -92,7 +98,7 @@ def load_window(
 
     Args:
         file: A signal file.
-        grid: Or the name of a synthetic grid.
+        grid: Or a provider's zone, or the name of a synthetic grid.
         arrival: When the job may start; by default now, or the first moment of a file of the past.
         deadline: When it must be done.
         seed: Which weather a synthetic grid has.
@@ -100,11 +106,16 @@ def load_window(
     """
     if (file is None) == (grid is None):
         raise InvalidInput(
-            "say which grid the job runs on: --signal FILE, or --grid sunny|windy|nuclear|coal"
+            "say which grid the job runs on: --signal FILE, or --grid with a provider's zone (gb, "
+            "electricitymaps:DE, ...) or a synthetic one (sunny, windy, nuclear, coal)"
         )
     now = float(math.floor(time.time()))
     begin = now if arrival in (None, "now") else parse_time(str(arrival))
+    if grid is not None and names_a_zone(grid):
+        return _live_window(grid, begin, parse_time(deadline, relative_to=begin), now, how)
     if grid is not None:
+        if grid not in GRID_NAMES:
+            raise UnknownName("grid", grid.partition(":")[0], [*GRID_NAMES, *PROVIDERS.names()])
         refuse_how(how, "a synthetic grid")
         end = parse_time(deadline, relative_to=begin)
         midnight = begin - begin % 86400
@@ -121,6 +132,38 @@ def load_window(
         )
     end = parse_time(deadline, relative_to=begin)
     return Window(signal=signal, arrival=begin, deadline=end, note=note)
+
+
+def _live_window(grid: str, begin: float, end: float, now: float, how: list[str] | None) -> Window:
+    found = load_live(grid, since=min(begin, now), how=how)
+    signals = {each.signal.kind: each.signal for each in found}
+    note = " ".join(each.note(now) for each in found)
+    average, marginal = signals.get("average"), signals.get("marginal")
+    signal = marginal if average is None else Grid(average=average, marginal=marginal)
+    if signal is None:
+        raise InvalidInput(f"{grid} tells no carbon intensity")
+    for each in found:
+        each.signal.require(begin, end, what=str(each.name))
+    return Window(signal=signal, arrival=begin, deadline=end, note=note)
+
+
+def load_live(grid: str, *, since: TimeLike | None, how: list[str] | None) -> Sequence[Retrieved]:
+    """Return what providers know of the zones that a name lists, and tell of problems.
+
+    Args:
+        grid: The name, such as `gb:13`.
+        since: The first moment that is needed.
+        how: What to do with gaps, if anything.
+    """
+    said = read_how(how)
+    gaps = said.pop("gaps", "refuse")
+    refuse_how(list(said), "a provider")
+    with waiting(f"asking for {grid}"):
+        found = fetch_named(grid, since=since, gaps=gaps)
+    for each in found:
+        for problem in each.problems:
+            print(f"lowtide: {problem}", file=sys.stderr)
+    return found
 
 
 def refuse_how(how: list[str] | None, what: str) -> None:

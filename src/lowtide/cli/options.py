@@ -17,7 +17,11 @@ SignalFile = Annotated[
 ]
 GridName = Annotated[
     str | None,
-    typer.Option("--grid", help="Synthetic grid instead of a file: sunny, windy, nuclear or coal."),
+    typer.Option(
+        "--grid",
+        help="Grid instead of a file: a provider's zone (gb, gb:13, electricitymaps:DE, "
+        "watttime:CAISO_NORTH), or a synthetic one: sunny, windy, nuclear or coal.",
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="Which weather the synthetic grid has.")]
 How = Annotated[
@@ -48,4 +52,33 @@ Arrival = Annotated[
 ]
 Deadline = Annotated[
     str, typer.Option(help="When it must be done: a time, or +24h counted from the arrival.")
+]
+StorePlace = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        help="Where it was kept: a file, or postgresql://…  [default: LOWTIDE_STORE, or the user's "
+        "or the system's]",
+        metavar="PLACE",
+    ),
+]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        "-S",
+        "--starttime",
+        help="Jobs that ran after this: now-30days, 2024-07-01, 2024-07-01T06:00, 07/01, 06:00. "
+        "Without a zone it is local time.",
+        metavar="TIME",
+    ),
+]
+Until = Annotated[
+    str | None,
+    typer.Option(
+        "-E", "--endtime", help="Jobs that ran before this.  [default: now]", metavar="TIME"
+    ),
+]
+Users = Annotated[
+    list[str] | None,
+    typer.Option("-u", "--user", help="Jobs of these users: ada,bob.", metavar="NAMES"),
 ]

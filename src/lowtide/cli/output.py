@@ -8,11 +8,15 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 # A quantity, a duration or what is missing: columns of these are set flush right.
-_NUMBER = re.compile(r"[-+]?[\d.,:-]+( \S+)?|---")
+_NUMBER = re.compile(r"[-+~]?[\d.,:-]+( \S+)?|---")
 
 
 def print_json(document: Any) -> None:
@@ -22,6 +26,15 @@ def print_json(document: Any) -> None:
         document: Lists, mappings, texts and numbers.
     """
     print(json.dumps(_plain(document), indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def print_json_line(document: Any) -> None:
+    """Print a document as one line of JSON, at once: the next one may take a while.
+
+    Args:
+        document: Lists, mappings, texts and numbers.
+    """
+    print(json.dumps(_plain(document), ensure_ascii=False, allow_nan=False), flush=True)
 
 
 def print_parsable(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -43,6 +56,21 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         rows: Their texts.
     """
     from rich.console import Console
+
+    # Off a terminal nothing is folded: whoever reads a pipe wants whole lines.
+    # Brackets and colons in a cell are text, not markup.
+    width = None if sys.stdout.isatty() else 10_000
+    console = Console(width=width, highlight=False, markup=False, emoji=False)
+    console.print(make_table(header, rows))
+
+
+def make_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Return a table for people, ready to be printed.
+
+    Args:
+        header: Names of the columns.
+        rows: Their texts.
+    """
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -51,10 +79,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         table.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    # Off a terminal nothing is folded: whoever reads a pipe wants whole lines.
-    # Brackets and colons in a cell are text, not markup.
-    width = None if sys.stdout.isatty() else 10_000
-    Console(width=width, highlight=False, markup=False, emoji=False).print(table)
+    return table
 
 
 def say(text: str) -> None:
@@ -66,6 +91,22 @@ def say(text: str) -> None:
     if sys.stdout.isatty():
         text = textwrap.fill(text, shutil.get_terminal_size().columns)
     print(text)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Show on a terminal that something takes a while.
+
+    Args:
+        what: What it is.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what):
+        yield
 
 
 def _plain(value: Any) -> Any:

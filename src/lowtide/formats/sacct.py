@@ -7,7 +7,6 @@ that was requeued has a row for every run, and each stays a job of its own: the 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,6 +17,7 @@ from lowtide.errors import FormatError, InvalidInput
 from lowtide.formats.jobs import seconds_only
 from lowtide.formats.source import Source
 from lowtide.formats.states import status_code
+from lowtide.formats.tres import count_gpus, parse_tres
 from lowtide.trace import STATUSES, Trace
 from lowtide.units import parse_duration, parse_size, parse_time
 
@@ -35,7 +35,7 @@ def recognises(source: Source) -> bool:
     Args:
         source: The file.
     """
-    return bool({"JobID", "JobIDRaw"} & set(_headings(source)))
+    return bool({"JobID", "JobIDRaw"} & set(headings_of(source)))
 
 
 def read(source: Source, time_unit: str | None) -> Trace:
@@ -46,7 +46,7 @@ def read(source: Source, time_unit: str | None) -> Trace:
         time_unit: Nothing but seconds, for sacct states its units.
     """
     seconds_only(time_unit, "sacct")
-    headings = _headings(source)
+    headings = headings_of(source)
     for needed in ("Submit", "State"):
         if needed not in headings:
             raise FormatError(
@@ -62,8 +62,8 @@ def read(source: Source, time_unit: str | None) -> Trace:
     jobs: list[dict[str, Any]] = []
     latest: dict[str, tuple[dict[str, Any], list[float]]] = {}
     runs: Counter[str] = Counter()
-    for number, row in _rows(source, headings):
-        cells = _Cells(row, source, number)
+    for number, row in rows_of(source, headings):
+        cells = Cells(row, source, number)
         raw = row.get("JobIDRaw") or row["JobID"]
         base, dot, _ = raw.partition(".")
         if dot:
@@ -88,8 +88,14 @@ def read(source: Source, time_unit: str | None) -> Trace:
     return Trace(columns=columns, source=f"sacct, {source.path.name}")
 
 
-class _Cells:
-    """One line, whose cells are read as what they are or named in the error."""
+class Cells:
+    """One line, whose cells are read as what they are or named in the error.
+
+    Args:
+        row: Its cells by heading.
+        source: Where it stands.
+        number: Its number.
+    """
 
     def __init__(self, row: Row, source: Source, number: int) -> None:
         self.row = row
@@ -97,13 +103,29 @@ class _Cells:
         self._number = number
 
     def error(self, message: str, column: str) -> FormatError:
+        """Return the error that says what is wrong in a column.
+
+        Args:
+            message: The rule, the value and the cure.
+            column: Where.
+        """
         return FormatError(message, path=self._source.path, line=self._number, column=column)
 
     def text(self, column: str) -> str | None:
+        """Return a text, None for all the words Slurm has for nothing.
+
+        Args:
+            column: Where.
+        """
         cell = self.row.get(column, "").strip()
         return None if cell.lower() in _UNKNOWN else cell
 
     def number(self, *columns: str) -> float:
+        """Return a number, NaN where there is none.
+
+        Args:
+            columns: Where; the first that says something counts.
+        """
         for column in columns:
             cell = self.text(column)
             if cell is None:
@@ -118,6 +140,12 @@ class _Cells:
         return np.nan
 
     def duration(self, column: str, *, bare_unit_s: float = 1.0) -> float:
+        """Return seconds, NaN where there are none or no end to them.
+
+        Args:
+            column: Where.
+            bare_unit_s: What a number alone counts.
+        """
         cell = self.text(column)
         try:
             return np.nan if cell is None else parse_duration(cell, bare_unit_s=bare_unit_s)
@@ -125,6 +153,11 @@ class _Cells:
             raise self.error(str(error), column) from None
 
     def size(self, column: str) -> float:
+        """Return bytes, NaN where it is not said.
+
+        Args:
+            column: Where.
+        """
         cell = self.text(column)
         try:
             return np.nan if cell is None else parse_size(cell)
@@ -132,6 +165,11 @@ class _Cells:
             raise self.error(str(error), column) from None
 
     def instant(self, column: str) -> float:
+        """Return epoch seconds, NaN where there is no such time yet.
+
+        Args:
+            column: Where.
+        """
         cell = self.text(column)
         if cell is None:
             return np.nan
@@ -145,12 +183,23 @@ class _Cells:
             ) from None
 
 
-def _headings(source: Source) -> list[str]:
+def headings_of(source: Source) -> list[str]:
+    """Return the columns' names, none where this is not sacct's.
+
+    Args:
+        source: The file.
+    """
     first = source.head.lstrip().split("\n", 1)[0].strip()
     return first.removesuffix("|").split("|") if "|" in first else []
 
 
-def _rows(source: Source, headings: list[str]) -> Iterator[tuple[int, Row]]:
+def rows_of(source: Source, headings: list[str]) -> Iterator[tuple[int, Row]]:
+    """Yield the lines below the headings, each with its number.
+
+    Args:
+        source: The file.
+        headings: The columns' names.
+    """
     lines = source.text.split("\n")
     start = next(number for number, line in enumerate(lines) if line.strip())
     trailing = lines[start].rstrip().endswith("|")
@@ -172,13 +221,13 @@ def _rows(source: Source, headings: list[str]) -> Iterator[tuple[int, Row]]:
         yield number, dict(zip(headings, cells, strict=True))
 
 
-def _job(cells: _Cells) -> dict[str, Any]:
+def _job(cells: Cells) -> dict[str, Any]:
     arrival, start = cells.instant("Submit"), cells.instant("Start")
     if np.isnan(arrival):
         raise cells.error("a job needs the time it was submitted at", "Submit")
     status = status_code(cells.text("State"))
     nodes, cpus = cells.number("NNodes", "AllocNodes"), cells.number("NCPUS", "AllocCPUS")
-    requested_cpus = cells.number("ReqCPUS")
+    requested_cpus, tres = cells.number("ReqCPUS"), cells.text("AllocTRES")
     length_s = cells.number("ElapsedRaw")
     if np.isnan(length_s):
         length_s = cells.duration("Elapsed")
@@ -190,13 +239,13 @@ def _job(cells: _Cells) -> dict[str, Any]:
         "wait_s": np.nan if pending else max(start - arrival, 0.0),
         "length_s": np.nan if pending else length_s,
         "cpus": cpus,
-        "gpus": _gpus(cells.text("AllocTRES")),
+        "gpus": np.nan if tres is None else count_gpus(parse_tres(tres)),
         "nodes": nodes,
         "requested_s": cells.duration("Timelimit", bare_unit_s=60.0)
         if np.isnan(minutes)
         else minutes * 60.0,
         "requested_cpus": requested_cpus,
-        "requested_memory_bytes": _requested_memory(cells, nodes, requested_cpus),
+        "requested_memory_bytes": requested_memory(cells, nodes, requested_cpus),
         "memory_bytes": _positive(cells.size("MaxRSS")),
         "cpu_time_s": _positive(cells.duration("TotalCPU")),
         "suspended_s": cells.duration("Suspended"),
@@ -207,7 +256,7 @@ def _job(cells: _Cells) -> dict[str, Any]:
     }
 
 
-def _add_step(job: dict[str, Any], cpu_times_s: list[float], cells: _Cells) -> None:
+def _add_step(job: dict[str, Any], cpu_times_s: list[float], cells: Cells) -> None:
     """Let a job have used what its steps used, which is where Slurm counts it."""
     cpu_time_s = cells.duration("TotalCPU")
     if not np.isnan(cpu_time_s):
@@ -220,16 +269,14 @@ def _positive(value: float) -> float:
     return value if value > 0 else np.nan
 
 
-def _gpus(tres: str | None) -> float:
-    """Count GPUs in e.g. `cpu=8,gres/gpu=2,gres/gpu:a100=2`, where types repeat the total."""
-    if tres is None:
-        return np.nan
-    counts = re.findall(r"gres/gpu(:[^=,]+)?=(\d+)", tres)
-    total = [int(count) for kind, count in counts if not kind]
-    return float(total[0] if total else sum(int(count) for _, count in counts))
+def requested_memory(cells: Cells, nodes: float, cpus: float) -> float:
+    """Return all the memory that was asked for, in bytes.
 
-
-def _requested_memory(cells: _Cells, nodes: float, cpus: float) -> float:
+    Args:
+        cells: The job's line.
+        nodes: Nodes it was asked for on.
+        cpus: CPUs that were asked for.
+    """
     size = cells.size("ReqMem")
     # Before Slurm 21.08 a suffix said whether it was meant per node or per CPU.
     per = {"n": nodes, "c": cpus}.get((cells.text("ReqMem") or " ")[-1], 1.0)

@@ -62,7 +62,7 @@ def lay_out(
     if gaps not in GAP_POLICIES:
         raise InvalidInput(f"gaps is one of {', '.join(GAP_POLICIES)}, not {gaps!r}")
     _check_order(times, place)
-    step = _step(times, place) if step_s is None else step_s
+    step = usual_step(times, place) if step_s is None else step_s
     index = _index(times, step, place)
     size = int(index[-1]) + 1
     known = np.isfinite(values)
@@ -85,7 +85,13 @@ def _check_order(times: FloatArray, place: Place) -> None:
         raise place.error(f"{now} comes after {before}: sort the file by time", row)
 
 
-def _step(times: FloatArray, place: Place) -> float:
+def usual_step(times: FloatArray, place: Place) -> float:
+    """Return the most common difference of times.
+
+    Args:
+        times: When each value's step begins.
+        place: Where they stand.
+    """
     if times.size < 2:
         raise place.error("one value alone does not tell how long a step is: give two or more")
     steps, counts = np.unique(np.round(np.diff(times), 6), return_counts=True)

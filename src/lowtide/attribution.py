@@ -1,0 +1,383 @@
+"""From the power of a node to the power of each job on it.
+
+Whatever the readings are, the jobs, what is idle and what nobody can be charged for add up to the
+node: watts are handed out, never made. The concept page says why each part goes where it goes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.errors import UnknownName
+from lowtide.monitor.snapshot import FloatArray, GpuCounts, Snapshot, Unit
+from lowtide.monitor.tick import Shares
+
+RULES = ("conserving", "ceems")
+
+# How far apart the clock of a snapshot and the start of a unit may be.
+_SLACK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePower:
+    """What a node and its parts drew on average between two snapshots, NaN for what is not known.
+
+    Attributes:
+        node_w: All of it, GPUs included; NaN where no meter sees the whole node, and then its known
+            parts are the node.
+        package_w: Each CPU socket, in the order of their numbers.
+        dram_w: Memory, where it is not part of the sockets.
+        gpu_w: Each GPU by the name that it has in the snapshot.
+        measured: Whether meters measured it; otherwise a model estimated it.
+    """
+
+    node_w: float = math.nan
+    package_w: tuple[float, ...] = ()
+    dram_w: float = math.nan
+    gpu_w: Mapping[str, float] = field(default_factory=dict)
+    measured: bool
+
+    @property
+    def total_w(self) -> float:
+        """What is shared out: the node by its own meter, else its known parts together."""
+        return _cut(self).node_w
+
+    @property
+    def base_w(self) -> float:
+        """What is left of it without GPUs and memory: sockets, board, fans, losses."""
+        return _cut(self).base_w
+
+    @property
+    def meters(self) -> str:
+        """What was seen: powers are compared only where this is the same."""
+        packages = {f"package-{place}": watts for place, watts in enumerate(self.package_w)}
+        parts = {"node": self.node_w, **packages, "dram": self.dram_w, **self.gpu_w}
+        seen = sorted(name for name, watts in parts.items() if _is_power(watts))
+        return " ".join(["measured" if self.measured else "estimated", *seen])
+
+
+def share_out(
+    before: Snapshot,
+    after: Snapshot,
+    power: NodePower,
+    *,
+    rules: str = "conserving",
+    idle_w: float | None = None,
+) -> Shares:
+    """Share the power of a node out over what ran on it between two snapshots.
+
+    Args:
+        before: The node at the beginning.
+        after: The node at the end; the answer has a place for each of its units.
+        power: What was drawn in between.
+        rules: `conserving`, or `ceems` for those of another system, which do not add up.
+        idle_w: What the node without GPUs and memory (`NodePower.base_w`) draws when nothing runs;
+            None where that is not known.
+    """
+    if rules not in RULES:
+        raise UnknownName("rules of attribution", rules, RULES)
+    parts = _cut(power)
+    if math.isnan(parts.node_w):
+        unknown = np.full(len(after.units), np.nan)
+        return Shares(
+            node_w=math.nan,
+            power_w=unknown,
+            gpu_w=unknown,
+            idle_w=math.nan,
+            unattributed_w=math.nan,
+            measured=power.measured,
+        )
+    if rules == "ceems":
+        return _ceems(before, after, power, parts)
+    return _conserving(before, after, power, parts, idle_w)
+
+
+def cpu_used(before: Snapshot, after: Snapshot) -> FloatArray:
+    """Return the CPU time that each unit used between two snapshots.
+
+    A counter that went back counts as no use, and nobody uses more than the node has. A unit that
+    was not there before has used all it shows, if it has started since; otherwise it is not known
+    when it did, and it is left out.
+
+    Args:
+        before: The node at the beginning.
+        after: The node at the end.
+    """
+    earlier_s = before.cpu_s
+    if before.units != after.units:
+        places = _places(before.units, after.units)
+        # A place of -1 reads the unknown at the end.
+        earlier_s = np.append(before.cpu_s, np.nan)[places]
+        for new in np.flatnonzero(places < 0):
+            if after.units[new].started >= before.time - _SLACK_S:
+                earlier_s[new] = 0.0
+    most_s = max(after.time - before.time, 0.0) * max(after.node.cpus, 0)
+    return np.minimum(_known(after.cpu_s - earlier_s), most_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """The same power as in `NodePower`, made to add up; 0 for what is not seen by itself."""
+
+    node_w: float
+    package_w: tuple[float, ...]
+    dram_w: float
+    gpu_w: dict[str, float]
+
+    @property
+    def base_w(self) -> float:
+        return max(self.node_w - self.dram_w - sum(self.gpu_w.values()), 0.0)
+
+
+def _cut(power: NodePower) -> _Parts:
+    """Bring the parts below the whole: a slow meter of the node may lag behind the quick ones."""
+    package_w = tuple(watts if _is_power(watts) else math.nan for watts in power.package_w)
+    seen = [watts for watts in package_w if not math.isnan(watts)]
+    dram_w = power.dram_w if _is_power(power.dram_w) else 0.0
+    gpu_w = {name: watts for name, watts in power.gpu_w.items() if _is_power(watts)}
+    parts_w = math.fsum([*seen, dram_w, *gpu_w.values()])
+    node_w, scale = power.node_w, 1.0
+    if not _is_power(node_w):
+        node_w = parts_w if seen or gpu_w or _is_power(power.dram_w) else math.nan
+    elif parts_w > node_w:
+        scale = node_w / parts_w
+    return _Parts(
+        node_w=node_w,
+        package_w=tuple(watts * scale for watts in package_w),
+        dram_w=dram_w * scale,
+        gpu_w={name: watts * scale for name, watts in gpu_w.items()},
+    )
+
+
+def _conserving(
+    before: Snapshot, after: Snapshot, power: NodePower, parts: _Parts, idle_w: float | None
+) -> Shares:
+    cpus = max(after.node.cpus, 0)
+    used_s = cpu_used(before, after)
+    # Clocks of the node and of its groups differ a little: together its units are never more.
+    busy_s = max(_busy(before, after), float(used_s.sum()))
+    reserved = _over(_known(after.reserved_cpus), cpus)
+
+    gpu_w, idle_gpus_w = _by_holders(after, parts.gpu_w)
+    power_w, not_used_w = gpu_w.copy(), idle_gpus_w
+    if 0 < after.node.memory_bytes < math.inf:
+        memory = _over(_known(after.memory_bytes), after.node.memory_bytes)
+        power_w += parts.dram_w * memory
+        not_used_w += parts.dram_w * max(1.0 - float(memory.sum()), 0.0)
+
+    if idle_w is None or not _is_power(idle_w):
+        most_s = max((after.time - before.time) * cpus, busy_s)
+        power_w += parts.base_w * _at_least(used_s, busy_s, most_s, reserved)
+    else:
+        floor_w = min(idle_w, parts.base_w)
+        power_w += floor_w * reserved
+        not_used_w += floor_w * max(1.0 - float(reserved.sum()), 0.0)
+        power_w += _by_use(after, parts, floor_w, used_s, busy_s)
+
+    left_w = parts.node_w - float(power_w.sum()) - not_used_w
+    return Shares(
+        node_w=parts.node_w,
+        power_w=power_w,
+        gpu_w=gpu_w,
+        idle_w=not_used_w,
+        # Rounding may leave less than nothing; more than rounding would be an error of the rules.
+        unattributed_w=max(left_w, 0.0),
+        measured=power.measured,
+    )
+
+
+def _at_least(used_s: FloatArray, busy_s: float, most_s: float, reserved: FloatArray) -> FloatArray:
+    """Return what share each is charged where idle and dynamic power cannot be told apart.
+
+    With all of it idle a unit would bear its reservation, with all of it dynamic its share of the
+    busy time, so the lesser is its in any case; and so is its use of all that the CPUs could do.
+    """
+    if busy_s <= 0:
+        return np.zeros_like(used_s)
+    return np.maximum(np.minimum(reserved, used_s / busy_s), used_s / most_s)
+
+
+def _by_use(
+    after: Snapshot, parts: _Parts, floor_w: float, used_s: FloatArray, busy_s: float
+) -> FloatArray:
+    """Return what each bears of the power above the floor, by CPU time, per socket if possible."""
+    dynamic_w = parts.base_w - floor_w
+    packages_w = np.array(parts.package_w)
+    where = after.socket_shares
+    sockets = packages_w.size
+    if where is None or sockets < 2 or where.shape != (used_s.size, sockets):
+        return dynamic_w * _over(used_s, busy_s)
+    if np.isnan(packages_w).any():
+        return dynamic_w * _over(used_s, busy_s)
+    where = np.where(np.isfinite(where) & (where > 0), where, 0.0)
+    sums = where.sum(axis=1, keepdims=True)
+    spread = np.divide(where, sums, out=np.full_like(where, 1 / sockets), where=sums > 0)
+    # Sockets are alike, so an idle one draws what the least busy one draws, at most.
+    above_w = packages_w - min(float(packages_w.min()), floor_w / sockets)
+    if above_w.sum() <= 0:
+        above_w = np.ones(sockets)
+    times_s = used_s[:, None] * spread
+    busy_times_s = times_s.sum(axis=0) + (busy_s - used_s.sum()) / sockets
+    socket_w = dynamic_w * above_w / above_w.sum()
+    per_s = np.divide(socket_w, busy_times_s, out=np.zeros(sockets), where=busy_times_s > 0)
+    shared: FloatArray = times_s @ per_s
+    return shared
+
+
+def _by_holders(after: Snapshot, gpu_w: Mapping[str, float]) -> tuple[FloatArray, float]:
+    """Return what the GPUs of each unit drew, and what those drew that nobody holds or uses."""
+    shared = np.zeros(len(after.units))
+    idle_w = 0.0
+    for name, card_w in gpu_w.items():
+        for gpu, share in _instances(after.gpus, name):
+            holders = {at: part for at, part in gpu.holders.items() if 0 <= at < shared.size}
+            if not gpu.holders and gpu.busy <= 0:
+                idle_w += card_w * share
+            elif holders:
+                places = np.fromiter(holders, dtype=np.intp)
+                parts = _known(np.fromiter(holders.values(), dtype=np.float64))
+                if parts.sum() <= 0:
+                    parts = np.full(places.size, 1 / len(gpu.holders))
+                shared[places] += card_w * share * _over(parts, 1.0)
+    return shared, idle_w
+
+
+def _instances(gpus: Sequence[GpuCounts], name: str) -> Iterator[tuple[GpuCounts, float]]:
+    """Yield the GPU of that name, or its instances, each with its share of the card's power."""
+    found = [gpu for gpu in gpus if gpu.name.startswith(f"{name}/")]
+    found = found or [gpu for gpu in gpus if gpu.name == name][:1]
+    sizes = _known(np.array([gpu.total_bytes for gpu in found]))
+    if sizes.size and not sizes.all():
+        sizes = np.ones(len(found))
+    busy = np.array([gpu.busy for gpu in found])
+    use = sizes * _known(busy)
+    # How busy an instance is, is often not known: then its size has to do.
+    weights = use if use.sum() > 0 and not np.isnan(busy).any() else sizes
+    yield from zip(found, (weights / weights.sum()).tolist() if found else (), strict=True)
+
+
+def _ceems(before: Snapshot, after: Snapshot, power: NodePower, parts: _Parts) -> Shares:
+    """Share out as CEEMS does: a tenth per job alike, the rest by use, no idle and no remainder."""
+    used_s = cpu_used(before, after)
+    busy_s = _busy(before, after)
+    by_cpu = used_s / busy_s if busy_s > 0 else np.zeros_like(used_s)
+    memory_bytes = after.node.memory_bytes
+    by_memory = _known(after.memory_bytes)
+    by_memory = by_memory / memory_bytes if memory_bytes > 0 else np.zeros_like(used_s)
+    package_w = float(np.nansum(parts.package_w))
+    gpu_w, _ = _by_holders(after, parts.gpu_w)
+    if not _is_power(power.node_w):
+        power_w = package_w * by_cpu + parts.dram_w * by_memory
+    else:
+        # GPUs are their holders', so they are not shared out again.
+        node_w = parts.node_w - sum(parts.gpu_w.values())
+        both_w = package_w + parts.dram_w
+        dram = parts.dram_w / both_w if both_w > 0 else 0.0
+        power_w = 0.9 * node_w * ((1 - dram) * by_cpu + dram * by_memory)
+        power_w += 0.1 * node_w / max(used_s.size, 1)
+    return Shares(
+        node_w=parts.node_w,
+        power_w=power_w + gpu_w,
+        gpu_w=gpu_w,
+        idle_w=math.nan,
+        unattributed_w=math.nan,
+        measured=power.measured,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class IdleFloor:
+    """What a node draws when nothing runs, learned while it is watched.
+
+    It is a low quantile of `NodePower.base_w` at times when hardly any CPU was busy, and of
+    whatever is lower still; old times fade. Meters that see different parts have floors of their
+    own.
+
+    Attributes:
+        quantile: Which share of the idle readings lies below the floor.
+        idle_share: Up to which share of its CPUs busy a node counts as idle.
+        least_s: Shorter times are left out: the kernel counts CPU time in hundredths of a second.
+        known: For each set of meters: how many readings, the floor in watts, how far they lie from
+            it on average. Keep this and hand it over at the next start.
+    """
+
+    quantile: float = 0.1
+    idle_share: float = 0.05
+    least_s: float = 1.0
+    known: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+
+    def see(self, before: Snapshot, after: Snapshot, power: NodePower) -> None:
+        """Learn from what was drawn between two snapshots.
+
+        Args:
+            before: The node at the beginning.
+            after: The node at the end.
+            power: What was drawn in between.
+        """
+        elapsed_s = after.time - before.time
+        base_w = power.base_w
+        busy_s = after.node.busy_s - before.node.busy_s
+        if elapsed_s < self.least_s or not _is_power(base_w) or math.isnan(busy_s):
+            return
+        idle = 0 <= busy_s <= self.idle_share * elapsed_s * after.node.cpus
+        if power.meters not in self.known:
+            if idle:
+                self.known[power.meters] = (1.0, base_w, 0.0)
+            return
+        seen, floor_w, spread_w = self.known[power.meters]
+        if not idle and base_w >= floor_w:
+            return
+        # Early readings count for much, later ones for a fiftieth each, so that the floor follows.
+        seen += 1
+        gain = max(1 / seen, 0.02)
+        spread_w += gain * (abs(base_w - floor_w) - spread_w)
+        floor_w += 2 * gain * spread_w * (self.quantile - (base_w < floor_w))
+        self.known[power.meters] = (seen, max(floor_w, 0.0), spread_w)
+
+    def at(self, power: NodePower) -> float | None:
+        """Return the floor for these meters in watts, None where the node was never idle.
+
+        Args:
+            power: What was drawn, by the meters in question.
+        """
+        found = self.known.get(power.meters)
+        return None if found is None else found[1]
+
+
+def _busy(before: Snapshot, after: Snapshot) -> float:
+    """Return the CPU time that the whole node used; 0 where the counter went back or is silent."""
+    used_s = after.node.busy_s - before.node.busy_s
+    return used_s if _is_power(used_s) else 0.0
+
+
+def _places(before: Sequence[Unit], after: Sequence[Unit]) -> npt.NDArray[np.intp]:
+    """Return where each unit stood before, -1 for new ones."""
+    # Most are the very same objects, and to find those costs less than to ask all for their keys.
+    stood = {id(unit): place for place, unit in enumerate(before)}
+    places = [stood.pop(id(unit), -1) for unit in after]
+    if stood and -1 in places:
+        keys = {before[place].key: place for place in stood.values()}
+        for new, unit in enumerate(after):
+            if places[new] < 0:
+                places[new] = keys.get(unit.key, -1)
+    return np.array(places, dtype=np.intp)
+
+
+def _is_power(watts: float) -> bool:
+    return 0 <= watts < math.inf
+
+
+def _known(values: FloatArray) -> FloatArray:
+    """Return the values with 0 for what is not known or cannot be."""
+    return np.where(np.isfinite(values) & (values > 0), values, 0.0)
+
+
+def _over(parts: FloatArray, whole: float) -> FloatArray:
+    """Return each part's share of the whole; parts that come to more are brought down to it."""
+    total = max(float(parts.sum()), whole if _is_power(whole) else 0.0)
+    return parts / total if total > 0 else np.zeros_like(parts)

@@ -1,0 +1,310 @@
+"""The columns of `lowtide jobs`: how each is called, found and written.
+
+A hundred thousand jobs are written in a fraction of a second, so every column is written whole, and
+what repeats is written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import mod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.errors import UnknownName
+from lowtide.monitor.snapshot import FloatArray
+from lowtide.store import JobTable
+from lowtide.units import MISSING, format_duration, format_iso, format_time
+
+Values = Sequence[Any] | FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobColumn:
+    """One column.
+
+    Attributes:
+        key: What it is called for programs; it names the unit.
+        heading: What it is called for people.
+        read: Where its values come from.
+        show: How they are written for people.
+        whole: Whether it needs more than the short list has.
+        estimated: Whether it is marked where energy was not measured.
+    """
+
+    key: str
+    heading: str
+    read: Callable[[JobTable], Values]
+    show: Callable[[Any], list[str]]
+    whole: bool = False
+    estimated: bool = False
+
+
+def choose_columns(text: str | None) -> list[JobColumn]:
+    """Return the columns that `-o` names.
+
+    Args:
+        text: Headings or keys with commas between them, in any case; None for the usual ones.
+    """
+    if text is None:
+        return list(_USUAL)
+    known = {column.key: column for column in ALL}
+    known |= {column.heading.lower(): column for column in ALL}
+    chosen = []
+    for name in text.split(","):
+        # sacct's way of saying how wide a column is means nothing here.
+        plain = name.strip().partition("%")[0].lower()
+        if plain not in known:
+            raise UnknownName("column", name.strip(), [column.heading for column in ALL])
+        chosen.append(known[plain])
+    return chosen
+
+
+def percents(shares: FloatArray) -> list[str]:
+    """Return shares as percentages with one decimal.
+
+    Args:
+        shares: The shares, NaN where not known.
+
+    >>> percents(np.array([0.3127, np.nan]))
+    ['31.3 %', '---']
+    """
+    known = np.isfinite(shares)
+    tenths = np.rint(1000 * np.where(known, shares, 0.0)).astype(np.int64)
+    return _once(np.where(known, tenths, -1), lambda tenth: f"{tenth / 10:.1f} %")
+
+
+def durations(seconds: FloatArray) -> list[str]:
+    """Return durations as `[D-]HH:MM:SS`.
+
+    Args:
+        seconds: The durations, NaN where not known.
+
+    >>> durations(np.array([129600.0, np.nan]))
+    ['1-12:00:00', '---']
+    """
+    known = np.isfinite(seconds)
+    whole = np.rint(np.where(known, seconds, -1.0)).astype(np.int64)
+    return _once(whole, format_duration)
+
+
+def _once(codes: npt.NDArray[np.int64], write: Callable[[int], str]) -> list[str]:
+    """Write whole numbers, each once however often it occurs; negative ones are not known."""
+    different, places = np.unique(codes, return_inverse=True)
+    texts = [MISSING if code < 0 else write(code) for code in different.tolist()]
+    written: list[str] = np.array(texts, dtype=object)[places].tolist()
+    return written
+
+
+def scaled(values: FloatArray, scales: Sequence[tuple[float, float, str]]) -> list[str]:
+    """Return quantities to four digits, each in the unit that suits it.
+
+    Args:
+        values: The quantities, NaN where not known.
+        scales: From which size on, by what to divide, and the unit; ascending from 0.
+
+    >>> scaled(np.array([25_700.0, np.nan]), ENERGIES)
+    ['25.7 kJ', '---']
+    """
+    limits = np.array([limit for limit, _, _ in scales[1:]])
+    place = np.searchsorted(limits, np.abs(values), side="right")
+    place[~np.isfinite(values)] = 0
+    divided = values / np.array([size for _, size, _ in scales])[place]
+    place[~np.isfinite(values)] = len(scales)
+    return _written([f"%.4g {unit}" for _, _, unit in scales], place, divided)
+
+
+def _written(forms: Sequence[str], place: npt.NDArray[np.int64], values: FloatArray) -> list[str]:
+    """Write each number in the form at its place; one place further on is not known."""
+    # That form takes the number and shows none of it.
+    known = np.array([*forms, f"%.0s{MISSING}"], dtype=object)
+    return list(map(mod, known[place].tolist(), values.tolist()))
+
+
+ENERGIES = ((0.0, 1.0, "J"), (1e3, 1e3, "kJ"), (0.36e6, 3.6e6, "kWh"), (3.6e9, 3.6e9, "MWh"))
+MASSES = ((0.0, 1.0, "g"), (1e3, 1e3, "kg"), (1e6, 1e6, "t"))
+SIZES = (
+    (0.0, 1.0, "B"),
+    *((1024.0**power, 1024.0**power, f"{unit}iB") for power, unit in enumerate("KMGT", start=1)),
+)
+
+
+def _texts(values: Sequence[Any]) -> list[str]:
+    return [MISSING if value is None else str(value) for value in values]
+
+
+def _capitals(values: Sequence[str | None]) -> list[str]:
+    capitals = {value: MISSING if value is None else value.upper() for value in set(values)}
+    return [capitals[value] for value in values]
+
+
+def _numbers(values: FloatArray) -> list[str]:
+    return [f"{value:.4g}" if value == value else MISSING for value in values.tolist()]
+
+
+def _watts(values: FloatArray) -> list[str]:
+    return _written(["%.1f"], np.isnan(values).astype(np.int64), values)
+
+
+def _moments(values: FloatArray) -> list[str]:
+    return [format_time(value) for value in values.tolist()]
+
+
+def _energies(values: FloatArray) -> list[str]:
+    return scaled(values, ENERGIES)
+
+
+def _masses(values: FloatArray) -> list[str]:
+    return scaled(values, MASSES)
+
+
+def _sizes(values: FloatArray) -> list[str]:
+    return scaled(values, SIZES)
+
+
+def power_words(table: JobTable) -> list[str | None]:
+    """Return whether each job's energy was measured, estimated, or each in part.
+
+    Args:
+        table: The jobs.
+    """
+    from lowtide.store.records import word_for_power
+
+    energies, measured = table.total("energy_j").tolist(), table.total("measured_j").tolist()
+    return [word_for_power(*pair) for pair in zip(energies, measured, strict=True)]
+
+
+def is_estimated(table: JobTable) -> list[bool]:
+    """Return whether any of each job's energy was estimated.
+
+    Args:
+        table: The jobs.
+    """
+    energy = table.total("energy_j")
+    measured = table.total("measured_j") >= energy * (1 - 1e-9)
+    return [bool(each) for each in (np.isfinite(energy) & ~measured).tolist()]
+
+
+def _text(key: str, heading: str, *, whole: bool = True) -> JobColumn:
+    return JobColumn(
+        key=key, heading=heading, read=lambda table: table.text(key), show=_texts, whole=whole
+    )
+
+
+def _total(key: str, heading: str, show: Callable[[Any], list[str]], **more: bool) -> JobColumn:
+    return JobColumn(
+        key=key, heading=heading, read=lambda table: table.total(key), show=show, **more
+    )
+
+
+def _moment(key: str, heading: str) -> JobColumn:
+    return JobColumn(key=key, heading=heading, read=lambda table: table.number(key), show=_moments)
+
+
+def _asked(key: str, heading: str, show: Callable[[Any], list[str]]) -> JobColumn:
+    return JobColumn(key=key, heading=heading, read=lambda table: table.asked(key), show=show)
+
+
+_USUAL = (
+    JobColumn(key="job_id", heading="JobID", read=lambda table: table.text("shown_id"), show=list),
+    _text("user", "User", whole=False),
+    JobColumn(key="state", heading="State", read=lambda table: table.states, show=_capitals),
+    JobColumn(
+        key="elapsed_s", heading="Elapsed", read=lambda table: table.elapsed_s, show=durations
+    ),
+    JobColumn(
+        key="cpu_efficiency",
+        heading="CPUEff",
+        read=lambda table: table.cpu_efficiency,
+        show=percents,
+    ),
+    JobColumn(
+        key="memory_efficiency",
+        heading="MemEff",
+        read=lambda table: table.memory_efficiency,
+        show=percents,
+    ),
+    JobColumn(
+        key="gpu_efficiency",
+        heading="GPUEff",
+        read=lambda table: table.gpu_efficiency,
+        show=percents,
+    ),
+    JobColumn(
+        key="mean_power_w",
+        heading="AvgW",
+        read=lambda table: table.per_second("energy_j"),
+        show=_watts,
+        estimated=True,
+    ),
+    _total("energy_j", "Energy", _energies, estimated=True),
+    _total("carbon_g", "CO2e", _masses, estimated=True),
+)
+ALL = (
+    *_USUAL,
+    _text("account", "Account"),
+    _text("partition", "Partition"),
+    _text("name", "JobName"),
+    _text("source", "Source"),
+    JobColumn(
+        key="hosts",
+        heading="NodeList",
+        read=lambda table: [
+            (seen or told or "").strip(",") or None
+            for seen, told in zip(table.text("hosts"), table.text("nodes"), strict=True)
+        ],
+        show=_texts,
+        whole=True,
+    ),
+    _text("comment", "Comment"),
+    _moment("submitted", "Submit"),
+    _moment("started", "Start"),
+    _moment("ended", "End"),
+    JobColumn(
+        key="time_limit_s",
+        heading="Timelimit",
+        read=lambda table: table.number("time_limit_s"),
+        show=durations,
+    ),
+    JobColumn(
+        key="time_efficiency",
+        heading="TimeEff",
+        read=lambda table: table.elapsed_s / table.number("time_limit_s"),
+        show=percents,
+    ),
+    _asked("cpus", "ReqCPUS", _numbers),
+    _asked("memory_bytes", "ReqMem", _sizes),
+    _asked("gpus", "ReqGPUS", _numbers),
+    _total("cpu_s", "TotalCPU", durations),
+    _total("peak_cpus", "MaxCPUS", _numbers),
+    _total("peak_memory_bytes", "MaxRSS", _sizes),
+    _total("peak_gpus", "MaxGPUS", _numbers),
+    _total("peak_power_w", "MaxW", _watts, estimated=True),
+    _total("marginal_g", "MarginalCO2e", _masses, estimated=True),
+    _total("embodied_g", "EmbodiedCO2e", _masses),
+    JobColumn(key="power", heading="Power", read=power_words, show=_texts),
+    JobColumn(
+        key="exit_code",
+        heading="ExitCode",
+        read=lambda table: table.number("exit_code"),
+        show=_numbers,
+    ),
+)
+
+
+def plain_cells(column: JobColumn, table: JobTable) -> list[str]:
+    """Return a column for scripts: whole numbers and SI units, empty where not known.
+
+    Args:
+        column: The column.
+        table: The jobs.
+    """
+    values = column.read(table)
+    if not isinstance(values, np.ndarray):
+        return ["" if value is None else str(value) for value in values]
+    if column.show is _moments:
+        return [format_iso(value) if value == value else "" for value in values.tolist()]
+    return [f"{value:.10g}" if value == value else "" for value in values.tolist()]

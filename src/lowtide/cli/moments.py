@@ -1,0 +1,124 @@
+"""Moments as Slurm's programs take them: `now-30days`, `2024-07-01`, `07/01`, `06:00`, `midnight`.
+
+A moment without a zone is one of the clock on the wall, as it is for sacct.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from datetime import time as clock
+
+from lowtide.errors import InvalidTime
+
+_UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
+_NAMED = {"midnight": clock(0), "noon": clock(12), "fika": clock(15), "teatime": clock(16)}
+_DAYS = {"today": 0, "yesterday": -1, "tomorrow": 1}
+_NOW = re.compile(r"now(?:\s*([+-])\s*(\d+)\s*([a-z]*))?")
+_CLOCK = r"(\d{1,2}):(\d{2})(?::(\d{2}))?\s*(am|pm)?"
+_DATES = (
+    (re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})"), ("year", "month", "day")),
+    (re.compile(r"(\d{1,2})[/.](\d{1,2})(?:[/.](\d{2}))?"), ("month", "day", "year")),
+    (re.compile(r"(\d{2})(\d{2})(\d{2})?"), ("month", "day", "year")),
+)
+
+
+def parse_moment(text: str, *, now: float, tz: tzinfo | None = None) -> float:
+    """Return epoch seconds.
+
+    Args:
+        text: The moment; with an offset or `Z` it is that, otherwise it is local.
+        now: The present moment.
+        tz: The local zone, by default this machine's.
+
+    >>> parse_moment("now-30days", now=2_592_000.0)
+    0.0
+    >>> parse_moment("1970-01-02", now=0.0, tz=UTC)
+    86400.0
+    """
+    words = text.strip().lower()
+    if found := _NOW.fullmatch(words):
+        return now + _shift(text, found)
+    if re.fullmatch(r"\d{9,}(\.\d+)?", words):
+        return float(words)
+    # Without a zone, astimezone takes this machine's.
+    today = datetime.fromtimestamp(now, UTC).astimezone(tz)
+    if words in _DAYS:
+        return _local(today.date() + timedelta(days=_DAYS[words]), clock(0), tz)
+    # A zone stands behind a clock, in ISO 8601.
+    if re.search(r":\d{2}(\.\d+)?(z|[+-]\d{2}:?\d{2})$", words):
+        try:
+            return datetime.fromisoformat(text.strip().upper()).timestamp()
+        except ValueError:
+            raise _unreadable(text) from None
+    day_text, clock_text = _parted(words)
+    day = _day(day_text, today.date(), text) if day_text else today.date()
+    return _local(day, _clock(clock_text, text) if clock_text else clock(0), tz)
+
+
+def _parted(words: str) -> tuple[str, str]:
+    """Cut a day and a clock apart; either may be missing."""
+    if words in _NAMED or re.fullmatch(_CLOCK, words):
+        return "", words
+    parts = re.fullmatch(r"([\d/.-]*\d)(?:(?:t|\s+|-)(\d?\d:.+|[a-z]+))?", words)
+    if parts is None:
+        raise _unreadable(words)
+    return parts[1], parts[2] or ""
+
+
+def _shift(text: str, found: re.Match[str]) -> float:
+    if found[1] is None:
+        return 0.0
+    name = found[3] or "second"
+    units = [unit for unit in _UNITS if unit.startswith(name) or f"{unit}s".startswith(name)]
+    if not units:
+        raise InvalidTime(
+            f"cannot read {text!r}: now is moved by seconds, minutes, hours, days or weeks, such "
+            "as now-30days"
+        )
+    size = int(found[2]) * _UNITS[units[0]]
+    return float(size if found[1] == "+" else -size)
+
+
+def _day(words: str, today: date, text: str) -> date:
+    for pattern, names in _DATES:
+        if found := pattern.fullmatch(words):
+            parts = {
+                name: int(number)
+                for name, number in zip(names, found.groups(), strict=True)
+                if number is not None
+            }
+            year = parts.get("year", today.year)
+            try:
+                return date(year if year >= 100 else 2000 + year, parts["month"], parts["day"])
+            except ValueError:
+                break
+    raise _unreadable(text)
+
+
+def _clock(words: str, text: str) -> clock:
+    if words in _NAMED:
+        return _NAMED[words]
+    found = re.fullmatch(_CLOCK, words)
+    if found is None:
+        raise _unreadable(text)
+    hour = int(found[1])
+    if found[4]:
+        hour = hour % 12 + (12 if found[4] == "pm" else 0)
+    try:
+        return clock(hour, int(found[2]), int(found[3] or 0))
+    except ValueError:
+        raise _unreadable(text) from None
+
+
+def _local(day: date, at: clock, tz: tzinfo | None) -> float:
+    moment = datetime.combine(day, at)
+    # Without a zone it is taken for this machine's.
+    return (moment.replace(tzinfo=tz) if tz else moment).timestamp()
+
+
+def _unreadable(text: str) -> InvalidTime:
+    return InvalidTime(
+        f"cannot read the time {text!r}: write e.g. now-30days, 2024-07-01, 2024-07-01T06:00, "
+        "07/01, 06:00, today or midnight"
+    )

@@ -1,0 +1,181 @@
+"""`lowtide show`: one job, looked back at."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lowtide.cli.options import AsJson, How, Parsable, SignalFile, StorePlace
+from lowtide.cli.output import print_json, print_parsable, print_table, say, waiting
+
+if TYPE_CHECKING:
+    from lowtide.hindsight import Hindsight
+    from lowtide.monitor.verdicts import Use
+    from lowtide.store import JobRecord, Store
+
+_CURVES = (
+    ("cpus_busy", "cores", 1.0),
+    ("memory_bytes", "GiB", 2.0**30),
+    ("gpus_busy", "GPUs", 1.0),
+    ("power_w", "W", 1.0),
+)
+
+
+def show(
+    job: Annotated[str, typer.Argument(help="The job: its number, or 4711_3, or a unit's name.")],
+    start: Annotated[
+        int | None,
+        typer.Option(
+            help="Which start of it, from 1 on: jobs are requeued, numbers used again.  [default: "
+            "the last]",
+            metavar="N",
+        ),
+    ] = None,
+    signal: SignalFile = None,
+    how: How = None,
+    wait: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="How long it might have waited, may be given again.  [default: 6h, 24h, 48h]"
+        ),
+    ] = None,
+    interruptible: Annotated[
+        str, typer.Option(help="Where it might have been stopped: never or anywhere.")
+    ] = "never",
+    html: Annotated[
+        Path | None, typer.Option(help="Write all of it as one HTML page.", metavar="FILE")
+    ] = None,
+    store: StorePlace = None,
+    as_json: AsJson = False,
+    parsable: Parsable = False,
+) -> None:
+    """Look back at a job: use over time, asked against used, energy, and what waiting saves.
+
+    Phases are found in what the job drew, and planned again on the grid's signal: the one named
+    with --signal, or what was known when its node was watched.
+    """
+    from lowtide.cli.inputs import read_how, refuse_how
+    from lowtide.formats import read_signal
+    from lowtide.hindsight import look_back
+    from lowtide.hindsight.waiting import WAITS_S
+    from lowtide.store import Store
+    from lowtide.units import parse_duration
+
+    if signal is None:
+        refuse_how(how, "what was watched")
+    curve = None if signal is None else read_signal(str(signal), **read_how(how))
+    waits_s = [parse_duration(each) for each in wait] if wait else WAITS_S
+    with Store.open(store, readonly=True) as kept:
+        record, others = _chosen(kept, job, start)
+        with waiting(f"looking back at job {job}"):
+            told = look_back(
+                kept, record, signal=curve, waits_s=waits_s, interruptible=interruptible
+            )
+    if html is not None:
+        from lowtide.hindsight.page import write_page
+
+        write_page(told, html)
+    if as_json:
+        from lowtide.hindsight.documents import hindsight_document
+
+        print_json(hindsight_document(told))
+    elif parsable:
+        _print_columns(told)
+    else:
+        _print(told, others)
+        if html is not None:
+            print(f"written: {html}")
+
+
+def _chosen(store: Store, job: str, start: int | None) -> tuple[JobRecord, list[JobRecord]]:
+    """Return the start of a job that is meant, and the other starts."""
+    from lowtide.errors import InvalidInput
+
+    found = store.jobs(ids=[job])
+    exact = [record for record in found if job in (record.shown_id, record.job_id)]
+    if found and not exact:
+        names = sorted({record.shown_id for record in found})
+        raise InvalidInput(
+            f"{job} is an array of {len(names)} jobs: show one of them, such as {names[0]}"
+        )
+    if not exact:
+        raise InvalidInput(
+            f"no job {job} was seen: look for it with lowtide jobs, or name another --store than "
+            f"{store.name}"
+        )
+    exact.sort(key=lambda record: (record.started, record.number))
+    if start is not None and not 1 <= start <= len(exact):
+        raise InvalidInput(f"job {job} was started {len(exact)} times: --start is from 1 to that")
+    record = exact[-1 if start is None else start - 1]
+    return record, [each for each in exact if each is not record]
+
+
+def _print(told: Hindsight, others: list[JobRecord]) -> None:
+    from lowtide.hindsight.words import drawn, headline, phase_rows, use_rows, waiting_rows
+
+    for line in headline(told):
+        say(line)
+    if others:
+        starts = ", ".join(str(number + 1) for number in range(len(others) + 1))
+        say(f"It was started {len(others) + 1} times: --start {starts} shows each.")
+    for curve in _curves(told):
+        print()
+        print(curve)
+    print()
+    print_table(*use_rows(told.behaviour))
+    print()
+    for verdict in told.verdicts:
+        say(f"{verdict.question} {verdict.answer}: {verdict.evidence}.")
+    print()
+    for line in drawn(told.record):
+        say(line)
+    if told.learned is not None:
+        print()
+        say("Phases found in what it drew:")
+        print_table(*phase_rows(told.learned))
+    print()
+    print_table(*waiting_rows(told))
+    for note in told.notes:
+        say(note)
+
+
+def _curves(told: Hindsight) -> list[str]:
+    """Return what was used over time, drawn; what was never used is left out."""
+    import shutil
+
+    import numpy as np
+
+    from lowtide.cli.chart import draw_curve
+    from lowtide.hindsight.behaviour import binned
+
+    series = told.series
+    if len(series) < 2:
+        return []
+    begin, end = float(series.starts[0]), float(series.times[-1])
+    room = max(min(shutil.get_terminal_size((80, 24)).columns - 10, 120), 10)
+    edges = np.linspace(begin, end, room + 1)
+    drawn = []
+    for name, unit, size in _CURVES:
+        values = binned(series, name, edges) / size
+        if np.nan_to_num(values).max() > 0:
+            drawn.append(draw_curve(values, begin, end, unit, height=4))
+    return drawn
+
+
+def _print_columns(told: Hindsight) -> None:
+    from lowtide.hindsight.documents import USES
+
+    def number(value: float) -> str:
+        return "" if math.isnan(value) else f"{value:.10g}"
+
+    rows: list[list[str]] = []
+    for name, held in USES.items():
+        use: Use = getattr(told.behaviour, held)
+        amounts = (use.asked, use.node, use.mean, use.peak)
+        shares = (use.share("mean", "asked"), use.share("peak", "asked"))
+        rows.append([told.record.shown_id, name, *map(number, amounts), *map(number, shares)])
+    header = ("job", "what", "asked", "node", "mean", "peak", "mean_of_asked", "peak_of_asked")
+    print_parsable(header, rows)

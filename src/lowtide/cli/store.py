@@ -1,0 +1,284 @@
+"""`lowtide store`: how much is kept, whether it is sound, letting go of it, handing it on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lowtide.cli.examples import epilog
+from lowtide.cli.options import AsJson, Parsable, Since, StorePlace, Until
+from lowtide.cli.output import print_json, print_parsable, print_table, say
+
+if TYPE_CHECKING:
+    from lowtide.store import Store
+
+store = typer.Typer(
+    name="store",
+    help="What was watched and is kept: how much, whether it is sound, prune, export.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+_RESOLUTIONS = {0: "as seen", 60: "1 min", 3600: "1 h"}
+
+
+@store.command(epilog=epilog("store info"))
+def info(place: StorePlace = None, as_json: AsJson = False, parsable: Parsable = False) -> None:
+    """Say what the store holds: jobs, hosts, values and bytes."""
+    from lowtide.store import Store
+    from lowtide.units import format_count, format_duration, format_time
+
+    with Store.open(place, readonly=True) as kept:
+        facts = _facts(kept)
+    hosts = facts["hosts"]
+    if as_json:
+        print_json(facts)
+    elif parsable:
+        numbers = {key: value for key, value in facts.items() if not isinstance(value, list | dict)}
+        numbers |= {f"values_{key}": value for key, value in facts["values"].items()}
+        print_parsable(list(numbers), [[_cell(value) for value in numbers.values()]])
+    else:
+        say(f"{facts['store']}: {_bytes(facts['bytes'])}, {format_count(facts['jobs'], 'job')}")
+        print_table(
+            ("values", "count"),
+            [[name, f"{count:,}"] for name, count in facts["values"].items()],
+        )
+        if hosts:
+            print_table(
+                ("host", "last seen", "interval"),
+                [
+                    [
+                        each["name"],
+                        format_time(each["last_time"]),
+                        format_duration(each["interval_s"]),
+                    ]
+                    for each in hosts
+                ],
+            )
+
+
+@store.command(epilog=epilog("store check"))
+def check(
+    rescue: Annotated[
+        Path | None,
+        typer.Option(help="Copy everything that can be read into this new file.", metavar="NEW"),
+    ] = None,
+    place: StorePlace = None,
+    as_json: AsJson = False,
+    parsable: Parsable = False,
+) -> None:
+    """Read everything and say what is damaged; save what can still be read.
+
+    Exits with 1 if anything is wrong.
+    """
+    if rescue is not None:
+        _rescue(place, rescue, as_json=as_json, parsable=parsable)
+        return
+    from lowtide.store import Store
+
+    with Store.open(place, readonly=True) as kept:
+        found, name = kept.check(), kept.name
+    if as_json:
+        print_json({"store": name, "problems": list(found.problems), "rows": found.rows})
+    elif parsable:
+        print_parsable(
+            ("table", "rows", "problems"),
+            [[table, str(rows), str(len(found.problems))] for table, rows in found.rows.items()],
+        )
+    else:
+        rows = ", ".join(f"{count} {table}" for table, count in found.rows.items())
+        say(f"{name}: {'sound' if found.is_sound else 'damaged'} ({rows})")
+        for problem in found.problems:
+            say(problem)
+        if not found.is_sound:
+            say("lowtide store check --rescue NEW.sqlite saves what can still be read.")
+    if not found.is_sound:
+        raise typer.Exit(1)
+
+
+@store.command(epilog=epilog("store prune"))
+def prune(
+    older_than: Annotated[
+        str | None,
+        typer.Option(help="Delete what ended longer ago than this: 365d.", metavar="TIME"),
+    ] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(help="Delete the oldest until no more is left than this: 2G.", metavar="SIZE"),
+    ] = None,
+    place: StorePlace = None,
+    as_json: AsJson = False,
+    parsable: Parsable = False,
+) -> None:
+    """Make what is old coarser, delete what is too old or too much, and give the room back.
+
+    Without options nothing is deleted: looks become values per minute after 7 days and per hour
+    after 90, which a watcher does by itself, and the file shrinks to what is in it.
+    """
+    from dataclasses import asdict
+
+    from lowtide.store import Store
+    from lowtide.units import format_count, format_time, parse_duration, parse_size
+
+    age = None if older_than is None else parse_duration(older_than)
+    most = None if size is None else int(parse_size(size))
+    with Store.open(place) as kept, _waiting("pruning"):
+        done = kept.prune(older_than_s=age, most_bytes=most)
+    document = asdict(done)
+    if as_json:
+        print_json(document)
+    elif parsable:
+        print_parsable(list(document), [[_cell(value) for value in document.values()]])
+    else:
+        say(
+            f"{_bytes(done.bytes_before)} before, {_bytes(done.bytes_after)} now: "
+            f"{format_count(done.rolled_up, 'chunk')} rolled up, "
+            f"{format_count(done.jobs, 'job')} and {format_count(done.chunks, 'chunk')} deleted"
+        )
+        if done.kept_from is not None:
+            say(f"Nothing is kept from before {format_time(done.kept_from)}.")
+        if most is not None and done.bytes_after > most:
+            say("That is more than asked for: what is younger than two days is kept.")
+
+
+@store.command(epilog=epilog("store export"))
+def export(
+    folder: Annotated[Path, typer.Argument(help="The folder to write.")],
+    start: Since = None,
+    end: Until = None,
+    place: StorePlace = None,
+    as_json: AsJson = False,
+    parsable: Parsable = False,
+) -> None:
+    """Write jobs, what they used over time, and what nodes did, as Parquet files."""
+    import time
+
+    from lowtide.cli.moments import parse_moment
+    from lowtide.store import Store
+
+    now = time.time()
+    with Store.open(place, readonly=True) as kept, _waiting("exporting"):
+        counts = kept.export(
+            folder,
+            start=None if start is None else parse_moment(start, now=now),
+            end=None if end is None else parse_moment(end, now=now),
+        )
+    if as_json:
+        print_json({"folder": str(folder), "rows": counts})
+    elif parsable:
+        print_parsable(("table", "rows"), [[name, str(rows)] for name, rows in counts.items()])
+    else:
+        rows = ", ".join(f"{count} {name}" for name, count in counts.items())
+        say(f"Written to {folder}: {rows}")
+
+
+@store.command(epilog=epilog("store load"))
+def load(
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Samples as sonar left them, plain or gzip.", metavar="FILE..."),
+    ],
+    source: Annotated[
+        str,
+        typer.Option(help="What the jobs of older files are: slurm, or process without a queue."),
+    ] = "slurm",
+    place: StorePlace = None,
+    as_json: AsJson = False,
+    parsable: Parsable = False,
+) -> None:
+    """Take samples of another monitor into the store, so that its logs can be asked as well.
+
+    Such samples say nothing of power: energy and emissions stay unknown.
+    """
+    from lowtide.formats.sonar import read_ticks
+    from lowtide.store import Store
+    from lowtide.units import format_count
+
+    with _waiting("loading"), Store.open(place) as kept:
+        ticks = 0
+        hosts = set()
+        for tick in read_ticks(files, source=source):
+            kept.append(tick)
+            ticks += 1
+            hosts.add(tick.host)
+        name = kept.name
+    counted = {"store": name, "ticks": ticks, "hosts": sorted(hosts)}
+    if as_json:
+        print_json(counted)
+    elif parsable:
+        print_parsable(["store", "ticks", "hosts"], [[name, str(ticks), ",".join(sorted(hosts))]])
+    else:
+        say(
+            f"{format_count(ticks, 'tick')} of {format_count(len(hosts), 'host')} taken into "
+            f"{name}; next: lowtide jobs"
+        )
+
+
+@contextmanager
+def _waiting(what: str) -> Iterator[None]:
+    """Show that something goes on, to people: how long it takes nobody knows."""
+    import sys
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(
+        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
+    ) as bar:
+        bar.add_task(what, total=None)
+        yield
+
+
+def _facts(kept: Store) -> dict[str, Any]:
+    sizes = kept.sizes()
+    values = {
+        name: sizes.get(f"points_{resolution}", 0) for resolution, name in _RESOLUTIONS.items()
+    }
+    return {
+        "store": kept.name,
+        "bytes": sizes["bytes"],
+        "jobs": sizes["jobs"],
+        "chunks": sizes["chunks"],
+        "ticks": sizes["ticks"],
+        "values": values,
+        "hosts": [
+            {"name": host.name, "last_time": host.last_time, "interval_s": host.interval_s}
+            for host in kept.hosts()
+        ],
+    }
+
+
+def _rescue(place: str | None, fresh: Path, *, as_json: bool, parsable: bool) -> None:
+    from lowtide.errors import InvalidInput
+    from lowtide.store.checking import rescue
+    from lowtide.store.places import default_place
+
+    damaged = place or default_place(reading=True)
+    if "://" in damaged and not damaged.startswith("sqlite:///"):
+        raise InvalidInput("only files are rescued: a server has tools of its own, such as pg_dump")
+    saved = rescue(Path(damaged.removeprefix("sqlite:///")), fresh)
+    if as_json:
+        print_json({"saved": saved.saved, "lost": saved.lost})
+    elif parsable:
+        print_parsable(
+            ("table", "saved", "lost"),
+            [[name, str(count), str(saved.lost[name])] for name, count in saved.saved.items()],
+        )
+    else:
+        print_table(
+            ("table", "saved", "lost"),
+            [[name, str(count), str(saved.lost[name])] for name, count in saved.saved.items()],
+        )
+        say(f"Saved in {fresh}; look at it with --store {fresh}")
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.1f} kB"
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else f"{value:.10g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,190 @@
+"""`lowtide usage`: who used how much, or when it was used."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lowtide.cli.jobs import check_window, listed
+from lowtide.cli.options import AsJson, Parsable, Since, StorePlace, Until, Users
+from lowtide.cli.output import print_json, print_parsable, print_table, say
+
+if TYPE_CHECKING:
+    from lowtide.store.accounts import Accounts
+
+_BLOCKS = " ▏▎▍▌▋▊▉█"
+_BAR = 16
+# So many stretches without data are named; more are counted.
+_NAMED = 3
+_KEYS = (
+    *("jobs", "cpu_h", "core_h", "gpu_h", "energy_j", "measured_j", "carbon_g", "watched"),
+    "unknown_duration",
+)
+
+
+def usage(
+    by: Annotated[
+        str,
+        typer.Option(
+            help="What to sum over: user, account, partition, name, state, day, hour, weekday."
+        ),
+    ] = "user",
+    user: Users = None,
+    start: Since = None,
+    end: Until = None,
+    store: StorePlace = None,
+    as_json: AsJson = False,
+    parsable: Parsable = False,
+) -> None:
+    """Sum up what jobs used, drew and emitted: by user, account, hour, weekday and others.
+
+    By default over the last 30 days. Jobs that ran on beyond the window count with what they used
+    in it. Core-hours are those that were kept, CPU-hours those that were used. A time when nobody
+    watched is no data, not nothing.
+    """
+    import time
+
+    from lowtide.cli.moments import parse_moment
+    from lowtide.store import Question, Store
+    from lowtide.store.accounts import sum_up
+
+    now = time.time()
+    question = Question(
+        users=listed(user),
+        start=parse_moment(start or "now-30days", now=now),
+        end=now if end is None else parse_moment(end, now=now),
+    )
+    check_window(question)
+    with Store.open(store, readonly=True) as kept, _progress() as advance:
+        accounts = sum_up(kept, question, by=by, now=now, told=advance)
+        name = kept.name
+    if as_json:
+        print_json(_document(accounts, by))
+    elif parsable:
+        print_parsable(
+            (by, *_KEYS),
+            [
+                [str(row[by]), *("" if row[key] is None else f"{row[key]:.10g}" for key in _KEYS)]
+                for row in _document(accounts, by)["rows"]
+            ],
+        )
+    elif not accounts.rows:
+        say(f"No jobs in that time in {name}.")
+    else:
+        _show(accounts, by)
+
+
+def _document(accounts: Accounts, by: str) -> dict[str, Any]:
+    return {
+        "by": by,
+        "start": accounts.start,
+        "end": accounts.end,
+        "rows": [
+            {
+                by: row.label,
+                "jobs": row.jobs,
+                "cpu_h": _known(row.cpu_s / 3600),
+                "core_h": _known(row.core_s / 3600),
+                "gpu_h": _known(row.gpu_s / 3600),
+                "energy_j": _known(row.energy_j),
+                "measured_j": _known(row.measured_j),
+                "carbon_g": _known(row.carbon_g),
+                "watched": _known(row.watched),
+                "unknown_duration": row.unknown_duration,
+            }
+            for row in accounts.rows
+        ],
+        "gaps": [
+            {"host": host, "start": first, "end": last} for host, first, last in accounts.gaps
+        ],
+    }
+
+
+def _known(value: float) -> float | None:
+    return None if value != value else value
+
+
+def _show(accounts: Accounts, by: str) -> None:
+    from lowtide.units import MISSING, format_energy, format_mass, format_percent
+
+    def hours(seconds: float) -> str:
+        return MISSING if seconds != seconds else f"{seconds / 3600:,.1f}"
+
+    rows = accounts.rows
+    guessed = [
+        row.energy_j == row.energy_j and not row.measured_j >= row.energy_j * (1 - 1e-9)
+        for row in rows
+    ]
+    # Bars show energy; where nobody knows any, time.
+    by_energy = any(row.energy_j > 0 for row in rows)
+    sizes = [row.energy_j if by_energy else row.cpu_s for row in rows]
+    most = max((size for size in sizes if size == size), default=0.0)
+    shows_watched = by in ("day", "hour", "weekday")
+    cells = []
+    for row, guess, size in zip(rows, guessed, sizes, strict=True):
+        mark = "~" if guess else ""
+        energy, carbon = format_energy(row.energy_j), format_mass(row.carbon_g)
+        cells.append(
+            [
+                row.label,
+                MISSING if row.watched == 0 else str(row.jobs),
+                hours(row.cpu_s),
+                hours(row.core_s),
+                hours(row.gpu_s),
+                energy if energy == MISSING else mark + energy,
+                carbon if carbon == MISSING else mark + carbon,
+                *([format_percent(row.watched)] if shows_watched else []),
+                "no data" if row.watched == 0 else _bar(size / most if most > 0 else 0.0),
+            ]
+        )
+    heading = by if not shows_watched else f"{by} ({accounts.zone})"
+    print_table(
+        (
+            *(heading, "jobs", "CPU-h", "core-h", "GPU-h", "energy", "CO2e"),
+            *(("watched",) if shows_watched else ()),
+            "",
+        ),
+        cells,
+    )
+    _explain(accounts, guessed)
+
+
+def _explain(accounts: Accounts, guessed: Sequence[bool]) -> None:
+    from lowtide.units import format_count, format_time
+
+    if any(guessed):
+        say("~ estimated, in whole or in part: not measured.")
+    if unknown := sum(row.unknown_duration for row in accounts.rows):
+        say(
+            f"{format_count(unknown, 'job')} of unknown duration (seen once): in CPU-h and energy, "
+            "not in core-h and GPU-h."
+        )
+    for host, first, last in accounts.gaps[:_NAMED]:
+        say(f"No data of {host} from {format_time(first)} to {format_time(last)}.")
+    if (more := len(accounts.gaps) - _NAMED) > 0:
+        say(f"And {format_count(more, 'more stretch')}{'es' if more > 1 else ''} without data.")
+
+
+def _bar(share: float) -> str:
+    """Draw a share as a bar, to an eighth of a character."""
+    eighths = round(8 * _BAR * share) if share == share else 0
+    # Something is never drawn as nothing.
+    eighths = max(eighths, 1) if share > 0 else 0
+    whole, rest = divmod(eighths, 8)
+    return "█" * whole + (_BLOCKS[rest] if rest else "")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(
+        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
+    ) as bar:
+        task = bar.add_task("reading", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

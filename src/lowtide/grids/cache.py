@@ -1,0 +1,235 @@
+"""What providers have said, kept on disk: read without network, merged over time, never torn.
+
+One file holds all that is known of a zone. It is written beside its place and renamed there, and
+whoever asks a provider holds a lock meanwhile, so that several processes ask it once and none
+loses what another has learned.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lowtide import files
+from lowtide.errors import FileProblem, FormatError, ProviderProblem
+from lowtide.grids.history import History
+from lowtide.grids.providers import ZoneName
+from lowtide.units import format_hours
+
+_VERSION = 1
+_LOOK_AGAIN_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What the cache knows of a zone.
+
+    Attributes:
+        name: The zone.
+        history: What its provider said; None if nothing yet.
+        asked: When it was last asked; None if never.
+        retrieved: When it last answered.
+        since: The earliest moment it was asked about.
+        wait_until: Before when it does not want to be asked again.
+        problems: What went wrong the last time, in words.
+    """
+
+    name: ZoneName
+    history: History | None = None
+    asked: float | None = None
+    retrieved: float | None = None
+    since: float | None = None
+    wait_until: float = 0.0
+    problems: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON holds it."""
+        return {
+            "lowtide_grid": _VERSION,
+            "provider": self.name.provider,
+            "zone": self.name.zone,
+            "asked": self.asked,
+            "retrieved": self.retrieved,
+            "since": self.since,
+            "wait_until": self.wait_until,
+            "problems": list(self.problems),
+            "history": None if self.history is None else self.history.document(),
+        }
+
+    @classmethod
+    def from_document(cls, name: ZoneName, document: Mapping[str, Any]) -> Entry:
+        """Return what `document` made, or raise an error that says what is wrong with it.
+
+        Args:
+            name: The zone.
+            document: What JSON held.
+        """
+        if document["lowtide_grid"] != _VERSION:
+            raise ValueError(f"version {document['lowtide_grid']}")
+        history = document["history"]
+        moments = {
+            key: None if document[key] is None else float(document[key])
+            for key in ("asked", "retrieved", "since")
+        }
+        return cls(
+            name=name,
+            history=None if history is None else History.from_document(name, history),
+            **moments,
+            wait_until=float(document["wait_until"]),
+            problems=tuple(str(problem) for problem in document["problems"]),
+        )
+
+
+def format_age(passed_s: float) -> str:
+    """Return how old something is, as a person would say it.
+
+    Args:
+        passed_s: Its age; less than nothing, where a clock was set back, is nothing.
+
+    >>> [format_age(age) for age in (-3.0, 12.3, 764.0, 9000.0, 864000.0)]
+    ['0 s', '12 s', '13 min', '2.5 h', '10 d']
+    """
+    for limit_s, grain_s in ((120.0, 1.0), (3600.0, 60.0), (4 * 86400.0, 360.0)):
+        if passed_s < limit_s:
+            return format_hours(max(grain_s * round(passed_s / grain_s), 0.0))
+    return format_hours(86400.0 * round(passed_s / 86400.0))
+
+
+def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
+    """Return where signals are kept.
+
+    Args:
+        environment: The environment, by default this process's.
+
+    >>> cache_folder({"HOME": "/home/ada"}).as_posix()
+    '/home/ada/.cache/lowtide/grids'
+    """
+    environment = os.environ if environment is None else environment
+    folder = environment.get("XDG_CACHE_HOME") or f"{environment.get('HOME', '~')}/.cache"
+    return Path(folder).expanduser() / "lowtide" / "grids"
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """A folder with a file for each zone.
+
+    Attributes:
+        folder: The folder; it is made when something is kept.
+    """
+
+    folder: Path = field(default_factory=cache_folder)
+
+    def path(self, name: ZoneName) -> Path:
+        """Return where a zone is kept.
+
+        Args:
+            name: The zone.
+        """
+        return self.folder / name.provider / f"{name.zone}.json"
+
+    def load(self, name: ZoneName) -> Entry:
+        """Return what is known of a zone; an empty entry where nothing is.
+
+        A file that cannot be read is set aside, and that is told once.
+
+        Args:
+            name: The zone.
+        """
+        path = self.path(name)
+        if not path.exists():
+            return Entry(name=name)
+        try:
+            return Entry.from_document(name, json.loads(files.read_bytes(path)))
+        except (LookupError, TypeError, ValueError, RecursionError) as error:
+            beside = self.set_aside(name, "unreadable")
+            raise FormatError(
+                f"this is no cache of this version of lowtide ({type(error).__name__}: {error}); "
+                f"it is now called {beside.name}, and all begins anew",
+                path=path,
+            ) from None
+
+    def keep(self, entry: Entry) -> None:
+        """Write down what is known of a zone.
+
+        Args:
+            entry: What is known.
+        """
+        text = json.dumps(entry.document(), allow_nan=False, separators=(",", ":"))
+        files.write_whole(self.path(entry.name), text)
+
+    def set_aside(self, name: ZoneName, why: str) -> Path:
+        """Give a zone's file another name, so that nothing in it is lost, and return that name.
+
+        Args:
+            name: The zone.
+            why: A word for the name.
+        """
+        path = self.path(name)
+        beside, number = path.with_suffix(f".{why}.json"), 1
+        while beside.exists():
+            number += 1
+            beside = path.with_suffix(f".{why}-{number}.json")
+        try:
+            path.rename(beside)
+        except OSError as error:
+            raise FileProblem(f"cannot rename {path}: {error.strerror}", path=path) from None
+        return beside
+
+    def names(self, provider: str) -> list[ZoneName]:
+        """Return the zones of a provider of which something is known.
+
+        Args:
+            provider: The provider's name.
+        """
+        return [
+            ZoneName(provider=provider, zone=path.stem)
+            for path in sorted((self.folder / provider).glob("*.json"))
+            if "." not in path.stem
+        ]
+
+    @contextmanager
+    def asking(self, name: ZoneName, *, patience_s: float) -> Iterator[None]:
+        """Keep other processes from asking for the same zone meanwhile.
+
+        A folder that cannot be written, or that knows no locks, is no reason not to ask.
+
+        Args:
+            name: The zone.
+            patience_s: How long to wait for another one.
+        """
+        path = self.path(name).with_suffix(".lock")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError:
+            yield
+            return
+        try:
+            _lock(handle, name, time.monotonic() + patience_s, patience_s)
+            yield
+        finally:
+            os.close(handle)
+
+
+def _lock(handle: int, name: ZoneName, deadline: float, patience_s: float) -> None:
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise ProviderProblem(
+                    f"another process has been asking for {name} for more than "
+                    f"{format_hours(patience_s)}"
+                ) from None
+            time.sleep(_LOOK_AGAIN_S)
+        except OSError:
+            return
+        else:
+            return

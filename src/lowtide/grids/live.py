@@ -1,0 +1,219 @@
+"""The intensity of a zone now: asked for once by `fetch`, kept up to date by `LiveGrid`.
+
+Both go through the cache: a provider is asked only where what is known has grown old, and where it
+does not answer, what was known last does, with its age. Nothing is ever made up: a time that
+nobody told of is outside of the signal.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lowtide.errors import InvalidInput, LowtideError, ProviderProblem
+from lowtide.grid import Grid
+from lowtide.grids.cache import Cache, format_age
+from lowtide.grids.feed import Feed, Retrieved
+from lowtide.grids.providers import GridProvider, ZoneName, parse_zones
+from lowtide.units import TimeLike, format_hours, format_time, parse_time
+
+# How far back providers are asked at all: what is older belongs in a file.
+_LONGEST_BACK_S = 400 * 86_400.0
+# When a watcher asks again after a failure: soon at first, then ever later.
+_RETRY_S = 60.0
+
+
+def fetch(
+    provider: str | GridProvider,
+    zone: str = "",
+    *,
+    since: TimeLike | None = None,
+    gaps: str = "refuse",
+    now: float | None = None,
+    cache: Cache | None = None,
+) -> Retrieved:
+    """Return the intensity of a zone, from the cache where it is new enough.
+
+    Where the provider does not answer, the cache does, and `problems` says so.
+
+    Args:
+        provider: The provider, or its name.
+        zone: The zone; empty for the one that is meant where none is named.
+        since: The first moment that is needed; by default as far back as is known without gaps.
+        gaps: What to do with gaps since then: `refuse`, `hold` or `interpolate`.
+        now: What time it is; by default what the clock says.
+        cache: Where answers are kept; by default the user's.
+    """
+    from lowtide.formats.timeline import GAP_POLICIES
+
+    moment = time.time() if now is None else now
+    begin = None if since is None else parse_time(since)
+    if gaps not in GAP_POLICIES:
+        raise InvalidInput(f"gaps is one of {', '.join(GAP_POLICIES)}, not {gaps!r}")
+    if begin is not None and begin < moment - _LONGEST_BACK_S:
+        raise InvalidInput(
+            f"providers are asked for the last {format_hours(_LONGEST_BACK_S)} at most, and "
+            f"{format_time(begin)} is before that: read what is older from a file"
+        )
+    feed = Feed.of(provider, zone, cache)
+    failed = ""
+    try:
+        feed.refresh(moment, since=begin)
+    except LowtideError as error:
+        if feed.entry.history is None:
+            raise
+        failed = str(error)
+    found = feed.known(moment, since=begin, gaps=gaps)
+    if found is None:
+        raise ProviderProblem(f"{feed.name} has told nothing yet")
+    if failed:
+        age = format_age(moment - found.retrieved)
+        found = replace(found, problems=(f"{failed}; the cache answers, {age} old",))
+    return found
+
+
+def fetch_named(
+    text: str,
+    *,
+    since: TimeLike | None = None,
+    gaps: str = "refuse",
+    now: float | None = None,
+    cache: Cache | None = None,
+) -> Sequence[Retrieved]:
+    """Return what is known of the zones that a name such as `gb:13` lists.
+
+    Args:
+        text: The name.
+        since: The first moment that is needed.
+        gaps: What to do with gaps since then.
+        now: What time it is.
+        cache: Where answers are kept; by default the user's.
+    """
+    return [
+        fetch(name.provider, name.zone, since=since, gaps=gaps, now=now, cache=cache)
+        for name in parse_zones(text)
+    ]
+
+
+class LiveGrid:
+    """A zone's signals, kept up to date beside whatever asks for them again and again.
+
+    Asking costs nothing and never waits: a thread of its own asks the provider when what is known
+    has grown old.
+
+    Args:
+        provider: The provider of average intensity, or its name.
+        zone: The zone; empty for the one that is meant where none is named.
+        marginal: Provider and zone of marginal intensity, if that is wanted too.
+        cache: Where answers are kept; by default the user's.
+    """
+
+    def __init__(
+        self,
+        provider: str | GridProvider,
+        zone: str = "",
+        *,
+        marginal: tuple[str | GridProvider, str] | None = None,
+        cache: Cache | None = None,
+    ) -> None:
+        self._feeds = [Feed.of(provider, zone, cache)]
+        if marginal is not None:
+            self._feeds.append(Feed.of(*marginal, cache))
+        kinds = [feed.provider.kind for feed in self._feeds]
+        if kinds != ["average", "marginal"][: len(kinds)]:
+            names = " and ".join(f"{feed.name} tells {feed.provider.kind}" for feed in self._feeds)
+            raise InvalidInput(
+                f"{names} intensity, and what is emitted is counted by the average: name a zone of "
+                "average intensity first, as in electricitymaps:US-CAL-CISO+watttime:CAISO_NORTH"
+            )
+        self._thread: threading.Thread | None = None
+        self._grid: Grid | None = None
+        self._failed: dict[ZoneName, str] = {}
+        self._failures = 0
+        self._due = -math.inf
+        self._last = -math.inf
+
+    @classmethod
+    def named(cls, text: str, *, cache: Cache | None = None) -> LiveGrid:
+        """Return the grid of a name such as `gb:13` or `electricitymaps:DE+watttime:DE`.
+
+        Args:
+            text: The name.
+            cache: Where answers are kept; by default the user's.
+        """
+        first, *others = parse_zones(text)
+        marginal = (others[0].provider, others[0].zone) if others else None
+        return cls(first.provider, first.zone, marginal=marginal, cache=cache)
+
+    def grid(self, now: float) -> Grid | None:
+        """Return what is known, None if nothing is, and see to it that it is kept up to date.
+
+        Whether it covers `now` is for the caller to ask: it is not filled up to it.
+
+        Args:
+            now: What time it is.
+        """
+        busy = self._thread is not None and self._thread.is_alive()
+        if not busy and not self._last <= now < self._due:
+            if self._due == -math.inf:
+                self._look(now)
+            self._due = now + _RETRY_S
+            self._thread = threading.Thread(target=self._refresh, args=(now,), daemon=True)
+            self._thread.start()
+        self._last = now
+        return self._grid
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong at the moment, in words."""
+        said = []
+        for feed in self._feeds:
+            failed, retrieved = self._failed.get(feed.name), feed.entry.retrieved
+            if failed and retrieved is not None:
+                age = format_age(self._last - retrieved)
+                said.append(f"{failed}; the cache answers, {age} old")
+            elif failed:
+                said.append(failed)
+            else:
+                said += [*feed.problems, *feed.entry.problems]
+        return tuple(said)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the provider has been asked; return whether it has.
+
+        Args:
+            timeout_s: How long to wait at most.
+        """
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+            return not self._thread.is_alive()
+        return True
+
+    def _refresh(self, now: float) -> None:
+        failed: dict[ZoneName, str] = {}
+        for feed in self._feeds:
+            try:
+                feed.refresh(now)
+            except LowtideError as error:
+                failed[feed.name] = str(error)
+            except Exception as error:  # noqa: BLE001 - a stranger's plug-in stops no watcher
+                failed[feed.name] = f"{feed.name}: an error of its own, {type(error).__name__}"
+        self._failed = failed
+        self._failures = self._failures + 1 if failed else 0
+        longest = min(feed.provider.refresh_s for feed in self._feeds)
+        self._due = now + (
+            min(_RETRY_S * 2 ** min(self._failures - 1, 10), longest) if failed else longest
+        )
+        self._look(now)
+
+    def _look(self, now: float) -> None:
+        """Make the grid anew out of what is known."""
+        found = [feed.known(now) for feed in self._feeds]
+        average, *others = found
+        if average is None:
+            return
+        marginal = others[0].signal if others and others[0] is not None else None
+        self._grid = Grid(average=average.signal, marginal=marginal)

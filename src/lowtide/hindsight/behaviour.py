@@ -1,0 +1,108 @@
+"""From what the store kept of a job and its nodes to what can be judged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from lowtide.monitor.snapshot import FloatArray
+from lowtide.monitor.verdicts import Behaviour, Use
+from lowtide.store import JobRecord, Series
+
+
+def behaviour_of(record: JobRecord, series: Series, nodes: Sequence[Series]) -> Behaviour:
+    """Return what was seen of a job.
+
+    Args:
+        record: The job.
+        series: What it used over time.
+        nodes: What each of its nodes did while it ran.
+    """
+    cpus = _sizes(nodes, "cpus")
+    held = record.gpus if record.gpus > 0 else math.nan
+    gpu_memory = _sizes(nodes, "gpu_memory_total_bytes")
+    gpus = _sizes(nodes, "gpus", none=True)
+    return Behaviour(
+        length_s=record.seen_s if record.looks > 1 and record.seen_s > 0 else math.nan,
+        cpus=Use(
+            asked=_positive(record.cpus), node=cpus, mean=record.mean_cpus, peak=record.peak_cpus
+        ),
+        memory=Use(
+            asked=_positive(record.memory_bytes),
+            node=_sizes(nodes, "memory_bytes"),
+            mean=record.mean_memory_bytes,
+            peak=record.peak_memory_bytes,
+        ),
+        gpus=Use(asked=record.gpus, node=gpus, mean=record.mean_gpus, peak=record.peak_gpus),
+        gpu_memory=Use(
+            # GPUs of a node are alike: those held have their part of all memory.
+            asked=gpu_memory * held / gpus if gpus > 0 else math.nan,
+            node=gpu_memory,
+            mean=mean_of(series, "gpu_memory_bytes"),
+            peak=record.peak_gpu_memory_bytes,
+        ),
+        load=_load(nodes),
+    )
+
+
+def mean_of(series: Series, name: str) -> float:
+    """Return the mean of a column over the time that is known; NaN where none is.
+
+    Args:
+        series: What was kept.
+        name: The column.
+    """
+    values = series.columns.get(name, np.empty(0))
+    known = ~np.isnan(values)
+    if not known.any():
+        return math.nan
+    return float(np.average(values[known], weights=series.step_s[known]))
+
+
+def binned(series: Series, name: str, edges: FloatArray) -> FloatArray:
+    """Return the means of a column between edges, NaN where nothing is known.
+
+    Args:
+        series: What was kept.
+        name: The column.
+        edges: Epoch seconds, ascending.
+    """
+    values = series.columns.get(name)
+    if values is None or not len(series):
+        return np.full(edges.size - 1, np.nan)
+    known = ~np.isnan(values)
+    ends = np.concatenate([series.starts[:1], series.times])
+
+    def until(amounts: FloatArray) -> FloatArray:
+        reached: FloatArray = np.interp(edges, ends, np.concatenate([[0.0], np.cumsum(amounts)]))
+        return np.diff(reached)
+
+    seconds = until(series.step_s * known)
+    amounts = until(np.where(known, values, 0.0) * series.step_s)
+    # Rounding leaves a trace of time where there is none.
+    return np.where(seconds > 1e-6, amounts / np.maximum(seconds, 1e-6), np.nan)
+
+
+def _sizes(nodes: Sequence[Series], name: str, *, none: bool = False) -> float:
+    """Return how much all nodes have, unknown where one of them does not say."""
+    found = []
+    for node in nodes:
+        values = node.columns.get(name, np.empty(0))
+        known = values[~np.isnan(values)]
+        size = float(known.max()) if known.size else math.nan
+        found.append(size if none else _positive(size))
+    return math.fsum(found) if found else math.nan
+
+
+def _load(nodes: Sequence[Series]) -> float:
+    """Return how busy the nodes' cores were on average."""
+    busy = [mean_of(node, "cpus_busy") for node in nodes]
+    cpus = _sizes(nodes, "cpus")
+    return math.fsum(busy) / cpus if busy and cpus > 0 else math.nan
+
+
+def _positive(value: float) -> float:
+    """Return a size; one of 0 was never told."""
+    return value if value > 0 else math.nan

@@ -1,0 +1,316 @@
+"""Control groups, versions 1 and 2: where their counters are, and what these say."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+# Version 1 says this for "no limit": the largest number of whole pages.
+_NO_LIMIT = 2**60
+# These hierarchies of version 1 show which groups there are; every job is in at least one.
+_CONTROLLERS = {"cpu", "cpuacct", "memory", "blkio", "pids", "cpuset", "devices", "freezer"}
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hierarchy:
+    """One tree of groups.
+
+    Attributes:
+        folder: Where it is.
+        unified: Whether it is of version 2.
+        controllers: What it counts, for version 1.
+    """
+
+    folder: str
+    unified: bool
+    controllers: frozenset[str]
+
+
+def find_hierarchies(cgroupfs: Path) -> tuple[Hierarchy, ...]:
+    """Return the trees of groups: one of version 2, some of version 1, or both.
+
+    Args:
+        cgroupfs: Where they are mounted.
+    """
+    if (cgroupfs / "cgroup.controllers").exists():
+        return (Hierarchy(folder=str(cgroupfs), unified=True, controllers=frozenset()),)
+    found: dict[str, Hierarchy] = {}
+    try:
+        folders = sorted(each for each in cgroupfs.iterdir() if each.is_dir())
+    except OSError:
+        return ()
+    for folder in folders:
+        # cpu and cpuacct are often links to one folder, cpu,cpuacct.
+        real = str(folder.resolve())
+        unified = (folder / "cgroup.controllers").exists()
+        controllers = frozenset(folder.name.split(",")) & _CONTROLLERS
+        if unified or controllers or folder.name == "systemd":
+            before = found[real].controllers if real in found else frozenset()
+            found[real] = Hierarchy(folder=real, unified=unified, controllers=controllers | before)
+    return tuple(found.values())
+
+
+def parse_number(said: bytes) -> float:
+    """Return a number that stands alone; infinity for `max`.
+
+    Args:
+        said: The file.
+
+    >>> parse_number(b"8192"), parse_number(b"max")
+    (8192.0, inf)
+    """
+    return math.inf if said.startswith(b"max") else float(int(said))
+
+
+def parse_nanoseconds(said: bytes) -> float:
+    """Return a number of nanoseconds in seconds.
+
+    Args:
+        said: The file cpuacct.usage.
+    """
+    return int(said) / 1e9
+
+
+def parse_usage(said: bytes) -> float:
+    r"""Return the CPU time in seconds.
+
+    Args:
+        said: The file cpu.stat of version 2.
+
+    >>> parse_usage(b"usage_usec 60491070351\nuser_usec 60375292848\n")
+    60491.070351
+    """
+    return find_value(said, b"usage_usec") / 1e6
+
+
+def find_value(said: bytes, key: bytes) -> float:
+    r"""Return the number behind a key that begins a line.
+
+    Args:
+        said: The file.
+        key: The key.
+
+    >>> find_value(b"usage_usec 5\nuser_usec 60375292848\n", b"user_usec") / 1e6
+    60375.292848
+    """
+    if said.startswith(key):
+        at = len(key)
+    else:
+        at = said.find(b"\n" + key + b" ") + 1 + len(key)
+        if at == len(key):
+            raise ValueError(f"no {key.decode()}")
+    end = said.find(b"\n", at)
+    if end < 0:
+        # The last line was cut off, and so may its number be.
+        raise ValueError(f"{key.decode()} is cut off")
+    return float(int(said[at:end]))
+
+
+def parse_io(said: bytes, disks: frozenset[bytes]) -> tuple[float, float]:
+    r"""Return the bytes that were read and written.
+
+    Args:
+        said: The file io.stat of version 2.
+        disks: The disks that count, as major:minor; all where it is empty.
+
+    >>> parse_io(b"8:0 rbytes=10 wbytes=20 rios=1\n253:0 rbytes=10 wbytes=20\n", {b"8:0"})
+    (10.0, 20.0)
+    """
+    read = written = 0
+    for line in said.splitlines():
+        disk, *fields = line.split()
+        if disks and disk not in disks:
+            continue
+        for each in fields:
+            if each.startswith(b"rbytes="):
+                read += int(each[7:])
+            elif each.startswith(b"wbytes="):
+                written += int(each[7:])
+    return float(read), float(written)
+
+
+def parse_blkio(said: bytes, disks: frozenset[bytes]) -> tuple[float, float]:
+    r"""Return the bytes that were read and written.
+
+    Args:
+        said: The file blkio.throttle.io_service_bytes of version 1.
+        disks: The disks that count, as major:minor; all where it is empty.
+
+    >>> parse_blkio(b"8:0 Read 10\n8:0 Write 20\n8:0 Total 30\nTotal 30\n", frozenset())
+    (10.0, 20.0)
+    """
+    read = written = 0
+    for line in said.splitlines():
+        fields = line.split()
+        if len(fields) != 3 or (disks and fields[0] not in disks):
+            continue
+        if fields[1] == b"Read":
+            read += int(fields[2])
+        elif fields[1] == b"Write":
+            written += int(fields[2])
+    return float(read), float(written)
+
+
+def parse_pressure(said: bytes) -> float:
+    r"""Return for how many seconds something waited.
+
+    Args:
+        said: A file of pressure.
+
+    >>> parse_pressure(b"some avg10=0.00 avg60=0.00 avg300=0.00 total=1500000\n")
+    1.5
+    """
+    first = said.partition(b"\n")[0]
+    return int(first.partition(b"total=")[2]) / 1e6
+
+
+def parse_cpus(said: str) -> frozenset[int]:
+    """Return the CPUs of a list of numbers and ranges.
+
+    Args:
+        said: The list.
+
+    >>> sorted(parse_cpus("1,41")), sorted(parse_cpus("0-2,7"))
+    ([1, 41], [0, 1, 2, 7])
+    """
+    cpus: set[int] = set()
+    for part in said.strip().split(","):
+        if part:
+            # Rare files have a stride: 0-6:1/2 takes one of every two.
+            span, _, stride = part.partition(":")
+            first, _, last = span.partition("-")
+            used, _, group = stride.partition("/")
+            low, high = int(first), int(last or first)
+            for cpu in range(low, high + 1):
+                if not stride or (cpu - low) % int(group) < int(used):
+                    cpus.add(cpu)
+    return frozenset(cpus)
+
+
+def parse_limit(said: bytes) -> float:
+    """Return a limit of memory in bytes, NaN where there is none.
+
+    Args:
+        said: memory.max or memory.limit_in_bytes.
+    """
+    limit = parse_number(said)
+    return math.nan if limit >= _NO_LIMIT else limit
+
+
+def parse_quota(said: bytes) -> float:
+    """Return how many CPUs' time a group may use, NaN where there is no limit.
+
+    Args:
+        said: cpu.max, or cpu.cfs_quota_us and cpu.cfs_period_us one behind the other.
+
+    >>> parse_quota(b"150000 100000")
+    1.5
+    """
+    fields = said.split()
+    if len(fields) != 2 or fields[0] == b"max" or int(fields[0]) < 0:
+        return math.nan
+    return int(fields[0]) / int(fields[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Place(Generic[Value]):
+    """Where one counter may be.
+
+    Attributes:
+        folder: The hierarchy.
+        file: The file in a group's folder.
+        parse: What reads it.
+    """
+
+    folder: str
+    file: str
+    parse: Callable[..., Value]
+
+
+# The first counts what all groups below do, but is not there in old kernels.
+_BLKIO = ("blkio.throttle.io_service_bytes_recursive", "blkio.throttle.io_service_bytes")
+
+
+class Layout:
+    """Where the counters of all groups are.
+
+    Attributes:
+        hierarchies: The trees of groups.
+        cpu_places: Where to look for CPU time, the best place first.
+        memory_places: The same for memory.
+        storage_places: The same for what was read from storage and written to it.
+    """
+
+    __slots__ = (
+        "_by_controller",
+        "cpu_places",
+        "hierarchies",
+        "memory_places",
+        "storage_places",
+    )
+
+    def __init__(self, hierarchies: tuple[Hierarchy, ...]) -> None:
+        """Say where each counter is.
+
+        Args:
+            hierarchies: The trees of groups.
+        """
+        self.hierarchies = hierarchies
+        self._by_controller = {
+            name: each.folder for each in hierarchies for name in each.controllers
+        }
+        # Where both versions are mounted, the first has the controllers.
+        unified = self.unified("")
+        self.cpu_places = (
+            *(Place(each, "cpuacct.usage", parse_nanoseconds) for each in self._legacy("cpuacct")),
+            *(Place(each, "cpu.stat", parse_usage) for each in unified),
+        )
+        self.memory_places = (
+            *(
+                Place(each, "memory.usage_in_bytes", parse_number)
+                for each in self._legacy("memory")
+            ),
+            *(Place(each, "memory.current", parse_number) for each in unified),
+        )
+        self.storage_places = (
+            *(Place(each, file, parse_blkio) for each in self._legacy("blkio") for file in _BLKIO),
+            *(Place(each, "io.stat", parse_io) for each in unified),
+        )
+
+    def folders(self, path: str, controller: str) -> list[str]:
+        """Return where a group may have the files of a controller, the best place first.
+
+        Args:
+            path: The group.
+            controller: The controller of version 1.
+        """
+        return [*(folder + path for folder in self._legacy(controller)), *self.unified(path)]
+
+    def unified(self, path: str) -> list[str]:
+        """Return where a group may be in version 2.
+
+        Args:
+            path: The group.
+        """
+        return [each.folder + path for each in self.hierarchies if each.unified]
+
+    def split(self, folder: str) -> tuple[Hierarchy, str] | None:
+        """Return the hierarchy and the path of a group from its folder.
+
+        Args:
+            folder: The group's folder.
+        """
+        for each in self.hierarchies:
+            if folder.startswith(each.folder + os.sep):
+                return each, folder[len(each.folder) :]
+        return None
+
+    def _legacy(self, controller: str) -> list[str]:
+        folder = self._by_controller.get(controller)
+        return [] if folder is None else [folder]

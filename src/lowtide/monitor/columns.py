@@ -1,0 +1,132 @@
+"""From things that were read one by one to the columns of a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from lowtide.monitor.snapshot import FloatArray, Unit
+
+
+class Counted(Protocol):
+    """Something that was read: a control group, or processes that count together."""
+
+    @property
+    def unit(self) -> Unit:
+        """Whose use it is."""
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time so far."""
+
+    @property
+    def memory_bytes(self) -> float:
+        """Memory that it holds."""
+
+    @property
+    def read_bytes(self) -> float:
+        """Read from storage so far."""
+
+    @property
+    def written_bytes(self) -> float:
+        """Written to storage so far."""
+
+    @property
+    def processes(self) -> float:
+        """How many processes it has."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether it is no more."""
+
+    @property
+    def reserved_cpus(self) -> float:
+        """CPUs that are kept for it."""
+
+    @property
+    def reserved_bytes(self) -> float:
+        """Memory that is kept for it."""
+
+    @property
+    def cpus(self) -> frozenset[int] | None:
+        """Which CPUs it is kept to; None where it may use all of them."""
+
+    @property
+    def pressure_s(self) -> tuple[float, ...]:
+        """For how long it waited for each of `snapshot.PRESSURES`."""
+
+
+@dataclass(slots=True)
+class Columns:
+    """One place per unit, though a unit may have been read in several parts.
+
+    Several slurmd on one host have a group each for the same job.
+
+    Attributes:
+        rows: What was read.
+        units: The units.
+        places: For each row the place of its unit.
+    """
+
+    rows: Sequence[Counted]
+    units: list[Unit] = field(default_factory=list, init=False)
+    places: list[int] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        known: dict[str, int] = {}
+        for row in self.rows:
+            unit = row.unit
+            place = len(self.units)
+            # What has ended is no part of another that goes by its number now.
+            if unit.source == "slurm" and not row.gone:
+                place = known.setdefault(unit.job_id, place)
+            self.places.append(place)
+            if place == len(self.units):
+                self.units.append(unit)
+            elif unit.started < self.units[place].started:
+                self.units[place] = unit
+
+    def column(self, name: str) -> FloatArray:
+        """Return one entry per unit, the sum of its parts.
+
+        Args:
+            name: One of the attributes of what was read.
+        """
+        return self._added(np.array([getattr(row, name) for row in self.rows], dtype=np.float64))
+
+    def pressures(self) -> FloatArray | None:
+        """Return the pressure on each unit, None where nothing is known."""
+        if not self.rows:
+            return None
+        found = self._added(np.array([row.pressure_s for row in self.rows], dtype=np.float64))
+        return None if np.isnan(found).all() else found
+
+    def socket_shares(self, sockets: dict[int, int]) -> FloatArray | None:
+        """Return how each unit's CPUs lie on the sockets, None where there is but one.
+
+        Args:
+            sockets: The socket of each CPU.
+        """
+        count = len(set(sockets.values()))
+        if count < 2:
+            return None
+        shares = np.full((len(self.units), count), np.nan)
+        seen: dict[frozenset[int], FloatArray] = {}
+        for row, place in zip(self.rows, self.places, strict=True):
+            if row.cpus is not None:
+                if row.cpus not in seen:
+                    on = [sockets[cpu] for cpu in row.cpus if cpu in sockets]
+                    counts = np.bincount(on, minlength=count) if on else np.full(count, np.nan)
+                    seen[row.cpus] = counts / max(len(on), 1)
+                shares[place] = seen[row.cpus]
+        return shares
+
+    def _added(self, values: FloatArray) -> FloatArray:
+        if len(self.units) == len(self.rows):
+            return values
+        sums = np.zeros((len(self.units), *values.shape[1:]))
+        np.add.at(sums, self.places, values)
+        return sums

@@ -1,0 +1,115 @@
+"""What the environment of a process says: of which Slurm job it is, and what that may use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from lowtide.monitor.kernel_files import read_file
+
+# Which GPUs a job was given, by numbers of the node. The first that is set is believed.
+_SLURM_GPUS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+# Which GPUs a program may see. Inside of a job these count from its own first one, so they are
+# believed only where Slurm says nothing, or where they name GPUs by their identity.
+_VISIBLE_GPUS = (
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+)
+_WANTED = frozenset(
+    [
+        *("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NAME"),
+        *("SLURM_CPUS_ON_NODE", "SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU"),
+        *_SLURM_GPUS,
+        *_VISIBLE_GPUS,
+    ]
+)
+_MEBIBYTE = 2**20
+
+
+def read_environment(procfs: str, pid: int) -> dict[str, str]:
+    """Return what matters of a process's environment as it was when its program began.
+
+    Args:
+        procfs: Where /proc is.
+        pid: The process.
+    """
+    found = {}
+    for each in read_file(f"{procfs}/{pid}/environ").split(b"\0"):
+        key, _, value = each.decode(errors="replace").partition("=")
+        if key in _WANTED:
+            found[key] = value
+    return found
+
+
+def find_job(environment: Mapping[str, str]) -> str:
+    """Return the number of the Slurm job, empty where there is none.
+
+    Args:
+        environment: The environment.
+    """
+    job = environment.get("SLURM_JOB_ID") or environment.get("SLURM_JOBID", "")
+    return job if job.isdigit() else ""
+
+
+def find_reserved(environment: Mapping[str, str]) -> tuple[float, float]:
+    """Return the CPUs and the bytes of memory that Slurm keeps on this node, NaN if not known.
+
+    Args:
+        environment: The environment.
+
+    >>> find_reserved({"SLURM_CPUS_ON_NODE": "4", "SLURM_MEM_PER_CPU": "100"})
+    (4.0, 419430400.0)
+    """
+    cpus = _number(environment.get("SLURM_CPUS_ON_NODE", ""))
+    whole = _number(environment.get("SLURM_MEM_PER_NODE", ""))
+    each = _number(environment.get("SLURM_MEM_PER_CPU", ""))
+    megabytes = whole if whole > 0 else each * cpus
+    # Slurm writes 0 for all of the node's memory.
+    return cpus, megabytes * _MEBIBYTE if megabytes > 0 else math.nan
+
+
+def list_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the GPUs that a job was given, by their numbers on the node or their identity.
+
+    Args:
+        environment: The environment.
+
+    >>> list_gpus({"SLURM_JOB_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "0,1"})
+    ('2', '3')
+    >>> list_gpus({"CUDA_VISIBLE_DEVICES": "GPU-8f6e,MIG-41ab"})
+    ('GPU-8f6e', 'MIG-41ab')
+    """
+    for key in _SLURM_GPUS:
+        if environment.get(key):
+            return _spread(environment[key])
+    for key in _VISIBLE_GPUS:
+        said = [each.strip() for each in environment.get(key, "").split(",") if each.strip()]
+        if find_job(environment):
+            said = [each for each in said if not each.isdigit()]
+        # -1 hides all that follow; `all` is set by images whether or not there are GPUs.
+        listed: list[str] = []
+        for each in said:
+            if not (each.isdigit() or each.startswith(("GPU-", "MIG-"))):
+                break
+            listed.append(each)
+        if listed:
+            return tuple(listed)
+    return ()
+
+
+def _spread(said: str) -> tuple[str, ...]:
+    """Return the numbers of a list that may have ranges: 0-2,5."""
+    found: list[str] = []
+    for part in said.split(","):
+        first, dash, last = part.strip().partition("-")
+        if dash and first.isdigit() and last.isdigit():
+            found += [str(each) for each in range(int(first), int(last) + 1)]
+        elif part.strip():
+            found.append(part.strip())
+    return tuple(found)
+
+
+def _number(text: str) -> float:
+    return float(text) if text.isdigit() else math.nan

@@ -1,0 +1,276 @@
+"""What each control group has used, read from files that stay open."""
+
+from __future__ import annotations
+
+import errno
+import math
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic
+
+from lowtide.monitor.cgroups import Layout, Place, Value
+from lowtide.monitor.environment import find_reserved, list_gpus
+from lowtide.monitor.group_limits import Limits, read_cache, read_count, read_limits
+from lowtide.monitor.kernel_files import KernelFile, OpenFiles, Problems
+from lowtide.monitor.owners import list_pids
+from lowtide.monitor.snapshot import Unit
+
+# How often limits, pressure and file cache are read: they change seldom or cost much.
+SLOW_S = 60.0
+# A group is filled and given its limits soon after its start: until then they are read often.
+YOUNG_S, _OFTEN_S = 15.0, 3.0
+# The file cache is also read again when memory has changed by so much.
+_CACHE_SHARE, _CACHE_BYTES = 0.05, 16 * 2**20
+# Traffic has a line of about 80 bytes for each disk; few nodes have more than these hold.
+_PAGE, _LONG = 4096, 65536
+
+
+@dataclass(slots=True)
+class Means:
+    """What reading groups takes.
+
+    Attributes:
+        layout: Where the counters are.
+        files: How many files may stay open.
+        problems: Where to name what goes wrong.
+        disks: The disks whose traffic counts, as major:minor; all where it is empty.
+        all_cpus: How many CPUs the node has.
+    """
+
+    layout: Layout
+    files: OpenFiles
+    problems: Problems
+    disks: frozenset[bytes] = frozenset()
+    all_cpus: int = 0
+
+
+@dataclass(slots=True)
+class _Counter(Generic[Value]):
+    file: KernelFile
+    parse: Callable[..., Value]
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """A control group and what it has used so far; NaN for what is not known.
+
+    Attributes:
+        path: Where it is.
+        unit: Whose use it counts.
+        began: When it began, by a clock that nobody sets.
+        folders: Where it is in each hierarchy.
+        cpu_s: CPU time so far.
+        rate: CPUs that it kept busy when it was last read.
+        cpu_read: When that was.
+        memory_bytes: Memory without file cache that is not in use.
+        read_bytes: Read from storage so far.
+        written_bytes: Written to storage so far.
+        processes: Processes with their threads, as the kernel counts them, else processes; how many
+            they are is read as seldom as the limits.
+        limits: What it is kept to.
+        cpu_folder: Where its CPU time is counted.
+        pool: The outermost ancestor of that.
+        environment: What matters of its processes' environment.
+        devices: Which devices it may use, for version 1.
+        asked: How often those were looked for.
+        gone: Whether it is no more.
+        hidden: Whether others count its use.
+    """
+
+    path: str
+    unit: Unit
+    began: float
+    folders: dict[str, int] = field(default_factory=dict)
+    cpu_s: float = math.nan
+    rate: float = math.nan
+    cpu_read: float = math.nan
+    memory_bytes: float = math.nan
+    read_bytes: float = math.nan
+    written_bytes: float = math.nan
+    processes: float = math.nan
+    limits: Limits = field(default_factory=Limits)
+    cpu_folder: str = ""
+    pool: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    devices: str = ""
+    asked: int = 0
+    gone: bool = False
+    hidden: bool = False
+    _cpu: _Counter[float] | None = None
+    _memory: _Counter[float] | None = None
+    _storage: _Counter[tuple[float, float]] | None = None
+    _said: bytes = b""
+    _slow_at: float = -math.inf
+    _cache_bytes: float = math.nan
+    _held_bytes: float = 0.0
+
+    @property
+    def cpus(self) -> frozenset[int] | None:
+        """Which CPUs it is kept to; None where it may use all of them."""
+        return self.limits.cpus
+
+    @property
+    def reserved_cpus(self) -> float:
+        """CPUs that are kept for it: its own limit, else what Slurm told its processes."""
+        own = self.limits.reserved_cpus
+        return find_reserved(self.environment)[0] if math.isnan(own) and self.environment else own
+
+    @property
+    def reserved_bytes(self) -> float:
+        """Memory that is kept for it, likewise."""
+        own = self.limits.reserved_bytes
+        return find_reserved(self.environment)[1] if math.isnan(own) and self.environment else own
+
+    @property
+    def pressure_s(self) -> tuple[float, ...]:
+        """For how long it waited for each of `snapshot.PRESSURES`."""
+        return self.limits.pressure_s
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs that it was given, as its environment names them."""
+        return list_gpus(self.environment) if self.environment else ()
+
+    @property
+    def counts_itself(self) -> bool:
+        """Whether the kernel counts its CPU time; otherwise its processes are added up."""
+        return self._cpu is not None
+
+    def find_counters(self, means: Means) -> None:
+        """Open the counters that are there and are not open yet.
+
+        Args:
+            means: What reading takes.
+        """
+        layout = means.layout
+        if self._cpu is None:
+            self._cpu = self._find(layout.cpu_places, means)
+            if self._cpu is not None:
+                self.cpu_folder = self._cpu.file.path.rpartition("/")[0]
+                above = self.cpu_folder.removesuffix(self.path)
+                self.pool = f"{above}/{self.path.split('/')[1]}"
+        if self._memory is None:
+            self._memory = self._find(layout.memory_places, means)
+        if self._storage is None:
+            self._storage = self._find(layout.storage_places, means)
+
+    def read(self, now: float, means: Means) -> bool:
+        """Read what has changed; say whether what changes seldom was read too.
+
+        A group that has used no CPU time since has done nothing else either, so that one file is
+        enough for it.
+
+        Args:
+            now: Seconds by a clock that nobody sets.
+            means: What reading takes.
+        """
+        slow = now >= self._slow_at
+        counter = self._cpu
+        if slow or (
+            (counter is None or self._memory is None or self._storage is None)
+            and now - self.began < SLOW_S
+        ):
+            self.find_counters(means)
+            counter = self._cpu
+        if counter is not None:
+            try:
+                said = counter.file.read()
+            except OSError as error:
+                self.gone = error.errno in (errno.ENODEV, errno.ENOENT)
+                return False
+            if said == self._said and not slow:
+                self.cpu_read, self.rate = now, 0.0
+                return False
+            self._said = said
+            self._count_cpu(said, counter, now, means)
+        if self._memory is not None:
+            self._read_memory(self._memory, means, slow=slow)
+        if self._storage is not None:
+            self._read_storage(self._storage, means)
+        if slow:
+            self._read_slowly(now, means)
+        return slow
+
+    def end(self) -> None:
+        """Let go of the files, and keep what was counted."""
+        for counter in (self._cpu, self._memory, self._storage):
+            if counter is not None:
+                counter.file.close()
+        self._cpu = self._memory = self._storage = None
+        self.gone = True
+        self.memory_bytes = self.processes = 0.0
+
+    def _find(self, places: Sequence[Place[Value]], means: Means) -> _Counter[Value] | None:
+        for place in places:
+            path = f"{place.folder}{self.path}/{place.file}"
+            try:
+                return _Counter(KernelFile(path, means.files), place.parse)
+            except PermissionError:
+                means.problems.forbidden(path)
+            except OSError:
+                continue
+        return None
+
+    def _count_cpu(self, said: bytes, counter: _Counter[float], now: float, means: Means) -> None:
+        try:
+            used_s = counter.parse(said)
+        except ValueError:
+            means.problems.reject("broken cpu", f"{counter.file.path} makes no sense: {said!r}")
+            return
+        if used_s < self.cpu_s:
+            means.problems.reject(
+                "backwards", f"{counter.file.path} ran backwards; such readings are left out"
+            )
+            return
+        if now > self.cpu_read:
+            self.rate = (used_s - self.cpu_s) / (now - self.cpu_read)
+        self.cpu_s, self.cpu_read = used_s, now
+
+    def _read_memory(self, counter: _Counter[float], means: Means, *, slow: bool) -> None:
+        try:
+            held = counter.parse(counter.file.read())
+        except OSError:
+            # Its controller was taken away, or the group is going; the CPU time will tell.
+            counter.file.close()
+            self._memory = None
+            return
+        except ValueError:
+            means.problems.reject("broken memory", f"{counter.file.path} makes no sense")
+            return
+        before = self._held_bytes
+        unknown = math.isnan(self._cache_bytes)
+        if slow or unknown or abs(held - before) > max(_CACHE_BYTES, _CACHE_SHARE * before):
+            self._held_bytes = held
+            self._cache_bytes = read_cache(means.layout, self.path)
+        self.memory_bytes = max(held - self._cache_bytes, 0.0)
+
+    def _read_storage(self, counter: _Counter[tuple[float, float]], means: Means) -> None:
+        try:
+            said = counter.file.read(_PAGE)
+            if len(said) == _PAGE:
+                said = counter.file.read(_LONG)
+            self.read_bytes, self.written_bytes = counter.parse(said, means.disks)
+        except OSError:
+            counter.file.close()
+            self._storage = None
+        except (ValueError, IndexError):
+            means.problems.reject("broken storage", f"{counter.file.path} makes no sense")
+
+    def _read_slowly(self, now: float, means: Means) -> None:
+        if now - self.began < YOUNG_S:
+            self._slow_at = now + _OFTEN_S
+        else:
+            # Groups that were found together are not all read slowly at the same tick ever after.
+            first = self._slow_at == -math.inf
+            share = (zlib.crc32(self.path.encode()) % 64 + 1) / 64 if first else 1.0
+            self._slow_at = now + share * SLOW_S
+        self.limits = read_limits(
+            means.layout,
+            self.path,
+            strict=self.unit.source == "slurm",
+            all_cpus=means.all_cpus,
+        )
+        self.processes = read_count(means.layout, self.path)
+        if math.isnan(self.processes) and self.folders:
+            self.processes = float(len(list_pids(next(iter(self.folders)))))

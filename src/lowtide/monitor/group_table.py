@@ -1,0 +1,211 @@
+"""All control groups that are jobs, services or containers, with what each has used."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from lowtide.monitor.environment import read_environment
+from lowtide.monitor.group_counts import YOUNG_S, Group, Means
+from lowtide.monitor.group_tree import Event, GroupTree
+from lowtide.monitor.groups import RANKS
+from lowtide.monitor.kernel_files import read_file
+from lowtide.monitor.owners import find_start, find_uid, list_pids
+from lowtide.monitor.pools import Pools
+from lowtide.monitor.snapshot import Unit
+
+# A job's first processes may not be its own yet, and later ones say no more.
+_QUESTIONS = 4
+_ASKED_PIDS = 16
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupTable:
+    """The groups, followed as they come and go.
+
+    Attributes:
+        tree: Which groups there are.
+        means: What reading them takes.
+        procfs: Where /proc is.
+        boot: When the node was started, epoch seconds.
+        name: Finds the name of a user.
+        ask: Whether the environment of all jobs matters, since there are GPUs.
+        ended: Groups that ended and were not yet taken from here.
+    """
+
+    tree: GroupTree
+    means: Means
+    procfs: str
+    boot: float
+    name: Callable[[int], str]
+    ask: bool = False
+    ended: list[Group] = field(default_factory=list, init=False)
+    _groups: dict[str, Group] = field(default_factory=dict, init=False)
+    _counted: list[Group] | None = field(default=None, init=False)
+    _uncounted: set[str] = field(default_factory=set, init=False)
+    _pools: Pools = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._pools = Pools(self.means.layout)
+
+    def follow(self, now: float) -> None:
+        """Take note of groups that came or went.
+
+        Args:
+            now: Seconds by a clock that nobody sets.
+        """
+        for event in self.tree.update(now):
+            group = self._groups.get(event.path)
+            if event.kind == "came":
+                self._came(event, group, now)
+            elif group is not None and event.kind == "changed":
+                self._read(group, now)
+            elif group is not None:
+                group.folders.pop(event.folder, None)
+                if event.folder == group.cpu_folder or not group.folders:
+                    self._end(group)
+
+    def read(self, now: float) -> None:
+        """Read all groups that count.
+
+        Args:
+            now: Seconds by a clock that nobody sets.
+        """
+        for group in list(self._groups.values()):
+            if not group.hidden:
+                self._read(group, now)
+
+    def read_young(self, now: float) -> bool:
+        """Read the groups that have just come; say whether there are any.
+
+        Args:
+            now: Seconds by a clock that nobody sets.
+        """
+        young = [each for each in self._groups.values() if now - each.began < YOUNG_S]
+        for group in young:
+            self._read(group, now)
+        return bool(young)
+
+    def counted(self) -> list[Group]:
+        """Return the groups whose use is counted, none of them inside of another."""
+        if self._counted is None or any(each.hidden for each in self._counted):
+            uncounted = self._holders() | {
+                each.path for each in self._groups.values() if each.hidden
+            }
+            self._counted = [each for each in self._groups.values() if each.path not in uncounted]
+            if uncounted != self._uncounted:
+                self._uncounted = uncounted
+                # A group that is not counted any more must not look like others that ended.
+                self._pools.forget()
+        return [each for each in self._counted if each.counts_itself]
+
+    def settle(self, now: float) -> list[Group]:
+        """Return the groups that ended since the last time, with all that they used.
+
+        Args:
+            now: Seconds by a clock that nobody sets.
+        """
+        ended, self.ended = self.ended, []
+        ended = [each for each in ended if not each.hidden and each.cpu_folder]
+        self._pools.settle(self.counted(), ended, now, self.means.all_cpus)
+        return ended
+
+    def home(self, said: str) -> Group | None:
+        """Return the group that a process counts for; others that count it too are hidden.
+
+        Args:
+            said: Its file /proc/PID/cgroup.
+        """
+        found = self.tree.home(said)
+        groups = [self._groups[path] for path in found if path in self._groups]
+        if not groups:
+            return None
+        best = max(groups, key=lambda each: RANKS[each.unit.source])
+        for group in groups:
+            controller = "" if group.cpu_folder.startswith(self._unified()) else "cpuacct"
+            if group is not best and group.counts_itself and controller in found[group.path]:
+                group.hidden = True
+        return best
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.tree.close()
+        for group in self._groups.values():
+            group.end()
+        self._groups.clear()
+
+    def _unified(self) -> tuple[str, ...]:
+        return tuple(each.folder + "/" for each in self.means.layout.hierarchies if each.unified)
+
+    def _came(self, event: Event, group: Group | None, now: float) -> None:
+        present = self.tree.groups.get(event.path)
+        if group is not None:
+            group.folders[event.folder] = 0
+            group.find_counters(self.means)
+        elif present is not None:
+            pids = list_pids(event.folder)[:_ASKED_PIDS]
+            folders = list(present.folders)
+            named = present.named
+            uid = find_uid(folders, pids, self.procfs) if named.uid is None else named.uid
+            unit = Unit(
+                source=named.source,
+                job_id=named.job_id,
+                started=find_start(folders, pids, self.procfs, self.boot),
+                user="" if uid is None else self.name(uid),
+                name=named.name,
+            )
+            age_s = max(time.time() - unit.started, 0.0)
+            group = Group(path=event.path, unit=unit, began=now - age_s)
+            group.folders.update(present.folders)
+            group.find_counters(self.means)
+            self._groups[event.path] = group
+        self._counted = None
+
+    def _read(self, group: Group, now: float) -> None:
+        slow = group.read(now, self.means)
+        if group.gone:
+            self._end(group)
+            return
+        unknown = group.asked < _QUESTIONS and (
+            not group.unit.user
+            or self.ask
+            or (group.unit.source == "slurm" and math.isnan(group.limits.reserved_cpus))
+        )
+        young = now - group.began < YOUNG_S
+        if unknown and (slow or young):
+            pids = list_pids(group.cpu_folder or next(iter(group.folders), ""))
+            # A group that is still being filled does not count as asked.
+            group.asked += bool(pids) or not young
+            self._ask(group, pids[:_ASKED_PIDS])
+
+    def _ask(self, group: Group, pids: list[int]) -> None:
+        """Find out from a group's processes what its files do not say."""
+        if not group.unit.user:
+            uid = find_uid((), pids, self.procfs)
+            if uid is not None:
+                group.unit = replace(group.unit, user=self.name(uid))
+                self._counted = None
+        if group.unit.source != "systemd" or self.ask:
+            for pid in pids:
+                group.environment.update(read_environment(self.procfs, pid))
+        for folder in self.means.layout.folders(group.path, "devices")[:1]:
+            group.devices = read_file(f"{folder}/devices.list").decode(errors="replace")
+
+    def _end(self, group: Group) -> None:
+        group.end()
+        self._groups.pop(group.path, None)
+        self.ended.append(group)
+        self._counted = None
+
+    def _holders(self) -> set[str]:
+        """Return the groups that hold others."""
+        holders = set()
+        for path in self._groups:
+            above = path.rpartition("/")[0]
+            while above:
+                if above in self._groups:
+                    holders.add(above)
+                above = above.rpartition("/")[0]
+        return holders

@@ -1,0 +1,170 @@
+"""Small files of the kernel's that are read again and again, and kept open for it."""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import dataclass, field
+
+# Enough for one line with one number; less is quicker.
+_LINE = 128
+# What the rest of the program may open besides.
+_SPARE = 256
+
+
+@dataclass(slots=True)
+class OpenFiles:
+    """How many files may stay open between readings.
+
+    All files are read in turn, so keeping the last used ones would keep none for the next turn: the
+    first ones stay open, and those beyond are opened each time.
+
+    Attributes:
+        allowed: How many may stay open; by default what the process may have, less some to spare.
+    """
+
+    allowed: int = -1
+    _open: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if self.allowed < 0:
+            self.allowed = max(raise_file_limit() - _SPARE, 0)
+
+    def __len__(self) -> int:
+        return self._open
+
+    def take(self) -> bool:
+        """Say whether one more may stay open, and count it."""
+        if self._open >= self.allowed:
+            return False
+        self._open += 1
+        return True
+
+    def give_back(self) -> None:
+        """Count one less."""
+        self._open -= 1
+
+
+class KernelFile:
+    """One file, read from its beginning each time.
+
+    Attributes:
+        path: The file.
+    """
+
+    __slots__ = ("_files", "_handle", "path")
+
+    def __init__(self, path: str, files: OpenFiles) -> None:
+        """Open the file; an OSError says that it is not there or may not be read.
+
+        Args:
+            path: The file.
+            files: How many may stay open.
+        """
+        self.path = path
+        self._files = files
+        self._handle = -1
+        handle = os.open(path, os.O_RDONLY)
+        if files.take():
+            self._handle = handle
+        else:
+            os.close(handle)
+
+    def read(self, size: int = _LINE) -> bytes:
+        """Return what the file says now, at most so many bytes of it.
+
+        Args:
+            size: How many bytes.
+        """
+        if self._handle >= 0:
+            return os.pread(self._handle, size, 0)
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            return os.read(handle, size)
+        finally:
+            os.close(handle)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+            self._files.give_back()
+
+
+@dataclass(slots=True)
+class Problems:
+    """What could not be read, each thing named once.
+
+    Attributes:
+        rejected: Readings that made no sense and were left out.
+    """
+
+    rejected: int = 0
+    _named: set[str] = field(default_factory=set, init=False)
+    _new: list[str] = field(default_factory=list, init=False)
+
+    def name(self, what: str, told: str) -> None:
+        """Name a problem, unless one of its kind was named before.
+
+        Args:
+            what: Its kind.
+            told: The problem, with its cure.
+        """
+        if what not in self._named:
+            self._named.add(what)
+            self._new.append(told)
+
+    def reject(self, what: str, told: str) -> None:
+        """Count a reading that made no sense, and name the first of its kind.
+
+        Args:
+            what: Its kind.
+            told: The problem.
+        """
+        self.rejected += 1
+        self.name(what, told)
+
+    def forbidden(self, path: str) -> None:
+        """Name a file that may not be read.
+
+        Args:
+            path: The file.
+        """
+        kind = os.path.basename(path)  # noqa: PTH119 - a Path for each file would cost more
+        self.name(
+            f"forbidden {kind}",
+            f"{path} may not be read, and others like it: run as root, or give the service "
+            "CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE",
+        )
+
+    def take(self) -> tuple[str, ...]:
+        """Return what is new since the last time."""
+        new, self._new = tuple(self._new), []
+        return new
+
+
+def raise_file_limit() -> int:
+    """Raise the number of files that the process may open as far as it may, and return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        except (OSError, ValueError):
+            # Some systems allow no more than they say they do.
+            pass
+    return 2**20 if soft == resource.RLIM_INFINITY else soft
+
+
+def read_file(path: str) -> bytes:
+    """Return the whole of a file, empty where it cannot be read.
+
+    Args:
+        path: The file.
+    """
+    try:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - likewise
+            return file.read()
+    except OSError:
+        return b""

@@ -1,0 +1,141 @@
+"""NVIDIA GPUs and their instances, as NVML sees them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lowtide.errors import MeterProblem, MissingExtra
+from lowtide.monitor.gpus import GpuProcess, GpuReading
+
+# Shares of a GPU by process take milliseconds to ask for, and are asked for only where they are
+# shared out: one process alone has all of it.
+_SHARED = 2
+
+
+@dataclass(slots=True)
+class _Gpu:
+    name: str
+    handle: Any
+    uuid: str
+    minor: int
+    total_bytes: float
+    is_instance: bool
+    asked: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class NvmlGpus:
+    """All NVIDIA GPUs of the node.
+
+    Attributes:
+        library: The `pynvml` module, or one that answers like it.
+    """
+
+    library: Any = None
+    _gpus: list[_Gpu] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        if self.library is None:
+            try:
+                import pynvml
+            except ImportError:
+                raise MissingExtra("reading NVIDIA GPUs", extra="nvidia") from None
+            self.library = pynvml
+        nvml = self.library
+        try:
+            nvml.nvmlInit()
+            count = nvml.nvmlDeviceGetCount()
+            for number in range(count):
+                self._gpus += self._find(number, nvml.nvmlDeviceGetHandleByIndex(number))
+        except nvml.NVMLError as error:
+            raise MeterProblem(f"NVML: {error}") from None
+        if not self._gpus:
+            raise MeterProblem("NVML knows no GPU")
+
+    def read(self) -> list[GpuReading]:
+        """Return all GPUs; instances instead of a GPU that is divided."""
+        return [self._read(gpu) for gpu in self._gpus]
+
+    def close(self) -> None:
+        """Let go of the library."""
+        if self._gpus:
+            self._gpus.clear()
+            self.library.nvmlShutdown()
+
+    def _find(self, number: int, handle: Any) -> list[_Gpu]:
+        nvml = self.library
+        minor = self._asked(nvml.nvmlDeviceGetMinorNumber, handle)
+        minor = -1 if minor is None else int(minor)
+        whole = self._made(f"gpu-{number}", handle, minor)
+        mode = self._asked(nvml.nvmlDeviceGetMigMode, handle)
+        if not mode or not mode[0]:
+            return [whole]
+        most = self._asked(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
+        instances = []
+        for place in range(most):
+            found = self._asked(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place)
+            if found is not None:
+                name = f"gpu-{number}/{place}"
+                instances.append(self._made(name, found, -1, is_instance=True))
+        return instances or [whole]
+
+    def _made(self, name: str, handle: Any, minor: int, *, is_instance: bool = False) -> _Gpu:
+        uuid = self._asked(self.library.nvmlDeviceGetUUID, handle) or ""
+        memory = self._asked(self.library.nvmlDeviceGetMemoryInfo, handle)
+        return _Gpu(
+            name=name,
+            handle=handle,
+            uuid=uuid.decode() if isinstance(uuid, bytes) else uuid,
+            minor=minor,
+            total_bytes=math.nan if memory is None else float(memory.total),
+            is_instance=is_instance,
+        )
+
+    def _read(self, gpu: _Gpu) -> GpuReading:
+        nvml = self.library
+        # What an instance does is not told apart from what its neighbours do.
+        rates = (
+            None if gpu.is_instance else self._asked(nvml.nvmlDeviceGetUtilizationRates, gpu.handle)
+        )
+        memory = self._asked(nvml.nvmlDeviceGetMemoryInfo, gpu.handle)
+        runs: dict[int, float] = {}
+        for question in (
+            nvml.nvmlDeviceGetComputeRunningProcesses,
+            nvml.nvmlDeviceGetGraphicsRunningProcesses,
+        ):
+            for each in self._asked(question, gpu.handle) or ():
+                held = each.usedGpuMemory
+                runs[each.pid] = math.nan if held is None else float(held)
+        busy = self._busy(gpu) if len(runs) >= _SHARED and not gpu.is_instance else {}
+        return GpuReading(
+            name=gpu.name,
+            uuid=gpu.uuid,
+            minor=gpu.minor,
+            busy=math.nan if rates is None else rates.gpu / 100,
+            memory_bytes=math.nan if memory is None else float(memory.used),
+            total_bytes=gpu.total_bytes,
+            processes=tuple(
+                GpuProcess(pid=pid, memory_bytes=held, busy=busy.get(pid, math.nan))
+                for pid, held in runs.items()
+            ),
+        )
+
+    def _busy(self, gpu: _Gpu) -> dict[int, float]:
+        """Return the mean share of each process since it was last asked for."""
+        said = self._asked(self.library.nvmlDeviceGetProcessUtilization, gpu.handle, gpu.asked)
+        shares: dict[int, list[float]] = {}
+        for each in said or ():
+            gpu.asked = max(gpu.asked, each.timeStamp)
+            # Drivers are known to say more than all of it.
+            if 0 <= each.smUtil <= 100:
+                shares.setdefault(each.pid, []).append(each.smUtil / 100)
+        return {pid: sum(parts) / len(parts) for pid, parts in shares.items()}
+
+    def _asked(self, question: Callable[..., Any], *about: Any) -> Any:
+        try:
+            return question(*about)
+        except self.library.NVMLError:
+            return None

@@ -1,0 +1,105 @@
+"""What groups used that ended before they could be read again.
+
+When a group is removed, its counters go with it, and so would what it used since they were last
+read: all of a job that came and went between two ticks. But its ancestors keep counting what it
+used. What an ancestor counts beyond its living groups has grown by just what those that ended had
+used in all.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from lowtide.monitor.cgroups import Layout
+from lowtide.monitor.group_counts import Group
+from lowtide.monitor.kernel_files import read_file
+
+
+@dataclass(slots=True)
+class Pools:
+    """The outermost groups, which outlive those in them.
+
+    Attributes:
+        layout: Where the hierarchies are.
+    """
+
+    layout: Layout
+    _rests_s: dict[str, float] = field(default_factory=dict, init=False)
+    _is_new: bool = field(default=True, init=False)
+
+    def settle(
+        self, living: Iterable[Group], ended: Iterable[Group], now: float, all_cpus: int
+    ) -> None:
+        """Give groups that ended what they used since they were last read.
+
+        Args:
+            living: All others, just read.
+            ended: Those that ended since the last time.
+            now: Seconds by a clock that nobody sets.
+            all_cpus: How many CPUs the node has: nobody can have used more.
+        """
+        sums: dict[str, float] = {}
+        for group in living:
+            if group.pool and not math.isnan(group.cpu_s):
+                sums[group.pool] = sums.get(group.pool, 0.0) + group.cpu_s
+        gone: dict[str, list[Group]] = {}
+        for group in ended:
+            if group.pool:
+                gone.setdefault(group.pool, []).append(group)
+        # At first also those without a group in them: they have counted others before.
+        known = self._folders() if self._is_new else self._rests_s
+        for pool in {*known, *sums, *gone}:
+            counted_s = self._read(pool)
+            if math.isnan(counted_s):
+                self._rests_s.pop(pool, None)
+                continue
+            rest_s = counted_s - sums.get(pool, 0.0)
+            if pool in gone and not self._is_new:
+                # One that came since the last time had counted nothing then.
+                used_s = rest_s - self._rests_s.get(pool, 0.0)
+                _share_out(used_s, gone[pool], now, all_cpus)
+            self._rests_s[pool] = rest_s
+        self._is_new = False
+
+    def forget(self) -> None:
+        """Begin anew, since groups count otherwise than before."""
+        self._rests_s.clear()
+        self._is_new = True
+
+    def _folders(self) -> Iterator[str]:
+        for folder in {place.folder for place in self.layout.cpu_places}:
+            with suppress(OSError), os.scandir(folder) as entries:
+                yield from [each.path for each in entries if each.is_dir()]
+
+    def _read(self, pool: str) -> float:
+        for place in self.layout.cpu_places:
+            if pool.startswith(place.folder + "/"):
+                try:
+                    return place.parse(read_file(f"{pool}/{place.file}"))
+                except ValueError:
+                    continue
+        return math.nan
+
+
+def _share_out(used_s: float, ended: list[Group], now: float, all_cpus: int) -> None:
+    """Share out what groups had used in all, by how busy each was when it was last read."""
+    known_s = sum(0.0 if math.isnan(each.cpu_s) else each.cpu_s for each in ended)
+    left_s = used_s - known_s
+    if left_s <= 0:
+        return
+    unread_s = [
+        now - (each.began if math.isnan(each.cpu_read) else each.cpu_read) for each in ended
+    ]
+    weights = [
+        passed_s * (each.rate if each.rate > 0 else 1.0)
+        for each, passed_s in zip(ended, unread_s, strict=True)
+    ]
+    whole = sum(weights)
+    for each, weight, passed_s in zip(ended, weights, unread_s, strict=True):
+        share_s = left_s * weight / whole if whole > 0 else left_s / len(ended)
+        before_s = 0.0 if math.isnan(each.cpu_s) else each.cpu_s
+        each.cpu_s = before_s + min(share_s, passed_s * all_cpus)

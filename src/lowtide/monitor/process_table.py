@@ -1,0 +1,225 @@
+"""What runs outside of control groups: Slurm jobs by their environment, the rest by process group.
+
+A node has hundreds of process groups, most of them asleep. One becomes a unit once it matters: it
+keeps a hundredth of a CPU busy, holds a hundredth of the memory, or is on a GPU. From then on it
+stays one. All others, and the kernel's own threads, are the system's use.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from lowtide.monitor.environment import find_job, find_reserved, list_gpus, read_environment
+from lowtide.monitor.group_counts import YOUNG_S, Group
+from lowtide.monitor.kernel_files import Problems, read_file
+from lowtide.monitor.owners import find_uid
+from lowtide.monitor.process_units import Key, Process, ProcessUnit
+from lowtide.monitor.processes import Stat, read_stat
+from lowtide.monitor.snapshot import Unit
+
+_BUSY_CPUS = 0.01
+_LEAST_CPU_S = 0.1
+_LARGE_SHARE = 0.01
+# A process may change its program and its groups right after its start, so it is placed twice;
+# and now and then again, since numbers are used again.
+_AGAIN_S, _SETTLED_S = 0.9, 300.0
+# The parent of the kernel's threads.
+_KERNEL = 2
+
+
+@dataclass(slots=True, kw_only=True)
+class ProcessTable:
+    """All processes outside of control groups that count themselves.
+
+    Attributes:
+        procfs: Where /proc is.
+        boot: When the node was started, epoch seconds.
+        home: Finds the control group of a process from what /proc/PID/cgroup says.
+        name: Finds the name of a user.
+        problems: Where to name what goes wrong.
+        memory_bytes: All memory of the node.
+        units: The units that are there.
+        ended: Those that ended and were not yet taken from here.
+    """
+
+    procfs: str
+    boot: float
+    home: Callable[[str], Group | None]
+    name: Callable[[int], str]
+    problems: Problems
+    memory_bytes: float = math.nan
+    units: dict[Key, ProcessUnit] = field(default_factory=dict, init=False)
+    ended: list[ProcessUnit] = field(default_factory=list, init=False)
+    _processes: dict[int, Process] = field(default_factory=dict, init=False)
+    _counted: float = field(default=math.nan, init=False)
+
+    def look(self, now: float, *, only_young: bool = False) -> None:
+        """Find new processes, and count all that are outside.
+
+        Args:
+            now: Seconds since boot.
+            only_young: Count only those that were not there long ago.
+        """
+        try:
+            names = os.listdir(self.procfs)  # noqa: PTH208 - a Path for each would cost more
+        except OSError:
+            names = []
+        pids = {int(each) for each in names if each.isdigit()}
+        for gone in self._processes.keys() - pids:
+            self._bury(gone)
+        gains: dict[Key, float] = {}
+        members: dict[Key, list[int]] = {}
+        # A parent nearly always has the lower number, and its children may be known by it.
+        for pid in sorted(pids):
+            process = self._processes.get(pid)
+            if process is not None and process.key is None and now < process.due:
+                continue
+            if only_young and process is not None and process.seen < now - YOUNG_S:
+                if process.key is not None:
+                    members.setdefault(process.key, []).append(pid)
+                continue
+            stat = self._stat(pid)
+            if stat is None:
+                self._processes.pop(pid, None)
+                continue
+            if process is not None and process.stat.started_s != stat.started_s:
+                self._bury(pid)
+                process = None
+            if process is None or now >= process.due:
+                process = self._place(pid, stat, process, now)
+            if process.key is None:
+                continue
+            if process.key[0] == "process":
+                process.key = ("process", str(stat.group))
+            # What has ended uses nothing any more, though nobody may have waited for it yet.
+            if not stat.dead:
+                members.setdefault(process.key, []).append(pid)
+            gained = process.gain(stat, is_first=math.isnan(self._counted))
+            for key, gained_s in gained.items():
+                gains[key] = gains.get(key, 0.0) + gained_s
+        self._count(members, gains, now)
+
+    def of_pid(self, pid: int) -> ProcessUnit | None:
+        """Return the unit of a process, which matters from now on: it is on a GPU.
+
+        Args:
+            pid: The process.
+        """
+        process = self._processes.get(pid)
+        found = self.units.get(process.key) if process is not None and process.key else None
+        if found is not None:
+            found.shown = True
+        return found
+
+    def read_storage(self) -> None:
+        """Read what the units that matter have read from storage and written to it."""
+        for unit in self.units.values():
+            for pid in unit.pids if unit.shown else ():
+                gained = self._processes[pid].gain_storage(self.procfs, pid)
+                if gained is not None:
+                    unit.add_storage(*gained)
+
+    def _bury(self, pid: int) -> None:
+        """Forget a process; whoever waited for it has taken over its counters."""
+        ended = self._processes.pop(pid)
+        if ended.key in self.units:
+            self.units[ended.key].pids.discard(pid)
+        parent = self._processes.get(ended.stat.parent)
+        if parent is not None:
+            parent.take_over(ended)
+
+    def _stat(self, pid: int) -> Stat | None:
+        try:
+            return read_stat(read_file(f"{self.procfs}/{pid}/stat").decode(errors="replace"))
+        except (ValueError, IndexError):
+            return None
+
+    def _place(self, pid: int, stat: Stat, known: Process | None, now: float) -> Process:
+        """Find out what a process counts for."""
+        wait_s = _AGAIN_S if known is None else _SETTLED_S
+        process = known or Process(replace(stat, cpu_s=0.0, waited_s=0.0), now, now)
+        process.due = now + wait_s
+        self._processes[pid] = process
+        process.key = process.unit = None
+        if pid == _KERNEL or stat.parent == _KERNEL:
+            return process
+        group = self.home(read_file(f"{self.procfs}/{pid}/cgroup").decode(errors="replace"))
+        parent = self._processes.get(stat.parent)
+        if group is not None and not group.counts_itself:
+            process.unit = group.unit
+            process.key = (group.unit.source, group.unit.job_id)
+        elif group is None or group.unit.job_id.startswith("slurmd"):
+            process.environment = self._environment(pid)
+            job = find_job(process.environment)
+            if not job and parent is not None and parent.key and parent.key[0] == "slurm":
+                job = parent.key[1]
+            if job:
+                process.key = ("slurm", job)
+                if group is not None:
+                    # The counters of the service hold its jobs, which count by themselves.
+                    group.hidden = True
+            elif group is None:
+                process.key = ("process", str(stat.group))
+        if process.key is None and parent is not None:
+            parent.foreign = True
+        return process
+
+    def _environment(self, pid: int) -> dict[str, str]:
+        path = f"{self.procfs}/{pid}/environ"
+        if not os.access(path, os.R_OK) and os.path.exists(path):  # noqa: PTH110
+            self.problems.forbidden(path)
+        return read_environment(self.procfs, pid)
+
+    def _count(self, members: dict[Key, list[int]], gains: dict[Key, float], now: float) -> None:
+        age_s = passed_s = now - self._counted
+        self._counted = now
+        for key, unit in list(self.units.items()):
+            pids = members.get(key)
+            # The number of a process group is used again, by others.
+            if pids is None or (key[0] == "process" and unit.pids.isdisjoint(pids)):
+                unit.pids = set()
+                unit.memory_bytes = 0.0
+                del self.units[key]
+                if unit.shown:
+                    self.ended.append(unit)
+        for unit in self.ended:
+            if unit.key not in members:
+                unit.cpu_s += gains.pop(unit.key, 0.0)
+        for key, pids in members.items():
+            found = self.units.get(key)
+            if found is None:
+                found = self.units[key] = self._make(key, pids)
+            found.pids = set(pids)
+            gained_s = gains.get(key, 0.0)
+            found.cpu_s += gained_s
+            found.memory_bytes = sum(self._processes[pid].stat.memory_bytes for pid in pids)
+            if math.isnan(passed_s):
+                age_s = max(now - min(self._processes[pid].stat.started_s for pid in pids), 0.0)
+            busy = gained_s >= max(_LEAST_CPU_S, _BUSY_CPUS * age_s)
+            large = found.memory_bytes >= _LARGE_SHARE * self.memory_bytes
+            found.shown = found.shown or busy or large
+
+    def _make(self, key: Key, pids: list[int]) -> ProcessUnit:
+        processes = [self._processes[pid] for pid in pids]
+        oldest = min(processes, key=lambda each: each.stat.started_s)
+        told = next((each.environment for each in processes if find_job(each.environment)), {})
+        uid = find_uid((), pids, self.procfs)
+        unit = oldest.unit or Unit(
+            source=key[0],
+            job_id=key[1],
+            started=self.boot + oldest.stat.started_s,
+            user="" if uid is None else self.name(uid),
+            name=told.get("SLURM_JOB_NAME", "") if key[0] == "slurm" else oldest.stat.name,
+        )
+        cpus, memory_bytes = find_reserved(told)
+        gpus = next((found for each in processes if (found := list_gpus(each.environment))), ())
+        return ProcessUnit(
+            unit=unit,
+            reserved_cpus=cpus,
+            reserved_bytes=memory_bytes,
+            gpus=gpus,
+            shown=key[0] != "process",
+        )

@@ -1,0 +1,158 @@
+"""Processes that count together, and how none of their use is lost or counted twice.
+
+Whoever waits for a process that ended takes over its counters. So a shell that waits for a program
+would count all of it again, and what a program used at its very end is known to its parent alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from lowtide.monitor.kernel_files import read_file
+from lowtide.monitor.processes import Stat
+from lowtide.monitor.snapshot import PRESSURES, Unit
+
+# The source and the id of a unit.
+Key = tuple[str, str]
+
+
+@dataclass(slots=True, eq=False)
+class ProcessUnit:
+    """Processes that count together; NaN for what is not known.
+
+    Attributes:
+        unit: What they are.
+        pids: The living ones.
+        cpu_s: CPU time so far, those that ended included as far as somebody waited for them.
+        memory_bytes: Memory that they hold.
+        read_bytes: Read from storage so far.
+        written_bytes: Written to storage so far.
+        reserved_cpus: CPUs that are kept for them.
+        reserved_bytes: Memory that is kept for them.
+        gpus: GPUs that they were given, as their environment names them.
+        shown: Whether they matter.
+        cpus: Which CPUs they are kept to: not known.
+        devices: Which devices they may use: not known.
+        pressure_s: For how long they waited: not known.
+    """
+
+    unit: Unit
+    pids: set[int] = field(default_factory=set)
+    cpu_s: float = 0.0
+    memory_bytes: float = 0.0
+    read_bytes: float = math.nan
+    written_bytes: float = math.nan
+    reserved_cpus: float = math.nan
+    reserved_bytes: float = math.nan
+    gpus: tuple[str, ...] = ()
+    shown: bool = False
+    cpus: None = None
+    devices: str = ""
+    pressure_s: tuple[float, ...] = (math.nan,) * len(PRESSURES)
+
+    @property
+    def key(self) -> Key:
+        """What tells it from the others that are there."""
+        return self.unit.source, self.unit.job_id
+
+    @property
+    def processes(self) -> float:
+        """How many are alive."""
+        return float(len(self.pids))
+
+    @property
+    def gone(self) -> bool:
+        """Whether all have ended."""
+        return not self.pids
+
+    def add_storage(self, read: float, written: float) -> None:
+        """Count more bytes.
+
+        Args:
+            read: Read from storage.
+            written: Written to storage.
+        """
+        known = not math.isnan(self.read_bytes)
+        self.read_bytes = read + (self.read_bytes if known else 0.0)
+        self.written_bytes = written + (self.written_bytes if known else 0.0)
+
+
+@dataclass(slots=True)
+class Process:
+    """A process that was placed: outside if it has a key.
+
+    Attributes:
+        stat: What it had used when it was last read.
+        due: When to place it again.
+        key: The unit that it counts for; None inside of a group that counts itself.
+        unit: What that is, where a group without counters says so.
+        environment: What matters of its environment.
+        stored: What it had read and written.
+        foreign: Whether it waits for children that are counted elsewhere.
+        seen: When it was first seen.
+        ended: What its children counted for that ended since it was last read.
+    """
+
+    stat: Stat
+    due: float
+    seen: float
+    key: Key | None = None
+    unit: Unit | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    stored: tuple[float, float] = (0.0, 0.0)
+    foreign: bool = False
+    ended: list[Key] = field(default_factory=list)
+
+    def gain(self, stat: Stat, *, is_first: bool) -> dict[Key, float]:
+        """Return the CPU time that is new, for each unit that it belongs to.
+
+        Args:
+            stat: What the process has used now.
+            is_first: Whether this is the first look: what a shell waited for before is not its own.
+        """
+        if self.key is None:
+            return {}
+        before, self.stat = self.stat, stat
+        own_s = (stat.cpu_s - stat.waited_s) - (before.cpu_s - before.waited_s)
+        waited_s = stat.waited_s - before.waited_s
+        if self.foreign or (is_first and self.key[0] == "process"):
+            waited_s = 0.0
+        gains = {self.key: max(own_s, 0.0)}
+        # What those that ended used since they were last read; else children that nobody saw.
+        heirs, self.ended = self.ended or [self.key], []
+        for heir in heirs:
+            gains[heir] = gains.get(heir, 0.0) + max(waited_s, 0.0) / len(heirs)
+        return gains
+
+    def take_over(self, child: Process) -> None:
+        """Take over the counters of a child that ended, which were counted while it lived.
+
+        Args:
+            child: The child.
+        """
+        used_s = child.stat.cpu_s
+        self.stat = replace(
+            self.stat, cpu_s=self.stat.cpu_s + used_s, waited_s=self.stat.waited_s + used_s
+        )
+        self.stored = self.stored[0] + child.stored[0], self.stored[1] + child.stored[1]
+        if child.key is not None:
+            self.ended.append(child.key)
+
+    def gain_storage(self, procfs: str, pid: int) -> tuple[float, float] | None:
+        """Return the bytes that were read and written since the last time, None if not known.
+
+        Args:
+            procfs: Where /proc is.
+            pid: The process.
+        """
+        said = read_file(f"{procfs}/{pid}/io")
+        values = dict(line.split(b": ") for line in said.splitlines() if b": " in line)
+        try:
+            now = float(values[b"read_bytes"]), float(values[b"write_bytes"])
+        except (KeyError, ValueError):
+            return None
+        (read, written), self.stored = self.stored, now
+        if self.foreign:
+            return 0.0, 0.0
+        return max(now[0] - read, 0.0), max(now[1] - written, 0.0)

@@ -1,0 +1,137 @@
+"""What the kernel and the GPUs had counted at one moment, for the node and for each of its jobs.
+
+Counters only ever grow, so two snapshots tell what was used in between. Jobs are columns of one
+table rather than objects: a node may have a thousand of them, ten times a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+# Where a job was found.
+SOURCES = ("slurm", "systemd", "container", "process")
+
+# What something may wait for; the kernel calls it pressure.
+PRESSURES = ("cpu", "memory", "io")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """Something that runs on the node and is accounted for by itself: a job, a service.
+
+    A number that is used again is another unit, since it starts at another time.
+
+    Attributes:
+        source: One of `SOURCES`.
+        job_id: What its users call it: `4711`, `nginx.service`, a container's id, a process id.
+        started: When it began, epoch seconds, as well as is known: the age of its control group,
+            else of its oldest process.
+        user: Whose it is, a name or a number; empty where not known.
+        name: What it is called besides; empty where not known.
+    """
+
+    source: str
+    job_id: str
+    started: float
+    user: str = ""
+    name: str = ""
+
+    @property
+    def key(self) -> str:
+        """What tells it from everything else that ever ran on the node."""
+        return f"{self.source}:{self.job_id}@{self.started:.0f}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCounts:
+    """What the whole node has used so far and holds now, NaN for what is not known.
+
+    Attributes:
+        cpus: Hardware threads.
+        busy_s: CPU time in use since boot, over all of them.
+        memory_bytes: All memory.
+        available_bytes: Memory that could still be had.
+        read_bytes: Read from storage since boot.
+        written_bytes: Written to storage since boot.
+        received_bytes: Received over the network since boot, loopback left out.
+        sent_bytes: Sent, likewise.
+        pressure_s: Time since boot in which something waited for `cpu`, `memory`, `io`.
+    """
+
+    cpus: int
+    busy_s: float
+    memory_bytes: float
+    available_bytes: float
+    read_bytes: float = np.nan
+    written_bytes: float = np.nan
+    received_bytes: float = np.nan
+    sent_bytes: float = np.nan
+    pressure_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuCounts:
+    """One GPU, or one instance of a divided one.
+
+    Attributes:
+        name: The channel of its meter: `gpu-0`; an instance of it is `gpu-0/1`.
+        uuid: Its identity, empty where not known.
+        busy: How busy it is, from 0 to 1.
+        memory_bytes: Memory in use on it.
+        total_bytes: All its memory.
+        holders: Which units hold it, as their places in the snapshot, each with its share of the
+            use; the shares come to 1, to less where others use it too, or there are none.
+    """
+
+    name: str
+    uuid: str
+    busy: float
+    memory_bytes: float
+    total_bytes: float
+    holders: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything that was read in one pass. One entry per unit in each column, NaN if not known.
+
+    Attributes:
+        time: Epoch seconds, by a clock that nobody sets back.
+        node: The node itself.
+        units: What runs on it, in the order in which it was found.
+        cpu_s: CPU time that each has used so far, ended processes included.
+        memory_bytes: Memory that each holds, file cache left out.
+        read_bytes: Read from storage so far.
+        written_bytes: Written to storage so far.
+        processes: How many processes each has.
+        reserved_cpus: CPUs that are kept for each.
+        reserved_bytes: Memory that is kept for each.
+        gpus: The GPUs.
+        socket_shares: Which share of its CPUs each has on each socket, a row per unit and a column
+            per socket, NaN for units that may run anywhere; None where sockets are not told apart.
+        pressure_s: Time in which each waited for each of `PRESSURES`, a row per unit; it is read
+            once a minute. None where nothing is known.
+        problems: What could not be read, in words, each with the cure where there is one; each is
+            named once.
+    """
+
+    time: float
+    node: NodeCounts
+    units: tuple[Unit, ...]
+    cpu_s: FloatArray
+    memory_bytes: FloatArray
+    read_bytes: FloatArray
+    written_bytes: FloatArray
+    processes: FloatArray
+    reserved_cpus: FloatArray
+    reserved_bytes: FloatArray
+    gpus: tuple[GpuCounts, ...] = ()
+    socket_shares: FloatArray | None = None
+    pressure_s: FloatArray | None = None
+    problems: tuple[str, ...] = ()

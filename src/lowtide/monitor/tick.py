@@ -1,0 +1,100 @@
+"""One step of watching a node: what each job used, drew and emitted since the step before.
+
+A tick is what the store keeps, what the exporter shows and what `lowtide node` prints. Everything
+in it adds up: the jobs, what is idle and what nobody can be charged for make the node.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from lowtide.monitor.snapshot import FloatArray, GpuCounts, NodeCounts, Unit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """How the node's power is shared out. NaN where it is not known.
+
+    Attributes:
+        node_w: What the node drew on average since the tick before, PUE left out.
+        power_w: What each unit is charged with.
+        gpu_w: The part of it that its GPUs drew.
+        idle_w: What nobody has reserved draws, busy or not.
+        unattributed_w: What was drawn for no unit: the system itself, GPUs of unknown holders.
+        measured: Whether a meter measured it; otherwise a model estimated it.
+    """
+
+    node_w: float
+    power_w: FloatArray
+    gpu_w: FloatArray
+    idle_w: float
+    unattributed_w: float
+    measured: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """What happened on a node since the tick before. One entry per unit in each column.
+
+    Attributes:
+        host: The node's name.
+        since: When the tick before was, epoch seconds.
+        time: When this one is.
+        node: What the node has used so far.
+        units: What runs on it.
+        cpu_s: CPU time that each has used since it was first seen.
+        cpus_busy: CPUs that each kept busy since the tick before.
+        memory_bytes: Memory that each holds.
+        read_bytes: Read from storage since it was first seen.
+        written_bytes: Written to storage since it was first seen.
+        gpus_busy: GPUs that each kept busy.
+        gpu_memory_bytes: Memory that each holds on them.
+        reserved_cpus: CPUs that are kept for each.
+        reserved_bytes: Memory that is kept for each.
+        reserved_gpus: GPUs that each holds.
+        shares: How the node's power was shared out.
+        energy_j: What each was charged with since it was first seen.
+        measured_j: The part of it that was measured.
+        carbon_g: What that emitted, PUE included, by average intensity; NaN without a signal.
+        marginal_g: The same by marginal intensity; NaN without one.
+        embodied_g: Its share of what making the node emitted; NaN where that is not known.
+        node_energy_j: What the node drew since watching began.
+        idle_energy_j: The part of it that is idle.
+        unattributed_energy_j: The part of it that nobody is charged with.
+        intensity_g_per_kwh: Average intensity at this moment; NaN without a signal.
+        gpus: The GPUs.
+        package_energy_j: What each CPU socket drew since watching began, where meters see it.
+        dram_energy_j: What memory drew since watching began; NaN where no meter sees it.
+        problems: What went wrong, in words.
+    """
+
+    host: str
+    since: float
+    time: float
+    node: NodeCounts
+    units: tuple[Unit, ...]
+    cpu_s: FloatArray
+    cpus_busy: FloatArray
+    memory_bytes: FloatArray
+    read_bytes: FloatArray
+    written_bytes: FloatArray
+    gpus_busy: FloatArray
+    gpu_memory_bytes: FloatArray
+    reserved_cpus: FloatArray
+    reserved_bytes: FloatArray
+    reserved_gpus: FloatArray
+    shares: Shares
+    energy_j: FloatArray
+    measured_j: FloatArray
+    carbon_g: FloatArray
+    marginal_g: FloatArray
+    embodied_g: FloatArray
+    node_energy_j: float
+    idle_energy_j: float
+    unattributed_energy_j: float
+    intensity_g_per_kwh: float
+    gpus: tuple[GpuCounts, ...] = ()
+    package_energy_j: tuple[float, ...] = ()
+    dram_energy_j: float = math.nan
+    problems: tuple[str, ...] = ()

@@ -1,0 +1,310 @@
+"""What a job's use says about it: did it need what it had, will it scale, was it in the way.
+
+Each question has an answer and the evidence for it in words. What the data do not tell is
+answered with `cannot tell`, never with a guess.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from lowtide.units import MISSING, format_hours
+
+YES = "yes"
+NO = "no"
+PARTLY = "partly"
+CANNOT_TELL = "cannot tell"
+
+# Who never has more than half of something busy does not lack it.
+_HALF = 0.5
+# Who has this much of something busy all the time is limited by it.
+_FULL = 0.8
+# A GPU that never gets busier or fuller than this for so long is wasted.
+_BAD_GPU = 0.25
+_BAD_GPU_S = 2 * 3600.0
+# Use of CPUs that may be in the way of others: this share of the node's cores for so long, or a
+# core for a day.
+_HOG_SHARE = 0.1
+_HOG_S = 600.0
+_HOG_CORE_S = 86400.0
+# A node this busy has others waiting.
+_SATURATED = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """How much of one thing a job had, and how much of it it used. NaN where not known.
+
+    Attributes:
+        asked: How much was kept for it.
+        node: How much its nodes have.
+        mean: How much it used on average.
+        peak: The most it used.
+    """
+
+    asked: float = math.nan
+    node: float = math.nan
+    mean: float = math.nan
+    peak: float = math.nan
+
+    @property
+    def had(self) -> float:
+        """How much it could use: what was kept for it, else what its nodes have."""
+        return self.node if math.isnan(self.asked) else self.asked
+
+    @property
+    def is_used(self) -> bool | None:
+        """Whether it used any; None where that is not known."""
+        return None if math.isnan(self.peak) else self.peak > 0
+
+    def share(self, what: str, of: str) -> float:
+        """Return a use as a share of what there was; NaN where either is not known, or none.
+
+        Args:
+            what: `mean` or `peak`.
+            of: `asked`, `node` or `had`.
+        """
+        whole = float(getattr(self, of))
+        return float(getattr(self, what)) / whole if whole > 0 else math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behaviour:
+    """What was seen of a job from its beginning to its end.
+
+    Attributes:
+        length_s: How long it was watched; NaN for a job that was seen once, which has no known
+            duration.
+        cpus: Its cores.
+        memory: Its memory, in bytes.
+        gpus: Its GPUs, as how many were busy.
+        gpu_memory: Memory on its GPUs, in bytes; `asked` is all memory of the GPUs it held.
+        load: Share of its nodes' cores that were busy while it ran, its own included.
+    """
+
+    length_s: float
+    cpus: Use = field(default_factory=Use)
+    memory: Use = field(default_factory=Use)
+    gpus: Use = field(default_factory=Use)
+    gpu_memory: Use = field(default_factory=Use)
+    load: float = math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """An answer.
+
+    Attributes:
+        question: What was asked.
+        answer: `yes`, `no`, `partly` or `cannot tell`.
+        evidence: Why, in words.
+    """
+
+    question: str
+    answer: str
+    evidence: str
+
+
+def judge(behaviour: Behaviour) -> tuple[Verdict, ...]:
+    """Answer every question about a job.
+
+    Args:
+        behaviour: What was seen of it.
+    """
+    return (
+        appropriate(behaviour),
+        will_scale(behaviour),
+        misuses_gpu_node(behaviour),
+        is_bad_gpu_job(behaviour),
+        is_hogging(behaviour),
+    )
+
+
+def appropriate(behaviour: Behaviour) -> Verdict:
+    """Say whether a job used what was kept for it: whether it had half of it busy at its peak.
+
+    Args:
+        behaviour: What was seen of it.
+
+    >>> job = Behaviour(length_s=3600, cpus=Use(asked=16, mean=1, peak=1),
+    ...                 memory=Use(asked=128, mean=4, peak=4))
+    >>> appropriate(job).evidence
+    'at its peak it used 6 % of the cores and 3 % of the memory that it asked for'
+    """
+    question = "Did it use what it asked for?"
+    named = (("cores", behaviour.cpus), ("memory", behaviour.memory), ("GPUs", behaviour.gpus))
+    shares = {
+        name: share for name, use in named if not math.isnan(share := use.share("peak", "asked"))
+    }
+    if not shares:
+        return _unknown(question, "what it asked for, or what it used, is not known")
+    used = [share >= _HALF for share in shares.values()]
+    told = _listed([f"{100 * share:.0f} % of the {name}" for name, share in shares.items()])
+    return Verdict(
+        question=question,
+        answer=YES if all(used) else PARTLY if any(used) else NO,
+        evidence=f"at its peak it used {told} that it asked for",
+    )
+
+
+def will_scale(behaviour: Behaviour) -> Verdict:
+    """Say whether a job would gain from a larger node.
+
+    Args:
+        behaviour: What was seen of it.
+
+    >>> job = Behaviour(length_s=3600, cpus=Use(node=64, mean=5, peak=8),
+    ...                 gpus=Use(node=8, mean=0.6, peak=1))
+    >>> verdict = will_scale(job)
+    >>> verdict.answer, verdict.evidence
+    ('no', 'unlikely to gain from a larger node: never above 8 of 64 cores and 1 of 8 GPUs')
+    """
+    question = "Will it scale?"
+    if math.isnan(behaviour.length_s):
+        return _unknown(question, "it was seen only once")
+    named = [("cores", behaviour.cpus)]
+    if behaviour.gpus.had > 0:
+        named.append(("GPUs", behaviour.gpus))
+    peaks = [use.share("peak", "had") for _, use in named]
+    if any(math.isnan(peak) for peak in peaks):
+        missing = next(name for (name, _), peak in zip(named, peaks, strict=True) if peak != peak)
+        return _unknown(question, f"how many {missing} it had or used is not known")
+    if max(peaks) <= _HALF:
+        told = _listed([f"{_amount(use.peak)} of {_amount(use.had)} {name}" for name, use in named])
+        return Verdict(
+            question=question,
+            answer=NO,
+            evidence=f"unlikely to gain from a larger node: never above {told}",
+        )
+    for name, use in named:
+        if use.share("mean", "had") >= _FULL:
+            return Verdict(
+                question=question,
+                answer=YES,
+                evidence=f"may gain from more {name}: {_amount(use.mean)} of {_amount(use.had)} "
+                "were busy on average",
+            )
+    told = "; ".join(
+        f"{_amount(use.mean)} of {_amount(use.had)} {name} on average, {_amount(use.peak)} at most"
+        for name, use in named
+    )
+    return _unknown(question, f"it neither fills what it had nor leaves it idle ({told})")
+
+
+def misuses_gpu_node(behaviour: Behaviour) -> Verdict:
+    """Say whether a job sits on a node with GPUs and uses none of them.
+
+    Args:
+        behaviour: What was seen of it.
+    """
+    question = "Does it keep a GPU node from others?"
+    gpus = behaviour.gpus
+    if math.isnan(gpus.node):
+        return _unknown(question, "whether its node has GPUs is not known")
+    if gpus.node == 0:
+        return Verdict(question=question, answer=NO, evidence="its node has no GPU")
+    if gpus.is_used is None:
+        return _unknown(question, "whether it used a GPU is not known")
+    if gpus.is_used:
+        told = f"it used {_amount(gpus.peak)} of {_amount(gpus.node)} GPUs"
+        return Verdict(question=question, answer=NO, evidence=told)
+    asked = f", though it asked for {_amount(gpus.asked)}" if gpus.asked > 0 else ""
+    return Verdict(
+        question=question,
+        answer=YES,
+        evidence=f"implicit misuse: its node has {_amount(gpus.node)} GPUs, it used none{asked}",
+    )
+
+
+def is_bad_gpu_job(behaviour: Behaviour) -> Verdict:
+    """Say whether a job holds GPUs that it hardly uses.
+
+    Args:
+        behaviour: What was seen of it.
+    """
+    question = "Does it waste GPUs?"
+    gpus, memory = behaviour.gpus, behaviour.gpu_memory
+    if not gpus.asked > 0 and not gpus.peak > 0:
+        known = not math.isnan(gpus.peak) or gpus.asked == 0
+        if known:
+            return Verdict(question=question, answer=NO, evidence="it holds no GPU")
+        return _unknown(question, "whether it holds a GPU is not known")
+    busy, full = gpus.share("peak", "had"), memory.share("peak", "had")
+    shares = [share for share in (busy, full) if not math.isnan(share)]
+    parts = [
+        f"{_percent(share)} {word}"
+        for share, word in ((busy, "busy"), (full, "full"))
+        if not math.isnan(share)
+    ]
+    length = MISSING if math.isnan(behaviour.length_s) else format_hours(behaviour.length_s)
+    told = f"its GPUs were {_listed(parts) if parts else MISSING} at most, over {length}"
+    if shares and max(shares) >= _BAD_GPU:
+        return Verdict(question=question, answer=NO, evidence=told)
+    if len(shares) < 2 or math.isnan(behaviour.length_s):
+        return _unknown(question, told)
+    if behaviour.length_s < _BAD_GPU_S:
+        return _unknown(question, f"{told}, which is less than {format_hours(_BAD_GPU_S)}")
+    return Verdict(question=question, answer=YES, evidence=told)
+
+
+def is_hogging(behaviour: Behaviour) -> Verdict:
+    """Say whether a job without GPUs uses CPUs that others wait for.
+
+    A job that uses no more cores than were kept for it is in nobody's way.
+
+    Args:
+        behaviour: What was seen of it.
+    """
+    question = "Does it hog the CPUs?"
+    cpus, length_s = behaviour.cpus, behaviour.length_s
+    if behaviour.gpus.is_used:
+        return Verdict(question=question, answer=NO, evidence="it used GPUs")
+    if math.isnan(cpus.peak) or math.isnan(length_s):
+        return _unknown(question, "how many cores it used for how long is not known")
+    if cpus.peak <= cpus.asked:
+        return Verdict(
+            question=question,
+            answer=NO,
+            evidence=f"never above the {_amount(cpus.asked)} cores that were kept for it",
+        )
+    told = f"up to {_amount(cpus.peak)} of {_amount(cpus.node)} cores over {format_hours(length_s)}"
+    large = cpus.share("peak", "node") >= _HOG_SHARE and length_s >= _HOG_S
+    if not large and not cpus.mean * length_s >= _HOG_CORE_S:
+        return Verdict(question=question, answer=NO, evidence=f"only {told}")
+    if math.isnan(behaviour.load):
+        return _unknown(question, f"{told}; how busy its node was is not known")
+    busy = f"its node was {_percent(behaviour.load)} busy"
+    return Verdict(
+        question=question,
+        answer=YES if behaviour.load >= _SATURATED else NO,
+        evidence=f"{told}, while {busy}",
+    )
+
+
+def whole_percent(share: float) -> str:
+    """Return a share of a node in whole percent, rounded up: what was used is never 0 %.
+
+    Args:
+        share: The share.
+
+    >>> whole_percent(90 / 800), whole_percent(0.0), whole_percent(float("nan"))
+    ('12 %', '0 %', '---')
+    """
+    return MISSING if math.isnan(share) else f"{math.ceil(100 * share - 1e-9)} %"
+
+
+def _unknown(question: str, why: str) -> Verdict:
+    return Verdict(question=question, answer=CANNOT_TELL, evidence=why)
+
+
+def _listed(parts: list[str]) -> str:
+    return " and ".join([*([", ".join(parts[:-1])] if parts[1:] else []), parts[-1]])
+
+
+def _amount(number: float) -> str:
+    return MISSING if math.isnan(number) else f"{number:.3g}"
+
+
+def _percent(share: float) -> str:
+    return MISSING if math.isnan(share) else f"{100 * share:.0f} %"

@@ -1,0 +1,337 @@
+"""Summing up: who used how much, or when it was used.
+
+A job that ran within one hour is summed from its totals. One that ran on beyond an edge, of the
+window or of an hour, is cut there, by its course over time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.errors import UnknownName
+from lowtide.monitor.snapshot import FloatArray
+from lowtide.store.reading import JobTable, Question
+from lowtide.store.records import Series
+from lowtide.units import MISSING
+
+if TYPE_CHECKING:
+    from lowtide.store.store import Store
+
+NAMES = ("user", "account", "partition", "name", "state")
+TIMES = ("day", "hour", "weekday")
+_WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+IntArray = npt.NDArray[np.int64]
+
+_USED = ("cpu_s", "energy_j", "measured_j", "carbon_g")
+# No zone is off by less: at such moments hours begin, wherever one is.
+_QUARTER_S = 900.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What some jobs used together. NaN where it is not known.
+
+    Attributes:
+        label: Whose it is, or when it was.
+        jobs: How many jobs.
+        cpu_s: CPU time that was used.
+        core_s: CPU time that was kept for them.
+        gpu_s: GPU time that was kept for them.
+        energy_j: Energy.
+        measured_j: The part of it that was measured.
+        carbon_g: What that emitted.
+        watched: The share of the time in which somebody watched.
+        unknown_duration: How many of the jobs are left out of `core_s` and `gpu_s`, for nobody
+            knows how long they ran.
+    """
+
+    label: str
+    jobs: int
+    cpu_s: float
+    core_s: float
+    gpu_s: float
+    energy_j: float
+    measured_j: float
+    carbon_g: float
+    watched: float
+    unknown_duration: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accounts:
+    """Everything that was summed up.
+
+    Attributes:
+        start: From when, epoch seconds.
+        end: Until when.
+        zone: The zone of hours and days.
+        rows: The sums: by time in order, by name the largest first.
+        gaps: Host, begin and end of stretches that nobody watched.
+    """
+
+    start: float
+    end: float
+    zone: str
+    rows: tuple[Account, ...]
+    gaps: tuple[tuple[str, float, float], ...]
+
+
+def sum_up(
+    store: Store,
+    question: Question,
+    *,
+    by: str,
+    now: float,
+    tz: tzinfo | None = None,
+    told: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Accounts:
+    """Sum up what jobs used in a window of time.
+
+    Args:
+        store: Where they are kept.
+        question: Which jobs, and the window: from `start`, which must be given, to `end` or now.
+        by: One of `NAMES` or `TIMES`.
+        now: The present moment, epoch seconds.
+        tz: The zone of hours and days, by default this machine's.
+        told: Is told how many courses were read, and how many there are to read.
+    """
+    if by not in (*NAMES, *TIMES):
+        raise UnknownName("way to sum up", by, (*NAMES, *TIMES))
+    start = 0.0 if question.start is None else question.start
+    end = now if question.end is None else question.end
+    table = store.table(question, now=now)
+    hosts = [host for host in store.hosts() if not question.hosts or host.name in question.hosts]
+    gaps = tuple(
+        (host.name, first, last)
+        for host in hosts
+        for first, last in store.gaps(host.name, start=start, end=end)
+    )
+    edges, labels = _edges(start, end, by, tz) if by in TIMES else (np.array([start, end]), [])
+    longest = max((host.interval_s for host in hosts if host.interval_s > 0), default=0.0)
+    used = _used(store, table, edges, longest, told)
+    ran = _ran(table, edges)
+    if by in TIMES:
+        watched = _watched(gaps, edges, len(hosts))
+        rows = _by_time(labels, by, edges, used, ran, watched, table)
+    else:
+        rows = _by_name(table, by, used, ran)
+    zone = datetime.fromtimestamp(end, UTC).astimezone(tz)
+    return Accounts(start=start, end=end, zone=zone.strftime("%Z"), rows=rows, gaps=gaps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """How much of which job falls between which two edges."""
+
+    jobs: IntArray
+    places: IntArray
+    amounts: FloatArray
+
+    def summed(self, group: IntArray, count: int) -> FloatArray:
+        """Return sums: each part counts for the group that is named for it."""
+        sums = np.bincount(group, weights=self.amounts, minlength=count)
+        return sums.astype(np.float64)
+
+
+def _used(
+    store: Store,
+    table: JobTable,
+    edges: FloatArray,
+    interval_s: float,
+    told: Callable[[int, int], None],
+) -> dict[str, _Parts]:
+    """Return what was used of each quantity, by job and time."""
+    # Nothing that was counted lies before the first look, but for what the look itself told.
+    first = np.fmax(table.number("started"), table.total("first_seen") - 2 * interval_s)
+    first_place = np.searchsorted(edges, first, side="right") - 1
+    last_place = np.searchsorted(edges, table.total("last_seen"), side="left") - 1
+    seen = table.total("looks") > 0
+    inside = seen & (first_place == last_place) & (first_place >= 0)
+    inside &= first_place < edges.size - 1
+    cut = np.flatnonzero(seen & ~inside)
+    jobs, places = [np.flatnonzero(inside)], [first_place[inside]]
+    amounts = {name: [table.total(name)[inside]] for name in _USED}
+    courses = store.many_series(
+        table.chosen(cut).records(), start=float(edges[0]), end=float(edges[-1])
+    )
+    for count, series in enumerate(courses):
+        told(count, cut.size)
+        shares = {name: _cut(series, name, edges) for name in _USED}
+        where = np.flatnonzero(np.any([share != 0 for share in shares.values()], axis=0))
+        jobs.append(np.full(where.size, cut[count]))
+        places.append(where)
+        for name, share in shares.items():
+            amounts[name].append(share[where])
+    return {
+        name: _Parts(np.concatenate(jobs), np.concatenate(places), np.concatenate(values))
+        for name, values in amounts.items()
+    }
+
+
+def _ran(table: JobTable, edges: FloatArray) -> _Parts:
+    """Return how long each job ran between which edges."""
+    start, elapsed = table.number("started"), table.elapsed_s
+    known = np.flatnonzero(~np.isnan(start + elapsed))
+    low = np.clip(start[known], edges[0], edges[-1])
+    high = np.clip(start[known] + elapsed[known], edges[0], edges[-1])
+    first = np.searchsorted(edges, low, side="right") - 1
+    spans = np.maximum(np.searchsorted(edges, high, side="left") - first, 0)
+    jobs = np.repeat(np.arange(known.size), spans)
+    # Counts 0, 1, 2 ... within each job.
+    within = np.arange(jobs.size) - np.repeat(np.cumsum(spans) - spans, spans)
+    places = first[jobs] + within
+    lengths = np.minimum(high[jobs], edges[places + 1]) - np.maximum(low[jobs], edges[places])
+    return _Parts(known[jobs], places, lengths)
+
+
+def _cut(series: Series, name: str, edges: FloatArray) -> FloatArray:
+    """Return what was used between edges: steps that lie across one are shared by time."""
+    if not len(series):
+        return np.zeros(edges.size - 1)
+    amounts = series.columns[name]
+    if np.isnan(amounts).all():
+        here = (series.times[None, :] > edges[:-1, None]) & (
+            series.starts[None, :] < edges[1:, None]
+        )
+        return np.where(here.any(axis=1), np.nan, 0.0)
+    times = np.append(series.starts[:1], series.times)
+    sums = np.append(0.0, np.cumsum(np.nan_to_num(amounts)))
+    return np.diff(np.interp(edges, times, sums))
+
+
+def _by_name(table: JobTable, by: str, used: dict[str, _Parts], ran: _Parts) -> tuple[Account, ...]:
+    names = table.states if by == "state" else table.text(by)
+    labels = sorted({name or MISSING for name in names})
+    place = {label: number for number, label in enumerate(labels)}
+    group = np.array([place[name or MISSING] for name in names], dtype=np.int64)
+    unknown = np.bincount(group[_is_unknown(table)], minlength=len(labels))
+    rows = _accounts(
+        labels,
+        {name: parts.summed(group[parts.jobs], len(labels)) for name, parts in used.items()},
+        _kept(table, ran, group[ran.jobs], unknown),
+        np.bincount(group, minlength=len(labels)),
+        unknown,
+        np.full(len(labels), np.nan),
+    )
+    rows.sort(key=lambda row: (-np.nan_to_num(row.energy_j), -np.nan_to_num(row.cpu_s), row.label))
+    return tuple(rows)
+
+
+def _by_time(
+    labels: list[str],
+    by: str,
+    edges: FloatArray,
+    used: dict[str, _Parts],
+    ran: _Parts,
+    watched: FloatArray,
+    table: JobTable,
+) -> tuple[Account, ...]:
+    if by == "weekday":
+        order = [day for day in _WEEKDAYS if day in labels]
+    else:
+        order = sorted(set(labels)) if by == "hour" else list(dict.fromkeys(labels))
+    place = {label: number for number, label in enumerate(order)}
+    group = np.array([place[label] for label in labels], dtype=np.int64)
+    length = np.bincount(group, weights=np.diff(edges), minlength=len(order))
+    share = np.bincount(group, weights=watched, minlength=len(order)) / length
+    # A job counts once for each group in which it ran, or used anything.
+    parts = (ran, used["cpu_s"])
+    pairs = np.unique(
+        np.concatenate([each.jobs * len(order) + group[each.places] for each in parts])
+    )
+    there = np.zeros(len(table), dtype=bool)
+    there[_is_unknown(table)] = True
+    lasting = pairs[there[pairs // len(order)]]
+    unknown = np.bincount(lasting % len(order), minlength=len(order))
+    rows = _accounts(
+        order,
+        {name: each.summed(group[each.places], len(order)) for name, each in used.items()},
+        _kept(table, ran, group[ran.places], unknown),
+        np.bincount(pairs % len(order), minlength=len(order)),
+        unknown,
+        share,
+    )
+    return tuple(rows)
+
+
+def _accounts(
+    labels: list[str],
+    used: dict[str, FloatArray],
+    kept: tuple[FloatArray, FloatArray],
+    jobs: IntArray,
+    unknown: IntArray,
+    watched: FloatArray,
+) -> list[Account]:
+    # Where nobody watched at all, nothing is known.
+    blind = np.where(watched == 0, np.nan, 0.0)
+    return [
+        Account(
+            label=label,
+            jobs=int(jobs[number]),
+            **{name: float(values[number] + blind[number]) for name, values in used.items()},
+            core_s=float(kept[0][number] + blind[number]),
+            gpu_s=float(kept[1][number] + blind[number]),
+            watched=float(watched[number]),
+            unknown_duration=int(unknown[number]),
+        )
+        for number, label in enumerate(labels)
+    ]
+
+
+def _kept(
+    table: JobTable, ran: _Parts, group: IntArray, unknown: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return the CPU and GPU time that was kept; unknown where nobody knows of any job's."""
+    count = unknown.size
+    sums = []
+    for name in ("cpus", "gpus"):
+        asked = table.asked(name)[ran.jobs]
+        known = ~np.isnan(asked)
+        time = np.bincount(group[known], weights=(asked * ran.amounts)[known], minlength=count)
+        some = np.bincount(group[known], minlength=count) > 0
+        none = (np.bincount(group, minlength=count) == 0) & (unknown == 0)
+        sums.append(np.where(some | none, time, np.nan))
+    return sums[0], sums[1]
+
+
+def _is_unknown(table: JobTable) -> IntArray:
+    """Return the jobs that were seen, and of which nobody knows how long they ran."""
+    return np.flatnonzero(np.isnan(table.elapsed_s) & (table.total("looks") > 0))
+
+
+def _edges(start: float, end: float, by: str, tz: tzinfo | None) -> tuple[FloatArray, list[str]]:
+    """Return the window's ends and where hours or days begin between them, with what each is."""
+    first = (start // _QUARTER_S + 1) * _QUARTER_S
+    moments = [start, *np.arange(first, end, _QUARTER_S).tolist()]
+    edges: list[float] = []
+    labels: list[str] = []
+    for moment in moments:
+        label = _label(moment, by, tz)
+        if not labels or label != labels[-1]:
+            edges.append(moment)
+            labels.append(label)
+    return np.array([*edges, end]), labels
+
+
+def _label(moment: float, by: str, tz: tzinfo | None) -> str:
+    at = datetime.fromtimestamp(moment, UTC).astimezone(tz)
+    if by == "hour":
+        return f"{at.hour:02}"
+    return _WEEKDAYS[at.weekday()] if by == "weekday" else f"{at:%Y-%m-%d}"
+
+
+def _watched(
+    gaps: tuple[tuple[str, float, float], ...], edges: FloatArray, hosts: int
+) -> FloatArray:
+    """Return how much of the time between edges was watched, on average over hosts."""
+    length = np.diff(edges)
+    missing = np.zeros(length.size)
+    for _, first, last in gaps:
+        missing += np.maximum(np.minimum(last, edges[1:]) - np.maximum(first, edges[:-1]), 0.0)
+    return np.maximum(length - missing / max(hosts, 1), 0.0) if hosts else np.zeros(length.size)

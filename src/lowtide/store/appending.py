@@ -1,0 +1,334 @@
+"""Writing down what one host shows, tick by tick.
+
+A tick is one row and one commit: a kill loses no more than the tick that was being written. What
+a tick counts begins when its watcher first saw a unit; what the database holds begins when anybody
+first did. So when watching begins anew, everything is counted on from where it stood.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import attrgetter
+
+import numpy as np
+import numpy.typing as npt
+import sqlalchemy as sa
+
+from lowtide.errors import InvalidInput
+from lowtide.monitor.snapshot import FloatArray, NodeCounts, Unit
+from lowtide.monitor.tick import Tick
+from lowtide.store.columns import COUNTED, NODE, TOTALS, UNIT, pack_numbers, unpack_numbers
+from lowtide.store.consolidation import consolidate
+from lowtide.store.database import Database
+from lowtide.store.matching import attach
+from lowtide.store.tables import clean, hosts, in_parts, insert_row, ticks, units
+from lowtide.store.ticks import Look, pack
+from lowtide.store.totals import nothing_yet
+
+# When ticks are brought into chunks: so many at least, after so long at least, or at most.
+CHUNK_TICKS = 60
+CHUNK_LEAST_S = 60.0
+CHUNK_MOST_S = 600.0
+
+NODE_KEY = "node"
+
+_WIDTH = len(UNIT.counters)
+_CPU = UNIT.counters.index("cpu_s")
+_ENERGY = UNIT.counters.index("energy_j")
+# A unit that was not seen for so long is forgotten here; the database knows it still.
+_FORGET_S = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """Where the counters of units stand: what the watcher said, and what all said together."""
+
+    units: tuple[Unit, ...] = ()
+    numbers: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    offset: FloatArray = field(default_factory=lambda: np.empty((0, _WIDTH)))
+    said: FloatArray = field(default_factory=lambda: np.empty((0, _WIDTH)))
+    total: FloatArray = field(default_factory=lambda: np.empty((0, _WIDTH)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Gone:
+    """The same for one unit that the last tick did not have."""
+
+    number: int
+    offset: FloatArray
+    said: FloatArray
+    total: FloatArray
+    time: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """Everything that is remembered from tick to tick; replaced once a tick is committed."""
+
+    host: int
+    node_unit: int
+    standing: _Standing = field(default_factory=_Standing)
+    gone: dict[str, _Gone] = field(default_factory=dict)
+    node_offset: FloatArray
+    node_said: FloatArray
+    node_total: FloatArray
+    time: float | None = None
+    node: NodeCounts | None = None
+    tail: int = 0
+    tail_since: float = math.inf
+
+
+class HostWriter:
+    """Writes what one host shows.
+
+    Args:
+        database: Where to.
+        name: The host's name.
+    """
+
+    def __init__(self, database: Database, name: str) -> None:
+        self._database = database
+        self._name = clean(name)
+        self._state: _State | None = None
+
+    def append(self, tick: Tick) -> None:
+        """Write down a tick. If that fails, nothing of it is written.
+
+        Args:
+            tick: The tick.
+        """
+        with self._database.writing() as connection:
+            state = self._state or self._begin(connection)
+            state, look = self._count(connection, state, tick)
+            row = {"host": state.host, "since": look.since, "time": look.time, "body": pack(look)}
+            connection.execute(sa.insert(ticks), row)
+        self._state = state
+        age = tick.time - state.tail_since
+        if age >= CHUNK_MOST_S or (state.tail >= CHUNK_TICKS and age >= CHUNK_LEAST_S):
+            self.consolidate()
+
+    def consolidate(self) -> None:
+        """Bring the ticks since the last time into chunks."""
+        if self._state is None or not self._state.tail:
+            return
+        with self._database.writing() as connection:
+            consolidate(connection, self._state.host, self._state.node_unit)
+        now = self._state.time or 0.0
+        kept = {key: each for key, each in self._state.gone.items() if now - each.time < _FORGET_S}
+        self._state = replace(self._state, tail=0, tail_since=math.inf, gone=kept)
+
+    def _begin(self, connection: sa.Connection) -> _State:
+        """Look up the host, and put what a watcher before this one left behind in order."""
+        host = connection.execute(
+            sa.select(hosts.c.id).where(hosts.c.name == self._name)
+        ).scalar_one_or_none()
+        if host is None:
+            host = insert_row(connection, hosts, {"name": self._name})
+            connection.execute(
+                sa.insert(units).values(
+                    host=host,
+                    key=NODE_KEY,
+                    started=0.0,
+                    totals=pack_numbers(np.zeros(len(NODE.counters))),
+                )
+            )
+        node_unit = connection.execute(
+            sa.select(units.c.id).where(units.c.host == host, units.c.key == NODE_KEY)
+        ).scalar_one()
+        consolidate(connection, host, node_unit)
+        stood = connection.execute(
+            sa.select(units.c.totals).where(units.c.id == node_unit)
+        ).scalar_one()
+        total = np.frombuffer(stood, dtype="<f8")
+        return _State(
+            host=host,
+            node_unit=node_unit,
+            node_offset=total,
+            node_said=np.zeros(len(NODE.counters)),
+            node_total=total,
+        )
+
+    def _count(self, connection: sa.Connection, state: _State, tick: Tick) -> tuple[_State, Look]:
+        before = state.standing
+        gone = state.gone
+        if tick.units != before.units:
+            before, gone = self._aligned(connection, state, tick)
+        said = np.stack([getattr(tick, name) for name in UNIT.counters], axis=1)
+        offset, total = _counted_on(before.offset, before.said, before.total, said)
+        # Where a tick could not be written, the next one tells of its time, too. One that takes no
+        # time comes after a time in which nobody watched.
+        last = tick.since if state.time is None or tick.since >= tick.time else state.time
+        since = min(last, tick.time)
+        node, node_said, node_offset, node_total = _node(tick, state)
+        gauges = np.stack(
+            [
+                tick.memory_bytes,
+                tick.gpus_busy,
+                tick.gpu_memory_bytes,
+                tick.shares.gpu_w,
+                tick.reserved_cpus,
+                tick.reserved_bytes,
+                tick.reserved_gpus,
+            ],
+            axis=1,
+        )
+        look = Look(
+            since=since,
+            time=tick.time,
+            units=before.numbers,
+            counters=total,
+            gauges=gauges,
+            node=np.concatenate([node_total, node]),
+        )
+        return (
+            replace(
+                state,
+                standing=_Standing(tick.units, before.numbers, offset, said, total),
+                gone=gone,
+                node_offset=node_offset,
+                node_said=node_said,
+                node_total=node_total,
+                time=tick.time,
+                node=tick.node,
+                tail=state.tail + 1,
+                tail_since=min(state.tail_since, since),
+            ),
+            look,
+        )
+
+    def _aligned(
+        self, connection: sa.Connection, state: _State, tick: Tick
+    ) -> tuple[_Standing, dict[str, _Gone]]:
+        """Bring what stands into the order of the tick's units; look up those that are new."""
+        old = state.standing
+        known = dict(state.gone)
+        for place, unit in enumerate(old.units):
+            rows = (old.offset[place], old.said[place], old.total[place])
+            known[clean(unit.key)] = _Gone(int(old.numbers[place]), *rows, state.time or 0.0)
+        keys = [clean(unit.key) for unit in tick.units]
+        if len(set(keys)) < len(keys):
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise InvalidInput(f"a unit is in a tick once, and {twice} is there twice")
+        new = [unit for unit, key in zip(tick.units, keys, strict=True) if key not in known]
+        known |= self._looked_up(connection, state.host, new, tick.time)
+        mine = [known.pop(key) for key in keys]
+        if not mine:
+            return _Standing(), known
+        return (
+            _Standing(
+                tick.units,
+                np.array([each.number for each in mine], dtype=np.int64),
+                np.stack([each.offset for each in mine]),
+                np.stack([each.said for each in mine]),
+                np.stack([each.total for each in mine]),
+            ),
+            known,
+        )
+
+    def _looked_up(
+        self, connection: sa.Connection, host: int, new: Sequence[Unit], time: float
+    ) -> dict[str, _Gone]:
+        found = self._known(connection, host, [clean(unit.key) for unit in new], time)
+        strangers = [unit for unit in new if clean(unit.key) not in found]
+        if not strangers:
+            return found
+        numbers = attach(connection, self._name, strangers, time)
+        empty = pack_numbers(nothing_yet())
+        rows = [
+            {
+                "host": host,
+                "key": clean(unit.key),
+                "job": job,
+                "started": unit.started,
+                "totals": empty,
+            }
+            for unit, job in zip(strangers, numbers, strict=True)
+        ]
+        connection.execute(sa.insert(units), rows)
+        return found | self._known(connection, host, [clean(unit.key) for unit in strangers], time)
+
+    def _known(
+        self, connection: sa.Connection, host: int, keys: Sequence[str], time: float
+    ) -> dict[str, _Gone]:
+        found = {}
+        for part in in_parts(keys):
+            for key, number, blob in connection.execute(
+                sa.select(units.c.key, units.c.id, units.c.totals).where(
+                    units.c.host == host, units.c.key.in_(part)
+                )
+            ):
+                total = unpack_numbers([blob], TOTALS)[0, COUNTED]
+                found[key] = _Gone(number, total, np.zeros(_WIDTH), total, time)
+        return found
+
+
+def _counted_on(
+    offset: FloatArray, said: FloatArray, total: FloatArray, says: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return what to add to what a watcher says, and what was used in all.
+
+    A counter that falls to less than half began anew, and is counted on from where it stood. One
+    that falls by less is a reading that wavers, and is held.
+    """
+    judged = [_CPU, _ENERGY]
+    fell: npt.NDArray[np.bool_] = np.less(says[:, judged], 0.5 * said[:, judged])
+    anew = fell.any(axis=1)
+    if anew.any():
+        offset = np.where(np.asarray(anew)[:, None], total, offset)
+    used = offset + says
+    # The larger of the two, and unknown where the new one is.
+    return offset, np.where(used < total, total, used)
+
+
+def _node(tick: Tick, state: _State) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return the node's gauges, and where its counters stand as `_counted_on` has them."""
+    shares = tick.shares
+    said = np.array([tick.node_energy_j, tick.idle_energy_j, tick.unattributed_energy_j, np.nan])
+    anew = said[0] < 0.5 * state.node_said[0]
+    offset = state.node_total if anew else state.node_offset
+    total = offset + said
+    drawn = total[0] - state.node_total[0]
+    measured = drawn if shares.measured else 0.0
+    total[3] = state.node_total[3] + (0.0 if math.isnan(measured) else max(measured, 0.0))
+    total = np.where(total < state.node_total, state.node_total, total)
+    node, before = tick.node, state.node
+    passed = math.nan if state.time is None else tick.time - state.time
+
+    def rate(read: Callable[[NodeCounts], float]) -> float:
+        # A counter that fell was reset by a reboot.
+        if before is None or not passed > 0 or read(node) < read(before):
+            return math.nan
+        return (read(node) - read(before)) / passed
+
+    busy = [gpu.busy for gpu in tick.gpus]
+    held = [gpu.memory_bytes for gpu in tick.gpus]
+    sizes = [gpu.total_bytes for gpu in tick.gpus]
+    gauges = {
+        "cpus": float(node.cpus),
+        "cpus_busy": rate(attrgetter("busy_s")),
+        "cpus_reserved": float(np.nansum(tick.reserved_cpus)),
+        "memory_bytes": node.memory_bytes,
+        "memory_used_bytes": node.memory_bytes - node.available_bytes,
+        "read_bytes_per_s": rate(attrgetter("read_bytes")),
+        "written_bytes_per_s": rate(attrgetter("written_bytes")),
+        "received_bytes_per_s": rate(attrgetter("received_bytes")),
+        "sent_bytes_per_s": rate(attrgetter("sent_bytes")),
+        **{
+            f"{kind}_pressure": rate(partial(_pressure, kind=kind))
+            for kind in ("cpu", "memory", "io")
+        },
+        "gpus": float(len(tick.gpus)),
+        "gpus_busy": math.fsum(busy) if busy else math.nan,
+        "gpu_memory_bytes": math.fsum(held) if held else math.nan,
+        "gpu_memory_total_bytes": math.fsum(sizes) if sizes else math.nan,
+        "intensity_g_per_kwh": tick.intensity_g_per_kwh,
+        "jobs": float(len(tick.units)),
+    }
+    return np.array([gauges[name] for name in NODE.gauges]), said, offset, total
+
+
+def _pressure(node: NodeCounts, kind: str) -> float:
+    return node.pressure_s.get(kind, math.nan)

@@ -1,0 +1,218 @@
+"""Many values of one job in few bytes.
+
+Times are kept to the millisecond, counters to the quantum of their column, gauges to 13 binary
+digits. Counters are rounded where they stand, not where they grow, so that rounding never adds
+up: what a chunk says was used is wrong by a quantum at most, however many values it has.
+
+What is left after that are small whole numbers: how much faster a counter grew than before, and
+by how much a gauge changed. Their bytes are set apart, first all lowest ones, then all second
+ones, so that the many zeros stand together, and are packed with deflate.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.errors import InvalidInput
+from lowtide.monitor.snapshot import FloatArray
+from lowtide.store.columns import LAYOUTS, Layout
+
+IntArray = npt.NDArray[np.int64]
+
+# Largest relative error of a gauge.
+GAUGE_ERROR = 2.0**-13
+# A counter beyond this many quanta is no reading, and kept as unknown.
+MOST_QUANTA = 2.0**60
+
+_HEADER = struct.Struct("<BBI")
+_VERSION = 1
+# A float32 has 23 binary digits after its first; of these 12 are kept.
+_DROPPED = 11
+_NAN_CODE = 0x7FC00000 >> _DROPPED
+_MOST_GAUGE = float(np.finfo(np.float32).max) * (1 - GAUGE_ERROR)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Points:
+    """Successive values of one job or node, an entry or a row for each.
+
+    Attributes:
+        since: When what each value tells of began, epoch seconds.
+        time: When it ended.
+        base: What the counters stood at before the first.
+        counters: What they stood at at `time`, NaN where that is not known.
+        gauges: What was so from `since` to `time`, NaN where that is not known.
+    """
+
+    since: FloatArray
+    time: FloatArray
+    base: FloatArray
+    counters: FloatArray
+    gauges: FloatArray
+
+    def __len__(self) -> int:
+        return self.time.size
+
+    def __getitem__(self, chosen: slice) -> Points:
+        first = chosen.indices(len(self))[0]
+        return Points(
+            since=self.since[chosen],
+            time=self.time[chosen],
+            base=self.counters[first - 1] if first else self.base,
+            counters=self.counters[chosen],
+            gauges=self.gauges[chosen],
+        )
+
+
+def encode(points: Points, layout: Layout) -> bytes:
+    """Return values in few bytes.
+
+    Args:
+        points: The values, one of them at least.
+        layout: Which columns they have.
+    """
+    count = len(points)
+    ends = _milliseconds(points.time)
+    begins = _milliseconds(points.since)
+    # The course of time is one more counter; what is missing between two values is told apart.
+    time = np.concatenate([begins[:1], ends])[:, None]
+    missing = np.zeros(count, dtype=np.int64)
+    missing[1:] = begins[1:] - ends[:-1]
+    known, counted = _quantised(np.vstack([points.base, points.counters]), layout)
+    steps = np.hstack([time, counted])
+    steps[2:] -= 2 * steps[1:-1] - steps[:-2]
+    steps[1:2] -= steps[:1]
+    levels = np.hstack([missing[:, None], _codes(points.gauges)])
+    levels[1:] -= levels[:-1].copy()
+    numbers = np.concatenate([steps.T.ravel(), levels.T.ravel()])
+    # Signs go to the lowest bit, so that small numbers of either sign have few bytes.
+    unsigned = ((numbers << 1) ^ (numbers >> 63)).astype("<u8")
+    planes = unsigned.view(np.uint8).reshape(-1, 8).T.tobytes()
+    packed = zlib.compress(planes + np.packbits(known).tobytes(), 6, -15)
+    return _HEADER.pack(_VERSION, layout.number, count) + packed
+
+
+def decode(blob: bytes) -> tuple[Layout, Points]:
+    """Return the values that `encode` packed, and which columns they have.
+
+    Args:
+        blob: What it returned.
+    """
+    try:
+        version, number, count = _HEADER.unpack_from(blob)
+        layout = LAYOUTS[number]
+        if version != _VERSION:
+            raise InvalidInput(f"chunk of version {version}: only {_VERSION} can be read")
+        width = len(layout.counters)
+        stepped = (count + 1) * (width + 1)
+        total = stepped + count * (len(layout.gauges) + 1)
+        data = zlib.decompress(blob[_HEADER.size :], -15)
+        planes = np.frombuffer(data, dtype=np.uint8, count=8 * total).reshape(8, total)
+        bits = np.unpackbits(
+            np.frombuffer(data, dtype=np.uint8, offset=8 * total), count=(count + 1) * width
+        )
+    except (struct.error, zlib.error, KeyError, ValueError) as error:
+        raise InvalidInput(f"a chunk of the store is damaged: {error}") from None
+    unsigned = np.ascontiguousarray(planes.T).view("<u8").ravel()
+    numbers = (unsigned >> 1).astype(np.int64) ^ -(unsigned & 1).astype(np.int64)
+    steps = numbers[:stepped].reshape(width + 1, count + 1).T
+    steps = np.concatenate([steps[:1], np.cumsum(steps[1:], axis=0)])
+    steps = np.cumsum(steps, axis=0)
+    levels = np.cumsum(numbers[stepped:].reshape(-1, count).T, axis=0)
+    time = steps[1:, 0]
+    since = steps[:-1, 0] + levels[:, 0]
+    counted = steps[:, 1:] * np.array(layout.quanta)
+    counted[bits.reshape(-1, width) == 0] = np.nan
+    return layout, Points(
+        since=since / 1000.0,
+        time=time / 1000.0,
+        base=counted[0],
+        counters=counted[1:],
+        gauges=_values(levels[:, 1:]),
+    )
+
+
+def join(parts: list[Points]) -> Points:
+    """Return successive stretches of values as one.
+
+    Args:
+        parts: The stretches, in order, one of them at least.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    return Points(
+        since=np.concatenate([part.since for part in parts]),
+        time=np.concatenate([part.time for part in parts]),
+        base=parts[0].base,
+        counters=np.vstack([part.counters for part in parts]),
+        gauges=np.vstack([part.gauges for part in parts]),
+    )
+
+
+def roll_up(points: Points, step_s: float) -> Points:
+    """Return fewer values: one for each step of time in which something was seen.
+
+    Counters stand where they stood at the end of the step, so what was used in all is the same to
+    the last bit. Gauges become means over time. A step in which watching paused is cut there.
+
+    Args:
+        points: The values, one of them at least.
+        step_s: How long a step is.
+    """
+    bucket = np.ceil(points.time / step_s)
+    begins = np.ones(len(points), dtype=bool)
+    # Half a millisecond is what rounding does to times.
+    begins[1:] = (np.diff(bucket) != 0) | (np.abs(points.since[1:] - points.time[:-1]) > 5e-4)
+    first = np.flatnonzero(begins)
+    last = np.append(first[1:], len(points)) - 1
+    weight = np.maximum(points.time - points.since, 0.0)
+    # Steps without any length count alike.
+    weight += np.where(np.add.reduceat(weight, first) > 0, 0.0, 1.0).repeat(last - first + 1)
+    known = ~np.isnan(points.gauges)
+    weights = known * weight[:, None]
+    with np.errstate(invalid="ignore"):
+        means = np.add.reduceat(
+            np.where(known, points.gauges, 0.0) * weights, first, axis=0
+        ) / np.add.reduceat(weights, first, axis=0)
+    return Points(
+        since=points.since[first],
+        time=points.time[last],
+        base=points.base,
+        counters=points.counters[last],
+        gauges=means,
+    )
+
+
+def _milliseconds(seconds: FloatArray) -> IntArray:
+    return np.rint(seconds * 1000.0).astype(np.int64)
+
+
+def _quantised(values: FloatArray, layout: Layout) -> tuple[npt.NDArray[np.bool_], IntArray]:
+    """Return which values are known, and all in quanta: the unknown as the known one before."""
+    scaled = values / np.array(layout.quanta)
+    # A comparison with NaN is false, so that NaN is unknown, too.
+    known = np.abs(scaled) < MOST_QUANTA
+    if known.all():
+        return known, np.rint(scaled).astype(np.int64)
+    rows = np.where(known, np.arange(len(values))[:, None], 0)
+    latest = np.maximum.accumulate(rows, axis=0)
+    filled = np.take_along_axis(np.where(known, scaled, 0.0), latest, axis=0)
+    return known, np.rint(filled).astype(np.int64)
+
+
+def _codes(gauges: FloatArray) -> IntArray:
+    """Return gauges as whole numbers: their first binary digits with sign and exponent."""
+    narrow = np.clip(gauges, -_MOST_GAUGE, _MOST_GAUGE).astype(np.float32)
+    bits = narrow.view(np.uint32).astype(np.int64)
+    return np.where(np.isnan(gauges), _NAN_CODE, (bits + (1 << (_DROPPED - 1))) >> _DROPPED)
+
+
+def _values(codes: IntArray) -> FloatArray:
+    bits: Any = (codes << _DROPPED).astype(np.uint32)
+    return np.ascontiguousarray(bits).view(np.float32).astype(np.float64)

@@ -1,0 +1,384 @@
+"""Answering questions about jobs: what the chunks hold, and the ticks since on top.
+
+A list of a hundred thousand jobs is columns rather than objects: that is the difference between a
+tenth of a second and several.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import sqlalchemy as sa
+
+from lowtide.monitor.snapshot import FloatArray
+from lowtide.store.columns import FACT, FACTS, PLACE, TOTALS, unpack_numbers
+from lowtide.store.records import HostRecord, JobRecord
+from lowtide.store.tables import hosts, in_parts, jobs, split, ticks, units
+
+# What a short list shows needs; finding out how running jobs stand; and what there is besides.
+_SHORT = ("user", "state", "facts", "totals")
+_STANDING = ("id", "hosts", "ends")
+_FURTHER = ("job_id", "source", "account", "partition", "name", "comment", "nodes")
+_PACKED = {"facts": FACTS, "totals": TOTALS}
+# Rows that are unpacked together.
+_AT_ONCE = 5000
+_SEEN = tuple(
+    name for name in PLACE if name not in ("memory_byte_s", "looks") and "reserved" not in name
+)
+# A host whose last tick is older than so many intervals, and than this, is not being watched.
+_MISSED = 3
+_QUIET_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Which jobs to look for; empty means all.
+
+    Attributes:
+        users: Of these users.
+        start: Those that ran after this moment.
+        end: Those that ran before this moment.
+        ids: Those with these numbers; an array's number stands for all its elements.
+        states: Those that stand so.
+        hosts: Those that ran on these hosts.
+    """
+
+    users: Sequence[str] = ()
+    start: float | None = None
+    end: float | None = None
+    ids: Sequence[str] = ()
+    states: Sequence[str] = ()
+    hosts: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTable:
+    """Many jobs, in columns, as they stood at one moment.
+
+    Attributes:
+        columns: Texts as the database holds them, None where not known.
+        facts: The numbers among the facts, a row per job.
+        totals: What each has used, a row per job.
+        states: How each stands; None where not known.
+    """
+
+    columns: Mapping[str, Sequence[Any]]
+    facts: FloatArray
+    totals: FloatArray
+    states: Sequence[str | None]
+
+    def __len__(self) -> int:
+        return len(self.totals)
+
+    def text(self, name: str) -> Sequence[str | None]:
+        """Return a column of texts.
+
+        Args:
+            name: Which one; `shown_id` is what users type.
+        """
+        return self.columns[name]
+
+    def number(self, name: str) -> FloatArray:
+        """Return a column of facts that are numbers, NaN where not known.
+
+        Args:
+            name: One of `columns.FACTS`.
+        """
+        return self.facts[:, FACT[name]]
+
+    def total(self, name: str) -> FloatArray:
+        """Return a column of what was used.
+
+        Args:
+            name: One of `columns.TOTALS`.
+        """
+        return self.totals[:, PLACE[name]]
+
+    def asked(self, name: str) -> FloatArray:
+        """Return what was asked for, or else what is kept.
+
+        Args:
+            name: `cpus`, `memory_bytes` or `gpus`.
+        """
+        facts = self.number(name)
+        kept = self.total("reserved_bytes" if name == "memory_bytes" else f"reserved_{name}")
+        return np.where(np.isnan(facts), kept, facts)
+
+    @property
+    def elapsed_s(self) -> FloatArray:
+        """How long each ran; unknown where it was seen once, and nobody says more."""
+        ended, started = self.number("ended"), self.number("started")
+        known = (self.number("told") == 1) | (self.total("looks") >= 2)
+        end = np.where(np.isnan(ended), self.total("last_seen"), ended)
+        waiting = np.array([state == "pending" for state in self.states], dtype=bool)
+        return np.where(known & ~waiting, np.maximum(end - started, 0.0), np.nan)
+
+    def per_second(self, name: str) -> FloatArray:
+        """Return what was used on average while it was watched.
+
+        Args:
+            name: One of `columns.TOTALS`.
+        """
+        seen = self.total("seen_s")
+        return self.total(name) / np.where(seen > 0, seen, np.nan)
+
+    @property
+    def cpu_efficiency(self) -> FloatArray:
+        """The share of its CPUs that each kept busy."""
+        return _share(self.per_second("cpu_s"), self.asked("cpus"))
+
+    @property
+    def memory_efficiency(self) -> FloatArray:
+        """The share of its memory that each ever held."""
+        return _share(self.total("peak_memory_bytes"), self.asked("memory_bytes"))
+
+    @property
+    def gpu_efficiency(self) -> FloatArray:
+        """The share of its GPUs that each kept busy."""
+        return _share(self.per_second("gpu_busy_s"), self.asked("gpus"))
+
+    def chosen(self, which: npt.NDArray[Any]) -> JobTable:
+        """Return some of the jobs, or all in another order.
+
+        Args:
+            which: Their places, or whether each is wanted.
+        """
+        places = np.flatnonzero(which) if which.dtype == bool else which
+        listed = places.tolist()
+        return JobTable(
+            columns={
+                name: [column[place] for place in listed] for name, column in self.columns.items()
+            },
+            facts=self.facts[places],
+            totals=self.totals[places],
+            states=[self.states[place] for place in listed],
+        )
+
+    def records(self) -> list[JobRecord]:
+        """Return the jobs as objects."""
+        numbers = {
+            name: self.number(name).tolist()
+            for name in ("submitted", "started", "ended", "time_limit_s")
+        }
+        numbers |= {name: self.asked(name).tolist() for name in ("cpus", "memory_bytes", "gpus")}
+        numbers |= {name: self.total(name).tolist() for name in _SEEN}
+        numbers["elapsed_s"] = self.elapsed_s.tolist()
+        numbers["mean_memory_bytes"] = self.per_second("memory_byte_s").tolist()
+        codes = {name: self.number(name).tolist() for name in ("exit_code", "restarts")}
+        given: dict[str, Sequence[Any]] = {
+            **{name: self.columns[name] for name in _FURTHER},
+            **{name: self.columns[name] for name in ("shown_id", "user")},
+            **numbers,
+            **{
+                name: [None if math.isnan(code) else int(code) for code in column]
+                for name, column in codes.items()
+            },
+            "number": self.columns["id"],
+            "state": self.states,
+            "looks": np.nan_to_num(self.total("looks")).astype(int).tolist(),
+            "hosts": [
+                split(seen or told)
+                for seen, told in zip(self.columns["hosts"], self.columns["nodes"], strict=True)
+            ],
+        }
+        names = [field.name for field in fields(JobRecord)]
+        rows = zip(*(given[name] for name in names), strict=True)
+        return [JobRecord(**dict(zip(names, row, strict=True))) for row in rows]
+
+
+def read_hosts(connection: sa.Connection) -> list[HostRecord]:
+    """Return the hosts that are or were watched.
+
+    Args:
+        connection: A connection.
+    """
+    latest = (
+        sa.select(ticks.c.host, sa.func.max(ticks.c.id).label("id"))
+        .group_by(ticks.c.host)
+        .subquery()
+    )
+    last = sa.select(ticks.c.host, ticks.c.since, ticks.c.time).join(
+        latest, ticks.c.id == latest.c.id
+    )
+    tails = {host: (since, time) for host, since, time in connection.execute(last)}
+    question = (
+        sa.select(hosts, units.c.id.label("node_unit"))
+        .join(units, (units.c.host == hosts.c.id) & units.c.job.is_(None))
+        .order_by(hosts.c.name)
+    )
+    found = []
+    for row in connection.execute(question):
+        since, time = tails.get(row.id, (math.nan, row.last_time))
+        interval = row.interval_s if row.interval_s is not None else time - since
+        found.append(
+            HostRecord(
+                number=row.id,
+                name=row.name,
+                node_unit=row.node_unit,
+                last_time=math.nan if time is None else time,
+                interval_s=math.nan if interval is None else interval,
+            )
+        )
+    return found
+
+
+def read_jobs(
+    connection: sa.Connection, question: Question, *, now: float, whole: bool = True
+) -> JobTable:
+    """Return jobs as they stand.
+
+    Args:
+        connection: A connection.
+        question: Which ones.
+        now: The present moment, epoch seconds.
+        whole: Whether to read everything, or only what a short list shows.
+    """
+    known_hosts = read_hosts(connection)
+    newer, stale_s = _newer_totals(connection, known_hosts)
+    watched = _watched(known_hosts, now)
+    # Whether a job still runs is a question only where somebody watches.
+    names = (*_SHORT, *(_STANDING if whole or newer or watched else ()), *(_FURTHER * whole))
+    columns: dict[str, list[Any]] = {name: [] for name in ("shown_id", *names)}
+    numbers: dict[str, list[FloatArray]] = {"facts": [], "totals": []}
+    # Part by part, so that what was unpacked makes room for what comes.
+    for rows in connection.execute(_select(names, question, stale_s)).partitions(_AT_ONCE):
+        for name, values in zip(columns, zip(*rows, strict=True), strict=True):
+            if name in numbers:
+                numbers[name].append(unpack_numbers(values, _PACKED[name]))
+            else:
+                columns[name].extend(values)
+    facts, totals = (
+        np.concatenate([np.empty((0, len(_PACKED[name]))), *parts])
+        for name, parts in numbers.items()
+    )
+    if newer:
+        for place, number in enumerate(columns["id"]):
+            if (fresh := newer.get(number)) is not None:
+                totals[place] = fresh
+                columns["ends"][place] = max(columns["ends"][place], fresh[PLACE["last_seen"]])
+    table = JobTable(
+        columns={name: column for name, column in columns.items() if name not in numbers},
+        facts=facts,
+        totals=totals,
+        states=_states(columns, totals, watched),
+    )
+    return _filtered(table, question, stale_s)
+
+
+def _newer_totals(
+    connection: sa.Connection, known: list[HostRecord]
+) -> tuple[dict[int, FloatArray], float]:
+    """Return what jobs have used by now whose rows are behind, and by how much time they are."""
+    if not connection.execute(sa.select(ticks.c.id).limit(1)).all():
+        return {}, 0.0
+    # Mostly nobody watches while a list is read, and the list comes sooner without these.
+    from lowtide.store.newest import read_tail, read_ticks
+    from lowtide.store.totals import together
+
+    fresh: dict[int, FloatArray] = {}
+    touched: set[int] = set()
+    behind_s = 0.0
+    for host in known:
+        _, looks = read_ticks(connection, host.number)
+        if not looks:
+            continue
+        behind_s = max(behind_s, looks[-1].time - looks[0].since)
+        tail, before, owners = read_tail(connection, looks, host.node_unit)
+        fresh |= dict(zip(tail.units.tolist(), tail.carried_on(before), strict=True))
+        touched |= set(owners.values())
+    parts: dict[int, list[FloatArray]] = defaultdict(list)
+    for part in in_parts(sorted(touched)):
+        for number, job, blob in connection.execute(
+            sa.select(units.c.id, units.c.job, units.c.totals)
+            .where(units.c.job.in_(part))
+            .order_by(units.c.id)
+        ):
+            row = fresh.get(number)
+            parts[job].append(unpack_numbers([blob], TOTALS)[0] if row is None else row)
+    return {job: together(np.stack(rows)) for job, rows in parts.items()}, behind_s
+
+
+def _select(names: Sequence[str], question: Question, stale_s: float) -> sa.Select[tuple[Any, ...]]:
+    shown = sa.func.coalesce(jobs.c.shown_id, jobs.c.job_id)
+    asked = sa.select(shown, *(jobs.c[name] for name in names)).order_by(jobs.c.id)
+    if question.start is not None:
+        asked = asked.where(
+            sa.or_(jobs.c.ends >= question.start - stale_s, jobs.c.state == "pending")
+        )
+    if question.end is not None:
+        asked = asked.where(jobs.c.begins <= question.end)
+    if question.users:
+        asked = asked.where(jobs.c.user.in_(question.users))
+    if question.ids:
+        asked = asked.where(sa.or_(*_by_id(question.ids)))
+    if question.hosts:
+        asked = asked.where(
+            sa.or_(
+                *(
+                    column.contains(f",{host},", autoescape=True)
+                    for host in question.hosts
+                    for column in (jobs.c.hosts, jobs.c.nodes)
+                )
+            )
+        )
+    return asked
+
+
+def _by_id(ids: Sequence[str]) -> Iterator[sa.ColumnElement[bool]]:
+    yield jobs.c.job_id.in_(ids)
+    yield jobs.c.shown_id.in_(ids)
+    for each in ids:
+        yield jobs.c.shown_id.startswith(f"{each}_", autoescape=True)
+
+
+def _watched(known: list[HostRecord], now: float) -> dict[str, float]:
+    """Return the hosts that are being watched, and when each was last looked at."""
+    return {
+        host.name: host.last_time
+        for host in known
+        if now - host.last_time <= max(_MISSED * host.interval_s, _QUIET_S)
+    }
+
+
+def _states(
+    columns: Mapping[str, Sequence[Any]], totals: FloatArray, watched: Mapping[str, float]
+) -> Sequence[str | None]:
+    """Return how jobs stand: as facts have it, or else by whether they are there to be seen."""
+    if not watched:
+        return columns["state"]
+    last_times = set(watched.values())
+    states: list[str | None] = list(columns["state"])
+    last_seen = totals[:, PLACE["last_seen"]].tolist()
+    for place, state in enumerate(states):
+        if state is None:
+            if last_seen[place] in last_times:
+                states[place] = "running"
+        elif state in ("running", "suspended"):
+            where = split(columns["hosts"][place])
+            # All its hosts are being watched, and none shows it any more: it is over, somehow.
+            if where and all(last_seen[place] < watched.get(host, -math.inf) for host in where):
+                states[place] = None
+    return states
+
+
+def _filtered(table: JobTable, question: Question, stale_s: float) -> JobTable:
+    """Leave out what only seemed to fit: how a job stands is known after the ticks were read."""
+    wanted = np.ones(len(table), dtype=bool)
+    if question.states:
+        wanted &= np.array([state in question.states for state in table.states], dtype=bool)
+    if question.start is not None and stale_s > 0:
+        ends = np.array(table.columns["ends"], dtype=float)
+        wanted &= (ends >= question.start) | np.array(
+            [state == "pending" for state in table.states], dtype=bool
+        )
+    return table if wanted.all() else table.chosen(wanted)
+
+
+def _share(used: FloatArray, asked: FloatArray) -> FloatArray:
+    return used / np.where(asked > 0, asked, np.nan)

@@ -1,0 +1,230 @@
+"""What the store answers with: jobs, what they used over time, and when nobody watched."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from lowtide.monitor.snapshot import FloatArray
+
+DAY_S = 86400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """One start of one job: what was asked for, what was seen, and how it ended.
+
+    Texts and facts are None, measured quantities NaN where they are not known. Everything that
+    was used counts from the first look on: a job that ran before anybody watched used more.
+
+    Attributes:
+        number: The store's own number for it.
+        source: Where it was found, one of `monitor.snapshot.SOURCES`.
+        job_id: The number it is accounted by.
+        shown_id: What users type.
+        state: One of `monitor.facts.STATES`.
+        user: Who runs it.
+        account: Who pays for it.
+        partition: Where it runs.
+        name: What it is called.
+        comment: What the user wrote beside it.
+        hosts: Where it was seen, or else where facts say that it runs.
+        submitted: When it was submitted, epoch seconds.
+        started: When it began.
+        ended: When it was over.
+        time_limit_s: How long it may run.
+        exit_code: The program's exit status.
+        restarts: How often it was requeued before this start.
+        cpus: CPUs that it asked for, or else that are kept for it.
+        memory_bytes: Memory that it asked for, or else that is kept for it.
+        gpus: GPUs that it asked for, or else that it holds.
+        elapsed_s: How long it ran, so far or until it ended; unknown for what was seen once.
+        first_seen: When it was first looked at.
+        last_seen: When it was last looked at.
+        looks: How often it was looked at.
+        seen_s: How much time lies between looks at it.
+        cpu_s: CPU time.
+        read_bytes: Read from storage.
+        written_bytes: Written to storage.
+        energy_j: Energy that it is charged with.
+        measured_j: The part of it that was measured; the rest is estimated.
+        carbon_g: What that emitted, by average intensity.
+        marginal_g: The same by marginal intensity.
+        embodied_g: Its share of what making the nodes emitted.
+        gpu_j: The part of the energy that its GPUs drew.
+        gpu_busy_s: Time that its GPUs were busy, added up.
+        mean_memory_bytes: Memory that it held, on average.
+        peak_cpus: Most CPUs that it kept busy between two looks.
+        peak_memory_bytes: Most memory that it held.
+        peak_gpus: Most GPUs that it kept busy.
+        peak_gpu_memory_bytes: Most memory that it held on them.
+        peak_power_w: Most power between two looks.
+    """
+
+    number: int
+    source: str
+    job_id: str
+    shown_id: str
+    state: str | None
+    user: str | None
+    account: str | None
+    partition: str | None
+    name: str | None
+    comment: str | None
+    hosts: tuple[str, ...]
+    submitted: float
+    started: float
+    ended: float
+    time_limit_s: float
+    exit_code: int | None
+    restarts: int | None
+    cpus: float
+    memory_bytes: float
+    gpus: float
+    elapsed_s: float
+    first_seen: float
+    last_seen: float
+    looks: int
+    seen_s: float
+    cpu_s: float
+    read_bytes: float
+    written_bytes: float
+    energy_j: float
+    measured_j: float
+    carbon_g: float
+    marginal_g: float
+    embodied_g: float
+    gpu_j: float
+    gpu_busy_s: float
+    mean_memory_bytes: float
+    peak_cpus: float
+    peak_memory_bytes: float
+    peak_gpus: float
+    peak_gpu_memory_bytes: float
+    peak_power_w: float
+
+    @property
+    def host(self) -> str | None:
+        """Its first host."""
+        return self.hosts[0] if self.hosts else None
+
+    @property
+    def mean_power_w(self) -> float:
+        """What it drew on average while it was watched."""
+        return self.energy_j / self.seen_s if self.seen_s > 0 else math.nan
+
+    @property
+    def mean_cpus(self) -> float:
+        """CPUs that it kept busy on average while it was watched."""
+        return self.cpu_s / self.seen_s if self.seen_s > 0 else math.nan
+
+    @property
+    def mean_gpus(self) -> float:
+        """GPUs that it kept busy on average while it was watched."""
+        return self.gpu_busy_s / self.seen_s if self.seen_s > 0 else math.nan
+
+    @property
+    def cpu_efficiency(self) -> float:
+        """The share of its CPUs that it kept busy while it was watched."""
+        return self.mean_cpus / self.cpus if self.cpus > 0 else math.nan
+
+    @property
+    def memory_efficiency(self) -> float:
+        """The share of its memory that it ever held."""
+        return self.peak_memory_bytes / self.memory_bytes if self.memory_bytes > 0 else math.nan
+
+    @property
+    def gpu_efficiency(self) -> float:
+        """The share of its GPUs that it kept busy while it was watched."""
+        return self.mean_gpus / self.gpus if self.gpus > 0 else math.nan
+
+    @property
+    def power(self) -> str | None:
+        """Whether its energy was `measured`, `estimated`, or each in `part`."""
+        return word_for_power(self.energy_j, self.measured_j)
+
+
+def word_for_power(energy_j: float, measured_j: float) -> str | None:
+    """Return whether energy was measured, estimated, or each in part; None where it is unknown.
+
+    Args:
+        energy_j: All of it.
+        measured_j: What was measured.
+
+    >>> word_for_power(100.0, 40.0)
+    'part'
+    """
+    if math.isnan(energy_j):
+        return None
+    if measured_j >= energy_j * (1 - 1e-9):
+        return "measured"
+    return "part" if measured_j > 0 else "estimated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """What was used over time, in steps that follow each other without a break.
+
+    Attributes:
+        times: When each step ended, epoch seconds.
+        step_s: How long it was. Older steps are longer: they were rolled up.
+        columns: One value per step, NaN where there is no data. Quantities such as `energy_j` and
+            `carbon_g` are those of the step; everything else is its mean.
+    """
+
+    times: FloatArray
+    step_s: FloatArray
+    columns: Mapping[str, FloatArray]
+
+    def __len__(self) -> int:
+        return self.times.size
+
+    @property
+    def starts(self) -> FloatArray:
+        """When each step began."""
+        return self.times - self.step_s
+
+    @classmethod
+    def nothing(cls, names: tuple[str, ...]) -> Series:
+        """Return a series without any step.
+
+        Args:
+            names: The columns it has all the same.
+        """
+        empty = np.empty(0)
+        return cls(times=empty, step_s=empty, columns=dict.fromkeys(names, empty))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRecord:
+    """A host that is or was watched.
+
+    Attributes:
+        number: The store's own number for it.
+        name: Its name.
+        node_unit: The number that the node itself has as a unit.
+        last_time: When its last tick was; NaN before the first.
+        interval_s: How long its ticks are.
+    """
+
+    number: int
+    name: str
+    node_unit: int
+    last_time: float
+    interval_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long what is kept how finely.
+
+    Attributes:
+        looks_s: How long every look is kept.
+        minutes_s: How long a value per minute is kept; after that, one per hour.
+    """
+
+    looks_s: float = 7 * DAY_S
+    minutes_s: float = 90 * DAY_S

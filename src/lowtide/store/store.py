@@ -1,0 +1,376 @@
+"""The store: everything that was watched, kept in one database.
+
+```python
+with Store.open() as store:
+    for job in store.jobs(users=["ada"]):
+        print(job.shown_id, job.energy_j)
+```
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+import sqlalchemy as sa
+
+from lowtide.errors import InvalidInput, StoreProblem, UnknownName
+from lowtide.store.columns import NODE, UNIT, Layout
+from lowtide.store.database import Database
+from lowtide.store.migrations import bring_up_to_date, check_version
+from lowtide.store.places import default_place
+from lowtide.store.reading import JobTable, Question, read_hosts, read_jobs
+from lowtide.store.records import HostRecord, JobRecord, Retention, Series
+from lowtide.store.tables import CONTENTS, chunks, phases, size_bytes, units
+
+if TYPE_CHECKING:
+    from lowtide.monitor.facts import JobFacts
+    from lowtide.monitor.tick import Tick
+    from lowtide.store.appending import HostWriter
+    from lowtide.store.checking import Check
+    from lowtide.store.newest import Newest
+    from lowtide.store.pruning import Pruned
+
+# How often the writer looks for what is old, and how much of it is done at once.
+_TIDY_S = 3600.0
+_TIDY_CHUNKS = 2000
+
+
+class Store:
+    """An open store. Open it once and keep it: a store that is opened anew counts anew.
+
+    Args:
+        database: Where everything is.
+        retention: How long what is kept how finely.
+    """
+
+    def __init__(self, database: Database, retention: Retention) -> None:
+        self._database = database
+        self._retention = retention
+        self._writers: dict[str, HostWriter] = {}
+        self._tidied = -math.inf
+
+    @classmethod
+    def open(
+        cls,
+        where: str | Path | None = None,
+        *,
+        readonly: bool = False,
+        retention: Retention | None = None,
+    ) -> Self:
+        """Open a store, made or brought up to date where need be.
+
+        Args:
+            where: A path, a `sqlite:` or `postgresql:` address, or None for the usual place.
+            readonly: Whether nothing shall be written, not even a file made.
+            retention: How long what is kept how finely.
+        """
+        place = default_place(reading=readonly) if where is None else where
+        database = Database(place, readonly=readonly)
+        try:
+            if readonly:
+                check_version(database)
+            else:
+                bring_up_to_date(database)
+        except BaseException:
+            database.close()
+            raise
+        return cls(database, retention or Retention())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def name(self) -> str:
+        """Where it is, without any password."""
+        return self._database.name
+
+    def close(self) -> None:
+        """Put ticks in order and let go of the database."""
+        try:
+            for writer in self._writers.values():
+                writer.consolidate()
+        except StoreProblem:
+            # The ticks are safe where they are; whoever opens the store next does it.
+            pass
+        finally:
+            self._writers.clear()
+            self._database.close()
+
+    def append(self, tick: Tick) -> None:
+        """Keep a tick. It is whole in the database when this returns.
+
+        Args:
+            tick: What was found. Its counters count on from what the store holds already, unless
+                this very store was given the tick before.
+        """
+        # Here and below: a list of jobs comes sooner without what it does not need.
+        from lowtide.store.appending import HostWriter
+        from lowtide.store.rolling_up import roll_up_old
+
+        if not math.isfinite(tick.time) or not math.isfinite(tick.since):
+            raise InvalidInput(f"a tick has a time, not {tick.since} to {tick.time}")
+        writer = self._writers.get(tick.host)
+        if writer is None:
+            writer = self._writers[tick.host] = HostWriter(self._database, tick.host)
+        writer.append(tick)
+        if tick.time - self._tidied >= _TIDY_S:
+            self._tidied = tick.time
+            roll_up_old(self._database, self._retention, now=tick.time, most=_TIDY_CHUNKS)
+
+    def put_facts(self, facts: Iterable[JobFacts]) -> None:
+        """Keep what is known of jobs besides what they use, whether they were seen or not.
+
+        Args:
+            facts: The facts; what they leave open stays as it is.
+        """
+        from lowtide.store.matching import place_facts
+
+        with self._database.writing() as connection:
+            place_facts(connection, list(facts))
+
+    def put_phases(self, record: JobRecord, document: str | None) -> None:
+        """Keep the phases that were found in a job's course.
+
+        Args:
+            record: The job.
+            document: The phases as JSON text; None to forget them.
+        """
+        with self._database.writing() as connection:
+            connection.execute(sa.delete(phases).where(phases.c.job == record.number))
+            if document is not None:
+                connection.execute(sa.insert(phases).values(job=record.number, document=document))
+
+    def phases(self, record: JobRecord) -> str | None:
+        """Return the phases that were found in a job's course, as JSON text.
+
+        Args:
+            record: The job.
+        """
+        with self._database.reading() as connection:
+            return connection.execute(
+                sa.select(phases.c.document).where(phases.c.job == record.number)
+            ).scalar_one_or_none()
+
+    def jobs(
+        self,
+        *,
+        users: Sequence[str] = (),
+        start: float | None = None,
+        end: float | None = None,
+        ids: Sequence[str] = (),
+        states: Sequence[str] = (),
+        hosts: Sequence[str] = (),
+        now: float | None = None,
+    ) -> list[JobRecord]:
+        """Return jobs, in the order in which they were first heard of.
+
+        Args:
+            users: Only of these users.
+            start: Only those that ran after this moment, epoch seconds.
+            end: Only those that ran before this moment.
+            ids: Only those with these numbers; an array's number stands for all its elements.
+            states: Only those that stand so.
+            hosts: Only those that ran on these hosts.
+            now: The present moment; by default it is.
+        """
+        question = Question(users=users, start=start, end=end, ids=ids, states=states, hosts=hosts)
+        return self.table(question, now=now).records()
+
+    def table(
+        self, question: Question, *, now: float | None = None, whole: bool = True
+    ) -> JobTable:
+        """Return jobs in columns, for those who want many of them fast.
+
+        Args:
+            question: Which ones.
+            now: The present moment; by default it is.
+            whole: Whether to read everything, or only what a short list shows.
+        """
+        moment = time.time() if now is None else now
+        with self._database.reading() as connection:
+            return read_jobs(connection, question, now=moment, whole=whole)
+
+    def hosts(self) -> list[HostRecord]:
+        """Return the hosts that are or were watched."""
+        with self._database.reading() as connection:
+            return read_hosts(connection)
+
+    def series(
+        self, record: JobRecord, *, start: float | None = None, end: float | None = None
+    ) -> Series:
+        """Return what a job used over time, on all its hosts together.
+
+        Args:
+            record: The job.
+            start: Only what was later than this moment, epoch seconds.
+            end: Only what was earlier than this moment.
+        """
+        return next(self.many_series([record], start=start, end=end))
+
+    def many_series(
+        self, records: Iterable[JobRecord], *, start: float | None = None, end: float | None = None
+    ) -> Iterator[Series]:
+        """Yield what many jobs used over time, one after the other, as of one moment.
+
+        Args:
+            records: The jobs.
+            start: Only what was later than this moment, epoch seconds.
+            end: Only what was earlier than this moment.
+        """
+        from lowtide.store.courses import summed
+        from lowtide.store.newest import Newest
+
+        with self._database.reading() as connection:
+            newest = Newest(connection)
+            for record in records:
+                mine = connection.execute(
+                    sa.select(units.c.id, units.c.host).where(units.c.job == record.number)
+                ).all()
+                yield summed(
+                    [_course(newest, unit, host, UNIT, start, end) for unit, host in mine], UNIT
+                )
+
+    def node_series(
+        self, host: str, *, start: float | None = None, end: float | None = None
+    ) -> Series:
+        """Return what a node did over time.
+
+        Args:
+            host: Its name.
+            start: Only what was later than this moment, epoch seconds.
+            end: Only what was earlier than this moment.
+        """
+        from lowtide.store.newest import Newest
+
+        with self._database.reading() as connection:
+            known = {each.name: each for each in read_hosts(connection)}
+            if host not in known:
+                raise UnknownName("host", host, known)
+            node = known[host]
+            return _course(Newest(connection), node.node_unit, node.number, NODE, start, end)
+
+    def gaps(
+        self, host: str, *, start: float | None = None, end: float | None = None
+    ) -> tuple[tuple[float, float], ...]:
+        """Return when nobody watched a host: stretches of more than two intervals.
+
+        Args:
+            host: Its name.
+            start: Look from this moment on; by default from the first tick.
+            end: Look up to this moment; by default up to the last tick.
+        """
+        series = self.node_series(host, start=start, end=end)
+        if not len(series):
+            return ((start, end),) if start is not None and end is not None else ()
+        interval = next((each.interval_s for each in self.hosts() if each.name == host), math.nan)
+        missing = np.isnan(series.columns["jobs"])
+        stretches = list(zip(series.starts[missing], series.times[missing], strict=True))
+        if start is not None:
+            stretches.insert(0, (start, float(series.starts[0])))
+        if end is not None:
+            stretches.append((float(series.times[-1]), end))
+        return tuple(
+            (float(first), float(last)) for first, last in stretches if last - first > 2 * interval
+        )
+
+    def prune(
+        self,
+        *,
+        older_than_s: float | None = None,
+        most_bytes: int | None = None,
+        now: float | None = None,
+    ) -> Pruned:
+        """Roll up what is due, delete what is too old or too much, and give the room back.
+
+        Args:
+            older_than_s: Delete what ended longer ago than this.
+            most_bytes: Delete the oldest until the store takes no more room than this.
+            now: The present moment; by default it is.
+        """
+        from lowtide.store.pruning import prune
+
+        moment = time.time() if now is None else now
+        for writer in self._writers.values():
+            writer.consolidate()
+        return prune(
+            self._database,
+            self._retention,
+            now=moment,
+            older_than_s=older_than_s,
+            most_bytes=most_bytes,
+        )
+
+    def check(self) -> Check:
+        """Read everything, and return what is wrong."""
+        from lowtide.store.checking import check
+
+        return check(self._database)
+
+    def export(
+        self, folder: Path | str, *, start: float | None = None, end: float | None = None
+    ) -> dict[str, int]:
+        """Write everything as Parquet files, and return how many rows of each kind.
+
+        Args:
+            folder: Where to; it is made if need be.
+            start: Only jobs and values after this moment, epoch seconds.
+            end: Only jobs and values before this moment.
+        """
+        from lowtide.store.exporting import export
+
+        return export(self, Path(folder), start=start, end=end)
+
+    def sizes(self) -> dict[str, int]:
+        """Return how much there is: rows of each table, values, and bytes in all."""
+        with self._database.reading() as connection:
+            sizes = {
+                table.name: int(
+                    connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
+                )
+                for table in CONTENTS
+            }
+            points = connection.execute(
+                sa.select(chunks.c.resolution, sa.func.sum(chunks.c.points)).group_by(
+                    chunks.c.resolution
+                )
+            )
+            sizes |= {f"points_{resolution}": int(count) for resolution, count in points}
+            sizes["bytes"] = size_bytes(self._database, connection)
+        return sizes
+
+
+def _course(
+    newest: Newest,
+    unit: int,
+    host: int,
+    layout: Layout,
+    start: float | None,
+    end: float | None,
+) -> Series:
+    from lowtide.store.courses import course
+    from lowtide.store.encoding import decode
+
+    first = -math.inf if start is None else start
+    last = math.inf if end is None else end
+    question = sa.select(chunks.c.body).where(chunks.c.unit == unit).order_by(chunks.c.begins)
+    if start is not None:
+        question = question.where(chunks.c.ends >= first)
+    if end is not None:
+        question = question.where(chunks.c.begins <= last)
+    parts = [decode(body)[1] for body in newest.connection.execute(question).scalars()]
+    parts += newest.of_node(host) if layout is NODE else newest.of_unit(unit, host)
+    return course(parts, layout, start=first, end=last)

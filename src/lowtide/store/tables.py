@@ -1,0 +1,234 @@
+"""The tables of the store.
+
+`ticks` holds what was seen since the last consolidation, a row per tick; `chunks` holds the rest, a
+row per unit and stretch of time. A job is what people ask about; a unit is what one host saw of
+it. The numbers of a job are packed into two columns, facts and totals: they are written together,
+read together, and a hundred thousand jobs are read in a fraction of a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, TypeVar, cast
+
+import sqlalchemy as sa
+
+from lowtide.store.database import Database
+
+META = sa.MetaData()
+
+_Value = TypeVar("_Value")
+# Databases take only so many values in one statement.
+_AT_ONCE = 500
+
+_NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+
+
+def _key() -> sa.Column[int]:
+    return sa.Column("id", _NUMBER, primary_key=True, autoincrement=True)
+
+
+def _text(name: str, *, unknown: bool = True) -> sa.Column[str]:
+    return sa.Column(name, sa.Text, nullable=unknown)
+
+
+def _real(name: str, *, unknown: bool = True) -> sa.Column[float]:
+    return sa.Column(name, sa.Double, nullable=unknown)
+
+
+def _link(name: str, *, unknown: bool = False) -> sa.Column[int]:
+    return sa.Column(name, _NUMBER, nullable=unknown)
+
+
+schema = sa.Table("lowtide_schema", META, sa.Column("version", sa.Integer, nullable=False))
+
+hosts = sa.Table(
+    "hosts",
+    META,
+    _key(),
+    sa.Column("name", sa.Text, nullable=False, unique=True),
+    # When the last tick was that has been brought into chunks, and how long ticks are.
+    _real("last_time"),
+    _real("interval_s"),
+)
+
+# What lists of jobs show comes first: a row is read from its beginning.
+jobs = sa.Table(
+    "jobs",
+    META,
+    _key(),
+    _text("job_id", unknown=False),
+    _text("shown_id"),
+    _text("user"),
+    _text("state"),
+    sa.Column("facts", sa.LargeBinary, nullable=False),
+    sa.Column("totals", sa.LargeBinary),
+    _text("source", unknown=False),
+    # Which host a job belongs to whose number means something only there.
+    _text("home", unknown=False),
+    # Where it was seen, and where facts say that it runs.
+    _text("hosts", unknown=False),
+    _text("nodes", unknown=False),
+    _text("account"),
+    _text("partition"),
+    _text("name"),
+    _text("comment"),
+    # The stretch of time in which it has to do with anything, for searching.
+    _real("begins"),
+    _real("ends"),
+    sa.Index("jobs_by_end", "ends"),
+    sa.Index("jobs_by_id", "job_id", "source"),
+)
+
+units = sa.Table(
+    "units",
+    META,
+    _key(),
+    _link("host"),
+    sa.Column("key", sa.Text, nullable=False),
+    # The node itself is a unit without a job.
+    _link("job", unknown=True),
+    _real("started", unknown=False),
+    sa.Column("totals", sa.LargeBinary, nullable=False),
+    sa.UniqueConstraint("host", "key"),
+    sa.Index("units_by_job", "job"),
+)
+
+ticks = sa.Table(
+    "ticks",
+    META,
+    _key(),
+    _link("host"),
+    _real("since", unknown=False),
+    _real("time", unknown=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+    sa.Index("ticks_by_host", "host", "id"),
+)
+
+chunks = sa.Table(
+    "chunks",
+    META,
+    _key(),
+    _link("unit"),
+    # Seconds of a step after rolling up; 0 for what is as it was seen.
+    sa.Column("resolution", sa.Integer, nullable=False),
+    _real("begins", unknown=False),
+    _real("ends", unknown=False),
+    sa.Column("points", sa.Integer, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+    sa.Index("chunks_by_unit", "unit", "begins"),
+    sa.Index("chunks_by_age", "resolution", "ends"),
+)
+
+phases = sa.Table(
+    "phases",
+    META,
+    sa.Column("job", _NUMBER, primary_key=True, autoincrement=False),
+    sa.Column("document", sa.Text, nullable=False),
+)
+
+# In the order in which a copy may be filled.
+CONTENTS = (hosts, jobs, units, ticks, chunks, phases)
+
+
+def in_parts(values: Sequence[_Value]) -> Iterator[Sequence[_Value]]:
+    """Cut a list into parts that a database takes at once.
+
+    Args:
+        values: The list.
+    """
+    for first in range(0, len(values), _AT_ONCE):
+        yield values[first : first + _AT_ONCE]
+
+
+def clean(text: str) -> str:
+    """Return a text that every database takes: no halves of characters, no NUL.
+
+    Args:
+        text: The text.
+    """
+    if text.isprintable():
+        return text
+    return text.encode(errors="replace").decode().replace("\0", "")
+
+
+def joined(names: Iterable[str]) -> str:
+    """Return names of hosts as the database holds them, so that each can be searched for.
+
+    Args:
+        names: The hosts.
+
+    >>> joined(["n2", "n1"])
+    ',n1,n2,'
+    """
+    listed = sorted({clean(name) for name in names})
+    return f",{','.join(listed)}," if listed else ""
+
+
+def split(text: str | None) -> tuple[str, ...]:
+    """Return the names that `joined` joined.
+
+    Args:
+        text: What it returned.
+    """
+    return tuple(text.strip(",").split(",")) if text else ()
+
+
+def insert_row(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> int:
+    """Insert a row and return its number.
+
+    Args:
+        connection: A transaction.
+        table: Where to.
+        row: Its columns.
+    """
+    made = connection.execute(sa.insert(table), row).inserted_primary_key
+    return int(cast("tuple[int]", made)[0])
+
+
+def update_row(
+    connection: sa.Connection, table: sa.Table, number: int, values: Mapping[str, Any]
+) -> None:
+    """Change columns of a row.
+
+    Args:
+        connection: A transaction.
+        table: Where it is.
+        number: Its number.
+        values: The columns to change.
+    """
+    connection.execute(_update_of(table, tuple(values)), {"number": number, **values})
+
+
+@cache
+def _update_of(table: sa.Table, names: tuple[str, ...]) -> sa.Update:
+    # To put such a statement together takes longer than to run it.
+    return (
+        sa.update(table)
+        .where(table.c.id == sa.bindparam("number"))
+        .values({name: sa.bindparam(name) for name in names})
+    )
+
+
+def size_bytes(database: Database, connection: sa.Connection) -> int:
+    """Return how much room the store takes, free pages left out.
+
+    Args:
+        database: The database.
+        connection: A connection to it.
+    """
+    if database.is_file:
+        pages, free, page = (
+            int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
+            for name in ("page_count", "freelist_count", "page_size")
+        )
+        return (pages - free) * page
+    # A server keeps the room of deleted rows for new ones: what counts is what is in use.
+    total = 0
+    for table in CONTENTS:
+        packed = [column for column in table.c if isinstance(column.type, sa.LargeBinary)]
+        sums = [sa.func.count(), *(sa.func.sum(sa.func.octet_length(each)) for each in packed)]
+        rows, *lengths = connection.execute(sa.select(*sums).select_from(table)).one()
+        total += 150 * int(rows) + sum(int(each or 0) for each in lengths)
+    return total

@@ -1,0 +1,188 @@
+"""What units have used over their lives, carried on from tick to tick.
+
+The same function carries on what the database holds and what a reader adds to it in memory, so both
+come to the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.monitor.snapshot import FloatArray
+from lowtide.store.columns import COUNTED, NODE, PLACE, TOTALS, UNIT
+from lowtide.store.encoding import Points
+from lowtide.store.ticks import Look
+
+_GAUGE = {name: place for place, name in enumerate(UNIT.gauges)}
+_CPU = UNIT.counters.index("cpu_s")
+_ENERGY = UNIT.counters.index("energy_j")
+_NODE_COUNTERS = len(NODE.counters)
+
+
+def nothing_yet() -> FloatArray:
+    """Return the totals of a unit that nobody has looked at."""
+    totals = np.full(len(TOTALS), np.nan)
+    totals[COUNTED] = 0.0
+    for name in ("looks", "seen_s", "memory_byte_s", "gpu_busy_s", "gpu_j"):
+        totals[PLACE[name]] = 0.0
+    return totals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """Successive ticks of one host, sorted by unit.
+
+    Attributes:
+        units: The units that were seen, each once, ascending.
+        first: Where the rows of each begin.
+        since: When each row begins.
+        time: When it ends.
+        counters: What was used so far.
+        gauges: What was held.
+        node: The node's own values.
+    """
+
+    units: npt.NDArray[np.int64]
+    first: npt.NDArray[np.int64]
+    since: FloatArray
+    time: FloatArray
+    counters: FloatArray
+    gauges: FloatArray
+    node: Points
+
+    @classmethod
+    def of(
+        cls,
+        looks: Sequence[Look],
+        *,
+        started: Mapping[int, float],
+        node_base: FloatArray,
+    ) -> Tail:
+        """Sort ticks by unit.
+
+        Args:
+            looks: The ticks, in order, one of them at least.
+            started: When units began; of those that nobody had looked at before.
+            node_base: What the node's counters stood at before.
+        """
+        units = np.concatenate([look.units for look in looks])
+        lengths = [look.units.size for look in looks]
+        since = np.repeat([look.since for look in looks], lengths)
+        time = np.repeat([look.time for look in looks], lengths)
+        counters = np.vstack([look.counters for look in looks])
+        gauges = np.vstack([look.gauges for look in looks])
+        order = np.argsort(units, kind="stable")
+        units, since, time = units[order], since[order], time[order]
+        names, first = np.unique(units, return_index=True)
+        for name, place in zip(names.tolist(), first.tolist(), strict=True):
+            # A job that began between two ticks is not charged with the time before.
+            if (began := started.get(name)) is not None:
+                since[place] = min(max(began, since[place]), time[place])
+        node = np.stack([look.node for look in looks])
+        return cls(
+            units=names,
+            first=first.astype(np.int64),
+            since=since,
+            time=time,
+            counters=counters[order],
+            gauges=gauges[order],
+            node=Points(
+                since=np.array([look.since for look in looks]),
+                time=np.array([look.time for look in looks]),
+                base=node_base,
+                counters=node[:, :_NODE_COUNTERS],
+                gauges=node[:, _NODE_COUNTERS:],
+            ),
+        )
+
+    def points(self, place: int, base: FloatArray) -> Points:
+        """Return the values of one unit.
+
+        Args:
+            place: Which of `units`.
+            base: What its counters stood at before.
+        """
+        last = self.first[place + 1] if place + 1 < self.first.size else self.time.size
+        rows = slice(int(self.first[place]), int(last))
+        return Points(
+            since=self.since[rows],
+            time=self.time[rows],
+            base=base,
+            counters=self.counters[rows],
+            gauges=self.gauges[rows],
+        )
+
+    def carried_on(self, totals: FloatArray) -> FloatArray:
+        """Return what the units have used, with these ticks.
+
+        Args:
+            totals: What they had used before, a row for each of `units`.
+        """
+        if not self.units.size:
+            return totals
+        result = totals.copy()
+        first = self.first
+        last = np.append(first[1:], self.time.size) - 1
+        length = np.maximum(self.time - self.since, 0.0)
+        before = np.empty_like(self.counters)
+        before[1:] = self.counters[:-1]
+        before[first] = totals[:, COUNTED]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # Where no time passed there is no rate.
+            rates = (self.counters - before) / np.where(length > 0, length, np.nan)[:, None]
+
+        def put(name: str, values: FloatArray) -> None:
+            result[:, PLACE[name]] = values
+
+        def most(name: str, values: FloatArray) -> None:
+            here = np.fmax.reduceat(values, first)
+            put(name, np.fmax(totals[:, PLACE[name]], here))
+
+        def added(name: str, values: FloatArray) -> None:
+            put(name, totals[:, PLACE[name]] + np.add.reduceat(values, first))
+
+        def integral(gauge: str) -> FloatArray:
+            # What is held in no time is nothing, known or not.
+            return np.where(length > 0, self.gauges[:, _GAUGE[gauge]] * length, 0.0)
+
+        put(
+            "first_seen",
+            np.fmin(totals[:, PLACE["first_seen"]], np.minimum.reduceat(self.time, first)),
+        )
+        most("last_seen", self.time)
+        added("looks", np.ones(self.time.size))
+        added("seen_s", length)
+        result[:, COUNTED] = self.counters[last]
+        added("memory_byte_s", integral("memory_bytes"))
+        added("gpu_busy_s", integral("gpus_busy"))
+        added("gpu_j", integral("gpu_w"))
+        most("peak_cpus", rates[:, _CPU])
+        most("peak_power_w", rates[:, _ENERGY])
+        most("peak_memory_bytes", self.gauges[:, _GAUGE["memory_bytes"]])
+        most("peak_gpus", self.gauges[:, _GAUGE["gpus_busy"]])
+        most("peak_gpu_memory_bytes", self.gauges[:, _GAUGE["gpu_memory_bytes"]])
+        for name in ("reserved_cpus", "reserved_bytes", "reserved_gpus"):
+            most(name, self.gauges[:, _GAUGE[name]])
+        return result
+
+
+def together(rows: FloatArray) -> FloatArray:
+    """Return the totals of a job from those of its units, one per host.
+
+    What was used is summed, and so are peaks, though hosts need not reach theirs together. A job is
+    seen while any of its units is.
+
+    Args:
+        rows: The units' totals.
+    """
+    if len(rows) == 1:
+        return np.asarray(rows[0])
+    joined: FloatArray = rows.sum(axis=0)
+    for name in ("last_seen", "looks", "seen_s"):
+        joined[PLACE[name]] = rows[:, PLACE[name]].max()
+    joined[PLACE["first_seen"]] = rows[:, PLACE["first_seen"]].min()
+    return joined

@@ -1,0 +1,1 @@
+"""Watching a node: what every job on it uses, draws and emits, from the first second."""

@@ -1,0 +1,82 @@
+"""Putting a watch together: the reader, the meters and the rules, open and ready."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowtide.errors import LowtideError, MeterProblem
+from lowtide.meters import Roots
+from lowtide.meters.source import choose_meters
+from lowtide.monitor.nvml_gpus import NvmlGpus
+from lowtide.monitor.reader import NodeReader
+from lowtide.watching.emissions import Emissions
+from lowtide.watching.power import PowerReader
+from lowtide.watching.watcher import Watcher
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """A node that is being watched.
+
+    Attributes:
+        watcher: Takes the ticks.
+        reader: Reads the node.
+        power: Reads the meters.
+    """
+
+    watcher: Watcher
+    reader: NodeReader
+    power: PowerReader
+
+
+@contextmanager
+def open_watch(
+    *,
+    meters: Sequence[str] = (),
+    roots: Roots | None = None,
+    cgroupfs: Path | None = None,
+    emissions: Emissions | None = None,
+    rules: str = "conserving",
+    idle_w: float | None = None,
+    host: str | None = None,
+) -> Iterator[Watch]:
+    """Open everything that watching this node takes.
+
+    Args:
+        meters: Which meters to read; all that work here by default.
+        roots: Where the kernel's files are.
+        cgroupfs: Where the control groups are; below /sys by default.
+        emissions: How energy becomes grams.
+        rules: How power is shared out.
+        idle_w: What the node draws when nothing runs; None to learn it.
+        host: What the node is called; its own name by default.
+    """
+    roots = roots or Roots()
+    gpus = None
+    # Without NVIDIA's library, or without its cards, there are none to look at.
+    with suppress(LowtideError, MeterProblem):
+        gpus = NvmlGpus()
+    power = PowerReader(meters=choose_meters(meters, roots))
+    power.open()
+    try:
+        with NodeReader(
+            procfs=roots.procfs,
+            sysfs=roots.sysfs,
+            cgroupfs=cgroupfs or roots.sysfs / "fs" / "cgroup",
+            gpus=gpus,
+        ) as reader:
+            watcher = Watcher(
+                reader=reader,
+                power=power,
+                emissions=emissions or Emissions(),
+                rules=rules,
+                idle_w=power.idle_w if idle_w is None else idle_w,
+                host=host or platform.node(),
+            )
+            yield Watch(watcher=watcher, reader=reader, power=power)
+    finally:
+        power.close()

@@ -1,0 +1,85 @@
+"""Following one job closely: what it draws many times a second, as a recording to learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from lowtide.errors import UnknownName
+from lowtide.formats.recording_writer import RecordingWriter
+from lowtide.monitor.snapshot import Unit
+from lowtide.monitor.tick import Tick
+
+# A job that was not seen for this long is over.
+_GONE_S = 2.0
+# What is kept of each tick besides power.
+_COLUMNS = (
+    "cpus_busy",
+    "memory_bytes",
+    "read_bytes",
+    "written_bytes",
+    "gpus_busy",
+    "gpu_memory_bytes",
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class JobRecorder:
+    """Writes the ticks of one job into a recording, until the job is over.
+
+    Attributes:
+        job_id: The job.
+        writer: Where they go.
+        meters: Which meters are read, in words.
+        over: Called once the job has ended.
+    """
+
+    job_id: str
+    writer: RecordingWriter
+    meters: list[str] = field(default_factory=list)
+    over: Callable[[], None]
+    _unit: Unit | None = field(default=None, init=False)
+    _last: float = field(default=0.0, init=False)
+
+    def begin(self, tick: Tick) -> None:
+        """Find the job, and begin its recording.
+
+        Args:
+            tick: What happened on the node last.
+        """
+        found = [unit for unit in tick.units if unit.job_id == self.job_id]
+        if not found:
+            raise UnknownName("job on this node", self.job_id, [each.job_id for each in tick.units])
+        # A number that is used again is the younger one's.
+        self._unit = max(found, key=lambda unit: unit.started)
+        self._last = tick.time
+        self.writer.begin(
+            f"{self._unit.source}_{self.job_id}",
+            power="measured" if tick.shares.measured else "estimated",
+            meters=self.meters,
+        )
+        self.writer.start(tick.time)
+
+    def take(self, tick: Tick) -> None:
+        """Write down what the job did since the tick before.
+
+        Args:
+            tick: What happened on the node.
+        """
+        for place, unit in enumerate(tick.units):
+            if self._unit is not None and unit.key == self._unit.key:
+                self._last = tick.time
+                self.writer.append(
+                    tick.since,
+                    float(tick.shares.power_w[place]),
+                    {name: float(getattr(tick, name)[place]) for name in _COLUMNS},
+                )
+                return
+        # What does nothing for a moment may be left out of a tick; what is over stays away.
+        if tick.time - self._last > _GONE_S:
+            self.over()
+
+    def close(self) -> None:
+        """Say when it ended, as far as was seen."""
+        if self._unit is not None:
+            self.writer.end(self._last)

@@ -1,0 +1,134 @@
+"""`lowtide show`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lowtide.formats.sonar import read_ticks
+from lowtide.store import Store
+from support.commands import run
+from support.snapshots import unit
+from support.watched import FACTS, START, course, write_store
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with one job that was watched to its end."""
+    path = tmp_path_factory.mktemp("watched") / "store.sqlite"
+    write_store(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def inside(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOWTIDE_STORE", str(kept))
+    monkeypatch.setenv("COLUMNS", "80")
+    return
+
+
+def test_people_see_charts_tables_and_verdicts(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = run(capsys, "show", "4711")
+    assert (answer.code, answer.err) == (0, "")
+    out = answer.out
+    assert out.startswith("Job 4711 (training) of ada on n1: completed.\n")
+    for part in (
+        "ran 07:00:00",
+        "█",
+        "   cores ╵04 Jul",
+        "of asked: mean",
+        "Will it scale? cannot tell",
+        "Drew 2.25 kWh (measured): 321.4 W on average",
+        "phase 2      2  02:00:00  400 W",
+        "1-00:00:00",
+        "The signal ends too early for waits of 2-00:00:00.",
+    ):
+        assert part in out, part
+    assert all(len(line) <= 80 for line in out.splitlines() if "█" in line)
+
+
+def test_programs_get_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(run(capsys, "show", "4711", "--json").out)
+    assert document["job"]["power"] == "measured"
+    assert document["uses"]["cpus"]["peak_of_asked"] == 0.5
+    assert document["uses"]["gpu_memory_bytes"]["peak_of_asked"] == 0.25
+    assert [phase["times"] for phase in document["phases"]] == [1, 2, 2]
+    savings = [each["saving"] for each in document["waiting"]]
+    assert len(savings) == 2
+    assert 0 < savings[0] < savings[1] < 1
+    assert len(document["series"]["times"]) == len(document["series"]["power_w"]) == 42
+    lines = run(capsys, "show", "4711", "-P").out.splitlines()
+    assert lines[0].startswith("job|what|asked|node|mean|peak")
+    assert lines[1].split("|")[:5] == ["4711", "cpus", "16", "64", "8"]
+
+
+def test_stopping_saves_no_less_than_waiting(capsys: pytest.CaptureFixture[str]) -> None:
+    def saved(*words: str) -> float:
+        answer = run(capsys, "show", "4711", "--wait", "12h", *words, "--json")
+        return float(json.loads(answer.out)["waiting"][0]["saving"])
+
+    assert saved("--interruptible", "anywhere") >= saved() > 0
+
+
+def test_a_page_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = run(capsys, "show", "4711", "--html", "job.html")
+    assert answer.out.endswith("written: job.html\n")
+    page = Path("job.html").read_text()
+    for part in ("What it used over time", "Will it scale?", "What waiting would have saved"):
+        assert part in page
+    assert page.count("vegaEmbed(") >= 2
+    assert "src=" not in page.split("<script>")[0]
+
+
+def test_starts_of_a_job_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Store.open(tmp_path / "two.sqlite") as store:
+        for tick in course(unit(5, started=START), hours=1.0, step_s=600.0, cpus=2.0):
+            store.append(tick)
+        again = replace(FACTS, job_id="5", shown_id="5", state="pending", restarts=1)
+        store.put_facts(
+            [
+                replace(FACTS, job_id="5", shown_id="5", state="failed", exit_code=3),
+                replace(again, started=START + 9e4, ended=None, state="running", exit_code=None),
+                replace(FACTS, job_id="6", shown_id="60_1"),
+                replace(FACTS, job_id="7", shown_id="60_2"),
+            ]
+        )
+    words = ("--store", str(tmp_path / "two.sqlite"))
+    last = run(capsys, "show", "5", *words)
+    assert "running" in last.out.splitlines()[0]
+    assert "It was started 2 times: --start 1, 2 shows each." in last.out
+    first = run(capsys, "show", "5", "--start", "1", *words)
+    assert "failed, exit status 3" in first.out
+    for wrong, said in (
+        (("show", "5", "--start", "3"), "was started 2 times"),
+        (("show", "60"), "an array of 2 jobs: show one of them, such as 60_1"),
+        (("show", "99"), "no job 99 was seen"),
+        (("show", "5", "--how", "gaps=hold"), "leave it out"),
+        (("show", "5", "--wait", "soon"), "cannot read duration"),
+    ):
+        answer = run(capsys, *wrong, *words)
+        assert (answer.code, answer.out) == (2, "")
+        assert said in answer.err
+    # A job that was never seen is shown as far as it is known.
+    assert "---" in run(capsys, "show", "60_1", *words).out
+
+
+def test_samples_of_another_monitor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        f"v=0.13.0,time=2024-03-01T{9 + at // 12:02}:{at % 12 * 5:02}:00+00:00,host=n7,user=bob,"
+        f"cores=64,cmd=md,job=7,pid=70,cputime_sec={300 * at},rssanonkib=1048576"
+        for at in range(24)
+    ]
+    (tmp_path / "log.csv").write_text("\n".join(rows) + "\n")
+    with Store.open(tmp_path / "logs.sqlite") as store:
+        for tick in read_ticks([tmp_path / "log.csv"]):
+            store.append(tick)
+    out = run(capsys, "show", "7", "--store", str(tmp_path / "logs.sqlite")).out
+    assert "unlikely to gain from a larger node: never above 1 of 64 cores" in out
+    assert "What it drew and emitted is not known." in out
+    assert "No phases" in out

@@ -1,0 +1,363 @@
+"""A real Prometheus scrapes the exporter, and what it answers is compared with what was put in."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from lowtide.monitor.exporter import Exporter
+from lowtide.monitor.exposition import Exposition, own_use
+from lowtide.monitor.tick import Tick
+from support.prometheus import Prometheus, missing_programs, running_prometheus
+from support.snapshots import GIB, gpu, tick, unit
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "deploy/prometheus/lowtide.rules.yml"
+DASHBOARD = ROOT / "deploy/grafana/lowtide.json"
+
+# What the two jobs and the one that is soon over draw.
+POWER_W = np.array([120.25, 60.5, 30.0])
+IDLE_W, UNATTRIBUTED_W = 40.0, 9.25
+GRAMS_PER_J = 300 / 3.6e6
+SHORT_J = 15.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def needs_prometheus() -> None:
+    if missing := missing_programs():
+        reason = f"needs apt-get install prometheus: no {', '.join(missing)}"
+        if os.environ.get("LOWTIDE_REQUIRE_DATA"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+def at(began: float, now: float, *, short: bool) -> Tick:
+    """The node after some time: every counter follows from constant power."""
+    jobs = [unit("41", user="ann", name="train"), unit("42_1", user="bob", source="container")]
+    if short:
+        jobs.append(unit("43", user="bob"))
+    count = len(jobs)
+    elapsed_s = now - began
+    energy_j = POWER_W[:count] * elapsed_s
+    if short:
+        energy_j[2] = SHORT_J
+    node_w = float(POWER_W[:count].sum()) + IDLE_W + UNATTRIBUTED_W
+    made = tick(
+        jobs,
+        time=now,
+        power_w=POWER_W[:count],
+        idle_w=IDLE_W,
+        unattributed_w=UNATTRIBUTED_W,
+        energy_j=energy_j,
+        measured_j=energy_j,
+        cpu_s=np.array([4.0, 2.0, 0.0])[:count] * elapsed_s,
+        cpus_busy=np.array([4.0, 2.0, 1.0])[:count],
+        reserved_cpus=np.array([8.0, np.nan, 1.0])[:count],
+        gpus_busy=np.array([0.5, 0.0, 0.0])[:count],
+        gpu_memory_bytes=np.array([GIB, 0.0, 0.0])[:count],
+        reserved_gpus=np.array([1.0, 0.0, 0.0])[:count],
+        gpu_w=np.array([50.0, 0.0, 0.0])[:count],
+        carbon_g=energy_j * GRAMS_PER_J,
+        marginal_g=energy_j * 2 * GRAMS_PER_J,
+        node_energy_j=node_w * elapsed_s,
+        idle_energy_j=IDLE_W * elapsed_s,
+        unattributed_energy_j=UNATTRIBUTED_W * elapsed_s,
+        intensity_g_per_kwh=300.0,
+        gpus=(gpu("gpu-0", {0: 1.0}, busy=0.5),),
+    )
+    busy = dataclasses.replace(made.node, busy_s=7.0 * elapsed_s)
+    return dataclasses.replace(made, node=busy, package_energy_j=(50.0 * elapsed_s,))
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """A server that has scraped for some seconds, and goes on."""
+    over = threading.Event()
+    began = time.time()
+
+    def feed(exporter: Exporter) -> None:
+        page = Exposition(compat=("ceems",), zone="DE")
+        ticks = 0
+        while not over.is_set():
+            # The short job is there for one tick, right at the second.
+            state = at(began, time.time(), short=ticks == 1)
+            exporter.publish(page.render(state, own=own_use()))
+            ticks += 1
+            over.wait(0.05)
+
+    with Exporter(address="127.0.0.1:0") as exporter:
+        feeding = threading.Thread(target=feed, args=[exporter])
+        feeding.start()
+        target = exporter.url.removeprefix("http://").removesuffix("/metrics")
+        folder = tmp_path_factory.mktemp("prometheus")
+        try:
+            with running_prometheus(folder, [target], rules=RULES) as server:
+                wait_for(server, "count_over_time(up[10s]) > 17")
+                wait_for(server, "user:lowtide_job_energy_joules:last1h")
+                yield server
+        finally:
+            over.set()
+            feeding.join()
+
+
+def wait_for(server: Prometheus, expression: str) -> None:
+    end = time.monotonic() + 20
+    while not server.query(expression):
+        assert time.monotonic() < end, f"no answer to {expression}"
+        time.sleep(0.1)
+
+
+def by(server: Prometheus, label: str, expression: str) -> dict[str, float]:
+    return {labels.get(label, ""): value for labels, value in server.query(expression)}
+
+
+def test_scrapes_succeed_and_no_sample_is_lost(prometheus: Prometheus) -> None:
+    assert prometheus.query("min_over_time(up[10s])")[0][1] == 1
+    scraped = prometheus.query("scrape_samples_scraped")[0][1]
+    assert scraped > 60
+    assert prometheus.query("scrape_samples_post_metric_relabeling")[0][1] == scraped
+
+
+def test_power_is_what_was_put_in(prometheus: Prometheus) -> None:
+    found = by(prometheus, "job_id", "lowtide_job_power_watts")
+    assert found == {"41": 120.25, "42_1": 60.5}
+    [(labels, _)] = prometheus.query('lowtide_job_power_watts{job_id="41"}')
+    assert labels["user"] == "ann"
+    assert labels["source"] == "slurm"
+    # This one is the scraper's, so nothing had to be renamed.
+    assert labels["job"] == "lowtide"
+    assert not [name for name in labels if name.startswith("exported_")]
+
+
+def test_jobs_and_idle_and_unattributed_make_the_node(prometheus: Prometheus) -> None:
+    # Counters of one scrape are of one moment, whatever the moment is.
+    [(_, off)] = prometheus.query(
+        "(sum(lowtide_job_energy_joules_total{job_id!='43'})"
+        " + sum(lowtide_node_idle_energy_joules_total)"
+        " + sum(lowtide_node_unattributed_energy_joules_total))"
+        " / sum(lowtide_node_energy_joules_total) - 1"
+    )
+    assert abs(off) < 1e-4
+    [(_, ratio)] = prometheus.query("host:lowtide_power_balance:ratio")
+    assert ratio == pytest.approx(1, abs=1e-9)
+
+
+def test_counters_grow_as_the_power_says(prometheus: Prometheus) -> None:
+    found = by(prometheus, "job_id", 'rate(lowtide_job_energy_joules_total{job_id!="43"}[3s])')
+    assert found == pytest.approx({"41": 120.25, "42_1": 60.5}, rel=0.1)
+    # Two counters of the same scrapes are off by the same times.
+    [(_, grams_per_j)] = prometheus.query(
+        'rate(lowtide_job_emissions_grams_total{job_id="41",kind="average"}[3s])'
+        ' / ignoring(kind) rate(lowtide_job_energy_joules_total{job_id="41"}[3s])'
+    )
+    assert grams_per_j == pytest.approx(GRAMS_PER_J, rel=1e-3)
+    assert by(prometheus, "job_id", "rate(lowtide_job_cpu_seconds_total[3s]) > 0") == pytest.approx(
+        {"41": 4.0, "42_1": 2.0}, rel=0.1
+    )
+
+
+def test_a_job_that_was_over_before_the_first_scrape_is_charged(prometheus: Prometheus) -> None:
+    assert by(prometheus, "job_id", "lowtide_job_energy_joules_total")["43"] == SHORT_J
+    assert "43" not in by(prometheus, "job_id", "lowtide_job_power_watts")
+    [(_, missed)] = prometheus.query('increase(lowtide_job_energy_joules_total{job_id="43"}[1h])')
+    assert missed == 0
+    per_user = by(prometheus, "user", "user:lowtide_job_energy_joules:last1h")
+    bob_j = by(prometheus, "job_id", "max_over_time(lowtide_job_energy_joules_total[1h])")
+    assert per_user["bob"] == pytest.approx(bob_j["42_1"] + SHORT_J, rel=0.2)
+    assert per_user["bob"] > SHORT_J + 60.5
+
+
+def test_rules_are_evaluated_without_an_error(prometheus: Prometheus) -> None:
+    rules = yaml.safe_load(RULES.read_text())
+    names = [
+        rule["record"] for group in rules["groups"] for rule in group["rules"] if "record" in rule
+    ]
+    assert len(names) == 7
+    for name in names:
+        assert prometheus.query(name), name
+    assert prometheus.rule_problems() == []
+    assert prometheus.alerts() == []
+    assert by(prometheus, "user", "user:lowtide_job_cpu_use:ratio") == {"ann": 0.5}
+    assert prometheus.query("cluster:lowtide_node_power_watts:sum")[0][1] == pytest.approx(230.0)
+
+
+def test_their_names_answer_their_queries(prometheus: Prometheus) -> None:
+    expression = (
+        "(rate(ceems_compute_unit_cpu_user_seconds_total[3s])"
+        " + rate(ceems_compute_unit_cpu_system_seconds_total[3s]))"
+        " / on (hostname) group_left ()"
+        ' sum by (hostname) (rate(ceems_cpu_seconds_total{mode!~"idle|iowait|steal"}[3s]))'
+        " * on (hostname) group_left ()"
+        " sum by (hostname) (rate(ceems_rapl_package_joules_total[3s]))"
+    )
+    assert by(prometheus, "uuid", expression) == pytest.approx(
+        {"41": 50 * 4 / 7, "42_1": 50 * 2 / 7}, rel=0.1
+    )
+
+
+def dashboard() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    return found
+
+
+def queries() -> list[str]:
+    return [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
+
+
+@pytest.mark.parametrize("query", queries())
+def test_every_query_of_the_dashboard_finds_something(prometheus: Prometheus, query: str) -> None:
+    for name, value in {
+        "$__rate_interval": "3s",
+        "$__range": "1m",
+        "$host": ".*",
+        "$user": "ann|bob",
+    }.items():
+        query = query.replace(name, value)
+    assert "$" not in query
+    found = prometheus.query(query)
+    assert found
+    assert all(np.isfinite(value) for _, value in found)
+
+
+def test_every_variable_of_the_dashboard_finds_something(prometheus: Prometheus) -> None:
+    found = {}
+    for each in dashboard()["templating"]["list"]:
+        if each["type"] == "query":
+            match = re.fullmatch(r"label_values\((.*), (\w+)\)", each["definition"])
+            assert match
+            assert each["query"]["query"] == each["definition"]
+            series = match[1].replace("$host", ".*")
+            found[each["name"]] = prometheus.label_values(match[2], series)
+    assert found == {"host": ["n1"], "user": ["ann", "bob"]}
+
+
+def test_panels_do_not_overlap_and_ask_the_chosen_source() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in dashboard()["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+        assert panel["datasource"]["uid"] == "${datasource}"
+
+
+def promtool(*words: str, text: bytes = b"") -> str:
+    done = subprocess.run(
+        ["promtool", *words], input=text, capture_output=True, timeout=20, check=False
+    )
+    said = (done.stdout + done.stderr).decode()
+    assert done.returncode == 0, said
+    return said
+
+
+def test_the_page_has_nothing_that_a_linter_minds() -> None:
+    page = Exposition().render(at(0.0, 1.0, short=True), own=own_use())
+    assert promtool("check", "metrics", text=page) == ""
+
+
+def test_the_example_configuration_is_valid() -> None:
+    said = promtool("check", "config", str(ROOT / "deploy/prometheus/prometheus.yml"))
+    assert "9 rules found" in said
+
+
+def test_energy_of_the_last_hour_is_exact_over_hours(tmp_path: Path) -> None:
+    """The same rules on made-up hours: a long job, one that began in it, one of seconds."""
+    labels = '{host="n1",source="slurm",job_id="%s",user="%s"}'
+
+    def series(
+        job_id: str, user: str, values: str, metric: str = "energy_joules_total"
+    ) -> dict[str, str]:
+        return {"series": f"lowtide_job_{metric}{labels % (job_id, user)}", "values": values}
+
+    unbalanced = "the power of the jobs on n1 does not add up to the node's"
+    hour = "user:lowtide_job_energy_joules:last1h"
+    case = {
+        "rule_files": [str(RULES)],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [
+                    # 600 J a minute all the time; one of 3 s with 500 J in minute 100.
+                    series("1", "ann", "0+600x150"),
+                    series("2", "bob", "_x99 500x5 _x50"),
+                    # Begun in minute 90, 60 J a minute.
+                    series("3", "eve", "_x90 0+60x60"),
+                    {"series": 'lowtide_node_power_watts{host="n1"}', "values": "100x150"},
+                    {"series": 'lowtide_node_idle_power_watts{host="n1"}', "values": "60x150"},
+                    {
+                        "series": 'lowtide_node_unattributed_power_watts{host="n1"}',
+                        "values": "30x150",
+                    },
+                    series("1", "ann", "10x120 5x30", "power_watts"),
+                    {
+                        "series": 'lowtide_tick_time_seconds{host="n1"}',
+                        "values": "0+60x130 7800x20",
+                    },
+                ],
+                "promql_expr_test": [
+                    {
+                        "expr": hour,
+                        "eval_time": "120m",
+                        "exp_samples": [
+                            {"labels": f'{hour}{{user="ann"}}', "value": 36000},
+                            {"labels": f'{hour}{{user="bob"}}', "value": 500},
+                            {"labels": f'{hour}{{user="eve"}}', "value": 1800},
+                        ],
+                    },
+                    {
+                        "expr": "host:lowtide_power_balance:ratio",
+                        "eval_time": "100m",
+                        "exp_samples": [
+                            {"labels": 'host:lowtide_power_balance:ratio{host="n1"}', "value": 1}
+                        ],
+                    },
+                ],
+                "alert_rule_test": [
+                    {"eval_time": "120m", "alertname": "LowtideUnbalanced", "exp_alerts": []},
+                    {
+                        "eval_time": "130m",
+                        "alertname": "LowtideUnbalanced",
+                        "exp_alerts": [
+                            {
+                                "exp_labels": {"severity": "warning", "host": "n1"},
+                                "exp_annotations": {"summary": unbalanced},
+                            }
+                        ],
+                    },
+                    {
+                        "eval_time": "136m",
+                        "alertname": "LowtideStale",
+                        "exp_alerts": [
+                            {
+                                "exp_labels": {"severity": "warning", "host": "n1"},
+                                "exp_annotations": {
+                                    "summary": "lowtide watch on n1 has not read the node for 6m 0s"
+                                },
+                            }
+                        ],
+                    },
+                ],
+            }
+        ],
+    }
+    path = tmp_path / "rules_test.yml"
+    path.write_text(yaml.safe_dump(case))
+    assert "SUCCESS" in promtool("test", "rules", str(path))

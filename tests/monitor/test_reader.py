@@ -1,0 +1,451 @@
+"""A node read as a whole, on trees whose values are known."""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lowtide.monitor import kernel_files, reader
+from lowtide.monitor.cgroups import find_value
+from lowtide.monitor.reader import NodeReader
+from lowtide.monitor.snapshot import Snapshot
+from support.trees import (
+    CONTAINER,
+    NODE,
+    cpu,
+    write,
+    write_group,
+    write_legacy,
+    write_process,
+    write_unified,
+)
+
+SCOPE = "system.slice/slurmstepd.scope"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write(tmp_path, NODE)
+    return tmp_path
+
+
+@pytest.fixture
+def two(root: Path) -> Path:
+    """The root of version 2."""
+    return write_unified(root / "cgroup")
+
+
+def read_at(root: Path) -> NodeReader:
+    return NodeReader(procfs=root / "proc", sysfs=root / "sys", cgroupfs=root / "cgroup", name=str)
+
+
+def table(snapshot: Snapshot, column: str = "cpu_s") -> dict[str, float]:
+    values = getattr(snapshot, column)
+    assert len(values) == len(snapshot.units)
+    return {unit.job_id: value for unit, value in zip(snapshot.units, values, strict=True)}
+
+
+def test_a_job_of_version_2(root: Path, two: Path) -> None:
+    folder = write_group(two / SCOPE / "job_4711")
+    write_group(folder / "step_0")
+    os.utime(folder, (1.7e9, 1.7e9))
+    uid = 1000 if os.getuid() == 0 else os.getuid()
+    os.chown(folder, uid, -1)
+    with read_at(root) as node:
+        snapshot = node.read()
+    (unit,) = snapshot.units
+    assert (unit.source, unit.job_id, unit.started, unit.user) == ("slurm", "4711", 1.7e9, str(uid))
+    assert snapshot.cpu_s == [60491.070351]
+    assert snapshot.memory_bytes == [4111491072 - 8192000]
+    assert snapshot.read_bytes == [1000]
+    assert snapshot.written_bytes == [2000]
+    assert snapshot.processes == [5]
+    assert snapshot.reserved_cpus == [2]
+    assert snapshot.reserved_bytes == [4294967296]
+    assert snapshot.pressure_s.tolist() == [[1.5, 0.0, 0.25]]
+    assert snapshot.problems == ()
+    assert abs(snapshot.time - time.time()) < 60
+
+
+def test_a_job_of_version_1(root: Path) -> None:
+    path = "/slurm_n1/uid_1000/job_12"
+    write_legacy(root / "cgroup", path, usage_s=60375.292848, cpus="1,41")
+    write_legacy(root / "cgroup", f"{path}/step_0", usage_s=60000.0)
+    with read_at(root) as node:
+        snapshot = node.read()
+    (unit,) = snapshot.units
+    assert (unit.source, unit.job_id, unit.user) == ("slurm", "12", "1000")
+    assert snapshot.cpu_s == [60375.292848]
+    assert snapshot.memory_bytes == [4000000]
+    assert (snapshot.read_bytes, snapshot.written_bytes) == ([30], [40])
+    assert snapshot.reserved_cpus == [2]
+    assert np.isnan(snapshot.reserved_bytes).all()
+
+
+def test_a_node_of_both_versions(root: Path) -> None:
+    # Services are in version 2 without controllers, jobs in version 1.
+    write_legacy(root / "cgroup", "/slurm/uid_5/job_3", usage_s=7.0)
+    write_unified(root / "cgroup/unified")
+    write(root / "cgroup/unified", "system.slice/web.service/cpu.stat = usage_usec 4000000")
+    # To version 2, the job's processes are still those of slurmd.
+    write(root / "cgroup/unified", "system.slice/slurmd.service/cpu.stat = usage_usec 9000000")
+    lines = "2:cpuacct:/slurm/uid_5/job_3/step_0\n0::/system.slice/slurmd.service"
+    write_process(root / "proc", 50, cgroup=lines)
+    with read_at(root) as node:
+        found = table(node.read())
+    assert found == {"3": 7.0, "web.service": 4.0}
+
+
+def test_all_kinds_stand_beside_each_other_and_nothing_counts_twice(root: Path, two: Path) -> None:
+    write_group(two / SCOPE / "job_1" / "step_batch", cpu_stat=cpu(10))
+    write_group(two / SCOPE / "job_1", cpu_stat=cpu(10))
+    write_group(two / SCOPE, cpu_stat=cpu(10))
+    write_group(two / "system.slice/nginx.service", cpu_stat=cpu(2))
+    write_group(two / f"system.slice/docker-{CONTAINER}.scope", cpu_stat=cpu(3))
+    # A container with a system of its own inside, and a service that holds a container.
+    write_group(two / f"system.slice/docker-{CONTAINER}.scope/init.scope", cpu_stat=cpu(3))
+    other = "ab" * 32
+    write_group(two / "system.slice/k3s.service", cpu_stat=cpu(50))
+    write_group(two / f"system.slice/k3s.service/kubepods/pod12345678/{other}", cpu_stat=cpu(40))
+    user = two / "user.slice/user-7.slice"
+    write_group(user / "user@7.service", cpu_stat=cpu(5))
+    write_group(user / "user@7.service/app.slice/vi.scope", cpu_stat=cpu(4))
+    write_group(user / "session-2.scope", cpu_stat=cpu(1))
+    write_group(two / "system.slice", cpu_stat=cpu(65))
+    with read_at(root) as node:
+        snapshot = node.read()
+    assert table(snapshot) == {
+        "1": 10.0,
+        "nginx.service": 2.0,
+        CONTAINER[:12]: 3.0,
+        other[:12]: 40.0,
+        "user@7.service/vi.scope": 4.0,
+        "session-2.scope": 1.0,
+    }
+    assert {unit.job_id: unit.user for unit in snapshot.units}["session-2.scope"] == "7"
+
+
+NAMES = (
+    *("system.slice", "user.slice", "slurmstepd.scope", "uid_5", "plain"),
+    *("job_1", "job_2", "a.service", "b.scope", "c.service", "ab" * 32, "cd" * 32),
+)
+PATHS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=5).map("/".join)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(own=st.dictionaries(PATHS, st.integers(0, 1000), max_size=25))
+def test_units_and_the_rest_make_the_root(own: dict[str, int]) -> None:
+    """What was used in each folder is one unit's or the rest's, whatever the tree."""
+    folders = {path.rsplit("/", cuts)[0] for path in own for cuts in range(path.count("/") + 1)}
+    with tempfile.TemporaryDirectory() as place:
+        root = Path(place)
+        write(root, NODE)
+        two = write_unified(root / "cgroup")
+        for folder in folders:
+            used = sum(each for path, each in own.items() if f"{path}/".startswith(f"{folder}/"))
+            write(two / folder, f"cpu.stat = usage_usec {used}000000")
+        with read_at(root) as node:
+            snapshot = node.read()
+    rest = sum(used for path, used in own.items() if not _is_charged(path, folders))
+    units = snapshot.cpu_s.sum() if len(snapshot.units) else 0.0
+    assert units + rest == sum(own.values())
+
+
+def _is_charged(path: str, folders: set[str]) -> bool:
+    """The rule in other words: inside a job or container, or a service that holds no unit."""
+    parts = path.split("/")
+    for depth in range(1, len(parts) + 1):
+        last, above = parts[depth - 1], parts[depth - 2] if depth > 1 else ""
+        if len(last) == 64 or (last.startswith("job_") and above in ("uid_5", "slurmstepd.scope")):
+            return True
+        here = "/".join(parts[:depth])
+        if last in ("a.service", "b.scope", "c.service") and not any(
+            _is_unit(each) for each in folders if each.startswith(f"{here}/")
+        ):
+            return True
+    return False
+
+
+def _is_unit(path: str) -> bool:
+    parts = ["", *path.split("/")]
+    return (
+        len(parts[-1]) == 64
+        or parts[-1] in ("a.service", "b.scope", "c.service")
+        or (parts[-1].startswith("job_") and parts[-2] in ("uid_5", "slurmstepd.scope"))
+    )
+
+
+def test_a_job_that_vanishes_is_seen_once_more_with_what_it_used(root: Path, two: Path) -> None:
+    job = write_group(two / SCOPE / "job_1", cpu_stat=cpu(10))
+    write_group(two / SCOPE / "job_2", cpu_stat=cpu(5))
+    write_group(two / "system.slice", cpu_stat=cpu(15))
+    with read_at(root) as node:
+        node.read()
+        # It used 4 s more, of which nobody read; its ancestor knows.
+        shutil.rmtree(job)
+        write_group(two / "system.slice", cpu_stat=cpu(20))
+        write_group(two / SCOPE / "job_2", cpu_stat=cpu(6))
+        time.sleep(0.06)  # 80 CPUs can use 4 s in this
+        snapshot = node.read()
+        assert table(snapshot) == {"2": 6.0, "1": pytest.approx(14.0)}
+        assert table(snapshot, "processes")["1"] == 0
+        assert table(snapshot, "memory_bytes")["1"] == 0
+        assert table(node.read()) == {"2": 6.0}
+
+
+def test_a_job_between_two_readings_is_seen(root: Path, two: Path) -> None:
+    write_group(two / SCOPE)
+    write_group(two / "system.slice", cpu_stat=cpu(100))
+    write_group(two / "system.slice/web.service", cpu_stat=cpu(1))
+    with read_at(root) as node:
+        assert table(node.read()) == {"web.service": 1.0}
+        assert select.select([node.events], [], [], 0)[0] == []
+        job = write_group(two / SCOPE / "job_9", cpu_stat=cpu(0))
+        assert select.select([node.events], [], [], 1)[0] == [node.events]
+        assert node.look() == reader.LOOK_S
+        (job / "cpu.stat").write_text(cpu(2.5))
+        node.look()
+        shutil.rmtree(job)
+        node.look()
+        (two / "system.slice/cpu.stat").write_text(cpu(103))
+        time.sleep(0.02)
+        assert table(node.read()) == {"web.service": 1.0, "9": pytest.approx(3.0)}
+
+
+def test_a_job_that_nobody_could_read_is_seen_too(root: Path, two: Path) -> None:
+    write_group(two / "system.slice", cpu_stat=cpu(100))
+    write_group(two / SCOPE)
+    with read_at(root) as node:
+        node.read()
+        # Its end is told by an event before it is gone.
+        job = write_group(two / SCOPE / "job_9", cpu_stat=cpu(1))
+        node.look()
+        (job / "cpu.stat").write_text(cpu(2))
+        (job / "cgroup.events").write_text("populated 0\nfrozen 0\n")
+        node.look()
+        shutil.rmtree(job)
+        assert table(node.read())["9"] == 2.0
+
+
+def test_a_number_that_is_used_again_is_another_job(root: Path, two: Path) -> None:
+    job = write_group(two / SCOPE / "job_1", cpu_stat=cpu(10))
+    os.utime(job, (1.7e9, 1.7e9))
+    with read_at(root) as node:
+        node.read()
+        shutil.rmtree(job)
+        write_group(job, cpu_stat=cpu(1))
+        os.utime(job, (1.7e9 + 100, 1.7e9 + 100))
+        snapshot = node.read()
+        found = {unit.key: used for unit, used in zip(snapshot.units, snapshot.cpu_s, strict=True)}
+        assert found == {"slurm:1@1700000000": 10.0, "slurm:1@1700000100": 1.0}
+
+
+def test_without_events_the_trees_are_walked_now_and_then(
+    root: Path, two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lowtide.monitor.changes.Changes._watch", lambda *_: False)
+    job = write_group(two / SCOPE / "job_1", cpu_stat=cpu(10))
+    clock = [1000.0]
+    monkeypatch.setattr(reader, "_since_boot", lambda: clock[0])
+    with read_at(root) as node:
+        first = node.read()
+        assert table(first) == {"1": 10.0}
+        assert "fs.inotify.max_user_watches" in first.problems[0]
+        shutil.rmtree(job)
+        write_group(two / SCOPE / "job_2", cpu_stat=cpu(3))
+        clock[0] += 10
+        assert table(node.read()) == {"1": 10.0}
+        clock[0] += 60
+        assert table(node.read()) == {"2": 3.0, "1": 10.0}
+
+
+def test_broken_files_leave_the_last_value(root: Path, two: Path) -> None:
+    job = write_group(two / SCOPE / "job_1", cpu_stat=cpu(10))
+    with read_at(root) as node:
+        node.read()
+        for broken in ("", "usage_usec", "usage_usec 11", "\0\0\0\0", cpu(3)):
+            (job / "cpu.stat").write_text(broken)
+            (job / "memory.current").write_text("half")
+            (job / "io.stat").write_text("8:0 rbytes=x")
+            assert table(node.read()) == {"1": 10.0}
+        assert node.problems.rejected >= 5
+        (job / "cpu.stat").write_text(cpu(12))
+        (job / "memory.current").write_text("9000000\n")
+        snapshot = node.read()
+        assert table(snapshot) == {"1": 12.0}
+        assert snapshot.memory_bytes == [9000000 - 8192000]
+
+
+def test_problems_are_named_once(root: Path, two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (1, 2):
+        write_group(two / SCOPE / f"job_{number}", cpu_stat=cpu(10))
+    opened = os.open
+
+    def guarded(path: str, *rest: int, **more: int) -> int:
+        if str(path).endswith("memory.current"):
+            raise PermissionError(13, "not yours", path)
+        return opened(path, *rest, **more)
+
+    monkeypatch.setattr(kernel_files.os, "open", guarded)
+    with read_at(root) as node:
+        first = node.read()
+        (problem,) = first.problems
+        assert "memory.current may not be read" in problem
+        assert "root" in problem
+        assert table(first) == {"1": 10.0, "2": 10.0}
+        assert np.isnan(first.memory_bytes).all()
+        assert node.read().problems == ()
+
+
+def test_a_group_without_controllers_has_cpu_time_at_least(root: Path, two: Path) -> None:
+    write(two / SCOPE / "job_1", "cpu.stat = usage_usec 5\ncgroup.procs =")
+    with read_at(root) as node:
+        snapshot = node.read()
+    assert snapshot.cpu_s == [5e-6]
+    for column in ("memory_bytes", "read_bytes", "reserved_cpus", "reserved_bytes"):
+        assert math.isnan(getattr(snapshot, column)[0])
+
+
+def test_a_job_that_only_the_freezer_knows_is_counted_by_its_processes(root: Path) -> None:
+    write_legacy(root / "cgroup", "/slurm/uid_0/job_1", usage_s=3.0)
+    write(root / "cgroup", "freezer/slurm/uid_0/job_2/cgroup.procs = 70")
+    write_process(root / "proc", 70, cgroup="6:freezer:/slurm/uid_0/job_2", cpu_s=8.0)
+    write_process(root / "proc", 71, parent=70, cgroup="6:freezer:/slurm/uid_0/job_2", cpu_s=1.0)
+    write_process(root / "proc", 72, cgroup="2:cpuacct:/slurm/uid_0/job_1", cpu_s=100.0)
+    with read_at(root) as node:
+        assert table(node.read()) == {"1": 3.0, "2": 9.0}
+
+
+def test_slurm_jobs_without_control_groups_hide_the_service_they_run_in(
+    root: Path, two: Path
+) -> None:
+    write_group(two / "system.slice/slurmd.service", cpu_stat=cpu(50))
+    inside = "0::/system.slice/slurmd.service"
+    write_process(root / "proc", 60, cgroup=inside, name="slurmd", cpu_s=3.0)
+    with read_at(root) as node:
+        assert table(node.read()) == {"slurmd.service": 50.0}
+        told = {"SLURM_JOB_ID": "8", "SLURM_CPUS_ON_NODE": "4", "SLURM_MEM_PER_NODE": "100"}
+        write_process(root / "proc", 61, parent=60, cgroup=inside, cpu_s=2.0, environment=told)
+        write_process(root / "proc", 62, parent=61, cgroup=inside, cpu_s=1.0)
+        snapshot = node.read()
+        assert table(snapshot) == {"8": 3.0}
+        assert snapshot.reserved_cpus == [4]
+        assert snapshot.reserved_bytes == [100 * 2**20]
+
+
+def test_sockets_are_told_apart_by_the_cpuset(root: Path, two: Path) -> None:
+    for number in range(4):
+        where = f"sys/devices/system/cpu/cpu{number}/topology/physical_package_id"
+        write(root, f"{where} = {7 * (number // 2)}")
+    write_group(two / SCOPE / "job_1", cpuset_cpus="0-2\n")
+    write_group(two / "system.slice/web.service", cpuset_cpus="\n")
+    with read_at(root) as node:
+        shares = node.read().socket_shares
+    assert shares[0] == pytest.approx([2 / 3, 1 / 3])
+    assert np.isnan(shares[1]).all()
+
+
+def test_one_job_in_the_groups_of_several_slurmd_is_one_unit(root: Path) -> None:
+    for name in ("n1", "n2"):
+        write_legacy(root / "cgroup", f"/slurm_{name}/uid_0/job_5", usage_s=2.0, cpus="0")
+    with read_at(root) as node:
+        snapshot = node.read()
+    assert table(snapshot) == {"5": 4.0}
+    assert snapshot.reserved_cpus == [2]
+
+
+def test_a_clock_that_is_set_moves_no_snapshot(
+    root: Path, two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with read_at(root) as node:
+        first = node.read()
+        real = time.time
+        monkeypatch.setattr(reader.time, "time", lambda: real() - 7200)
+        second = node.read()
+        assert 0 <= second.time - first.time < 5
+        assert "the clock was set by -7200 s" in second.problems[0]
+        assert node.read().problems == ()
+
+
+def test_a_node_without_anything(tmp_path: Path) -> None:
+    with read_at(tmp_path) as node:
+        snapshot = node.read()
+        assert node.look() is None
+    assert snapshot.units == ()
+    assert snapshot.cpu_s.shape == (0,)
+    assert snapshot.node.cpus == 0
+    assert math.isnan(snapshot.node.busy_s)
+
+
+def test_closing_leaves_no_file_open(root: Path, two: Path) -> None:
+    def opened() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = opened()
+    for number in range(20):
+        write_group(two / SCOPE / f"job_{number}")
+    node = read_at(root)
+    node.read()
+    assert opened() > before + 40
+    shutil.rmtree(two / SCOPE / "job_3")
+    node.read()
+    node.close()
+    assert opened() == before
+
+
+def test_this_machine_can_be_read() -> None:
+    with NodeReader() as node:
+        first, second = node.read(), node.read()
+    assert second.node.busy_s >= first.node.busy_s > 0
+    assert second.node.cpus == os.cpu_count()
+    assert 0 < second.node.available_bytes < second.node.memory_bytes
+    before = {unit.key: used for unit, used in zip(first.units, first.cpu_s, strict=True)}
+    for unit, used in zip(second.units, second.cpu_s, strict=True):
+        assert used >= before.get(unit.key, 0.0)
+
+
+def test_real_groups_of_version_2(root: Path) -> None:
+    """A process in a real group: its CPU time, its end, and what is left of it afterwards."""
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    roots = [Path(each[1]) for each in mounts if each[2] == "cgroup2"]
+    if not roots or not os.access(roots[0], os.W_OK):
+        pytest.skip("needs a cgroup2 file system that may be written to")
+    scope = roots[0] / f"lowtide-{os.getpid()}" / "slurmstepd.scope"
+    job = scope / "job_5"
+    scope.mkdir(parents=True)
+    spin = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        with NodeReader(cgroupfs=roots[0], procfs=root / "proc", sysfs=root / "sys") as node:
+            assert "5" not in table(node.read())
+            job.mkdir()
+            (job / "cgroup.procs").write_text(str(spin.pid))
+            assert select.select([node.events], [], [], 2)[0]
+            node.look()
+            time.sleep(0.3)
+            running = table(node.read())["5"]
+            assert running > 0.02
+            time.sleep(0.1)
+            spin.kill()
+            spin.wait()
+            used = find_value((job / "cpu.stat").read_bytes(), b"usage_usec") / 1e6
+            job.rmdir()
+            assert table(node.read())["5"] == pytest.approx(used, rel=0.05)
+            assert "5" not in table(node.read())
+    finally:
+        spin.kill()
+        spin.wait()
+        for folder in (job, scope, scope.parent):
+            if folder.exists():
+                folder.rmdir()

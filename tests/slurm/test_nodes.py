@@ -1,0 +1,41 @@
+"""Slurm's lists of nodes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lowtide.errors import InvalidInput
+from lowtide.slurm.nodes import expand_nodes
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("node[01-03,7]", ["node01", "node02", "node03", "node7"]),
+        ("a,b", ["a", "b"]),
+        ("n[9-11]", ["n9", "n10", "n11"]),
+        ("a[1-2]b[3,05]", ["a1b3", "a1b05", "a2b3", "a2b05"]),
+        ("rack1-gpu[1-2]-ib,login", ["rack1-gpu1-ib", "rack1-gpu2-ib", "login"]),
+        ("", []),
+        ("(null)", []),
+        ("None assigned", []),
+        (None, []),
+    ],
+)
+def test_lists(text: str | None, names: list[str]) -> None:
+    assert list(expand_nodes(text)) == names
+
+
+@given(st.integers(0, 200), st.integers(0, 60), st.integers(1, 4))
+def test_a_range_counts_in_the_width_it_is_written_in(first: int, more: int, width: int) -> None:
+    names = expand_nodes(f"n[{first:0{width}}-{first + more:0{width}}]")
+    assert [int(name[1:]) for name in names] == list(range(first, first + more + 1))
+    assert all(len(name) > width for name in names)
+
+
+@pytest.mark.parametrize("text", ["n[1-", "n[]", "n[3-1]", "n[a-b]", "n1]", "a,,b", "n[0-999999]"])
+def test_what_is_no_list_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="node"):
+        expand_nodes(text)

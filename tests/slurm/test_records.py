@@ -1,0 +1,178 @@
+"""What Slurm's programs print, recorded from a real Slurm 22.05 and read back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lowtide.errors import FormatError, InvalidInput
+from lowtide.monitor.facts import STATES, JobFacts
+from lowtide.slurm.records import (
+    ACCOUNTING_FIELDS,
+    facts_from_json,
+    facts_from_lines,
+    facts_from_sacct,
+    facts_from_scontrol,
+)
+
+RECORDED = Path(__file__).parent / "recorded"
+MB = 1024.0**2
+
+
+def recorded(name: str) -> str:
+    return (RECORDED / name).read_text()
+
+
+@pytest.fixture(scope="module")
+def queue() -> dict[str, JobFacts]:
+    return {facts.job_id: facts for facts in facts_from_json(recorded("squeue.json"))}
+
+
+def test_a_running_job(queue: dict[str, JobFacts]) -> None:
+    assert queue["1"] == JobFacts(
+        source="slurm",
+        job_id="1",
+        shown_id="1",
+        state="running",
+        user="ann",
+        partition="main",
+        name="plain|name UserId=evil(0) x",
+        nodes=("n1",),
+        submitted=1794754616.0,
+        started=1794754617.0,
+        # When it will have to end is no fact.
+        ended=None,
+        time_limit_s=5400.0,
+        cpus=2.0,
+        memory_bytes=300 * MB,
+        gpus=0.0,
+        restarts=0,
+        comment="a|b c=d",
+    )
+
+
+def test_how_jobs_stand_and_ended(queue: dict[str, JobFacts]) -> None:
+    assert {job: (facts.state, facts.exit_code) for job, facts in queue.items()} == {
+        "1": ("running", None),
+        "2": ("running", None),
+        "3": ("failed", 3),
+        "4": ("failed", 137),
+        "5": ("running", None),
+        "6": ("cancelled", 143),
+        "7": ("suspended", None),
+        **dict.fromkeys(("8", "9", "10", "11"), ("pending", None)),
+    }
+    assert queue["6"].ended == 1794754622.0
+    assert queue["5"].restarts == 1
+    # When it is planned to begin is no fact either.
+    assert queue["11"].started is None
+
+
+def test_numbers_that_users_type(queue: dict[str, JobFacts]) -> None:
+    shown = {job: facts.shown_id for job, facts in queue.items()}
+    assert (shown["8"], shown["9"], shown["10"]) == ("8+0", "8+1", "10_[1-9%1]")
+
+
+def test_gpus_that_slurm_does_not_count_are_those_asked_for(queue: dict[str, JobFacts]) -> None:
+    assert (queue["2"].gpus, queue["11"].gpus) == (2.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("scontrol.txt", facts_from_scontrol),
+        ("scontrol_oneline.txt", facts_from_scontrol),
+        ("squeue.txt", facts_from_lines),
+    ],
+)
+def test_all_forms_say_the_same(queue: dict[str, JobFacts], name: str, read: Any) -> None:
+    told = {facts.job_id: facts for facts in read(recorded(name))}
+    assert told.keys() == queue.keys()
+    if name == "scontrol_oneline.txt":
+        # On one line a name that looks like a field cannot be told from it.
+        told["1"] = replace(told["1"], name=queue["1"].name)
+    assert told == queue
+
+
+def test_newer_releases_wrap_numbers_and_list_states() -> None:
+    def number(value: float) -> dict[str, Any]:
+        return {"set": True, "infinite": False, "number": value}
+
+    job = {
+        "job_id": 77,
+        "array_job_id": number(70),
+        "array_task_id": number(3),
+        "het_job_id": {"set": False, "infinite": False, "number": 0},
+        "job_state": ["POWER_UP_NODE", "RUNNING"],
+        "user_name": "bob",
+        "nodes": "gpu[07-08]",
+        "start_time": number(1000),
+        "end_time": {"set": True, "infinite": False, "number": 2000},
+        "submit_time": number(900),
+        "time_limit": {"set": False, "infinite": True, "number": 0},
+        "cpus": number(4),
+        "node_count": number(2),
+        "tres_alloc_str": "cpu=4,mem=8G,node=2,billing=4,gres/gpu=2,gres/gpu:a100=2",
+        "exit_code": {"return_code": number(1), "signal": {"id": number(9)}},
+        "restart_cnt": 0,
+    }
+    (running,) = facts_from_json(json.dumps({"jobs": [job]}))
+    assert (running.shown_id, running.state, running.nodes) == (
+        "70_3",
+        "running",
+        ("gpu07", "gpu08"),
+    )
+    assert (running.cpus, running.memory_bytes, running.gpus) == (4, 8 * 1024**3, 2)
+    assert (running.time_limit_s, running.ended, running.exit_code) == (None, None, None)
+    (ended,) = facts_from_json(json.dumps({"jobs": [{**job, "job_state": ["OUT_OF_MEMORY"]}]}))
+    assert (ended.state, ended.ended, ended.exit_code) == ("failed", 2000, 137)
+
+
+ACCOUNTED = f"""\
+{ACCOUNTING_FIELDS.replace(",", "|")}
+11|11|ann|phys|main|1000|1060|1660|60|COMPLETED|0:0|2|8|8|4G|billing=8,cpu=8,mem=4G,gres/gpu:a100=2|billing=8,cpu=8|n[1-2]||a|b
+11.batch|11.batch||phys||1060|1060|1660||COMPLETED|0:0|1|4|4||cpu=4||n1||batch
+14|12_4|bob|phys|main|1100|1200|1300|UNLIMITED|CANCELLED by 1000|0:15|1|1|1|2000Mc|cpu=1|cpu=1|n1||a
+13|13|bob|phys|main|900|950|960|10|NODE_FAIL|1:0|1|1|1|1G|cpu=1,mem=1G|cpu=1|n3|try|r
+13|13|bob|phys|main|960|990|Unknown|10|RUNNING|0:0|1|1|1|1G|cpu=1,mem=1G|cpu=1|n1|try|r
+15|12_[5-9]|bob|phys|main|1200|Unknown|Unknown|10|PENDING|0:0|1|0|4|1Gn||cpu=4|None assigned||w
+"""
+
+
+def test_accounting() -> None:
+    first, element, lost, again, waiting = facts_from_sacct(ACCOUNTED)
+    assert (first.name, first.nodes, first.gpus) == ("a|b", ("n1", "n2"), 2)
+    assert (first.memory_bytes, first.time_limit_s, first.exit_code) == (4096 * MB, 3600, 0)
+    assert (element.job_id, element.shown_id, element.state) == ("14", "12_4", "cancelled")
+    assert (element.time_limit_s, element.memory_bytes) == (None, 2000 * MB)
+    assert (lost.state, lost.started, lost.restarts) == ("lost", 950, None)
+    assert (again.state, again.started, again.ended, again.restarts) == ("running", 990, None, 1)
+    assert (waiting.state, waiting.cpus, waiting.nodes) == ("pending", 4, ())
+
+
+def test_every_state_is_one_of_ours(queue: dict[str, JobFacts]) -> None:
+    assert {facts.state for facts in queue.values()} <= set(STATES)
+
+
+def test_local_times_are_refused_with_the_cure() -> None:
+    text = recorded("scontrol.txt").replace("StartTime=1794754617", "StartTime=2026-11-15T14:48:40")
+    with pytest.raises(InvalidInput, match="SLURM_TIME_FORMAT=%s"):
+        facts_from_scontrol(text)
+    with pytest.raises(FormatError, match="SLURM_TIME_FORMAT=%s"):
+        facts_from_sacct(ACCOUNTED.replace("|1060|", "|2024-07-01T00:00:00|"))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"jobs": 3}'])
+def test_what_is_no_queue_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="squeue"):
+        facts_from_json(text)
+
+
+def test_other_columns_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="3 fields"):
+        facts_from_lines("1\x1f2\x1f3\x1f\n")
+    assert facts_from_lines("") == []

@@ -1,0 +1,228 @@
+"""Facts find their job, and numbers that are used again make new ones."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from lowtide.store import JobRecord, Store
+from support.ticks import START, Watcher, facts, unit
+
+DAY = 86400.0
+
+
+def watched(store: Store, number: int | str, started: float, *, host: str = "n1") -> None:
+    store.append(Watcher(host=host, time=started).tick([unit(number, started=started)]))
+
+
+def summary(records: list[JobRecord]) -> list[tuple[Any, ...]]:
+    return [(each.shown_id, each.state, each.started, each.energy_j > 0) for each in records]
+
+
+@pytest.mark.parametrize("facts_first", [True, False])
+def test_facts_and_ticks_meet_whichever_comes_first(place: str, facts_first: bool) -> None:
+    known = facts(
+        7,
+        shown_id="5_2",
+        state="completed",
+        user="eve",
+        account="physics",
+        partition="long",
+        nodes=("n1",),
+        submitted=START - 50,
+        started=START - 5,
+        ended=START + 400,
+        time_limit_s=3600,
+        cpus=8,
+        memory_bytes=16e9,
+        gpus=2,
+        exit_code=3,
+        restarts=1,
+        comment="try again",
+    )
+    with Store.open(place) as store:
+        if facts_first:
+            store.put_facts([known])
+            watched(store, 7, START)
+        else:
+            watched(store, 7, START)
+            store.put_facts([known])
+        [record] = store.jobs()
+    assert (record.job_id, record.shown_id, record.state) == ("7", "5_2", "completed")
+    assert (record.user, record.account, record.partition) == ("eve", "physics", "long")
+    assert (record.started, record.ended, record.elapsed_s) == (START - 5, START + 400, 405.0)
+    assert (record.cpus, record.memory_bytes, record.gpus) == (8.0, 16e9, 2.0)
+    assert (record.exit_code, record.restarts, record.comment) == (3, 1, "try again")
+    assert record.hosts == ("n1",)
+    assert record.energy_j == 1000.0
+
+
+def test_what_facts_leave_open_stays(place: str) -> None:
+    with Store.open(place) as store:
+        watched(store, 7, START)
+        store.put_facts([facts(7, state="running", started=START, cpus=8, account="physics")])
+        store.put_facts([facts(7, state="completed", started=START, ended=START + 60)])
+        store.put_facts([facts(7, started=START, cpus=math.nan)])
+        [record] = store.jobs()
+    assert (record.state, record.cpus, record.account) == ("completed", 8.0, "physics")
+
+
+def test_a_job_waits_runs_and_ends_as_one(place: str) -> None:
+    with Store.open(place) as store:
+        store.put_facts([facts(7, state="pending", submitted=START)])
+        assert summary(store.jobs()) == [
+            ("7", "pending", pytest.approx(math.nan, nan_ok=True), False)
+        ]
+        watched(store, 7, START + 60)
+        store.put_facts([facts(7, state="running", started=START + 59)])
+        store.put_facts([facts(7, state="failed", started=START + 59, ended=START + 90)])
+        assert summary(store.jobs()) == [("7", "failed", START + 59, True)]
+
+
+def test_a_number_that_is_used_again_is_another_job(place: str) -> None:
+    with Store.open(place) as store:
+        watched(store, 7, START)
+        watched(store, 7, START + 300 * DAY)
+        store.put_facts(
+            [
+                facts(7, state="failed", started=START - 1, ended=START + 50),
+                facts(7, state="completed", started=START + 300 * DAY, ended=START + 301 * DAY),
+            ]
+        )
+        assert summary(store.jobs()) == [
+            ("7", "failed", START - 1, True),
+            ("7", "completed", START + 300 * DAY, True),
+        ]
+
+
+def test_a_requeued_job_is_told_by_its_start(place: str) -> None:
+    with Store.open(place) as store:
+        watched(store, 7, START)
+        store.put_facts([facts(7, state="cancelled", started=START, ended=START + 60)])
+        # It waits again, then runs again, on the same node.
+        store.put_facts([facts(7, state="pending", submitted=START, restarts=1)])
+        watched(store, 7, START + 200)
+        store.put_facts([facts(7, state="running", started=START + 199, restarts=1)])
+        assert summary(store.jobs(now=START + 215)) == [
+            ("7", "cancelled", START, True),
+            ("7", "running", START + 199, True),
+        ]
+
+
+def test_a_requeue_without_any_facts_is_told_by_the_group(place: str) -> None:
+    with Store.open(place) as store:
+        watched(store, 7, START)
+        watched(store, 7, START + 90)
+        assert [each.energy_j for each in store.jobs()] == [1000.0, 1000.0]
+
+
+def test_a_step_that_starts_hours_later_on_another_node_is_the_same_job(place: str) -> None:
+    nodes = ("n1", "n2")
+    with Store.open(place) as store:
+        watched(store, 7, START)
+        watched(store, 7, START + 7200, host="n2")
+        assert len(store.jobs()) == 2, "nobody can know"
+        store.put_facts([facts(7, state="running", started=START, nodes=nodes)])
+        [record] = store.jobs()
+        assert record.hosts == nodes
+        assert record.energy_j == 2000.0
+        watched(store, 8, START)
+        store.put_facts([facts(8, state="running", started=START, nodes=nodes)])
+        watched(store, 8, START + 7200, host="n2")
+        assert [each.energy_j for each in store.jobs(ids=["8"])] == [2000.0]
+
+
+def test_facts_without_a_start_go_to_the_last_start(place: str) -> None:
+    with Store.open(place) as store:
+        watched(store, 7, START)
+        watched(store, 7, START + DAY)
+        store.put_facts([facts(7, account="physics")])
+        assert [each.account for each in store.jobs()] == [None, "physics"]
+
+
+def test_facts_that_say_nothing_new_write_nothing(file: str) -> None:
+    with Store.open(file) as store:
+        watched(store, 7, START)
+        known = facts(7, state="running", started=START, cpus=8, nodes=("n1",))
+        store.put_facts([known])
+        statements: list[str] = []
+
+        @event.listens_for(store._database._engine, "before_cursor_execute")
+        def _(*words: Any) -> None:
+            statements.append(words[2])
+
+        store.put_facts([known])
+        assert statements
+        assert not [each for each in statements if each.startswith(("UPDATE", "INSERT"))]
+
+
+def test_a_whole_array_is_found_by_its_number(place: str) -> None:
+    with Store.open(place) as store:
+        store.put_facts(
+            [
+                facts(10, shown_id="10_1", state="pending"),
+                facts(11, shown_id="10_2", state="pending"),
+                facts(12, shown_id="101_1", state="pending"),
+            ]
+        )
+
+        def found(*ids: str) -> list[str]:
+            return [each.shown_id for each in store.jobs(ids=ids)]
+
+        assert found("10") == ["10_1", "10_2"]
+        assert found("10_2") == ["10_2"]
+        assert found("12") == ["101_1"]
+        assert found("1") == []
+
+
+def test_questions_find_what_ran_in_the_window(place: str) -> None:
+    with Store.open(place) as store:
+        for day in range(5):
+            store.put_facts(
+                [
+                    facts(
+                        day,
+                        state="completed",
+                        user="ada" if day % 2 else "bob",
+                        started=START + day * DAY,
+                        ended=START + day * DAY + 3600,
+                        nodes=(f"n{day}",),
+                    )
+                ]
+            )
+
+        def found(**question: Any) -> list[str]:
+            return [each.job_id for each in store.jobs(**question)]
+
+        assert found(start=START + 1.5 * DAY) == ["2", "3", "4"]
+        assert found(end=START + 1.5 * DAY) == ["0", "1"]
+        assert found(start=START + DAY + 600, end=START + DAY + 700) == ["1"]
+        assert found(users=["ada"]) == ["1", "3"]
+        assert found(hosts=["n3", "n_"]) == ["3"]
+        assert found(states=["failed"]) == []
+        assert found(states=["completed"], users=["bob"]) == ["0", "2", "4"]
+
+
+def test_a_long_watched_job_is_found_by_what_no_chunk_holds_yet(place: str) -> None:
+    watcher = Watcher()
+    with Store.open(place) as store:
+        for _ in range(40):
+            store.append(watcher.tick([unit(1)]))
+        assert len(store.jobs(start=watcher.time - 15)) == 1
+        assert len(store.jobs(start=watcher.time + 1)) == 0
+
+
+def test_a_job_that_nobody_sees_any_more_does_not_run(place: str) -> None:
+    watcher = Watcher()
+    with Store.open(place) as store:
+        store.append(watcher.tick([unit(1), unit(2)]))
+        store.put_facts([facts(1, state="running", started=START)])
+        assert [each.state for each in store.jobs(now=watcher.time)] == ["running", "running"]
+        store.append(watcher.tick([unit(3)]))
+        assert [each.state for each in store.jobs(now=watcher.time)] == [None, None, "running"]
+        # Long after the last tick nobody can say what runs; what facts said still stands.
+        later = [each.state for each in store.jobs(now=watcher.time + DAY)]
+        assert later == ["running", None, None]

@@ -1,0 +1,204 @@
+"""Ticks from snapshots: everything adds up, whatever comes, goes and cannot be read."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lowtide.errors import InvalidInput
+from lowtide.grid import Grid
+from lowtide.monitor.snapshot import GpuCounts, Snapshot
+from lowtide.monitor.tick import Tick
+from lowtide.signal import Signal
+from lowtide.watching.emissions import Emissions
+from lowtide.watching.watcher import Watcher
+from support.nodes import START, Drawn, Replay, snapshot, unit
+
+
+def watch(
+    snapshots: list[Snapshot], power_w: float | list[float] = 200.0, **how: Any
+) -> list[Tick]:
+    count = len(snapshots)
+    watts = [power_w] if isinstance(power_w, float) else list(power_w)
+    drawn = Drawn(watts, measured=how.pop("measured", True), problems=how.pop("problems", []))
+    watcher = Watcher(reader=Replay(snapshots), power=drawn, host="node1", **how)
+    return [tick for tick in (watcher.tick() for _ in range(count)) if tick is not None]
+
+
+def test_the_first_look_tells_nothing() -> None:
+    assert watch([snapshot(0, {unit("1"): 5.0}, busy_s=100)]) == []
+
+
+def test_jobs_idle_and_unattributed_make_the_node() -> None:
+    a, b = unit("1"), unit("2")
+    ticks = watch(
+        [
+            snapshot(0, {a: 50, b: 10}, busy_s=100),
+            snapshot(10, {a: 60, b: 30}, busy_s=140),
+            snapshot(20, {a: 60, b: 50}, busy_s=170),
+        ],
+        idle_w=80.0,
+    )
+    for tick in ticks:
+        shares = tick.shares
+        together = shares.power_w.sum() + shares.idle_w + shares.unattributed_w
+        assert together == pytest.approx(shares.node_w, rel=1e-12)
+    # 120 W beyond idle: 10 of 40 and 20 of 40 CPU seconds, the rest is the system's; of 80 W idle
+    # a quarter is kept for each.
+    np.testing.assert_allclose(ticks[0].shares.power_w, [120 / 4 + 20, 120 / 2 + 20])
+    assert ticks[0].shares.unattributed_w == pytest.approx(30)
+    assert ticks[0].shares.idle_w == pytest.approx(40)
+    np.testing.assert_allclose(
+        ticks[1].energy_j, 10 * (ticks[0].shares.power_w + ticks[1].shares.power_w)
+    )
+    np.testing.assert_allclose(ticks[1].measured_j, ticks[1].energy_j)
+    whole = ticks[1].energy_j.sum() + ticks[1].idle_energy_j + ticks[1].unattributed_energy_j
+    assert whole == pytest.approx(ticks[1].node_energy_j, rel=1e-12)
+    assert ticks[1].node_energy_j == pytest.approx(4000)
+
+
+def test_what_was_there_before_counts_from_now_on_and_what_is_new_from_its_start() -> None:
+    old, new = unit("1"), unit("2", started=START + 4)
+    (tick,) = watch(
+        [snapshot(0, {old: 50}, busy_s=100), snapshot(10, {old: 60, new: 12}, busy_s=130)]
+    )
+    np.testing.assert_allclose(tick.cpu_s, [10, 12])
+    np.testing.assert_allclose(tick.cpus_busy, [1.0, 1.2])
+    np.testing.assert_allclose(tick.read_bytes, [10, 510])
+    assert np.isnan(tick.written_bytes).all()
+
+
+def test_a_number_that_is_used_again_begins_anew() -> None:
+    first, second = unit("7"), unit("7", started=START + 15)
+    ticks = watch(
+        [
+            snapshot(0, {first: 50}, busy_s=100),
+            snapshot(10, {first: 60}, busy_s=110),
+            snapshot(20, {second: 2}, busy_s=115),
+        ]
+    )
+    assert ticks[0].cpu_s[0] == 10
+    assert ticks[1].cpu_s[0] == 2
+    assert ticks[1].energy_j[0] < ticks[0].energy_j[0] + ticks[1].shares.power_w[0] * 10
+
+
+def test_a_step_without_power_adds_nothing_and_never_known_stays_unknown() -> None:
+    job = unit("1")
+    row = [snapshot(10 * i, {job: 10.0 * i}, busy_s=10.0 * i) for i in range(4)]
+    ticks = watch(row, [0.0, math.nan, 200.0, math.nan], idle_w=0.0)
+    assert math.isnan(ticks[0].energy_j[0])
+    assert math.isnan(ticks[0].node_energy_j)
+    assert ticks[1].energy_j[0] == pytest.approx(2000)
+    assert ticks[2].energy_j[0] == pytest.approx(2000)
+    assert math.isnan(ticks[2].shares.power_w[0])
+
+
+def test_what_is_wrong_with_a_meter_is_said_once() -> None:
+    row = [snapshot(10 * i, {}, busy_s=10.0 * i) for i in range(3)]
+    ticks = watch(row, problems=["meter rapl does not answer"])
+    assert [tick.problems for tick in ticks] == [("meter rapl does not answer",), ()]
+
+
+def test_an_estimate_is_no_measurement() -> None:
+    job = unit("1")
+    row = [snapshot(10 * i, {job: 10.0 * i}, busy_s=10.0 * i) for i in range(2)]
+    (tick,) = watch(row, measured=False, idle_w=0.0)
+    assert tick.energy_j[0] == pytest.approx(2000)
+    assert tick.measured_j[0] == 0.0
+    assert not tick.shares.measured
+
+
+def test_a_clock_that_stands_still_or_a_counter_that_falls() -> None:
+    job = unit("1")
+    ticks = watch(
+        [
+            snapshot(0, {job: 50}, busy_s=100),
+            snapshot(0, {job: 55}, busy_s=110),
+            snapshot(10, {job: 40}, busy_s=105),
+        ]
+    )
+    assert len(ticks) == 1
+    assert ticks[0].cpus_busy[0] == 0.0
+    assert ticks[0].cpu_s[0] == 0.0
+
+
+def test_emissions_are_energy_times_the_grid_and_the_building() -> None:
+    average = Signal.from_values([100.0, 500.0], start=START - 3600 + 5, step_s=3600)
+    marginal = Signal.from_values([900.0], start=START - 3600, step_s=7200, kind="marginal")
+    job = unit("1")
+    row = [snapshot(10 * i, {job: 10.0 * i}, busy_s=10.0 * i) for i in range(2)]
+    (tick,) = watch(
+        row,
+        idle_w=0.0,
+        emissions=Emissions(
+            grid=Grid(average=average, marginal=marginal),
+            pue=1.5,
+            embodied_g=1_000_000,
+            lifetime_s=1e8,
+        ),
+    )
+    # Half of the ten seconds at 100, half at 500 g/kWh.
+    assert tick.intensity_g_per_kwh == pytest.approx(300)
+    assert tick.carbon_g[0] == pytest.approx(2000 / 3.6e6 * 300 * 1.5)
+    assert tick.marginal_g[0] == pytest.approx(2000 / 3.6e6 * 900 * 1.5)
+    assert tick.embodied_g[0] == pytest.approx(1e6 * 10 / 1e8 * 2 / 8)
+
+
+def test_outside_of_the_signal_emissions_are_unknown_and_said_so() -> None:
+    grid = Grid(average=Signal.from_values([100.0], start=START - 9000, step_s=3600))
+    job = unit("1")
+    row = [snapshot(10 * i, {job: 10.0 * i}, busy_s=10.0 * i) for i in range(2)]
+    (tick,) = watch(row, emissions=Emissions(grid=grid))
+    assert math.isnan(tick.carbon_g[0])
+    assert "watch with a newer one" in tick.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"pue": 0.9}, "PUE is 1 or more"),
+        ({"embodied_g": -1.0}, "embodied emissions are 0 g or more"),
+        ({"lifetime_s": 0.0}, "lifetime is more than 0 s"),
+    ],
+)
+def test_emissions_that_cannot_be(wrong: dict[str, float], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        Emissions(**wrong)  # type: ignore[arg-type]
+
+
+def test_gpus_go_to_who_holds_them() -> None:
+    a, b = unit("1"), unit("2")
+    gpus = (
+        GpuCounts(
+            name="gpu-0", uuid="", busy=0.8, memory_bytes=10, total_bytes=100, holders={0: 1.0}
+        ),
+        GpuCounts(
+            name="gpu-1",
+            uuid="",
+            busy=0.5,
+            memory_bytes=20,
+            total_bytes=100,
+            holders={0: 0.4, 1: 0.6},
+        ),
+    )
+    (tick,) = watch(
+        [
+            snapshot(0, {a: 0, b: 0}, busy_s=0, gpus=gpus),
+            snapshot(10, {a: 1, b: 1}, busy_s=3, gpus=gpus),
+        ]
+    )
+    np.testing.assert_allclose(tick.gpus_busy, [1.0, 0.3])
+    np.testing.assert_allclose(tick.gpu_memory_bytes, [18, 12])
+    np.testing.assert_allclose(tick.reserved_gpus, [2, 1])
+
+
+def test_idle_power_is_learned_while_the_node_is_idle() -> None:
+    job = unit("1")
+    idle = [snapshot(10 * i, {job: 0.0}, busy_s=0.1 * i) for i in range(3)]
+    busy = [snapshot(30 + 10 * i, {job: 80.0 * (i + 1)}, busy_s=80.3 * (i + 1)) for i in range(2)]
+    ticks = watch([*idle, *busy], [60.0, 60.0, 60.0, 200.0, 200.0])
+    # Of 60 W idle a quarter is kept for the job, the rest is nobody's.
+    assert ticks[-1].shares.idle_w == pytest.approx(45, rel=0.05)
