@@ -46,7 +46,7 @@ def test_the_sample_recordings_equal_the_measurement(data: Callable[[str], Path]
     measured = {run.id: run for each in read_recordings(data("power/h200")) for run in each}
     samples = [
         run
-        for name in sample_recordings()
+        for name in ("h200", "h200-sweep")
         for each in read_recordings(sample_recording(name))
         for run in each
     ]
@@ -67,12 +67,12 @@ def test_the_sample_recordings_equal_the_measurement(data: Callable[[str], Path]
 
 
 def test_sample_recordings_are_small_and_found_by_name() -> None:
-    assert sample_recordings() == ["h200", "h200-sweep"]
+    assert sample_recordings() == ["h200", "h200-lm", "h200-sweep"]
     size = sum(
         path.stat().st_size
         for name in sample_recordings()
         for path in sample_recording(name).iterdir()
     )
     assert size < 300_000
-    with pytest.raises(UnknownName, match="known are h200, h200-sweep"):
+    with pytest.raises(UnknownName, match="known are h200, h200-lm, h200-sweep"):
         sample_recording("h100")

@@ -124,7 +124,8 @@ def by(server: Prometheus, label: str, expression: str) -> dict[str, float]:
 
 
 def test_scrapes_succeed_and_no_sample_is_lost(prometheus: Prometheus) -> None:
-    assert prometheus.query("min_over_time(up[10s])")[0][1] == 1
+    # The very first scrape may come before the first page.
+    assert prometheus.query("up")[0][1] == 1
     scraped = prometheus.query("scrape_samples_scraped")[0][1]
     assert scraped > 60
     assert prometheus.query("scrape_samples_post_metric_relabeling")[0][1] == scraped

@@ -79,7 +79,7 @@ def test_two_jobs_side_by_side(tmp_path: Path, cgroups: bool) -> None:
         with watching(store, environment) as ticks:
             for name, pause in (("hard", 0.0), ("easy", 0.1)):
                 script = tmp_path / f"{name}.sh"
-                script.write_text(BURN.format(python=sys.executable, seconds=6, pause=pause))
+                script.write_text(BURN.format(python=sys.executable, seconds=8, pause=pause))
                 output = tmp_path / f"{name}.out"
                 said = ask(
                     environment, "sbatch", "-c", "1", "-J", name, "-o", str(output), str(script)
@@ -102,8 +102,9 @@ def test_two_jobs_side_by_side(tmp_path: Path, cgroups: bool) -> None:
     )
     rows = {row["job_id"]: row for row in json.loads(done.stdout)}
     for job, cpu_s in own_s.items():
-        # Ending takes a little time, too; and what a job says of itself lacks its shell's start.
-        assert rows[job]["cpu_s"] == pytest.approx(cpu_s, rel=0.02, abs=0.06 if cgroups else 0.15)
+        # What is used in the last moments may go unseen: Slurm removes the groups of its last job
+        # with all that stands above them. What a job says of itself lacks its shell's start.
+        assert rows[job]["cpu_s"] == pytest.approx(cpu_s, rel=0.02, abs=0.15)
         assert rows[job]["source"] == "slurm"
         assert rows[job]["energy_j"] > 0
         assert rows[job]["carbon_g"] > 0
