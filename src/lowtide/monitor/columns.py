@@ -59,6 +59,10 @@ class Counted(Protocol):
         """For how long it waited for each of `snapshot.PRESSURES`."""
 
 
+# Parts of one job that began within this time of each other are the same start of it.
+_SAME_S = 10.0
+
+
 @dataclass(slots=True)
 class Columns:
     """One place per unit, though a unit may have been read in several parts.
@@ -77,11 +81,19 @@ class Columns:
 
     def __post_init__(self) -> None:
         known: dict[str, int] = {}
+        keys: dict[str, int] = {}
         for row in self.rows:
             unit = row.unit
             place = len(self.units)
-            # What has ended is no part of another that goes by its number now.
-            if unit.source == "slurm" and not row.gone:
+            if row.gone:
+                # What has ended is no part of another that goes by its number now, unless that is
+                # the same: a job may have been known by a process before it had a group.
+                keys = keys or {each.key: at for at, each in enumerate(self.units)}
+                at = known.get(unit.job_id) if unit.source == "slurm" else None
+                if at is None or abs(self.units[at].started - unit.started) > _SAME_S:
+                    at = keys.setdefault(unit.key, place)
+                place = at
+            elif unit.source == "slurm":
                 place = known.setdefault(unit.job_id, place)
             self.places.append(place)
             if place == len(self.units):

@@ -1,0 +1,45 @@
+"""One place per unit, whatever parts it was read in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from lowtide.monitor.columns import Columns
+from lowtide.monitor.snapshot import Unit
+
+
+@dataclass
+class Part:
+    """A part of a unit."""
+
+    unit: Unit
+    cpu_s: float
+    gone: bool = False
+
+
+def job(started: float, job_id: str = "2") -> Unit:
+    return Unit(source="slurm", job_id=job_id, started=started)
+
+
+@pytest.mark.parametrize("off_s", [0.0, 0.3, 2.0])
+def test_a_job_known_by_a_process_before_it_had_a_group_is_one(off_s: float) -> None:
+    rows = [Part(job(100.0), 5.0), Part(job(100.0 - off_s), 0.1, gone=True)]
+    columns = Columns(rows)  # type: ignore[arg-type]
+    assert [unit.job_id for unit in columns.units] == ["2"]
+    assert columns.column("cpu_s") == pytest.approx([5.1])
+
+
+def test_a_number_that_is_used_again_is_another() -> None:
+    rows = [Part(job(500.0), 5.0), Part(job(100.0), 9.0, gone=True)]
+    columns = Columns(rows)  # type: ignore[arg-type]
+    assert columns.column("cpu_s") == pytest.approx([5.0, 9.0])
+    assert len({unit.key for unit in columns.units}) == 2
+
+
+def test_what_ended_twice_is_there_once() -> None:
+    group = Unit(source="process", job_id="7", started=50.0)
+    rows = [Part(group, 1.0), Part(group, 2.0, gone=True), Part(job(9.0), 1.0, gone=True)]
+    columns = Columns(rows)  # type: ignore[arg-type]
+    assert columns.column("cpu_s") == pytest.approx([3.0, 1.0])
