@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.needs import is_missing
+
 ROOT = Path(__file__).parents[1]
 
 settings.register_profile(
@@ -30,11 +32,8 @@ def data() -> Callable[[str], Path]:
 
     def find(name: str) -> Path:
         path = folder / name
-        if path.exists():
-            return path
-        reason = f"needs the real data: {name} is not under LOWTIDE_DATA"
-        if os.environ.get("LOWTIDE_REQUIRE_DATA"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        if not path.exists():
+            is_missing(f"needs the real data: {name} is not under LOWTIDE_DATA")
+        return path
 
     return find

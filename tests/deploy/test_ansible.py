@@ -49,8 +49,8 @@ REFUSED = {
         "Write lowtide_scrape_remote_write_url: https://metrics.example.org/api/v1/write",
     ),
     "index": (
-        {"lowtide_package_index_url": "pypi.example.org/simple"},
-        "Write lowtide_package_index_url: https://pypi.example.org/simple",
+        {"lowtide_package_index_url": "packages.example.org/simple"},
+        "Write lowtide_package_index_url: https://packages.example.org/simple",
     ),
     "listen": (
         {"lowtide_listen": "http://127.0.0.1:9470"},

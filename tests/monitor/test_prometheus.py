@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import subprocess
 import threading
@@ -20,6 +19,7 @@ import yaml
 from lowtide.monitor.exporter import Exporter
 from lowtide.monitor.exposition import Exposition, own_use
 from lowtide.monitor.tick import Tick
+from support.needs import is_missing
 from support.prometheus import Prometheus, missing_programs, running_prometheus
 from support.snapshots import GIB, gpu, tick, unit
 
@@ -37,10 +37,7 @@ SHORT_J = 15.0
 @pytest.fixture(scope="module", autouse=True)
 def needs_prometheus() -> None:
     if missing := missing_programs():
-        reason = f"needs apt-get install prometheus: no {', '.join(missing)}"
-        if os.environ.get("LOWTIDE_REQUIRE_DATA"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        is_missing(f"needs apt-get install prometheus: no {', '.join(missing)}")
 
 
 def at(began: float, now: float, *, short: bool) -> Tick:

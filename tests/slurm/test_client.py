@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,19 +12,7 @@ import pytest
 from lowtide.errors import SlurmProblem
 from lowtide.monitor.facts import JobFacts
 from lowtide.slurm import SlurmClient
-from support.slurm import ask, missing_programs, running_slurm
-
-
-@pytest.fixture(scope="module")
-def slurm() -> Iterator[dict[str, str]]:
-    missing = missing_programs()
-    if missing:
-        reason = f"needs a Slurm to start: {', '.join(missing)} not found"
-        if os.environ.get("LOWTIDE_REQUIRE_DATA"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    with running_slurm(nodes=2) as environment:
-        yield environment
+from support.slurm import ask
 
 
 def submit(slurm: dict[str, str], *options: str, run: str = "sleep 30") -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from lowtide.errors import InvalidInput
 from lowtide.experiments.engines import OnSlurm, Outcome, Task
 from support.commands import run
-from support.slurm import ask, missing_programs, running_slurm
+from support.slurm import ask
 from support.stand_ins import squares
 
 EXPERIMENT = """
@@ -31,19 +30,6 @@ duration = "3d"
 policy.name = ["lowest_slot", "exact"]
 run.seed = [1, 2, 3, 4, 5]
 """
-
-
-@pytest.fixture(scope="module")
-def slurm() -> Iterator[dict[str, str]]:
-    """A Slurm of two nodes, and the environment in which its commands find it."""
-    missing = missing_programs()
-    if missing:
-        reason = f"needs a Slurm to start: {', '.join(missing)} not found"
-        if os.environ.get("LOWTIDE_REQUIRE_DATA"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    with running_slurm(nodes=2) as environment:
-        yield environment
 
 
 @pytest.fixture(autouse=True)

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from lowtide.attribution import NodePower
-from lowtide.monitor.snapshot import NodeCounts, Snapshot, Unit
+from lowtide.monitor.snapshot import Snapshot, Unit
+from support import snapshots
 
 START = 1_700_000_000.0
 
 
 def unit(job_id: str, started: float = START - 100) -> Unit:
-    return Unit(source="slurm", job_id=job_id, started=started, user="ada")
+    return snapshots.unit(job_id, started=started, user="ada")
 
 
 def snapshot(time: float, jobs: dict[Unit, float], *, busy_s: float, **more: Any) -> Snapshot:
     """Return a node of 8 CPUs whose jobs have used so much CPU time, with 2 CPUs kept for each."""
-    count = len(jobs)
-    return Snapshot(
-        time=START + time,
-        node=NodeCounts(cpus=8, busy_s=busy_s, memory_bytes=64e9, available_bytes=32e9),
-        units=tuple(jobs),
-        cpu_s=np.array(list(jobs.values())),
-        memory_bytes=np.full(count, 1e9),
-        read_bytes=np.full(count, 500.0 + time),
-        written_bytes=np.full(count, np.nan),
-        processes=np.ones(count),
-        reserved_cpus=np.full(count, 2.0),
-        reserved_bytes=np.full(count, 8e9),
+    made = snapshots.snapshot(
+        START + time,
+        of=tuple(jobs),
+        cpu_s=list(jobs.values()),
+        busy_s=busy_s,
+        cpus=8,
+        reserved=2.0,
         **more,
+    )
+    count = len(jobs)
+    return replace(
+        made, read_bytes=np.full(count, 500.0 + time), written_bytes=np.full(count, np.nan)
     )
 
 

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from support.needs import is_missing
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scancel", "sinfo", "squeue")
 PATIENCE_S = 20
 
@@ -53,11 +55,6 @@ PartitionName=main Nodes=n[1-{count}] Default=YES MaxTime=INFINITE DefMemPerCPU=
 """
 
 
-def missing_programs() -> list[str]:
-    """Return what would have to be installed."""
-    return [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
-
-
 @contextmanager
 def running_slurm(
     nodes: int = 2, cpus: int = 2, *, cgroups: bool = False
@@ -66,6 +63,8 @@ def running_slurm(
 
     With `cgroups` its jobs live in control groups of their own, where the kernel has them (v1).
     """
+    if missing := [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]:
+        is_missing(f"needs a Slurm to start: {', '.join(missing)} not found")
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))
     # The daemons look for these; the programs of the system are often outside a user's path.
     environment = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": _path()}

@@ -32,7 +32,7 @@ class FakeMeter:
 
     @classmethod
     def find(cls, roots: Roots) -> Found:
-        raise NotImplementedError
+        return Found(meter=cls.name, state="works")
 
     def open(self) -> tuple[Channel, ...]:
         return self.channels
