@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from support.needs import is_missing
+from support.slurm import running_slurm
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,3 +38,10 @@ def data() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[dict[str, str]]:
+    """A real Slurm of two nodes: the environment in which its commands find it."""
+    with running_slurm(nodes=2) as environment:
+        yield environment
