@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lowtide.cli.options import AsJson, Parsable
-from lowtide.cli.output import print_json, print_parsable, print_table, say
+from lowtide.cli.output import print_json, print_parsable, print_table, say, waiting
 from lowtide.cli.utilisation import enter_table, learn_model
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def learn(
             )
         _check(check, read, baseline, as_json=as_json, parsable=parsable)
         return
-    with _working("learning"):
+    with waiting("learning"):
         learned = learn_profile(read, events=events, baseline=baseline)
     written = []
     if out is not None:
@@ -366,15 +366,3 @@ def _phase_columns(learned: Learned) -> list[list[str]]:
 def _interval(interval: Interval, digits: int, unit: str) -> str:
     half = "---" if interval.half is None else f"{interval.half:.{digits}f}"
     return f"{interval.value:.{digits}f} ± {half} {unit}"
-
-
-def _working(what: str) -> Any:
-    """Return a sign of life on a terminal."""
-    import contextlib
-    import sys
-
-    if not sys.stderr.isatty():
-        return contextlib.nullcontext()
-    from rich.console import Console
-
-    return Console(stderr=True).status(what)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
     from rich.table import Table
 
 # A quantity, a duration or what is missing: columns of these are set flush right.
@@ -107,6 +108,25 @@ def waiting(what: str) -> Iterator[None]:
 
     with Console(stderr=True).status(what):
         yield
+
+
+def progress_bar(*columns: ProgressColumn, refresh_per_second: float = 10.0) -> Progress:
+    """Return a bar that shows on a terminal how far something is, and is gone afterwards.
+
+    Args:
+        columns: What it shows; by default the task, a bar, the share and the time left.
+        refresh_per_second: How often it is drawn.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    return Progress(
+        *columns,
+        console=Console(stderr=True),
+        refresh_per_second=refresh_per_second,
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lowtide.cli.options import AsJson, Parsable
-from lowtide.cli.output import print_json, print_parsable, print_table, say
+from lowtide.cli.output import print_json, print_parsable, print_table, progress_bar, say
 from lowtide.cli.settings import (
     LEFT_OUT,
     Data,
@@ -201,16 +200,12 @@ def _format(key: str, summary: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int], None]]:
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    with Progress(
+    with progress_bar(
         SpinnerColumn(),
         TextColumn("{task.completed:,.0f} jobs decided"),
         TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
     ) as bar:
         task = bar.add_task("", total=None)
         yield lambda count: bar.advance(task, count)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +9,7 @@ import typer
 
 from lowtide.cli.examples import epilog
 from lowtide.cli.options import AsJson, Parsable, Since, StorePlace, Until
-from lowtide.cli.output import print_json, print_parsable, print_table, say
+from lowtide.cli.output import print_json, print_parsable, print_table, say, waiting
 
 if TYPE_CHECKING:
     from lowtide.store import Store
@@ -126,7 +124,7 @@ def prune(
 
     age = None if older_than is None else parse_duration(older_than)
     most = None if size is None else int(parse_size(size))
-    with Store.open(place) as kept, _waiting("pruning"):
+    with Store.open(place) as kept, waiting("pruning"):
         done = kept.prune(older_than_s=age, most_bytes=most)
     document = asdict(done)
     if as_json:
@@ -161,7 +159,7 @@ def export(
     from lowtide.store import Store
 
     now = time.time()
-    with Store.open(place, readonly=True) as kept, _waiting("exporting"):
+    with Store.open(place, readonly=True) as kept, waiting("exporting"):
         counts = kept.export(
             folder,
             start=None if start is None else parse_moment(start, now=now),
@@ -198,7 +196,7 @@ def load(
     from lowtide.store import Store
     from lowtide.units import format_count
 
-    with _waiting("loading"), Store.open(place) as kept:
+    with waiting("loading"), Store.open(place) as kept:
         ticks = 0
         hosts = set()
         for tick in read_ticks(files, source=source):
@@ -216,21 +214,6 @@ def load(
             f"{format_count(ticks, 'tick')} of {format_count(len(hosts), 'host')} taken into "
             f"{name}; next: lowtide jobs"
         )
-
-
-@contextmanager
-def _waiting(what: str) -> Iterator[None]:
-    """Show that something goes on, to people: how long it takes nobody knows."""
-    import sys
-
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(
-        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
-    ) as bar:
-        bar.add_task(what, total=None)
-        yield
 
 
 def _facts(kept: Store) -> dict[str, Any]:

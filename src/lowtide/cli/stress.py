@@ -13,7 +13,7 @@ import typer
 
 from lowtide.cli.examples import epilog
 from lowtide.cli.options import AsJson, Parsable
-from lowtide.cli.output import print_json, print_parsable, print_table, say
+from lowtide.cli.output import print_json, print_parsable, print_table, progress_bar, say
 
 if TYPE_CHECKING:
     from lowtide.signal import FloatArray
@@ -331,26 +331,16 @@ def _show_outcome(outcome: Outcome) -> None:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[], None]]:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-    with Progress(
+    with progress_bar(
         TextColumn("loading"),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("steps, left"),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
         # Ten pictures a second would be a load of their own.
         refresh_per_second=2,
-        transient=True,
-        disable=not sys.stderr.isatty(),
     ) as bar:
         task = bar.add_task("", total=total)
         yield lambda: bar.advance(task)

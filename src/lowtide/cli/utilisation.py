@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowtide.cli.output import print_json, print_parsable, print_table, say
+from lowtide.cli.output import print_json, print_parsable, print_table, progress_bar, say
 
 if TYPE_CHECKING:
     from lowtide.learning.utilisation import LearnedUtilisation
@@ -165,14 +165,7 @@ def _print_columns(learned: LearnedUtilisation) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    import sys
-
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(
-        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
-    ) as bar:
+    with progress_bar() as bar:
         task = bar.add_task("learning", total=None)
 
         def tell(what: str, done: int, total: int) -> None:
