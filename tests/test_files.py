@@ -108,3 +108,10 @@ def test_a_byte_order_mark_is_dropped_and_other_encodings_are_refused(tmp_path):
     (tmp_path / "b.csv").write_bytes("a,grün".encode("latin-1"))
     with pytest.raises(FileProblem, match=r"not UTF-8 text \(byte 4\): convert it"):
         files.read_text(tmp_path / "b.csv")
+
+
+def test_a_small_file_is_read_whole_and_one_that_cannot_be_is_empty(tmp_path):
+    (tmp_path / "long").write_bytes(b"x" * 200_000)
+    assert files.read_or_empty(str(tmp_path / "long")) == b"x" * 200_000
+    assert files.read_or_empty(str(tmp_path / "nothing")) == b""
+    assert files.read_or_empty(str(tmp_path)) == b""

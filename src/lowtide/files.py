@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
-import tempfile
+import secrets
 import zlib
 from pathlib import Path
 
@@ -45,6 +45,30 @@ def read_text(path: Path | str) -> str:
         ) from error
 
 
+def read_or_empty(path: str) -> bytes:
+    """Return the whole of a small file, empty where it cannot be read.
+
+    Files of the kernel's come and go, and are read by the thousand: a Path, or a file object,
+    would cost more than the reading.
+
+    Args:
+        path: The file.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return b""
+    try:
+        parts = []
+        while said := os.read(handle, 1 << 16):
+            parts.append(said)
+        return b"".join(parts)
+    except OSError:
+        return b""
+    finally:
+        os.close(handle)
+
+
 def write_whole(path: Path | str, content: str | bytes, *, lasting: bool = True) -> None:
     """Write a file beside its place, then rename it there: never half-written.
 
@@ -58,20 +82,17 @@ def write_whole(path: Path | str, content: str | bytes, *, lasting: bool = True)
     data = content.encode() if isinstance(content, str) else content
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        beside = path.parent / f".{path.name}.{secrets.token_hex(4)}"
+        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 if lasting:
                     file.flush()
                     os.fsync(file.fileno())
-            # mkstemp makes private files; give this one the mode that open() would have.
-            umask = os.umask(0)
-            os.umask(umask)
-            Path(beside).chmod(0o666 & ~umask)
-            Path(beside).replace(path)
+            beside.replace(path)
         except BaseException:
-            Path(beside).unlink(missing_ok=True)
+            beside.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise FileProblem(f"cannot write {path}: {error.strerror}", path=path) from error

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,22 @@ def test_help_loads_nothing_heavy() -> None:
 def test_no_verb_at_all_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     answer = run(capsys)
     assert "Commands" in answer.out + answer.err
+
+
+@pytest.mark.parametrize("words", [(), ("store",), ("stress",)])
+def test_the_list_of_verbs_is_whole_on_a_narrow_terminal(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    answer = run(capsys, *words, "--help")
+    assert "Commands" in answer.out
+    assert "..." not in answer.out.partition("Commands")[2]
+
+
+def test_the_version_is_told_to_those_who_ask_as_elsewhere() -> None:
+    asked = [sys.executable, "-m", "lowtide", "--version"]
+    told = subprocess.run(asked, check=True, capture_output=True, text=True).stdout
+    assert told.startswith(f"lowtide {metadata.version('lowtide')} ")
 
 
 def test_when_finds_the_cleanest_hours(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

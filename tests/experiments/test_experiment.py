@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lowtide.errors import FileProblem, FormatError, InvalidInput, UnknownName
-from lowtide.experiments.experiment import FIGURE_KEYS, Experiment, flatten, input_files
+from lowtide.experiments.experiment import Experiment, flatten, input_files
 
 BASE = """
 title = "A test"
@@ -238,8 +238,6 @@ def test_what_is_written_down_names_no_machine(tmp_path: Path) -> None:
 
 
 def test_a_report_takes_what_figures_are_made_of() -> None:
-    study_extras = pytest.importorskip("lowtide.experiments.study_extras")
-    assert study_extras.KEYS == FIGURE_KEYS
     figure = {"x": "policy", "color": "workload.lengths.kind", "where": {"run": {"seed": [1]}}}
     sweep = {"run.seed": [1, 2], "workload.lengths": [{"kind": "constant"}]}
     Experiment.from_dict({"sweep": sweep, "report": {"figures": [figure]}})

@@ -9,7 +9,6 @@ from lowtide.monitor.kernel_files import (
     OpenFiles,
     Problems,
     raise_file_limit,
-    read_file,
 )
 
 
@@ -65,8 +64,3 @@ def test_problems_are_named_once_and_counted() -> None:
     assert third == "it broke"
     assert problems.take() == ()
     assert problems.rejected == 2
-
-
-def test_what_cannot_be_read_is_empty(tmp_path: Path) -> None:
-    assert read_file(str(tmp_path / "nothing")) == b""
-    assert read_file(str(tmp_path)) == b""

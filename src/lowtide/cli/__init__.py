@@ -11,6 +11,7 @@ import re
 import sys
 import traceback
 from copy import copy
+from typing import Annotated
 
 import typer
 
@@ -74,8 +75,21 @@ app.add_typer(store)
 app.add_typer(stress)
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
 @app.callback()
-def _top() -> None:
+def _top(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_tell_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
     """Keep verbs as subcommands."""
 
 

@@ -71,7 +71,7 @@ def jobs(
     as_json: AsJson = False,
     parsable: Parsable = False,
 ) -> None:
-    """List jobs: how long they ran, what they used of what they asked for, drew and emitted.
+    """List jobs: what they used of what they asked for, and emitted.
 
     By default those of the last 24 hours, and with -j those jobs whenever they ran. What is marked
     with ~ was estimated in whole or in part, not measured. --- is not known.

@@ -118,7 +118,7 @@ def learn(
     as_json: AsJson = False,
     parsable: Parsable = False,
 ) -> None:
-    """Learn a job's power profile from measured runs, and say how good it is.
+    """Learn a job's power profile from runs, and say how good it is.
 
     Phases come from uninterrupted runs, each left out in turn to see how well the others predict
     it. Stops and kills with their resumption tell startup from work and what stopping costs.

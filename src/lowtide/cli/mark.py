@@ -18,7 +18,7 @@ def mark(
     as_json: AsJson = False,
     parsable: Parsable = False,
 ) -> None:
-    """Say that something begins now, within a program that `lowtide measure` runs.
+    """Mark a moment of a program that `lowtide measure` runs.
 
     Outside of one nothing is marked, so that scripts can keep their marks.
     """

@@ -67,7 +67,7 @@ def measure(
     as_json: AsJson = False,
     parsable: Parsable = False,
 ) -> None:
-    """Run a program, measure what it draws and uses, and keep it as a recording.
+    """Run a program and record what it draws and uses.
 
     Without any meter the power is estimated from CPU use, and everything says so. The recording is
     whole at every moment: a kill loses at most the last ten seconds. With --json or -P, what the

@@ -32,7 +32,7 @@ def node(
     as_json: AsJson = False,
     parsable: Parsable = False,
 ) -> None:
-    """Show what each job on this node draws now, what is idle and what nobody is charged with.
+    """Show what each job on this node draws now.
 
     It looks at the node for a second and keeps nothing. A ~ marks what is estimated.
     """

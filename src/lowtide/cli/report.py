@@ -41,7 +41,7 @@ def report(
     as_json: AsJson = False,
     parsable: Parsable = False,
 ) -> None:
-    """Write what a sweep found as one HTML page, with every figure as a file.
+    """Write what a sweep found as a page, with every figure.
 
     Each question is answered in a sentence: which policy does best, what it costs in waiting,
     what the saving depends on. The page needs no network.

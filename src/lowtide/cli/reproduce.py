@@ -64,7 +64,7 @@ def reproduce(
     as_json: AsJson = False,
     parsable: Parsable = False,
 ) -> None:
-    """Run a published evaluation again, and say what is wrong with its numbers.
+    """Run a published evaluation again, and check its numbers.
 
     thesis: 2,400 jobs with phases and startups on the German grid of July 2024, uninterrupted or
     suspended and resumed; published totals beside what they truly are and what is possible.

@@ -52,7 +52,7 @@ def show(
     as_json: AsJson = False,
     parsable: Parsable = False,
 ) -> None:
-    """Look back at a job: use over time, asked against used, energy, and what waiting saves.
+    """Look back at a job: its use, energy, and what waiting saves.
 
     Phases are found in what the job drew, and planned again on the grid's signal: the one named
     with --signal, or what was known when its node was watched.

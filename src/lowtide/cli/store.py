@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 store = typer.Typer(
     name="store",
-    help="What was watched and is kept: how much, whether it is sound, prune, export.",
+    help="See, check, prune and export what was watched.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -69,7 +69,7 @@ def check(
     as_json: AsJson = False,
     parsable: Parsable = False,
 ) -> None:
-    """Read everything and say what is damaged; save what can still be read.
+    """Read everything, say what is damaged, and save the rest.
 
     Exits with 1 if anything is wrong.
     """
@@ -112,7 +112,7 @@ def prune(
     as_json: AsJson = False,
     parsable: Parsable = False,
 ) -> None:
-    """Make what is old coarser, delete what is too old or too much, and give the room back.
+    """Make what is old coarser, delete what is too old or too much.
 
     Without options nothing is deleted: looks become values per minute after 7 days and per hour
     after 90, which a watcher does by itself, and the file shrinks to what is in it.
@@ -152,7 +152,7 @@ def export(
     as_json: AsJson = False,
     parsable: Parsable = False,
 ) -> None:
-    """Write jobs, what they used over time, and what nodes did, as Parquet files."""
+    """Write jobs, their use over time, and the nodes' as Parquet."""
     import time
 
     from lowtide.cli.moments import parse_moment
@@ -188,7 +188,7 @@ def load(
     as_json: AsJson = False,
     parsable: Parsable = False,
 ) -> None:
-    """Take samples of another monitor into the store, so that its logs can be asked as well.
+    """Take samples of another monitor into the store.
 
     Such samples say nothing of power: energy and emissions stay unknown.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 stress = typer.Typer(
     name="stress",
-    help="Load this machine by a seeded plan, to learn what it draws at which level.",
+    help="Load this machine by a plan, to learn what it draws.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -71,7 +71,7 @@ def plan(
     as_json: AsJson = False,
     parsable: Parsable = False,
 ) -> None:
-    """Draw a load plan: levels that reach both ends of their range and do not go together.
+    """Draw a plan of levels, from end to end and not together.
 
     The same seed gives the same plan, to the byte. Nothing is loaded yet: lowtide stress run.
     """

@@ -39,7 +39,7 @@ def usage(
     as_json: AsJson = False,
     parsable: Parsable = False,
 ) -> None:
-    """Sum up what jobs used, drew and emitted: by user, account, hour, weekday and others.
+    """Sum up what jobs used and emitted, by user, hour and others.
 
     By default over the last 30 days. Jobs that ran on beyond the window count with what they used
     in it. Core-hours are those that were kept, CPU-hours those that were used. A time when nobody

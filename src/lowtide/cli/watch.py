@@ -119,7 +119,7 @@ def watch(
     as_json: AsJson = False,
     parsable: Parsable = False,
 ) -> None:
-    """Watch this node: what each job uses, draws and emits, and what nobody is charged with.
+    """Watch this node: what each job uses, draws and emits.
 
     Jobs are Slurm's, containers, systemd's units and groups of processes. Everything adds up to the
     node. The first numbers come after a second; without a sensor they are estimated, and marked

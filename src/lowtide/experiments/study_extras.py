@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lowtide.errors import InvalidInput, UnknownName
-from lowtide.experiments.experiment import flatten
+from lowtide.experiments.experiment import FIGURE_KEYS, flatten
 from lowtide.experiments.study_analysis import PRACTICAL_POINTS, PRACTICAL_SHARE, group, lead
 from lowtide.experiments.study_axes import Axis, format_level
 from lowtide.experiments.study_figures import axis_figure
@@ -22,8 +22,6 @@ from lowtide.units import format_percent
 
 # Less than this, in any unit, is rounding.
 _ROUNDING = 1e-9
-
-KEYS = ("x", "color", "facet", "value", "title", "policy", "over", "where")
 
 
 def extra_section(study: Study, report: Mapping[str, Any]) -> Section | None:
@@ -38,7 +36,7 @@ def extra_section(study: Study, report: Mapping[str, Any]) -> Section | None:
             raise UnknownName("key of [report]", key, ["figures"])
     described = report.get("figures", [])
     if not isinstance(described, list) or not all(isinstance(each, dict) for each in described):
-        raise InvalidInput(f"[[report.figures]] are tables of {', '.join(KEYS)}")
+        raise InvalidInput(f"[[report.figures]] are tables of {', '.join(FIGURE_KEYS)}")
     if not described:
         return None
     parts: list[Table | Figure] = []
@@ -55,8 +53,8 @@ def extra_section(study: Study, report: Mapping[str, Any]) -> Section | None:
 def _figure(study: Study, described: Mapping[str, Any], name: str) -> list[Table | Figure]:
     """Return a figure, and where policies are compared the numbers behind it."""
     for key in described:
-        if key not in KEYS:
-            raise UnknownName("key of [[report.figures]]", key, KEYS)
+        if key not in FIGURE_KEYS:
+            raise UnknownName("key of [[report.figures]]", key, FIGURE_KEYS)
     if "x" not in described:
         raise InvalidInput("a figure of [[report.figures]] needs x, the parameter it is drawn over")
     measure = _measure(study, str(described.get("value", study.outcome.key)))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from lowtide.errors import MeterProblem
-from lowtide.meters.meter import Channel, Found, Reading, Roots, checked, run_tool
+from lowtide.meters.meter import Channel, Found, Reading, Roots, checked, run_tool, tried
 
 COMMANDS = (("amd-smi", "metric", "--power", "--json"), ("rocm-smi", "--showpower", "--json"))
 _AMD_KEYS = ("socket_power", "current_socket_power", "average_socket_power")
@@ -41,16 +41,7 @@ class Amd:
         Args:
             roots: Not looked at.
         """
-        try:
-            meter = cls()
-            channels = meter.open()
-            watts = meter.sample().power_w
-        except MeterProblem as error:
-            return Found(meter=cls.name, state="absent", what=str(error))
-        names = ", ".join(channel.name for channel in channels)
-        if all(math.isnan(each) for each in watts):
-            return Found(meter=cls.name, state="constant 0", what=f"{names}: no power reading")
-        return Found(meter=cls.name, state="works", what=names)
+        return tried(cls())
 
     def open(self) -> tuple[Channel, ...]:
         """Find the tool and the GPUs."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol, runtime_checkable
 
-from lowtide.errors import MeterProblem
+from lowtide.errors import MeterProblem, MissingExtra
 from lowtide.registry import Registry
 
 # What a channel covers. A node's meter sees everything that the others see parts of.
@@ -229,6 +229,24 @@ class Counter:
             self._total += step
         self._last = (count, time_s)
         return self._total * self.unit_j
+
+
+def tried(meter: Meter) -> Found:
+    """Say whether a meter works, by opening it and reading it once.
+
+    Args:
+        meter: The meter.
+    """
+    try:
+        channels = meter.open()
+        watts = meter.sample().power_w
+        meter.close()
+    except (MeterProblem, MissingExtra) as error:
+        return Found(meter=meter.name, state="absent", what=str(error))
+    names = ", ".join(channel.name for channel in channels)
+    if all(math.isnan(each) for each in watts):
+        return Found(meter=meter.name, state="constant 0", what=f"{names}: no power reading")
+    return Found(meter=meter.name, state="works", what=names)
 
 
 def run_tool(

@@ -17,6 +17,7 @@ from lowtide.meters.meter import (
     Roots,
     checked,
     reset_problem,
+    tried,
 )
 
 
@@ -62,19 +63,7 @@ class Nvml:
         Args:
             roots: Not looked at.
         """
-        try:
-            meter = cls()
-            channels = meter.open()
-            watts = meter.sample().power_w
-            meter.close()
-        except MissingExtra as error:
-            return Found(meter=cls.name, state="absent", what=str(error))
-        except MeterProblem as error:
-            return Found(meter=cls.name, state="absent", what=str(error))
-        names = ", ".join(channel.name for channel in channels)
-        if all(math.isnan(each) for each in watts):
-            return Found(meter=cls.name, state="constant 0", what=f"{names}: no power reading")
-        return Found(meter=cls.name, state="works", what=names)
+        return tried(cls())
 
     def open(self) -> tuple[Channel, ...]:
         """Start the library and find the GPUs."""

@@ -7,11 +7,11 @@ meanwhile. What cannot be read is NaN.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from lowtide.files import read_or_empty
 from lowtide.meters.meter import Roots
 from lowtide.meters.nvml import Nvml
 
@@ -61,7 +61,7 @@ class MachineUse:
     features: Collection[str] = tuple(FEATURES)
     roots: Roots = field(default_factory=Roots)
     gpus: Nvml | None = None
-    _disks: frozenset[str] | None = field(default=None, init=False)
+    _disks: frozenset[bytes] | None = field(default=None, init=False)
 
     def look(self) -> Counts:
         """Read the counters."""
@@ -79,20 +79,24 @@ class MachineUse:
     def _memory_share(self) -> float:
         kilobytes = {}
         try:
-            for line in _text(f"{self.roots.procfs}/meminfo").splitlines():
-                name, _, rest = line.partition(":")
-                if name in ("MemTotal", "MemAvailable"):
+            for line in read_or_empty(f"{self.roots.procfs}/meminfo").splitlines():
+                name, _, rest = line.partition(b":")
+                if name in (b"MemTotal", b"MemAvailable"):
                     kilobytes[name] = float(rest.split()[0])
-            return 1.0 - kilobytes["MemAvailable"] / kilobytes["MemTotal"]
-        except (OSError, ValueError, LookupError, ZeroDivisionError):
+            return 1.0 - kilobytes[b"MemAvailable"] / kilobytes[b"MemTotal"]
+        except (ValueError, LookupError, ZeroDivisionError):
             return math.nan
 
     def _disk_bytes(self) -> float:
         try:
             if self._disks is None:
                 names = (each.name for each in (self.roots.sysfs / "block").iterdir())
-                self._disks = frozenset(each for each in names if not each.startswith(_NO_DISKS))
-            lines = _text(f"{self.roots.procfs}/diskstats").splitlines()
+                self._disks = frozenset(
+                    each.encode() for each in names if not each.startswith(_NO_DISKS)
+                )
+            lines = read_or_empty(f"{self.roots.procfs}/diskstats").splitlines()
+            if not lines:
+                return math.nan
             rows = [line.split() for line in lines]
             return float(
                 sum(
@@ -136,21 +140,12 @@ def read_cpu_times(roots: Roots) -> tuple[float, float] | None:
         roots: Where the kernel's files are.
     """
     try:
-        line = _text(f"{roots.procfs}/stat").partition("\n")[0]
+        line = read_or_empty(f"{roots.procfs}/stat").partition(b"\n")[0]
         # user nice system idle iowait irq softirq steal; guest time is in user time already.
         ticks = [float(each) for each in line.split()[1:9]]
-    except (OSError, ValueError):
+    except ValueError:
         return None
     if len(ticks) < 5:
         return None
     idle = ticks[3] + ticks[4]
     return sum(ticks), sum(ticks) - idle
-
-
-def _text(path: str) -> str:
-    """Return a file of the kernel's; by way of a Path it would cost three times as much."""
-    file = os.open(path, os.O_RDONLY)
-    try:
-        return os.read(file, 1 << 20).decode(errors="replace")
-    finally:
-        os.close(file)

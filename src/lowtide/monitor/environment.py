@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from lowtide.monitor.kernel_files import read_file
+from lowtide.files import read_or_empty
 
 # Which GPUs a job was given, by numbers of the node. The first that is set is believed.
 _SLURM_GPUS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
@@ -36,7 +36,7 @@ def read_environment(procfs: str, pid: int) -> dict[str, str]:
         pid: The process.
     """
     found = {}
-    for each in read_file(f"{procfs}/{pid}/environ").split(b"\0"):
+    for each in read_or_empty(f"{procfs}/{pid}/environ").split(b"\0"):
         key, _, value = each.decode(errors="replace").partition("=")
         if key in _WANTED:
             found[key] = value

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from lowtide.files import read_or_empty
 from lowtide.monitor.cgroups import (
     Layout,
     find_value,
@@ -15,7 +16,6 @@ from lowtide.monitor.cgroups import (
     parse_pressure,
     parse_quota,
 )
-from lowtide.monitor.kernel_files import read_file
 from lowtide.monitor.snapshot import PRESSURES
 
 
@@ -102,8 +102,8 @@ def read_count(layout: Layout, path: str) -> float:
 
 def _quota(layout: Layout, path: str) -> float:
     for folder in layout.folders(path, "cpu"):
-        said = read_file(f"{folder}/cpu.max") or b" ".join(
-            read_file(f"{folder}/cpu.cfs_{each}_us").strip() for each in ("quota", "period")
+        said = read_or_empty(f"{folder}/cpu.max") or b" ".join(
+            read_or_empty(f"{folder}/cpu.cfs_{each}_us").strip() for each in ("quota", "period")
         )
         if said.strip():
             return _known(parse_quota, said)
@@ -112,7 +112,7 @@ def _quota(layout: Layout, path: str) -> float:
 
 def _first(paths: Iterable[str]) -> bytes:
     """Return the first file of some that says anything."""
-    return next((said for path in paths if (said := read_file(path)).strip()), b"")
+    return next((said for path in paths if (said := read_or_empty(path)).strip()), b"")
 
 
 def _known(parse: Callable[[bytes], float], said: bytes) -> float:

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from lowtide.files import read_or_empty
 from lowtide.monitor.environment import read_environment
 from lowtide.monitor.group_counts import YOUNG_S, Group, Means
 from lowtide.monitor.group_tree import Event, GroupTree
 from lowtide.monitor.groups import RANKS
-from lowtide.monitor.kernel_files import read_file
 from lowtide.monitor.owners import find_start, find_uid, list_pids
 from lowtide.monitor.pools import Pools
 from lowtide.monitor.snapshot import Unit
@@ -191,7 +191,7 @@ class GroupTable:
             for pid in pids:
                 group.environment.update(read_environment(self.procfs, pid))
         for folder in self.means.layout.folders(group.path, "devices")[:1]:
-            group.devices = read_file(f"{folder}/devices.list").decode(errors="replace")
+            group.devices = read_or_empty(f"{folder}/devices.list").decode(errors="replace")
 
     def _end(self, group: Group) -> None:
         group.end()

@@ -155,16 +155,3 @@ def raise_file_limit() -> int:
             # Some systems allow no more than they say they do.
             pass
     return 2**20 if soft == resource.RLIM_INFINITY else soft
-
-
-def read_file(path: str) -> bytes:
-    """Return the whole of a file, empty where it cannot be read.
-
-    Args:
-        path: The file.
-    """
-    try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - likewise
-            return file.read()
-    except OSError:
-        return b""

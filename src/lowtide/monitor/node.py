@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lowtide.files import read_or_empty
 from lowtide.monitor.cgroups import parse_cpus, parse_pressure
-from lowtide.monitor.kernel_files import KernelFile, OpenFiles, read_file
+from lowtide.monitor.kernel_files import KernelFile, OpenFiles
 from lowtide.monitor.processes import TICKS_PER_S
 from lowtide.monitor.snapshot import PRESSURES, NodeCounts
 
@@ -87,7 +88,7 @@ class NodeFiles:
             return b""
 
     def _cpus(self, stat: bytes) -> int:
-        online = read_file(f"{self.sysfs}/devices/system/cpu/online")
+        online = read_or_empty(f"{self.sysfs}/devices/system/cpu/online")
         try:
             found = len(parse_cpus(online.decode()))
         except ValueError:
@@ -153,7 +154,7 @@ def _find_disks(sysfs: Path) -> frozenset[bytes]:
     try:
         for each in (sysfs / "block").iterdir():
             if (each / "device").exists():
-                found.add(read_file(f"{each}/dev").strip())
+                found.add(read_or_empty(f"{each}/dev").strip())
     except OSError:
         return frozenset()
     return frozenset(found - {b""})
@@ -165,7 +166,7 @@ def _find_sockets(sysfs: Path) -> dict[int, int]:
     try:
         for each in (sysfs / "devices/system/cpu").iterdir():
             number = each.name.removeprefix("cpu")
-            said = read_file(f"{each}/topology/physical_package_id").strip()
+            said = read_or_empty(f"{each}/topology/physical_package_id").strip()
             if number.isdigit() and said.isdigit():
                 packages[int(number)] = int(said)
     except OSError:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from lowtide.monitor.kernel_files import read_file
+from lowtide.files import read_or_empty
 from lowtide.monitor.processes import read_stat
 
 # A directory server that does not answer must not stop the watching.
@@ -54,7 +54,7 @@ def list_pids(folder: str) -> list[int]:
     pids: list[int] = []
     for at, _, files in os.walk(folder):
         if "cgroup.procs" in files:
-            said = read_file(f"{at}/cgroup.procs").split()
+            said = read_or_empty(f"{at}/cgroup.procs").split()
             pids += [int(each) for each in said if each.isdigit()]
     return pids
 
@@ -94,7 +94,7 @@ def find_start(folders: Iterable[str], pids: Iterable[int], procfs: str, boot: f
         made = min(made, times.st_mtime, times.st_ctime, times.st_atime)
     oldest = math.inf
     for pid in pids:
-        said = read_file(f"{procfs}/{pid}/stat")
+        said = read_or_empty(f"{procfs}/{pid}/stat")
         try:
             oldest = min(oldest, boot + read_stat(said.decode(errors="replace")).started_s)
         except (ValueError, IndexError):

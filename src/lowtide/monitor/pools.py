@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from lowtide.files import read_or_empty
 from lowtide.monitor.cgroups import Layout
 from lowtide.monitor.group_counts import Group
-from lowtide.monitor.kernel_files import read_file
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class Pools:
         for place in self.layout.cpu_places:
             if pool.startswith(place.folder + "/"):
                 try:
-                    return place.parse(read_file(f"{pool}/{place.file}"))
+                    return place.parse(read_or_empty(f"{pool}/{place.file}"))
                 except ValueError:
                     continue
         return math.nan

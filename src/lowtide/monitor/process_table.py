@@ -12,9 +12,10 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from lowtide.files import read_or_empty
 from lowtide.monitor.environment import find_job, find_reserved, list_gpus, read_environment
 from lowtide.monitor.group_counts import YOUNG_S, Group
-from lowtide.monitor.kernel_files import Problems, read_file
+from lowtide.monitor.kernel_files import Problems
 from lowtide.monitor.owners import find_uid
 from lowtide.monitor.process_units import Key, Process, ProcessUnit
 from lowtide.monitor.processes import Stat, read_stat
@@ -133,7 +134,7 @@ class ProcessTable:
 
     def _stat(self, pid: int) -> Stat | None:
         try:
-            return read_stat(read_file(f"{self.procfs}/{pid}/stat").decode(errors="replace"))
+            return read_stat(read_or_empty(f"{self.procfs}/{pid}/stat").decode(errors="replace"))
         except (ValueError, IndexError):
             return None
 
@@ -146,7 +147,7 @@ class ProcessTable:
         process.key = process.unit = None
         if pid == _KERNEL or stat.parent == _KERNEL:
             return process
-        group = self.home(read_file(f"{self.procfs}/{pid}/cgroup").decode(errors="replace"))
+        group = self.home(read_or_empty(f"{self.procfs}/{pid}/cgroup").decode(errors="replace"))
         parent = self._processes.get(stat.parent)
         if group is not None and not group.counts_itself:
             process.unit = group.unit

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from lowtide.monitor.kernel_files import read_file
+from lowtide.files import read_or_empty
 from lowtide.monitor.processes import Stat
 from lowtide.monitor.snapshot import PRESSURES, Unit
 
@@ -146,7 +146,7 @@ class Process:
             procfs: Where /proc is.
             pid: The process.
         """
-        said = read_file(f"{procfs}/{pid}/io")
+        said = read_or_empty(f"{procfs}/{pid}/io")
         values = dict(line.split(b": ") for line in said.splitlines() if b": " in line)
         try:
             now = float(values[b"read_bytes"]), float(values[b"write_bytes"])

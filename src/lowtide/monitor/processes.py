@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lowtide.files import read_or_empty
+
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 # Walking a tree, and reading its processes, may take these shares of a core.
@@ -270,7 +272,7 @@ class ProcessTree:
         if self.adopter is not None:
             # The kernel hands orphans to the first thread; what other threads started is theirs.
             task = f"{self.procfs}/{self.adopter}/task/{self.adopter}/children"
-            handed = [int(each) for each in _text(task).split()]
+            handed = [int(each) for each in read_or_empty(task).split()]
             self._adopted = [pid for pid in handed if pid != self.root and pid not in self.spared]
         left = list(reversed(self._adopted))
         if not self._rootless:
@@ -304,11 +306,11 @@ class ProcessTree:
         """Return what the living have read from storage and written to it."""
         read = written = 0.0
         for pid in self._pids:
-            for line in _text(f"{self.procfs}/{pid}/io").splitlines():
-                key, _, value = line.partition(": ")
-                if key == "read_bytes":
+            for line in read_or_empty(f"{self.procfs}/{pid}/io").splitlines():
+                key, _, value = line.partition(b": ")
+                if key == b"read_bytes":
                     read += float(value)
-                elif key == "write_bytes":
+                elif key == b"write_bytes":
                     written += float(value)
         return read, written
 
@@ -328,19 +330,5 @@ def children_of(pid: int, procfs: Path = Path("/proc")) -> list[int]:
     except OSError:
         return found
     for thread in threads:
-        found.extend(int(each) for each in _text(f"{tasks}/{thread}/children").split())
+        found.extend(int(each) for each in read_or_empty(f"{tasks}/{thread}/children").split())
     return found
-
-
-def _text(path: str) -> str:
-    """Return a small file of the kernel's, empty where it cannot be read."""
-    try:
-        file = os.open(path, os.O_RDONLY)
-    except OSError:
-        return ""
-    try:
-        return os.read(file, 65536).decode(errors="replace")
-    except OSError:
-        return ""
-    finally:
-        os.close(file)

@@ -8,13 +8,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from lowtide.files import read_or_empty
 from lowtide.monitor.cgroups import Layout, find_hierarchies
 from lowtide.monitor.columns import Columns
 from lowtide.monitor.gpus import GpuReading, GpuSource, hold, match_devices, match_gpus
 from lowtide.monitor.group_counts import Group, Means
 from lowtide.monitor.group_table import GroupTable
 from lowtide.monitor.group_tree import GroupTree
-from lowtide.monitor.kernel_files import OpenFiles, Problems, read_file
+from lowtide.monitor.kernel_files import OpenFiles, Problems
 from lowtide.monitor.node import NodeFiles
 from lowtide.monitor.owners import UserNames
 from lowtide.monitor.process_table import ProcessTable
@@ -164,7 +165,7 @@ class NodeReader:
             self._gpus.close()
 
     def _of_pid(self, pid: int) -> Group | ProcessUnit | None:
-        said = read_file(f"{self._procfs}/{pid}/cgroup").decode(errors="replace")
+        said = read_or_empty(f"{self._procfs}/{pid}/cgroup").decode(errors="replace")
         group = self._groups.home(said)
         return group if group is not None and group.counts_itself else self._processes.of_pid(pid)
 
