@@ -21,6 +21,8 @@ RULES = ("conserving", "ceems")
 
 # How far apart the clock of a snapshot and the start of a unit may be.
 _SLACK_S = 1.0
+# Less than this share of the node is rounding.
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +188,7 @@ def _conserving(
         gpu_w=gpu_w,
         idle_w=not_used_w,
         # Rounding may leave less than nothing; more than rounding would be an error of the rules.
-        unattributed_w=max(left_w, 0.0),
+        unattributed_w=left_w if left_w > _ROUNDING * parts.node_w else 0.0,
         measured=power.measured,
     )
 
