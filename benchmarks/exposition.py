@@ -38,6 +38,11 @@ COLUMNS = (
     "memory_bytes",
     "read_bytes",
     "written_bytes",
+    "received_bytes",
+    "sent_bytes",
+    "cpu_wait_s",
+    "memory_wait_s",
+    "io_wait_s",
     "reserved_cpus",
     "reserved_bytes",
     "energy_j",
@@ -45,6 +50,8 @@ COLUMNS = (
     "carbon_g",
     "marginal_g",
     "embodied_g",
+    "unmetered_s",
+    "unpriced_j",
 )
 COUNTERS = {
     "energy_joules": "energy_j",

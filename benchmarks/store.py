@@ -41,6 +41,12 @@ for job, user, s, cpu, cpus, mem, asked, joules, grams in rows:
           f"{joules / s:8.1f} {joules:12.4g} J {grams:10.4g} g")
 """
 USERS = 40
+# What each job uses, and what it does not.
+COUNTERS = (
+    *("cpu_s", "read_bytes", "written_bytes", "energy_j", "measured_j", "carbon_g"),
+    *("marginal_g", "embodied_g"),
+)
+ZEROS = ("cpu_wait_s", "memory_wait_s", "io_wait_s", "unmetered_s", "unpriced_j")
 
 
 def main() -> int:
@@ -67,7 +73,7 @@ class Node:
         self.units = tuple(units)
         self._rng = rng
         self._time = begin
-        self._used = np.zeros((len(units), len(UNIT.counters)))
+        self._used = np.zeros((len(units), len(COUNTERS)))
         self._memory = rng.uniform(1e8, 4e10, len(units))
         self._power = rng.uniform(20, 300, len(units))
         self._node_j = 0.0
@@ -97,7 +103,10 @@ class Node:
             )
             self._used = self._used + np.stack(used, axis=1)
             self._node_j += float(energy.sum()) + 100 * passed
-            columns = dict(zip(UNIT.counters, self._used.T, strict=True))
+            columns = dict(zip(COUNTERS, self._used.T, strict=True))
+            # Nobody has a network of its own, and nobody waits.
+            columns |= dict.fromkeys(("received_bytes", "sent_bytes"), np.full(number, np.nan))
+            columns |= dict.fromkeys(ZEROS, np.zeros(number))
             yield Tick(
                 host="n1",
                 since=since,

@@ -12,6 +12,8 @@ from lowtide.monitor.snapshot import NodeCounts, Unit
 from lowtide.monitor.tick import Shares, Tick
 
 START = 1_700_000_000.0
+# What its kernel does not tell.
+_UNKNOWN = ("received_bytes", "sent_bytes", "cpu_wait_s", "memory_wait_s", "io_wait_s")
 
 
 def unit(number: int | str, *, started: float = START, user: str = "ada", **more: str) -> Unit:
@@ -112,5 +114,7 @@ class Watcher:
             idle_energy_j=float(self.node_j[1]),
             unattributed_energy_j=float(self.node_j[2]),
             intensity_g_per_kwh=self.intensity,
+            **{name: np.full(count, np.nan) for name in _UNKNOWN},
+            **{name: np.zeros(count) for name in ("unmetered_s", "unpriced_j")},
             **dict(zip(names, table, strict=True)),
         )

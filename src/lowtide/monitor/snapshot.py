@@ -117,6 +117,10 @@ class Snapshot:
             per socket, NaN for units that may run anywhere; None where sockets are not told apart.
         pressure_s: Time in which each waited for each of `PRESSURES`, a row per unit; it is read
             once a minute. None where nothing is known.
+        received_bytes: Received over the network so far by those that have one of their own, such
+            as containers, and NaN for all others; None where nobody has.
+        sent_bytes: Sent, likewise.
+        rejected: How many readings made no sense so far, and were left out.
         problems: What could not be read, in words, each with the cure where there is one; each is
             named once.
     """
@@ -134,4 +138,7 @@ class Snapshot:
     gpus: tuple[GpuCounts, ...] = ()
     socket_shares: FloatArray | None = None
     pressure_s: FloatArray | None = None
+    received_bytes: FloatArray | None = None
+    sent_bytes: FloatArray | None = None
+    rejected: int = 0
     problems: tuple[str, ...] = ()

@@ -48,6 +48,11 @@ class Tick:
         memory_bytes: Memory that each holds.
         read_bytes: Read from storage since it was first seen.
         written_bytes: Written to storage since it was first seen.
+        received_bytes: Received over a network of its own since then; NaN for most.
+        sent_bytes: Sent, likewise.
+        cpu_wait_s: Time since then in which it waited for CPUs, read once a minute.
+        memory_wait_s: The same for memory.
+        io_wait_s: The same for storage.
         gpus_busy: GPUs that each kept busy.
         gpu_memory_bytes: Memory that each holds on them.
         reserved_cpus: CPUs that are kept for each.
@@ -59,13 +64,21 @@ class Tick:
         carbon_g: What that emitted, PUE included, by average intensity; NaN without a signal.
         marginal_g: The same by marginal intensity; NaN without one.
         embodied_g: Its share of what making the node emitted; NaN where that is not known.
+        unmetered_s: How long it ran while nobody could tell what it drew: energy lacks that time.
+        unpriced_j: The energy whose emissions nobody can tell: grams lack that.
         node_energy_j: What the node drew since watching began.
         idle_energy_j: The part of it that is idle.
         unattributed_energy_j: The part of it that nobody is charged with.
+        node_carbon_g: What the node emitted since watching began, PUE included; NaN without a
+            signal.
+        idle_carbon_g: The part of it that is idle.
+        unattributed_carbon_g: The part of it that nobody is charged with.
         intensity_g_per_kwh: Average intensity at this moment; NaN without a signal.
+        marginal_g_per_kwh: Marginal intensity, likewise.
         gpus: The GPUs.
         package_energy_j: What each CPU socket drew since watching began, where meters see it.
         dram_energy_j: What memory drew since watching began; NaN where no meter sees it.
+        rejected: How many readings made no sense since watching began, and were left out.
         problems: What went wrong, in words.
     """
 
@@ -79,6 +92,11 @@ class Tick:
     memory_bytes: FloatArray
     read_bytes: FloatArray
     written_bytes: FloatArray
+    received_bytes: FloatArray
+    sent_bytes: FloatArray
+    cpu_wait_s: FloatArray
+    memory_wait_s: FloatArray
+    io_wait_s: FloatArray
     gpus_busy: FloatArray
     gpu_memory_bytes: FloatArray
     reserved_cpus: FloatArray
@@ -90,11 +108,18 @@ class Tick:
     carbon_g: FloatArray
     marginal_g: FloatArray
     embodied_g: FloatArray
+    unmetered_s: FloatArray
+    unpriced_j: FloatArray
     node_energy_j: float
     idle_energy_j: float
     unattributed_energy_j: float
     intensity_g_per_kwh: float
+    node_carbon_g: float = math.nan
+    idle_carbon_g: float = math.nan
+    unattributed_carbon_g: float = math.nan
+    marginal_g_per_kwh: float = math.nan
     gpus: tuple[GpuCounts, ...] = ()
     package_energy_j: tuple[float, ...] = ()
     dram_energy_j: float = math.nan
+    rejected: int = 0
     problems: tuple[str, ...] = ()

@@ -16,13 +16,19 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide.attribution import IdleFloor, NodePower, cpu_used, share_out
-from lowtide.monitor.snapshot import FloatArray, Snapshot, Unit
+from lowtide.monitor.snapshot import PRESSURES, FloatArray, Snapshot, Unit
 from lowtide.monitor.tick import Shares, Tick
 from lowtide.watching.emissions import Emissions
 
 # What each unit counts itself, and what is added up for it.
-_COUNTED = ("cpu_s", "read_bytes", "written_bytes")
-_ADDED = ("energy_j", "measured_j", "carbon_g", "marginal_g", "embodied_g")
+_COUNTED = (
+    *("cpu_s", "read_bytes", "written_bytes", "received_bytes", "sent_bytes"),
+    *("cpu_wait_s", "memory_wait_s", "io_wait_s"),
+)
+_ADDED = (
+    *("energy_j", "measured_j", "carbon_g", "marginal_g", "embodied_g"),
+    *("unmetered_s", "unpriced_j"),
+)
 
 
 class Reader(Protocol):
@@ -63,10 +69,26 @@ class _Accounts:
         places = np.array([stood.get(unit.key, -1) for unit in snapshot.units], dtype=np.intp)
         # What began while the node was watched is counted from 0, all else from now on.
         young = [unit.started >= watched_since - 1.0 for unit in snapshot.units]
-        now = np.where(young, 0.0, np.stack([getattr(snapshot, name) for name in _COUNTED]))
+        now = np.where(young, 0.0, _counted(snapshot))
         self.first = np.where(places < 0, now, _taken(self.first, places))
         self.added = np.where(places < 0, np.nan, _taken(self.added, places))
         self.units = snapshot.units
+
+
+def _counted(snapshot: Snapshot) -> FloatArray:
+    """Return what each unit has counted so far, a row for each of `_COUNTED`."""
+    unknown = np.full(len(snapshot.units), np.nan)
+    network = (snapshot.received_bytes, snapshot.sent_bytes)
+    waits = [unknown] * len(PRESSURES) if snapshot.pressure_s is None else snapshot.pressure_s.T
+    return np.stack(
+        [
+            snapshot.cpu_s,
+            snapshot.read_bytes,
+            snapshot.written_bytes,
+            *(unknown if each is None else each for each in network),
+            *waits,
+        ]
+    )
 
 
 def _taken(table: FloatArray, places: npt.NDArray[np.intp]) -> FloatArray:
@@ -98,6 +120,7 @@ class Watcher:
     _before: Snapshot | None = field(default=None, init=False)
     _accounts: _Accounts = field(default_factory=_Accounts, init=False)
     _node_j: FloatArray = field(default_factory=lambda: np.full(3, np.nan), init=False)
+    _node_g: FloatArray = field(default_factory=lambda: np.full(3, np.nan), init=False)
     _packages_j: FloatArray = field(default_factory=lambda: np.empty(0), init=False)
     _dram_j: FloatArray = field(default_factory=lambda: np.array(np.nan), init=False)
 
@@ -138,12 +161,16 @@ class Watcher:
                 self.emissions.emitted_g(drawn_j, average),
                 self.emissions.emitted_g(drawn_j, marginal),
                 self.emissions.made_g(reserved, passed_s),
+                np.where(np.isnan(drawn_j), passed_s, 0.0),
+                drawn_j if math.isnan(average) else 0.0 * drawn_j,
             ]
         )
-        first = self._accounts.first
+        used = np.maximum(_counted(after) - self._accounts.first, 0.0)
         added = self._accounts.added = _sum(self._accounts.added, steps)
         node_w = np.array([shares.node_w, shares.idle_w, shares.unattributed_w])
-        self._node_j = _sum(self._node_j, node_w * passed_s)
+        node_j = node_w * passed_s
+        self._node_j = _sum(self._node_j, node_j)
+        self._node_g = _sum(self._node_g, self.emissions.emitted_g(node_j, average))
         busy = cpu_used(before, after) / passed_s
         gpus_busy, gpu_bytes, gpus_held = _gpus(after)
         return Tick(
@@ -152,11 +179,9 @@ class Watcher:
             time=after.time,
             node=after.node,
             units=after.units,
-            cpu_s=np.maximum(after.cpu_s - first[0], 0.0),
+            **dict(zip(_COUNTED, used, strict=True)),
             cpus_busy=np.where(np.isnan(after.cpu_s), np.nan, busy),
             memory_bytes=after.memory_bytes,
-            read_bytes=np.maximum(after.read_bytes - first[1], 0.0),
-            written_bytes=np.maximum(after.written_bytes - first[2], 0.0),
             gpus_busy=gpus_busy,
             gpu_memory_bytes=gpu_bytes,
             reserved_cpus=after.reserved_cpus,
@@ -169,8 +194,13 @@ class Watcher:
             unattributed_energy_j=float(self._node_j[2]),
             package_energy_j=tuple(self._packages_j.tolist()),
             dram_energy_j=float(self._dram_j),
+            node_carbon_g=float(self._node_g[0]),
+            idle_carbon_g=float(self._node_g[1]),
+            unattributed_carbon_g=float(self._node_g[2]),
             intensity_g_per_kwh=average,
+            marginal_g_per_kwh=marginal,
             gpus=after.gpus,
+            rejected=after.rejected,
             problems=problems,
         )
 
