@@ -32,27 +32,25 @@ from lowtide.monitor.tick import Shares, Tick
 JOBS = 1000
 ROUNDS = 15
 FLOOR = 8.0
+MOST_MS = 5.0
+# What a job of Slurm's has: no network of its own, and nothing that is lacking.
 COLUMNS = (
     "cpu_s",
     "cpus_busy",
     "memory_bytes",
     "read_bytes",
     "written_bytes",
-    "received_bytes",
-    "sent_bytes",
     "cpu_wait_s",
     "memory_wait_s",
     "io_wait_s",
-    "reserved_cpus",
-    "reserved_bytes",
     "energy_j",
     "measured_j",
     "carbon_g",
     "marginal_g",
     "embodied_g",
-    "unmetered_s",
-    "unpriced_j",
 )
+UNKNOWN = ("received_bytes", "sent_bytes")
+NOTHING = ("unmetered_s", "unpriced_j")
 COUNTERS = {
     "energy_joules": "energy_j",
     "measured_energy_joules": "measured_j",
@@ -67,6 +65,7 @@ GAUGES = {
     "reserved_memory_bytes": "reserved_bytes",
 }
 KINDS = {"average": "carbon_g", "marginal": "marginal_g", "embodied": "embodied_g"}
+WAITS = {"cpu": "cpu_wait_s", "memory": "memory_wait_s", "io": "io_wait_s"}
 T = TypeVar("T")
 LABELS = ("host", "source", "job_id", "user")
 
@@ -118,6 +117,8 @@ def plain_shares(before: Snapshot, after: Snapshot, power: NodePower, idle_w: fl
 def tick(rng: np.random.Generator, after: Snapshot, shares: Shares) -> Tick:
     """Return a step of watching with new values throughout."""
     columns: dict[str, Any] = {name: rng.uniform(0, 1e6, JOBS) for name in COLUMNS}
+    columns |= {name: np.full(JOBS, np.nan) for name in UNKNOWN}
+    columns |= {name: np.zeros(JOBS) for name in NOTHING}
     return Tick(
         host="n1",
         since=0.0,
@@ -126,6 +127,8 @@ def tick(rng: np.random.Generator, after: Snapshot, shares: Shares) -> Tick:
         units=after.units,
         gpus_busy=np.zeros(JOBS),
         gpu_memory_bytes=np.zeros(JOBS),
+        reserved_cpus=after.reserved_cpus,
+        reserved_bytes=after.reserved_bytes,
         reserved_gpus=np.zeros(JOBS),
         shares=shares,
         node_energy_j=1.0,
@@ -145,8 +148,10 @@ class PlainPage:
         self.gauges = {name: self.gauge(name) for name in GAUGES}
         self.power = self.gauge("power_watts")
         self.start = self.gauge("start_time_seconds")
+        self.since = self.gauge("counted_since_seconds")
         self.info = self.gauge("info", "name")
         self.grams = self.counter("emissions_grams", "kind")
+        self.waited = self.counter("pressure_seconds", "resource")
         self.last: dict[tuple[str, ...], float] = {}
 
     def counter(self, name: str, *more: str) -> Counter:
@@ -169,6 +174,7 @@ class PlainPage:
             labels = (step.host, unit.source, unit.job_id, unit.user)
             self.power.labels(*labels).set(step.shares.power_w[place])
             self.start.labels(*labels).set(unit.started)
+            self.since.labels(*labels).set(step.since)
             self.info.labels(*labels, unit.name).set(1)
             for name, column in GAUGES.items():
                 self.gauges[name].labels(*labels).set(getattr(step, column)[place])
@@ -176,6 +182,8 @@ class PlainPage:
                 self.grow(self.counters[name], getattr(step, column)[place], *labels)
             for kind, column in KINDS.items():
                 self.grow(self.grams, getattr(step, column)[place], *labels, kind)
+            for resource, column in WAITS.items():
+                self.grow(self.waited, getattr(step, column)[place], *labels, resource)
         return generate_latest(self.registry)
 
 
@@ -196,7 +204,10 @@ def samples(page: bytes) -> int:
 
 
 def main() -> int:
-    """Print the figures; return 1 if the ratio of the pages is below its floor."""
+    """Print the figures; return 1 if the ratio of the pages is below its floor.
+
+    The time of a page is orientation: it is for an idle machine.
+    """
     rng = np.random.default_rng(1)
     before, after = snapshots(rng)
     power = NodePower(node_w=900.0, package_w=(200.0, 250.0), dram_w=40.0, measured=True)
@@ -221,6 +232,7 @@ def main() -> int:
     assert lines == samples(common)
     print(f"page of {JOBS} jobs ({lines} lines): {page_ms:.2f} ms, ", end="")
     print(f"prometheus_client {common_ms:.1f} ms\n  {ratio:.1f} times as fast (floor {FLOOR:.0f})")
+    print(f"  wanted: {MOST_MS:.0f} ms, {'met' if page_ms <= MOST_MS else 'not met'}")
     scrape_ms, small = least(lambda: gzip.compress(page, compresslevel=1), 5)
     print(f"first scrape of a page: {scrape_ms:.1f} ms to compress to {len(small) / len(page):.0%}")
     return int(ratio < FLOOR)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from support.needs import is_missing
-from support.slurm import running_slurm
+from support.postgres import find_programs, running_postgres
+from support.slurm import HAS_CGROUPS, running_slurm
 
 ROOT = Path(__file__).parents[1]
 
@@ -45,3 +47,21 @@ def slurm() -> Iterator[dict[str, str]]:
     """A real Slurm of two nodes: the environment in which its commands find it."""
     with running_slurm(nodes=2) as environment:
         yield environment
+
+
+@pytest.fixture(scope="module")
+def accounted_slurm() -> Iterator[dict[str, str]]:
+    """A real Slurm of two nodes that keeps accounts: sacct knows its jobs."""
+    with running_slurm(nodes=2, cgroups=HAS_CGROUPS, accounting=True) as environment:
+        yield environment
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The address of a server; each test gets a schema of its own there."""
+    if find_spec("psycopg") is None:
+        is_missing("needs pip install 'lowtide[postgres]'")
+    if find_programs() is None:
+        is_missing("needs PostgreSQL's programs: apt-get install postgresql")
+    with running_postgres() as address:
+        yield address

@@ -37,7 +37,7 @@ def oracle(before: Snapshot, after: Snapshot, power: NodePower, idle_w: float | 
     parts_w = sum(sockets_w) + dram_w + sum(cards_w.values())
     node_w, scale = power.node_w, 1.0
     if not is_power(node_w):
-        node_w = parts_w
+        node_w = parts_w + (power.rest_w if is_power(power.rest_w) else 0.0)
     elif parts_w > node_w:
         scale = node_w / parts_w
     count = len(after.units)
@@ -174,7 +174,8 @@ def steps(draw: st.DrawFn) -> tuple[Snapshot, Snapshot, NodePower, float | None]
         ),
         dram_w=draw(watts),
         gpu_w={name: draw(watts) for name in cards},
-        measured=True,
+        rest_w=draw(st.sampled_from([NAN, NAN, 0.0, 45.5, -1.0])),
+        measured=draw(st.booleans()),
     )
     return before, after, power, draw(st.sampled_from([None, 0.0, 25.0, 90.0, 200.0, 5000.0]))
 
@@ -185,7 +186,7 @@ def test_jobs_and_idle_and_the_rest_make_the_node_as_the_rules_say(step) -> None
     before, after, power, idle_w = step
     shares = share_out(before, after, power, idle_w=idle_w)
     assert shares.power_w.shape == (len(after.units),)
-    seen = [power.node_w, power.dram_w, *power.package_w, *power.gpu_w.values()]
+    seen = [power.node_w, power.dram_w, power.rest_w, *power.package_w, *power.gpu_w.values()]
     if not any(map(is_power, seen)):
         assert np.isnan([shares.node_w, shares.idle_w, shares.unattributed_w]).all()
         assert np.isnan(shares.power_w).all()
@@ -197,6 +198,14 @@ def test_jobs_and_idle_and_the_rest_make_the_node_as_the_rules_say(step) -> None
     assert (shares.gpu_w <= shares.power_w + 1e-9).all()
     assert shares.idle_w >= 0
     assert shares.unattributed_w >= 0
+    rest_w = 0.0 if is_power(power.node_w) or not is_power(power.rest_w) else power.rest_w
+    measured_w = (shares.node_w - rest_w) if power.measured else 0.0
+    assert shares.node_measured_w == pytest.approx(measured_w, rel=1e-9, abs=1e-9)
+    assert (shares.measured_w >= 0).all()
+    assert (shares.measured_w <= shares.power_w).all()
+    assert float(shares.measured_w.sum()) <= measured_w * (1 + 1e-9) + 1e-9
+    if shares.measured:
+        assert shares.measured_w == pytest.approx(shares.power_w)
     bears, idle = oracle(before, after, power, idle_w)
     assert shares.power_w == pytest.approx(bears, rel=1e-9, abs=1e-9)
     assert shares.idle_w == pytest.approx(idle, rel=1e-9, abs=1e-9)
@@ -305,6 +314,55 @@ def test_a_gpu_is_its_holders(cards, borne, idle, left) -> None:
     assert shares.gpu_w == pytest.approx(borne)
     assert shares.idle_w == pytest.approx(idle)
     assert shares.unattributed_w == pytest.approx(left)
+
+
+def test_cards_are_measured_and_the_rest_is_estimated() -> None:
+    jobs = [unit("gpu"), unit("cpu")]
+    before = snapshot(0, of=jobs, reserved=[32, 32])
+    cards = [gpu(holders={0: 1.0}, busy=0.9)]
+    after = snapshot(10, of=jobs, cpu_s=[0, 320], busy_s=320, reserved=[32, 32], gpus=cards)
+    power = NodePower(gpu_w={"gpu-0": 300.0}, rest_w=100.0, measured=True)
+    shares = share_out(before, after, power, idle_w=40)
+    assert shares.node_w == 400
+    assert shares.power_w == pytest.approx([300 + 20, 20 + 60])
+    assert off(shares) < 1e-12
+    # What the first one's card drew was measured, and nothing of the second.
+    assert shares.measured_w == pytest.approx([300, 0])
+    assert (shares.node_measured_w, shares.measured, shares.sees) == (300, False, ("gpu",))
+    assert power.meters == "measured gpu-0 rest"
+    there = share_out(before, after, power, rules="ceems")
+    assert there.power_w == pytest.approx([300 + 5, 5 + 90])
+    assert there.measured_w == pytest.approx([300, 0])
+
+
+@pytest.mark.parametrize(
+    ("power", "sees"),
+    [
+        (NodePower(node_w=300, package_w=(50,), measured=True), ("node",)),
+        (NodePower(package_w=(50, NAN), dram_w=4, measured=True), ("package", "dram")),
+        (NodePower(gpu_w={"gpu-0": 4.0, "gpu-1": NAN}, measured=True), ("gpu",)),
+        (NodePower(node_w=300, measured=False), ()),
+    ],
+)
+def test_what_meters_see(power: NodePower, sees: tuple[str, ...]) -> None:
+    assert share_out(snapshot(0), snapshot(10), power).sees == sees
+
+
+def test_whose_power_lacks_a_part() -> None:
+    jobs = [unit("a"), unit("b")]
+    cards = [gpu("gpu-0", {0: 1.0}), gpu("gpu-1/0", {1: 0.0}), gpu("gpu-1/1")]
+
+    def lacking(**power: object) -> tuple[set[int], bool]:
+        after = snapshot(10, of=jobs, gpus=cards)
+        shares = share_out(snapshot(0, of=jobs), after, NodePower(measured=True, **power))
+        return set(shares.lacking), shares.node_lacks
+
+    watts = {"gpu-0": 100.0, "gpu-1": 100.0}
+    assert lacking(gpu_w=watts) == (set(), False)
+    assert lacking(gpu_w=watts | {"gpu-1": NAN}) == ({1}, True)
+    assert lacking(gpu_w=watts, lacks=True) == ({0, 1}, True)
+    # The node's own meter sees everything.
+    assert lacking(gpu_w=watts | {"gpu-1": NAN}, node_w=300.0, lacks=True) == (set(), False)
 
 
 def test_each_socket_is_shared_by_those_on_it() -> None:
@@ -442,6 +500,24 @@ class TestCeems:
         power = NodePower(package_w=(150, 50), dram_w=40, measured=True)
         shares = share_out(before, after, power, rules="ceems")
         assert shares.power_w == pytest.approx([200 * 0.7 + 40 * 0.2, 200 * 0.2 + 40 * 0.15])
+
+    def test_services_are_no_jobs(self) -> None:
+        """What else runs on a node changes nothing for its jobs."""
+        before, after = self.two_jobs()
+        power = NodePower(node_w=400, measured=True)
+        alone = share_out(before, after, power, rules="ceems").power_w
+        others = [unit(f"{name}.service", source="systemd") for name in range(20)]
+        others += [unit(name, source="process") for name in range(5)]
+        many = [*after.units, *others]
+        memory = [*after.memory_bytes, *[0.0] * 25]
+        after = snapshot(10, of=many, cpu_s=[70, 20, *[0] * 25], busy_s=100, memory_bytes=memory)
+        shared = share_out(snapshot(0, of=many), after, power, rules="ceems").power_w
+        assert shared[:2] == pytest.approx(alone)
+        assert not shared[2:].any()
+        box = unit("box", source="container")
+        after = snapshot(10, of=[*after.units, box], busy_s=100)
+        third = share_out(snapshot(0, of=[*many, box]), after, power, rules="ceems").power_w
+        assert third[-1] == pytest.approx(40 / 3), "a container is one"
 
     def test_they_may_hand_out_more_than_there_is(self) -> None:
         job = [unit()]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,8 @@ from lowtide.monitor.tick import Shares
 
 RULES = ("conserving", "ceems")
 
+# What runs for a user who asked for it. The rest of a node are its services.
+_JOBS = ("slurm", "container")
 # How far apart the clock of a snapshot and the start of a unit may be.
 _SLACK_S = 1.0
 # Less than this share of the node is rounding.
@@ -35,13 +38,25 @@ class NodePower:
         package_w: Each CPU socket, in the order of their numbers.
         dram_w: Memory, where it is not part of the sockets.
         gpu_w: Each GPU by the name that it has in the snapshot.
-        measured: Whether meters measured it; otherwise a model estimated it.
+        rest_w: What a model estimates for all that no meter sees, where the node has no meter;
+            NaN where nobody estimates that.
+        idle_w: What the model says the node without its GPUs draws when nothing runs; NaN where
+            there is no model.
+        lacks: Whether a meter of the node, its sockets or its memory was silent, or the estimate:
+            then more was drawn than is known.
+        passed_s: The time that it was drawn in, by the clock of the meters; NaN where that is the
+            time between the snapshots.
+        measured: Whether meters measured it, `rest_w` aside; otherwise a model estimated it.
     """
 
     node_w: float = math.nan
     package_w: tuple[float, ...] = ()
     dram_w: float = math.nan
     gpu_w: Mapping[str, float] = field(default_factory=dict)
+    rest_w: float = math.nan
+    idle_w: float = math.nan
+    lacks: bool = False
+    passed_s: float = math.nan
     measured: bool
 
     @property
@@ -55,10 +70,24 @@ class NodePower:
         return _cut(self).base_w
 
     @property
+    def sees(self) -> tuple[str, ...]:
+        """What meters saw: all of the node, or which kinds of its parts."""
+        if not self.measured or _is_power(self.node_w):
+            return ("node",) if self.measured else ()
+        kinds = {
+            "package": self.package_w,
+            "dram": (self.dram_w,),
+            "gpu": tuple(self.gpu_w.values()),
+        }
+        return tuple(kind for kind, watts in kinds.items() if any(map(_is_power, watts)))
+
+    @property
     def meters(self) -> str:
         """What was seen: powers are compared only where this is the same."""
         packages = {f"package-{place}": watts for place, watts in enumerate(self.package_w)}
         parts = {"node": self.node_w, **packages, "dram": self.dram_w, **self.gpu_w}
+        if not _is_power(self.node_w):
+            parts["rest"] = self.rest_w
         seen = sorted(name for name, watts in parts.items() if _is_power(watts))
         return " ".join(["measured" if self.measured else "estimated", *seen])
 
@@ -92,11 +121,23 @@ def share_out(
             gpu_w=unknown,
             idle_w=math.nan,
             unattributed_w=math.nan,
+            measured_w=unknown,
+            node_measured_w=math.nan,
             measured=power.measured,
+            sees=power.sees,
         )
     if rules == "ceems":
         return _ceems(before, after, power, parts)
     return _conserving(before, after, power, parts, idle_w)
+
+
+def is_job(unit: Unit) -> bool:
+    """Return whether a unit is a job: services and groups of processes are not.
+
+    Args:
+        unit: What runs.
+    """
+    return unit.source in _JOBS
 
 
 def cpu_used(before: Snapshot, after: Snapshot) -> FloatArray:
@@ -116,9 +157,9 @@ def cpu_used(before: Snapshot, after: Snapshot) -> FloatArray:
         # A place of -1 reads the unknown at the end.
         earlier_s = np.append(before.cpu_s, np.nan)[places]
         for new in np.flatnonzero(places < 0):
-            if after.units[new].started >= before.time - _SLACK_S:
+            if after.units[new].started >= after.time_of(before) - _SLACK_S:
                 earlier_s[new] = 0.0
-    most_s = max(after.time - before.time, 0.0) * max(after.node.cpus, 0)
+    most_s = max(after.seconds_after(before), 0.0) * max(after.node.cpus, 0)
     return np.minimum(_known(after.cpu_s - earlier_s), most_s)
 
 
@@ -130,10 +171,17 @@ class _Parts:
     package_w: tuple[float, ...]
     dram_w: float
     gpu_w: dict[str, float]
+    rest_w: float
 
     @property
     def base_w(self) -> float:
         return max(self.node_w - self.dram_w - sum(self.gpu_w.values()), 0.0)
+
+    @property
+    def base_measured(self) -> float:
+        """The share of the base that meters saw."""
+        base_w = self.base_w
+        return max(1.0 - self.rest_w / base_w, 0.0) if base_w > 0 else float(self.rest_w <= 0)
 
 
 def _cut(power: NodePower) -> _Parts:
@@ -143,9 +191,11 @@ def _cut(power: NodePower) -> _Parts:
     dram_w = power.dram_w if _is_power(power.dram_w) else 0.0
     gpu_w = {name: watts for name, watts in power.gpu_w.items() if _is_power(watts)}
     parts_w = math.fsum([*seen, dram_w, *gpu_w.values()])
-    node_w, scale = power.node_w, 1.0
+    node_w, rest_w, scale = power.node_w, 0.0, 1.0
     if not _is_power(node_w):
-        node_w = parts_w if seen or gpu_w or _is_power(power.dram_w) else math.nan
+        rest_w = power.rest_w if _is_power(power.rest_w) else 0.0
+        known = [*seen, *gpu_w.values(), power.dram_w, power.rest_w]
+        node_w = parts_w + rest_w if any(map(_is_power, known)) else math.nan
     elif parts_w > node_w:
         scale = node_w / parts_w
     return _Parts(
@@ -153,6 +203,7 @@ def _cut(power: NodePower) -> _Parts:
         package_w=tuple(watts * scale for watts in package_w),
         dram_w=dram_w * scale,
         gpu_w={name: watts * scale for name, watts in gpu_w.items()},
+        rest_w=rest_w,
     )
 
 
@@ -166,21 +217,21 @@ def _conserving(
     reserved = _over(_known(after.reserved_cpus), cpus)
 
     gpu_w, idle_gpus_w = _by_holders(after, parts.gpu_w)
-    power_w, not_used_w = gpu_w.copy(), idle_gpus_w
+    seen_w, not_used_w = gpu_w.copy(), idle_gpus_w
     if 0 < after.node.memory_bytes < math.inf:
         memory = _over(_known(after.memory_bytes), after.node.memory_bytes)
-        power_w += parts.dram_w * memory
+        seen_w += parts.dram_w * memory
         not_used_w += parts.dram_w * max(1.0 - float(memory.sum()), 0.0)
 
     if idle_w is None or not _is_power(idle_w):
-        most_s = max((after.time - before.time) * cpus, busy_s)
-        power_w += parts.base_w * _at_least(used_s, busy_s, most_s, reserved)
+        most_s = max(after.seconds_after(before) * cpus, busy_s)
+        base_w = parts.base_w * _at_least(used_s, busy_s, most_s, reserved)
     else:
         floor_w = min(idle_w, parts.base_w)
-        power_w += floor_w * reserved
         not_used_w += floor_w * max(1.0 - float(reserved.sum()), 0.0)
-        power_w += _by_use(after, parts, floor_w, used_s, busy_s)
+        base_w = floor_w * reserved + _by_use(after, parts, floor_w, used_s, busy_s)
 
+    power_w = seen_w + base_w
     left_w = parts.node_w - float(power_w.sum()) - not_used_w
     return Shares(
         node_w=parts.node_w,
@@ -189,7 +240,55 @@ def _conserving(
         idle_w=not_used_w,
         # Rounding may leave less than nothing; more than rounding would be an error of the rules.
         unattributed_w=left_w if left_w > _ROUNDING * parts.node_w else 0.0,
-        measured=power.measured,
+        **_lacking(after, power),
+        **_measured(power, parts, power_w, seen_w + parts.base_measured * base_w),
+    )
+
+
+class _Lacking(TypedDict):
+    lacking: frozenset[int]
+    node_lacks: bool
+
+
+def _lacking(after: Snapshot, power: NodePower) -> _Lacking:
+    """Say whose power lacks a part: of those who hold a GPU that is not known, and else of all."""
+    if _is_power(power.node_w):
+        return _Lacking(lacking=frozenset(), node_lacks=False)
+    silent = [name for name, watts in power.gpu_w.items() if not _is_power(watts)]
+    if power.lacks:
+        return _Lacking(lacking=frozenset(range(len(after.units))), node_lacks=True)
+    holders = {
+        place for name in silent for gpu, _ in _instances(after.gpus, name) for place in gpu.holders
+    }
+    return _Lacking(lacking=frozenset(holders), node_lacks=bool(silent))
+
+
+class _Measured(TypedDict):
+    cards_w: Mapping[str, float]
+    measured_w: FloatArray
+    node_measured_w: float
+    measured: bool
+    sees: tuple[str, ...]
+
+
+def _measured(
+    power: NodePower, parts: _Parts, power_w: FloatArray, seen_w: FloatArray
+) -> _Measured:
+    """Say what of the power was measured, given what meters saw of each unit's."""
+    if not power.measured:
+        return _Measured(
+            cards_w=parts.gpu_w,
+            measured_w=np.zeros_like(power_w),
+            node_measured_w=0.0,
+            measured=False,
+            sees=(),
+        )
+    return _Measured(
+        cards_w=parts.gpu_w,
+        measured_w=power_w if parts.rest_w <= 0 else np.minimum(seen_w, power_w),
+        node_measured_w=parts.node_w - parts.rest_w,
+        measured=not _is_power(power.rest_w) or _is_power(power.node_w),
+        sees=power.sees,
     )
 
 
@@ -273,7 +372,7 @@ def _ceems(before: Snapshot, after: Snapshot, power: NodePower, parts: _Parts) -
     by_memory = by_memory / memory_bytes if memory_bytes > 0 else np.zeros_like(used_s)
     package_w = float(np.nansum(parts.package_w))
     gpu_w, _ = _by_holders(after, parts.gpu_w)
-    if not _is_power(power.node_w):
+    if not _is_power(power.node_w) and parts.rest_w <= 0:
         power_w = package_w * by_cpu + parts.dram_w * by_memory
     else:
         # GPUs are their holders', so they are not shared out again.
@@ -281,14 +380,19 @@ def _ceems(before: Snapshot, after: Snapshot, power: NodePower, parts: _Parts) -
         both_w = package_w + parts.dram_w
         dram = parts.dram_w / both_w if both_w > 0 else 0.0
         power_w = 0.9 * node_w * ((1 - dram) * by_cpu + dram * by_memory)
-        power_w += 0.1 * node_w / max(used_s.size, 1)
+        # Services are no jobs there: they bear what they use, and nothing of the tenth.
+        jobs = np.array([is_job(unit) for unit in after.units], dtype=np.float64)
+        power_w += 0.1 * node_w * jobs / max(jobs.sum(), 1.0)
+    seen_w = gpu_w + parts.base_measured * power_w
+    power_w = power_w + gpu_w
     return Shares(
         node_w=parts.node_w,
-        power_w=power_w + gpu_w,
+        power_w=power_w,
         gpu_w=gpu_w,
         idle_w=math.nan,
         unattributed_w=math.nan,
-        measured=power.measured,
+        **_lacking(after, power),
+        **_measured(power, parts, power_w, seen_w),
     )
 
 
@@ -321,7 +425,7 @@ class IdleFloor:
             after: The node at the end.
             power: What was drawn in between.
         """
-        elapsed_s = after.time - before.time
+        elapsed_s = after.seconds_after(before)
         base_w = power.base_w
         busy_s = after.node.busy_s - before.node.busy_s
         if elapsed_s < self.least_s or not _is_power(base_w) or math.isnan(busy_s):

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from lowtide.store import Store
 from lowtide.units import format_iso, format_time, parse_time
 from support.commands import run
 from support.grid_providers import PASSWORD, TOKEN, USER, StandIn, said, stand_in, truth
+from support.snapshots import unit
+from support.watched import course
 
 JOB = ("-t", "2:00:00", "--deadline", "+20h")
 
@@ -204,3 +207,28 @@ def test_a_node_is_watched_on_a_live_grid(
     hours = {truth(moment // 3600 * 3600) for moment in (tick["since"], tick["time"])}
     assert min(hours) <= tick["intensity_g_per_kwh"] <= max(hours)
     assert tick["problems"] == []
+
+
+def test_a_job_is_looked_back_at_on_what_is_forecast(
+    server: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = time.time()
+    start = now - now % 1800 - 3600
+    with Store.open(tmp_path / "today.sqlite") as store:
+        for tick in course(unit(5, started=start), hours=0.5, step_s=60.0, start=start):
+            store.append(tick)
+    words = ("show", "5", "--store", str(tmp_path / "today.sqlite"))
+    answer = run(capsys, *words, "--grid", "gb", "--wait", "12h", "--json")
+    assert (answer.code, answer.err) == (0, "")
+    document = json.loads(answer.out)
+    (wait,) = document["waiting"]
+    # Constant power in half an hour, of which the provider tells each.
+    assert document["at_once"] == pytest.approx(0.15 / 2 * truth(start), rel=1e-3)
+    assert wait["carbon_g"] <= document["at_once"]
+    assert not wait["synthetic"]
+    # One that tells marginal intensity alone is no answer, and the rest is shown all the same.
+    answer = run(capsys, *words, "--grid", "watttime:CAISO_NORTH")
+    assert answer.code == 0
+    assert (
+        "Waiting cannot be planned: watttime:CAISO_NORTH tells no average intensity." in answer.out
+    )

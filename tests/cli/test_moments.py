@@ -29,6 +29,12 @@ NOW = datetime(2024, 7, 15, 14, 30, tzinfo=ZONE)
         ("06:00", datetime(2024, 7, 15, 6, tzinfo=ZONE)),
         ("6:30:15 pm", datetime(2024, 7, 15, 18, 30, 15, tzinfo=ZONE)),
         ("12:00 am", datetime(2024, 7, 15, tzinfo=ZONE)),
+        ("10am", datetime(2024, 7, 15, 10, tzinfo=ZONE)),
+        ("07/01 10am", datetime(2024, 7, 1, 10, tzinfo=ZONE)),
+        ("07/01-10:00", datetime(2024, 7, 1, 10, tzinfo=ZONE)),
+        ("2024-07-01 12 pm", datetime(2024, 7, 1, 12, tzinfo=ZONE)),
+        ("07/01-noon", datetime(2024, 7, 1, 12, tzinfo=ZONE)),
+        ("yesterday 10:30pm", datetime(2024, 7, 14, 22, 30, tzinfo=ZONE)),
         ("2024-07-01", datetime(2024, 7, 1, tzinfo=ZONE)),
         ("2024-07-01T06:00", datetime(2024, 7, 1, 6, tzinfo=ZONE)),
         ("2024-07-01 06:00:30", datetime(2024, 7, 1, 6, 0, 30, tzinfo=ZONE)),
@@ -46,7 +52,19 @@ def test_every_form_is_read(text: str, moment: datetime) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "soon", "now-3moons", "25:00", "2024-13-01", "2024-07-01T", "07/32", "12:60"]
+    "text",
+    [
+        "",
+        "soon",
+        "now-3moons",
+        "25:00",
+        "2024-13-01",
+        "2024-07-01T",
+        "07/32",
+        "12:60",
+        "13pm",
+        "0am",
+    ],
 )
 def test_what_cannot_be_read_is_named(text: str) -> None:
     with pytest.raises(InvalidTime, match="cannot read"):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from lowtide.cli.output import print_table
 from lowtide.formats.sonar import read_ticks
 from lowtide.store import Store
 from support.commands import run
 from support.snapshots import unit
-from support.watched import FACTS, START, course, write_store
+from support.watched import FACTS, START, course, daily, write_store
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +44,12 @@ def test_people_see_charts_tables_and_verdicts(capsys: pytest.CaptureFixture[str
         "ran 07:00:00",
         "█",
         "   cores ╵04 Jul",
-        "of asked: mean",
+        "mean/asked",
         "Will it scale? cannot tell",
         "Drew 2.25 kWh (measured): 321.4 W on average",
         "phase 2      2  02:00:00  400 W",
         "1-00:00:00",
-        "The signal ends too early for waits of 2-00:00:00.",
+        "too early for waits of 2-00:00:00, which need it up to 2024-07-06 07:00 UTC: name it with",
     ):
         assert part in out, part
     assert all(len(line) <= 80 for line in out.splitlines() if "█" in line)
@@ -58,6 +61,9 @@ def test_programs_get_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["uses"]["cpus"]["peak_of_asked"] == 0.5
     assert document["uses"]["gpu_memory_bytes"]["peak_of_asked"] == 0.25
     assert [phase["times"] for phase in document["phases"]] == [1, 2, 2]
+    assert (document["phases_from"], document["pue"]) == ("samples", 1.0)
+    assert document["at_once"] == pytest.approx(document["job"]["carbon_g"], rel=1e-3)
+    assert (document["job"]["unmetered_s"], document["job"]["unpriced_j"]) == (0.0, 0.0)
     savings = [each["saving"] for each in document["waiting"]]
     assert len(savings) == 2
     assert 0 < savings[0] < savings[1] < 1
@@ -82,6 +88,9 @@ def test_a_page_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     for part in ("What it used over time", "Will it scale?", "What waiting would have saved"):
         assert part in page
     assert page.count("vegaEmbed(") >= 2
+    # On a phone charts are as wide as the page, and wide tables move in a box of their own.
+    assert page.count("fitted({") >= 2
+    assert page.count('<div class="table"><table>') == 4
     assert "src=" not in page.split("<script>")[0]
 
 
@@ -96,24 +105,36 @@ def test_starts_of_a_job_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFi
                 replace(again, started=START + 9e4, ended=None, state="running", exit_code=None),
                 replace(FACTS, job_id="6", shown_id="60_1"),
                 replace(FACTS, job_id="7", shown_id="60_2"),
+                # The last element to start has the number of its array.
+                replace(FACTS, job_id="70", shown_id="70_1"),
             ]
         )
     words = ("--store", str(tmp_path / "two.sqlite"))
     last = run(capsys, "show", "5", *words)
-    assert "running" in last.out.splitlines()[0]
+    # Nobody watches its host any more: whether it still runs is not known.
+    assert "how it ended is not known" in last.out.splitlines()[0]
     assert "It was started 2 times: --start 1, 2 shows each." in last.out
     first = run(capsys, "show", "5", "--start", "1", *words)
     assert "failed, exit status 3" in first.out
     for wrong, said in (
         (("show", "5", "--start", "3"), "was started 2 times"),
-        (("show", "60"), "an array of 2 jobs: show one of them, such as 60_1"),
+        (("show", "60"), "an array of 2 jobs: show one of 60_1, 60_2; lowtide jobs -j 60 lists"),
+        (("show", "70"), "70 is an array of 1 job: show one of 70_1"),
         (("show", "99"), "no job 99 was seen"),
         (("show", "5", "--how", "gaps=hold"), "leave it out"),
         (("show", "5", "--wait", "soon"), "cannot read duration"),
+        (("show", "5", "--interruptible", "foo"), "known are anywhere, never"),
+        (("show", "5", "--grid", "moon"), "unknown grid 'moon'"),
+        (("show", "5", "--grid", "windy", "--signal", "DE.csv"), "not both"),
+        (("show", "5", "--html", "new/x.html"), "there is no folder new"),
     ):
         answer = run(capsys, *wrong, *words)
         assert (answer.code, answer.out) == (2, "")
         assert said in answer.err
+    assert not Path("new").exists()
+    # A step is shown as its job, and the number of an element's own is enough.
+    assert run(capsys, "show", "5.batch", *words).out == last.out
+    assert "Job 60_2 " in run(capsys, "show", "7", *words).out
     # A job that was never seen is shown as far as it is known.
     assert "---" in run(capsys, "show", "60_1", *words).out
 
@@ -132,3 +153,59 @@ def test_samples_of_another_monitor(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "unlikely to gain from a larger node: never above 1 of 64 cores" in out
     assert "What it drew and emitted is not known." in out
     assert "No phases" in out
+
+
+def test_a_grid_goes_on_where_the_watcher_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = time.time()
+    start = now - now % 600 - 8 * 3600
+    with Store.open(tmp_path / "today.sqlite") as store:
+        for tick in course(
+            unit(5, started=start), hours=1.0, step_s=60.0, intensity=lambda _: 400.0, start=start
+        ):
+            store.append(tick)
+    words = ("show", "5", "--store", str(tmp_path / "today.sqlite"))
+    alone = run(capsys, *words).out
+    assert "not at all" in alone
+    assert "too early for waits of 06:00:00, 1-00:00:00, 2-00:00:00" in alone
+    document = json.loads(run(capsys, *words, "--grid", "windy", "--json").out)
+    assert [each["wait_s"] / 3600 for each in document["waiting"]] == [6, 24, 48]
+    assert all(each["synthetic"] for each in document["waiting"])
+    assert document["at_once"] == pytest.approx(document["job"]["carbon_g"], rel=1e-3)
+    assert "from then on the one named" in document["notes"][0]
+
+
+def test_what_is_lacking_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ticks = [
+        replace(tick, unmetered_s=0.0 * tick.energy_j + 90.0, unpriced_j=tick.energy_j / 2)
+        for tick in course(unit(5, started=START), hours=1.0, step_s=600.0, intensity=daily)
+    ]
+    with Store.open(tmp_path / "part.sqlite") as store:
+        for tick in ticks:
+            store.append(tick)
+    out = run(capsys, "show", "5", "--store", str(tmp_path / "part.sqlite")).out
+    assert "Drew at least 0.15 kWh (measured)" in out
+    assert "What it drew in 00:01:30 of its time nobody can tell." in out
+    assert "Emitted at least" in out
+    assert "What 270 kJ of that energy emitted nobody can tell: the grid was not known." in out
+
+
+@pytest.mark.parametrize("columns", [40, 60, 200])
+def test_tables_fit_the_terminal(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    header = ("what", "amount", "why")
+    rows = [["memory", "35.7 GiB", "it held as much as it had asked for, and then some more"]]
+    print_table(header, rows)
+    out = re.sub("\x1b\\[[0-9]*m", "", capsys.readouterr().out)
+    assert "35.7 GiB" in out
+    assert "memory" in out
+    assert all(len(line.rstrip()) <= columns for line in out.splitlines())
+    wide = [["memory", *["1234567 GiB"] * 8]]
+    print_table(("", *[f"column{number}" for number in range(8)]), wide)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == (2 if columns == 200 else 9)
+    assert "1234567 GiB" in lines[1]

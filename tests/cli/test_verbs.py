@@ -83,8 +83,8 @@ def test_examples_of_the_help_run(
         monkeypatch.setattr(module, "run", lambda service, **_: service.run(ticks=1))
     answer = run(capsys, *shlex.split(line)[1:])
     assert (answer.code, answer.err) == (0, "")
-    # What watches without end shows it on a terminal alone.
-    assert bool(answer.out.strip()) != (is_endless or "--follow" in line)
+    # What keeps and serves without end shows it on a terminal alone.
+    assert bool(answer.out.strip()) != is_endless
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -11,11 +11,20 @@ import subprocess
 import sys
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from lowtide.cli.watch import _serving
+from lowtide.grids import synthetic_grid
+from lowtide.meters import Roots
+from lowtide.monitor.exporter import Exporter
+from lowtide.monitor.exposition import Exposition
 from support.commands import run
+from support.lines import Line
+from support.snapshots import tick
 
 LOWTIDE = Path(sys.executable).with_name("lowtide")
 
@@ -134,6 +143,21 @@ def test_a_job_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: P
     answer = run(capsys, "watch", "--fast", "no-such-job", "-o", str(tmp_path / "followed"))
     assert answer.code == 2
     assert "no-such-job" in answer.err
+    assert list(tmp_path.iterdir()) == [], "so that it can be tried again"
+
+
+def test_a_state_folder_that_cannot_be_made_is_said_with_the_cure(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = subprocess.run(
+        [LOWTIDE, "watch", "--store", str(tmp_path / "file" / "lowtide" / "store.sqlite")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert done.returncode == 2
+    assert "cannot make the folder" in done.stderr
+    assert "--store or LOWTIDE_STORE" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -143,6 +167,18 @@ def test_a_job_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: P
         (["-o", "x"], "add --fast"),
         (["--no-store", "--store", "x"], "--no-store keeps nothing"),
         (["--insecure"], "nothing does: add --listen"),
+        (["--compat", "ceems"], "nothing is: add --listen"),
+        (["--once", "--listen", "127.0.0.1:0"], "leave out --listen"),
+        (["--once", "--compat", "ceems"], "leave out --compat"),
+        (["--once", "--store", "x"], "leave out --store"),
+        (["--once", "--insecure"], "leave out --insecure"),
+        (["--fast", "1", "--listen", "127.0.0.1:0", "--store", "x"], "leave out --listen, --store"),
+        (["--once", "--interval", "nan"], "--interval is a number of seconds, such as 5, not nan"),
+        (["--once", "--interval", "inf"], "not inf"),
+        (["--once", "--idle-power", "nan"], "an idle node draws 0 W or more, not nan W"),
+        (["--once", "--marginal", "x.csv"], "goes with the average intensity in --signal"),
+        (["--once", "--grid", "gb", "--marginal", "x.csv"], "AVERAGE+MARGINAL"),
+        (["--once", "--how", "tz=UTC"], "add --signal"),
         (["--once", "--rules", "fair"], "fair"),
         (["--once", "--meter", "raple"], "rapl"),
         (["--once", "--grid", "windy", "--signal", "x.csv"], "one grid"),
@@ -162,9 +198,134 @@ def test_what_makes_no_sense_is_said(
 def test_node_shows_a_table_and_columns(capsys: pytest.CaptureFixture[str]) -> None:
     table = run(capsys, "node").out.splitlines()
     assert table[0].split() == [
-        "job", "kind", "user", "CPUs", "memory", "GPUs", "power", "energy", "CO2e", "name",
+        "job", "kind", "user", "CPUs", "memory", "power", "energy", "CO2e", "name",
     ]  # fmt: skip
-    assert [line.split()[0] for line in table[-3:]] == ["idle", "unattributed", "node"]
+    rest = [line.split()[0] for line in table]
+    assert rest[rest.index("idle") :][:3] == ["idle", "unattributed", "node"]
     columns = run(capsys, "node", "-P").out.splitlines()
-    assert columns[0].split("|")[:3] == ["job", "kind", "user"]
-    assert all(line.count("|") == 9 for line in columns)
+    header = columns[0].split("|")
+    assert header[:4] == ["job_id", "source", "user", "cpus_busy"]
+    rows = [dict(zip(header, line.split("|"), strict=True)) for line in columns[1:]]
+    assert float(rows[-1]["power_w"]) > 0
+    assert {row["power"] for row in rows} <= {"measured", "estimated", "part", ""}
+
+
+def test_following_a_node_into_a_pipe_prints_one_table_after_the_other(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    with said.open("w") as output:
+        node = subprocess.Popen([LOWTIDE, "node", "--follow", "--interval", "0.3"], stdout=output)
+    end = time.monotonic() + 20
+    while said.read_text().count("\nnode ") < 2 and time.monotonic() < end:
+        time.sleep(0.1)
+    node.send_signal(signal.SIGINT)
+    assert node.wait(timeout=10) == 0
+    assert said.read_text().count("unattributed") >= 2
+
+
+@pytest.mark.parametrize("verb", [["watch", "--once"], ["watch", "--once", "--json"], ["node"]])
+def test_a_reader_who_has_seen_enough_ends_it_in_silence(verb: list[str]) -> None:
+    reading, writing = os.pipe()
+    watch = subprocess.Popen([LOWTIDE, *verb], stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    os.close(reading)
+    assert watch.communicate(timeout=30)[1] == ""
+
+
+def test_marginal_emissions_from_a_table(tmp_path: Path) -> None:
+    both = tmp_path / "both.csv"
+    hours = [time.time() // 3600 * 3600 + 3600 * n for n in range(-1, 3)]
+    lines = [f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(hour))},200,700" for hour in hours]
+    both.write_text(
+        "\n".join(["datetime,average_intensity_g_per_kwh,marginal_intensity_g_per_kwh", *lines])
+    )
+    done = subprocess.run(
+        [
+            *(LOWTIDE, "watch", "--once", "--json", "--how", "kind=average"),
+            *("--signal", both, "--marginal", both),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    tick = json.loads(done.stdout)
+    assert (tick["intensity_g_per_kwh"], tick["marginal_g_per_kwh"]) == (200, 700)
+    for job in tick["jobs"]:
+        assert job["marginal_g"] == pytest.approx(3.5 * job["carbon_g"])
+    together = math.fsum(
+        [
+            tick["idle_carbon_g"],
+            tick["unattributed_carbon_g"],
+            *(job["carbon_g"] for job in tick["jobs"]),
+        ]
+    )
+    assert together == pytest.approx(tick["node_carbon_g"], rel=1e-9)
+
+
+def test_the_zone_is_shown_once_a_provider_has_answered(tmp_path: Path) -> None:
+    grid = synthetic_grid("windy", start=0.0, days=1)
+    watcher = SimpleNamespace(emissions=SimpleNamespace(grid=None))
+    exporter = Exporter(address="127.0.0.1:0")
+    page = Exposition(compat=("ceems",))
+    with _serving(page, exporter, watcher, Roots(sysfs=tmp_path)) as publish:  # type: ignore[arg-type]
+        for zone in ("", "GB"):
+            publish(tick())
+            _, _, body = exporter.answer("/metrics", compress=False)
+            assert f'country_code="{zone}"'.encode() in body
+            watcher.emissions.grid = replace(grid, average=replace(grid.average, zone="GB"))
+
+
+def test_a_second_watch_of_the_same_node_into_one_store_is_refused(tmp_path: Path) -> None:
+    store, said = tmp_path / "store.sqlite", tmp_path / "ticks.json"
+    command = [LOWTIDE, "watch", "--interval", "0.3", "--json", "--store", str(store)]
+    with said.open("w") as output:
+        first = subprocess.Popen(command, stdout=output)
+    try:
+        wait_for_ticks(said, 1)
+        second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+        assert second.returncode == 2
+        assert f"watched already into {store}, by process {first.pid}" in second.stderr
+        assert second.stdout == ""
+    finally:
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(timeout=20) == 0
+    # Whoever comes after it may watch.
+    third = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert third.stdout is not None
+    assert third.stdout.readline()
+    third.send_signal(signal.SIGTERM)
+    assert third.communicate(timeout=20)[1] == ""
+
+
+def test_a_server_that_hangs_holds_up_neither_ticks_nor_the_end(
+    tmp_path: Path, postgres: str
+) -> None:
+    said = tmp_path / "ticks.json"
+    port = int(postgres.rpartition(":")[2].partition("/")[0])
+    with Line(port) as line:
+        store = postgres.replace(f":{port}/", f":{line.port}/")
+        with said.open("w") as output:
+            watch = subprocess.Popen(
+                [LOWTIDE, "watch", "--interval", "0.2", "--json", "--store", store],
+                stdout=output,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        wait_for_ticks(said, 3)
+        line.hang()
+        seen = said.read_text().count("\n")
+        time.sleep(4.0)
+        assert said.read_text().count("\n") >= seen + 8
+        begin = time.monotonic()
+        watch.send_signal(signal.SIGTERM)
+        complained = watch.communicate(timeout=30)[1]
+        assert time.monotonic() - begin < 10
+    assert watch.returncode == 0
+    assert "ticks could not be kept" in complained
+    assert "Traceback" not in complained
+
+
+def wait_for_ticks(said: Path, count: int) -> None:
+    end = time.monotonic() + 20
+    while said.read_text().count("\n") < count and time.monotonic() < end:
+        time.sleep(0.05)
+    assert said.read_text().count("\n") >= count

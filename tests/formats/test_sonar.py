@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,9 @@ def test_use_comes_from_differences(tmp_path: Path) -> None:
     assert (first.since, second.since) == (first.time, first.time)
     assert (first.node.cpus, first.host, first.units[0].name) == (8, "n1", "md")
     # Nobody knows when the first 100 s were used.
-    assert (of(first, "7", "cpu_s"), math.isnan(of(first, "7", "cpus_busy"))) == (0, True)
-    assert (of(second, "7", "cpu_s"), of(second, "7", "cpus_busy")) == (600, 2)
+    assert (of(first, "7", "watched_cpu_s"), math.isnan(of(first, "7", "cpus_busy"))) == (0, True)
+    assert (of(second, "7", "watched_cpu_s"), of(second, "7", "cpus_busy")) == (600, 2)
+    assert (of(first, "7", "cpu_s"), of(second, "7", "cpu_s")) == (100, 700)
     assert of(first, "7", "memory_bytes") == 2048 * KIB
     assert (of(second, "7", "gpus_busy"), of(second, "7", "reserved_gpus")) == (1.5, 2)
     assert of(second, "7", "gpu_memory_bytes") == 1024 * KIB
@@ -87,8 +89,10 @@ def test_a_gap_is_no_data(tmp_path: Path) -> None:
     ticks = list(read_ticks([put(tmp_path, *rows)]))
     assert [tick.time - tick.since for tick in ticks] == [0, 300, 300, 300, 0, 300]
     assert math.isnan(of(ticks[4], "7", "cpus_busy"))
-    # What was used meanwhile is left out, as the time is; it is still the same job.
-    assert [of(tick, "7", "cpu_s") for tick in ticks] == [0, 300, 600, 900, 900, 1200]
+    # What was used meanwhile is kept apart, as the time is; it is still the same job.
+    watched = [of(tick, "7", "watched_cpu_s") for tick in ticks]
+    assert watched == [0, 300, 600, 900, 900, 1200]
+    assert [of(tick, "7", "cpu_s") for tick in ticks] == [0, 300, 600, 900, 2700, 3000]
     assert len({tick.units[0].key for tick in ticks}) == 1
 
 
@@ -99,7 +103,8 @@ def test_a_store_shows_the_gap(tmp_path: Path) -> None:
             store.append(tick)
         (record,) = store.jobs(ids=["7"])
         series, gaps = store.series(record), store.gaps("n1")
-    assert (record.cpu_s, record.seen_s, record.mean_cpus) == (1200, 1200, 1)
+    assert (record.cpu_s, record.seen_s, record.mean_cpus) == (3000, 1200, 1)
+    assert record.watched_cpu_s == 1200
     assert gaps == ((START + 900, START + 2700),)
     assert series.columns["cpus_busy"].tolist() == pytest.approx(
         [1, 1, 1, math.nan, 1], nan_ok=True
@@ -129,7 +134,8 @@ def test_children_that_end_are_counted_once(tmp_path: Path) -> None:
         process(15, 3, 70),
     ]
     ticks = list(read_ticks([put(tmp_path, *rows)]))
-    assert [of(tick, "7", "cpu_s") for tick in ticks] == [0, 25, 25, 55]
+    assert [of(tick, "7", "watched_cpu_s") for tick in ticks] == [0, 25, 25, 55]
+    assert [of(tick, "7", "cpu_s") for tick in ticks] == [110, 135, 135, 165]
 
 
 def test_processes_without_a_job_stay_apart(tmp_path: Path) -> None:
@@ -152,6 +158,42 @@ def test_files_may_overlap_and_come_in_any_order(tmp_path: Path) -> None:
     parts = list(read_ticks([late, early]))
     assert [tick.time for tick in parts] == [tick.time for tick in whole]
     assert of(parts[-1], "7", "cpu_s") == of(whole[-1], "7", "cpu_s") == 900
+
+
+def load(store: Store, *paths: Path) -> int:
+    """Take files into a store as `lowtide store load` does; return how many samples were known."""
+    left_out: dict[str, int] = {}
+    for tick in read_ticks(paths, known=store.last_look, left_out=left_out):
+        store.append(tick)
+    return sum(left_out.values())
+
+
+@pytest.mark.parametrize("cut", [2, 3, 4, 6])
+def test_the_next_file_goes_on_where_the_store_was_left(tmp_path: Path, cut: int) -> None:
+    rows = [(line(at, 7, 500 + 60 * at), line(at, 8, 90 * at)) for at in range(0, 40, 5)]
+    # One of them begins later, and one is over before the other.
+    rows[0], rows[-1] = rows[0][:1], rows[-1][1:]
+    lines = [list(pair) for pair in rows]
+    whole = put(tmp_path, *chain.from_iterable(lines), name="whole.csv")
+    first = put(tmp_path, *chain.from_iterable(lines[:cut]), name="first.csv")
+    second = put(tmp_path, *chain.from_iterable(lines[cut:]), name="second.csv")
+    with Store.open(tmp_path / "one.sqlite") as store:
+        assert load(store, whole) == 0
+        expected = store.jobs()
+    with Store.open(tmp_path / "two.sqlite") as store:
+        assert load(store, first) == 0
+    for times in (0, 1):
+        # Whatever is loaded again says nothing new.
+        with Store.open(tmp_path / "two.sqlite") as store:
+            assert load(store, second) == times * (len(lines) - cut)
+        with Store.open(tmp_path / "two.sqlite") as store:
+            assert load(store, first, whole) == len(lines)
+            records = store.jobs()
+    assert [each.job_id for each in records] == ["7", "8"]
+    for record, other in zip(records, expected, strict=True):
+        for name in ("started", "cpu_s", "watched_cpu_s", "seen_s", "looks", "mean_cpus"):
+            assert getattr(record, name) == pytest.approx(getattr(other, name)), name
+    assert (records[0].cpu_s, records[0].watched_cpu_s) == (500 + 60 * 30, 60 * 30)
 
 
 def test_hosts_are_apart(tmp_path: Path) -> None:

@@ -197,3 +197,12 @@ def test_round_trip(
     for name in ("start", "step_s", "kind", "basis", "unit", "zone", "source", "synthetic"):
         assert getattr(back, name) == getattr(signal, name)
     assert (back.filled, back.estimated) == (signal.filled, signal.estimated)
+
+
+def test_of_two_kinds_in_one_file_the_one_that_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "both.csv"
+    path.write_text("time,intensity,marginal intensity\n0,1,7\n60,2,8\n")
+    assert read_signal(path, kind="average").values.tolist() == [1, 2]
+    assert read_signal(path, kind="marginal").values.tolist() == [7, 8]
+    with pytest.raises(FormatError, match="2 columns could be meant"):
+        read_signal(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.hindsight.behaviour import behaviour_of, binned, mean_of
+from lowtide.monitor.verdicts import CANNOT_TELL, misuses_gpu_node
 from lowtide.store import Series, Store
 from support.snapshots import GIB, unit
 from support.watched import FACTS, START, course
@@ -64,3 +66,15 @@ def test_a_job_that_was_seen_once_has_no_length(tmp_path: Path) -> None:
         told = behaviour_of(record, store.series(record), [])
     assert math.isnan(told.length_s)
     assert math.isnan(told.cpus.node)
+
+
+def test_gpus_of_which_little_is_known_are_not_unused(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store.sqlite") as store:
+        for number, tick in enumerate(course(unit(4711, started=START), step_s=600.0)):
+            # It holds nothing at first, and then an instance whose use nobody tells.
+            busy = np.full(len(tick.units), 0.0 if number == 0 else math.nan)
+            store.append(replace(tick, gpus_busy=busy))
+        (record,) = store.jobs(ids=["4711"])
+        told = behaviour_of(record, store.series(record), [store.node_series("n1")])
+    assert math.isnan(told.gpus.peak)
+    assert misuses_gpu_node(told).answer == CANNOT_TELL

@@ -19,7 +19,7 @@ from lowtide.meters.ipmi import Ipmi, read_watts
 from lowtide.meters.meter import Counter, checked
 from lowtide.meters.nvml import Nvml
 from lowtide.meters.utilisation import UtilisationModel
-from support.meters import tool, tree
+from support.meters import hanging, tool, tree
 
 
 def test_counters_wrap_reset_and_pause() -> None:
@@ -107,10 +107,13 @@ class TestIpmi:
         found = Ipmi.find(Roots())
         assert (found.state, "setfacl" in found.cure) == ("no permission", True)
 
+    def test_without_a_controller_there_is_nothing_to_allow(self, tools: Path) -> None:
+        said = "Could not open device at /dev/ipmi0 or /dev/ipmi/0: No such file or directory"
+        tool(tools, "ipmitool", said, status=1)
+        assert Ipmi.find(Roots()).state == "absent"
+
     def test_a_dead_tool_is_not_waited_for(self, tools: Path) -> None:
-        path = tools / "ipmitool"
-        path.write_text("#!/bin/sh\nexec sleep 60\n")
-        path.chmod(0o755)
+        hanging(tools, "ipmitool")
         with pytest.raises(MeterProblem, match="did not answer within"):
             Ipmi(timeout_s=0.2).open()
 
@@ -165,7 +168,8 @@ class NewFakeNvml(FakeNvml):
     def nvmlDeviceGetProcessUtilization(  # noqa: N802
         self, handle: int, since: int
     ) -> list[types.SimpleNamespace]:
-        said = [(7, 30, 2000), (7, 50, 3000), (9, 20, 3000)] if handle == 0 else [(8, 10, 2500)]
+        said = [(7, 30, 2000), (7, 50, 3000), (7, 2_000_000, 3500), (9, 20, 3000)]
+        said = said if handle == 0 else [(8, 10, 2500)]
         return [
             types.SimpleNamespace(pid=pid, smUtil=use, timeStamp=at)
             for pid, use, at in said
@@ -208,8 +212,16 @@ class TestNvml:
     def test_what_each_process_does(self) -> None:
         meter = Nvml(library=NewFakeNvml())
         meter.open()
-        # Of its two reports the later one counts; process 9 is somebody else's.
+        # Of its two reports that can be the later one counts; process 9 is somebody else's.
         assert meter.usage({7, 8})["gpu_busy"] == pytest.approx(0.6)
+
+    def test_a_use_beyond_all_of_a_gpu_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        meter = Nvml(library=FakeNvml())
+        meter.open()
+        assert meter.busy_share() == 0.5
+        rates = types.SimpleNamespace(gpu=500)
+        monkeypatch.setattr(FakeNvml, "nvmlDeviceGetUtilizationRates", lambda *_: rates)
+        assert math.isnan(meter.busy_share())
 
     def test_the_counter_is_read_every_few_seconds(self, monkeypatch: pytest.MonkeyPatch) -> None:
         now = [100.0]
@@ -339,8 +351,18 @@ class TestEstimate:
         monkeypatch.setattr("lowtide.meters.estimate.Nvml", lambda: Nvml(library=library))
         plain = UtilisationModel.points((0.0, 1.0), (0.0, 100.0), source="x")
         model = replace(plain, features=(replace(plain.features[0], name="gpu"),))
-        meter = Estimate(model=model, roots=tree(tmp_path, {}))
+        meter = Estimate(model=model)
         meter.open()
+        assert meter.sees_gpus
         assert meter.sample().power_w == (50.0,), "90 % and 10 %"
         meter.close()
         assert not library.open
+        # The GPUs of this machine are not those of a recorded one.
+        with pytest.raises(MeterProblem, match="no gpu use"):
+            Estimate(model=model, roots=tree(tmp_path, {})).open()
+
+    def test_a_recorded_machine_has_cpus_of_its_own(self, tmp_path: Path) -> None:
+        cpus = "".join(f"cpu{number} 1 1 1 1 1 1 1 1\n" for number in range(80))
+        roots = tree(tmp_path, {"proc/stat": f"cpu 1 1 1 1 1 1 1 1\n{cpus}"})
+        assert Estimate(roots=roots).idle_w == UtilisationModel.generic(80).at({"cpu": 0}).power_w
+        assert not Estimate(roots=roots).sees_gpus

@@ -98,7 +98,7 @@ class TestRedfish:
         address, answers = site
         path = "/redfish/v1/Chassis/1/Power"
         monkeypatch.setenv("LOWTIDE_REDFISH", address + path)
-        assert Redfish.find(Roots()).state == "absent"
+        assert Redfish.find(Roots()).state == "no answer"
         assert "does not answer as Redfish" in Redfish.find(Roots()).what
         answers[path] = HTTPStatus.UNAUTHORIZED
         found = Redfish.find(Roots())
@@ -111,7 +111,7 @@ class TestRedfish:
         assert Redfish.find(Roots()).state == "works"
         monkeypatch.setenv("LOWTIDE_REDFISH", "http://127.0.0.1:9/redfish/v1/Chassis/1/Power")
         found = Redfish.find(Roots())
-        assert (found.state, "network" in found.cure) == ("absent", True)
+        assert (found.state, "network" in found.cure) == ("no answer", True)
 
 
 CERTIFICATE = """\

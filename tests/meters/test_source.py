@@ -18,7 +18,7 @@ from lowtide.measuring.sampler import total_w
 from lowtide.meters import METERS, Channel, Reading
 from lowtide.meters.external import External
 from lowtide.meters.source import Source, choose_meters
-from support.meters import rapl_tree, tool, tree
+from support.meters import BOOT, rapl_tree, tool, tree
 
 
 def test_nothing_is_counted_twice() -> None:
@@ -52,7 +52,9 @@ def test_meters_are_named(tmp_path: Path) -> None:
 
 def test_a_card_that_two_meters_read_is_counted_once(tmp_path: Path, tools: Path) -> None:
     base = "sys/class/hwmon/hwmon0"
-    roots = tree(tmp_path, {f"{base}/name": "amdgpu\n", f"{base}/power1_average": "123000000\n"})
+    files = {f"{base}/name": "amdgpu\n", f"{base}/power1_average": "123000000\n"}
+    alone = tree(tmp_path / "recorded", files)
+    roots = tree(tmp_path, files | {BOOT: (Path("/") / BOOT).read_text()})
     tool(tools, "amd-smi", json.dumps([{"gpu": 0, "power": {"socket_power": "123 W"}}]))
 
     def drawn_w(said: list[str]) -> float:
@@ -67,6 +69,8 @@ def test_a_card_that_two_meters_read_is_counted_once(tmp_path: Path, tools: Path
     assert drawn_w([]) == 123.0
     assert drawn_w(["hwmon", "amd"]) == 123.0
     assert drawn_w(["hwmon"]) == 123.0, "alone it is what there is"
+    # Of a recorded tree, what this machine's tools say is no part.
+    assert [each.name for each in choose_meters([], alone)] == ["hwmon"]
 
 
 @dataclass
@@ -110,11 +114,10 @@ def test_an_error_is_a_missing_reading(
     assert source.problem == ""
 
 
-def test_the_thread_goes_on_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lowtide.meters.source._PAUSE_S", 0.01)
+def test_the_thread_goes_on_after_an_error() -> None:
     errors: list[float | Exception] = [http.client.IncompleteRead(b"{"), ValueError("N/A")]
     meter = Scripted(iter([100.0, *errors, *[70.0] * 1000]))
-    source = Source(meter, (NODE,))
+    source = Source(meter, (NODE,), pause_s=0.01)
     source.begin()
     deadline = time.monotonic() + 5
     while meter.asked < 6 and time.monotonic() < deadline:
@@ -126,15 +129,13 @@ def test_the_thread_goes_on_after_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_reading_does_not_hold_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lowtide.meters.source._PAUSE_S", 0.01)
-
     def hangs() -> Iterator[float]:
         yield 100.0
         time.sleep(0.5)
         yield 100.0
 
     meter = Scripted(hangs())
-    source = Source(meter, (NODE,))
+    source = Source(meter, (NODE,), pause_s=0.01)
     source.begin()
     deadline = time.monotonic() + 5
     while meter.asked < 2 and time.monotonic() < deadline:

@@ -74,6 +74,13 @@ def test_storage_counts_each_disk_once() -> None:
     assert parse_io(b"", frozenset()) == (0.0, 0.0)
     # Seen on real nodes: a disk without counters.
     assert parse_io(b"7:7 \n8:0 rbytes=1 wbytes=2\n", frozenset()) == (1.0, 2.0)
+    for broken in (
+        b"8:0 rbytes=x",
+        b"8:0 rbytes=1 wbytes=2\n8:16 rbytes=3",
+        b"8:0 rbytes=-1 wbytes=1",
+    ):
+        with pytest.raises(ValueError, match="traffic"):
+            parse_io(broken, frozenset())
     said = b"8:0 Read 5\n8:0 Write 6\n8:0 Sync 6\n8:0 Async 5\n8:0 Total 11\nTotal 11\n"
     assert parse_blkio(said, frozenset({b"8:0"})) == (5.0, 6.0)
     assert parse_blkio(said, frozenset({b"8:16"})) == (0.0, 0.0)
@@ -83,7 +90,9 @@ def test_no_limit_is_unknown() -> None:
     assert parse_limit(b"4294967296\n") == 4294967296.0
     assert math.isnan(parse_limit(b"max\n"))
     assert math.isnan(parse_limit(b"9223372036854771712\n"))
-    assert parse_number(b"max") == math.inf
+    for said in (b"max", b"-1", b"9" * 31):
+        with pytest.raises(ValueError, match=r"count|invalid"):
+            parse_number(said)
 
 
 def test_quotas_are_cpus() -> None:

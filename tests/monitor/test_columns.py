@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from lowtide.monitor.columns import Columns
@@ -17,6 +19,7 @@ class Part:
     unit: Unit
     cpu_s: float
     gone: bool = False
+    system_s: float = math.nan
 
 
 def job(started: float, job_id: str = "2") -> Unit:
@@ -43,3 +46,15 @@ def test_what_ended_twice_is_there_once() -> None:
     rows = [Part(group, 1.0), Part(group, 2.0, gone=True), Part(job(9.0), 1.0, gone=True)]
     columns = Columns(rows)  # type: ignore[arg-type]
     assert columns.column("cpu_s") == pytest.approx([3.0, 1.0])
+
+
+def test_time_in_the_kernel_is_known_where_a_part_tells() -> None:
+    rows = [
+        Part(job(100.0), 5.0, system_s=1.5),
+        Part(job(100.0), 0.1, gone=True),
+        Part(job(9.0), 1),
+    ]
+    columns = Columns([*rows, Part(job(0.0, "3"), 2.0)])  # type: ignore[arg-type]
+    assert columns.system_s() == pytest.approx([1.5, np.nan], nan_ok=True)
+    assert Columns(rows[1:2]).system_s() is None  # type: ignore[arg-type]
+    assert Columns([]).system_s() is None

@@ -4,13 +4,13 @@ import dataclasses
 import math
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from lowtide.errors import UnknownName
 from lowtide.monitor.exposition import Exposition, OwnUse, own_use, render
 from lowtide.monitor.tick import Tick
 from support.snapshots import GIB, gpu, tick, unit, units
@@ -50,8 +50,22 @@ def of_everything() -> Tick:
             carbon_g=[1.5, 0.25],
             marginal_g=[2.5, np.nan],
             embodied_g=[0.125, 0.5],
-            gpus=(gpu("gpu-0", {0: 1.0}, busy=0.5),),
+            gpus=(gpu("gpu-0", {0: 0.75}, busy=0.5),),
             problems=("no RAPL",),
+            received_bytes=[np.nan, 500.0],
+            sent_bytes=[np.nan, 70.0],
+            cpu_wait_s=[1.5, 0.0],
+            memory_wait_s=[0.25, np.nan],
+            unmetered_s=[30.0, 0.0],
+            unpriced_j=[0.0, 12.5],
+            node_carbon_g=9.0,
+            idle_carbon_g=6.0,
+            unattributed_carbon_g=1.25,
+            marginal_g_per_kwh=700.0,
+            pue=1.25,
+            node_unmetered_s=30.0,
+            node_unpriced_j=12.5,
+            rejected=4,
         ),
         package_energy_j=(11.0, 22.0),
         dram_energy_j=3.0,
@@ -83,6 +97,41 @@ class TestOwnNames:
         assert job(page, "emissions_grams_total", kind="marginal") == [2.5]
         assert job(page, "info", name='say "hi"\n') == [1]
         assert job(page, "start_time_seconds", job_id="1") == [5.0]
+        assert job(page, "received_bytes_total") == [500.0]
+        assert job(page, "sent_bytes_total", job_id="2") == [70.0]
+        for resource, waited in (("cpu", [1.5, 0.0]), ("memory", [0.25]), ("io", [0.25, 0.25])):
+            assert job(page, "pressure_seconds_total", resource=resource) == waited
+
+    def test_what_is_lacking_is_said_of_those_that_lack_it(self) -> None:
+        page = render(of_everything())
+        assert job(page, "unmetered_seconds_total") == [30.0]
+        assert job(page, "unpriced_energy_joules_total", job_id="2") == [12.5]
+        assert b'lowtide_node_unmetered_seconds_total{host="n1"} 30.000\n' in page
+        whole = render(tick(units(3)))
+        assert job(whole, "unmetered_seconds_total") == []
+        assert job(whole, "unpriced_energy_joules_total") == []
+
+    def test_who_holds_which_gpu(self) -> None:
+        found = read(render(of_everything()))
+        [(labels, share)] = [
+            (dict(labels), value)
+            for (name, labels), value in found.items()
+            if name == "lowtide_gpu_holder"
+        ]
+        assert share == 0.75
+        assert labels == {
+            "host": "n1",
+            "source": "slurm",
+            "job_id": "1",
+            "user": "ann",
+            "gpu": "gpu-0",
+            "uuid": "GPU-gpu-0",
+        }
+
+    def test_a_page_is_no_longer_than_what_is_known(self) -> None:
+        at = tick(units(100), cpu_wait_s=np.nan, io_wait_s=np.nan)
+        lines = [line for line in render(at).decode().splitlines() if "lowtide_job_" in line]
+        assert sum(not line.startswith("#") for line in lines) == 15 * 100
 
     def test_only_holders_of_gpus_have_lines_about_them(self) -> None:
         page = render(of_everything())
@@ -107,6 +156,30 @@ class TestOwnNames:
         assert found["lowtide_node_cpus"] == 64
         assert found["lowtide_problems"] == found["lowtide_problems_total"] == 1
         assert found["lowtide_tick_length_seconds"] == 10
+        assert found["lowtide_rejected_readings_total"] == 4
+        assert found["lowtide_node_dram_energy_joules_total"] == 3.0
+        assert found["lowtide_pue_ratio"] == 1.25
+        assert found["lowtide_node_measured_power_watts"] == found["lowtide_node_power_watts"]
+        sockets = {
+            dict(labels)["socket"]: value
+            for (name, labels), value in read(render(of_everything())).items()
+            if name == "lowtide_node_socket_energy_joules_total"
+        }
+        assert sockets == {"0": 11.0, "1": 22.0}
+
+    def test_the_grid_has_two_intensities_and_the_node_its_emissions(self) -> None:
+        kinds = {
+            (name, dict(labels)["kind"]): value
+            for (name, labels), value in read(render(of_everything())).items()
+            if {key for key, _ in labels} == {"host", "kind"}
+        }
+        assert kinds == {
+            ("lowtide_intensity_grams_per_kwh", "average"): 250.0,
+            ("lowtide_intensity_grams_per_kwh", "marginal"): 700.0,
+            ("lowtide_node_emissions_grams_total", "average"): 9.0,
+            ("lowtide_node_idle_emissions_grams_total", "average"): 6.0,
+            ("lowtide_node_unattributed_emissions_grams_total", "average"): 1.25,
+        }
 
     def test_an_estimate_says_so(self) -> None:
         page = render(tick(units(1), measured=False, measured_j=0.0))
@@ -158,17 +231,87 @@ class TestComingAndGoing:
         assert b'job_id="1"' not in page
         assert job(page, "energy_joules_total", job_id="2") == [1000.0]
 
-    def test_a_number_used_again_is_one_series(self) -> None:
-        shown = Exposition()
+    def test_a_number_used_again_counts_on(self) -> None:
+        shown = Exposition(keep_s=60)
         shown.render(tick([unit("1", started=0)], energy_j=500.0))
         page = shown.render(tick([unit("1", started=900)], energy_j=7.0, time=1010))
-        assert job(page, "energy_joules_total", job_id="1") == [7.0]
+        assert job(page, "energy_joules_total", job_id="1") == [507.0]
+        assert job(page, "start_time_seconds", job_id="1") == [900.0]
+        # The same after it was off the page: no run of a service is lost to those after it.
+        assert job(shown.render(tick(time=1020)), "energy_joules_total") == [507.0]
+        assert job(shown.render(tick(time=1200)), "energy_joules_total") == []
+        page = shown.render(tick([unit("1", started=1300)], energy_j=7.0, time=1310))
+        assert job(page, "energy_joules_total") == [514.0]
+        page = shown.render(tick([unit("1", started=1300)], energy_j=9.0, time=1320))
+        assert job(page, "energy_joules_total") == [516.0]
 
-    def test_of_two_with_the_same_number_the_younger_is_shown(self) -> None:
+    @settings(max_examples=50)
+    @given(
+        st.lists(
+            st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 5)), unique=True, max_size=4),
+            max_size=12,
+        )
+    )
+    def test_counters_of_a_name_never_fall_and_lose_nothing(
+        self, runs: list[list[tuple[str, int]]]
+    ) -> None:
+        """Any coming and going: a series is the sum over all that ever went by its name."""
+        shown = Exposition()
+        spent: dict[tuple[str, int], float] = {}
+        ended: set[tuple[str, int]] = set()
+        seen: set[tuple[str, int]] = set()
+        for number, run in enumerate(runs):
+            there = [each for each in run if each not in ended]
+            ended |= seen - set(there)
+            seen |= set(there)
+            for each in there:
+                spent[each] = spent.get(each, 0.0) + 10.0
+            page = shown.render(
+                tick(
+                    [unit(name, started=float(start)) for name, start in there],
+                    energy_j=[spent[each] for each in there],
+                    time=10.0 * number,
+                )
+            )
+            shown_j = {
+                dict(labels)["job_id"]: value
+                for (metric, labels), value in read(page).items()
+                if metric == "lowtide_job_energy_joules_total"
+            }
+            assert shown_j == {
+                name: sum(joules for (each, _), joules in spent.items() if each == name)
+                for name, _ in seen
+            }
+
+    def test_two_with_the_same_number_are_one_series(self) -> None:
         jobs = [unit("1", started=50), unit("1", started=10), unit("2")]
-        page = render(tick(jobs, energy_j=[5.0, 6.0, 7.0]), compat=("ceems",))
-        assert job(page, "energy_joules_total", job_id="1") == [5.0]
-        assert job(page, "energy_joules_total", job_id="2") == [7.0]
+        page = render(
+            tick(
+                jobs,
+                energy_j=[5.0, 6.0, 7.0],
+                power_w=[1.0, 2.0, 4.0],
+                carbon_g=[np.nan, 1.0, np.nan],
+                reserved_cpus=[2.0, 4.0, 8.0],
+            ),
+            compat=("ceems",),
+        )
+        assert job(page, "energy_joules_total", job_id="1") == [11.0]
+        assert job(page, "power_watts") == [3.0, 4.0]
+        assert job(page, "emissions_grams_total", kind="average") == [1.0]
+        # The younger speaks for both.
+        assert job(page, "start_time_seconds", job_id="1") == [50.0]
+        assert job(page, "reserved_cpus") == [2.0, 8.0]
+
+    def test_counters_say_since_when_they_count(self) -> None:
+        shown = Exposition(keep_s=300)
+        jobs = [unit("1", started=500), unit("2", started=995)]
+        page = shown.render(tick(jobs, time=1000))
+        # What began before the watcher did is counted from the first look on.
+        assert job(page, "counted_since_seconds") == [990.0, 995.0]
+        page = shown.render(tick([unit("2", started=1005)], time=1010))
+        assert job(page, "counted_since_seconds", job_id="1") == [990.0]
+        assert job(page, "counted_since_seconds", job_id="2") == [995.0]
+        assert job(page, "start_time_seconds") == [1005.0]
 
     def test_a_user_learned_later_ends_no_job(self) -> None:
         shown = Exposition()
@@ -183,8 +326,19 @@ class TestComingAndGoing:
             for number in range(100, 200)
         ]
         assert sizes[-1] == sizes[20]
-        assert len(shown._written) == 1
-        assert len(shown._ended) == 6
+        assert len(shown._written) == len(shown._since) == 1
+
+    def test_what_is_remembered_of_those_that_ended_has_a_limit(self) -> None:
+        shown = Exposition(keep_s=60)
+        for number in range(30):
+            shown.render(tick(units(100), time=100.0 * number))
+            others = [unit(f"{number}-{each}") for each in range(100)]
+            shown.render(tick(others, time=100.0 * number + 50))
+        assert 1000 <= len(shown._ended) <= 1200
+        assert all(each.counters.base is None for each in shown._ended.values())
+        # Those that are there again have lost nothing, however long ago they began.
+        page = shown.render(tick(units(100), time=3000.0))
+        assert job(page, "energy_joules_total", job_id="0") == [31 * 1000.0]
 
     def test_a_page_that_remembers_is_as_one_that_does_not(self) -> None:
         shown = Exposition()
@@ -197,64 +351,10 @@ class TestComingAndGoing:
         }
 
 
-class TestCeems:
-    def names(self) -> set[tuple[str, tuple[str, ...]]]:
-        page = render(of_everything(), compat=("ceems",)).decode()
-        found = re.findall(r"^(ceems_\w+)\{(.*)\} ", page, re.M)
-        return {(name, tuple(re.findall(r'(\w+)="', labels))) for name, labels in found}
-
-    def test_names_and_labels_are_theirs(self) -> None:
-        of_unit = ("manager", "hostname", "cgrouphostname", "uuid")
-        wanted: set[tuple[str, tuple[str, ...]]] = {
-            ("ceems_compute_units", ("manager", "hostname")),
-            ("ceems_cpu_seconds_total", ("hostname", "mode")),
-            ("ceems_cpu_count", ("hostname",)),
-            ("ceems_meminfo_MemTotal_bytes", ("hostname",)),
-            ("ceems_meminfo_MemAvailable_bytes", ("hostname",)),
-            ("ceems_rapl_package_joules_total", ("hostname", "index", "path")),
-            ("ceems_rapl_dram_joules_total", ("hostname", "index", "path")),
-            ("ceems_emissions_gCo2_kWh", ("provider", "provider_name", "country_code", "country")),
-        }
-        for name in (
-            "cpu_user_seconds_total",
-            "cpu_system_seconds_total",
-            "cpus",
-            "memory_used_bytes",
-            "memory_total_bytes",
-        ):
-            wanted.add((f"ceems_compute_unit_{name}", of_unit))
-        assert self.names() == wanted
-
-    def test_values(self) -> None:
-        at = of_everything()
-        found: dict[Any, float] = read(Exposition(compat=("ceems",), zone="DE").render(at))
-        theirs = {
-            (
-                name,
-                dict(labels).get("uuid")
-                or dict(labels).get("index")
-                or dict(labels).get("country_code"),
-            ): value
-            for (name, labels), value in found.items()
-            if name.startswith("ceems_")
-        }
-        assert theirs["ceems_compute_unit_cpu_user_seconds_total", "1"] == at.cpu_s[0]
-        assert theirs["ceems_compute_unit_cpu_system_seconds_total", "1"] == 0
-        assert theirs["ceems_compute_unit_cpus", "2"] == at.reserved_cpus[1]
-        assert theirs["ceems_compute_unit_memory_total_bytes", "2"] == at.reserved_bytes[1]
-        assert theirs["ceems_rapl_package_joules_total", "1"] == 22.0
-        assert theirs["ceems_rapl_dram_joules_total", "0"] == 3.0
-        assert theirs["ceems_emissions_gCo2_kWh", "DE"] == at.intensity_g_per_kwh
-        assert theirs["ceems_cpu_count", None] == 64
-
-    def test_they_are_there_only_if_asked_for(self) -> None:
-        assert b"ceems" not in render(of_everything())
-        with pytest.raises(UnknownName, match="known are ceems"):
-            render(of_everything(), compat=("cems",))
-
-
 def test_the_page_of_docs_names_every_metric(root: Path) -> None:
     text = (root / "docs/howto/prometheus.md").read_text(encoding="utf-8")
-    page = Exposition(compat=("ceems",)).render(of_everything(), own=own_use()).decode()
+    rapl = [("package", "/sys/0", 1.0), ("dram", "/sys/0:0", 1.0)]
+    shown = Exposition(compat=("ceems",), rapl=rapl)
+    page = shown.render(of_everything(), own=own_use()).decode()
     for name in re.findall(r"^# TYPE (\w+)", page, re.M):
         assert f"`{name}`" in text, name

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -33,14 +34,15 @@ UNITS = {10: 0, 11: 0, 20: 1}
 @pytest.mark.parametrize(
     ("processes", "holders"),
     [
-        ([run(10)], {0: 1.0}),
+        # Nobody runs for the one it was given to, which holds it all the same.
+        ([run(10)], {0: 1.0, 1: 0.0}),
         ([run(10, busy=0.6), run(20, busy=0.2)], {0: 0.75, 1: 0.25}),
         ([run(10, busy=0.3), run(11, busy=0.3), run(20, busy=0.2)], {0: 0.75, 1: 0.25}),
         ([run(10, busy=0.0, memory=3.0), run(20, busy=0.0, memory=1.0)], {0: 0.75, 1: 0.25}),
         ([run(10), run(20)], {0: 0.5, 1: 0.5}),
         # Somebody else's share is nobody's.
-        ([run(10, busy=0.1), run(99, busy=0.3)], {0: 0.25}),
-        ([run(99)], {}),
+        ([run(10, busy=0.1), run(99, busy=0.3)], {0: 0.25, 1: 0.0}),
+        ([run(99)], {1: 0.0}),
         # Nobody runs on it, so it is theirs to whom it was given.
         ([], {1: 1.0}),
     ],
@@ -48,6 +50,14 @@ UNITS = {10: 0, 11: 0, 20: 1}
 def test_shares(processes: list[GpuProcess], holders: dict[int, float]) -> None:
     (found,) = hold([gpu("gpu-0", *processes)], UNITS.get, {"gpu-0": [1, 1]})
     assert found.holders == pytest.approx(holders)
+
+
+def test_an_idle_gpu_is_theirs_to_whom_it_was_given_whatever_else_has_it_open() -> None:
+    watched = replace(gpu("gpu-0", run(10, memory=4.0)), busy=0.0)
+    (found,) = hold([watched], UNITS.get, {"gpu-0": [1]})
+    assert found.holders == {1: 1.0}
+    (found,) = hold([watched], UNITS.get, {})
+    assert found.holders == {0: 1.0}
 
 
 def test_a_gpu_that_was_given_to_two() -> None:
@@ -72,6 +82,8 @@ def test_a_gpu_that_was_given_to_two() -> None:
         ({"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "0", "SLURM_JOB_GPUS": "1"}, ["gpu-1"]),
         ({"SLURM_JOB_GPUS": "0-1", "SLURM_STEP_GPUS": "1"}, ["gpu-1"]),
         ({"SLURM_JOB_GPUS": "0-1"}, ["gpu-0", "gpu-1"]),
+        # Slurm counts instances as GPUs: its second one is not the node's.
+        ({"SLURM_JOB_GPUS": "1", "CUDA_VISIBLE_DEVICES": "MIG-cccc"}, ["gpu-2/0"]),
     ],
 )
 def test_what_an_environment_says(environment: dict[str, str], names: list[str]) -> None:
@@ -131,11 +143,15 @@ class Stub:
             raise NvmlError("not found")
         return "ab"[place]
 
+    def nvmlDeviceGetGpuInstanceId(self, handle: object) -> int:
+        return {"a": 3, "b": 5}[str(handle)]
+
     def nvmlDeviceGetUUID(self, handle: object) -> str:
         return f"MIG-{handle}{handle}{handle}" if isinstance(handle, str) else f"GPU-000{handle}"
 
     def nvmlDeviceGetMemoryInfo(self, handle: object) -> SimpleNamespace:
-        return SimpleNamespace(total=141 * GIB, used=41 * GIB)
+        total = {"a": 35, "b": 70}.get(str(handle), 140)
+        return SimpleNamespace(total=total * GIB, used=30 * GIB)
 
     def nvmlDeviceGetUtilizationRates(self, handle: object) -> SimpleNamespace:
         assert isinstance(handle, int), "NVML does not know this of instances"
@@ -160,13 +176,14 @@ def test_nvml() -> None:
     gpus = NvmlGpus(library=stub)
     whole, first, second = gpus.read()
     assert (whole.name, whole.uuid, whole.minor) == ("gpu-0", "GPU-0000", 1)
-    assert (whole.busy, whole.memory_bytes, whole.total_bytes) == (0.87, 41 * GIB, 141 * GIB)
+    assert (whole.busy, whole.memory_bytes, whole.total_bytes) == (0.87, 30 * GIB, 140 * GIB)
     # Readings beyond 100 % are none.
     assert [(each.pid, each.busy) for each in whole.processes] == [(50, 0.6), (60, 0.2)]
     assert whole.processes[0].memory_bytes == 40 * GIB
     assert math.isnan(whole.processes[1].memory_bytes)
     assert (first.name, first.uuid) == ("gpu-1/0", "MIG-aaa")
     assert math.isnan(first.busy)
+    assert (first.total_bytes, first.share) == (35 * GIB, 0.25)
     assert [each.pid for each in first.processes] == [70]
     assert (second.name, second.processes) == ("gpu-1/1", ())
     gpus.read()
@@ -177,6 +194,52 @@ def test_nvml() -> None:
     assert len(stub.asked) == 2
     gpus.close()
     assert stub.closed
+
+
+def test_what_a_gpu_cannot_be_is_left_out_and_counted() -> None:
+    stub = Stub()
+    stub.nvmlDeviceGetUtilizationRates = lambda _: SimpleNamespace(gpu=500)  # type: ignore[method-assign]
+    stub.nvmlDeviceGetMemoryInfo = lambda handle: SimpleNamespace(  # type: ignore[method-assign]
+        total=GIB, used=2 * GIB if handle == 0 else 0
+    )
+    whole = NvmlGpus(library=stub).read()[0]
+    assert math.isnan(whole.busy)
+    assert math.isnan(whole.memory_bytes)
+    assert len(whole.rejected) == 2
+
+
+def test_divided_anew_while_the_node_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("lowtide.monitor.nvml_gpus.time.monotonic", lambda: now[0])
+    stub = Stub()
+    gpus = NvmlGpus(library=stub)
+    assert [each.name for each in gpus.read()] == ["gpu-0", "gpu-1/0", "gpu-1/1"]
+    stub.runs[1] = []
+    stub.nvmlDeviceGetMigMode = lambda _: [0, 0]  # type: ignore[method-assign]
+    assert len(gpus.read()) == 3
+    now[0] += 61
+    assert [each.name for each in gpus.read()] == ["gpu-0", "gpu-1"]
+
+    def fail() -> int:
+        raise NvmlError("Driver Not Loaded")
+
+    stub.nvmlDeviceGetCount = fail  # type: ignore[method-assign]
+    now[0] += 61
+    assert len(gpus.read()) == 2, "those known say what they can"
+
+
+def test_the_device_of_an_instance(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        """
+        devices = Character devices:\\n195 nvidia\\n236 nvidia-caps
+        driver/nvidia/capabilities/gpu2/mig/gi5/access = DeviceFileMinor: 48\\nDeviceFileMode: 292
+        """,
+    )
+    _, first, second = NvmlGpus(library=Stub(), procfs=str(tmp_path)).read()
+    assert (second.major, second.minor) == (236, 48)
+    assert first.minor == -1
+    assert match_devices("c 195:1 rw\nc 236:48 r\n", [first, second]) == ["gpu-1/1"]
 
 
 def test_a_node_without_gpus() -> None:

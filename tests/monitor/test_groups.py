@@ -88,3 +88,37 @@ def test_a_container_knows_its_pod() -> None:
         named = name_group(path)
         assert named is not None
         assert named.name == f"pod {POD}"
+
+
+@pytest.mark.parametrize(
+    ("path", "job_id"),
+    [
+        (r"/machine.slice/machine-qemu\x2d1\x2dweb.scope", "machine-qemu-1-web.scope"),
+        (r"/system.slice/caf\xc3\xa9.service", "café.service"),
+        (r"/system.slice/half\xc3.service", r"half\xc3.service"),
+        (r"/system.slice/red\x1b[31m.service", r"red\x1b[31m.service"),
+        (r"/system.slice/data\x20disk.service", "data disk.service"),
+    ],
+)
+def test_names_are_shown_as_people_wrote_them(path: str, job_id: str) -> None:
+    named = name_group(path)
+    assert named is not None
+    assert (named.source, named.job_id) == ("systemd", job_id)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        (f"/system.slice/web.service/libpod-payload-{CONTAINER}", ""),
+        (
+            f"/system.slice/containerd.service/kubepods-burstable-pod{POD.replace('-', '_')}.slice"
+            f":cri-containerd:{CONTAINER}",
+            f"pod {POD}",
+        ),
+        (f"/system.slice/containerd.service/system.slice:cri-containerd:{CONTAINER}", ""),
+    ],
+)
+def test_containers_inside_of_services(path: str, name: str) -> None:
+    named = name_group(path)
+    assert named is not None
+    assert (named.source, named.job_id, named.name) == ("container", CONTAINER[:12], name)

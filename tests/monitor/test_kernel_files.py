@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from lowtide.monitor.kernel_files import (
     KernelFile,
     OpenFiles,
     Problems,
+    are_kernels,
     raise_file_limit,
 )
 
@@ -64,3 +67,39 @@ def test_problems_are_named_once_and_counted() -> None:
     assert third == "it broke"
     assert problems.take() == ()
     assert problems.rejected == 2
+
+
+def test_a_file_that_was_replaced_is_opened_anew(tmp_path: Path) -> None:
+    path = tmp_path / "counter"
+    path.write_text("1")
+    kept, fixed = (
+        KernelFile(str(path), OpenFiles(10, replaced=replaced)) for replaced in (True, False)
+    )
+    assert not kept.renew()
+    other = tmp_path / "other"
+    other.write_text("2")
+    other.replace(path)
+    assert kept.read() == fixed.read() == b"1"
+    assert kept.renew()
+    assert not kept.renew()
+    assert not fixed.renew()
+    assert (kept.read(), fixed.read()) == (b"2", b"1")
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        kept.renew()
+    kept.close()
+    fixed.close()
+
+
+def test_long_files_are_read_to_their_end(tmp_path: Path) -> None:
+    path = tmp_path / "list"
+    path.write_bytes(b"line\n" * 50_000)
+    for allowed in (0, 10):
+        file = KernelFile(str(path), OpenFiles(allowed))
+        assert file.read_all() == path.read_bytes()
+        file.close()
+
+
+def test_the_kernels_own_files_are_told_from_others(tmp_path: Path) -> None:
+    assert are_kernels(["/proc", "/nowhere"])
+    assert not are_kernels(["/proc", str(tmp_path)])

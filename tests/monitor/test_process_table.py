@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import resource
+import shlex
 import shutil
+import subprocess
+import sys
+import time
+from itertools import permutations
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from lowtide.monitor import process_table
+from lowtide.monitor.clock import since_boot
+from lowtide.monitor.group_counts import Group
 from lowtide.monitor.kernel_files import Problems
+from lowtide.monitor.networks import Networks
 from lowtide.monitor.process_table import ProcessTable
+from lowtide.monitor.snapshot import Unit
 from support.trees import write_process
 
 
@@ -27,6 +39,7 @@ def units(procfs: Path) -> ProcessTable:
         boot=1.7e9,
         home=lambda _: None,
         name=str,
+        networks=Networks(str(procfs), Problems()),
         problems=Problems(),
         memory_bytes=16e9,
     )
@@ -155,12 +168,12 @@ def test_storage_is_counted_from_the_start_and_once(procfs: Path, units: Process
     write_process(procfs, 10, cpu_s=40.0, stored=(100, 10))
     child = write_process(procfs, 11, group=10, parent=10, stored=(50, 5))
     units.look(200.0)
-    units.read_storage()
+    units.read_traffic()
     shutil.rmtree(child)
     # The child's bytes are its parent's now, and 7 are new.
     write_process(procfs, 10, cpu_s=40.0, stored=(157, 15))
     units.look(210.0)
-    units.read_storage()
+    units.read_traffic()
     unit = units.units["process", "10"]
     assert (unit.read_bytes, unit.written_bytes) == (157.0, 15.0)
 
@@ -190,3 +203,180 @@ def test_an_environment_that_may_not_be_read_is_named_once(
     assert "environ may not be read" in problem
     assert "CAP_SYS_PTRACE" in problem
     assert shown(units) == {"10": 40.0, "11": 40.0}
+
+
+@pytest.mark.parametrize("order", list(permutations((10, 20, 30))))
+def test_a_program_and_who_ran_it_end_together(
+    procfs: Path, units: ProcessTable, order: tuple[int, int, int]
+) -> None:
+    """A chain of three, whatever their numbers: numbers are used again from the lowest."""
+    top, middle, last = order
+    write_process(procfs, 5, name="shell", cpu_s=1.0, started_s=50.0)
+    write_process(procfs, top, name="timeout", parent=5, group=top, cpu_s=0.5)
+    write_process(procfs, middle, name="sh", parent=top, group=top, cpu_s=2.0)
+    write_process(procfs, last, name="work", parent=middle, group=top, cpu_s=10.0)
+    units.look(200.0)
+    for each in order:
+        shutil.rmtree(procfs / str(each))
+    write_process(procfs, 5, name="shell", cpu_s=1.0, waited_s=13.0, started_s=50.0)
+    units.look(210.0)
+    # All it was counted for while it lived, and half a second at the end.
+    assert [each.cpu_s for each in units.ended] == [13.0]
+    assert units.units["process", "5"].cpu_s == 1.0
+
+
+def test_what_ended_together_in_groups_of_its_own_shares_the_rest(
+    procfs: Path, units: ProcessTable
+) -> None:
+    write_process(procfs, 5, name="shell", cpu_s=1.0)
+    write_process(procfs, 10, name="make", parent=5, cpu_s=4.0)
+    write_process(procfs, 20, name="cc", parent=10, cpu_s=6.0)
+    units.look(200.0)
+    for each in (10, 20):
+        shutil.rmtree(procfs / str(each))
+    write_process(procfs, 5, name="shell", cpu_s=1.0, waited_s=12.0)
+    units.look(210.0)
+    used = {each.unit.job_id: each.cpu_s for each in units.ended}
+    assert used == {"10": 5.0, "20": 7.0}
+
+
+def test_an_orphan_that_the_first_process_waited_for_counts_once(
+    procfs: Path, units: ProcessTable
+) -> None:
+    """All of a job is killed at once: the script's parent waits for it, nobody for its program."""
+    write_process(procfs, 5, name="shell", cpu_s=1.0)
+    write_process(procfs, 10, name="script", parent=5, cpu_s=2.0)
+    write_process(procfs, 11, name="work", parent=10, group=10, cpu_s=30.0)
+    units.look(200.0)
+    for each in (10, 11):
+        shutil.rmtree(procfs / str(each))
+    write_process(procfs, 1, name="init", parent=0, cpu_s=0.01, waited_s=30.0, started_s=0.0)
+    write_process(procfs, 5, name="shell", cpu_s=1.0, waited_s=2.0)
+    units.look(210.0)
+    assert [each.cpu_s for each in units.ended] == [32.0]
+    assert units.units["process", "1"].cpu_s == pytest.approx(0.01)
+
+
+def test_a_child_that_is_gone_once_it_is_read_counts_once(
+    procfs: Path, units: ProcessTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was listed, its parent was read, and only then was it waited for."""
+    write_process(procfs, 10, name="bash", cpu_s=5.0)
+    child = write_process(procfs, 20, name="make", parent=10, cpu_s=30.0)
+    units.look(200.0)
+    read = process_table.read_or_empty
+
+    def vanishing(path: str) -> bytes:
+        if path.endswith("/20/stat") and child.exists():
+            shutil.rmtree(child)
+            write_process(procfs, 10, name="bash", cpu_s=5.0, waited_s=30.5)
+        return read(path)
+
+    monkeypatch.setattr(process_table, "read_or_empty", vanishing)
+    units.look(210.0)
+    units.look(220.0)
+    assert shown(units) == {"10": 5.0}
+    assert [each.cpu_s for each in units.ended] == [30.5]
+
+
+def test_what_ended_before_it_mattered_is_told_by_who_waited(
+    procfs: Path, units: ProcessTable
+) -> None:
+    write_process(procfs, 5, name="shell", cpu_s=1.0)
+    units.look(200.0)
+    child = write_process(procfs, 10, parent=5, cpu_s=0.01, started_s=201.0)
+    units.look(201.1, only_young=True)
+    shutil.rmtree(child)
+    write_process(procfs, 5, name="shell", cpu_s=1.0, waited_s=0.9)
+    units.look(202.0, only_young=True)
+    units.look(210.0)
+    assert [each.cpu_s for each in units.ended if each.shown] == [pytest.approx(0.9)]
+
+
+def test_the_end_of_a_job_is_known_by_a_parent_that_is_counted_elsewhere(procfs: Path) -> None:
+    """Slurm's helper is in a group that counts itself, and waits for the job's script."""
+    service = Group(
+        path="/slurmd.service",
+        unit=Unit(source="systemd", job_id="slurmd.service", started=0.0),
+        began=0.0,
+    )
+    service._cpu = cast("Any", "a counter")
+    units = ProcessTable(
+        procfs=str(procfs),
+        boot=1.7e9,
+        home=lambda said: service if "slurmd" in said else None,
+        name=str,
+        networks=Networks(str(procfs), Problems()),
+        problems=Problems(),
+        memory_bytes=16e9,
+    )
+    inside = "0::/slurmd.service"
+    write_process(procfs, 10, name="slurmstepd", cpu_s=1.0, waited_s=50.0, cgroup=inside)
+    units.look(200.0)
+    assert shown(units) == {}
+    told = {"SLURM_JOB_ID": "7"}
+    job = write_process(procfs, 20, parent=10, cpu_s=2.0, cgroup=inside, environment=told)
+    units.look(201.0, only_young=True)
+    assert shown(units) == {"7": 2.0}
+    shutil.rmtree(job)
+    write_process(procfs, 10, name="slurmstepd", cpu_s=1.5, waited_s=52.9, cgroup=inside)
+    units.look(202.0)
+    assert [each.cpu_s for each in units.ended] == [pytest.approx(2.9)]
+    assert shown(units) == {}
+
+
+def test_whether_anything_was_started_is_asked_at_hardly_any_cost(
+    procfs: Path, units: ProcessTable
+) -> None:
+    # A tree without the file may have new processes at any time.
+    assert units.has_new(200.0)
+    (procfs / "loadavg").write_text("0.1 0.2 0.3 1/200 5\n")
+    assert units.has_new(200.0)
+    assert not units.has_new(200.0)
+    (procfs / "loadavg").write_text("0.2 0.2 0.3 1/201 6\n")
+    assert units.has_new(201.0)
+    units.look(201.0)
+    # It may become another program yet.
+    assert units.has_new(202.0)
+    assert not units.has_new(203.0)
+
+
+def test_a_process_that_becomes_another_program_is_placed_again(
+    procfs: Path, units: ProcessTable
+) -> None:
+    units.look(200.0)
+    write_process(procfs, 10, name="slurmstepd", started_s=200.5)
+    units.look(200.6, only_young=True)
+    assert shown(units) == {}
+    told = {"SLURM_JOB_ID": "7"}
+    write_process(procfs, 10, cpu_s=0.5, started_s=200.5, environment=told)
+    units.look(201.6, only_young=True)
+    assert shown(units) == {"7": 0.5}
+
+
+def test_real_programs_that_end_together_count_once() -> None:
+    """A program run by a script run by another, all over between two looks."""
+    spin = "import time\nend = time.time() + 0.7\nwhile time.time() < end: pass"
+    inner = f"{shlex.quote(sys.executable)} -c {shlex.quote(spin)}; true"
+    outer = f"sh -c {shlex.quote(inner)}; true"
+    problems = Problems()
+    table = ProcessTable(
+        procfs="/proc",
+        boot=0.0,
+        home=lambda _: None,
+        name=str,
+        networks=Networks("/proc", problems),
+        problems=problems,
+    )
+    table.look(since_boot())
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    run = subprocess.Popen(["sh", "-c", outer], start_new_session=True)
+    time.sleep(0.4)
+    table.look(since_boot(), only_young=True)
+    run.wait()
+    table.look(since_boot())
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    (ended,) = [each for each in table.ended if each.unit.job_id == str(run.pid)]
+    # The kernel rounds each of three down to hundredths of a second, twice.
+    assert ended.cpu_s == pytest.approx(used_s, abs=0.07)

@@ -72,10 +72,25 @@ def at(began: float, now: float, *, short: bool) -> Tick:
         idle_energy_j=IDLE_W * elapsed_s,
         unattributed_energy_j=UNATTRIBUTED_W * elapsed_s,
         intensity_g_per_kwh=300.0,
+        marginal_g_per_kwh=600.0,
+        node_carbon_g=node_w * elapsed_s * GRAMS_PER_J,
+        idle_carbon_g=IDLE_W * elapsed_s * GRAMS_PER_J,
+        unattributed_carbon_g=UNATTRIBUTED_W * elapsed_s * GRAMS_PER_J,
+        received_bytes=np.array([np.nan, 1000.0, np.nan])[:count] * elapsed_s,
+        sent_bytes=np.array([np.nan, 500.0, np.nan])[:count] * elapsed_s,
+        system_s=np.array([1.0, np.nan, 0.0])[:count] * elapsed_s,
         gpus=(gpu("gpu-0", {0: 1.0}, busy=0.5),),
+        rejected=3,
     )
-    busy = dataclasses.replace(made.node, busy_s=7.0 * elapsed_s)
-    return dataclasses.replace(made, node=busy, package_energy_j=(50.0 * elapsed_s,))
+    spent = {"user": 6.0, "system": 1.0, "idle": 55.0, "iowait": 2.0}
+    node = dataclasses.replace(
+        made.node,
+        busy_s=7.0 * elapsed_s,
+        mode_s={name: share * elapsed_s for name, share in spent.items()},
+    )
+    return dataclasses.replace(
+        made, node=node, package_energy_j=(50.0 * elapsed_s,), dram_energy_j=10.0 * elapsed_s
+    )
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +104,10 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         ticks = 0
         while not over.is_set():
             # The short job is there for one tick, right at the second.
-            state = at(began, time.time(), short=ticks == 1)
+            now = time.time()
+            state = at(began, now, short=ticks == 1)
+            watts = {"package": 50.0, "dram": 10.0}
+            page.rapl = [(kind, kind, drawn * (now - began)) for kind, drawn in watts.items()]
             exporter.publish(page.render(state, own=own_use()))
             ticks += 1
             over.wait(0.05)
@@ -200,9 +218,66 @@ def test_their_names_answer_their_queries(prometheus: Prometheus) -> None:
         " * on (hostname) group_left ()"
         " sum by (hostname) (rate(ceems_rapl_package_joules_total[3s]))"
     )
-    assert by(prometheus, "uuid", expression) == pytest.approx(
-        {"41": 50 * 4 / 7, "42_1": 50 * 2 / 7}, rel=0.1
+    # A container is none of Slurm's jobs, and they count nothing else.
+    assert by(prometheus, "uuid", expression) == pytest.approx({"41": 50 * 4 / 7}, rel=0.1)
+
+
+def test_their_rules_find_one_partner_for_each_series(prometheus: Prometheus) -> None:
+    """What they charge a job by a node's meter and RAPL, matched by instance as they match it."""
+    rapl = {
+        name: f"sum by (instance) (rate(ceems_rapl_{name}_joules_total[3s]))"
+        for name in ("package", "dram")
+    }
+    power = "lowtide_node_power_watts"
+    used = "ceems_compute_unit_memory_used_bytes"
+
+    def share(part: str) -> str:
+        whole = f"({rapl['package']} + {rapl['dram']})"
+        return f"0.9 * {power} * on (instance) group_left () ({rapl[part]} / {whole})"
+
+    expression = (
+        f"{share('package')} * on (instance) group_right ()"
+        " ((rate(ceems_compute_unit_cpu_user_seconds_total[3s])"
+        " + rate(ceems_compute_unit_cpu_system_seconds_total[3s]))"
+        " / on (instance) group_left () sum by (instance)"
+        ' (rate(ceems_cpu_seconds_total{mode!~"idle|iowait|steal"}[3s])))'
+        f" + {share('dram')} * on (instance) group_right ()"
+        f" ({used} / on (instance) group_left ()"
+        " (ceems_meminfo_MemTotal_bytes - on (instance) ceems_meminfo_MemAvailable_bytes))"
+        f" + 0.1 * {power} * on (instance) group_right ()"
+        f" ({used} / ({used} * on (instance) group_left () ceems_compute_units))"
     )
+    node_w = 230.0
+    charged_w = 0.9 * node_w * (50 / 60 * 4 / 7 + 10 / 60 / 56) + 0.1 * node_w
+    assert by(prometheus, "uuid", expression) == pytest.approx({"41": charged_w}, rel=0.1)
+    assert prometheus.query("ceems_compute_units")[0][1] == 1
+    used_share = (
+        "100 * (rate(ceems_compute_unit_cpu_user_seconds_total[3s])"
+        " + rate(ceems_compute_unit_cpu_system_seconds_total[3s]))"
+        " / (ceems_compute_unit_cpus > 0)"
+    )
+    assert by(prometheus, "uuid", used_share) == pytest.approx({"41": 50.0}, rel=0.1)
+    intensity = by(prometheus, "country_code", "ceems_emissions_gCo2_kWh")
+    assert intensity == {"DE": 300.0}
+
+
+def test_who_holds_which_gpu_and_what_that_gpu_does(prometheus: Prometheus) -> None:
+    [(labels, busy)] = prometheus.query(
+        "lowtide_gpu_holder * on (host, gpu, uuid) group_left () lowtide_gpu_busy_ratio"
+    )
+    assert (labels["job_id"], labels["user"], labels["gpu"], busy) == ("41", "ann", "gpu-0", 0.5)
+
+
+def test_emissions_add_up_to_the_node(prometheus: Prometheus) -> None:
+    [(_, off)] = prometheus.query(
+        "(sum(lowtide_job_emissions_grams_total{job_id!='43',kind='average'})"
+        " + sum(lowtide_node_idle_emissions_grams_total)"
+        " + sum(lowtide_node_unattributed_emissions_grams_total))"
+        " / sum(lowtide_node_emissions_grams_total) - 1"
+    )
+    assert abs(off) < 1e-3
+    found = by(prometheus, "kind", "lowtide_intensity_grams_per_kwh")
+    assert found == {"average": 300.0, "marginal": 600.0}
 
 
 def dashboard() -> dict[str, Any]:
@@ -218,6 +293,7 @@ def queries() -> list[str]:
 def test_every_query_of_the_dashboard_finds_something(prometheus: Prometheus, query: str) -> None:
     for name, value in {
         "$__rate_interval": "3s",
+        "$__range_s": "60",
         "$__range": "1m",
         "$host": ".*",
         "$user": "ann|bob",
@@ -275,87 +351,138 @@ def test_the_example_configuration_is_valid() -> None:
     assert "9 rules found" in said
 
 
-def test_energy_of_the_last_hour_is_exact_over_hours(tmp_path: Path) -> None:
-    """The same rules on made-up hours: a long job, one that began in it, one of seconds."""
-    labels = '{host="n1",source="slurm",job_id="%s",user="%s"}'
+LABELS = '{host="n1",source="slurm",job_id="%s",user="%s"}'
+HOUR = "user:lowtide_job_energy_joules:last1h"
 
-    def series(
-        job_id: str, user: str, values: str, metric: str = "energy_joules_total"
-    ) -> dict[str, str]:
-        return {"series": f"lowtide_job_{metric}{labels % (job_id, user)}", "values": values}
 
-    unbalanced = "the power of the jobs on n1 does not add up to the node's"
-    hour = "user:lowtide_job_energy_joules:last1h"
+def series(
+    job_id: str, user: str, values: str, metric: str = "energy_joules_total"
+) -> dict[str, str]:
+    return {"series": f"lowtide_job_{metric}{LABELS % (job_id, user)}", "values": values}
+
+
+def run_rules(folder: Path, **test: Any) -> None:
+    """Let promtool evaluate the rules over made-up hours, a scrape each minute."""
     case = {
         "rule_files": [str(RULES)],
         "evaluation_interval": "1m",
-        "tests": [
+        "tests": [{"interval": "1m", **test}],
+    }
+    path = folder / "rules_test.yml"
+    path.write_text(yaml.safe_dump(case))
+    assert "SUCCESS" in promtool("test", "rules", str(path))
+
+
+def hours_of_everyone() -> list[dict[str, str]]:
+    since = "counted_since_seconds"
+    return [
+        # 600 J a minute all the time; one of 3 s with 500 J in minute 100.
+        series("1", "ann", "0+600x150"),
+        series("1", "ann", "0x150", since),
+        series("2", "bob", "_x99 500x5 _x50"),
+        series("2", "bob", "_x99 5990x5 _x50", since),
+        # Begun in minute 90, 60 J a minute.
+        series("3", "eve", "_x90 0+60x60"),
+        series("3", "eve", "_x90 5460x60", since),
+        # The watcher was started again in minute 90, and counted 300 J until the next scrape.
+        series("4", "jim", "0+600x90 300+600x60"),
+        series("4", "jim", "0x90 5430x60", since),
+        # A job of a week; nobody scraped from minute 80 to 100, and it went on meanwhile.
+        series("5", "kim", "6048000+600x80 _x20 6108600+600x50"),
+        series("5", "kim", "0x80 _x20 0x50", since),
+        # Another one; nobody scraped where the hour begins.
+        series("6", "lea", "6048000+600x50 _x20 6090600+600x80"),
+        series("6", "lea", "0x50 _x20 0x80", since),
+    ]
+
+
+# From the first scrape in the hour on, and half a minute before it.
+HOURLY_J = {"ann": 36000, "bob": 500, "eve": 1800, "jim": 35700, "kim": 36000, "lea": 600 * 49.5}
+
+
+def test_energy_of_the_last_hour_is_right_over_restarts_and_gaps(tmp_path: Path) -> None:
+    run_rules(
+        tmp_path,
+        input_series=hours_of_everyone(),
+        promql_expr_test=[
             {
-                "interval": "1m",
-                "input_series": [
-                    # 600 J a minute all the time; one of 3 s with 500 J in minute 100.
-                    series("1", "ann", "0+600x150"),
-                    series("2", "bob", "_x99 500x5 _x50"),
-                    # Begun in minute 90, 60 J a minute.
-                    series("3", "eve", "_x90 0+60x60"),
-                    {"series": 'lowtide_node_power_watts{host="n1"}', "values": "100x150"},
-                    {"series": 'lowtide_node_idle_power_watts{host="n1"}', "values": "60x150"},
-                    {
-                        "series": 'lowtide_node_unattributed_power_watts{host="n1"}',
-                        "values": "30x150",
-                    },
-                    series("1", "ann", "10x120 5x30", "power_watts"),
-                    {
-                        "series": 'lowtide_tick_time_seconds{host="n1"}',
-                        "values": "0+60x130 7800x20",
-                    },
-                ],
-                "promql_expr_test": [
-                    {
-                        "expr": hour,
-                        "eval_time": "120m",
-                        "exp_samples": [
-                            {"labels": f'{hour}{{user="ann"}}', "value": 36000},
-                            {"labels": f'{hour}{{user="bob"}}', "value": 500},
-                            {"labels": f'{hour}{{user="eve"}}', "value": 1800},
-                        ],
-                    },
-                    {
-                        "expr": "host:lowtide_power_balance:ratio",
-                        "eval_time": "100m",
-                        "exp_samples": [
-                            {"labels": 'host:lowtide_power_balance:ratio{host="n1"}', "value": 1}
-                        ],
-                    },
-                ],
-                "alert_rule_test": [
-                    {"eval_time": "120m", "alertname": "LowtideUnbalanced", "exp_alerts": []},
-                    {
-                        "eval_time": "130m",
-                        "alertname": "LowtideUnbalanced",
-                        "exp_alerts": [
-                            {
-                                "exp_labels": {"severity": "warning", "host": "n1"},
-                                "exp_annotations": {"summary": unbalanced},
-                            }
-                        ],
-                    },
-                    {
-                        "eval_time": "136m",
-                        "alertname": "LowtideStale",
-                        "exp_alerts": [
-                            {
-                                "exp_labels": {"severity": "warning", "host": "n1"},
-                                "exp_annotations": {
-                                    "summary": "lowtide watch on n1 has not read the node for 6m 0s"
-                                },
-                            }
-                        ],
-                    },
+                "expr": f"round({HOUR})",
+                "eval_time": "120m",
+                "exp_samples": [
+                    {"labels": f'{{user="{user}"}}', "value": joules}
+                    for user, joules in HOURLY_J.items()
                 ],
             }
         ],
-    }
-    path = tmp_path / "rules_test.yml"
-    path.write_text(yaml.safe_dump(case))
-    assert "SUCCESS" in promtool("test", "rules", str(path))
+    )
+
+
+def test_the_dashboard_counts_energy_as_the_rules_do(tmp_path: Path) -> None:
+    [query] = [each for each in queries() if "min_over_time(lowtide_job_energy" in each]
+    for name, value in {
+        "$__range_s": "3600",
+        "$__range": "1h",
+        "$host": ".*",
+        "$user": ".*",
+    }.items():
+        query = query.replace(name, value)
+    run_rules(
+        tmp_path,
+        input_series=hours_of_everyone(),
+        promql_expr_test=[
+            {
+                "expr": f"round(3.6e6 * ({query}))",
+                "eval_time": "120m",
+                "exp_samples": [
+                    {"labels": f'{{user="{user}"}}', "value": joules}
+                    for user, joules in HOURLY_J.items()
+                ],
+            }
+        ],
+    )
+
+
+def test_alerts_fire_when_they_should_and_not_before(tmp_path: Path) -> None:
+    def alert(name: str, minute: int, summary: str = "") -> dict[str, Any]:
+        fires = {
+            "exp_labels": {"severity": "warning", "host": "n1"},
+            "exp_annotations": {"summary": summary},
+        }
+        return {
+            "eval_time": f"{minute}m",
+            "alertname": name,
+            "exp_alerts": [fires] if summary else [],
+        }
+
+    def node(metric: str, values: str) -> dict[str, str]:
+        return {"series": f'lowtide_{metric}{{host="n1"}}', "values": values}
+
+    run_rules(
+        tmp_path,
+        input_series=[
+            node("node_power_watts", "100x150"),
+            node("node_idle_power_watts", "60x150"),
+            node("node_unattributed_power_watts", "30x150"),
+            series("1", "ann", "10x120 5x30", "power_watts"),
+            node("tick_time_seconds", "0+60x130 7800x20"),
+        ],
+        promql_expr_test=[
+            {
+                "expr": "host:lowtide_power_balance:ratio",
+                "eval_time": "100m",
+                "exp_samples": [
+                    {"labels": 'host:lowtide_power_balance:ratio{host="n1"}', "value": 1}
+                ],
+            },
+        ],
+        alert_rule_test=[
+            alert("LowtideUnbalanced", 120),
+            alert(
+                "LowtideUnbalanced",
+                130,
+                "the power of the jobs on n1 does not add up to the node's",
+            ),
+            alert("LowtideStale", 130),
+            alert("LowtideStale", 136, "lowtide watch on n1 has not read the node for 6m 0s"),
+        ],
+    )

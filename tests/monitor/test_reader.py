@@ -33,6 +33,8 @@ from support.trees import (
 )
 
 SCOPE = "system.slice/slurmstepd.scope"
+# When the node of `NODE` was started.
+BOOT = 1.7e9
 
 
 @pytest.fixture
@@ -258,7 +260,7 @@ def test_without_events_the_trees_are_walked_now_and_then(
     monkeypatch.setattr("lowtide.monitor.changes.Changes._watch", lambda *_: False)
     job = write_group(two / SCOPE / "job_1", cpu_stat=cpu(10))
     clock = [1000.0]
-    monkeypatch.setattr(reader, "_since_boot", lambda: clock[0])
+    monkeypatch.setattr("lowtide.monitor.clock.since_boot", lambda: clock[0])
     with read_at(root) as node:
         first = node.read()
         assert table(first) == {"1": 10.0}
@@ -266,9 +268,10 @@ def test_without_events_the_trees_are_walked_now_and_then(
         shutil.rmtree(job)
         write_group(two / SCOPE / "job_2", cpu_stat=cpu(3))
         clock[0] += 10
+        # That one is gone is told by its own files.
         assert table(node.read()) == {"1": 10.0}
         clock[0] += 60
-        assert table(node.read()) == {"2": 3.0, "1": 10.0}
+        assert table(node.read()) == {"2": 3.0}
 
 
 def test_broken_files_leave_the_last_value(root: Path, two: Path) -> None:
@@ -366,23 +369,38 @@ def test_one_job_in_the_groups_of_several_slurmd_is_one_unit(root: Path) -> None
     assert snapshot.reserved_cpus == [2]
 
 
-def test_a_clock_that_is_set_moves_no_snapshot(
-    root: Path, two: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step_s", [-7200.0, 7200.0])
+def test_a_clock_that_is_set_is_followed_and_changes_no_interval(
+    root: Path, two: Path, monkeypatch: pytest.MonkeyPatch, step_s: float
 ) -> None:
+    write_group(two / "system.slice")
+    real = time.time
     with read_at(root) as node:
         first = node.read()
-        real = time.time
-        monkeypatch.setattr(reader.time, "time", lambda: real() - 7200)
+        monkeypatch.setattr("lowtide.monitor.clock.time.time", lambda: real() + step_s)
+        # One came after the clock was set, one before.
+        job = write_group(two / "system.slice/a.service")
+        os.utime(job, (real() + step_s, real() + step_s))
+        write_group(two / "system.slice/b.service")
+        write_process(root / "proc", 9, cpu_s=1.0, started_s=real() - BOOT)
         second = node.read()
-        assert 0 <= second.time - first.time < 5
-        assert "the clock was set by -7200 s" in second.problems[0]
-        assert node.read().problems == ()
+        assert abs(second.time - real() - step_s) < 5
+        assert 0 <= second.seconds_after(first) < 5
+        assert second.time_of(first) == second.begins(first)
+        assert abs(second.time_of(first) - first.time - step_s) < 0.1
+        assert f"the clock was set by {step_s:+.0f} s" in second.problems[0]
+        assert {unit.job_id for unit in second.units} == {"9", "a.service", "b.service"}
+        for unit in second.units:
+            assert -0.1 < unit.started - second.time_of(first) < 5.0, unit
+        third = node.read()
+        assert third.problems == ()
+        assert third.begins(second) == pytest.approx(second.time, abs=1e-3)
 
 
 def test_a_node_without_anything(tmp_path: Path) -> None:
     with read_at(tmp_path) as node:
         snapshot = node.read()
-        assert node.look() is None
+        assert node.look() == reader.LOOK_S
     assert snapshot.units == ()
     assert snapshot.cpu_s.shape == (0,)
     assert snapshot.node.cpus == 0
@@ -449,3 +467,43 @@ def test_real_groups_of_version_2(root: Path) -> None:
         for folder in (job, scope, scope.parent):
             if folder.exists():
                 folder.rmdir()
+
+
+def test_a_short_job_without_a_group_is_seen(root: Path, two: Path) -> None:
+    """It is known by its environment alone, and nothing else runs outside of groups."""
+    write_group(two / "system.slice/web.service", cpu_stat=cpu(1))
+    with read_at(root) as node:
+        assert table(node.read()) == {"web.service": 1.0}
+        told = {"SLURM_JOB_ID": "55", "SLURM_CPUS_ON_NODE": "1"}
+        for used_s in (0.5, 1.5, 2.5):
+            write_process(root / "proc", 80, cpu_s=used_s, environment=told, started_s=1000.0)
+            assert node.look() == reader.LOOK_S
+        shutil.rmtree(root / "proc/80")
+        assert node.look() == reader.LOOK_S
+        assert table(node.read()) == {"web.service": 1.0, "55": 2.5}
+
+
+def test_files_that_are_replaced_are_read(root: Path, two: Path) -> None:
+    """A recorded tree is brought up to date as rsync does it: a new file takes the place."""
+    job = write_group(two / SCOPE / "job_1", cpu_stat=cpu(10))
+
+    def replaced(file: Path, said: str) -> None:
+        new = file.with_name("new")
+        new.write_text(said)
+        new.replace(file)
+
+    with read_at(root) as node:
+        first = node.read()
+        for number in (1, 2):
+            replaced(job / "cpu.stat", cpu(10 + number))
+            replaced(job / "memory.current", f"{9_000_000 + number}\n")
+            replaced(job / "io.stat", f"8:0 rbytes={number} wbytes={2 * number}\n")
+            replaced(root / "proc/stat", f"cpu  {1000 + number} 200 300 9 5 10 20 30 0 0\n")
+            snapshot = node.read()
+            assert table(snapshot) == {"1": 10.0 + number}
+            assert table(snapshot, "read_bytes") == {"1": number}
+            assert table(snapshot, "memory_bytes") == {"1": 9_000_000 + number - 8192000}
+            ticks = os.sysconf("SC_CLK_TCK")
+            assert snapshot.node.busy_s == pytest.approx(first.node.busy_s + number / ticks)
+        (job / "cpu.stat").unlink()
+        assert table(node.read()) == {"1": 12.0}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
@@ -36,6 +37,13 @@ def test_what_is_not_known_has_no_line() -> None:
         '# HELP x_total Some.\n# TYPE x_total counter\nx_total{a="0"} 1.000\nx_total{a="3"} 2.000\n'
     )
     assert single("x", "gauge", "None.", labels(a="0"), np.nan) == ""
+
+
+@pytest.mark.parametrize("value", [1e31, -1e31, 2.0**63, 2.0**53 + 2])
+def test_numbers_of_any_size_are_written(value: float) -> None:
+    series = Series(labels=[labels(a="0"), labels(a="1")], values=np.array([value, 7.0]), digits=0)
+    [found] = text_string_to_metric_families(family("x", "gauge", "Large.", series))
+    assert [sample.value for sample in found.samples] == [value, 7.0]
 
 
 def test_whole_numbers_are_rounded_not_cut() -> None:

@@ -136,3 +136,23 @@ def test_who_uses_gpus_or_what_was_kept_for_it_is_no_hog() -> None:
     kept = Use(asked=32, node=64, mean=31, peak=32)
     assert hog(32, DAY, load=1.0, cpus=kept) == NO
     assert hog(32, DAY, load=1.0, cpus=replace(kept, asked=16)) == YES
+
+
+def test_nothing_is_concluded_from_gpus_whose_use_is_not_known() -> None:
+    job = Behaviour(
+        length_s=DAY,
+        cpus=Use(asked=16, node=64, mean=1, peak=1),
+        gpus=Use(asked=0.5, node=4.5),
+        load=0.99,
+    )
+    assert misuses_gpu_node(job).answer == CANNOT_TELL
+    assert will_scale(job).answer == CANNOT_TELL
+    verdict = appropriate(job)
+    assert verdict.answer == CANNOT_TELL
+    assert "what it used of the GPUs is not known" in verdict.evidence
+    # Half of its memory is used and its cores are not, whatever its GPUs do.
+    told = replace(job, memory=Use(asked=64, node=256, mean=40, peak=60))
+    assert appropriate(told).answer == PARTLY
+    hog = replace(job, cpus=Use(asked=1, node=64, mean=30, peak=32))
+    assert is_hogging(hog).answer == CANNOT_TELL
+    assert is_hogging(replace(hog, gpus=Use(asked=0, node=4, peak=0))).answer == YES

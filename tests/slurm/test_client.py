@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -68,9 +69,9 @@ def test_a_real_slurm(slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch) ->
         assert told[again] == second
     # Without accounting that is said once, and the queue is still told.
     for problems in (("sacct has nothing to say here: this Slurm keeps no accounting",), ()):
-        found, said = client.facts(since=time.time() - 60)
-        assert {again, gone, bad} <= {facts.job_id for facts in found}
-        assert said == problems
+        answer = client.facts(since=time.time() - 60)
+        assert {again, gone, bad} <= {facts.job_id for facts in answer.facts}
+        assert (answer.problems, answer.is_whole) == (problems, True)
 
 
 def stand_in(folder: Path, name: str, script: str) -> None:
@@ -84,9 +85,8 @@ def test_a_dead_slurm_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     client = SlurmClient(timeout_s=0.3)
     before = time.monotonic()
-    found, problems = client.facts(since=0.0)
-    assert (found, problems) == ([], ("squeue did not answer within 0.3 s",))
-    assert client.facts(since=0.0) == ([], ())
+    assert client.facts(since=0.0) == ([], ("squeue did not answer within 0.3 s",), None, False)
+    assert client.facts(since=0.0) == client.waiting() == ([], (), None, False)
     assert time.monotonic() - before < 2
     assert (tmp_path / "asked").read_text() == ".\n"
     with pytest.raises(SlurmProblem, match="did not answer"):
@@ -113,21 +113,73 @@ def test_accounting_adds_what_has_left_the_queue(
         tmp_path,
         "sacct",
         f'echo "$SLURM_TIME_FORMAT $*" > {tmp_path}/asked\n'
-        "echo 'JobIDRaw|JobID|Submit|Start|End|State|JobName'\n"
-        "echo '4|4|1000|1060|1660|COMPLETED|night|shift'",
+        "tr '|' '\\037' << END\n"
+        "JobIDRaw|JobID|Submit|Start|End|State|NodeList|JobName|\n"
+        "4|4|1000|1060|1660|COMPLETED|n1|night shift|\n"
+        "5|5|1000|Unknown|Unknown|PENDING|None assigned|waits|\n"
+        "END",
     )
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    (facts,), problems = SlurmClient().facts(since=0.0)
-    assert (facts.name, facts.state, facts.ended, problems) == (
-        "night|shift",
-        "completed",
-        1660,
-        (),
+    before = time.time()
+    (facts,), problems, until, is_whole = SlurmClient().facts(since=before - 60)
+    assert (facts.name, facts.state, facts.ended) == ("night shift", "completed", 1660)
+    assert (problems, is_whole) == ((), True)
+    assert until is not None
+    assert before - 60 <= until <= time.time() - 60
+    start = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(before - 60))
+    assert (tmp_path / "asked").read_text().startswith(f"%s -p -D -X -a -S {start} --")
+
+
+def test_a_long_time_is_caught_up_with_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(tmp_path, "squeue", "echo '{\"jobs\": []}'")
+    # Answers about half a day at most, as one does who has much to tell.
+    stand_in(
+        tmp_path,
+        "sacct",
+        'while [ "$1" != -S ]; do shift; done; begin=$(date -u -d "$2" +%s); end=$(date +%s)\n'
+        '[ "$3" = -E ] && end=$(date -u -d "$4" +%s)\n'
+        f'echo "$begin $end" >> {tmp_path}/asked\n'
+        "[ $((end - begin)) -gt 43300 ] && exec sleep 60\n"
+        "printf 'JobIDRaw\\037State\\037\\n'",
     )
-    assert (tmp_path / "asked").read_text().startswith("%s -P -D -X -a -S 1970-01-01T")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    client = SlurmClient(timeout_s=0.5, rest_s=0.0)
+    since = began = time.time() - 3 * 86400
+    answers = []
+    while since < time.time() - 100 and len(answers) < 6:
+        answers.append(client.facts(since=since))
+        # It stays where it was until there is an answer.
+        assert answers[-1].is_whole == (answers[-1].until is not None)
+        since = answers[-1].until or since
+    assert not answers[0].is_whole
+    assert since >= time.time() - 100
+    asked = [
+        tuple(map(int, line.split())) for line in (tmp_path / "asked").read_text().splitlines()
+    ]
+    answered = [(begin, end) for begin, end in asked if end - begin <= 43300]
+    assert abs(answered[0][0] - began) <= 1
+    assert all(later[0] < earlier[1] for earlier, later in pairwise(answered))
+
+
+def test_a_job_that_cannot_be_read_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = '{"jobs": [{"job_id": 1}, {"job_id": 2, "nodes": "n["}, {"job_id": 3, "nodes": "n["}]}'
+    stand_in(tmp_path, "squeue", f"echo '{jobs}'")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    client = SlurmClient()
+    answer = client.facts()
+    assert [facts.job_id for facts in answer.facts] == ["1"]
+    assert answer.problems == (
+        "squeue: a job is left out, for cannot read the list of nodes 'n[': write e.g. "
+        "node[01-03,7]",
+    )
+    assert client.facts().problems == ()
 
 
 def test_no_slurm_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert not SlurmClient.is_here()
-    assert SlurmClient().facts() == ([], ("squeue is not installed",))
+    assert SlurmClient().facts() == ([], ("squeue is not installed",), None, False)

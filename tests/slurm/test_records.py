@@ -13,6 +13,7 @@ from lowtide.errors import FormatError, InvalidInput
 from lowtide.monitor.facts import STATES, JobFacts
 from lowtide.slurm.records import (
     ACCOUNTING_FIELDS,
+    SEPARATOR,
     facts_from_json,
     facts_from_lines,
     facts_from_sacct,
@@ -129,27 +130,92 @@ def test_newer_releases_wrap_numbers_and_list_states() -> None:
     assert (running.cpus, running.memory_bytes, running.gpus) == (4, 8 * 1024**3, 2)
     assert (running.time_limit_s, running.ended, running.exit_code) == (None, None, None)
     (ended,) = facts_from_json(json.dumps({"jobs": [{**job, "job_state": ["OUT_OF_MEMORY"]}]}))
-    assert (ended.state, ended.ended, ended.exit_code) == ("failed", 2000, 137)
+    assert (ended.state, ended.ended, ended.exit_code) == ("out_of_memory", 2000, 137)
+    # What is only said of it besides may come first.
+    for states, state in (
+        (["COMPLETING", "COMPLETED"], "completed"),
+        (["REQUEUED", "PENDING"], "pending"),
+        (["RESIZING"], "running"),
+    ):
+        (facts,) = facts_from_json(json.dumps({"jobs": [{**job, "job_state": states}]}))
+        assert facts.state == state
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("exit_code", value) for value in ("x", [], {"signal": 9}, {"return_code": "x"})),
+        *(("time_limit", "x"), ("nodes", ["n1"]), ("tres_alloc_str", "cpu=x,mem=1Q"), ("name", 5)),
+        *(("user_name", ["a"]), ("comment", {"a": 1}), ("start_time", "abc"), ("job_state", 7)),
+        *(("tres_per_node", 7), ("account", None), ("array_task_string", []), ("restart_cnt", "?")),
+    ],
+)
+def test_what_makes_no_sense_is_not_known(field: str, value: Any) -> None:
+    job = {"job_id": 5, "job_state": "FAILED", "nodes": "n1", "cpus": 2, field: value}
+    (facts,) = facts_from_json(json.dumps({"jobs": [job]}))
+    assert (facts.job_id, facts.cpus) == ("5", 2)
+    assert isinstance(facts.name, str | None)
+
+
+@pytest.mark.parametrize("job", [{"job_id": None}, {}, 7, {"job_id": 6, "nodes": "n[1-"}])
+def test_one_bad_record_leaves_the_others_alone(job: Any) -> None:
+    text = json.dumps({"jobs": [{"job_id": 5}, job, {"job_id": 7}]})
+    unreadable: list[str] = []
+    found = facts_from_json(text, unreadable=unreadable)
+    assert ([facts.job_id for facts in found], len(unreadable)) == (["5", "7"], 1)
+    with pytest.raises(InvalidInput):
+        facts_from_json(text)
+
+
+def test_names_may_hold_anything() -> None:
+    name = "a|b\n12 c\n"
+    lines = recorded("squeue.txt").replace("plain|name UserId=evil(0) x", name)
+    first = next(facts for facts in facts_from_lines(lines) if facts.job_id == "1")
+    assert first.name == name
+    # Even what the fields are told apart by, which costs that one job its facts.
+    unreadable: list[str] = []
+    found = facts_from_lines(lines.replace(name, "x\x1fy"), unreadable=unreadable)
+    assert (len(found), len(unreadable)) == (10, 1)
+    told = facts_from_sacct(ACCOUNTED.replace("a\\b", name))
+    assert told[0].name == name
+
+
+def test_what_never_ran_has_no_start(queue: dict[str, JobFacts]) -> None:
+    # Recorded: squeue has the moment of a waiting job's end for its start, and an exit status.
+    job = {"job_id": 7, "job_state": "CANCELLED", "start_time": 204, "end_time": 204, "nodes": ""}
+    (facts,) = facts_from_json(json.dumps({"jobs": [{**job, "exit_code": 1}]}))
+    assert (facts.started, facts.ended, facts.exit_code) == (None, 204, None)
+
+
+def test_how_a_program_ended_where_slurm_does_not_say() -> None:
+    # Recorded: 0 for one that was cancelled, 125 where memory ran out.
+    cancelled = ACCOUNTED.replace("\x1f0:15\x1f", "\x1f0:0\x1f")
+    assert facts_from_sacct(cancelled)[1].exit_code is None
+    eaten = ACCOUNTED.replace("\x1fCANCELLED by 1000\x1f0:15\x1f", "\x1fOUT_OF_MEMORY\x1f0:125\x1f")
+    assert (facts_from_sacct(eaten)[1].state, facts_from_sacct(eaten)[1].exit_code) == (
+        "out_of_memory",
+        None,
+    )
 
 
 ACCOUNTED = f"""\
-{ACCOUNTING_FIELDS.replace(",", "|")}
-11|11|ann|phys|main|1000|1060|1660|60|COMPLETED|0:0|2|8|8|4G|billing=8,cpu=8,mem=4G,gres/gpu:a100=2|billing=8,cpu=8|n[1-2]||a|b
-11.batch|11.batch||phys||1060|1060|1660||COMPLETED|0:0|1|4|4||cpu=4||n1||batch
-14|12_4|bob|phys|main|1100|1200|1300|UNLIMITED|CANCELLED by 1000|0:15|1|1|1|2000Mc|cpu=1|cpu=1|n1||a
-13|13|bob|phys|main|900|950|960|10|NODE_FAIL|1:0|1|1|1|1G|cpu=1,mem=1G|cpu=1|n3|try|r
-13|13|bob|phys|main|960|990|Unknown|10|RUNNING|0:0|1|1|1|1G|cpu=1,mem=1G|cpu=1|n1|try|r
-15|12_[5-9]|bob|phys|main|1200|Unknown|Unknown|10|PENDING|0:0|1|0|4|1Gn||cpu=4|None assigned||w
-"""
+{ACCOUNTING_FIELDS.replace(",", "|")}|
+11|11|ann|phys|main|1000|1060|1660|60|COMPLETED|0:0|2|8|8|4G|billing=8,cpu=8,mem=4G,gres/gpu:a100=2|billing=8,cpu=8|n[1-2]||a\\b|
+11.batch|11.batch||phys||1060|1060|1660||COMPLETED|0:0|1|4|4||cpu=4||n1||batch|
+14|12_4|bo|phys|main|1100|1200|1300|UNLIMITED|CANCELLED by 1000|0:15|1|1|1|2000Mc|cpu=1|cpu=1|n1||a|
+13|13|bob|phys|main|900|950|960|10|NODE_FAIL|1:0|1|1|1|1G|cpu=1,mem=1G|cpu=1|n3|try|r|
+13|13|bob|phys|main|960|990|Unknown|10|RUNNING|0:0|1|1|1|1G|cpu=1,mem=1G|cpu=1|n1|try|r|
+15|12_[5-9]|bob|phys|main|1200|Unknown|Unknown|10|PENDING|0:0|1|0|4|1Gn||cpu=4|None assigned||w|
+""".replace("|", SEPARATOR)
 
 
 def test_accounting() -> None:
     first, element, lost, again, waiting = facts_from_sacct(ACCOUNTED)
-    assert (first.name, first.nodes, first.gpus) == ("a|b", ("n1", "n2"), 2)
+    assert (first.name, first.nodes, first.gpus) == ("a\\b", ("n1", "n2"), 2)
     assert (first.memory_bytes, first.time_limit_s, first.exit_code) == (4096 * MB, 3600, 0)
     assert (element.job_id, element.shown_id, element.state) == ("14", "12_4", "cancelled")
     assert (element.time_limit_s, element.memory_bytes) == (None, 2000 * MB)
-    assert (lost.state, lost.started, lost.restarts) == ("lost", 950, None)
+    assert (lost.state, lost.started, lost.restarts) == ("node_fail", 950, None)
     assert (again.state, again.started, again.ended, again.restarts) == ("running", 990, None, 1)
     assert (waiting.state, waiting.cpus, waiting.nodes) == ("pending", 4, ())
 
@@ -163,7 +229,7 @@ def test_local_times_are_refused_with_the_cure() -> None:
     with pytest.raises(InvalidInput, match="SLURM_TIME_FORMAT=%s"):
         facts_from_scontrol(text)
     with pytest.raises(FormatError, match="SLURM_TIME_FORMAT=%s"):
-        facts_from_sacct(ACCOUNTED.replace("|1060|", "|2024-07-01T00:00:00|"))
+        facts_from_sacct(ACCOUNTED.replace("\x1f1060\x1f", "\x1f2024-07-01T00:00:00\x1f"))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"jobs": 3}'])

@@ -3,24 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-
-from support.needs import is_missing
-from support.postgres import find_programs, running_postgres
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
-    """The address of a server; each test gets a schema of its own there."""
-    if find_spec("psycopg") is None:
-        is_missing("needs pip install 'lowtide[postgres]'")
-    if find_programs() is None:
-        is_missing("needs PostgreSQL's programs: apt-get install postgresql")
-    with running_postgres() as address:
-        yield address
 
 
 @pytest.fixture

@@ -129,9 +129,10 @@ def test_a_step_that_starts_hours_later_on_another_node_is_the_same_job(place: s
         [record] = store.jobs()
         assert record.hosts == nodes
         assert record.energy_j == 2000.0
-        watched(store, 8, START)
-        store.put_facts([facts(8, state="running", started=START, nodes=nodes)])
-        watched(store, 8, START + 7200, host="n2")
+        later = START + 20
+        watched(store, 8, later)
+        store.put_facts([facts(8, state="running", started=later, nodes=nodes)])
+        watched(store, 8, later + 7200, host="n2")
         assert [each.energy_j for each in store.jobs(ids=["8"])] == [2000.0]
 
 
@@ -223,6 +224,19 @@ def test_a_job_that_nobody_sees_any_more_does_not_run(place: str) -> None:
         assert [each.state for each in store.jobs(now=watcher.time)] == ["running", "running"]
         store.append(watcher.tick([unit(3)]))
         assert [each.state for each in store.jobs(now=watcher.time)] == [None, None, "running"]
-        # Long after the last tick nobody can say what runs; what facts said still stands.
+        # Long after the last tick nobody can say what runs, whatever facts said then.
         later = [each.state for each in store.jobs(now=watcher.time + DAY)]
-        assert later == ["running", None, None]
+        assert later == [None, None, None]
+        assert not store.jobs(now=watcher.time + DAY, states=["running"])
+
+
+def test_a_job_runs_only_where_somebody_watches(place: str) -> None:
+    gone, there = Watcher(), Watcher(host="n2", time=START + DAY)
+    with Store.open(place) as store:
+        store.append(gone.tick([unit(1)]))
+        store.append(there.tick([unit(2, started=START + DAY)]))
+        told = {"state": "running", "started": START}
+        store.put_facts([facts(1, **told), facts(3, **told, nodes=("n3",))])
+        states = {each.job_id: each.state for each in store.jobs(now=there.time)}
+        # Of the third only facts know, and somebody there still asks for them.
+        assert states == {"1": None, "2": "running", "3": "running"}

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import grp
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
+import pytest
+
+from lowtide.store import Store
 from lowtide.store.places import default_place
 
 
@@ -35,3 +44,42 @@ def test_who_reads_gets_the_systems_where_there_is_no_own(tmp_path: Path) -> Non
     own.parent.mkdir(parents=True)
     own.touch()
     assert default_place(**where, reading=True) == str(own)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.parametrize(("folder_mode", "file_mode"), [(0o750, 0o644), (0o755, 0o640)])
+def test_who_may_not_read_is_told_which_group_to_join(folder_mode: int, file_mode: int) -> None:
+    top = Path(tempfile.mkdtemp())
+    top.chmod(0o755)
+    folder = top / "system"
+    folder.mkdir()
+    Store.open(folder / "store.sqlite").close()
+    os.chown(folder, 0, 1)
+    os.chown(folder / "store.sqlite", 0, 1)
+    (folder / "store.sqlite").chmod(file_mode)
+    folder.chmod(folder_mode)
+    code = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from lowtide.errors import StoreProblem\n"
+        "from lowtide.store import Store\n"
+        "from lowtide.store.places import default_place\n"
+        "os.setgroups([])\n"
+        "os.setgid(65534)\n"
+        "os.setuid(65534)\n"
+        "for way in (\n"
+        "    lambda: default_place(environment={'HOME': '/root/x'}, reading=True,\n"
+        "                          is_root=False, system=Path(sys.argv[1])),\n"
+        "    lambda: Store.open(Path(sys.argv[1]) / 'store.sqlite', readonly=True),\n"
+        "):\n"
+        "    try:\n"
+        "        way()\n"
+        "    except StoreProblem as error:\n"
+        "        print(error)\n"
+    )
+    words = [sys.executable, "-c", code, str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    shutil.rmtree(top)
+    group = grp.getgrgid(1).gr_name
+    assert done.stdout.count(f"join the group {group} (usermod -aG {group}") == 2, done
+    assert done.stdout.count("LOWTIDE_STORE") == 2

@@ -70,6 +70,21 @@ def test_totals_are_what_was_counted(place: str) -> None:
     assert (one.mean_power_w, one.peak_power_w) == (250.0, 250.0)
 
 
+def test_a_kernel_counter_that_falls_alone_doubles_no_energy(file: str) -> None:
+    # The last process of a job may be gone from the counters while its energy is added up on.
+    watcher = Watcher()
+    with Store.open(file) as store:
+        for _ in range(5):
+            store.append(watcher.tick([A]))
+        for used_s in (0.0, 4.0):
+            tick = watcher.tick([A])
+            store.append(dataclasses.replace(tick, cpu_s=np.array([used_s])))
+        record = only(store, now=watcher.time)
+    assert record.energy_j == 100.0 * 70
+    assert record.carbon_g == pytest.approx(100.0 * 70 / 3.6e6 * 360.0)
+    assert record.cpu_s == 5 * 10 * 2.0 + 4.0
+
+
 def test_answers_do_not_depend_on_what_was_consolidated(file: str, tmp_path: Path) -> None:
     watcher = Watcher()
     late = Store.open(file)
@@ -275,6 +290,23 @@ def test_a_job_that_began_between_two_ticks_is_not_charged_with_the_time_before(
         assert math.isnan(late.elapsed_s), "seen once: who knows how long it ran"
         store.append(watcher.tick([A, C]))
         assert store.jobs()[1].elapsed_s == pytest.approx(17.0)
+
+
+@pytest.mark.parametrize("step_s", [3600.0, -3600.0])
+def test_a_clock_that_is_set_changes_no_average(file: str, step_s: float) -> None:
+    """Ten ticks before, ten after: forward leaves a gap, back has the same hour twice."""
+    watcher = Watcher()
+    with Store.open(file) as store:
+        for number in range(20):
+            set_now = number == 10
+            watcher.time += step_s * set_now
+            tick = watcher.tick([A])
+            skipped_s = max(step_s * set_now, 0.0)
+            store.append(dataclasses.replace(tick, skipped_s=skipped_s))
+        record = only(store)
+    assert record.seen_s == pytest.approx(200.0)
+    assert record.energy_j == pytest.approx(100.0 * 200)
+    assert record.mean_power_w == pytest.approx(100.0)
 
 
 def test_a_short_list_says_what_the_long_one_says(file: str) -> None:

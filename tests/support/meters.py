@@ -6,6 +6,9 @@ from pathlib import Path
 
 from lowtide.meters import Roots
 
+# What tells a machine that runs from all others, and from itself at other times.
+BOOT = "proc/sys/kernel/random/boot_id"
+
 
 def tree(root: Path, files: dict[str, str]) -> Roots:
     for name, text in files.items():
@@ -30,6 +33,13 @@ def rapl_tree(root: Path, package: str = "258218293244", dram: str = "1000000") 
             f"{base}/intel-rapl:0:1/max_energy_range_uj": "65712999613\n",
         },
     )
+
+
+def hanging(folder: Path, name: str) -> None:
+    """A tool that says nothing, for ever."""
+    path = folder / name
+    path.write_text("#!/bin/sh\nexec sleep 60\n")
+    path.chmod(0o755)
 
 
 def tool(folder: Path, name: str, says: str, *, status: int = 0) -> None:

@@ -54,6 +54,7 @@ class Drawn:
     watts: list[float]
     measured: bool = True
     problems: list[str] = field(default_factory=list)
+    rejected: int = 0
 
     def read(self) -> NodePower:
         node_w = self.watts.pop(0) if len(self.watts) > 1 else self.watts[0]

@@ -8,20 +8,30 @@ from __future__ import annotations
 import getpass
 import os
 import secrets
+import shlex
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from support import slurm_accounting
 from support.needs import is_missing
+from support.networks import own_network
 
+CLIENTS = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "sacct", "sacctmgr")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scancel", "sinfo", "squeue")
 PATIENCE_S = 20
+# Control groups v1 as Slurm uses them; a host with v2 alone tracks its jobs otherwise.
+HAS_CGROUPS = all(
+    Path(f"/sys/fs/cgroup/{name}/tasks").exists() for name in ("cpuacct", "freezer", "memory")
+)
 
+_NO_ACCOUNTING = "AccountingStorageType=accounting_storage/none"
 _CONF = """\
 ClusterName=test
 SlurmctldHost=localhost(127.0.0.1)
@@ -47,7 +57,7 @@ SchedulerParameters=bf_interval=2,sched_interval=2,sched_min_interval=100000
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 JobAcctGatherType=jobacct_gather/{gather}
-AccountingStorageType=accounting_storage/none
+{accounting}
 ReturnToService=2
 KillWait=2
 {nodes}
@@ -55,29 +65,91 @@ PartitionName=main Nodes=n[1-{count}] Default=YES MaxTime=INFINITE DefMemPerCPU=
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Where a Slurm runs.
+
+    Attributes:
+        folder: All that it reads and writes.
+        environment: What its programs need.
+        network: What stands before a command that is to run in its network.
+    """
+
+    folder: Path
+    environment: dict[str, str]
+    network: Sequence[str] = ()
+
+    @contextmanager
+    def daemon(self, command: list[str], **environment: str) -> Iterator[None]:
+        """Run a daemon, and end it by its own process id."""
+        log = (self.folder / "daemons.log").open("ab")
+        process = subprocess.Popen(
+            [*self.network, *command],
+            env={**os.environ, **self.environment, **environment},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            yield
+        finally:
+            process.terminate()
+            try:
+                process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            log.close()
+
+    def wait_for(self, what: str, is_there: Callable[[], bool]) -> None:
+        _wait_for(what, is_there, self.folder)
+
+
 @contextmanager
 def running_slurm(
-    nodes: int = 2, cpus: int = 2, *, cgroups: bool = False
+    nodes: int = 2, cpus: int = 2, *, cgroups: bool = False, accounting: bool = False
 ) -> Iterator[dict[str, str]]:
     """Start a Slurm, yield the environment its commands need, and end it.
 
     With `cgroups` its jobs live in control groups of their own, where the kernel has them (v1).
+    With `accounting` sacct knows its jobs, all of it in a network of its own: the commands that
+    the environment's PATH leads to go there by themselves.
     """
-    if missing := [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]:
+    path = _path()
+    programs = (*PROGRAMS, *(slurm_accounting.PROGRAMS if accounting else ()))
+    if missing := [name for name in programs if shutil.which(name, path=path) is None]:
         is_missing(f"needs a Slurm to start: {', '.join(missing)} not found")
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))
     # The daemons look for these; the programs of the system are often outside a user's path.
-    environment = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": _path()}
+    environment = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": path}
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        _write_files(folder, nodes, cpus, cgroups=cgroups)
-        stack.enter_context(_daemon(folder, environment, _munged(folder)))
-        _wait_for("munged", (folder / "munge.sock").exists)
-        stack.enter_context(_daemon(folder, environment, ["slurmctld", "-D"]))
+        network = stack.enter_context(own_network(path)) if accounting else []
+        place = _Place(folder=folder, environment=environment, network=network)
+        ports = _free_ports(nodes + 2)
+        kept = slurm_accounting.settings(folder, ports[-1]) if accounting else _NO_ACCOUNTING
+        _write_files(folder, ports[: nodes + 1], cpus, cgroups=cgroups, accounting=kept)
+        stack.enter_context(place.daemon(_munged(folder)))
+        place.wait_for("munged", (folder / "munge.sock").exists)
+        if accounting:
+            environment["PATH"] = _write_clients(folder / "bin", network, path)
+            stack.enter_context(
+                slurm_accounting.running_accounting(
+                    folder,
+                    port=ports[-1],
+                    user=getpass.getuser(),
+                    path=path,
+                    daemon=place.daemon,
+                    wait_for=place.wait_for,
+                )
+            )
+            # It makes its tables first, and says nothing before that.
+            add = ("sacctmgr", "-i", "add", "cluster", "test")
+            place.wait_for("slurmdbd", lambda: "Adding" in ask(environment, *add))
+        stack.enter_context(place.daemon(["slurmctld", "-D"]))
         for number in range(1, nodes + 1):
-            daemon = ["slurmd", "-D", "-N", f"n{number}"]
-            stack.enter_context(_daemon(folder, environment, daemon))
-        _wait_for("idle nodes", lambda: _idle_nodes(environment) == nodes, folder)
+            stack.enter_context(place.daemon(["slurmd", "-D", "-N", f"n{number}"]))
+        place.wait_for("idle nodes", lambda: _idle_nodes(environment) == nodes)
         stack.callback(_cancel_all, environment)
         yield environment
 
@@ -99,13 +171,26 @@ def _path() -> str:
     return os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
 
-def _write_files(folder: Path, nodes: int, cpus: int, *, cgroups: bool) -> None:
+def _write_clients(folder: Path, network: Sequence[str], path: str) -> str:
+    """Write the commands of Slurm as ones that go into a network first; return the path to them."""
+    folder.mkdir()
+    for name in CLIENTS:
+        program = folder / name
+        command = shlex.join([*network, str(shutil.which(name, path=path))])
+        program.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        program.chmod(0o755)
+    return os.pathsep.join([str(folder), path])
+
+
+def _write_files(
+    folder: Path, ports: Sequence[int], cpus: int, *, cgroups: bool, accounting: str
+) -> None:
     for name in ("state", "spool"):
         (folder / name).mkdir()
     key = folder / "munge.key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))
-    first, *others = _free_ports(nodes + 1)
+    first, *others = ports
     lines = [
         f"NodeName=n{number} NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 Port={port} "
         f"CPUs={cpus} RealMemory=4000 State=UNKNOWN"
@@ -116,13 +201,14 @@ def _write_files(folder: Path, nodes: int, cpus: int, *, cgroups: bool) -> None:
         user=getpass.getuser(),
         folder=folder,
         nodes="\n".join(lines),
-        count=nodes,
+        count=len(others),
+        accounting=accounting,
         track="cgroup" if cgroups else "linuxproc",
         task="cgroup" if cgroups else "none",
-        gather="cgroup" if cgroups else "none",
+        gather="cgroup" if cgroups else "linux" if "slurmdbd" in accounting else "none",
     )
     (folder / "slurm.conf").write_text(text)
-    (folder / "cgroup.conf").write_text("CgroupAutomount=no\n")
+    (folder / "cgroup.conf").write_text("CgroupAutomount=no\nConstrainRAMSpace=yes\n")
 
 
 def _free_ports(count: int) -> list[int]:
@@ -143,24 +229,6 @@ def _munged(folder: Path) -> list[str]:
         "--force",
         *(f"--{k}={folder / v}" for k, v in places.items()),
     ]
-
-
-@contextmanager
-def _daemon(folder: Path, environment: dict[str, str], command: list[str]) -> Iterator[None]:
-    log = (folder / "daemons.log").open("ab")
-    process = subprocess.Popen(
-        command, env={**os.environ, **environment}, stdout=log, stderr=log, start_new_session=True
-    )
-    try:
-        yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        log.close()
 
 
 def _idle_nodes(environment: dict[str, str]) -> int:

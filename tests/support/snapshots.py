@@ -76,6 +76,15 @@ def gpu(
     )
 
 
+def measured_parts(power_w: FloatArray, others_w: float, measured: bool) -> dict[str, Any]:
+    """Return what was measured of shares: all or nothing."""
+    return {
+        "measured_w": power_w if measured else 0.0 * power_w,
+        "node_measured_w": float(np.nansum(power_w)) + others_w if measured else 0.0,
+        "measured": measured,
+    }
+
+
 def tick(of: Sequence[Unit] = (), *, time: float = 1000.0, **columns: Any) -> Tick:
     """Return a tick whose columns are what is given, and something plausible where nothing is."""
     count = len(of)
@@ -125,7 +134,7 @@ def tick(of: Sequence[Unit] = (), *, time: float = 1000.0, **columns: Any) -> Ti
             gpu_w=column(columns.pop("gpu_w", 0.0), count),
             idle_w=idle_w,
             unattributed_w=unattributed_w,
-            measured=columns.pop("measured", True),
+            **measured_parts(power_w, idle_w + unattributed_w, columns.pop("measured", True)),
         ),
         **columns,
     }

@@ -10,6 +10,7 @@ import numpy as np
 
 from lowtide.monitor.snapshot import NodeCounts, Unit
 from lowtide.monitor.tick import Shares, Tick
+from support.snapshots import measured_parts
 
 START = 1_700_000_000.0
 # What its kernel does not tell.
@@ -73,7 +74,7 @@ class Watcher:
             gpu_w=0.3 * power * (gpus > 0),
             idle_w=self.idle_w,
             unattributed_w=1.0,
-            measured=self.measured,
+            **measured_parts(power, self.idle_w + 1.0, self.measured),
         )
         self.busy_s += cpus * count * step_s
         self.node_j = self.node_j + step_s * np.array([shares.node_w, self.idle_w, 1.0])

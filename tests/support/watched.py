@@ -38,6 +38,7 @@ def course(
     cpus: float = 8.0,
     gpus: float = 1.0,
     start: float = START,
+    pue: float = 1.0,
 ) -> Iterator[Tick]:
     """Yield the ticks of a node on which one job runs beside a service, and then that alone."""
     energy_j = carbon_g = node_j = used_s = 0.0
@@ -73,7 +74,7 @@ def course(
             reserved_gpus=_columns(there, gpus),
             energy_j=_columns(there, energy_j),
             measured_j=_columns(there, energy_j if measured else 0.0),
-            carbon_g=_columns(there, carbon_g),
+            carbon_g=_columns(there, pue * carbon_g),
             embodied_g=_columns(there, 0.001 * float(time_s)),
             power_w=_columns(there, watts),
             idle_w=100.0,
@@ -82,6 +83,7 @@ def course(
             idle_energy_j=100.0 * float(time_s),
             unattributed_energy_j=0.0,
             intensity_g_per_kwh=grid,
+            pue=pue,
             measured=measured,
             gpus=[gpu("gpu-0", {0: 1.0} if there else {}), *map(gpu, GPU_NAMES[1:])],
         )

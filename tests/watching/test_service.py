@@ -118,3 +118,67 @@ def test_what_is_to_be_done_before_is_done_before() -> None:
     watched.run(ticks=2)
     watched.close()
     assert order == ["before", "before", "tick", "before", "tick"]
+
+
+class Stumbling(Node):
+    """A node whose second and third look fail as nobody foresaw."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def read(self) -> Snapshot:
+        self.looks += 1
+        if self.looks in (2, 3):
+            raise ZeroDivisionError("1-5:1/0")
+        return super().read()
+
+
+def test_a_tick_that_fails_is_told_about_once_and_the_next_comes() -> None:
+    said: list[str] = []
+    ticks: list[Tick] = []
+    watcher = Watcher(reader=Stumbling(), power=Drawn([100.0]), host="node1")
+
+    def take(tick: Tick) -> None:
+        ticks.append(tick)
+        if len(ticks) == 2:
+            watched.stop()
+
+    watched = Service(watcher=watcher, interval_s=0.05, sinks=[take], say=said.append)
+    watched.run()
+    watched.close()
+    assert len(ticks) == 2
+    assert len(said) == 1
+    assert "ZeroDivisionError in test_service.py" in said[0]
+    assert "1-5:1/0" in said[0]
+
+
+def test_one_sample_that_fails_is_an_error() -> None:
+    watcher = Watcher(reader=Stumbling(), power=Drawn([100.0]), host="node1")
+    watched = Service(watcher=watcher, interval_s=0.05)
+    with pytest.raises(ZeroDivisionError):
+        watched.run(ticks=1)
+    watched.close()
+
+
+def test_a_clean_stop_takes_a_last_tick() -> None:
+    ticks: list[Tick] = []
+    watched = service(interval_s=30.0, sinks=[ticks.append])
+    # The first tick comes after a second, the next would come after half a minute.
+    threading.Timer(1.8, watched.stop).start()
+    watched.run()
+    watched.close()
+    assert len(ticks) == 2
+    assert ticks[1].since == ticks[0].time
+    assert 0.5 < ticks[1].time - ticks[1].since < 5.0
+
+
+def test_a_reader_who_goes_ends_it() -> None:
+    def gone(_: Tick) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    said: list[str] = []
+    watched = service(sinks=[gone], say=said.append)
+    with pytest.raises(BrokenPipeError):
+        watched.run()
+    watched.close()
+    assert said == []

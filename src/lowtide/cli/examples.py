@@ -62,11 +62,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "show": (
         "lowtide show 4711",
+        "lowtide show 4711 --grid windy",
         "lowtide show 4711 --signal DE.csv --wait 12h --interruptible anywhere --html 4711.html",
     ),
     "jobs": (
         "lowtide jobs -S now-30days --sort -energy",
-        "lowtide jobs -u ada -s CD,F -o JobID,Elapsed,CPUEff,Energy,CO2e",
+        "lowtide jobs -u ada -s CD,F,OOM -o JobID%12,Elapsed,CPUEff,Energy,CO2e",
     ),
     "usage": ("lowtide usage", "lowtide usage --by hour -S now-7days"),
     "store info": ("lowtide store info",),

@@ -6,20 +6,27 @@ what repeats is written once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from operator import mod
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import add, mod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.errors import UnknownName
+from lowtide.errors import InvalidInput, UnknownName
 from lowtide.monitor.snapshot import FloatArray
 from lowtide.store import JobTable
 from lowtide.units import MISSING, format_duration, format_iso, format_time
 
 Values = Sequence[Any] | FloatArray
+
+_WIDTH = re.compile(r"-?[1-9]\d*")
+_MARKS = ("", "~", ">", ">~")
+# Less than this share of a quantity is rounding.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +39,9 @@ class JobColumn:
         read: Where its values come from.
         show: How they are written for people.
         whole: Whether it needs more than the short list has.
-        estimated: Whether it is marked where energy was not measured.
+        quantity: `power`, `energy` or `grams` where it is marked by what of these was not
+            measured, or is not known.
+        width: How wide `-o` wants it; below 0 set flush left, 0 for as wide as it takes.
     """
 
     key: str
@@ -40,27 +49,105 @@ class JobColumn:
     read: Callable[[JobTable], Values]
     show: Callable[[Any], list[str]]
     whole: bool = False
-    estimated: bool = False
+    quantity: str = ""
+    width: int = 0
 
 
 def choose_columns(text: str | None) -> list[JobColumn]:
     """Return the columns that `-o` names.
 
     Args:
-        text: Headings or keys with commas between them, in any case; None for the usual ones.
+        text: Headings or keys with commas between them, in any case; None for the usual ones,
+            `ALL` for all. `JobID%20` sets a column so wide, `%-20` flush left.
     """
     if text is None:
         return list(_USUAL)
     known = {column.key: column for column in ALL}
     known |= {column.heading.lower(): column for column in ALL}
-    chosen = []
+    known |= {alias.lower(): replace(known[key], heading=alias) for alias, key in _ALIASES.items()}
+    chosen: list[JobColumn] = []
     for name in text.split(","):
-        # sacct's way of saying how wide a column is means nothing here.
-        plain = name.strip().partition("%")[0].lower()
-        if plain not in known:
-            raise UnknownName("column", name.strip(), [column.heading for column in ALL])
-        chosen.append(known[plain])
+        plain, percent, size = (part.strip() for part in name.partition("%"))
+        if plain.lower() == "all":
+            chosen += ALL
+            continue
+        if plain.lower() not in known:
+            raise UnknownName("column", plain, [*(column.heading for column in ALL), "ALL"])
+        column = known[plain.lower()]
+        if percent and not _WIDTH.fullmatch(size):
+            raise InvalidInput(
+                f"a column is set 20 characters wide by {plain}%20, and flush left by {plain}%-20, "
+                f"not {name.strip()}"
+            )
+        chosen.append(replace(column, width=int(size)) if percent else column)
     return chosen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaidOut:
+    """A column as it is printed.
+
+    Attributes:
+        heading: What it is called.
+        texts: What it says, a text per job.
+        width: How wide it is.
+        is_text: Whether it is set flush left.
+        marks: Which marks it has: `~`, `>`.
+    """
+
+    heading: str
+    texts: Sequence[str]
+    width: int
+    is_text: bool
+    marks: str = ""
+
+    @classmethod
+    def of(
+        cls, column: JobColumn, table: JobTable, marks: Mapping[str, list[str]], *, header: bool
+    ) -> LaidOut:
+        """Write a column.
+
+        Args:
+            column: The column.
+            table: The jobs.
+            marks: What `marks_of` says.
+            header: Whether there are headings.
+        """
+        values = column.read(table)
+        texts = column.show(values)
+        mine = marks.get(column.quantity, [])
+        if mine:
+            # What is not known is not marked.
+            mine = ["" if text == MISSING else mark for mark, text in zip(mine, texts, strict=True)]
+            texts = list(map(add, mine, texts))
+        width = max(map(len, texts if not header else [column.heading, *texts]))
+        laid_out = cls(
+            heading=column.heading,
+            texts=texts,
+            width=width,
+            is_text=not isinstance(values, np.ndarray),
+            marks="".join(set(mine)),
+        )
+        return laid_out.cut(column.width) if column.width else laid_out
+
+    def cut(self, width: int) -> LaidOut:
+        """Return the column in another width; what is cut off is marked with +, as sacct does.
+
+        Args:
+            width: How wide; below 0 set flush left.
+        """
+        most = abs(width)
+
+        def fitted(text: str) -> str:
+            return text if len(text) <= most else text[: most - 1] + "+"
+
+        return replace(
+            self,
+            heading=self.heading[:most],
+            texts=list(map(fitted, self.texts)),
+            width=most,
+            is_text=self.is_text if width > 0 else True,
+        )
 
 
 def percents(shares: FloatArray) -> list[str]:
@@ -150,7 +237,16 @@ def _watts(values: FloatArray) -> list[str]:
 
 
 def _moments(values: FloatArray) -> list[str]:
-    return [format_time(value) for value in values.tolist()]
+    # A calendar for each of a hundred thousand moments takes seconds; years of four digits do not.
+    usual = np.abs(values) < 6e10
+    whole = np.rint(np.where(usual, values, 0.0)).astype("datetime64[s]")
+    texts = [
+        f"{text[:10]} {text[11:].removesuffix(':00')} UTC"
+        for text in np.datetime_as_string(whole).tolist()
+    ]
+    for place in np.flatnonzero(~usual).tolist():
+        texts[place] = format_time(float(values[place]))
+    return texts
 
 
 def _energies(values: FloatArray) -> list[str]:
@@ -177,15 +273,48 @@ def power_words(table: JobTable) -> list[str | None]:
     return [word_for_power(*pair) for pair in zip(energies, measured, strict=True)]
 
 
-def is_estimated(table: JobTable) -> list[bool]:
-    """Return whether any of each job's energy was estimated.
+def marks_of(table: JobTable) -> dict[str, list[str]]:
+    """Return how each job's power, energy and grams are marked; nothing where no job's are.
 
     Args:
         table: The jobs.
     """
     energy = table.total("energy_j")
-    measured = table.total("measured_j") >= energy * (1 - 1e-9)
-    return [bool(each) for each in (np.isfinite(energy) & ~measured).tolist()]
+    guessed = np.isfinite(energy) & ~(table.total("measured_j") >= energy * (1 - _ROUNDING))
+    unmetered = table.total("unmetered_s") > 0
+    unpriced = unmetered | (table.total("unpriced_j") > _ROUNDING * energy)
+    # A mean is that of the time in which it is known.
+    whole = np.zeros_like(guessed)
+    found = {}
+    for name, partial in (("power", whole), ("energy", unmetered), ("grams", unpriced)):
+        if guessed.any() or partial.any():
+            found[name] = np.array(_MARKS, dtype=object)[guessed + 2 * partial].tolist()
+    return found
+
+
+def node_counts(table: JobTable) -> FloatArray:
+    """Return on how many nodes each job ran; NaN where nobody knows.
+
+    Args:
+        table: The jobs.
+    """
+    lists = _node_lists(table)
+    return np.array([np.nan if nodes is None else nodes.count(",") + 1 for nodes in lists])
+
+
+def _node_lists(table: JobTable) -> list[str | None]:
+    return [
+        (seen or told or "").strip(",") or None
+        for seen, told in zip(table.text("hosts"), table.text("nodes"), strict=True)
+    ]
+
+
+def _phase_texts(kept: Sequence[list[dict[str, Any]] | None]) -> list[str]:
+    def written(phase: Mapping[str, Any]) -> str:
+        often = f"{phase['times']}x " if phase["times"] > 1 else ""
+        return f"{often}{format_duration(phase['duration_s'])} {phase['power_w']:.4g} W"
+
+    return [", ".join(map(written, each or ())) or MISSING for each in kept]
 
 
 def _text(key: str, heading: str, *, whole: bool = True) -> JobColumn:
@@ -194,9 +323,11 @@ def _text(key: str, heading: str, *, whole: bool = True) -> JobColumn:
     )
 
 
-def _total(key: str, heading: str, show: Callable[[Any], list[str]], **more: bool) -> JobColumn:
+def _total(
+    key: str, heading: str, show: Callable[[Any], list[str]], quantity: str = ""
+) -> JobColumn:
     return JobColumn(
-        key=key, heading=heading, read=lambda table: table.total(key), show=show, **more
+        key=key, heading=heading, read=lambda table: table.total(key), show=show, quantity=quantity
     )
 
 
@@ -236,12 +367,12 @@ _USUAL = (
     JobColumn(
         key="mean_power_w",
         heading="AvgW",
-        read=lambda table: table.per_second("energy_j"),
+        read=lambda table: table.mean_power_w,
         show=_watts,
-        estimated=True,
+        quantity="power",
     ),
-    _total("energy_j", "Energy", _energies, estimated=True),
-    _total("carbon_g", "CO2e", _masses, estimated=True),
+    _total("energy_j", "Energy", _energies, "energy"),
+    _total("carbon_g", "CO2e", _masses, "grams"),
 )
 ALL = (
     *_USUAL,
@@ -252,10 +383,15 @@ ALL = (
     JobColumn(
         key="hosts",
         heading="NodeList",
-        read=lambda table: [
-            (seen or told or "").strip(",") or None
-            for seen, told in zip(table.text("hosts"), table.text("nodes"), strict=True)
-        ],
+        read=_node_lists,
+        show=_texts,
+        whole=True,
+    ),
+    JobColumn(key="nodes", heading="NNodes", read=node_counts, show=_numbers, whole=True),
+    JobColumn(
+        key="job_id_raw",
+        heading="JobIDRaw",
+        read=lambda table: table.text("job_id"),
         show=_texts,
         whole=True,
     ),
@@ -278,13 +414,35 @@ ALL = (
     _asked("cpus", "ReqCPUS", _numbers),
     _asked("memory_bytes", "ReqMem", _sizes),
     _asked("gpus", "ReqGPUS", _numbers),
+    JobColumn(
+        key="cpu_time_s",
+        heading="CPUTime",
+        read=lambda table: table.elapsed_s * table.asked("cpus"),
+        show=durations,
+    ),
     _total("cpu_s", "TotalCPU", durations),
     _total("peak_cpus", "MaxCPUS", _numbers),
     _total("peak_memory_bytes", "MaxRSS", _sizes),
     _total("peak_gpus", "MaxGPUS", _numbers),
-    _total("peak_power_w", "MaxW", _watts, estimated=True),
-    _total("marginal_g", "MarginalCO2e", _masses, estimated=True),
+    _total("peak_power_w", "MaxW", _watts, "energy"),
+    _total("marginal_g", "MarginalCO2e", _masses, "grams"),
     _total("embodied_g", "EmbodiedCO2e", _masses),
+    _total("unmetered_s", "Unmetered", durations),
+    _total("unpriced_j", "Unpriced", _energies),
+    _total("read_bytes", "Read", _sizes),
+    _total("written_bytes", "Written", _sizes),
+    _total("received_bytes", "Received", _sizes),
+    _total("sent_bytes", "Sent", _sizes),
+    _total("cpu_wait_s", "CPUWait", durations),
+    _total("memory_wait_s", "MemWait", durations),
+    _total("io_wait_s", "IOWait", durations),
+    JobColumn(
+        key="phases",
+        heading="Phases",
+        read=lambda table: table.text("phases"),
+        show=_phase_texts,
+        whole=True,
+    ),
     JobColumn(key="power", heading="Power", read=power_words, show=_texts),
     JobColumn(
         key="exit_code",
@@ -293,6 +451,13 @@ ALL = (
         show=_numbers,
     ),
 )
+# What sacct calls some of them.
+_ALIASES = {
+    "AllocCPUS": "cpus",
+    "AllocNodes": "nodes",
+    "ConsumedEnergy": "energy_j",
+    "NCPUS": "cpus",
+}
 
 
 def plain_cells(column: JobColumn, table: JobTable) -> list[str]:
@@ -304,7 +469,10 @@ def plain_cells(column: JobColumn, table: JobTable) -> list[str]:
     """
     values = column.read(table)
     if not isinstance(values, np.ndarray):
-        return ["" if value is None else str(value) for value in values]
+        return [
+            "" if value is None else value if isinstance(value, str) else json.dumps(value)
+            for value in values
+        ]
     if column.show is _moments:
         return [format_iso(value) if value == value else "" for value in values.tolist()]
-    return [f"{value:.10g}" if value == value else "" for value in values.tolist()]
+    return [f"{value:.15g}" if value == value else "" for value in values.tolist()]

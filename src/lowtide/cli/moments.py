@@ -15,7 +15,8 @@ _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 _NAMED = {"midnight": clock(0), "noon": clock(12), "fika": clock(15), "teatime": clock(16)}
 _DAYS = {"today": 0, "yesterday": -1, "tomorrow": 1}
 _NOW = re.compile(r"now(?:\s*([+-])\s*(\d+)\s*([a-z]*))?")
-_CLOCK = r"(\d{1,2}):(\d{2})(?::(\d{2}))?\s*(am|pm)?"
+_NOON = 12
+_CLOCK = r"(\d{1,2})(?::(\d{2})(?::(\d{2}))?\s*(am|pm)?|\s*(am|pm))"
 _DATES = (
     (re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})"), ("year", "month", "day")),
     (re.compile(r"(\d{1,2})[/.](\d{1,2})(?:[/.](\d{2}))?"), ("month", "day", "year")),
@@ -43,8 +44,6 @@ def parse_moment(text: str, *, now: float, tz: tzinfo | None = None) -> float:
         return float(words)
     # Without a zone, astimezone takes this machine's.
     today = datetime.fromtimestamp(now, UTC).astimezone(tz)
-    if words in _DAYS:
-        return _local(today.date() + timedelta(days=_DAYS[words]), clock(0), tz)
     # A zone stands behind a clock, in ISO 8601.
     if re.search(r":\d{2}(\.\d+)?(z|[+-]\d{2}:?\d{2})$", words):
         try:
@@ -60,7 +59,7 @@ def _parted(words: str) -> tuple[str, str]:
     """Cut a day and a clock apart; either may be missing."""
     if words in _NAMED or re.fullmatch(_CLOCK, words):
         return "", words
-    parts = re.fullmatch(r"([\d/.-]*\d)(?:(?:t|\s+|-)(\d?\d:.+|[a-z]+))?", words)
+    parts = re.fullmatch(rf"([\d/.-]*\d|{'|'.join(_DAYS)})(?:(?:t|\s+|-)({_CLOCK}|[a-z]+))?", words)
     if parts is None:
         raise _unreadable(words)
     return parts[1], parts[2] or ""
@@ -81,6 +80,8 @@ def _shift(text: str, found: re.Match[str]) -> float:
 
 
 def _day(words: str, today: date, text: str) -> date:
+    if words in _DAYS:
+        return today + timedelta(days=_DAYS[words])
     for pattern, names in _DATES:
         if found := pattern.fullmatch(words):
             parts = {
@@ -103,10 +104,12 @@ def _clock(words: str, text: str) -> clock:
     if found is None:
         raise _unreadable(text)
     hour = int(found[1])
-    if found[4]:
-        hour = hour % 12 + (12 if found[4] == "pm" else 0)
+    if half := found[4] or found[5]:
+        if not 1 <= hour <= _NOON:
+            raise _unreadable(text)
+        hour = hour % _NOON + (_NOON if half == "pm" else 0)
     try:
-        return clock(hour, int(found[2]), int(found[3] or 0))
+        return clock(hour, int(found[2] or 0), int(found[3] or 0))
     except ValueError:
         raise _unreadable(text) from None
 

@@ -7,8 +7,18 @@ from typing import Annotated
 
 import typer
 
-from lowtide.cli.options import AsJson, GridName, How, Parsable, Seed, SignalFile
-from lowtide.cli.watch import Cgroupfs, IdlePower, Meters, Procfs, Pue, Rules, Sysfs
+from lowtide.cli.options import AsJson, How, Parsable, Seed, SignalFile
+from lowtide.cli.watch import (
+    Cgroupfs,
+    IdlePower,
+    Marginal,
+    Meters,
+    Procfs,
+    Pue,
+    Rules,
+    Sysfs,
+    ZoneOrGrid,
+)
 
 
 def node(
@@ -22,7 +32,8 @@ def node(
     rules: Rules = "conserving",
     idle_power: IdlePower = None,
     signal: SignalFile = None,
-    grid: GridName = None,
+    marginal: Marginal = None,
+    grid: ZoneOrGrid = None,
     how: How = None,
     seed: Seed = 0,
     pue: Pue = 1.0,
@@ -34,16 +45,21 @@ def node(
 ) -> None:
     """Show what each job on this node draws now.
 
-    It looks at the node for a second and keeps nothing. A ~ marks what is estimated.
+    It looks at the node for a second and keeps nothing. A ~ marks what is estimated, a > what was
+    more, because a part of it is not known.
     """
+    from lowtide.cli.emissions import load_emissions, load_live, renewing
     from lowtide.cli.node_table import showing
-    from lowtide.cli.watch import complain, load_emissions, load_live, renewing, run
+    from lowtide.cli.watch import checked_interval, complain, run
     from lowtide.meters import Roots
     from lowtide.watching.opening import open_watch
     from lowtide.watching.service import Service
 
+    every_s = checked_interval(interval, 2.0)
     live = load_live(grid, signal, how)
-    emissions = load_emissions(signal, None if live is not None else grid, how, seed, pue=pue)
+    emissions = load_emissions(
+        signal, None if live is not None else grid, how, seed, marginal=marginal, pue=pue
+    )
     with (
         open_watch(
             meters=meter or (),
@@ -60,7 +76,7 @@ def node(
             events=opened.reader,
             before=renewing(live, opened),
             sinks=[show],
-            interval_s=interval,
+            interval_s=every_s,
             say=complain,
         )
         try:

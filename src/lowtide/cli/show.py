@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lowtide.cli.options import AsJson, How, Parsable, SignalFile, StorePlace
+from lowtide.cli.options import AsJson, GridName, How, Parsable, Seed, SignalFile, StorePlace
 from lowtide.cli.output import print_json, print_parsable, print_table, say, waiting
 
 if TYPE_CHECKING:
     from lowtide.hindsight import Hindsight
+    from lowtide.hindsight.looking_back import Beyond
     from lowtide.monitor.verdicts import Use
+    from lowtide.signal import Signal
     from lowtide.store import JobRecord, Store
 
 _CURVES = (
@@ -22,6 +24,11 @@ _CURVES = (
     ("gpus_busy", "GPUs", 1.0),
     ("power_w", "W", 1.0),
 )
+# Where a job without marks may be stopped: it has no checkpoints that anybody knows of.
+_STOPS = ("never", "anywhere")
+_DAY_S = 86400.0
+# So many elements of an array are named.
+_NAMED = 20
 
 
 def show(
@@ -35,6 +42,8 @@ def show(
         ),
     ] = None,
     signal: SignalFile = None,
+    grid: GridName = None,
+    seed: Seed = 0,
     how: How = None,
     wait: Annotated[
         list[str] | None,
@@ -54,25 +63,37 @@ def show(
 ) -> None:
     """Look back at a job: its use, energy, and what waiting saves.
 
-    Phases are found in what the job drew, and planned again on the grid's signal: the one named
-    with --signal, or what was known when its node was watched.
+    Phases are found in what the job drew, and planned again on the grid's signal: the file named
+    with --signal, or what was known when its node was watched, and after that --grid.
     """
     from lowtide.cli.inputs import read_how, refuse_how
+    from lowtide.errors import InvalidInput, UnknownName
     from lowtide.formats import read_signal
     from lowtide.hindsight import look_back
     from lowtide.hindsight.waiting import WAITS_S
     from lowtide.store import Store
     from lowtide.units import parse_duration
 
+    if interruptible not in _STOPS:
+        raise UnknownName("way to stop a job that was watched", interruptible, _STOPS)
+    if html is not None and not html.parent.is_dir():
+        raise InvalidInput(f"there is no folder {html.parent} to write {html.name} into: make it")
     if signal is None:
         refuse_how(how, "what was watched")
+    elif grid is not None:
+        raise InvalidInput("a job is planned on one grid: give --signal or --grid, not both")
     curve = None if signal is None else read_signal(str(signal), **read_how(how))
     waits_s = [parse_duration(each) for each in wait] if wait else WAITS_S
     with Store.open(store, readonly=True) as kept:
         record, others = _chosen(kept, job, start)
         with waiting(f"looking back at job {job}"):
             told = look_back(
-                kept, record, signal=curve, waits_s=waits_s, interruptible=interruptible
+                kept,
+                record,
+                signal=curve,
+                beyond=_beyond(grid, seed, record.first_seen),
+                waits_s=waits_s,
+                interruptible=interruptible,
             )
     if html is not None:
         from lowtide.hindsight.page import write_page
@@ -90,17 +111,59 @@ def show(
             print(f"written: {html}")
 
 
+def _beyond(grid: str | None, seed: int, seen: float) -> Beyond | None:
+    """Return who says what a grid does after the time in which it was watched."""
+    if grid is None:
+        return None
+    from lowtide.cli.inputs import load_live
+    from lowtide.errors import InvalidInput, UnknownName
+    from lowtide.grids import GRID_NAMES, synthetic_grid
+    from lowtide.grids.providers import PROVIDERS, names_a_zone
+
+    if names_a_zone(grid):
+
+        def asked(begin: float, _end: float) -> Signal:
+            found = [each.signal for each in load_live(grid, since=begin, how=None)]
+            average = next((each for each in found if each.kind == "average"), None)
+            if average is None:
+                raise InvalidInput(f"{grid} tells no average intensity")
+            return average
+
+        return asked
+    if grid not in GRID_NAMES:
+        raise UnknownName("grid", grid.partition(":")[0], [*GRID_NAMES, *PROVIDERS.names()])
+
+    def made(_begin: float, end: float) -> Signal:
+        # The weather follows from the day on which it begins, as it does for the watcher.
+        midnight = seen - seen % _DAY_S
+        days = math.ceil((end - midnight) / _DAY_S) + 1
+        return synthetic_grid(grid, start=midnight, days=days, seed=seed).average
+
+    return made
+
+
 def _chosen(store: Store, job: str, start: int | None) -> tuple[JobRecord, list[JobRecord]]:
     """Return the start of a job that is meant, and the other starts."""
+    from lowtide.cli.jobs import ids_of
     from lowtide.errors import InvalidInput
+    from lowtide.units import format_count
 
-    found = store.jobs(ids=[job])
-    exact = [record for record in found if job in (record.shown_id, record.job_id)]
-    if found and not exact:
-        names = sorted({record.shown_id for record in found})
-        raise InvalidInput(
-            f"{job} is an array of {len(names)} jobs: show one of them, such as {names[0]}"
+    # A step is part of its job.
+    (wanted,) = ids_of([job]) or [job]
+    found = store.jobs(ids=[wanted])
+    exact = [record for record in found if wanted == record.shown_id]
+    elements = list(
+        dict.fromkeys(
+            record.shown_id for record in found if record.shown_id.startswith(f"{wanted}_")
         )
+    )
+    if elements and not exact:
+        more = f" and {len(elements) - _NAMED} more" if len(elements) > _NAMED else ""
+        raise InvalidInput(
+            f"{job} is an array of {format_count(len(elements), 'job')}: show one of "
+            f"{', '.join(elements[:_NAMED])}{more}; lowtide jobs -j {wanted} lists them all"
+        )
+    exact = exact or [record for record in found if wanted == record.job_id]
     if not exact:
         raise InvalidInput(
             f"no job {job} was seen: look for it with lowtide jobs, or name another --store than "
@@ -132,10 +195,10 @@ def _print(told: Hindsight, others: list[JobRecord]) -> None:
     print()
     for line in drawn(told.record):
         say(line)
-    if told.learned is not None:
+    if told.phases is not None:
         print()
         say("Phases found in what it drew:")
-        print_table(*phase_rows(told.learned))
+        print_table(*phase_rows(told.phases.found))
     print()
     print_table(*waiting_rows(told))
     for note in told.notes:
@@ -169,7 +232,7 @@ def _print_columns(told: Hindsight) -> None:
     from lowtide.hindsight.documents import USES
 
     def number(value: float) -> str:
-        return "" if math.isnan(value) else f"{value:.10g}"
+        return "" if math.isnan(value) else f"{value:.15g}"
 
     rows: list[list[str]] = []
     for name, held in USES.items():

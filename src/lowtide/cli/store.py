@@ -190,30 +190,47 @@ def load(
 ) -> None:
     """Take samples of another monitor into the store.
 
-    Such samples say nothing of power: energy and emissions stay unknown.
+    Such samples say nothing of power: energy and emissions stay unknown. Load files in the order of
+    time: jobs go on from where the store left them, and what it has is not taken again.
     """
-    from lowtide.formats.sonar import read_ticks
+    from contextlib import ExitStack
+
+    from lowtide.formats.sonar import LastLook, read_ticks
     from lowtide.store import Store
     from lowtide.units import format_count
 
-    with waiting("loading"), Store.open(place) as kept:
-        ticks = 0
-        hosts = set()
-        for tick in read_ticks(files, source=source):
+    hosts: set[str] = set()
+    left_out: dict[str, int] = {}
+    ticks = 0
+    with waiting("loading"), Store.open(place) as kept, ExitStack() as claims:
+
+        def known(host: str) -> LastLook | None:
+            # Nobody else may count it meanwhile.
+            claims.enter_context(kept.claim(host))
+            return kept.last_look(host)
+
+        for tick in read_ticks(files, source=source, known=known, left_out=left_out):
             kept.append(tick)
             ticks += 1
             hosts.add(tick.host)
         name = kept.name
-    counted = {"store": name, "ticks": ticks, "hosts": sorted(hosts)}
+    skipped = sum(left_out.values())
+    counted = {"store": name, "ticks": ticks, "hosts": sorted(hosts), "left_out": skipped}
     if as_json:
         print_json(counted)
     elif parsable:
-        print_parsable(["store", "ticks", "hosts"], [[name, str(ticks), ",".join(sorted(hosts))]])
+        cells = [name, str(ticks), ",".join(sorted(hosts)), str(skipped)]
+        print_parsable(["store", "ticks", "hosts", "left_out"], [cells])
     else:
         say(
             f"{format_count(ticks, 'tick')} of {format_count(len(hosts), 'host')} taken into "
             f"{name}; next: lowtide jobs"
         )
+        if skipped:
+            say(
+                f"{format_count(skipped, 'sample')} of {', '.join(sorted(left_out))} left out: the "
+                "store knows as late or later ones already. Load files in the order of time."
+            )
 
 
 def _facts(kept: Store) -> dict[str, Any]:
@@ -237,8 +254,9 @@ def _facts(kept: Store) -> dict[str, Any]:
 
 def _rescue(place: str | None, fresh: Path, *, as_json: bool, parsable: bool) -> None:
     from lowtide.errors import InvalidInput
-    from lowtide.store.checking import rescue
     from lowtide.store.places import default_place
+    from lowtide.store.rescuing import rescue
+    from lowtide.units import MISSING
 
     damaged = place or default_place(reading=True)
     if "://" in damaged and not damaged.startswith("sqlite:///"):
@@ -249,12 +267,15 @@ def _rescue(place: str | None, fresh: Path, *, as_json: bool, parsable: bool) ->
     elif parsable:
         print_parsable(
             ("table", "saved", "lost"),
-            [[name, str(count), str(saved.lost[name])] for name, count in saved.saved.items()],
+            [[name, str(count), _cell(saved.lost[name])] for name, count in saved.saved.items()],
         )
     else:
         print_table(
             ("table", "saved", "lost"),
-            [[name, str(count), str(saved.lost[name])] for name, count in saved.saved.items()],
+            [
+                [name, str(count), MISSING if saved.lost[name] is None else str(saved.lost[name])]
+                for name, count in saved.saved.items()
+            ],
         )
         say(f"Saved in {fresh}; look at it with --store {fresh}")
 

@@ -8,20 +8,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.cli.jobs import check_window, listed
+from lowtide.cli.jobs import users_of, window
 from lowtide.cli.options import AsJson, Parsable, Since, StorePlace, Until, Users
-from lowtide.cli.output import print_json, print_parsable, print_table, progress_bar, say
+from lowtide.cli.output import (
+    explain_marks,
+    marked,
+    print_json,
+    print_parsable,
+    print_table,
+    progress_bar,
+    say,
+)
 
 if TYPE_CHECKING:
-    from lowtide.store.accounts import Accounts
+    from lowtide.store.accounts import Account, Accounts, NodeAccount
 
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 _BAR = 16
+_USUAL_S = 30 * 86400.0
 # So many stretches without data are named; more are counted.
 _NAMED = 3
 _KEYS = (
     *("jobs", "cpu_h", "core_h", "gpu_h", "energy_j", "measured_j", "carbon_g", "watched"),
-    "unknown_duration",
+    *("unknown_duration", "unmetered_s", "unpriced_j"),
 )
 
 
@@ -43,21 +52,17 @@ def usage(
 
     By default over the last 30 days. Jobs that ran on beyond the window count with what they used
     in it. Core-hours are those that were kept, CPU-hours those that were used. A time when nobody
-    watched is no data, not nothing.
+    watched is no data, not nothing. What is marked with ~ was estimated, what is marked with > is
+    the least it can be.
     """
     import time
 
-    from lowtide.cli.moments import parse_moment
     from lowtide.store import Question, Store
     from lowtide.store.accounts import sum_up
 
     now = time.time()
-    question = Question(
-        users=listed(user),
-        start=parse_moment(start or "now-30days", now=now),
-        end=now if end is None else parse_moment(end, now=now),
-    )
-    check_window(question)
+    begin, until = window(start, end, now=now, usual_s=_USUAL_S)
+    question = Question(users=users_of(user), start=begin, end=now if until is None else until)
     with Store.open(store, readonly=True) as kept, _progress() as advance:
         accounts = sum_up(kept, question, by=by, now=now, told=advance)
         name = kept.name
@@ -67,7 +72,7 @@ def usage(
         print_parsable(
             (by, *_KEYS),
             [
-                [str(row[by]), *("" if row[key] is None else f"{row[key]:.10g}" for key in _KEYS)]
+                [str(row[by]), *("" if row[key] is None else f"{row[key]:.15g}" for key in _KEYS)]
                 for row in _document(accounts, by)["rows"]
             ],
         )
@@ -78,6 +83,8 @@ def usage(
 
 
 def _document(accounts: Accounts, by: str) -> dict[str, Any]:
+    from dataclasses import asdict
+
     return {
         "by": by,
         "start": accounts.start,
@@ -94,12 +101,16 @@ def _document(accounts: Accounts, by: str) -> dict[str, Any]:
                 "carbon_g": _known(row.carbon_g),
                 "watched": _known(row.watched),
                 "unknown_duration": row.unknown_duration,
+                "unmetered_s": _known(row.unmetered_s),
+                "unpriced_j": _known(row.unpriced_j),
+                "lacking": list(row.lacking),
             }
             for row in accounts.rows
         ],
         "gaps": [
             {"host": host, "start": first, "end": last} for host, first, last in accounts.gaps
         ],
+        "nodes": None if accounts.nodes is None else asdict(accounts.nodes),
     }
 
 
@@ -109,6 +120,9 @@ def _known(value: float) -> float | None:
 
 def _show(accounts: Accounts, by: str) -> None:
     from lowtide.units import MISSING, format_energy, format_mass, format_percent
+
+    def quantity(text: str, row: Account, guess: bool, name: str) -> str:
+        return marked(text, estimated=guess, partial=name in row.lacking)
 
     def hours(seconds: float) -> str:
         return MISSING if seconds != seconds else f"{seconds / 3600:,.1f}"
@@ -125,8 +139,6 @@ def _show(accounts: Accounts, by: str) -> None:
     shows_watched = by in ("day", "hour", "weekday")
     cells = []
     for row, guess, size in zip(rows, guessed, sizes, strict=True):
-        mark = "~" if guess else ""
-        energy, carbon = format_energy(row.energy_j), format_mass(row.carbon_g)
         cells.append(
             [
                 row.label,
@@ -134,8 +146,8 @@ def _show(accounts: Accounts, by: str) -> None:
                 hours(row.cpu_s),
                 hours(row.core_s),
                 hours(row.gpu_s),
-                energy if energy == MISSING else mark + energy,
-                carbon if carbon == MISSING else mark + carbon,
+                quantity(format_energy(row.energy_j), row, guess, "energy_j"),
+                quantity(format_mass(row.carbon_g), row, guess, "carbon_g"),
                 *([format_percent(row.watched)] if shows_watched else []),
                 "no data" if row.watched == 0 else _bar(size / most if most > 0 else 0.0),
             ]
@@ -155,8 +167,12 @@ def _show(accounts: Accounts, by: str) -> None:
 def _explain(accounts: Accounts, guessed: Sequence[bool]) -> None:
     from lowtide.units import format_count, format_time
 
-    if any(guessed):
-        say("~ estimated, in whole or in part: not measured.")
+    partial = any(row.lacking for row in accounts.rows)
+    if accounts.nodes is not None:
+        partial = partial or bool(accounts.nodes.lacking)
+    explain_marks(estimated=any(guessed), partial=partial)
+    if accounts.nodes is not None and accounts.nodes.energy_j == accounts.nodes.energy_j:
+        say(_told_of_nodes(accounts.nodes, estimated=any(guessed)))
     if unknown := sum(row.unknown_duration for row in accounts.rows):
         say(
             f"{format_count(unknown, 'job')} of unknown duration (seen once): in CPU-h and energy, "
@@ -165,7 +181,27 @@ def _explain(accounts: Accounts, guessed: Sequence[bool]) -> None:
     for host, first, last in accounts.gaps[:_NAMED]:
         say(f"No data of {host} from {format_time(first)} to {format_time(last)}.")
     if (more := len(accounts.gaps) - _NAMED) > 0:
-        say(f"And {format_count(more, 'more stretch')}{'es' if more > 1 else ''} without data.")
+        say(f"And {more} more {'stretch' if more == 1 else 'stretches'} without data.")
+
+
+def _told_of_nodes(nodes: NodeAccount, *, estimated: bool) -> str:
+    """Return what nodes drew and emitted, and what of it no job is charged with."""
+    from lowtide.units import format_energy, format_mass
+
+    def both(energy_j: float, carbon_g: float) -> str:
+        energy = marked(
+            format_energy(energy_j), estimated=estimated, partial="energy_j" in nodes.lacking
+        )
+        grams = marked(
+            format_mass(carbon_g), estimated=estimated, partial="carbon_g" in nodes.lacking
+        )
+        return f"{energy}, {grams} CO2e"
+
+    return (
+        f"The nodes in all: {both(nodes.energy_j, nodes.carbon_g)}; of that idle "
+        f"{both(nodes.idle_j, nodes.idle_g)}; charged to nobody "
+        f"{both(nodes.unattributed_j, nodes.unattributed_g)}."
+    )
 
 
 def _bar(share: float) -> str:

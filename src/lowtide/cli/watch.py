@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lowtide.cli.options import AsJson, GridName, How, Parsable, Seed, SignalFile
+from lowtide.cli.options import AsJson, How, Parsable, Seed, SignalFile
 from lowtide.cli.output import say
 
 if TYPE_CHECKING:
-    from lowtide.grid import Grid
-    from lowtide.grids.live import LiveGrid
+    from lowtide.meters import Roots
     from lowtide.monitor.exporter import Exporter
     from lowtide.monitor.exposition import Exposition
     from lowtide.monitor.tick import Tick
-    from lowtide.watching.emissions import Emissions
+    from lowtide.store import Store
+    from lowtide.watching.job_facts import FactsSource
     from lowtide.watching.opening import Watch
     from lowtide.watching.service import Service
-
-# How far a synthetic grid goes from today.
-_SYNTHETIC_DAYS = 400
-# How long the first answer of a provider is waited for.
-_ANSWER_S = 3.0
+    from lowtide.watching.watcher import Watcher
 
 Meters = Annotated[
     list[str] | None,
@@ -50,6 +49,23 @@ IdlePower = Annotated[
 ]
 Pue = Annotated[
     float, typer.Option(min=1.0, help="What the building draws for each watt of the node's.")
+]
+Marginal = Annotated[
+    Path | None,
+    typer.Option(
+        "--marginal",
+        help="File with marginal intensity, counted beside the average of --signal; may be the "
+        "same file.",
+    ),
+]
+ZoneOrGrid = Annotated[
+    str | None,
+    typer.Option(
+        "--grid",
+        help="Grid instead of a file: a provider's zone (gb, gb:13, electricitymaps:DE), with "
+        "marginal intensity beside it as AVERAGE+MARGINAL (electricitymaps:DE+watttime:DE), or a "
+        "synthetic one: sunny, windy, nuclear or coal.",
+    ),
 ]
 Procfs = Annotated[Path, typer.Option(help="Where /proc is, for recorded trees.")]
 Sysfs = Annotated[Path, typer.Option(help="Where /sys is, for recorded trees.")]
@@ -103,7 +119,8 @@ def watch(
     rules: Rules = "conserving",
     idle_power: IdlePower = None,
     signal: SignalFile = None,
-    grid: GridName = None,
+    marginal: Marginal = None,
+    grid: ZoneOrGrid = None,
     how: How = None,
     seed: Seed = 0,
     pue: Pue = 1.0,
@@ -128,6 +145,8 @@ def watch(
     """
     # NumPy's library for matrices takes memory for every core of a node, and none are multiplied.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    _give_memory_back()
+    from lowtide.cli.emissions import load_emissions, load_live, renewing
     from lowtide.cli.node_table import showing
     from lowtide.errors import InvalidInput
     from lowtide.meters import Roots
@@ -136,24 +155,30 @@ def watch(
     from lowtide.watching.opening import open_watch
     from lowtide.watching.service import Service
 
-    if fast is not None and (once or listen is not None or store is not None):
-        raise InvalidInput(
-            "--fast follows one job into a recording of its own: leave out --once, --listen and "
-            "--store"
+    serving = {"--listen": listen, "--compat": compat, "--insecure": insecure or None}
+    if once:
+        _refuse(serving | {"--store": store}, "--once takes one sample, and neither keeps nor")
+    if fast is not None:
+        _refuse(
+            serving | {"--once": once or None, "--store": store},
+            "--fast follows one job into a recording of its own, and neither keeps nor",
         )
     if out is not None and fast is None:
         raise InvalidInput("-o says where a recording of one job goes: add --fast JOB")
-    every_s = interval or (0.1 if fast is not None else 10.0)
+    every_s = checked_interval(interval, 0.1 if fast is not None else 10.0)
     if no_store and store is not None:
         raise InvalidInput("--no-store keeps nothing: leave out --store")
     if insecure and listen is None:
         raise InvalidInput("--insecure says where to listen, and nothing does: add --listen")
+    if compat and listen is None:
+        raise InvalidInput("--compat says what is served, and nothing is: add --listen")
     live = load_live(grid, signal, how)
     emissions = load_emissions(
         signal,
         None if live is not None else grid,
         how,
         seed,
+        marginal=marginal,
         pue=pue,
         embodied_kg=embodied,
         lifetime=lifetime,
@@ -179,21 +204,62 @@ def watch(
         )
         stack.callback(service.close)
         if fast is not None:
-            follow_job(fast, service, opened, out or Path(f"recording-{fast}"))
+            follow_job(fast, service, opened, out)
             return
         sinks = []
         if not once:
             if not no_store:
                 sinks.append(stack.enter_context(_keeping(store, opened)))
             if listen is not None:
-                page = Exposition(compat=tuple(compat or ()), zone=_zone(emissions))
+                page = Exposition(compat=tuple(compat or ()))
                 exporter = Exporter(
                     address=listen, insecure=insecure, stale_s=max(60.0, 3 * every_s)
                 )
-                sinks.append(stack.enter_context(_serving(page, exporter)))
-        show = stack.enter_context(showing(as_json=as_json, parsable=parsable, once=once))
+                sinks.append(stack.enter_context(_serving(page, exporter, opened.watcher, roots)))
+        show = stack.enter_context(
+            showing(as_json=as_json, parsable=parsable, once=once, quiet=not once)
+        )
         service.sinks = [*sinks, show]
         run(service, ticks=1 if once else None)
+
+
+def _give_memory_back() -> None:
+    """Have the C library give memory back once it is free, as far as it can be told to.
+
+    By default it keeps as much as the largest arrays ever took, for each thread.
+    """
+    import ctypes
+
+    trim_threshold, most_arenas = -1, -8
+    # Other C libraries than GNU's have no such thing.
+    with suppress(AttributeError, OSError):
+        adjust = ctypes.CDLL(None).mallopt
+        adjust(trim_threshold, 1 << 17)
+        adjust(most_arenas, 1)
+
+
+def checked_interval(interval_s: float | None, usual_s: float) -> float:
+    """Return how long to wait between two ticks.
+
+    Args:
+        interval_s: What the user said; None for nothing.
+        usual_s: What it is then.
+    """
+    from lowtide.errors import InvalidInput
+
+    every_s = usual_s if interval_s is None else interval_s
+    if not math.isfinite(every_s):
+        raise InvalidInput(f"--interval is a number of seconds, such as 5, not {every_s:g}")
+    return every_s
+
+
+def _refuse(options: Mapping[str, object], why: str) -> None:
+    """Refuse options that would have no effect."""
+    from lowtide.errors import InvalidInput
+
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise InvalidInput(f"{why} serves anything: leave out {', '.join(given)}")
 
 
 def run(service: Service, *, ticks: int | None) -> None:
@@ -216,28 +282,34 @@ def run(service: Service, *, ticks: int | None) -> None:
             signals.signal(number, handler)
 
 
-def follow_job(job: str, service: Service, opened: Watch, folder: Path) -> None:
+def follow_job(job: str, service: Service, opened: Watch, folder: Path | None) -> None:
     """Write what one job draws into a recording, until it ends or the user interrupts.
 
     Args:
         job: Its id.
         service: What takes the ticks.
         opened: The node.
-        folder: Where the recording goes.
+        folder: Where the recording goes; None for a folder named like the job.
     """
+    from lowtide.errors import InvalidInput
     from lowtide.formats.recording_writer import RecordingWriter
-    from lowtide.watching.recording import JobRecorder
+    from lowtide.watching.recording import JobRecorder, find_job
     from lowtide.watching.service import FIRST_S
 
+    # Names of services and containers hold slashes.
+    folder = folder or Path("recording-" + re.sub(r"[^\w.@-]+", "-", job))
     opened.watcher.tick()
     time.sleep(FIRST_S)
     now = opened.watcher.tick()
+    if now is None:
+        raise InvalidInput("the clock stands still: nothing can be followed")
+    # Nothing is left behind where there is no such job.
+    unit = find_job(now, job)
     with RecordingWriter(folder) as writer:
         recorder = JobRecorder(
-            job_id=job, writer=writer, meters=opened.power.names, over=service.stop
+            unit=unit, writer=writer, meters=opened.power.names, over=service.stop
         )
-        if now is not None:
-            recorder.begin(now)
+        recorder.begin(now)
         service.sinks = [recorder.take]
         try:
             run(service, ticks=None)
@@ -255,156 +327,83 @@ def complain(problem: str) -> None:
     typer.echo(f"lowtide: {problem}", err=True)
 
 
-def load_live(grid: str | None, signal: Path | None, how: list[str] | None) -> LiveGrid | None:
-    """Return the grid of a provider's zone, kept up to date; None where none is named.
-
-    Args:
-        grid: A provider's zone, or the name of a synthetic grid.
-        signal: A file instead.
-        how: How to read the file.
-    """
-    if grid is None or signal is not None:
-        # What reads signals takes as much memory as all the rest of a watch.
-        return None
-    from lowtide.cli.inputs import refuse_how
-    from lowtide.grids.live import LiveGrid
-    from lowtide.grids.providers import names_a_zone
-
-    if not names_a_zone(grid):
-        return None
-    refuse_how(how, "a provider")
-    live = LiveGrid.named(grid)
-    live.grid(time.time())
-    live.wait(_ANSWER_S)
-    return live
-
-
-def renewing(live: LiveGrid | None, opened: Watch) -> list[Callable[[float], None]]:
-    """Return what keeps the grid of a watch up to date.
-
-    Args:
-        live: The grid; None where it does not change.
-        opened: The watch.
-    """
-    if live is None:
-        return []
-    watcher = opened.watcher
-
-    def renew(now: float) -> None:
-        watcher.emissions = watcher.emissions.renewed(live, now)
-
-    return [renew]
-
-
-def load_emissions(
-    signal: Path | None,
-    grid: str | None,
-    how: list[str] | None,
-    seed: int,
-    *,
-    pue: float,
-    embodied_kg: float | None = None,
-    lifetime: str = "1461d",
-) -> Emissions:
-    """Return how energy becomes grams, as the options say.
-
-    Args:
-        signal: A file with the grid's intensity.
-        grid: Or the name of a synthetic grid.
-        how: How to read the file.
-        seed: Which weather a synthetic grid has.
-        pue: What the building draws for each watt of the node's.
-        embodied_kg: What making the node emitted.
-        lifetime: How long it is expected to serve.
-    """
-    from lowtide.errors import InvalidInput
-    from lowtide.units import parse_duration
-    from lowtide.watching.emissions import Emissions
-
-    if signal is not None and grid is not None:
-        raise InvalidInput("a node is on one grid: give --signal or --grid, not both")
-    known = None
-    if grid is not None or signal is not None:
-        known = _load_grid(signal, grid, how, seed)
-    return Emissions(
-        grid=known,
-        pue=pue,
-        embodied_g=None if embodied_kg is None else 1000.0 * embodied_kg,
-        lifetime_s=parse_duration(lifetime),
-    )
-
-
-def _load_grid(signal: Path | None, grid: str | None, how: list[str] | None, seed: int) -> Grid:
-    from lowtide.cli.inputs import read_how, refuse_how
-    from lowtide.errors import InvalidInput
-    from lowtide.formats import read_signal
-    from lowtide.grid import Grid
-    from lowtide.grids import synthetic_grid
-
-    if grid is not None:
-        refuse_how(how, "a synthetic grid")
-        midnight = time.time() // 86400 * 86400
-        return synthetic_grid(grid, start=midnight, days=_SYNTHETIC_DAYS, seed=seed)
-    read = read_signal(str(signal), **read_how(how))
-    if read.kind == "price":
-        raise InvalidInput(f"{signal} has prices: emissions need a carbon intensity")
-    if read.kind == "marginal":
-        raise InvalidInput(
-            f"{signal} has marginal intensity: what is reported is counted by the average"
-        )
-    return Grid(average=read)
-
-
 @contextmanager
 def _keeping(store: str | None, opened: Watch) -> Iterator[Callable[[Tick], None]]:
-    """Keep ticks, what Slurm says of jobs, and what was learned of the idle node."""
-    from lowtide.slurm.client import SlurmClient
+    """Keep ticks, what Slurm says of jobs, their phases, and what was learned of the idle node."""
     from lowtide.store import Store
     from lowtide.store.places import default_place
-    from lowtide.watching.job_facts import FactsSource
-    from lowtide.watching.memory import FILE_NAME, load_floor, save_floor
+    from lowtide.watching.endings import Endings
+    from lowtide.watching.keeping import Keeper
+    from lowtide.watching.memory import FILE_NAME, FloorMemory, load_floor
 
     place = store or default_place()
-    memory = Path(default_place(environment={})).parent / FILE_NAME
-    if "://" not in place:
-        memory = Path(place).parent / FILE_NAME
-        memory.parent.mkdir(parents=True, exist_ok=True)
-    opened.watcher.floor = load_floor(memory)
-    facts = (
-        FactsSource(client=SlurmClient(node=opened.watcher.host)) if SlurmClient.is_here() else None
-    )
-    with Store.open(place) as kept:
+    beside = default_place(environment={}) if "://" in place else place
+    memory = Path(beside).parent / FILE_NAME
+    watcher = opened.watcher
+    watcher.floor = load_floor(memory)
+    kept = Store.open(place)
+    after = [FloorMemory(path=memory, floor=watcher.floor).take, Endings(store=kept).take]
+    at_last = []
+    with ExitStack() as asking:
+        facts = _facts_source(kept, watcher.host)
+        if facts is not None:
+            hand_over = partial(facts.hand_over, kept.put_facts)
+            after += [lambda tick: facts.see(tick.units), lambda _: hand_over()]
+            at_last.append(hand_over)
+        keeper = Keeper(kept, host=watcher.host, say=complain, after=after, at_last=at_last)
+        asking.enter_context(keeper)
         if facts is not None:
             facts.open()
-
-        def keep(tick: Tick) -> None:
-            kept.append(tick)
-            if facts is not None:
-                found, problems = facts.take()
-                for problem in problems:
-                    complain(problem)
-                if found:
-                    kept.put_facts(found)
-
+            asking.callback(facts.close)
         try:
-            yield keep
+            yield keeper.take
         finally:
-            if facts is not None:
-                facts.close()
-            save_floor(memory, opened.watcher.floor)
+            _remember(memory, watcher)
+
+
+def _remember(memory: Path, watcher: Watcher) -> None:
+    """Write down what was learned of the idle node."""
+    from lowtide.errors import FileProblem
+    from lowtide.watching.memory import save_floor
+
+    try:
+        save_floor(memory, watcher.floor)
+    except FileProblem as error:
+        complain(f"{error}; how little the node draws when idle is learned anew at the next start")
+
+
+def _facts_source(kept: Store, host: str) -> FactsSource | None:
+    """Return who asks Slurm about jobs, from where an earlier watch left off; None without it."""
+    from lowtide.slurm.client import SlurmClient
+    from lowtide.watching.job_facts import FactsSource
+
+    if not SlurmClient.is_here():
+        return None
+    return FactsSource(
+        client=SlurmClient(node=host),
+        since=next((each.last_time for each in kept.hosts() if each.name == host), None),
+        waiting=kept.waiting("slurm"),
+        say=complain,
+    )
 
 
 @contextmanager
-def _serving(page: Exposition, exporter: Exporter) -> Iterator[Callable[[Tick], None]]:
+def _serving(
+    page: Exposition, exporter: Exporter, watcher: Watcher, roots: Roots
+) -> Iterator[Callable[[Tick], None]]:
     """Serve ticks to Prometheus."""
+    from lowtide.meters.rapl import read_counters
     from lowtide.monitor.exposition import own_use
+
+    def publish(tick: Tick) -> None:
+        if page.compat:
+            # A provider may say only later which zone it speaks of.
+            grid = watcher.emissions.grid
+            page.zone = "" if grid is None else grid.average.zone or ""
+            page.rapl = read_counters(roots)
+        exporter.publish(page.render(tick, own=own_use()))
 
     with exporter:
         if sys.stderr.isatty():
             typer.echo(f"Serving metrics at {exporter.url}", err=True)
-        yield lambda tick: exporter.publish(page.render(tick, own=own_use()))
-
-
-def _zone(emissions: Emissions) -> str:
-    grid = emissions.grid
-    return "" if grid is None else grid.average.zone or ""
+        yield publish

@@ -20,14 +20,36 @@ _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1b1f23; max-width: 60rem; margin: 2rem auto;
        padding: 0 1rem; }
 h1 { font-size: 1.7rem; margin-bottom: .2rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
-p.note { color: #57606a; } .chart { overflow-x: auto; }
+p.note { color: #57606a; } .chart, .table { overflow-x: auto; max-width: 100%; }
 table { border-collapse: collapse; margin: 1rem 0; }
 th, td { padding: .3rem .8rem; border-bottom: 1px solid #d0d7de; text-align: right; }
-th:first-child, td:first-child, .prose { text-align: left; } thead th { border-bottom-width: 2px; }
+.whole { white-space: nowrap; } .prose { text-align: left; }
+th:first-child, td:first-child { text-align: left; } thead th { border-bottom-width: 2px; }
 footer { margin-top: 3rem; color: #57606a; font-size: .85rem; }
+@media (max-width: 40rem) {
+  body { margin-top: 1rem; padding: 0 .6rem; } h1 { font-size: 1.4rem; }
+  table { font-size: .8rem; } th, td { padding: .25rem .3rem; } td.prose { min-width: 11rem; }
+  th:first-child, td:first-child { position: sticky; left: 0; background: #fff; }
+  div.chart.vega-embed.has-actions { padding-right: 0; } .chart details { display: none; }
+}
+"""
+# Charts are drawn as wide as the page at most: on a phone that is half of what they are made for.
+_NARROW = """
+function fitted(chart, room) {
+  if (Array.isArray(chart)) return chart.map(part => fitted(part, room));
+  if (chart === null || typeof chart !== "object") return chart;
+  const parts = Object.entries(chart).map(([name, part]) =>
+    name === "width" && typeof part === "number" ? [name, Math.min(part, room)]
+    : ["layer", "vconcat", "hconcat", "concat", "spec"].includes(name) ? [name, fitted(part, room)]
+    : [name, part]);
+  return Object.fromEntries(parts);
+}
+const room = Math.max(document.body.clientWidth - 150, 180);
 """
 # A cell longer than this is no number.
 _SENTENCE = 40
+# One no longer than this that has a digit is a number with its unit.
+_QUANTITY = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +99,7 @@ def write_report(
             body.append(f'<div class="chart" id="chart{len(charts)}"></div>')
             charts.append(json.dumps(section.chart.to_dict()).replace("</", "<\\/"))
     embed = "\n".join(
-        f'vegaEmbed("#chart{number}", {chart}, {{renderer: "svg"}});'
+        f'vegaEmbed("#chart{number}", fitted({chart}, room), {{renderer: "svg"}});'
         for number, chart in enumerate(charts)
     )
     library = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace(
@@ -97,7 +119,7 @@ def write_report(
 <p class="note">{html.escape(note)}</p>
 {chr(10).join(body)}
 <footer>{html.escape(footer)}</footer>
-<script>{embed}</script>
+<script>{_NARROW}{embed}</script>
 </body>
 </html>
 """
@@ -110,9 +132,18 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
     def cells(tag: str, texts: Sequence[str]) -> str:
         return "".join(
-            f"<{tag}{' class=prose' if is_prose else ''}>{html.escape(text)}</{tag}>"
+            f"<{tag}{' class=prose' if is_prose else ''}>{_unbroken(text)}</{tag}>"
             for text, is_prose in zip(texts, prose, strict=True)
         )
 
     body = "\n".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{cells('th', header)}</tr></thead><tbody>\n{body}\n</tbody></table>"
+    head = f"<thead><tr>{cells('th', header)}</tr></thead>"
+    return f'<div class="table"><table>{head}<tbody>\n{body}\n</tbody></table></div>'
+
+
+def _unbroken(text: str) -> str:
+    """Return a text for a cell of any width: no quantity and no date is cut in two."""
+    if len(text) <= _QUANTITY and any(sign.isdigit() for sign in text):
+        return f"<span class=whole>{html.escape(text)}</span>"
+    words = (html.escape(word).replace("/", "/<wbr>") for word in text.split(" "))
+    return " ".join(f"<span class=whole>{w}</span>" if "-" in w else w for w in words)

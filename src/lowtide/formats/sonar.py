@@ -7,7 +7,7 @@ unknown, so that the store can show who used what.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,17 +23,31 @@ from lowtide.monitor.tick import Shares, Tick
 GAP_STEPS = 2.0
 
 
-def read_ticks(paths: Iterable[Path | str], *, source: str = "slurm") -> Iterator[Tick]:
+# When a host was last looked at, and the CPU time of what ran there.
+LastLook = tuple[float, Mapping[Unit, float]]
+
+
+def read_ticks(
+    paths: Iterable[Path | str],
+    *,
+    source: str = "slurm",
+    known: Callable[[str], LastLook | None] = lambda _host: None,
+    left_out: dict[str, int] | None = None,
+) -> Iterator[Tick]:
     """Yield what happened on each host, in the order of time.
 
     A job has begun at the last sample that it was not in yet. A job that is gone from a sample and
     comes back is another, or another start of it. After more than two usual steps without a sample
-    nobody knows what happened: the tick behind such a gap takes no time, and counts nothing.
+    nobody knows what happened: the tick behind such a gap takes no time, and counts nothing but CPU
+    time of Slurm's jobs, whenever that was used.
 
     Args:
         paths: Files, plain or gzip, in any order.
         source: Where the jobs of the older forms come from, which do not say: `slurm`, or
             `process` for hosts without a batch system.
+        known: Says what is known of a host already: its jobs go on from there, and samples that are
+            not later are left out.
+        left_out: Is told how many samples of which host were.
     """
     samples: dict[tuple[str, float], Sample] = {}
     sizes: dict[str, tuple[int, float]] = {}
@@ -59,8 +73,13 @@ def read_ticks(paths: Iterable[Path | str], *, source: str = "slurm") -> Iterato
         if math.isnan(sample.memory_bytes):
             sample.memory_bytes = memory
         if sample.host not in hosts:
-            hosts[sample.host] = _Host(usual_s=usual_s[sample.host])
-        yield hosts[sample.host].tick(sample)
+            hosts[sample.host] = _Host.going_on(known(sample.host), usual_s[sample.host])
+        host = hosts[sample.host]
+        if host.last is not None and sample.time <= host.last:
+            if left_out is not None:
+                left_out[sample.host] = left_out.get(sample.host, 0) + 1
+            continue
+        yield host.tick(sample)
 
 
 def _usual_steps(samples: Iterable[Sample]) -> dict[str, float]:
@@ -75,11 +94,19 @@ def _usual_steps(samples: Iterable[Sample]) -> dict[str, float]:
 
 @dataclass(slots=True)
 class _Seen:
-    """A job as it was seen last."""
+    """A job as it was seen last.
+
+    Attributes:
+        unit: The job.
+        processes: CPU time of its processes; None where only its sum is known.
+        cpu_s: CPU time since it was first seen.
+        unseen_s: CPU time before that, and while nobody looked.
+    """
 
     unit: Unit
-    processes: dict[tuple[int, str], float]
+    processes: dict[tuple[int, str], float] | None
     cpu_s: float = 0.0
+    unseen_s: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,6 +116,18 @@ class _Host:
     usual_s: float
     last: float | None = None
     jobs: dict[tuple[str, str], _Seen] = field(default_factory=dict)
+
+    @classmethod
+    def going_on(cls, known: LastLook | None, usual_s: float) -> _Host:
+        """Return a host as it was left."""
+        if known is None:
+            return cls(usual_s=usual_s)
+        last, units = known
+        jobs = {
+            (unit.source, unit.job_id): _Seen(unit, None, unseen_s=cpu_s)
+            for unit, cpu_s in units.items()
+        }
+        return cls(usual_s=usual_s, last=last, jobs=jobs)
 
     def tick(self, sample: Sample) -> Tick:
         watched = self.last is not None and sample.time - self.last <= GAP_STEPS * self.usual_s
@@ -119,7 +158,7 @@ class _Host:
         before = self.jobs.get(key)
         if before is not None and not watched and key[0] == "process":
             # While nobody watched, the number may have become another's.
-            before = before if before.processes.keys() & counted.keys() else None
+            before = before if (before.processes or {}).keys() & counted.keys() else None
         if before is None:
             unit = Unit(
                 source=key[0],
@@ -130,17 +169,30 @@ class _Host:
             )
             now = _Seen(unit, counted)
             # On a host that was watched all its CPU time is younger than the sample before.
-            used_s = math.fsum(counted.values()) if watched else math.nan
+            used_s = math.fsum(counted.values())
         else:
-            now = _Seen(before.unit, counted, before.cpu_s)
-            # What was used while nobody watched is left out, as the time is.
-            used_s = _used_s(before.processes, counted) if watched else math.nan
+            now = _Seen(before.unit, counted, before.cpu_s, before.unseen_s)
+            used_s = _used_since(before, counted)
+        if not watched:
+            # When it was used nobody knows; whose it is, a batch system does.
+            if key[0] == "slurm" and used_s > 0:
+                now.unseen_s += used_s
+            used_s = math.nan
         if not math.isnan(used_s):
             now.cpu_s += used_s
         step_s = time - since
         if step_s > 0 and not math.isnan(used_s):
             return now, used_s / step_s
         return now, math.fsum(process.cpus_busy for process in processes)
+
+
+def _used_since(before: _Seen, counted: Mapping[tuple[int, str], float]) -> float:
+    """Return the CPU time since a job was seen last."""
+    if before.processes is not None:
+        return _used_s(before.processes, counted)
+    if before.unit.source != "slurm":
+        return math.nan
+    return max(math.fsum(counted.values()) - before.unseen_s, 0.0)
 
 
 def _cpu_times(processes: Iterable[Process]) -> dict[tuple[int, str], float]:
@@ -193,7 +245,8 @@ def _make_tick(
             available_bytes=sample.memory_bytes - sample.used_bytes,
         ),
         units=tuple(each.unit for each in seen),
-        cpu_s=np.array([each.cpu_s for each in seen], dtype=np.float64),
+        cpu_s=np.array([each.unseen_s + each.cpu_s for each in seen], dtype=np.float64),
+        watched_cpu_s=np.array([each.cpu_s for each in seen], dtype=np.float64),
         cpus_busy=np.array(cpus_busy, dtype=np.float64),
         memory_bytes=sums("memory_bytes"),
         read_bytes=unknown(),
@@ -214,6 +267,8 @@ def _make_tick(
             gpu_w=unknown(),
             idle_w=math.nan,
             unattributed_w=math.nan,
+            measured_w=unknown(),
+            node_measured_w=math.nan,
             measured=False,
         ),
         energy_j=unknown(),

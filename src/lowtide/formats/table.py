@@ -185,6 +185,15 @@ def _value_heading(sheet: Sheet, wish: Wish) -> str:
         for heading in sheet.headings
         if _family(heading) is not None and family in (None, _family(heading))
     ]
+    if len(found) > 1 and wish.kind is not None:
+        # Of a pair, one for each kind, the one that says it is of this kind is meant, or else
+        # those that do not say.
+        said = {heading: _stated_kind(heading, _family(heading)) for heading in found}
+        found = (
+            [heading for heading in found if said[heading] == wish.kind]
+            or [heading for heading in found if said[heading] is None]
+            or found
+        )
     if len(found) > 1:
         # Of a pair, one for each basis, the lifecycle column is the default.
         basis = wish.basis or "lifecycle"

@@ -35,7 +35,12 @@ def behaviour_of(record: JobRecord, series: Series, nodes: Sequence[Series]) -> 
             mean=record.mean_memory_bytes,
             peak=record.peak_memory_bytes,
         ),
-        gpus=Use(asked=record.gpus, node=gpus, mean=record.mean_gpus, peak=record.peak_gpus),
+        gpus=Use(
+            asked=record.gpus,
+            node=gpus,
+            mean=record.mean_gpus,
+            peak=_known_peak(record.peak_gpus, series, "gpus_busy"),
+        ),
         gpu_memory=Use(
             # GPUs of a node are alike: those held have their part of all memory.
             asked=gpu_memory * held / gpus if gpus > 0 else math.nan,
@@ -45,6 +50,12 @@ def behaviour_of(record: JobRecord, series: Series, nodes: Sequence[Series]) -> 
         ),
         load=_load(nodes),
     )
+
+
+def _known_peak(peak: float, series: Series, name: str) -> float:
+    """Return the most that was used; no use is unknown where there were times nobody knows of."""
+    unknown = np.isnan(series.columns.get(name, np.empty(0))).any()
+    return math.nan if peak == 0 and unknown else peak
 
 
 def mean_of(series: Series, name: str) -> float:

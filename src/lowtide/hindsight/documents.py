@@ -33,19 +33,11 @@ def hindsight_document(told: Hindsight) -> dict[str, Any]:
         "length_s": behaviour.length_s,
         "load": behaviour.load,
         "verdicts": [asdict(verdict) for verdict in told.verdicts],
-        "phases": None
-        if told.learned is None
-        else [
-            {
-                "name": phase.name,
-                "group": phase.group,
-                "times": phase.times,
-                "duration_s": phase.duration_s.value,
-                "power_w": phase.power_w.value,
-            }
-            for phase in told.learned.phases
-        ],
+        "phases": None if told.phases is None else [asdict(each) for each in told.phases.found],
+        "phases_from": None if told.phases is None else told.phases.origin,
+        "pue": told.pue,
         "signal": None if told.signal is None else told.signal.label,
+        "at_once": told.at_once,
         "waiting": [
             {
                 "wait_s": each.wait_s,

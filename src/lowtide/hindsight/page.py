@@ -13,7 +13,7 @@ from lowtide.experiments.report import Section, write_report
 from lowtide.hindsight.behaviour import binned
 from lowtide.hindsight.looking_back import Hindsight
 from lowtide.hindsight.words import drawn, headline, phase_rows, use_rows, waiting_rows
-from lowtide.learning.learned import Learned
+from lowtide.profile import PowerProfile
 from lowtide.schedule import Schedule
 from lowtide.units import format_duration, format_time
 
@@ -58,11 +58,12 @@ def write_page(told: Hindsight, path: Path | str) -> None:
         ),
         Section(heading="What it drew and emitted", text=" ".join(drawn(told.record))),
     ]
-    if told.learned is not None:
-        sections.append(_section("Phases found in what it drew", *phase_rows(told.learned)))
+    if told.phases is not None:
+        heading = "Phases found in what it drew"
+        sections.append(_section(heading, *phase_rows(told.phases.found)))
     saved: Any = None
-    if told.waiting and told.signal is not None and told.learned is not None:
-        deadline = told.arrival + told.learned.profile.run_s + told.waiting[-1].wait_s
+    if told.waiting and told.signal is not None and told.phases is not None:
+        deadline = told.arrival + told.phases.profile.run_s + told.waiting[-1].wait_s
         schedules: dict[str, Schedule] = {
             f"up to {format_duration(each.wait_s)}": each.plan.schedule for each in told.waiting
         }
@@ -144,8 +145,8 @@ def _panel(
                 y="value:Q", tooltip=["what:N", "value:Q"]
             )
         )
-    if name == "power_w" and told.learned is not None:
-        found = alt.Chart(alt.InlineData(values=_phase_steps(told.learned, begin)))
+    if name == "power_w" and told.phases is not None:
+        found = alt.Chart(alt.InlineData(values=_phase_steps(told.phases.profile, begin)))
         layers.append(
             found.mark_line(interpolate="step-after", color=_PHASES, strokeWidth=2).encode(
                 x=time_axis("time", labels=last), y="value:Q"
@@ -154,10 +155,11 @@ def _panel(
     return alt.LayerChart(layer=layers)
 
 
-def _phase_steps(learned: Learned, begin: float) -> list[dict[str, float]]:
-    edges = begin + learned.fit.model.edges_s[0]
-    power_w = learned.fit.model.run_power_w[0]
+def _phase_steps(profile: PowerProfile, begin: float) -> list[dict[str, float]]:
+    phases = (*profile.startup, *profile.work)
+    edges = begin + np.cumsum([0.0, *(phase.duration_s for phase in phases)])
+    power_w = [phase.power_w for phase in phases]
     return [
-        {"time": 1000 * float(time), "value": float(power)}
+        {"time": 1000 * float(time), "value": power}
         for time, power in zip(edges, [*power_w, power_w[-1]], strict=True)
     ]

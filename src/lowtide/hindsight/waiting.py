@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from lowtide.errors import InvalidInput
 from lowtide.hindsight.behaviour import binned
 from lowtide.job import Job
+from lowtide.monitor.snapshot import FloatArray
 from lowtide.policies import Plan, plan
 from lowtide.profile import PowerProfile
 from lowtide.signal import Signal
@@ -20,6 +21,9 @@ from lowtide.units import format_time
 WAITS_S = (6 * 3600.0, 24 * 3600.0, 48 * 3600.0)
 # What a watcher knew of the grid changes no faster than this.
 _STEP_S = 300.0
+# Unless it is about less time than this: then in smaller steps.
+_LONG_S = 7200.0
+_SHORT_STEP_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,7 @@ def plan_waiting(
     arrival: float,
     waits_s: Sequence[float] = WAITS_S,
     interruptible: str = "never",
+    pue: float = 1.0,
 ) -> tuple[Waiting, ...]:
     """Plan a job for every time that it may wait, as far as the signal reaches.
 
@@ -51,7 +56,10 @@ def plan_waiting(
         arrival: When it could have begun.
         waits_s: How long it may wait.
         interruptible: Whether it may be stopped meanwhile: never, anywhere, checkpoints.
+        pue: What the building draws for each watt of the job's.
     """
+    # A kWh of the job's takes so many of the grid's.
+    at_the_node = replace(signal, values=pue * signal.values)
     found = []
     for wait_s in sorted(set(waits_s)):
         deadline = arrival + profile.run_s + wait_s
@@ -64,7 +72,7 @@ def plan_waiting(
             profile=profile,
             interruptible=interruptible,
         )
-        found.append(Waiting(wait_s=wait_s, plan=plan(job, signal, policy="exact")))
+        found.append(Waiting(wait_s=wait_s, plan=plan(job, at_the_node, policy="exact")))
     return tuple(found)
 
 
@@ -89,28 +97,62 @@ def arrival_within(signal: Signal, started: float, profile: PowerProfile) -> tup
     )
 
 
-def watched_signal(node: Series, *, start: float) -> Signal | None:
-    """Return the intensity that the watcher of a node knew, None where it knew none.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownGrid:
+    """What is known of the grid from when a job began.
+
+    Attributes:
+        signal: The intensity, from then on without a hole; None where nothing is known then.
+        watched_until: Up to when the watcher of the node knew it; the beginning where it did not.
+    """
+
+    signal: Signal | None
+    watched_until: float
+
+
+def known_grid(
+    node: Series,
+    *,
+    start: float,
+    end: float,
+    beyond: Callable[[float, float], Signal] | None = None,
+) -> KnownGrid:
+    """Return the intensity that the watcher of a node knew, and what another source says after it.
 
     Args:
         node: What the node did, from when the job began until now.
         start: When the job began.
+        end: Up to when the intensity is wanted.
+        beyond: Says the intensity between two moments, where the watcher did not know it.
     """
-    if not len(node):
-        return None
-    count = math.floor((float(node.times[-1]) - start) / _STEP_S)
-    if count < 1:
-        return None
-    edges = start + _STEP_S * np.arange(count + 1, dtype=np.float64)
+    last = min(float(node.times[-1]), end) if len(node) else start
+    # A minute's job deserves a curve that does not end minutes after it.
+    span_s = (last if beyond is None else end) - start
+    step_s = _STEP_S if span_s > _LONG_S else _SHORT_STEP_S
+    count = max(math.ceil(span_s / step_s - 1e-6), 0)
+    edges = start + step_s * np.arange(count + 1, dtype=np.float64)
     values = binned(node, "intensity_g_per_kwh", edges)
-    known = ~np.isnan(values)
-    if not known[0]:
-        return None
+    values[edges[:-1] >= last] = np.nan
     # A signal has no holes: it ends where nobody watched.
-    until = values.size if known.all() else int(np.argmin(known))
-    return Signal(
-        values=values[:until],
-        start=start,
-        step_s=_STEP_S,
-        source="what was known when the node was watched",
+    known = _until_hole(values)
+    watched_until = min(float(edges[known]), last) if known else start
+    source, synthetic = "what was known when the node was watched", False
+    if beyond is not None and known < values.size:
+        other = beyond(float(edges[known]), end)
+        inside = np.isnan(values) & (edges[:-1] >= other.start) & (edges[1:] <= other.end)
+        values[inside] = other.integral(edges[:-1][inside], edges[1:][inside]) / step_s
+        known = _until_hole(values)
+        source = f"{source}, then {other.source}" if watched_until > start else other.source
+        synthetic = other.synthetic
+    if not known:
+        return KnownGrid(signal=None, watched_until=start)
+    signal = Signal(
+        values=values[:known], start=start, step_s=step_s, source=source, synthetic=synthetic
     )
+    return KnownGrid(signal=signal, watched_until=watched_until)
+
+
+def _until_hole(values: FloatArray) -> int:
+    """Return how many values there are before the first that is not known."""
+    unknown = np.isnan(values)
+    return int(np.argmax(unknown)) if unknown.any() else values.size

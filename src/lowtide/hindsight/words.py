@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from lowtide.hindsight.looking_back import Hindsight
-from lowtide.learning.learned import Learned
+from lowtide.hindsight.phases import FoundPhase
 from lowtide.monitor.verdicts import Behaviour, Use, whole_percent
 from lowtide.store import JobRecord
 from lowtide.units import (
@@ -20,6 +21,8 @@ from lowtide.units import (
 
 Table = tuple[tuple[str, ...], list[list[str]]]
 
+# Less than this share of the energy is rounding.
+_ROUNDING = 1e-9
 # How sure a figure is, in the words it is shown with.
 _POWER = {"measured": "measured", "estimated": "estimated", "part": "measured in part"}
 
@@ -58,7 +61,7 @@ def use_rows(behaviour: Behaviour) -> Table:
         ("cores", behaviour.cpus, _plain),
         ("memory", behaviour.memory, _bytes),
         ("GPUs", behaviour.gpus, _plain),
-        ("GPU memory", behaviour.gpu_memory, _bytes),
+        ("GPU mem", behaviour.gpu_memory, _bytes),
     )
     rows = [
         [
@@ -73,7 +76,10 @@ def use_rows(behaviour: Behaviour) -> Table:
         ]
         for name, use, amount in named
     ]
-    header = ("", "asked", "mean", "peak", "of asked: mean", "peak", "of node: mean", "peak")
+    header = (
+        *("", "asked", "mean", "peak"),
+        *("mean/asked", "peak/asked", "mean/node", "peak/node"),
+    )
     return header, rows
 
 
@@ -86,32 +92,52 @@ def drawn(record: JobRecord) -> list[str]:
     if record.power is None:
         return ["What it drew and emitted is not known."]
     lines = [
-        f"Drew {format_energy(record.energy_j)} ({_POWER[record.power]}): "
-        f"{format_number(record.mean_power_w)} W on average, "
+        f"Drew {_least(record.unmetered_s > 0)}{format_energy(record.energy_j)} "
+        f"({_POWER[record.power]}): {format_number(record.mean_power_w)} W on average, "
         f"{format_number(record.peak_power_w)} W at most."
     ]
-    emitted = f"Emitted {format_mass(record.carbon_g)} CO2e by average intensity"
+    if record.unmetered_s > 0:
+        lines.append(
+            f"What it drew in {format_duration(record.unmetered_s)} of its time nobody can tell."
+        )
+    unpriced = record.unpriced_j > _ROUNDING * record.energy_j
+    emitted = (
+        f"Emitted {_least(unpriced or record.unmetered_s > 0)}{format_mass(record.carbon_g)} CO2e "
+        "by average intensity"
+    )
+    if math.isnan(record.carbon_g):
+        emitted = "What it emitted is not known"
     if not math.isnan(record.marginal_g):
         emitted += f", {format_mass(record.marginal_g)} by marginal intensity"
     emitted += f"; its share of making the node: {format_mass(record.embodied_g)}."
-    return [*lines, emitted]
+    lines.append(emitted)
+    if unpriced:
+        lines.append(
+            f"What {format_energy(record.unpriced_j)} of that energy emitted nobody can tell: the "
+            "grid was not known."
+        )
+    return lines
 
 
-def phase_rows(learned: Learned) -> Table:
+def _least(partial: bool) -> str:
+    return "at least " if partial else ""
+
+
+def phase_rows(found: Sequence[FoundPhase]) -> Table:
     """Return the phases, those that repeat once.
 
     Args:
-        learned: The phases.
+        found: The phases.
     """
     rows = [
         [
             phase.name,
             str(phase.times),
-            format_duration(phase.duration_s.value),
-            f"{phase.power_w.value:.4g} W",
-            format_energy(phase.times * phase.duration_s.value * phase.power_w.value),
+            format_duration(phase.duration_s),
+            f"{phase.power_w:.4g} W",
+            format_energy(phase.times * phase.duration_s * phase.power_w),
         ]
-        for phase in learned.phases
+        for phase in found
     ]
     return ("phase", "times", "each for", "power", "energy in all"), rows
 
@@ -131,22 +157,21 @@ def waiting_rows(told: Hindsight) -> Table:
         "costs" if price else "emits",
         "saves",
     )
-    if not told.waiting:
+    if math.isnan(told.at_once):
         return header, [[MISSING] * len(header)]
 
     def amount(value: float) -> str:
         unit = told.signal.unit.removesuffix("/kWh") if told.signal is not None else ""
         return f"{value:.4g} {unit}" if price else format_mass(value)
 
-    at_once = told.waiting[0].plan.baseline
-    end = told.arrival + (told.learned.profile.run_s if told.learned else math.nan)
+    end = told.arrival + (told.phases.profile.run_s if told.phases else math.nan)
     rows = [
         [
             "not at all",
             format_time(told.arrival),
             format_time(end),
             "1",
-            amount(at_once.amount),
+            amount(told.at_once),
             format_percent(0.0),
         ]
     ]

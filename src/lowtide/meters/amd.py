@@ -7,6 +7,7 @@ import math
 import re
 import shutil
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -72,6 +73,15 @@ def read_powers(text: str) -> dict[str, float]:
     Args:
         text: JSON of `amd-smi metric --power` or `rocm-smi --showpower`.
     """
+    return {name: _watts(card) for name, card in read_cards(text).items()}
+
+
+def read_cards(text: str) -> dict[str, dict[str, Any]]:
+    """Return what either tool says of each GPU, by the GPU's name.
+
+    Args:
+        text: JSON of `amd-smi` or `rocm-smi`.
+    """
     try:
         document = json.loads(text)
     except json.JSONDecodeError as error:
@@ -80,25 +90,28 @@ def read_powers(text: str) -> dict[str, float]:
         document = document["gpu_data"]
     if isinstance(document, list):
         gpus = [(place, each) for place, each in enumerate(document) if isinstance(each, dict)]
-        return {f"gpu-{each.get('gpu', place)}": _amd(each) for place, each in gpus}
+        return {f"gpu-{each.get('gpu', place)}": each for place, each in gpus}
     if not isinstance(document, dict):
         raise MeterProblem(f"the GPU tool printed no list of GPUs, but {text.strip()!r:.80}")
     return {
-        f"gpu-{card.removeprefix('card')}": _first([values.get(key) for key in _ROCM_KEYS])
+        f"gpu-{card.removeprefix('card')}": values
         for card, values in document.items()
         if card.startswith("card") and isinstance(values, dict)
     }
 
 
-def _amd(gpu: dict[str, Any]) -> float:
-    power = gpu.get("power")
-    if not isinstance(power, dict):
-        return math.nan
-    values = [power.get(key) for key in _AMD_KEYS]
-    return _first([each.get("value") if isinstance(each, dict) else each for each in values])
+def first_number(values: Iterable[Any]) -> float:
+    """Return the first of some values that is a number, NaN where none is: others say `N/A`.
 
-
-def _first(values: list[Any]) -> float:
-    """Return the first of some values that is a number: others say `N/A`."""
-    numbers = [re.match(r"\s*(\d+(?:\.\d+)?)", str(value)) for value in values]
+    Args:
+        values: Numbers, words that begin with one, or documents that have one as their `value`.
+    """
+    plain = [each.get("value") if isinstance(each, dict) else each for each in values]
+    numbers = [re.match(r"\s*(\d+(?:\.\d+)?)", str(each)) for each in plain]
     return next((float(match[1]) for match in numbers if match), math.nan)
+
+
+def _watts(card: dict[str, Any]) -> float:
+    power = card.get("power")
+    inner = [power.get(key) for key in _AMD_KEYS] if isinstance(power, dict) else []
+    return first_number([*inner, *(card.get(key) for key in _ROCM_KEYS)])

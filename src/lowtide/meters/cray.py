@@ -18,7 +18,6 @@ from lowtide.meters.meter import (
     Reading,
     Roots,
     checked,
-    reset_problem,
 )
 
 _DOMAINS = {"": "node", "cpu": "package", "memory": "dram"}
@@ -125,7 +124,7 @@ class Cray:
     def sample(self) -> Reading:
         """Read all counters."""
         now, moment = time.time(), time.monotonic()
-        powers, energies, problems = [], [], []
+        powers, energies, problems, resets = [], [], [], []
         for part in self._parts:
             watts, stale = part.power.read()
             if stale:
@@ -137,8 +136,9 @@ class Cray:
             joules, stale = part.energy.read()
             energies.append(part.counter.add(math.nan if stale else joules, moment))
             if part.counter.was_reset:
-                problems.append(reset_problem(part.channel))
-        return checked(now, [each.channel for each in self._parts], powers, energies, problems)
+                resets.append(part.channel)
+        channels = [each.channel for each in self._parts]
+        return checked(now, channels, powers, energies, problems, resets)
 
     def close(self) -> None:
         """Nothing is kept open."""

@@ -12,7 +12,14 @@ from typing import ClassVar
 from lowtide.errors import MeterProblem
 from lowtide.meters.meter import Channel, Found, Reading, Roots, checked
 from lowtide.meters.nvml import Nvml
-from lowtide.meters.usage import FEATURES, Counts, MachineUse, read_cpu_times, use_between
+from lowtide.meters.usage import (
+    FEATURES,
+    Counts,
+    MachineUse,
+    count_cpus,
+    read_cpu_times,
+    use_between,
+)
 from lowtide.meters.utilisation import UtilisationModel
 
 _CHANNEL = Channel(name="node", domain="node")
@@ -59,6 +66,11 @@ class Estimate:
         model = self._model()
         return model.at({feature.name: 0.0 for feature in model.features}).power_w
 
+    @property
+    def sees_gpus(self) -> bool:
+        """Whether the model goes by the use of GPUs, so that what they draw is in its estimate."""
+        return any(feature.name == "gpu" for feature in self._model().features)
+
     def open(self) -> tuple[Channel, ...]:
         """Take the first look at the machine's use."""
         self.model = self._model()
@@ -70,7 +82,8 @@ class Estimate:
                 f"--features gpu={unknown[0]}"
             )
         gpus = None
-        if "gpu" in names:
+        # The GPUs of this machine say nothing about a recorded one.
+        if "gpu" in names and self.roots.is_here:
             gpus = Nvml()
             gpus.open()
         self._use = MachineUse(features=names, roots=self.roots, gpus=gpus)
@@ -104,7 +117,7 @@ class Estimate:
         return self._last
 
     def _model(self) -> UtilisationModel:
-        return self.model or UtilisationModel.generic(os.cpu_count() or 1)
+        return self.model or UtilisationModel.generic(count_cpus(self.roots) or os.cpu_count() or 1)
 
     def close(self) -> None:
         """Let go of the GPUs, where they were looked at."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from lowtide.errors import MeterProblem
-from lowtide.meters.meter import Channel, Found, Reading, Roots, checked, run_tool
+from lowtide.meters.meter import Channel, Found, NoAnswer, Reading, Roots, checked, run_tool, silent
 
 # The first of these that is installed is used; the words before the watts differ.
 COMMANDS = (
@@ -21,6 +21,7 @@ _WATTS = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 _CHANNEL = Channel(name="node", domain="node")
+_NO_DEVICE = "No such file or directory"
 _CURE = "run as root, or allow your user: sudo setfacl -m u:$USER:rw /dev/ipmi0"
 
 
@@ -53,7 +54,11 @@ class Ipmi:
             return Found(meter=cls.name, state="absent", what="neither ipmitool nor ipmi-dcmi")
         try:
             watts = read_watts(run_tool(command))
+        except NoAnswer as error:
+            return silent(cls.name, error)
         except MeterProblem as error:
+            if _NO_DEVICE in str(error):
+                return Found(meter=cls.name, state="absent", what=str(error))
             return Found(meter=cls.name, state="no permission", what=str(error), cure=_CURE)
         if not watts > 0:
             return Found(meter=cls.name, state="constant 0", what=command[0])

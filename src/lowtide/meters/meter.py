@@ -7,6 +7,7 @@ both. What cannot be read is NaN: a meter never makes up a number.
 
 from __future__ import annotations
 
+import atexit
 import math
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol, runtime_checkable
 
 from lowtide.errors import MeterProblem, MissingExtra
+from lowtide.files import read_or_empty
 from lowtide.registry import Registry
 
 # What a channel covers. A node's meter sees everything that the others see parts of.
@@ -28,7 +30,14 @@ _MOST_OTHER_W = 200_000.0
 # Counters are renewed up to so much late, and count then what belongs to the time before.
 _LATE_S = 0.1
 
-STATES = ("works", "no permission", "constant 0", "absent")
+STATES = ("works", "no permission", "no answer", "constant 0", "absent")
+
+# Tools that run just now; those that still do at the end are ended with the program.
+RUNNING: set[subprocess.Popen[str]] = set()
+
+
+class NoAnswer(MeterProblem):
+    """A meter is there, and says nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +51,18 @@ class Roots:
 
     sysfs: Path = Path("/sys")
     procfs: Path = Path("/proc")
+
+    @property
+    def is_here(self) -> bool:
+        """Whether they are this machine's, if mounted elsewhere: then its drivers and tools fit."""
+        if self == Roots():
+            return True
+        boot = "sys/kernel/random/boot_id"
+        if self.procfs == Roots().procfs:
+            # The tree of /sys is another one.
+            return False
+        said = read_or_empty(str(self.procfs / boot))
+        return bool(said) and said == read_or_empty(f"/proc/{boot}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +87,14 @@ class Reading:
         power_w: What each channel drew.
         energy_j: What each had counted since the meter was opened.
         problems: What was wrong with it, in words, such as a value that cannot be.
+        rejected: How many values of it made no sense, and were left out.
     """
 
     time: float
     power_w: tuple[float, ...]
     energy_j: tuple[float, ...] = ()
     problems: tuple[str, ...] = ()
+    rejected: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,24 +168,13 @@ def plausible(channel: Channel, power_w: float) -> tuple[float, str]:
     return math.nan, f"{channel.name} read {power_w:g} W, which a {channel.domain} cannot draw"
 
 
-def reset_problem(channel: Channel) -> str:
-    """Return that a channel's counter was reset, in words.
-
-    Args:
-        channel: What it counts for.
-    """
-    return (
-        f"the energy counter of {channel.name} was reset: what was drawn since the reading before "
-        "is not known"
-    )
-
-
 def checked(
     time: float,
     channels: Sequence[Channel],
     power_w: Sequence[float],
     energy_j: Sequence[float] = (),
     problems: Sequence[str] = (),
+    resets: Sequence[Channel] = (),
 ) -> Reading:
     """Return a reading without the powers that cannot be.
 
@@ -172,13 +184,21 @@ def checked(
         power_w: What each drew.
         energy_j: What each has counted.
         problems: What else was wrong with it.
+        resets: What has a counter that was reset since the reading before.
     """
     pairs = [plausible(channel, watts) for channel, watts in zip(channels, power_w, strict=True)]
+    wrong = [f"{problem}; left out" for _, problem in pairs if problem]
+    wrong += [
+        f"the energy counter of {channel.name} was reset: what was drawn since the reading before "
+        "is not known"
+        for channel in resets
+    ]
     return Reading(
         time=time,
         power_w=tuple(watts for watts, _ in pairs),
         energy_j=tuple(energy_j) or (math.nan,) * len(pairs),
-        problems=(*(f"{problem}; left out" for _, problem in pairs if problem), *problems),
+        problems=(*wrong, *problems),
+        rejected=len(wrong),
     )
 
 
@@ -231,6 +251,21 @@ class Counter:
         return self._total * self.unit_j
 
 
+def silent(name: str, error: NoAnswer) -> Found:
+    """Say that a meter is there and does not answer.
+
+    Args:
+        name: The kind of meter.
+        error: How that showed.
+    """
+    return Found(
+        meter=name,
+        state="no answer",
+        what=str(error),
+        cure="run it by hand to see why, or name the meters to read with --meter",
+    )
+
+
 def tried(meter: Meter) -> Found:
     """Say whether a meter works, by opening it and reading it once.
 
@@ -241,6 +276,8 @@ def tried(meter: Meter) -> Found:
         channels = meter.open()
         watts = meter.sample().power_w
         meter.close()
+    except NoAnswer as error:
+        return silent(meter.name, error)
     except (MeterProblem, MissingExtra) as error:
         return Found(meter=meter.name, state="absent", what=str(error))
     names = ", ".join(channel.name for channel in channels)
@@ -264,22 +301,39 @@ def run_tool(
     """
     if shutil.which(command[0]) is None:
         raise MeterProblem(f"{command[0]} is not installed")
+    tool = subprocess.Popen(  # noqa: S603 - the commands are the meters' own
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=environment,
+    )
+    RUNNING.add(tool)
     try:
-        done = subprocess.run(  # noqa: S603 - the commands are the meters' own
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-            env=environment,
-        )
+        printed, complained = tool.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        raise MeterProblem(f"{command[0]} did not answer within {timeout_s:g} s") from None
-    if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
+        # What it started itself may hold its output open: nobody waits for that.
+        tool.kill()
+        tool.wait()
+        for pipe in (tool.stdout, tool.stderr):
+            if pipe is not None:
+                pipe.close()
+        raise NoAnswer(f"{command[0]} did not answer within {timeout_s:g} s") from None
+    finally:
+        RUNNING.discard(tool)
+    if tool.returncode:
+        said = (complained or printed).strip().splitlines()
         raise MeterProblem(f"{' '.join(command)} failed: {said[-1] if said else 'no message'}")
-    return done.stdout
+    return printed
+
+
+@atexit.register
+def _end_tools() -> None:
+    """End the tools that are still waited for elsewhere: none outlives the program."""
+    for tool in tuple(RUNNING):
+        tool.kill()
 
 
 def read_number(path: Path) -> float:

@@ -16,7 +16,6 @@ from lowtide.meters.meter import (
     Reading,
     Roots,
     checked,
-    reset_problem,
     tried,
 )
 
@@ -88,7 +87,7 @@ class Nvml:
         now = time.time()
         moment = time.monotonic()
         count = moment - self._counted >= self.count_s
-        powers, energies, problems = [], [], []
+        powers, energies, resets = [], [], []
         for gpu in self._gpus:
             powers.append(_power_w(nvml, gpu.handle))
             total = math.nan
@@ -96,10 +95,11 @@ class Nvml:
                 total = _asked(nvml, nvml.nvmlDeviceGetTotalEnergyConsumption, gpu.handle)
             energies.append(gpu.counter.add(total, moment))
             if gpu.counter.was_reset:
-                problems.append(reset_problem(gpu.channel))
+                resets.append(gpu.channel)
         if count:
             self._counted = moment
-        return checked(now, [gpu.channel for gpu in self._gpus], powers, energies, problems)
+        channels = [gpu.channel for gpu in self._gpus]
+        return checked(now, channels, powers, energies, resets=resets)
 
     def usage(self, pids: set[int]) -> dict[str, float]:
         """Return how many GPUs some processes keep busy, and what memory they hold on them.
@@ -129,7 +129,9 @@ class Nvml:
             rates = [nvml.nvmlDeviceGetUtilizationRates(gpu.handle).gpu for gpu in self._gpus]
         except nvml.NVMLError:
             return math.nan
-        return sum(rates) / (100 * len(rates)) if rates else math.nan
+        # Drivers are known to say more than all of it.
+        possible = all(0 <= rate <= 100 for rate in rates)
+        return sum(rates) / (100 * len(rates)) if rates and possible else math.nan
 
     def close(self) -> None:
         """Let go of the library."""
@@ -177,7 +179,8 @@ def _busy(nvml: Any, gpu: _Gpu, pids: set[int]) -> float:
             return float(nvml.nvmlDeviceGetUtilizationRates(gpu.handle).gpu) / 100
         except nvml.NVMLError:
             return math.nan
-    newest = {each.pid: each for each in sorted(said, key=lambda each: each.timeStamp)}
+    possible = [each for each in said if 0 <= each.smUtil <= 100]
+    newest = {each.pid: each for each in sorted(possible, key=lambda each: each.timeStamp)}
     gpu.asked = max((each.timeStamp for each in said), default=gpu.asked)
     return float(sum(each.smUtil for pid, each in newest.items() if pid in pids)) / 100
 

@@ -23,7 +23,6 @@ from lowtide.meters.meter import (
     Roots,
     checked,
     read_number,
-    reset_problem,
 )
 
 _CURE = (
@@ -137,7 +136,7 @@ class Rapl:
 
     def sample(self) -> Reading:
         """Read all counters; power is the mean since the last reading, NaN at the first."""
-        powers, energies, problems = [], [], []
+        powers, energies, problems, resets = [], [], [], []
         now = time.time()
         for zone in self._zones:
             count = zone.look()
@@ -145,7 +144,7 @@ class Rapl:
             joules = zone.counter.add(count, moment)
             watts = math.nan
             if zone.counter.was_reset:
-                problems.append(reset_problem(zone.channel))
+                resets.append(zone.channel)
             elif zone.last is not None and moment > zone.last[0]:
                 watts = (joules - zone.last[1]) / (moment - zone.last[0])
             zone.last = (moment, joules)
@@ -159,7 +158,8 @@ class Rapl:
                         f"the energy counter of {zone.channel.name} never moved while others did: "
                         "it counts as absent"
                     )
-        return checked(now, [zone.channel for zone in self._zones], powers, energies, problems)
+        channels = [zone.channel for zone in self._zones]
+        return checked(now, channels, powers, energies, problems, resets)
 
     def close(self) -> None:
         """Close the counters."""
@@ -182,6 +182,19 @@ class Rapl:
             for zone in [zone for zone in self._zones if not zone.moved]:
                 os.close(zone.file)
                 self._zones.remove(zone)
+
+
+def read_counters(roots: Roots) -> list[tuple[str, str, float]]:
+    """Return what counters say just now: what they count for, where they are, and their joules.
+
+    Args:
+        roots: Where the kernel's files are.
+    """
+    found = [
+        (channel.domain, str(path), 1e-6 * read_number(path / "energy_uj"))
+        for path, channel in _folders(roots)
+    ]
+    return [each for each in found if each[2] > 0]
 
 
 def _folders(roots: Roots) -> list[tuple[Path, Channel]]:

@@ -79,7 +79,8 @@ class Redfish:
         except _Refusal as error:
             return Found(meter=cls.name, state=error.state, what=str(error), cure=error.cure)
         except MeterProblem as error:
-            return Found(meter=cls.name, state="absent", what=str(error))
+            # Somebody said that there is one.
+            return Found(meter=cls.name, state="no answer", what=str(error))
         if not watts > 0:
             return Found(
                 meter=cls.name,
@@ -195,11 +196,11 @@ def _refusal(address: str, error: Exception) -> _Refusal:
     if isinstance(error, (urllib.error.HTTPError, ValueError, http.client.HTTPException)):
         return _Refusal(
             f"{address} does not answer as Redfish does: {error}",
-            state="absent",
+            state="no answer",
             cure="check the path in LOWTIDE_REDFISH; the controller alone finds the first chassis",
         )
     return _Refusal(
         f"{address} cannot be reached: {reason}",
-        state="absent",
+        state="no answer",
         cure="check the host in LOWTIDE_REDFISH and the network to it",
     )

@@ -15,11 +15,12 @@ from lowtide.meters.meter import (
     Channel,
     Counter,
     Found,
+    NoAnswer,
     Reading,
     Roots,
     checked,
-    reset_problem,
     run_tool,
+    silent,
 )
 
 _CHANNEL = Channel(name="node", domain="node")
@@ -70,6 +71,8 @@ class SlurmEnergy:
             return Found(meter=cls.name, state="absent", what="no Slurm")
         try:
             watts, joules = cls()._ask()
+        except NoAnswer as error:
+            return silent(cls.name, error)
         except MeterProblem as error:
             return Found(meter=cls.name, state="absent", what=str(error))
         if math.isnan(watts) and math.isnan(joules):
@@ -95,9 +98,9 @@ class SlurmEnergy:
         watts, joules = self._ask()
         counted_j = self._counter.add(joules, moment)
         mean_w = self._mean(counted_j, moment)
-        problems = [reset_problem(_CHANNEL)] if self._counter.was_reset else []
+        resets = [_CHANNEL] if self._counter.was_reset else []
         power_w = mean_w if math.isnan(watts) else watts
-        return checked(now, [_CHANNEL], [power_w], [counted_j], problems)
+        return checked(now, [_CHANNEL], [power_w], [counted_j], resets=resets)
 
     def close(self) -> None:
         """Nothing is kept open."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from lowtide.errors import InvalidInput, LowtideError
@@ -20,6 +21,8 @@ _PAUSE_S = 0.5
 # What a slow meter said so many turns ago, and so many seconds at least, is no longer so.
 _STALE_TURNS = 3
 _LEAST_STALE_S = 3.0
+# Until then it is not silent, only slow.
+_FIRST_S = 6.0
 
 
 def choose_meters(said: Sequence[str], roots: Roots | None = None) -> list[Meter]:
@@ -33,15 +36,36 @@ def choose_meters(said: Sequence[str], roots: Roots | None = None) -> list[Meter
     roots = roots or Roots()
     found: list[Meter] = [_named(each, roots) for each in said]
     if not said:
-        for name in METERS.names():
-            kind = METERS.load(name)
-            if kind.measured and kind.find(roots).state == "works":
-                found.append(_made(kind, roots))
-    names = frozenset(meter.name for meter in found)
-    for meter in found:
+        kinds = kinds_here(roots)
+        with ThreadPoolExecutor(len(kinds)) as pool:
+            states = pool.map(lambda kind: kind.find(roots).state, kinds)
+            works = [kind for kind, state in zip(kinds, states, strict=True) if state == "works"]
+        found = [made(kind, roots) for kind in works]
+    tell_apart(found)
+    return found or [Estimate(roots=roots)]
+
+
+def tell_apart(meters: Iterable[Meter]) -> None:
+    """Tell sensors of the kernel's which cards other meters read as well.
+
+    Args:
+        meters: The meters that are read, before they are opened.
+    """
+    meters = list(meters)
+    names = frozenset(meter.name for meter in meters)
+    for meter in meters:
         if isinstance(meter, Hwmon):
             meter.beside = names
-    return found or [Estimate(roots=roots)]
+
+
+def kinds_here(roots: Roots) -> list[type[Meter]]:
+    """Return the kinds of meters to look for: of a recorded tree, those that read it.
+
+    Args:
+        roots: Where the kernel's files are.
+    """
+    kinds = [METERS.load(name) for name in METERS.names()]
+    return [kind for kind in kinds if kind.measured and (roots.is_here or _reads(kind))]
 
 
 def _named(text: str, roots: Roots) -> Meter:
@@ -55,12 +79,22 @@ def _named(text: str, roots: Roots) -> Meter:
         return Estimate(model=UtilisationModel.load(more), roots=roots)
     if more:
         raise InvalidInput(f"meter {name} takes nothing after its name, unlike {text!r}")
-    return _made(kind, roots)
+    return made(kind, roots)
 
 
-def _made(kind: type[Meter], roots: Roots) -> Meter:
-    fields = getattr(kind, "__dataclass_fields__", {})
-    return kind(**({"roots": roots} if "roots" in fields else {}))
+def made(kind: type[Meter], roots: Roots) -> Meter:
+    """Return a meter of a kind.
+
+    Args:
+        kind: The kind.
+        roots: Where the kernel's files are.
+    """
+    return kind(**({"roots": roots} if _reads(kind) else {}))
+
+
+def _reads(kind: type[Meter]) -> bool:
+    """Return whether a kind of meter reads files of the kernel's."""
+    return "roots" in getattr(kind, "__dataclass_fields__", {})
 
 
 @dataclass(slots=True)
@@ -73,6 +107,7 @@ class Source:
         last: The last reading that said anything.
         silent_since: Since when it says nothing; None while it does.
         problem: Why it does not answer, in words; empty while it does.
+        pause_s: How long after its last answer a slow meter is asked again.
     """
 
     meter: Meter
@@ -80,13 +115,22 @@ class Source:
     last: Reading | None = None
     silent_since: float | None = None
     problem: str = ""
+    pause_s: float = _PAUSE_S
     # What a slow meter said last, or why it did not; when, and how long that holds.
     _newest: tuple[Reading | None, str, float, float] | None = field(default=None, init=False)
+    _begun_s: float = field(default=0.0, init=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
 
-    def begin(self) -> None:
-        """Read a slow meter beside the others, so that none waits for it."""
+    def begin(self, *, first: bool = False) -> None:
+        """Read a slow meter beside the others, so that none waits for it.
+
+        Args:
+            first: Whether to wait for its first reading.
+        """
+        self._begun_s = time.monotonic()
+        if first:
+            self._turn()
         if self.meter.slow:
             self._thread = threading.Thread(target=self._listen, daemon=True)
             self._thread.start()
@@ -104,6 +148,12 @@ class Source:
         self.problem = problem
         return reading
 
+    @property
+    def is_new(self) -> bool:
+        """Whether it has just begun, so that a slow meter had no time to say anything yet."""
+        begun = self.meter.slow and self._newest is None
+        return begun and time.monotonic() - self._begun_s < _FIRST_S
+
     def end(self) -> None:
         """Let go of the meter."""
         self._stop.set()
@@ -112,11 +162,14 @@ class Source:
         self.meter.close()
 
     def _listen(self) -> None:
-        while not self._stop.wait(_PAUSE_S):
-            asked_s = time.monotonic()
-            said = self._ask()
-            turn_s = _PAUSE_S + time.monotonic() - asked_s
-            self._newest = (*said, asked_s, max(_STALE_TURNS * turn_s, _LEAST_STALE_S))
+        while not self._stop.wait(self.pause_s if self._newest is not None else 0.0):
+            self._turn()
+
+    def _turn(self) -> None:
+        asked_s = time.monotonic()
+        said = self._ask()
+        turn_s = self.pause_s + time.monotonic() - asked_s
+        self._newest = (*said, asked_s, max(_STALE_TURNS * turn_s, _LEAST_STALE_S))
 
     def _ask(self) -> tuple[Reading | None, str]:
         try:

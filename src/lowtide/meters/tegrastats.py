@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from lowtide.errors import MeterProblem
-from lowtide.meters.meter import Channel, Found, Reading, Roots, checked
+from lowtide.meters.meter import RUNNING, Channel, Found, Reading, Roots, checked
 
 _RAIL = re.compile(r"\b([A-Z][A-Z0-9_]*)\s+(-?\d+)(?:mW)?/-?\d+(?:mW)?(?![\w.])")
 # "No connection": what these channels read means nothing.
@@ -150,6 +150,7 @@ class Tegrastats:
             stderr=subprocess.DEVNULL,
             text=True,
         )
+        RUNNING.add(self._tool)
         self._listener = threading.Thread(target=self._listen, args=(self._tool,), daemon=True)
         self._listener.start()
         try:
@@ -203,6 +204,7 @@ class Tegrastats:
         if self._tool is not None:
             self._tool.terminate()
             self._tool.wait(timeout=5)
+            RUNNING.discard(self._tool)
             if self._listener is not None:
                 self._listener.join(timeout=5)
             if self._tool.stdout is not None:

@@ -149,3 +149,13 @@ def read_cpu_times(roots: Roots) -> tuple[float, float] | None:
         return None
     idle = ticks[3] + ticks[4]
     return sum(ticks), sum(ticks) - idle
+
+
+def count_cpus(roots: Roots) -> int:
+    """Return how many CPUs the kernel counts time for, 0 where it does not say.
+
+    Args:
+        roots: Where the kernel's files are.
+    """
+    lines = read_or_empty(f"{roots.procfs}/stat").splitlines()
+    return sum(line[:3] == b"cpu" and line[3:4].isdigit() for line in lines)

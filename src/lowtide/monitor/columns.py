@@ -58,6 +58,10 @@ class Counted(Protocol):
     def pressure_s(self) -> tuple[float, ...]:
         """For how long it waited for each of `snapshot.PRESSURES`."""
 
+    @property
+    def system_s(self) -> float:
+        """The part of its CPU time that was spent in the kernel."""
+
 
 # Parts of one job that began within this time of each other are the same start of it.
 _SAME_S = 10.0
@@ -115,6 +119,16 @@ class Columns:
             return None
         found = self._added(np.array([row.pressure_s for row in self.rows], dtype=np.float64))
         return None if np.isnan(found).all() else found
+
+    def system_s(self) -> FloatArray | None:
+        """Return the CPU time that was spent in the kernel, None where nothing is known."""
+        found = np.array([row.system_s for row in self.rows], dtype=np.float64)
+        known = ~np.isnan(found)
+        if not known.any():
+            return None
+        # A part that does not tell is one that has just begun, or is long over.
+        tells = self._added(known.astype(np.float64)) > 0
+        return np.where(tells, self._added(np.where(known, found, 0.0)), np.nan)
 
     def socket_shares(self, sockets: dict[int, int]) -> FloatArray | None:
         """Return how each unit's CPUs lie on the sockets, None where there is but one.

@@ -26,6 +26,8 @@ _WANTED = frozenset(
     ]
 )
 _MEBIBYTE = 2**20
+# More than any node has.
+_MOST_GPUS = 1024
 
 
 def read_environment(procfs: str, pid: int) -> dict[str, str]:
@@ -50,7 +52,7 @@ def find_job(environment: Mapping[str, str]) -> str:
         environment: The environment.
     """
     job = environment.get("SLURM_JOB_ID") or environment.get("SLURM_JOBID", "")
-    return job if job.isdigit() else ""
+    return job if job.isdecimal() else ""
 
 
 def find_reserved(environment: Mapping[str, str]) -> tuple[float, float]:
@@ -78,9 +80,14 @@ def list_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
 
     >>> list_gpus({"SLURM_JOB_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "0,1"})
     ('2', '3')
-    >>> list_gpus({"CUDA_VISIBLE_DEVICES": "GPU-8f6e,MIG-41ab"})
+    >>> list_gpus({"CUDA_VISIBLE_DEVICES": "GPU-8f6e,MIG-41ab", "SLURM_JOB_GPUS": "5,6"})
     ('GPU-8f6e', 'MIG-41ab')
     """
+    for key in _VISIBLE_GPUS:
+        # Slurm counts instances of divided GPUs as GPUs: an identity leaves no doubt.
+        said = [each.strip() for each in environment.get(key, "").split(",")]
+        if all(each.startswith(("GPU-", "MIG-")) for each in said):
+            return tuple(said)
     for key in _SLURM_GPUS:
         if environment.get(key):
             return _spread(environment[key])
@@ -104,12 +111,12 @@ def _spread(said: str) -> tuple[str, ...]:
     found: list[str] = []
     for part in said.split(","):
         first, dash, last = part.strip().partition("-")
-        if dash and first.isdigit() and last.isdigit():
-            found += [str(each) for each in range(int(first), int(last) + 1)]
+        if dash and first.isdecimal() and last.isdecimal():
+            found += [str(each) for each in range(int(first), min(int(last), _MOST_GPUS) + 1)]
         elif part.strip():
             found.append(part.strip())
     return tuple(found)
 
 
 def _number(text: str) -> float:
-    return float(text) if text.isdigit() else math.nan
+    return float(text) if text.isdecimal() else math.nan

@@ -17,89 +17,20 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide.errors import UnknownName
-from lowtide.monitor.ceems import ceems_labels, ceems_page
-from lowtide.monitor.snapshot import Unit
+from lowtide.monitor.ceems import RaplCount, ceems_labels, ceems_page, is_compute_unit
+from lowtide.monitor.job_metrics import COUNTERS, GAUGES
+from lowtide.monitor.node_metrics import node_page
+from lowtide.monitor.snapshot import FloatArray, Unit
 from lowtide.monitor.text_format import Series, family, labels, single
 from lowtide.monitor.tick import Tick
 
 COMPATIBLE = ("ceems",)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Column:
-    """A metric with one line per job; those of one name stand together.
-
-    Attributes:
-        name: What it is called, `lowtide_job_` left out.
-        what: What it is, in words.
-        of: The column of the tick, or of its shares.
-        digits: Decimals.
-        more: A label that its lines have besides.
-        holders_only: Whether only jobs with GPUs have it.
-    """
-
-    name: str
-    what: str
-    of: str
-    digits: int = 3
-    more: str = ""
-    holders_only: bool = False
-
-
-_GRAMS = "Emissions charged to the job, PUE included."
-
-_COUNTERS = (
-    _Column(name="energy_joules_total", what="Energy charged to the job.", of="energy_j"),
-    _Column(
-        name="measured_energy_joules_total",
-        what="The part of the job's energy that was measured; the rest is estimated.",
-        of="measured_j",
-    ),
-    _Column(name="cpu_seconds_total", what="CPU time that the job used.", of="cpu_s"),
-    _Column(name="read_bytes_total", what="Read from storage.", of="read_bytes", digits=0),
-    _Column(name="written_bytes_total", what="Written to storage.", of="written_bytes", digits=0),
-    _Column(
-        name="emissions_grams_total", what=_GRAMS, of="carbon_g", digits=6, more='kind="average"'
-    ),
-    _Column(
-        name="emissions_grams_total", what=_GRAMS, of="marginal_g", digits=6, more='kind="marginal"'
-    ),
-    _Column(
-        name="emissions_grams_total", what=_GRAMS, of="embodied_g", digits=6, more='kind="embodied"'
-    ),
-)
-
-_GAUGES = (
-    _Column(name="power_watts", what="Power charged to the job.", of="power_w"),
-    _Column(name="cpus_busy", what="CPUs that the job keeps busy.", of="cpus_busy"),
-    _Column(name="memory_bytes", what="Memory that the job holds.", of="memory_bytes", digits=0),
-    _Column(name="reserved_cpus", what="CPUs kept for the job.", of="reserved_cpus"),
-    _Column(
-        name="reserved_memory_bytes",
-        what="Memory kept for the job.",
-        of="reserved_bytes",
-        digits=0,
-    ),
-    _Column(
-        name="gpu_power_watts",
-        what="The part of the job's power that its GPUs draw.",
-        of="gpu_w",
-        holders_only=True,
-    ),
-    _Column(
-        name="gpus_busy", what="GPUs that the job keeps busy.", of="gpus_busy", holders_only=True
-    ),
-    _Column(
-        name="gpu_memory_bytes",
-        what="Memory that the job holds on GPUs.",
-        of="gpu_memory_bytes",
-        digits=0,
-        holders_only=True,
-    ),
-    _Column(
-        name="reserved_gpus", what="GPUs that the job holds.", of="reserved_gpus", holders_only=True
-    ),
-)
+# A service that runs every hour goes on in its series. So what has ended is remembered for longer
+# than it is shown; not all of it, or a node with a million jobs would need memory for each.
+_MOST_REMEMBERED = 1000
+# Less than this of what a job lacks is rounding.
+_LACKS = 5e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,12 +54,13 @@ def own_use() -> OwnUse:
     return OwnUse(cpu_s=time.process_time(), resident_bytes=resident)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Ended:
-    """A job that is over: until when it is shown, and where its counters ended."""
+    """What went by some name and is over: until when it is shown, and where its counters are."""
 
     until: float
-    counters: tuple[float, ...]
+    since: float
+    counters: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,12 +74,39 @@ class _Labels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shown:
-    """What is shown of the units: their places in the tick, labels, and what never changes."""
+    """What is shown of the units, and stays the same as long as none comes or goes.
 
-    places: npt.NDArray[np.intp]
+    Attributes:
+        labels: The series, each with the labels of a unit.
+        places: The unit that speaks for each: the youngest of that name.
+        series: For each unit its series; None where each has one of its own.
+        before: What others of that name had counted before, a row per counter; None for nothing.
+        since: From when on each counts.
+        compute_units: The units that CEEMS would show, and their labels there.
+        facts: What never changes, as text.
+    """
+
     labels: list[str]
-    ceems: list[str]
+    places: npt.NDArray[np.intp]
+    series: npt.NDArray[np.intp] | None
+    before: FloatArray | None
+    since: list[float]
+    compute_units: tuple[npt.NDArray[np.intp], list[str]]
     facts: str
+
+    def together(self, values: FloatArray) -> FloatArray:
+        """Return one value per series: the sum over the units that have its labels.
+
+        Args:
+            values: One per unit, in the last axis.
+        """
+        if self.series is None:
+            return values
+        known = ~np.isnan(values.T)
+        sums, counts = np.zeros((2, len(self.labels), *values.shape[:-1]))
+        np.add.at(sums, self.series, np.where(known, values.T, 0.0))
+        np.add.at(counts, self.series, known)
+        return np.where(counts > 0, sums, np.nan).T
 
 
 @dataclass(slots=True, kw_only=True)
@@ -155,21 +114,28 @@ class Exposition:
     """A page that is written anew at every tick, and remembers what it needs for that.
 
     A job that is over stays for a while with its last counters, so that a scraper that comes by
-    now and then learns how they ended; what it draws and holds is gone at once.
+    now and then learns how they ended; what it draws and holds is gone at once. Whatever goes by
+    its name and number later counts on from there: a counter that fell without a restart of the
+    watcher would lose what it had counted in between.
 
     Attributes:
         compat: Names of other systems to write besides, of `COMPATIBLE`.
-        zone: Where on the grid the node is, empty where not known.
+        zone: Where on the grid the node is, empty where not known; for CEEMS.
+        rapl: The energy counters of sockets and memory as they are now; for CEEMS.
         keep_s: How long a job that is over is shown.
     """
 
     compat: Sequence[str] = ()
     zone: str = ""
+    rapl: Sequence[RaplCount] = ()
     keep_s: float = 300.0
-    _last: Tick | None = field(default=None, init=False)
+    _units: tuple[Unit, ...] = field(default=(), init=False)
+    _counters: FloatArray = field(default_factory=lambda: np.empty((len(COUNTERS), 0)), init=False)
     _written: dict[Unit, _Labels] = field(default_factory=dict, init=False)
+    _since: dict[str, float] = field(default_factory=dict, init=False)
     _shown: _Shown | None = field(default=None, init=False)
     _ended: dict[str, _Ended] = field(default_factory=dict, init=False)
+    _steady: dict[str, tuple[Series, str]] = field(default_factory=dict, init=False)
     _problems: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -186,61 +152,177 @@ class Exposition:
         """
         shown = self._follow(tick)
         self._problems += len(tick.problems)
-        parts = [*_node(tick), *self._watch(tick, own), shown.facts, *self._jobs(tick, shown)]
+        parts = [
+            node_page(tick),
+            self._holders(tick),
+            *self._watch(tick, own),
+            shown.facts,
+            *self._gauges(tick, shown),
+            *self._counts(tick, shown),
+        ]
         if "ceems" in self.compat:
-            parts.append(ceems_page(tick, shown.places, shown.ceems, zone=self.zone))
+            parts.append(ceems_page(tick, *shown.compute_units, rapl=self.rapl, zone=self.zone))
         return "".join(parts).encode()
 
     def _follow(self, tick: Tick) -> _Shown:
         """Keep labels and what has ended in step with the units that there are."""
-        last, self._last = self._last, tick
-        if self._shown is None or last is None or last.units != tick.units:
+        if self._shown is None or self._units != tick.units:
+            self._bury(tick)
+            self._units = tick.units
             known = self._written
             self._written = {
                 unit: known.get(unit) or _write_labels(tick.host, unit) for unit in tick.units
             }
-            self._shown = _show(tick.units, [self._written[unit] for unit in tick.units])
-            keys = {unit.key for unit in tick.units}
-            for place, unit in enumerate(last.units if last is not None else ()):
-                if last is not None and unit.key not in keys:
-                    counters = tuple(float(getattr(last, each.of)[place]) for each in _COUNTERS)
-                    self._ended[known[unit].job] = _Ended(tick.time + self.keep_s, counters)
-            # A number that is used again goes on in the same series.
-            for name in self._shown.labels:
-                self._ended.pop(name, None)
-        for name in [name for name, ended in self._ended.items() if ended.until <= tick.time]:
-            del self._ended[name]
+            self._since = {
+                unit.key: self._since.get(unit.key, max(unit.started, tick.since))
+                for unit in tick.units
+            }
+            self._shown = self._show()
+        self._counters = np.stack([each.values(tick) for each in COUNTERS])
+        if len(self._ended) > _MOST_REMEMBERED:
+            self._forget(tick.time)
         return self._shown
 
-    def _jobs(self, tick: Tick, shown: _Shown) -> Iterator[str]:
-        holds = tick.reserved_gpus[shown.places] > 0
-        for each in _GAUGES:
-            column = getattr(tick.shares if each.of.endswith("_w") else tick, each.of)
-            values = column[shown.places]
-            if each.holders_only:
-                values = np.where(holds, values, np.nan)
-            series = Series(labels=shown.labels, values=values, digits=each.digits)
-            yield family(f"lowtide_job_{each.name}", "gauge", each.what, series)
-        names = [*shown.labels, *self._ended]
-        ended = np.array([each.counters for each in self._ended.values()])
-        ended = ended.reshape(-1, len(_COUNTERS))
+    def _bury(self, tick: Tick) -> None:
+        """Remember where the counters ended of those that are no more."""
+        keys = {unit.key for unit in tick.units}
+        for place, unit in enumerate(self._units):
+            if unit.key not in keys:
+                name, since = self._written[unit].job, self._since[unit.key]
+                # A copy: a part of the table would keep all of it in memory.
+                counters = self._counters[:, place].copy()
+                # Whoever ended last is last.
+                former = self._ended.pop(name, None)
+                if former is not None:
+                    since = min(since, former.since)
+                    counters = _plus(former.counters, counters)
+                self._ended[name] = _Ended(
+                    until=tick.time + self.keep_s, since=since, counters=counters
+                )
+
+    def _show(self) -> _Shown:
+        """Return how the units are shown.
+
+        A scraper refuses a page that says two things about one series, so that units with the same
+        labels share one: a service that was started again, for example.
+        """
+        units = self._units
+        written = [self._written[unit] for unit in units]
+        chosen: dict[str, int] = {}
+        since: dict[str, float] = {}
+        for place, each in enumerate(written):
+            if units[place].started >= units[chosen.setdefault(each.job, place)].started:
+                chosen[each.job] = place
+            since[each.job] = min(since.get(each.job, math.inf), self._since[units[place].key])
+        before = None
+        if any(name in self._ended for name in chosen):
+            before = np.full((len(COUNTERS), len(chosen)), np.nan)
+            for place, name in enumerate(chosen):
+                if former := self._ended.get(name):
+                    before[:, place] = former.counters
+                    since[name] = min(since[name], former.since)
+        series = {name: place for place, name in enumerate(chosen)}
+        places = [*chosen.values()]
+        computing = [place for place in places if is_compute_unit(units[place])]
+        return _Shown(
+            labels=list(chosen),
+            places=np.array(places, dtype=np.intp),
+            series=None
+            if len(places) == len(units)
+            else np.array([series[each.job] for each in written], dtype=np.intp),
+            before=before,
+            since=[since[name] for name in chosen],
+            compute_units=(
+                np.array(computing, dtype=np.intp),
+                [written[place].ceems for place in computing],
+            ),
+            facts=_facts([(units[place], written[place]) for place in places]),
+        )
+
+    def _forget(self, now: float) -> None:
+        shown = {each.job for each in self._written.values()}
+        spare = [
+            name for name, each in self._ended.items() if each.until <= now and name not in shown
+        ]
+        for name in spare[: len(self._ended) - _MOST_REMEMBERED]:
+            del self._ended[name]
+
+    def _gauges(self, tick: Tick, shown: _Shown) -> Iterator[str]:
+        for each in GAUGES:
+            values, name = each.values(tick), f"lowtide_job_{each.name}"
+            if each.reserves:
+                # What is kept for a name is not kept twice, though two of that name may use it.
+                values = values[shown.places]
+                series = Series(labels=shown.labels, values=values, digits=each.digits)
+                yield self._once(name, each.what, series)
+            else:
+                values = shown.together(values)
+                series = Series(labels=shown.labels, values=values, digits=each.digits)
+                yield family(name, "gauge", each.what, series)
+
+    def _once(self, name: str, what: str, series: Series) -> str:
+        """Return a gauge that hardly ever changes, written only when it does."""
+        before, said = self._steady.get(name, (None, ""))
+        if (
+            before is None
+            or before.labels != series.labels
+            or not np.array_equal(before.values, series.values, equal_nan=True)
+        ):
+            said = family(name, "gauge", what, series)
+            self._steady[name] = series, said
+        return said
+
+    def _counts(self, tick: Tick, shown: _Shown) -> Iterator[str]:
+        """Yield the counters, of what is there and of what ended lately."""
+        there = set(shown.labels) if self._ended else ()
+        ended = {
+            name: each
+            for name, each in self._ended.items()
+            if each.until > tick.time and name not in there
+        }
+        names = [*shown.labels, *ended]
+        counts = shown.together(self._counters)
+        if shown.before is not None:
+            counts = _plus(shown.before, counts)
+        if ended:
+            last = np.stack([each.counters for each in ended.values()], axis=1)
+            counts = np.concatenate([counts, last], axis=1)
+        since = np.array([*shown.since, *(each.since for each in ended.values())])
+        what = "From when on the job's energy is counted."
+        begun = Series(labels=names, values=since)
+        yield self._once("lowtide_job_counted_since_seconds", what, begun)
         together: dict[str, list[Series]] = {}
-        for place, each in enumerate(_COUNTERS):
-            values = np.concatenate([getattr(tick, each.of)[shown.places], ended[:, place]])
+        for each, values in zip(COUNTERS, counts, strict=True):
+            if each.lack:
+                values = np.where(values > _LACKS, values, np.nan)
             series = Series(labels=names, values=values, more=each.more, digits=each.digits)
             together.setdefault(each.name, []).append(series)
-        said = {each.name: each.what for each in _COUNTERS}
+        said = {each.name: each.what for each in COUNTERS}
         for name, found in together.items():
             yield family(f"lowtide_job_{name}", "counter", said[name], *found)
+
+    def _holders(self, tick: Tick) -> str:
+        """Return which job holds which GPU, and which share of its use is the job's."""
+        found: dict[str, float] = {}
+        for gpu in tick.gpus:
+            card = labels(gpu=gpu.name, uuid=gpu.uuid)[1:]
+            for place, share in gpu.holders.items():
+                name = f"{self._written[tick.units[place]].job},{card}"
+                found[name] = found.get(name, 0.0) + share
+        what = "The job's share of the GPU that it holds."
+        series = Series(labels=list(found), values=np.array([*found.values()], dtype=np.float64))
+        return family("lowtide_gpu_holder", "gauge", what, series)
 
     def _watch(self, tick: Tick, own: OwnUse | None) -> Iterator[str]:
         """Yield how watching itself is going."""
         of = labels(host=tick.host)
+        rejected = "Readings that made no sense and were left out."
         for name, kind, what, value in (
             ("tick_time_seconds", "gauge", "When the page was made.", tick.time),
             ("tick_length_seconds", "gauge", "The time it is about.", tick.time - tick.since),
             ("problems", "gauge", "Things that went wrong this time.", len(tick.problems)),
             ("problems_total", "counter", "Things that went wrong so far.", self._problems),
+            ("rejected_readings_total", "counter", rejected, tick.rejected),
         ):
             digits = 3 if name.endswith("seconds") else 0
             yield single(f"lowtide_{name}", kind, what, of, value, digits=digits)
@@ -270,88 +352,18 @@ def _write_labels(host: str, unit: Unit) -> _Labels:
     return _Labels(job=job, named=named, ceems=ceems_labels(host, unit))
 
 
-def _show(units: Sequence[Unit], written: Sequence[_Labels]) -> _Shown:
-    """Return what stays the same as long as no unit comes or goes.
-
-    A scraper refuses a page that says two things about one series: of two units with the same
-    labels the younger is shown.
-    """
-    chosen: dict[str, int] = {}
-    for place, each in enumerate(written):
-        if units[place].started >= units[chosen.setdefault(each.job, place)].started:
-            chosen[each.job] = place
-    places = [*chosen.values()]
-    # What it is called and when it began stand once, not on every line.
+def _facts(shown: Sequence[tuple[Unit, _Labels]]) -> str:
+    """Return what a job is called and when it began: once, not on every line."""
     called = Series(
-        labels=[written[place].named for place in places], values=np.ones(len(places)), digits=0
+        labels=[written.named for _, written in shown], values=np.ones(len(shown)), digits=0
     )
-    started = np.array([units[place].started for place in places], dtype=np.float64)
-    begun = Series(labels=list(chosen), values=started)
-    return _Shown(
-        places=np.array(places, dtype=np.intp),
-        labels=list(chosen),
-        ceems=[written[place].ceems for place in places],
-        facts=family("lowtide_job_info", "gauge", "What the job is called.", called)
-        + family("lowtide_job_start_time_seconds", "gauge", "When the job began.", begun),
+    started = np.array([unit.started for unit, _ in shown], dtype=np.float64)
+    begun = Series(labels=[written.job for _, written in shown], values=started)
+    return family("lowtide_job_info", "gauge", "What the job is called.", called) + family(
+        "lowtide_job_start_time_seconds", "gauge", "When the job began.", begun
     )
 
 
-def _node(tick: Tick) -> Iterator[str]:
-    of = labels(host=tick.host)
-    shares, node = tick.shares, tick.node
-    for name, what, value in (
-        ("power_watts", "What the node draws, PUE left out.", shares.node_w),
-        ("idle_power_watts", "The part of it that nobody has reserved.", shares.idle_w),
-        (
-            "unattributed_power_watts",
-            "The part of it that nobody can be charged with.",
-            shares.unattributed_w,
-        ),
-        ("power_measured", "1 if a meter measured it, 0 if it is estimated.", shares.measured),
-        ("cpus", "Hardware threads.", node.cpus),
-        ("memory_bytes", "All memory.", node.memory_bytes),
-        ("available_memory_bytes", "Memory that could still be had.", node.available_bytes),
-    ):
-        digits = 3 if name.endswith("watts") else 0
-        yield single(f"lowtide_node_{name}", "gauge", what, of, value, digits=digits)
-    for name, what, value in (
-        ("energy_joules", "What the node drew since watching began.", tick.node_energy_j),
-        ("idle_energy_joules", "The part of it that was idle.", tick.idle_energy_j),
-        (
-            "unattributed_energy_joules",
-            "The part of it that nobody is charged with.",
-            tick.unattributed_energy_j,
-        ),
-        ("cpu_seconds", "CPU time in use since boot.", node.busy_s),
-        ("read_bytes", "Read from storage since boot.", node.read_bytes),
-        ("written_bytes", "Written to storage since boot.", node.written_bytes),
-        ("received_bytes", "Received over the network since boot.", node.received_bytes),
-        ("sent_bytes", "Sent over the network since boot.", node.sent_bytes),
-    ):
-        digits = 0 if name.endswith("bytes") else 3
-        yield single(f"lowtide_node_{name}_total", "counter", what, of, value, digits=digits)
-    waited = [labels(host=tick.host, resource=name) for name in node.pressure_s]
-    yield family(
-        "lowtide_node_pressure_seconds_total",
-        "counter",
-        "Time since boot in which something waited for it.",
-        Series(labels=waited, values=np.array([*node.pressure_s.values()], dtype=np.float64)),
-    )
-    yield family(
-        "lowtide_intensity_grams_per_kwh",
-        "gauge",
-        "What a kilowatt-hour emits now.",
-        Series(
-            labels=[labels(host=tick.host, kind="average")],
-            values=np.array([tick.intensity_g_per_kwh]),
-        ),
-    )
-    cards = [labels(host=tick.host, gpu=gpu.name, uuid=gpu.uuid) for gpu in tick.gpus]
-    for name, what, found, digits in (
-        ("busy_ratio", "How busy the GPU is.", [gpu.busy for gpu in tick.gpus], 3),
-        ("memory_bytes", "Memory in use.", [gpu.memory_bytes for gpu in tick.gpus], 0),
-        ("memory_size_bytes", "All its memory.", [gpu.total_bytes for gpu in tick.gpus], 0),
-    ):
-        values = np.array(found, dtype=np.float64)
-        series = Series(labels=cards, values=values, digits=digits)
-        yield family(f"lowtide_gpu_{name}", "gauge", what, series)
+def _plus(first: FloatArray, second: FloatArray) -> FloatArray:
+    """Return a sum in which what is not known counts as nothing, unless all of it is unknown."""
+    return np.where(np.isnan(second), first, np.where(np.isnan(first), second, first + second))

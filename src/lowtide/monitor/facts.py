@@ -6,8 +6,15 @@ from dataclasses import dataclass
 
 from lowtide.monitor.snapshot import Unit
 
-# How a job stands. What other systems say is brought to these.
-STATES = ("pending", "running", "suspended", "completed", "failed", "cancelled", "timeout", "lost")
+# How a job stands, in Slurm's words. What other systems say is brought to these.
+NOT_OVER = ("pending", "running", "suspended")
+STATES = (
+    *NOT_OVER,
+    *("completed", "failed", "cancelled", "timeout", "out_of_memory", "node_fail", "preempted"),
+    *("deadline", "boot_fail", "requeued"),
+)
+# Said of a job that waited: nobody knows what became of it, or it went where nobody watches.
+UNKNOWN, ELSEWHERE = "unknown", "elsewhere"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +27,7 @@ class JobFacts:
         source: Where the job was found, one of `snapshot.SOURCES`.
         job_id: The number it is accounted by.
         shown_id: What users type: `4711_3` for an element of an array.
-        state: One of `STATES`.
+        state: One of `STATES`; or `UNKNOWN` or `ELSEWHERE`, which take back that it waits.
         user: Who runs it.
         account: Who pays for it.
         partition: Where it runs.

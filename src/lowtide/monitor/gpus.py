@@ -9,9 +9,9 @@ from typing import Protocol
 
 from lowtide.monitor.snapshot import GpuCounts
 
-# The kernel's number for NVIDIA GPUs; minor numbers from here on are not GPUs.
-_NVIDIA_MAJOR = "195"
-_NOT_GPUS = 254
+# The kernel's numbers for the devices of NVIDIA's GPUs and of all others.
+NVIDIA_MAJOR = 195
+DRM_MAJOR = 226
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,20 +37,26 @@ class GpuReading:
         name: The channel of its meter, by its number on the node: `gpu-0`; an instance of it is
             `gpu-0/1`.
         uuid: Its identity.
-        minor: The number of its device file /dev/nvidiaN; -1 where there is none.
+        major: The kernel's number for its kind of device.
+        minor: The number of its device file, such as /dev/nvidiaN; -1 where there is none.
         busy: How busy it is, from 0 to 1.
         memory_bytes: Memory in use on it.
         total_bytes: All its memory.
+        share: Which share of a whole GPU it is, by memory: 1 unless it is an instance.
         processes: What runs on it.
+        rejected: What was read of it and made no sense, in words; it is left out.
     """
 
     name: str
     uuid: str = ""
+    major: int = NVIDIA_MAJOR
     minor: int = -1
     busy: float = math.nan
     memory_bytes: float = math.nan
     total_bytes: float = math.nan
+    share: float = 1.0
     processes: tuple[GpuProcess, ...] = ()
+    rejected: tuple[str, ...] = ()
 
 
 class GpuSource(Protocol):
@@ -72,8 +78,8 @@ def hold(
 ) -> tuple[GpuCounts, ...]:
     """Return the GPUs with the units that hold them.
 
-    Whoever runs on a GPU holds it, each with its share of the use; a GPU that nobody runs on is
-    held by those it was given to, in equal parts.
+    A GPU is held by those it was given to and by whoever runs on it. Its use is shared by those who
+    run on it; where it is idle, or nobody does, by those it was given to, in equal parts.
 
     Args:
         readings: The GPUs.
@@ -85,11 +91,13 @@ def hold(
         runs: dict[int | None, list[GpuProcess]] = {}
         for process in gpu.processes:
             runs.setdefault(unit_of(process.pid), []).append(process)
-        if runs:
+        places = sorted(set(given.get(gpu.name, ())))
+        if runs and not (places and gpu.busy <= 0):
             # What strangers use is nobody's.
-            holders = {unit: share for unit, share in _by_use(runs).items() if unit is not None}
+            used = {unit: share for unit, share in _by_use(runs).items() if unit is not None}
+            holders = dict.fromkeys(places, 0.0) | used
         else:
-            places = sorted(set(given.get(gpu.name, ())))
+            # A display, or whatever watches GPUs, has something on each of them, and uses none.
             holders = {each: 1 / len(places) for each in places}
         counts.append(
             GpuCounts(
@@ -98,6 +106,7 @@ def hold(
                 busy=gpu.busy,
                 memory_bytes=gpu.memory_bytes,
                 total_bytes=gpu.total_bytes,
+                share=gpu.share,
                 holders=holders,
             )
         )
@@ -141,12 +150,38 @@ def match_devices(said: str, gpus: Iterable[GpuReading]) -> list[str]:
         said: The group's file devices.list of version 1.
         gpus: The GPUs that there are.
     """
-    minors = set()
+    devices = set()
     for line in said.splitlines():
         fields = line.split()
         if len(fields) == 3 and fields[0] == "c":
             major, _, minor = fields[1].partition(":")
             # A star allows all GPUs to all groups, and says nothing about who holds them.
-            if major == _NVIDIA_MAJOR and minor.isdigit() and int(minor) < _NOT_GPUS:
-                minors.add(int(minor))
-    return [gpu.name for gpu in gpus if gpu.minor in minors]
+            if major.isdigit() and minor.isdigit():
+                devices.add((int(major), int(minor)))
+    return [gpu.name for gpu in gpus if (gpu.major, gpu.minor) in devices]
+
+
+def check(
+    name: str, *, busy: float, memory_bytes: float, total_bytes: float
+) -> tuple[float, float, tuple[str, ...]]:
+    """Return how busy a GPU is and how full, NaN for what cannot be, and what that was in words.
+
+    Args:
+        name: The GPU.
+        busy: Which share of the time it was busy.
+        memory_bytes: Memory in use on it.
+        total_bytes: All its memory.
+
+    >>> check("gpu-0", busy=5.0, memory_bytes=10.0, total_bytes=80.0)
+    (nan, 10.0, ('gpu-0 says that it is busy for less than none or more than all of the time',))
+    """
+    rejected = []
+    if not (math.isnan(busy) or 0 <= busy <= 1):
+        busy = math.nan
+        rejected.append(
+            f"{name} says that it is busy for less than none or more than all of the time"
+        )
+    if not math.isnan(memory_bytes) and (memory_bytes < 0 or memory_bytes > total_bytes):
+        memory_bytes = math.nan
+        rejected.append(f"{name} says that it uses less memory than none or more than it has")
+    return busy, memory_bytes, tuple(rejected)

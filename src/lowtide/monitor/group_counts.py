@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic
 
-from lowtide.monitor.cgroups import Layout, Place, Value
+from lowtide.monitor.cgroups import Layout, Place, Value, parse_system
 from lowtide.monitor.environment import find_reserved, list_gpus
 from lowtide.monitor.group_limits import Limits, read_cache, read_count, read_limits
-from lowtide.monitor.kernel_files import KernelFile, OpenFiles, Problems
+from lowtide.monitor.kernel_files import NONSENSE, KernelFile, OpenFiles, Problems
+from lowtide.monitor.networks import Traffic
 from lowtide.monitor.owners import list_pids
 from lowtide.monitor.snapshot import Unit
 
@@ -59,8 +61,10 @@ class Group:
         path: Where it is.
         unit: Whose use it counts.
         began: When it began, by a clock that nobody sets.
+        found: When it was found, by the same clock.
         folders: Where it is in each hierarchy.
         cpu_s: CPU time so far.
+        system_s: The part of it that was spent in the kernel, where the same file says so.
         rate: CPUs that it kept busy when it was last read.
         cpu_read: When that was.
         memory_bytes: Memory without file cache that is not in use.
@@ -69,6 +73,7 @@ class Group:
         processes: Processes with their threads, as the kernel counts them, else processes; how many
             they are is read as seldom as the limits.
         limits: What it is kept to.
+        traffic: What went over a network of its own.
         cpu_folder: Where its CPU time is counted.
         pool: The outermost ancestor of that.
         environment: What matters of its processes' environment.
@@ -81,8 +86,10 @@ class Group:
     path: str
     unit: Unit
     began: float
+    found: float = -math.inf
     folders: dict[str, int] = field(default_factory=dict)
     cpu_s: float = math.nan
+    system_s: float = math.nan
     rate: float = math.nan
     cpu_read: float = math.nan
     memory_bytes: float = math.nan
@@ -90,6 +97,7 @@ class Group:
     written_bytes: float = math.nan
     processes: float = math.nan
     limits: Limits = field(default_factory=Limits)
+    traffic: Traffic = field(default_factory=Traffic)
     cpu_folder: str = ""
     pool: str = ""
     environment: dict[str, str] = field(default_factory=dict)
@@ -126,6 +134,16 @@ class Group:
     def pressure_s(self) -> tuple[float, ...]:
         """For how long it waited for each of `snapshot.PRESSURES`."""
         return self.limits.pressure_s
+
+    @property
+    def received_bytes(self) -> float:
+        """Received over a network of its own."""
+        return self.traffic.received_bytes
+
+    @property
+    def sent_bytes(self) -> float:
+        """Sent over it."""
+        return self.traffic.sent_bytes
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -176,6 +194,10 @@ class Group:
         if counter is not None:
             try:
                 said = counter.file.read()
+                # What stays the same may be another's by now.
+                if said == self._said and counter.file.renew():
+                    said = counter.file.read()
+                    self._reopen(means)
             except OSError as error:
                 self.gone = error.errno in (errno.ENODEV, errno.ENOENT)
                 return False
@@ -201,6 +223,14 @@ class Group:
         self.gone = True
         self.memory_bytes = self.processes = 0.0
 
+    def _reopen(self, means: Means) -> None:
+        """Open the other files anew, which others have taken the place of as well."""
+        for counter in (self._memory, self._storage):
+            if counter is not None:
+                counter.file.close()
+        self._memory = self._storage = None
+        self.find_counters(means)
+
     def _find(self, places: Sequence[Place[Value]], means: Means) -> _Counter[Value] | None:
         for place in places:
             path = f"{place.folder}{self.path}/{place.file}"
@@ -215,7 +245,7 @@ class Group:
     def _count_cpu(self, said: bytes, counter: _Counter[float], now: float, means: Means) -> None:
         try:
             used_s = counter.parse(said)
-        except ValueError:
+        except NONSENSE:
             means.problems.reject("broken cpu", f"{counter.file.path} makes no sense: {said!r}")
             return
         if used_s < self.cpu_s:
@@ -226,6 +256,7 @@ class Group:
         if now > self.cpu_read:
             self.rate = (used_s - self.cpu_s) / (now - self.cpu_read)
         self.cpu_s, self.cpu_read = used_s, now
+        self.system_s = parse_system(said)
 
     def _read_memory(self, counter: _Counter[float], means: Means, *, slow: bool) -> None:
         try:
@@ -235,7 +266,7 @@ class Group:
             counter.file.close()
             self._memory = None
             return
-        except ValueError:
+        except NONSENSE:
             means.problems.reject("broken memory", f"{counter.file.path} makes no sense")
             return
         before = self._held_bytes
@@ -254,7 +285,7 @@ class Group:
         except OSError:
             counter.file.close()
             self._storage = None
-        except (ValueError, IndexError):
+        except NONSENSE:
             means.problems.reject("broken storage", f"{counter.file.path} makes no sense")
 
     def _read_slowly(self, now: float, means: Means) -> None:
@@ -263,7 +294,7 @@ class Group:
         else:
             # Groups that were found together are not all read slowly at the same tick ever after.
             first = self._slow_at == -math.inf
-            share = (zlib.crc32(self.path.encode()) % 64 + 1) / 64 if first else 1.0
+            share = (zlib.crc32(os.fsencode(self.path)) % 64 + 1) / 64 if first else 1.0
             self._slow_at = now + share * SLOW_S
         self.limits = read_limits(
             means.layout,

@@ -16,6 +16,7 @@ from lowtide.monitor.cgroups import (
     parse_pressure,
     parse_quota,
 )
+from lowtide.monitor.kernel_files import NONSENSE
 from lowtide.monitor.snapshot import PRESSURES
 
 
@@ -50,7 +51,7 @@ def read_limits(layout: Layout, path: str, *, strict: bool, all_cpus: int) -> Li
     said = _first(f"{each}/cpuset.cpus" for each in layout.folders(path, "cpuset"))
     try:
         cpus = parse_cpus(said.decode()) or None
-    except (ValueError, ZeroDivisionError):
+    except NONSENSE:
         cpus = None
     if cpus is not None and not strict and len(cpus) >= all_cpus:
         cpus = None
@@ -84,7 +85,7 @@ def read_cache(layout: Layout, path: str) -> float:
     for key in (b"total_inactive_file", b"inactive_file"):
         try:
             return find_value(said, key)
-        except ValueError:
+        except NONSENSE:
             continue
     return 0.0
 
@@ -118,5 +119,5 @@ def _first(paths: Iterable[str]) -> bytes:
 def _known(parse: Callable[[bytes], float], said: bytes) -> float:
     try:
         return parse(said)
-    except (ValueError, ZeroDivisionError):
+    except NONSENSE:
         return math.nan

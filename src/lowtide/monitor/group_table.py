@@ -12,6 +12,7 @@ from lowtide.monitor.environment import read_environment
 from lowtide.monitor.group_counts import YOUNG_S, Group, Means
 from lowtide.monitor.group_tree import Event, GroupTree
 from lowtide.monitor.groups import RANKS
+from lowtide.monitor.networks import Networks
 from lowtide.monitor.owners import find_start, find_uid, list_pids
 from lowtide.monitor.pools import Pools
 from lowtide.monitor.snapshot import Unit
@@ -28,21 +29,26 @@ class GroupTable:
     Attributes:
         tree: Which groups there are.
         means: What reading them takes.
+        networks: The networks that some of them have of their own.
         procfs: Where /proc is.
         boot: When the node was started, epoch seconds.
         name: Finds the name of a user.
         ask: Whether the environment of all jobs matters, since there are GPUs.
+        ahead_s: By how much the clock of snapshots is ahead of the one on the wall.
         ended: Groups that ended and were not yet taken from here.
     """
 
     tree: GroupTree
     means: Means
+    networks: Networks
     procfs: str
     boot: float
     name: Callable[[int], str]
     ask: bool = False
+    ahead_s: float = 0.0
     ended: list[Group] = field(default_factory=list, init=False)
     _groups: dict[str, Group] = field(default_factory=dict, init=False)
+    _read_at: float = field(default=math.nan, init=False)
     _counted: list[Group] | None = field(default=None, init=False)
     _uncounted: set[str] = field(default_factory=set, init=False)
     _pools: Pools = field(init=False)
@@ -67,18 +73,38 @@ class GroupTable:
                 if event.folder == group.cpu_folder or not group.folders:
                     self._end(group)
 
+    def set_clock(self, off_s: float, now: float) -> None:
+        """Go by the clock on the wall after it was set.
+
+        Args:
+            off_s: By how much.
+            now: Seconds by a clock that nobody sets.
+        """
+        self.boot += off_s
+        self.follow(now)
+        until = time.time() + self.ahead_s
+        since = until - (now - self._read_at)
+        for group in self._groups.values():
+            # What has just come began since, and where that is not so, by the clock as it was.
+            if group.found > self._read_at and not since - 1.0 <= group.unit.started <= until + 1.0:
+                began = min(max(group.unit.started + off_s, since), until)
+                group.unit = replace(group.unit, started=began)
+                group.began = group.found
+        self._counted = None
+
     def read(self, now: float) -> None:
         """Read all groups that count.
 
         Args:
             now: Seconds by a clock that nobody sets.
         """
+        self._read_at = now
         for group in list(self._groups.values()):
             if not group.hidden:
                 self._read(group, now)
 
-    def read_young(self, now: float) -> bool:
-        """Read the groups that have just come; say whether there are any.
+    def read_young(self, now: float) -> None:
+        """Read the groups that have just come.
 
         Args:
             now: Seconds by a clock that nobody sets.
@@ -86,7 +112,6 @@ class GroupTable:
         young = [each for each in self._groups.values() if now - each.began < YOUNG_S]
         for group in young:
             self._read(group, now)
-        return bool(young)
 
     def counted(self) -> list[Group]:
         """Return the groups whose use is counted, none of them inside of another."""
@@ -149,15 +174,17 @@ class GroupTable:
             folders = list(present.folders)
             named = present.named
             uid = find_uid(folders, pids, self.procfs) if named.uid is None else named.uid
+            started = find_start(folders, pids, self.procfs, self.boot)
             unit = Unit(
                 source=named.source,
                 job_id=named.job_id,
-                started=find_start(folders, pids, self.procfs, self.boot),
+                started=started + self.ahead_s,
                 user="" if uid is None else self.name(uid),
                 name=named.name,
+                node_name=named.node,
             )
-            age_s = max(time.time() - unit.started, 0.0)
-            group = Group(path=event.path, unit=unit, began=now - age_s)
+            age_s = max(time.time() - started, 0.0)
+            group = Group(path=event.path, unit=unit, began=now - age_s, found=now)
             group.folders.update(present.folders)
             group.find_counters(self.means)
             self._groups[event.path] = group
@@ -168,6 +195,11 @@ class GroupTable:
         if group.gone:
             self._end(group)
             return
+        if slow and not group.traffic.settled:
+            young = now - group.began < YOUNG_S
+            self.networks.find(group.traffic, self._pids(group)[:_ASKED_PIDS], young=young)
+        if group.traffic.pid:
+            self.networks.read(group.traffic)
         unknown = group.asked < _QUESTIONS and (
             not group.unit.user
             or self.ask
@@ -175,10 +207,13 @@ class GroupTable:
         )
         young = now - group.began < YOUNG_S
         if unknown and (slow or young):
-            pids = list_pids(group.cpu_folder or next(iter(group.folders), ""))
+            pids = self._pids(group)
             # A group that is still being filled does not count as asked.
             group.asked += bool(pids) or not young
             self._ask(group, pids[:_ASKED_PIDS])
+
+    def _pids(self, group: Group) -> list[int]:
+        return list_pids(group.cpu_folder or next(iter(group.folders), ""))
 
     def _ask(self, group: Group, pids: list[int]) -> None:
         """Find out from a group's processes what its files do not say."""
@@ -195,6 +230,7 @@ class GroupTable:
 
     def _end(self, group: Group) -> None:
         group.end()
+        self.networks.end(group.traffic)
         self._groups.pop(group.path, None)
         self.ended.append(group)
         self._counted = None

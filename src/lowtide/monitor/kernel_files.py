@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+# What a file that makes no sense may raise while it is read.
+NONSENSE = (ValueError, IndexError, KeyError, ArithmeticError)
+# No counter of the kernel's goes further.
+_MOST = 2**63
 # Enough for one line with one number; less is quicker.
 _LINE = 128
+# What is read at a time of a file of any length.
+_LONG = 65536
 # What the rest of the program may open besides.
 _SPARE = 256
 
@@ -21,9 +29,12 @@ class OpenFiles:
 
     Attributes:
         allowed: How many may stay open; by default what the process may have, less some to spare.
+        replaced: Whether files may be replaced by others, as in a recorded tree that is brought up
+            to date; the kernel's own never are.
     """
 
     allowed: int = -1
+    replaced: bool = False
     _open: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -84,6 +95,27 @@ class KernelFile:
         finally:
             os.close(handle)
 
+    def read_all(self) -> bytes:
+        """Return all that the file says now, however much; the kernel hands out lists in pages."""
+        handle = self._handle if self._handle >= 0 else os.open(self.path, os.O_RDONLY)
+        said = b""
+        try:
+            while part := os.pread(handle, _LONG, len(said)):
+                said += part
+        finally:
+            if handle != self._handle:
+                os.close(handle)
+        return said
+
+    def renew(self) -> bool:
+        """Open the file anew if another has taken its place; say whether one has."""
+        if self._handle < 0 or not self._files.replaced or os.fstat(self._handle).st_nlink > 0:
+            return False
+        handle = os.open(self.path, os.O_RDONLY)
+        os.close(self._handle)
+        self._handle = handle
+        return True
+
     def close(self) -> None:
         """Let go of the file."""
         if self._handle >= 0:
@@ -142,6 +174,31 @@ class Problems:
         """Return what is new since the last time."""
         new, self._new = tuple(self._new), []
         return new
+
+
+def parse_count(said: bytes) -> int:
+    """Return a number that was counted: none is negative, or larger than the kernel can count.
+
+    Args:
+        said: The number, alone.
+    """
+    count = int(said)
+    if not 0 <= count < _MOST:
+        raise ValueError(f"no count is {count:.6g}")
+    return count
+
+
+def are_kernels(folders: Iterable[str]) -> bool:
+    """Say whether folders are of the kernel's own file systems, which take no room.
+
+    Args:
+        folders: The folders; those that are not there count as such.
+    """
+    for each in folders:
+        with suppress(OSError):
+            if os.statvfs(each).f_blocks > 0:
+                return False
+    return True
 
 
 def raise_file_limit() -> int:

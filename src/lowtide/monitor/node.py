@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from lowtide.files import read_or_empty
 from lowtide.monitor.cgroups import parse_cpus, parse_pressure
-from lowtide.monitor.kernel_files import KernelFile, OpenFiles
+from lowtide.monitor.kernel_files import NONSENSE, KernelFile, OpenFiles, Problems, parse_count
+from lowtide.monitor.networks import Cards, parse_traffic
 from lowtide.monitor.processes import TICKS_PER_S
 from lowtide.monitor.snapshot import PRESSURES, NodeCounts
 
 _SECTOR_BYTES = 512
 _KILOBYTE = 1024
-# What a node with many disks and interfaces says in these files.
-_LONG = 65536
+# What the columns of the first line of /proc/stat are; guests, which follow, are users.
+_MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 
 
 @dataclass(slots=True)
@@ -26,6 +29,7 @@ class NodeFiles:
         procfs: Where /proc is.
         sysfs: Where /sys is.
         files: How many files may stay open.
+        problems: Where to name what makes no sense.
         disks: The disks that stand for themselves, as major:minor.
         sockets: The socket of each CPU; empty where it is not known.
     """
@@ -33,11 +37,14 @@ class NodeFiles:
     procfs: Path
     sysfs: Path
     files: OpenFiles
+    problems: Problems = field(default_factory=Problems)
     disks: frozenset[bytes] = field(default=frozenset(), init=False)
     sockets: dict[int, int] = field(default_factory=dict, init=False)
     _open: dict[str, KernelFile] = field(default_factory=dict, init=False)
+    _cards: Cards = field(init=False)
 
     def __post_init__(self) -> None:
+        self._cards = Cards(str(self.sysfs))
         self.disks = _find_disks(self.sysfs)
         self.sockets = _find_sockets(self.sysfs)
 
@@ -51,7 +58,7 @@ class NodeFiles:
         for each in PRESSURES:
             try:
                 pressures[each] = parse_pressure(self._said(f"pressure/{each}"))
-            except ValueError:
+            except NONSENSE:
                 continue
         return NodeCounts(
             cpus=self._cpus(stat),
@@ -63,6 +70,7 @@ class NodeFiles:
             received_bytes=received,
             sent_bytes=sent,
             pressure_s=pressures,
+            mode_s=_modes(stat),
         )
 
     @property
@@ -70,7 +78,8 @@ class NodeFiles:
         """When the node was started, epoch seconds; 0 where it is not known."""
         for line in self._said("stat").splitlines():
             if line.startswith(b"btime "):
-                return float(line[6:])
+                with suppress(*NONSENSE):
+                    return float(parse_count(line[6:]))
         return 0.0
 
     def close(self) -> None:
@@ -83,15 +92,23 @@ class NodeFiles:
         try:
             if name not in self._open:
                 self._open[name] = KernelFile(f"{self.procfs}/{name}", self.files)
-            return self._open[name].read(_LONG)
+            self._open[name].renew()
+            return self._open[name].read_all()
         except OSError:
+            # It may be there again, as another file.
+            if name in self._open:
+                self._open.pop(name).close()
             return b""
+
+    def _reject(self, name: str, line: bytes) -> None:
+        told = f"{self.procfs}/{name} makes no sense: {line[:80]!r}"
+        self.problems.reject(f"broken {name}", told)
 
     def _cpus(self, stat: bytes) -> int:
         online = read_or_empty(f"{self.sysfs}/devices/system/cpu/online")
         try:
             found = len(parse_cpus(online.decode()))
-        except ValueError:
+        except NONSENSE:
             found = 0
         # The first line of the file adds them up.
         return found or max(stat.count(b"\ncpu"), 0)
@@ -102,9 +119,9 @@ class NodeFiles:
             name, _, rest = line.partition(b":")
             if name in (b"MemTotal", b"MemAvailable"):
                 try:
-                    found[name] = float(int(rest.split()[0])) * _KILOBYTE
-                except (ValueError, IndexError):
-                    continue
+                    found[name] = float(parse_count(rest.split()[0])) * _KILOBYTE
+                except NONSENSE:
+                    self._reject("meminfo", line)
         return found
 
     def _storage(self) -> tuple[float, float]:
@@ -116,33 +133,42 @@ class NodeFiles:
             fields = line.split()
             try:
                 if b"%s:%s" % (fields[0], fields[1]) in self.disks:
-                    read += int(fields[5])
-                    written += int(fields[9])
-            except (ValueError, IndexError):
-                continue
+                    read += parse_count(fields[5])
+                    written += parse_count(fields[9])
+            except NONSENSE:
+                self._reject("diskstats", line)
         return float(read * _SECTOR_BYTES), float(written * _SECTOR_BYTES)
 
     def _network(self) -> tuple[float, float]:
         said = self._said("net/dev")
         if not said:
             return math.nan, math.nan
-        received = sent = 0
-        for line in said.splitlines():
-            name, colon, rest = line.partition(b":")
-            fields = rest.split()
-            if colon and name.strip() != b"lo" and len(fields) >= 9:
-                received += int(fields[0])
-                sent += int(fields[8])
+        moved = parse_traffic(said, self.problems)
+        counted = [moved[name] for name in self._cards.choose(moved)]
+        if not counted:
+            return math.nan, math.nan
+        received, sent = (sum(each) for each in zip(*counted, strict=True))
         return float(received), float(sent)
+
+
+def _modes(stat: bytes) -> dict[str, float]:
+    """Return the CPU time since boot by what it went to."""
+    first = stat.partition(b"\n")[0].split()[1:]
+    try:
+        return {
+            name: parse_count(each) / TICKS_PER_S for name, each in zip(_MODES, first, strict=False)
+        }
+    except NONSENSE:
+        return {}
 
 
 def _busy(stat: bytes) -> float:
     """Return the CPU time in use: user, nice, system, irq, softirq; guests are users."""
     first = stat.partition(b"\n")[0].split()
     try:
-        ticks = [int(each) for each in first[1:8]]
+        ticks = [parse_count(each) for each in first[1:8]]
         user, nice, system, _, _, irq, softirq = ticks
-    except ValueError:
+    except NONSENSE:
         return math.nan
     # Time that the hypervisor took away was used by others.
     return (user + nice + system + irq + softirq) / TICKS_PER_S
@@ -165,10 +191,10 @@ def _find_sockets(sysfs: Path) -> dict[int, int]:
     packages = {}
     try:
         for each in (sysfs / "devices/system/cpu").iterdir():
-            number = each.name.removeprefix("cpu")
+            number = os.fsencode(each.name).removeprefix(b"cpu")
             said = read_or_empty(f"{each}/topology/physical_package_id").strip()
-            if number.isdigit() and said.isdigit():
-                packages[int(number)] = int(said)
+            with suppress(*NONSENSE):
+                packages[parse_count(number)] = parse_count(said)
     except OSError:
         return {}
     order = sorted(set(packages.values()))

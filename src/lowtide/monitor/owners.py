@@ -10,10 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from lowtide.files import read_or_empty
+from lowtide.monitor.kernel_files import NONSENSE
 from lowtide.monitor.processes import read_stat
 
 # A directory server that does not answer must not stop the watching.
 _PATIENCE_S = 1.0
+# The kernel numbers no more than four million processes.
+_PID_DIGITS = 7
 # A group that is looked up long after it was made may look younger than it is, by more than this.
 _YOUNGER_S = 5.0
 
@@ -55,7 +58,7 @@ def list_pids(folder: str) -> list[int]:
     for at, _, files in os.walk(folder):
         if "cgroup.procs" in files:
             said = read_or_empty(f"{at}/cgroup.procs").split()
-            pids += [int(each) for each in said if each.isdigit()]
+            pids += [int(each) for each in said if each.isdigit() and len(each) <= _PID_DIGITS]
     return pids
 
 
@@ -97,7 +100,7 @@ def find_start(folders: Iterable[str], pids: Iterable[int], procfs: str, boot: f
         said = read_or_empty(f"{procfs}/{pid}/stat")
         try:
             oldest = min(oldest, boot + read_stat(said.decode(errors="replace")).started_s)
-        except (ValueError, IndexError):
+        except NONSENSE:
             continue
     return oldest if oldest < made - _YOUNGER_S else made
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from lowtide.files import read_or_empty
 from lowtide.monitor.cgroups import Layout
 from lowtide.monitor.group_counts import Group
+from lowtide.monitor.kernel_files import NONSENSE
 
 
 @dataclass(slots=True)
@@ -80,7 +81,7 @@ class Pools:
             if pool.startswith(place.folder + "/"):
                 try:
                     return place.parse(read_or_empty(f"{pool}/{place.file}"))
-                except ValueError:
+                except NONSENSE:
                     continue
         return math.nan
 

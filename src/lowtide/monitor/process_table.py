@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from lowtide.files import read_or_empty
 from lowtide.monitor.environment import find_job, find_reserved, list_gpus, read_environment
 from lowtide.monitor.group_counts import YOUNG_S, Group
-from lowtide.monitor.kernel_files import Problems
+from lowtide.monitor.kernel_files import NONSENSE, Problems
+from lowtide.monitor.networks import Networks
 from lowtide.monitor.owners import find_uid
 from lowtide.monitor.process_units import Key, Process, ProcessUnit
 from lowtide.monitor.processes import Stat, read_stat
@@ -27,8 +28,8 @@ _LARGE_SHARE = 0.01
 # A process may change its program and its groups right after its start, so it is placed twice;
 # and now and then again, since numbers are used again.
 _AGAIN_S, _SETTLED_S = 0.9, 300.0
-# The parent of the kernel's threads.
-_KERNEL = 2
+# The first process, and the parent of the kernel's threads.
+_FIRST, _KERNEL = 1, 2
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,21 +41,27 @@ class ProcessTable:
         boot: When the node was started, epoch seconds.
         home: Finds the control group of a process from what /proc/PID/cgroup says.
         name: Finds the name of a user.
+        networks: The networks that some of them have of their own.
         problems: Where to name what goes wrong.
         memory_bytes: All memory of the node.
+        ahead_s: By how much the clock of snapshots is ahead of the one on the wall.
         units: The units that are there.
-        ended: Those that ended and were not yet taken from here.
+        ended: Those that ended and were not yet taken from here, with those that do not matter.
     """
 
     procfs: str
     boot: float
     home: Callable[[str], Group | None]
     name: Callable[[int], str]
+    networks: Networks
     problems: Problems
     memory_bytes: float = math.nan
+    ahead_s: float = 0.0
     units: dict[Key, ProcessUnit] = field(default_factory=dict, init=False)
     ended: list[ProcessUnit] = field(default_factory=list, init=False)
     _processes: dict[int, Process] = field(default_factory=dict, init=False)
+    _newest: bytes = field(default=b"", init=False)
+    _placed: float = field(default=-math.inf, init=False)
     _counted: float = field(default=math.nan, init=False)
 
     def look(self, now: float, *, only_young: bool = False) -> None:
@@ -64,44 +71,66 @@ class ProcessTable:
             now: Seconds since boot.
             only_young: Count only those that were not there long ago.
         """
-        try:
-            names = os.listdir(self.procfs)  # noqa: PTH208 - a Path for each would cost more
-        except OSError:
-            names = []
-        pids = {int(each) for each in names if each.isdigit()}
-        for gone in self._processes.keys() - pids:
-            self._bury(gone)
-        gains: dict[Key, float] = {}
+        pids = self._list()
+        self._bury(self._processes.keys() - pids)
+        read: dict[int, Stat] = {}
+        vanished: set[int] = set()
         members: dict[Key, list[int]] = {}
-        # A parent nearly always has the lower number, and its children may be known by it.
-        for pid in sorted(pids):
+        # Parents come before their children, which may be known by them.
+        for pid in sorted(self._awake(pids, now), key=self._order):
             process = self._processes.get(pid)
-            if process is not None and process.key is None and now < process.due:
-                continue
             if only_young and process is not None and process.seen < now - YOUNG_S:
                 if process.key is not None:
                     members.setdefault(process.key, []).append(pid)
                 continue
             stat = self._stat(pid)
             if stat is None:
-                self._processes.pop(pid, None)
+                vanished |= {pid} & self._processes.keys()
                 continue
             if process is not None and process.stat.started_s != stat.started_s:
-                self._bury(pid)
+                self._bury({pid})
                 process = None
             if process is None or now >= process.due:
                 process = self._place(pid, stat, process, now)
             if process.key is None:
+                if process.hosts:
+                    read[pid] = stat
                 continue
+            read[pid] = stat
             if process.key[0] == "process":
                 process.key = ("process", str(stat.group))
             # What has ended uses nothing any more, though nobody may have waited for it yet.
             if not stat.dead:
                 members.setdefault(process.key, []).append(pid)
-            gained = process.gain(stat, is_first=math.isnan(self._counted))
-            for key, gained_s in gained.items():
-                gains[key] = gains.get(key, 0.0) + gained_s
-        self._count(members, gains, now)
+        # Those that ended since they were listed: who waited for them is asked again.
+        for parent in {self._processes[pid].stat.parent for pid in vanished} & read.keys():
+            read[parent] = self._stat(parent) or read[parent]
+        self._bury(vanished)
+        self._count(members, self._gains(read), now)
+
+    def set_clock(self, off_s: float) -> None:
+        """Go by the clock on the wall after it was set.
+
+        Args:
+            off_s: By how much.
+        """
+        self.boot += off_s
+        for unit in self.units.values():
+            # Others are known by when they began.
+            if not unit.shown:
+                unit.unit = replace(unit.unit, started=unit.unit.started + off_s)
+
+    def has_new(self, now: float) -> bool:
+        """Say whether a process was started since this was last asked, or nobody can tell.
+
+        Args:
+            now: Seconds since boot.
+        """
+        said = read_or_empty(f"{self.procfs}/loadavg").split()
+        # The last word is the number that was given away last.
+        before, self._newest = self._newest, said[-1] if said else b""
+        unsettled = now - self._placed < 2 * _AGAIN_S
+        return self._newest != before or unsettled or not said
 
     def of_pid(self, pid: int) -> ProcessUnit | None:
         """Return the unit of a process, which matters from now on: it is on a GPU.
@@ -115,33 +144,81 @@ class ProcessTable:
             found.shown = True
         return found
 
-    def read_storage(self) -> None:
-        """Read what the units that matter have read from storage and written to it."""
+    def read_traffic(self) -> None:
+        """Read what the units that matter have moved to and from storage, and over the network."""
         for unit in self.units.values():
+            if unit.shown:
+                if not unit.traffic.settled:
+                    self.networks.find(unit.traffic, sorted(unit.pids))
+                self.networks.read(unit.traffic)
             for pid in unit.pids if unit.shown else ():
                 gained = self._processes[pid].gain_storage(self.procfs, pid)
                 if gained is not None:
                     unit.add_storage(*gained)
 
-    def _bury(self, pid: int) -> None:
-        """Forget a process; whoever waited for it has taken over its counters."""
-        ended = self._processes.pop(pid)
-        if ended.key in self.units:
-            self.units[ended.key].pids.discard(pid)
-        parent = self._processes.get(ended.stat.parent)
-        if parent is not None:
-            parent.take_over(ended)
+    def _list(self) -> set[int]:
+        try:
+            names = os.listdir(self.procfs)  # noqa: PTH208 - a Path for each would cost more
+        except OSError:
+            return set()
+        return {int(each) for each in names if each.isdecimal() and each.isascii()}
+
+    def _awake(self, pids: set[int], now: float) -> Iterator[int]:
+        """Yield processes to look at: most belong to a group, and are looked at again in time."""
+        for pid in pids:
+            process = self._processes.get(pid)
+            if process is None or process.key is not None or now >= process.due or process.hosts:
+                yield pid
+
+    def _order(self, pid: int) -> tuple[float, int]:
+        """Return what sorts a parent before its children: numbers are used again, ages are not."""
+        process = self._processes.get(pid)
+        return (math.inf if process is None else process.stat.started_s), pid
+
+    def _gains(self, read: dict[int, Stat]) -> dict[Key, float]:
+        """Return the CPU time that is new for each unit, from what its processes say now."""
+        gains: dict[Key, float] = {}
+        is_first = math.isnan(self._counted)
+        # The first process is the last, since orphans are its children.
+        for pid in reversed(read):
+            gained, orphaned_s = self._processes[pid].gain(read[pid], is_first=is_first)
+            for key, gained_s in gained.items():
+                gains[key] = gains.get(key, 0.0) + gained_s
+            if orphaned_s > 0 and pid != _FIRST and _FIRST in self._processes:
+                self._processes[_FIRST].expect(orphaned_s)
+        return gains
+
+    def _bury(self, gone: set[int]) -> None:
+        """Forget processes; whoever waited for them has taken over their counters."""
+        left = set(gone)
+        while left:
+            # Children first: their parent hands on what it took over from them.
+            parents = {self._processes[pid].stat.parent for pid in left}
+            childless = left - parents or left
+            left = left - childless
+            for pid in childless:
+                ended = self._processes.pop(pid)
+                if ended.key in self.units:
+                    self.units[ended.key].pids.discard(pid)
+                parent = self._processes.get(ended.stat.parent)
+                if parent is not None:
+                    parent.take_over(ended)
 
     def _stat(self, pid: int) -> Stat | None:
         try:
             return read_stat(read_or_empty(f"{self.procfs}/{pid}/stat").decode(errors="replace"))
-        except (ValueError, IndexError):
+        except NONSENSE:
             return None
 
     def _place(self, pid: int, stat: Stat, known: Process | None, now: float) -> Process:
         """Find out what a process counts for."""
         wait_s = _AGAIN_S if known is None else _SETTLED_S
-        process = known or Process(replace(stat, cpu_s=0.0, waited_s=0.0), now, now)
+        if known is None:
+            self._placed = now
+            is_old = math.isnan(self._counted) and stat.started_s < now - YOUNG_S
+            seen = -math.inf if is_old else now
+            known = Process(replace(stat, cpu_s=0.0, waited_s=0.0), now, seen)
+        process = known
         process.due = now + wait_s
         self._processes[pid] = process
         process.key = process.unit = None
@@ -164,8 +241,13 @@ class ProcessTable:
                     group.hidden = True
             elif group is None:
                 process.key = ("process", str(stat.group))
-        if process.key is None and parent is not None:
+        if parent is None:
+            return process
+        if process.key is None:
             parent.foreign = True
+        elif parent.key is None and stat.parent != _FIRST and not parent.hosts:
+            parent.hosts = True
+            parent.stat = self._stat(stat.parent) or parent.stat
         return process
 
     def _environment(self, pid: int) -> dict[str, str]:
@@ -184,11 +266,14 @@ class ProcessTable:
                 unit.pids = set()
                 unit.memory_bytes = 0.0
                 del self.units[key]
-                if unit.shown:
-                    self.ended.append(unit)
+                self.ended.append(unit)
+                self.networks.end(unit.traffic)
         for unit in self.ended:
             if unit.key not in members:
-                unit.cpu_s += gains.pop(unit.key, 0.0)
+                gained_s = gains.pop(unit.key, 0.0)
+                unit.cpu_s += gained_s
+                # What it used at its end may be all that it ever did.
+                unit.shown = unit.shown or gained_s >= _LEAST_CPU_S
         for key, pids in members.items():
             found = self.units.get(key)
             if found is None:
@@ -211,7 +296,7 @@ class ProcessTable:
         unit = oldest.unit or Unit(
             source=key[0],
             job_id=key[1],
-            started=self.boot + oldest.stat.started_s,
+            started=self.boot + self.ahead_s + oldest.stat.started_s,
             user="" if uid is None else self.name(uid),
             name=told.get("SLURM_JOB_NAME", "") if key[0] == "slurm" else oldest.stat.name,
         )

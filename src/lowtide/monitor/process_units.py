@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass, field, replace
 
 from lowtide.files import read_or_empty
+from lowtide.monitor.kernel_files import NONSENSE, parse_count
+from lowtide.monitor.networks import Traffic
 from lowtide.monitor.processes import Stat
 from lowtide.monitor.snapshot import PRESSURES, Unit
 
@@ -25,7 +27,8 @@ class ProcessUnit:
         unit: What they are.
         pids: The living ones.
         cpu_s: CPU time so far, those that ended included as far as somebody waited for them.
-        memory_bytes: Memory that they hold.
+        memory_bytes: Memory that they hold, added up: pages that they share count for each. What
+            each has of those costs a walk over all its pages to find out.
         read_bytes: Read from storage so far.
         written_bytes: Written to storage so far.
         reserved_cpus: CPUs that are kept for them.
@@ -35,6 +38,8 @@ class ProcessUnit:
         cpus: Which CPUs they are kept to: not known.
         devices: Which devices they may use: not known.
         pressure_s: For how long they waited: not known.
+        system_s: The part of the CPU time that was spent in the kernel: not told apart.
+        traffic: What went over a network of their own.
     """
 
     unit: Unit
@@ -50,6 +55,8 @@ class ProcessUnit:
     cpus: None = None
     devices: str = ""
     pressure_s: tuple[float, ...] = (math.nan,) * len(PRESSURES)
+    system_s: float = math.nan
+    traffic: Traffic = field(default_factory=Traffic)
 
     @property
     def key(self) -> Key:
@@ -65,6 +72,16 @@ class ProcessUnit:
     def gone(self) -> bool:
         """Whether all have ended."""
         return not self.pids
+
+    @property
+    def received_bytes(self) -> float:
+        """Received over a network of their own."""
+        return self.traffic.received_bytes
+
+    @property
+    def sent_bytes(self) -> float:
+        """Sent over it."""
+        return self.traffic.sent_bytes
 
     def add_storage(self, read: float, written: float) -> None:
         """Count more bytes.
@@ -90,6 +107,7 @@ class Process:
         environment: What matters of its environment.
         stored: What it had read and written.
         foreign: Whether it waits for children that are counted elsewhere.
+        hosts: Whether it is counted elsewhere, and waits for children that are not.
         seen: When it was first seen.
         ended: What its children counted for that ended since it was last read.
     """
@@ -102,18 +120,24 @@ class Process:
     environment: dict[str, str] = field(default_factory=dict)
     stored: tuple[float, float] = (0.0, 0.0)
     foreign: bool = False
+    hosts: bool = False
     ended: list[Key] = field(default_factory=list)
 
-    def gain(self, stat: Stat, *, is_first: bool) -> dict[Key, float]:
+    def gain(self, stat: Stat, *, is_first: bool) -> tuple[dict[Key, float], float]:
         """Return the CPU time that is new, for each unit that it belongs to.
+
+        Also return the CPU time of those that were taken for its children's children, and that it
+        did not get: they were orphaned, and others waited for them.
 
         Args:
             stat: What the process has used now.
             is_first: Whether this is the first look: what a shell waited for before is not its own.
         """
-        if self.key is None:
-            return {}
         before, self.stat = self.stat, stat
+        if self.key is None:
+            waited_s = max(stat.waited_s - before.waited_s, 0.0)
+            heirs, self.ended = self.ended, []
+            return {heir: heirs.count(heir) * waited_s / len(heirs) for heir in heirs}, 0.0
         own_s = (stat.cpu_s - stat.waited_s) - (before.cpu_s - before.waited_s)
         waited_s = stat.waited_s - before.waited_s
         if self.foreign or (is_first and self.key[0] == "process"):
@@ -123,7 +147,7 @@ class Process:
         heirs, self.ended = self.ended or [self.key], []
         for heir in heirs:
             gains[heir] = gains.get(heir, 0.0) + max(waited_s, 0.0) / len(heirs)
-        return gains
+        return gains, max(-waited_s, 0.0)
 
     def take_over(self, child: Process) -> None:
         """Take over the counters of a child that ended, which were counted while it lived.
@@ -131,13 +155,21 @@ class Process:
         Args:
             child: The child.
         """
-        used_s = child.stat.cpu_s
-        self.stat = replace(
-            self.stat, cpu_s=self.stat.cpu_s + used_s, waited_s=self.stat.waited_s + used_s
-        )
+        self.expect(child.stat.cpu_s)
         self.stored = self.stored[0] + child.stored[0], self.stored[1] + child.stored[1]
+        self.ended += child.ended
         if child.key is not None:
             self.ended.append(child.key)
+
+    def expect(self, waited_s: float) -> None:
+        """Leave out what is going to show in the counters, since it was counted elsewhere.
+
+        Args:
+            waited_s: CPU time of processes that are waited for.
+        """
+        self.stat = replace(
+            self.stat, cpu_s=self.stat.cpu_s + waited_s, waited_s=self.stat.waited_s + waited_s
+        )
 
     def gain_storage(self, procfs: str, pid: int) -> tuple[float, float] | None:
         """Return the bytes that were read and written since the last time, None if not known.
@@ -147,11 +179,15 @@ class Process:
             pid: The process.
         """
         said = read_or_empty(f"{procfs}/{pid}/io")
-        values = dict(line.split(b": ") for line in said.splitlines() if b": " in line)
+        values = {
+            key: value for key, _, value in (each.partition(b": ") for each in said.split(b"\n"))
+        }
         try:
-            now = float(values[b"read_bytes"]), float(values[b"write_bytes"])
-        except (KeyError, ValueError):
+            counts = (parse_count(values[key]) for key in (b"read_bytes", b"write_bytes"))
+            now_read, now_written = (float(each) for each in counts)
+        except NONSENSE:
             return None
+        now = now_read, now_written
         (read, written), self.stored = self.stored, now
         if self.foreign:
             return 0.0, 0.0

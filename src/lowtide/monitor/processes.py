@@ -10,10 +10,12 @@ import math
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from lowtide.files import read_or_empty
+from lowtide.monitor.kernel_files import NONSENSE, parse_count
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -96,7 +98,7 @@ def read_stat(text: str) -> Stat:
         cpu_s=(int(fields[11]) + int(fields[12]) + waited) / TICKS_PER_S,
         waited_s=waited / TICKS_PER_S,
         started_s=int(fields[19]) / TICKS_PER_S,
-        memory_bytes=int(fields[21]) * _PAGE,
+        memory_bytes=float(int(fields[21]) * _PAGE),
     )
 
 
@@ -292,7 +294,7 @@ class ProcessTree:
                 file = os.open(f"{self.procfs}/{pid}/stat", os.O_RDONLY)
                 self._files[pid] = file
             return read_stat(os.pread(file, 1024, 0).decode(errors="replace"))
-        except (OSError, ValueError, IndexError):
+        except (OSError, *NONSENSE):
             # It has ended; its number may be another's by now, so its file is let go.
             self._forget(pid)
             return None
@@ -308,10 +310,11 @@ class ProcessTree:
         for pid in self._pids:
             for line in read_or_empty(f"{self.procfs}/{pid}/io").splitlines():
                 key, _, value = line.partition(b": ")
-                if key == b"read_bytes":
-                    read += float(value)
-                elif key == b"write_bytes":
-                    written += float(value)
+                with suppress(*NONSENSE):
+                    if key == b"read_bytes":
+                        read += parse_count(value)
+                    elif key == b"write_bytes":
+                        written += parse_count(value)
         return read, written
 
 

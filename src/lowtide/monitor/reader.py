@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -10,21 +9,22 @@ from typing import Self
 
 from lowtide.files import read_or_empty
 from lowtide.monitor.cgroups import Layout, find_hierarchies
+from lowtide.monitor.clock import Clock, Moment, since_boot
 from lowtide.monitor.columns import Columns
 from lowtide.monitor.gpus import GpuReading, GpuSource, hold, match_devices, match_gpus
 from lowtide.monitor.group_counts import Group, Means
 from lowtide.monitor.group_table import GroupTable
 from lowtide.monitor.group_tree import GroupTree
-from lowtide.monitor.kernel_files import OpenFiles, Problems
+from lowtide.monitor.kernel_files import OpenFiles, Problems, are_kernels
+from lowtide.monitor.networks import Networks
 from lowtide.monitor.node import NodeFiles
 from lowtide.monitor.owners import UserNames
 from lowtide.monitor.process_table import ProcessTable
 from lowtide.monitor.process_units import ProcessUnit
 from lowtide.monitor.snapshot import Snapshot
 
-# How soon to look again while something young is there.
+# How soon to look again: processes that end in less time may be missed.
 LOOK_S = 1.0
-_STEPPED_S = 1.0
 
 
 class NodeReader:
@@ -55,16 +55,20 @@ class NodeReader:
             gpus: The GPUs; None to leave them out.
             name: Finds the name of a user; None to ask the system.
         """
-        files = OpenFiles()
+        hierarchies = find_hierarchies(cgroupfs)
+        places = (str(procfs), *(each.folder for each in hierarchies))
+        files = OpenFiles(replaced=not are_kernels(places))
         self.problems = Problems()
         self._gpus = gpus
         self._procfs = str(procfs)
-        self._node = NodeFiles(procfs, sysfs, files)
-        layout = Layout(find_hierarchies(cgroupfs))
+        self._node = NodeFiles(procfs, sysfs, files, self.problems)
+        layout = Layout(hierarchies)
+        networks = Networks(self._procfs, self.problems)
         boot, name = self._node.boot, name or UserNames()
         self._groups = GroupTable(
             tree=GroupTree(layout=layout, problems=self.problems),
             means=Means(layout, files, self.problems, disks=self._node.disks),
+            networks=networks,
             procfs=self._procfs,
             boot=boot,
             name=name,
@@ -75,9 +79,10 @@ class NodeReader:
             boot=boot,
             home=self._groups.home,
             name=name,
+            networks=networks,
             problems=self.problems,
         )
-        self._epoch = time.time() - _since_boot()
+        self._clock = Clock()
 
     def __enter__(self) -> Self:
         return self
@@ -98,35 +103,41 @@ class NodeReader:
         """
         return self._groups.tree.changes.events
 
-    def look(self) -> float | None:
+    def look(self) -> float:
         """Look at what has just come and what is about to go, at hardly any cost.
 
         Returns:
-            After how many seconds to look again, unless `events` or the next reading is earlier;
-            None if there is no need.
+            After how many seconds to look again, unless `events` or the next reading is earlier.
         """
-        now = _since_boot()
+        now = since_boot()
         self._groups.follow(now)
-        young = self._groups.read_young(now)
-        if self._processes.units:
+        self._groups.read_young(now)
+        # Nothing tells of processes that come and go, so that somebody has to ask.
+        if self._processes.has_new(now) or self._processes.units:
             self._processes.look(now, only_young=True)
-        return LOOK_S if young or self._processes.units else None
+        return LOOK_S
 
     def read(self) -> Snapshot:
         """Return what everything has used so far and holds now."""
-        now = _since_boot()
+        moment = self._clock.look()
+        now = moment.since_boot
+        self._groups.ahead_s = self._processes.ahead_s = moment.ahead_s
+        if moment.stepped_s:
+            self._set_clock(moment)
         node = self._node.read()
         self._groups.means.all_cpus = node.cpus
         self._processes.memory_bytes = node.memory_bytes
         self._groups.follow(now)
         self._groups.read(now)
         self._processes.look(now)
-        self._processes.read_storage()
+        self._processes.read_traffic()
         readings = self._gpus.read() if self._gpus is not None else ()
+        for told in (each for gpu in readings for each in gpu.rejected):
+            self.problems.reject(told, f"{told}; left out")
         # Whoever is on a GPU matters, however little else it does.
         on_gpus = {each.pid: self._of_pid(each.pid) for gpu in readings for each in gpu.processes}
         rows: list[Group | ProcessUnit] = [*self._groups.settle(now)]
-        rows += self._processes.ended
+        rows += [each for each in self._processes.ended if each.shown]
         self._processes.ended = []
         rows = [
             *self._groups.counted(),
@@ -134,10 +145,11 @@ class NodeReader:
             *rows,
         ]
         columns = Columns(rows)
+        connected = any(row.traffic.space for row in rows)
         place_of = {id(row): place for row, place in zip(rows, columns.places, strict=True)}
-        self._check_clock(now)
         return Snapshot(
-            time=self._epoch + now,
+            time=moment.time,
+            clock_s=now,
             node=node,
             units=tuple(columns.units),
             cpu_s=columns.column("cpu_s"),
@@ -154,6 +166,10 @@ class NodeReader:
             ),
             socket_shares=columns.socket_shares(self._node.sockets),
             pressure_s=columns.pressures(),
+            system_s=columns.system_s(),
+            received_bytes=columns.column("received_bytes") if connected else None,
+            sent_bytes=columns.column("sent_bytes") if connected else None,
+            rejected=self.problems.rejected,
             problems=self.problems.take(),
         )
 
@@ -169,14 +185,19 @@ class NodeReader:
         group = self._groups.home(said)
         return group if group is not None and group.counts_itself else self._processes.of_pid(pid)
 
-    def _check_clock(self, now: float) -> None:
-        off_s = time.time() - self._epoch - now
-        if abs(off_s) > _STEPPED_S:
-            self.problems.name(
-                "clock",
-                f"the clock was set by {off_s:+.0f} s: times go on by the old one until the next "
-                "start, so that no interval is too long or too short",
-            )
+    def _set_clock(self, moment: Moment) -> None:
+        """Go by the clock on the wall after it was set."""
+        off_s = moment.stepped_s
+        self._groups.set_clock(off_s, moment.since_boot)
+        self._processes.set_clock(off_s)
+        told = (
+            "that time is left out" if off_s > 0 else "what comes now may bear the same times again"
+        )
+        self.problems.name(
+            f"clock {off_s:.0f}",
+            f"the clock was set by {off_s:+.0f} s: times follow it, and {told}; what was used is "
+            "counted by a clock that nobody sets",
+        )
 
 
 def _given(
@@ -189,8 +210,3 @@ def _given(
         for each in names:
             given.setdefault(each, []).append(place)
     return given
-
-
-def _since_boot() -> float:
-    """Return seconds by a clock that nobody sets, and that goes on while the node sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)

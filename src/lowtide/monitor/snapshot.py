@@ -6,6 +6,7 @@ table rather than objects: a node may have a thousand of them, ten times a secon
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -34,6 +35,8 @@ class Unit:
             else of its oldest process.
         user: Whose it is, a name or a number; empty where not known.
         name: What it is called besides; empty where not known.
+        node_name: The node's name as its group has it, where several of Slurm's nodes may be on one
+            machine; empty for most.
     """
 
     source: str
@@ -41,6 +44,7 @@ class Unit:
     started: float
     user: str = ""
     name: str = ""
+    node_name: str = ""
 
     @property
     def key(self) -> str:
@@ -59,9 +63,11 @@ class NodeCounts:
         available_bytes: Memory that could still be had.
         read_bytes: Read from storage since boot.
         written_bytes: Written to storage since boot.
-        received_bytes: Received over the network since boot, loopback left out.
+        received_bytes: Received over the network since boot, by the cards: what is made of them
+            would count the same again.
         sent_bytes: Sent, likewise.
         pressure_s: Time since boot in which something waited for `cpu`, `memory`, `io`.
+        mode_s: CPU time since boot by what it went to, as the kernel calls it: `user`, `idle`.
     """
 
     cpus: int
@@ -73,6 +79,7 @@ class NodeCounts:
     received_bytes: float = np.nan
     sent_bytes: float = np.nan
     pressure_s: Mapping[str, float] = field(default_factory=dict)
+    mode_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +92,7 @@ class GpuCounts:
         busy: How busy it is, from 0 to 1.
         memory_bytes: Memory in use on it.
         total_bytes: All its memory.
+        share: Which share of a whole GPU it is, by memory: 1 unless it is an instance.
         holders: Which units hold it, as their places in the snapshot, each with its share of the
             use; the shares come to 1, to less where others use it too, or there are none.
     """
@@ -94,6 +102,7 @@ class GpuCounts:
     busy: float
     memory_bytes: float
     total_bytes: float
+    share: float = 1.0
     holders: Mapping[int, float]
 
 
@@ -102,11 +111,12 @@ class Snapshot:
     """Everything that was read in one pass. One entry per unit in each column, NaN if not known.
 
     Attributes:
-        time: Epoch seconds, by a clock that nobody sets back.
+        time: Epoch seconds, by the clock on the wall, which may be set in between.
         node: The node itself.
         units: What runs on it, in the order in which it was found.
         cpu_s: CPU time that each has used so far, ended processes included.
-        memory_bytes: Memory that each holds, file cache left out.
+        memory_bytes: Memory that each holds, file cache left out. Of processes without a group it
+            is the sum of what each holds, where pages that they share count for each.
         read_bytes: Read from storage so far.
         written_bytes: Written to storage so far.
         processes: How many processes each has.
@@ -120,9 +130,12 @@ class Snapshot:
         received_bytes: Received over the network so far by those that have one of their own, such
             as containers, and NaN for all others; None where nobody has.
         sent_bytes: Sent, likewise.
+        system_s: The part of the CPU time that was spent in the kernel, NaN where it is not told
+            apart; None where it is for nobody.
         rejected: How many readings made no sense so far, and were left out.
         problems: What could not be read, in words, each with the cure where there is one; each is
             named once.
+        clock_s: Seconds by a clock that nobody sets; NaN where there is only the other.
     """
 
     time: float
@@ -140,5 +153,36 @@ class Snapshot:
     pressure_s: FloatArray | None = None
     received_bytes: FloatArray | None = None
     sent_bytes: FloatArray | None = None
+    system_s: FloatArray | None = None
     rejected: int = 0
     problems: tuple[str, ...] = ()
+    clock_s: float = math.nan
+
+    def seconds_after(self, before: Snapshot) -> float:
+        """Return how long after another it was taken, whatever the clock was set to in between.
+
+        Args:
+            before: The other.
+        """
+        passed_s = self.clock_s - before.clock_s
+        return self.time - before.time if math.isnan(passed_s) else passed_s
+
+    def time_of(self, before: Snapshot) -> float:
+        """Return when another was taken, in epoch seconds by the clock as it is set now.
+
+        Args:
+            before: The other.
+        """
+        return self.time - self.seconds_after(before)
+
+    def begins(self, before: Snapshot) -> float:
+        """Return when the time between another and this began, in epoch seconds for a record.
+
+        It is when the other was taken. Where the clock was set back by a little, it is when the
+        other said it was, so that no time is there twice.
+
+        Args:
+            before: The other.
+        """
+        since = self.time_of(before)
+        return max(since, before.time) if before.time < self.time else since

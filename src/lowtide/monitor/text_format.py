@@ -20,6 +20,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # What a terminal or a parser may trip over; the format itself has escapes for three of them.
 _UNSAFE = re.compile(r'[\x00-\x1f\x7f-\x9f\\"\ud800-\udfff]')
 _ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n"}
+_LARGEST_WHOLE = 2.0**63
 
 
 def escape(value: str) -> str:
@@ -109,8 +110,8 @@ def _lines(name: str, series: Series) -> str:
     if not len(found):
         return ""
     end = f",{series.more}}}" if series.more else "}"
-    # Whole numbers are formatted three times as fast as others.
-    whole = series.digits == 0
+    # Whole numbers are formatted three times as fast as others, but must fit into 64 bits.
+    whole = series.digits == 0 and bool((np.abs(values) < _LARGEST_WHOLE).all())
     line = f"{end} %d\n" if whole else f"{end} %.{series.digits}f\n"
     template = f"{name}{f'{line}{name}'.join(found)}{line}"
     return template % tuple((np.rint(values).astype(np.int64) if whole else values).tolist())

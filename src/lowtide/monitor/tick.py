@@ -7,7 +7,8 @@ in it adds up: the jobs, what is idle and what nobody can be charged for make th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from lowtide.monitor.snapshot import FloatArray, GpuCounts, NodeCounts, Unit
 
@@ -22,7 +23,14 @@ class Shares:
         gpu_w: The part of it that its GPUs drew.
         idle_w: What nobody has reserved draws, busy or not.
         unattributed_w: What was drawn for no unit: the system itself, GPUs of unknown holders.
-        measured: Whether a meter measured it; otherwise a model estimated it.
+        measured_w: The part of each unit's power that a meter measured; a model estimated the rest.
+        node_measured_w: The part of the node's power that meters measured.
+        measured: Whether meters measured all of it.
+        lacking: The places of units whose power lacks a part, since a meter of it was silent.
+        node_lacks: Whether the node's power lacks a part.
+        cards_w: What each GPU drew, by the name of the whole card.
+        sees: What meters see of the node: `node` for all of it, else `package`, `dram` and `gpu`.
+            What is in none of them is not in `node_w` either, unless it is estimated.
     """
 
     node_w: float
@@ -30,7 +38,13 @@ class Shares:
     gpu_w: FloatArray
     idle_w: float
     unattributed_w: float
+    measured_w: FloatArray
+    node_measured_w: float
     measured: bool
+    lacking: frozenset[int] = frozenset()
+    node_lacks: bool = False
+    cards_w: Mapping[str, float] = field(default_factory=dict)
+    sees: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +57,8 @@ class Tick:
         time: When this one is.
         node: What the node has used so far.
         units: What runs on it.
-        cpu_s: CPU time that each has used since it was first seen.
+        cpu_s: CPU time that each has used: since it began where a control group counts it, and
+            since it was first seen where nothing does.
         cpus_busy: CPUs that each kept busy since the tick before.
         memory_bytes: Memory that each holds.
         read_bytes: Read from storage since it was first seen.
@@ -64,7 +79,8 @@ class Tick:
         carbon_g: What that emitted, PUE included, by average intensity; NaN without a signal.
         marginal_g: The same by marginal intensity; NaN without one.
         embodied_g: Its share of what making the node emitted; NaN where that is not known.
-        unmetered_s: How long it ran while nobody could tell what it drew: energy lacks that time.
+        unmetered_s: How long it ran while nobody could tell what it drew, or a part of that: energy
+            lacks it.
         unpriced_j: The energy whose emissions nobody can tell: grams lack that.
         node_energy_j: What the node drew since watching began.
         idle_energy_j: The part of it that is idle.
@@ -73,11 +89,20 @@ class Tick:
             signal.
         idle_carbon_g: The part of it that is idle.
         unattributed_carbon_g: The part of it that nobody is charged with.
+        node_unmetered_s: How long nobody could tell what the node drew, or a part of that: its
+            energy lacks it.
+        node_unpriced_j: The node's energy whose emissions nobody can tell: its grams lack that.
         intensity_g_per_kwh: Average intensity at this moment; NaN without a signal.
         marginal_g_per_kwh: Marginal intensity, likewise.
+        pue: What the building draws for each watt of the node's; NaN where nobody says.
+        watched_cpu_s: The part of `cpu_s` since it was first seen; None where that is all of it.
         gpus: The GPUs.
         package_energy_j: What each CPU socket drew since watching began, where meters see it.
         dram_energy_j: What memory drew since watching began; NaN where no meter sees it.
+        system_s: The part of `cpu_s` that was spent in the kernel, NaN where it is not told apart;
+            None where it is for nobody.
+        skipped_s: By how much the clock was set forward since the tick before, which makes a gap
+            in which no time passed.
         rejected: How many readings made no sense since watching began, and were left out.
         problems: What went wrong, in words.
     """
@@ -117,9 +142,15 @@ class Tick:
     node_carbon_g: float = math.nan
     idle_carbon_g: float = math.nan
     unattributed_carbon_g: float = math.nan
+    node_unmetered_s: float = 0.0
+    node_unpriced_j: float = 0.0
     marginal_g_per_kwh: float = math.nan
+    pue: float = math.nan
+    watched_cpu_s: FloatArray | None = None
     gpus: tuple[GpuCounts, ...] = ()
     package_energy_j: tuple[float, ...] = ()
     dram_energy_j: float = math.nan
+    system_s: FloatArray | None = None
+    skipped_s: float = 0.0
     rejected: int = 0
     problems: tuple[str, ...] = ()

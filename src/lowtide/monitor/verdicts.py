@@ -141,10 +141,14 @@ def appropriate(behaviour: Behaviour) -> Verdict:
         return _unknown(question, "what it asked for, or what it used, is not known")
     used = [share >= _HALF for share in shares.values()]
     told = _listed([f"{100 * share:.0f} % of the {name}" for name, share in shares.items()])
+    told = f"at its peak it used {told} that it asked for"
+    unknown = [name for name, use in named if use.asked > 0 and name not in shares]
+    if unknown and len(set(used)) == 1:
+        return _unknown(question, f"{told}; what it used of the {_listed(unknown)} is not known")
     return Verdict(
         question=question,
         answer=YES if all(used) else PARTLY if any(used) else NO,
-        evidence=f"at its peak it used {told} that it asked for",
+        evidence=told,
     )
 
 
@@ -274,6 +278,8 @@ def is_hogging(behaviour: Behaviour) -> Verdict:
         return Verdict(question=question, answer=NO, evidence=f"only {told}")
     if math.isnan(behaviour.load):
         return _unknown(question, f"{told}; how busy its node was is not known")
+    if behaviour.gpus.is_used is None and behaviour.gpus.asked > 0:
+        return _unknown(question, f"{told}; whether it used its GPUs is not known")
     busy = f"its node was {_percent(behaviour.load)} busy"
     return Verdict(
         question=question,

@@ -11,7 +11,9 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from lowtide.errors import InvalidInput, LowtideError, MeterProblem, SlurmProblem
 from lowtide.meters.meter import run_tool
@@ -36,6 +38,38 @@ _CONFIGURED = (
 )
 _NO_ACCOUNTING = "accounting storage is disabled"
 _NO_NODE = "invalid node name"
+_NO_JOB = "invalid job id"
+_UNREADABLE = "unreadable"
+# How long a time the accounting is asked about at once; less where it does not answer in time.
+_LONGEST_S, _SHORTEST_S = 86400.0, 600.0
+# How many such questions are asked in a row, so that catching up does not take for ever.
+_MOST_QUESTIONS = 8
+# What ended while the last question was on its way is asked for again.
+_OVERLAP_S = 60.0
+# Job numbers in one question: a command line is not endless.
+MOST_IDS = 500
+
+
+class Answer(NamedTuple):
+    """What Slurm said.
+
+    Attributes:
+        facts: What is known of jobs.
+        problems: What went wrong for the first time, in words.
+        until: Up to when it is known which jobs ended, epoch seconds; None where nothing is new.
+        is_whole: Whether all that was asked was answered.
+    """
+
+    facts: list[JobFacts]
+    problems: tuple[str, ...]
+    until: float | None
+    is_whole: bool
+
+
+class _Reader(Protocol):
+    """Whatever reads what a program printed."""
+
+    def __call__(self, text: str, *, unreadable: list[str] | None) -> list[JobFacts]: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,6 +90,8 @@ class SlurmClient:
     _json: bool = field(default=True, init=False)
     _accounting: bool = field(default=True, init=False)
     _node: str | None = field(default=None, init=False)
+    _window_s: float = field(default=_LONGEST_S, init=False)
+    _unreadable: list[str] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self._node = self.node
@@ -67,7 +103,22 @@ class SlurmClient:
         found = any(Path(folder, "slurm.conf").exists() for folder in _CONFIGURED)
         return shutil.which("squeue") is not None and (named or found)
 
-    def facts(self, *, since: float | None = None) -> tuple[list[JobFacts], tuple[str, ...]]:
+    @property
+    def asks_node(self) -> str | None:
+        """The node that Slurm is asked about; None where it is asked about all."""
+        return self._node
+
+    @property
+    def has_accounting(self) -> bool:
+        """Whether there is accounting, as far as is known."""
+        return self._accounting
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether Slurm is left alone for now, since it did not answer."""
+        return time.monotonic() < self._again
+
+    def facts(self, *, since: float | None = None) -> Answer:
         """Return what is known of all jobs, and in words what went wrong for the first time.
 
         Jobs in the queue, those that ended within the last minutes included; where there is
@@ -77,20 +128,59 @@ class SlurmClient:
             since: From when on ended jobs are asked for, epoch seconds; None for the queue alone.
         """
         problems: list[str] = []
-        if time.monotonic() < self._again:
-            return [], ()
+        if self.is_resting:
+            return Answer([], (), None, False)
+        asked = time.time()
         found = self._tried(self.queue, problems)
-        if since is not None and self._accounting and time.monotonic() >= self._again:
-            queued = {(facts.job_id, facts.started) for facts in found}
-            past = self._tried(lambda: self.accounting(since=since), problems)
-            found = found + [each for each in past if (each.job_id, each.started) not in queued]
-        return found, tuple(problems)
+        until = None
+        if found is not None and since is not None:
+            if self._accounting:
+                past, until = self._past(since, asked, problems)
+                queued = {(facts.job_id, facts.started) for facts in found}
+                # What waits the queue knows, and knows sooner.
+                found += [
+                    each
+                    for each in past
+                    if each.state != "pending" and (each.job_id, each.started) not in queued
+                ]
+            if not self._accounting:
+                until = asked - _OVERLAP_S
+        whole = found is not None and (since is None or until is not None)
+        return Answer(found or [], self._problems(problems), until, whole)
+
+    def waiting(self) -> Answer:
+        """Return the jobs that wait, wherever they may run."""
+        return self._answer(lambda: self._queue_text("-t", "PD"))
+
+    def stand(self, ids: Sequence[str], *, since: float) -> Answer:
+        """Return how jobs stand by now, wherever they run; what is not known is left out.
+
+        Args:
+            ids: The jobs, at most `MOST_IDS`.
+            since: From when on the accounting is asked about them, epoch seconds.
+        """
+        wanted = set(ids)
+
+        def ask() -> list[JobFacts]:
+            try:
+                found = self._queue_text("-t", "all", "-j", ",".join(ids))
+            except SlurmProblem as error:
+                if _NO_JOB not in str(error).lower():
+                    raise
+                found = []
+            rest = wanted - {facts.job_id for facts in found}
+            if rest and self._accounting:
+                found += self.accounting(since=since, ids=sorted(rest))
+            # Of an array all elements are told.
+            return [facts for facts in found if facts.job_id in wanted]
+
+        return self._answer(ask)
 
     def queue(self) -> list[JobFacts]:
         """Return the jobs that Slurm has in mind: waiting, running and lately ended."""
         while self._node is not None:
             try:
-                return self._queue_text("-w", self._node)
+                return self._queue_text("-t", "all", "-w", self._node)
             except SlurmProblem as error:
                 if _NO_NODE not in str(error).lower():
                     raise
@@ -101,7 +191,7 @@ class SlurmClient:
         # node that would be a lot to ask, from every node.
         if self._json:
             try:
-                return facts_from_json(self._ask("squeue", "--json"))
+                return self._read(facts_from_json, "squeue", "--json")
             except SlurmProblem as error:
                 if "did not answer" in str(error):
                     raise
@@ -109,7 +199,7 @@ class SlurmClient:
                 self._json = False
             except InvalidInput:
                 self._json = False
-        return self._queue_text()
+        return self._queue_text("-t", "all")
 
     def job(self, job_id: str) -> list[JobFacts]:
         """Return what scontrol says of a job; of an array, one for every element.
@@ -119,25 +209,67 @@ class SlurmClient:
         """
         return facts_from_scontrol(self._ask("scontrol", "show", "job", job_id))
 
-    def accounting(self, *, since: float, ids: Sequence[str] = ()) -> list[JobFacts]:
+    def accounting(
+        self, *, since: float, until: float | None = None, ids: Sequence[str] = ()
+    ) -> list[JobFacts]:
         """Return what the accounting kept, every start of a job that was requeued.
 
         Args:
             since: From when on, epoch seconds.
-            ids: Of these jobs alone.
+            until: Up to when; None for now.
+            ids: Of these jobs alone, wherever they ran.
         """
         chosen = ("-j", ",".join(ids)) if ids else ("-a",)
-        where = ("-N", self._node) if self._node is not None else ()
-        start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since))
-        command = ("sacct", "-P", "-D", "-X", *chosen, *where, "-S", start)
-        return facts_from_sacct(self._ask(*command, f"--format={ACCOUNTING_FIELDS}"))
+        where = ("-N", self._node) if self._node is not None and not ids else ()
+        window = ("-S", _utc(since), *(() if until is None else ("-E", _utc(until))))
+        columns = (f"--delimiter={SEPARATOR}", f"--format={ACCOUNTING_FIELDS}")
+        return self._read(
+            facts_from_sacct, "sacct", "-p", "-D", "-X", *chosen, *where, *window, *columns
+        )
 
-    def _queue_text(self, *where: str) -> list[JobFacts]:
+    def _queue_text(self, *which: str) -> list[JobFacts]:
         fields = ",".join(f"{name}:{SEPARATOR}" for name in QUEUE_FIELDS)
-        command = ("squeue", "--all", "-h", "-t", "all", *where, "-O", fields)
-        return facts_from_lines(self._ask(*command))
+        return self._read(facts_from_lines, "squeue", "--all", "-h", *which, "-O", fields)
 
-    def _tried(self, ask: Callable[[], list[JobFacts]], problems: list[str]) -> list[JobFacts]:
+    def _read(self, read: _Reader, *command: str) -> list[JobFacts]:
+        unreadable: list[str] = []
+        found = read(self._ask(*command), unreadable=unreadable)
+        if unreadable and not found:
+            # Nothing at all can be read: that is no matter of one job.
+            raise InvalidInput(unreadable[0])
+        self._unreadable += [f"{command[0]}: a job is left out, for {each}" for each in unreadable]
+        return found
+
+    def _past(
+        self, since: float, now: float, problems: list[str]
+    ) -> tuple[list[JobFacts], float | None]:
+        """Return what ended since then, and up to when that is known."""
+        found: list[JobFacts] = []
+        until = None
+        for _ in range(_MOST_QUESTIONS):
+            end = min(since + self._window_s, now)
+            # What is the newest of all has no end yet.
+            ask = partial(self.accounting, since=since, until=None if end == now else end)
+            past = self._tried(ask, problems)
+            if past is None:
+                self._window_s = max(self._window_s / 2, _SHORTEST_S)
+                break
+            found += past
+            since = until = end - _OVERLAP_S
+            if end == now:
+                self._window_s = min(2 * self._window_s, _LONGEST_S)
+                break
+        return found, until
+
+    def _answer(self, ask: Callable[[], list[JobFacts]]) -> Answer:
+        problems: list[str] = []
+        found = None if self.is_resting else self._tried(ask, problems)
+        return Answer(found or [], self._problems(problems), None, found is not None)
+
+    def _tried(
+        self, ask: Callable[[], list[JobFacts]], problems: list[str]
+    ) -> list[JobFacts] | None:
+        """Return the answer, None where there is none; Slurm is then left alone for a while."""
         try:
             return ask()
         except LowtideError as error:
@@ -148,13 +280,22 @@ class SlurmClient:
                 message = "sacct has nothing to say here: this Slurm keeps no accounting"
             else:
                 self._again = time.monotonic() + self.rest_s
-            if message not in self._said:
-                self._said.add(message)
-                problems.append(message)
-            return []
+            problems.append(message)
+            return None
+
+    def _problems(self, problems: list[str]) -> tuple[str, ...]:
+        """Return what was not said before; of many records that cannot be read, the first."""
+        unreadable, self._unreadable = self._unreadable, []
+        if unreadable and _UNREADABLE not in self._said:
+            self._said.add(_UNREADABLE)
+            problems.append(unreadable[0])
+        news = [each for each in dict.fromkeys(problems) if each not in self._said]
+        self._said.update(news)
+        return tuple(news)
 
     def _ask(self, *command: str) -> str:
-        environment = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
+        # Times are given and taken without a word about zones and summers.
+        environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "TZ": "UTC"}
         # What a user has set for squeue by hand would change what it prints.
         for name in ("SQUEUE_FORMAT", "SQUEUE_FORMAT2", "SQUEUE_STATES", "SQUEUE_SORT"):
             environment.pop(name, None)
@@ -162,3 +303,7 @@ class SlurmClient:
             return run_tool(command, timeout_s=self.timeout_s, environment=environment)
         except MeterProblem as error:
             raise SlurmProblem(str(error).replace(" ".join(command), command[0])) from None
+
+
+def _utc(time_s: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time_s))

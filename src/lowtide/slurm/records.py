@@ -1,7 +1,9 @@
 """What Slurm's programs print about jobs, read into facts.
 
 Each form is brought to one record of texts and numbers first; what a record means is decided in
-one place. What a job holds counts as what it asked for, since nobody else can have it.
+one place. What a job holds counts as what it asked for, since nobody else can have it. Names and
+comments are the users' own and may hold anything, line ends included; a record that cannot be
+read costs that job's facts and no other's.
 """
 
 from __future__ import annotations
@@ -9,43 +11,36 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from lowtide.errors import FormatError, InvalidInput
-from lowtide.formats.sacct import Cells, headings_of, requested_memory, rows_of
+from lowtide.errors import FormatError, InvalidInput, LowtideError
+from lowtide.formats.sacct import Cells, requested_memory
 from lowtide.formats.source import Source
-from lowtide.formats.states import status_code
 from lowtide.formats.tres import count_gpus, parse_tres, requested_gpus
-from lowtide.monitor.facts import JobFacts
-from lowtide.slurm.nodes import expand_nodes
-from lowtide.trace import STATUSES
-from lowtide.units import parse_duration
-
-_STATES = {
-    "completed": "completed",
-    "failed": "failed",
-    "cancelled": "cancelled",
-    "timeout": "timeout",
-    "out_of_memory": "failed",
-    "node_failure": "lost",
-    # Taken off its nodes, to be run again or not: that start of it is over.
-    "preempted": "cancelled",
-    "requeued": "cancelled",
-    "running": "running",
-    "pending": "pending",
-    "suspended": "suspended",
-}
-_NOT_OVER = ("pending", "running", "suspended")
-_NOTHING = frozenset(
-    ("", "(null)", "n/a", "none", "unknown", "none assigned", "not_set", "invalid")
+from lowtide.monitor.facts import NOT_OVER, JobFacts
+from lowtide.slurm.fields import (
+    choose_state,
+    exit_status,
+    read_instant,
+    read_limit,
+    read_number,
+    read_state,
+    read_text,
+    status_of_pair,
+    status_of_wait,
 )
-_ENDLESS = frozenset(("unlimited", "infinite", "partition_limit"))
+from lowtide.slurm.nodes import expand_nodes
 
-# What is asked of squeue where it speaks no JSON. Fields are told apart by a character that no
-# name can hold, for names and comments may hold any other.
+_Record = TypeVar("_Record")
+
+
+# Behind each field that squeue and sacct are asked for: a character that nobody types.
 SEPARATOR = "\x1f"
+# A record ends with a line where the next begins with a number: a line may end within a name.
+_RECORD_END = re.compile(rf"{SEPARATOR}\n(?=\d[^\s{SEPARATOR}]*{SEPARATOR}|\Z)")
 QUEUE_FIELDS = {
     "JobID": "job_id",
     "JobArrayID": "shown_id",
@@ -89,11 +84,12 @@ _NAMED = re.compile(
 _WHOLE_LINES = ("Command", "WorkDir", "Comment", "AdminComment", "SystemComment")
 
 
-def facts_from_json(text: str) -> list[JobFacts]:
+def facts_from_json(text: str, *, unreadable: list[str] | None = None) -> list[JobFacts]:
     """Return what `squeue --json` says, of any release that has it.
 
     Args:
         text: What it printed.
+        unreadable: Gets why records cannot be read; without it the first such is an error.
     """
     try:
         document = json.loads(text)
@@ -102,62 +98,106 @@ def facts_from_json(text: str) -> list[JobFacts]:
     jobs = document.get("jobs") if isinstance(document, dict) else None
     if not isinstance(jobs, list):
         raise InvalidInput("squeue --json printed no list of jobs")
-    return [_facts(_of_json(job)) for job in jobs if isinstance(job, dict)]
+    return _each(jobs, lambda job: _facts(_of_json(job)), unreadable)
 
 
-def facts_from_lines(text: str) -> list[JobFacts]:
+def facts_from_lines(text: str, *, unreadable: list[str] | None = None) -> list[JobFacts]:
     """Return what squeue says when it is asked for `QUEUE_FIELDS`.
 
     Args:
         text: What it printed, without headings.
+        unreadable: Gets why records cannot be read; without it the first such is an error.
     """
-    found = []
-    for line in text.removesuffix("\n").split("\n") if text else ():
-        cells = line.removesuffix(SEPARATOR).split(SEPARATOR)
-        if len(cells) != len(QUEUE_FIELDS):
-            raise InvalidInput(
-                f"squeue printed {len(cells)} fields where {len(QUEUE_FIELDS)} were asked for: "
-                f"{line[:60]!r}"
-            )
-        record: dict[str, Any] = dict(zip(QUEUE_FIELDS.values(), cells, strict=True))
-        status = _number(record.pop("exit_status"))
-        record["exit_code"] = None if status is None else _from_wait(int(status))
-        found.append(_facts(record))
-    return found
+
+    def read(cells: Sequence[str]) -> JobFacts:
+        record: dict[str, Any] = _by_name("squeue", tuple(QUEUE_FIELDS.values()), cells)
+        status = read_number(record.pop("exit_status"))
+        record["exit_code"] = None if status is None else status_of_wait(int(status))
+        return _facts(record)
+
+    return _each(_records(text), read, unreadable)
 
 
-def facts_from_scontrol(text: str) -> list[JobFacts]:
+def facts_from_scontrol(text: str, *, unreadable: list[str] | None = None) -> list[JobFacts]:
     """Return what `scontrol show job` says, on one line per job (`-o`) or on many.
 
     Args:
         text: What it printed.
+        unreadable: Gets why records cannot be read; without it the first such is an error.
     """
     blocks = re.split(r"^(?=JobId=\d)", text, flags=re.M)
-    return [_facts(_of_scontrol(block)) for block in blocks if block.startswith("JobId=")]
+    jobs = [block for block in blocks if block.startswith("JobId=")]
+    return _each(jobs, lambda block: _facts(_of_scontrol(block)), unreadable)
 
 
-def facts_from_sacct(text: str) -> list[JobFacts]:
-    """Return what `sacct -P` says of jobs, one for every start of each; steps are left out.
+def facts_from_sacct(text: str, *, unreadable: list[str] | None = None) -> list[JobFacts]:
+    """Return what `sacct -p` says of jobs, one for every start of each; steps are left out.
 
     Args:
-        text: What it printed, asked for `ACCOUNTING_FIELDS` with SLURM_TIME_FORMAT=%s.
+        text: What it printed with headings, asked for `ACCOUNTING_FIELDS` with `SEPARATOR` between
+            them and SLURM_TIME_FORMAT=%s.
+        unreadable: Gets why records cannot be read; without it the first such is an error.
     """
-    source = Source(path=Path("sacct"), data=text.encode())
-    headings = headings_of(source)
+    source = Source(path=Path("sacct"), data=b"")
+    first, _, rest = text.partition("\n")
+    headings = first.removesuffix(SEPARATOR).split(SEPARATOR)
     if not {"JobIDRaw", "State"} <= set(headings):
         raise FormatError("there is no JobIDRaw or no State", path=source.path, line=1)
+    starts: Counter[str] = Counter()
+
+    def read(numbered: tuple[int, Sequence[str]]) -> JobFacts:
+        number, cells = numbered
+        row = _by_name("sacct", headings, cells)
+        facts = _of_accounting(Cells(row, source, number), starts[row["JobIDRaw"]])
+        starts[facts.job_id] += 1
+        return facts
+
+    place = headings.index("JobIDRaw")
+    records = enumerate(_records(rest), start=2)
+    return _each(
+        ((number, cells) for number, cells in records if "." not in "".join(cells[place:][:1])),
+        read,
+        unreadable,
+    )
+
+
+def _records(text: str) -> Iterator[list[str]]:
+    """Yield the cells of each record."""
+    for record in _RECORD_END.split(text):
+        if record:
+            yield record.split(SEPARATOR)
+
+
+def _by_name(program: str, names: Sequence[str], cells: Sequence[str]) -> dict[str, str]:
+    if len(cells) != len(names):
+        raise InvalidInput(
+            f"{program} printed {len(cells)} fields where {len(names)} were asked for: "
+            f"{SEPARATOR.join(cells)[:60]!r}"
+        )
+    return dict(zip(names, cells, strict=True))
+
+
+def _each(
+    records: Iterable[_Record], read: Callable[[_Record], JobFacts], unreadable: list[str] | None
+) -> list[JobFacts]:
+    """Return what each record says; one that says nonsense leaves the others alone."""
     found = []
-    starts: dict[str, int] = {}
-    for number, row in rows_of(source, headings):
-        if "." not in row["JobIDRaw"]:
-            facts = _of_accounting(Cells(row, source, number), starts.get(row["JobIDRaw"], 0))
-            starts[facts.job_id] = starts.get(facts.job_id, 0) + 1
-            found.append(facts)
+    for record in records:
+        try:
+            found.append(read(record))
+        except (LowtideError, LookupError, TypeError, ValueError, AttributeError) as error:
+            if unreadable is None:
+                raise
+            unreadable.append(str(error))
     return found
 
 
-def _of_json(job: Mapping[str, Any]) -> dict[str, Any]:
+def _of_json(job: Any) -> dict[str, Any]:
+    if not isinstance(job, dict):
+        raise InvalidInput(f"squeue --json printed a job that is none: {str(job)[:60]!r}")
     number = {name: _json_number(job.get(name)) for name in _JSON_NUMBERS}
+    if not number["job_id"]:
+        raise InvalidInput(f"squeue --json printed a job without a number: {str(job)[:60]!r}")
     states = job.get("job_state")
     array, task = number["array_job_id"], number["array_task_id"]
     shown = None
@@ -168,14 +208,14 @@ def _of_json(job: Mapping[str, Any]) -> dict[str, Any]:
         shown = f"{number['het_job_id']:.0f}+{number['het_job_offset'] or 0:.0f}"
     limit = number["time_limit"]
     return {
-        "job_id": f"{number['job_id'] or 0:.0f}",
+        "job_id": f"{number['job_id']:.0f}",
         "shown_id": shown,
-        "state": _known_state(states if isinstance(states, list) else [states]),
-        "user": job.get("user_name") or number["user_id"],
-        "account": job.get("account"),
-        "partition": job.get("partition"),
-        "name": job.get("name"),
-        "nodes": job.get("nodes"),
+        "state": choose_state(states if isinstance(states, list) else [states]),
+        "user": _json_text(job.get("user_name")) or number["user_id"],
+        "account": _json_text(job.get("account")),
+        "partition": _json_text(job.get("partition")),
+        "name": _json_text(job.get("name")),
+        "nodes": _json_text(job.get("nodes")),
         "submitted": number["submit_time"],
         "started": number["start_time"],
         "ended": number["end_time"],
@@ -183,13 +223,13 @@ def _of_json(job: Mapping[str, Any]) -> dict[str, Any]:
         "cpus": number["cpus"],
         "node_count": number["node_count"],
         "tasks": number["tasks"],
-        "tres": job.get("tres_alloc_str") or job.get("tres_req_str"),
-        "per_job": job.get("tres_per_job"),
-        "per_node": job.get("tres_per_node"),
-        "per_task": job.get("tres_per_task"),
+        "tres": _json_text(job.get("tres_alloc_str")) or _json_text(job.get("tres_req_str")),
+        "per_job": _json_text(job.get("tres_per_job")),
+        "per_node": _json_text(job.get("tres_per_node")),
+        "per_task": _json_text(job.get("tres_per_task")),
         "exit_code": _json_exit(job.get("exit_code")),
         "restarts": number["restart_cnt"],
-        "comment": job.get("comment"),
+        "comment": _json_text(job.get("comment")),
     }
 
 
@@ -206,16 +246,23 @@ def _json_number(value: Any) -> float | None:
         if value.get("infinite") or not value.get("set", True):
             return None
         value = value.get("number")
-    return _number(value)
+    return read_number(value)
+
+
+def _json_text(value: Any) -> str | None:
+    """Return a text; what stands where one is expected and is none says nothing."""
+    return value if isinstance(value, str) else None
 
 
 def _json_exit(value: Any) -> int | None:
     if isinstance(value, dict):
         signal = value.get("signal")
-        number = _json_number((signal.get("id") or signal.get("signal_id")) if signal else None)
+        given = signal if isinstance(signal, dict) else {}
+        number = _json_number(given.get("id") or given.get("signal_id"))
         code = _json_number(value.get("return_code"))
-        return 128 + int(number) if number else None if code is None else int(code)
-    return None if value is None else _from_wait(int(value))
+        return exit_status(None if code is None else int(code), int(number or 0))
+    status = read_number(value)
+    return None if status is None else status_of_wait(int(status))
 
 
 def _of_scontrol(block: str) -> dict[str, Any]:
@@ -261,13 +308,13 @@ def _of_scontrol(block: str) -> dict[str, Any]:
         # 2-4 where it may have between two and four.
         "node_count": fields.get("NumNodes", "").partition("-")[0],
         "tasks": fields.get("NumTasks"),
-        "tres": _said(fields.get("AllocTRES"))
-        or _said(fields.get("TRES"))
+        "tres": read_text(fields.get("AllocTRES"))
+        or read_text(fields.get("TRES"))
         or fields.get("ReqTRES"),
         "per_job": fields.get("TresPerJob"),
         "per_node": fields.get("TresPerNode"),
         "per_task": fields.get("TresPerTask"),
-        "exit_code": _from_pair(fields.get("ExitCode")),
+        "exit_code": status_of_pair(fields.get("ExitCode")),
         "restarts": fields.get("Restarts"),
         "comment": fields.get("Comment"),
     }
@@ -306,7 +353,7 @@ def _of_accounting(cells: Cells, before: int) -> JobFacts:
         "node_count": nodes,
         "memory": requested_memory(cells, nodes, asked),
         "tres": cells.text("AllocTRES") or cells.text("ReqTRES"),
-        "exit_code": _from_pair(cells.text("ExitCode")),
+        "exit_code": status_of_pair(cells.text("ExitCode")),
         # Starts before the time that was asked about are not seen.
         "restarts": before or None,
         "comment": cells.text("Comment"),
@@ -316,33 +363,37 @@ def _of_accounting(cells: Cells, before: int) -> JobFacts:
 
 def _facts(record: Mapping[str, Any]) -> JobFacts:
     """Return what a record means: what is planned is no fact, and no word for nothing is one."""
-    status = STATUSES[status_code(_said(record.get("state")))]
-    state = _STATES.get(status)
-    over = state is not None and state not in _NOT_OVER
-    tres = parse_tres(_said(record.get("tres")))
-    started = _instant(record.get("started"))
-    restarts = _number(record.get("restarts"))
+    state = read_state(read_text(record.get("state")))
+    over = state is not None and state not in NOT_OVER
+    nodes = expand_nodes(read_text(record.get("nodes")))
+    # What has no nodes and is over never ran; squeue then has its end for its start, too.
+    ran = state != "pending" and (bool(nodes) or not over)
+    exit_code = record.get("exit_code") if over and ran else None
+    tres = parse_tres(read_text(record.get("tres")))
+    started = read_instant(record.get("started"))
+    restarts = read_number(record.get("restarts"))
     return JobFacts(
         source="slurm",
         job_id=record["job_id"],
-        shown_id=_said(record.get("shown_id")) or record["job_id"],
+        shown_id=read_text(record.get("shown_id")) or record["job_id"],
         state=state,
-        user=_said(record.get("user")),
-        account=_said(record.get("account")),
-        partition=_said(record.get("partition")),
+        user=read_text(record.get("user")),
+        account=read_text(record.get("account")),
+        partition=read_text(record.get("partition")),
         # A job may well be called "none".
         name=record.get("name") or None,
-        nodes=expand_nodes(_said(record.get("nodes"))),
-        submitted=_instant(record.get("submitted")),
-        started=None if state == "pending" else started,
-        ended=_instant(record.get("ended")) if over else None,
-        time_limit_s=_limit(record.get("limit")),
-        cpus=tres.get("cpu") or _number(record.get("cpus")),
-        memory_bytes=tres.get("mem") or _number(record.get("memory")) or None,
+        nodes=nodes,
+        submitted=read_instant(record.get("submitted")),
+        started=started if ran else None,
+        ended=read_instant(record.get("ended")) if over else None,
+        time_limit_s=read_limit(record.get("limit")),
+        cpus=tres.get("cpu") or read_number(record.get("cpus")),
+        memory_bytes=tres.get("mem") or read_number(record.get("memory")) or None,
         gpus=_gpus(record, tres),
-        exit_code=record.get("exit_code") if over else None,
+        # The accounting has 0 for jobs that were ended from outside: nobody knows theirs.
+        exit_code=exit_code if exit_code or state == "completed" else None,
         restarts=None if restarts is None else int(restarts),
-        comment=_said(record.get("comment")),
+        comment=read_text(record.get("comment")),
     )
 
 
@@ -352,59 +403,8 @@ def _gpus(record: Mapping[str, Any], tres: Mapping[str, float]) -> float | None:
     if counted:
         return counted
     for asked, times in (("per_job", None), ("per_node", "node_count"), ("per_task", "tasks")):
-        gpus = requested_gpus(_said(record.get(asked)))
+        gpus = requested_gpus(read_text(record.get(asked)))
         if gpus:
-            many = 1.0 if times is None else _number(record.get(times))
+            many = 1.0 if times is None else read_number(record.get(times))
             return None if many is None else gpus * many
     return 0.0 if tres else None
-
-
-def _known_state(states: Iterable[Any]) -> str | None:
-    """Return the first state that says how the job stands; newer releases add flags to it."""
-    names = [str(state) for state in states if state]
-    return next((name for name in names if status_code(name)), None)
-
-
-def _said(value: Any) -> str | None:
-    text = "" if value is None else f"{value:.0f}" if isinstance(value, float) else str(value)
-    return None if text.strip().lower() in _NOTHING else text.strip()
-
-
-def _number(value: Any) -> float | None:
-    try:
-        number = math.nan if isinstance(value, bool) or value is None else float(value)
-    except (TypeError, ValueError):
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _instant(value: Any) -> float | None:
-    if isinstance(value, str) and (text := _said(value)) and not text.isdigit():
-        raise InvalidInput(
-            f"{text!r} is a local time without its zone: run the command with "
-            "SLURM_TIME_FORMAT=%s, which gives epoch seconds"
-        )
-    # Slurm writes 0 for a time that has not come.
-    return _number(value) or None
-
-
-def _limit(value: Any) -> float | None:
-    if not isinstance(value, str):
-        return _number(value)
-    text = _said(value)
-    if text is None or text.lower() in _ENDLESS:
-        return None
-    return parse_duration(text, bare_unit_s=60.0)
-
-
-def _from_pair(text: str | None) -> int | None:
-    """Return the exit status of `3:0`; of `0:9`, which a signal ended, what a shell would say."""
-    match = re.fullmatch(r"(\d+):(\d+)", text or "")
-    if match is None:
-        return None
-    return 128 + int(match[2]) if int(match[2]) else int(match[1])
-
-
-def _from_wait(status: int) -> int:
-    """Return the exit status in what `wait` returns."""
-    return 128 + (status & 0x7F) if status & 0x7F else status >> 8 & 0xFF

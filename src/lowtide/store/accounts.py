@@ -6,7 +6,8 @@ window or of an hour, is cut there, by its course over time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING
@@ -28,7 +29,11 @@ TIMES = ("day", "hour", "weekday")
 _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 IntArray = npt.NDArray[np.int64]
 
-_USED = ("cpu_s", "energy_j", "measured_j", "carbon_g")
+_USED = ("cpu_s", "energy_j", "measured_j", "carbon_g", "unmetered_s", "unpriced_j")
+# What says that a quantity lacks a part.
+_LACKS = {"energy_j": ("unmetered_s",), "carbon_g": ("unmetered_s", "unpriced_j")}
+# Less than this share of the energy is rounding.
+_ROUNDING = 1e-9
 # No zone is off by less: at such moments hours begin, wherever one is.
 _QUARTER_S = 900.0
 
@@ -46,6 +51,9 @@ class Account:
         energy_j: Energy.
         measured_j: The part of it that was measured.
         carbon_g: What that emitted.
+        unmetered_s: How long jobs ran while nobody could tell what they drew.
+        unpriced_j: The energy whose emissions nobody can tell.
+        lacking: Which of `energy_j` and `carbon_g` lack a part, and are the least it can be.
         watched: The share of the time in which somebody watched.
         unknown_duration: How many of the jobs are left out of `core_s` and `gpu_s`, for nobody
             knows how long they ran.
@@ -59,8 +67,34 @@ class Account:
     energy_j: float
     measured_j: float
     carbon_g: float
+    unmetered_s: float
+    unpriced_j: float
+    lacking: tuple[str, ...]
     watched: float
     unknown_duration: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAccount:
+    """What nodes drew and emitted, with what no job is charged with. NaN where it is not known.
+
+    Attributes:
+        energy_j: All energy.
+        idle_j: The part of it that is idle.
+        unattributed_j: The part of it that nobody is charged with.
+        carbon_g: All emissions.
+        idle_g: The part of them that is idle.
+        unattributed_g: The part of them that nobody is charged with.
+        lacking: Which of `energy_j` and `carbon_g` lack a part.
+    """
+
+    energy_j: float
+    idle_j: float
+    unattributed_j: float
+    carbon_g: float
+    idle_g: float
+    unattributed_g: float
+    lacking: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +107,7 @@ class Accounts:
         zone: The zone of hours and days.
         rows: The sums: by time in order, by name the largest first.
         gaps: Host, begin and end of stretches that nobody watched.
+        nodes: What the nodes drew and emitted in all; None where only some jobs were asked for.
     """
 
     start: float
@@ -80,6 +115,7 @@ class Accounts:
     zone: str
     rows: tuple[Account, ...]
     gaps: tuple[tuple[str, float, float], ...]
+    nodes: NodeAccount | None = None
 
 
 def sum_up(
@@ -122,7 +158,49 @@ def sum_up(
     else:
         rows = _by_name(table, by, used, ran)
     zone = datetime.fromtimestamp(end, UTC).astimezone(tz)
-    return Accounts(start=start, end=end, zone=zone.strftime("%Z"), rows=rows, gaps=gaps)
+    return Accounts(
+        start=start,
+        end=end,
+        zone=zone.strftime("%Z"),
+        rows=rows,
+        gaps=gaps,
+        nodes=None if question.users else _nodes(store, [host.name for host in hosts], start, end),
+    )
+
+
+def _nodes(store: Store, hosts: list[str], start: float, end: float) -> NodeAccount | None:
+    """Return what nodes drew and emitted between two moments."""
+    names = (
+        *("energy_j", "idle_j", "unattributed_j", "carbon_g", "idle_g", "unattributed_g"),
+        *("unmetered_s", "unpriced_j"),
+    )
+    edges = np.array([start, end])
+    rows = [
+        [_cut(series, name, edges)[0] for name in names]
+        for host in hosts
+        if len(series := store.node_series(host, start=start, end=end))
+    ]
+    if not rows:
+        return None
+    table = np.array(rows)
+    sums = {
+        name: float(np.nansum(column)) if np.isfinite(column).any() else np.nan
+        for name, column in zip(names, table.T, strict=True)
+    }
+    unknown = {name: bool(np.isnan(table[:, names.index(name)]).any()) for name in _LACKS}
+    lacking = _lacking(sums, unknown)
+    return NodeAccount(**{name: sums[name] for name in names[:6]}, lacking=lacking)
+
+
+def _lacking(sums: Mapping[str, float], unknown: Mapping[str, bool]) -> tuple[str, ...]:
+    """Return which quantities lack a part: some time or energy, or all that somebody used."""
+    least = {"unmetered_s": 0.0, "unpriced_j": _ROUNDING * sums["energy_j"]}
+    return tuple(
+        name
+        for name, reasons in _LACKS.items()
+        if not np.isnan(sums[name])
+        and (unknown[name] or any(sums[reason] > least[reason] for reason in reasons))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +212,15 @@ class _Parts:
     amounts: FloatArray
 
     def summed(self, group: IntArray, count: int) -> FloatArray:
-        """Return sums: each part counts for the group that is named for it."""
-        sums = np.bincount(group, weights=self.amounts, minlength=count)
-        return sums.astype(np.float64)
+        """Return sums of what is known: each part counts for the group that is named for it."""
+        known = ~np.isnan(self.amounts)
+        sums = np.bincount(group[known], weights=self.amounts[known], minlength=count)
+        none_known = np.bincount(group[known], minlength=count) == 0
+        return np.where(none_known & self.unknown(group, count), np.nan, sums)
+
+    def unknown(self, group: IntArray, count: int) -> npt.NDArray[np.bool_]:
+        """Return for which groups a part is not known."""
+        return np.bincount(group[np.isnan(self.amounts)], minlength=count) > 0
 
 
 def _used(
@@ -147,8 +231,12 @@ def _used(
     told: Callable[[int, int], None],
 ) -> dict[str, _Parts]:
     """Return what was used of each quantity, by job and time."""
-    # Nothing that was counted lies before the first look, but for what the look itself told.
-    first = np.fmax(table.number("started"), table.total("first_seen") - 2 * interval_s)
+    # Nothing that was counted lies before the first look, but for what the look itself told, and
+    # for CPU time that a group counted while nobody watched.
+    unseen = table.total("unwatched_cpu_s") > 0
+    started = table.number("started")
+    first = np.fmax(started, table.total("first_seen") - 2 * interval_s)
+    first = np.where(unseen, started, first)
     first_place = np.searchsorted(edges, first, side="right") - 1
     last_place = np.searchsorted(edges, table.total("last_seen"), side="left") - 1
     seen = table.total("looks") > 0
@@ -157,14 +245,22 @@ def _used(
     cut = np.flatnonzero(seen & ~inside)
     jobs, places = [np.flatnonzero(inside)], [first_place[inside]]
     amounts = {name: [table.total(name)[inside]] for name in _USED}
-    courses = store.many_series(
-        table.chosen(cut).records(), start=float(edges[0]), end=float(edges[-1])
+    # When such a job was first looked at says where its unseen time lies, in the window or not.
+    plain, gapped = cut[~unseen[cut]], cut[unseen[cut]]
+    courses = itertools.chain(
+        store.many_series(
+            table.chosen(plain).records(), start=float(edges[0]), end=float(edges[-1])
+        ),
+        store.many_series(table.chosen(gapped).records()),
     )
+    order = np.concatenate([plain, gapped])
     for count, series in enumerate(courses):
         told(count, cut.size)
         shares = {name: _cut(series, name, edges) for name in _USED}
+        if unseen[order[count]]:
+            shares["cpu_s"] = shares["cpu_s"] + _unseen(series, started[order[count]], edges)
         where = np.flatnonzero(np.any([share != 0 for share in shares.values()], axis=0))
-        jobs.append(np.full(where.size, cut[count]))
+        jobs.append(np.full(where.size, order[count]))
         places.append(where)
         for name, share in shares.items():
             amounts[name].append(share[where])
@@ -205,19 +301,39 @@ def _cut(series: Series, name: str, edges: FloatArray) -> FloatArray:
     return np.diff(np.interp(edges, times, sums))
 
 
+def _unseen(series: Series, started: float, edges: FloatArray) -> FloatArray:
+    """Return the CPU time between edges that was used while nobody watched, evenly in each gap."""
+    amounts = np.nan_to_num(series.columns["unwatched_cpu_s"])
+    watched = ~np.isnan(series.columns["cpu_s"])
+    # A gap ends where watching begins again, with the step that tells what was used in it.
+    ends = series.starts
+    before = np.where(watched, series.times, -np.inf)
+    begins = np.append(started, np.maximum.accumulate(before)[:-1])
+    total = np.zeros(edges.size - 1)
+    for place in np.flatnonzero(amounts):
+        first, last = begins[place], ends[place]
+        if not first < last:
+            first, last = series.starts[place], series.times[place]
+        total += amounts[place] * np.diff(np.clip((edges - first) / (last - first), 0.0, 1.0))
+    return total
+
+
 def _by_name(table: JobTable, by: str, used: dict[str, _Parts], ran: _Parts) -> tuple[Account, ...]:
     names = table.states if by == "state" else table.text(by)
     labels = sorted({name or MISSING for name in names})
     place = {label: number for number, label in enumerate(labels)}
     group = np.array([place[name or MISSING] for name in names], dtype=np.int64)
     unknown = np.bincount(group[_is_unknown(table)], minlength=len(labels))
+    # Of jobs that nobody saw nothing is known.
+    unseen = np.bincount(group[table.total("looks") > 0], minlength=len(labels)) == 0
     rows = _accounts(
         labels,
-        {name: parts.summed(group[parts.jobs], len(labels)) for name, parts in used.items()},
+        {name: (parts, group[parts.jobs]) for name, parts in used.items()},
         _kept(table, ran, group[ran.jobs], unknown),
         np.bincount(group, minlength=len(labels)),
         unknown,
         np.full(len(labels), np.nan),
+        unseen,
     )
     rows.sort(key=lambda row: (-np.nan_to_num(row.energy_j), -np.nan_to_num(row.cpu_s), row.label))
     return tuple(rows)
@@ -251,34 +367,45 @@ def _by_time(
     unknown = np.bincount(lasting % len(order), minlength=len(order))
     rows = _accounts(
         order,
-        {name: each.summed(group[each.places], len(order)) for name, each in used.items()},
+        {name: (each, group[each.places]) for name, each in used.items()},
         _kept(table, ran, group[ran.places], unknown),
         np.bincount(pairs % len(order), minlength=len(order)),
         unknown,
         share,
+        # Where nobody watched at all, nothing is known.
+        share == 0,
     )
     return tuple(rows)
 
 
 def _accounts(
     labels: list[str],
-    used: dict[str, FloatArray],
+    used: dict[str, tuple[_Parts, IntArray]],
     kept: tuple[FloatArray, FloatArray],
     jobs: IntArray,
-    unknown: IntArray,
+    lasting: IntArray,
     watched: FloatArray,
+    unseen: npt.NDArray[np.bool_],
 ) -> list[Account]:
-    # Where nobody watched at all, nothing is known.
-    blind = np.where(watched == 0, np.nan, 0.0)
+    blind = np.where(unseen, np.nan, 0.0)
+    count = len(labels)
+    sums = {name: parts.summed(group, count) + blind for name, (parts, group) in used.items()}
+    unknown = {
+        name: parts.unknown(group, count) for name, (parts, group) in used.items() if name in _LACKS
+    }
     return [
         Account(
             label=label,
             jobs=int(jobs[number]),
-            **{name: float(values[number] + blind[number]) for name, values in used.items()},
-            core_s=float(kept[0][number] + blind[number]),
-            gpu_s=float(kept[1][number] + blind[number]),
+            **{name: float(values[number]) for name, values in sums.items()},
+            lacking=_lacking(
+                {name: float(values[number]) for name, values in sums.items()},
+                {name: bool(flags[number]) for name, flags in unknown.items()},
+            ),
+            core_s=float(kept[0][number] + (np.nan if watched[number] == 0 else 0.0)),
+            gpu_s=float(kept[1][number] + (np.nan if watched[number] == 0 else 0.0)),
             watched=float(watched[number]),
-            unknown_duration=int(unknown[number]),
+            unknown_duration=int(lasting[number]),
         )
         for number, label in enumerate(labels)
     ]

@@ -2,7 +2,9 @@
 
 A tick is one row and one commit: a kill loses no more than the tick that was being written. What
 a tick counts begins when its watcher first saw a unit; what the database holds begins when anybody
-first did. So when watching begins anew, everything is counted on from where it stood.
+first did. So when watching begins anew, everything is counted on from where it stood. What a unit
+did while nobody watched is kept apart: its CPU time where its control group counted it, and how
+long nobody could tell what it drew.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import sqlalchemy as sa
 from lowtide.errors import InvalidInput
 from lowtide.monitor.snapshot import FloatArray, NodeCounts, Unit
 from lowtide.monitor.tick import Tick
-from lowtide.store.columns import COUNTED, NODE, TOTALS, UNIT, pack_numbers, unpack_numbers
+from lowtide.store.columns import COUNTED, NODE, PLACE, TOTALS, UNIT, pack_numbers, unpack_numbers
 from lowtide.store.consolidation import consolidate
 from lowtide.store.database import Database
 from lowtide.store.matching import attach
@@ -38,6 +40,22 @@ NODE_KEY = "node"
 _WIDTH = len(UNIT.counters)
 _CPU = UNIT.counters.index("cpu_s")
 _ENERGY = UNIT.counters.index("energy_j")
+_UNMETERED = UNIT.counters.index("unmetered_s")
+_UNWATCHED = UNIT.counters.index("unwatched_cpu_s")
+# What the kernel counts for each unit, and what always tells that a watcher begins anew.
+_BY_KERNEL = np.isin(
+    UNIT.counters,
+    [
+        *("cpu_s", "read_bytes", "written_bytes", "received_bytes", "sent_bytes"),
+        *("cpu_wait_s", "memory_wait_s", "io_wait_s"),
+    ],
+)
+_ADDED_UP = [_ENERGY, _UNMETERED]
+_NODE_ENERGY = NODE.counters.index("energy_j")
+_NODE_MEASURED = NODE.counters.index("measured_j")
+_NODE_JUDGED = [_NODE_ENERGY, NODE.counters.index("unmetered_s")]
+# Who looks every now and then, by clocks that tick apart, misses nothing in so little time.
+_NO_GAP_S = 1.0
 # A unit that was not seen for so long is forgotten here; the database knows it still.
 _FORGET_S = 86400.0
 
@@ -62,6 +80,15 @@ class _Gone:
     said: FloatArray
     total: FloatArray
     time: float
+
+    def back_at(self, since: float) -> _Gone:
+        """Return it as it is when somebody watches it again: what it drew meanwhile is unknown."""
+        gap_s = since - self.time
+        if not gap_s > _NO_GAP_S:
+            return self
+        offset = self.offset.copy()
+        offset[_UNMETERED] += gap_s
+        return replace(self, offset=offset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +127,14 @@ class HostWriter:
         Args:
             tick: The tick.
         """
-        with self._database.writing() as connection:
-            state = self._state or self._begin(connection)
-            state, look = self._count(connection, state, tick)
-            row = {"host": state.host, "since": look.since, "time": look.time, "body": pack(look)}
-            connection.execute(sa.insert(ticks), row)
-        self._state = state
+        state = self._state
+        # One that is given again was kept: what comes after it failed, and is tried again.
+        if state is None or state.time != tick.time:
+            with self._database.writing() as connection:
+                state, look = self._count(connection, state or self._begin(connection), tick)
+                row = {"host": state.host, "since": look.since, "time": look.time}
+                connection.execute(sa.insert(ticks), {**row, "body": pack(look)})
+            self._state = state
         age = tick.time - state.tail_since
         if age >= CHUNK_MOST_S or (state.tail >= CHUNK_TICKS and age >= CHUNK_LEAST_S):
             self.consolidate()
@@ -142,7 +171,8 @@ class HostWriter:
         stood = connection.execute(
             sa.select(units.c.totals).where(units.c.id == node_unit)
         ).scalar_one()
-        total = np.frombuffer(stood, dtype="<f8")
+        # What an older lowtide did not count begins now.
+        total = np.nan_to_num(unpack_numbers([stood], NODE.counters)[0])
         return _State(
             host=host,
             node_unit=node_unit,
@@ -154,15 +184,20 @@ class HostWriter:
     def _count(self, connection: sa.Connection, state: _State, tick: Tick) -> tuple[_State, Look]:
         before = state.standing
         gone = state.gone
-        if tick.units != before.units:
-            before, gone = self._aligned(connection, state, tick)
-        said = np.stack([getattr(tick, name) for name in UNIT.counters], axis=1)
-        offset, total = _counted_on(before.offset, before.said, before.total, said)
         # Where a tick could not be written, the next one tells of its time, too. One that takes no
         # time comes after a time in which nobody watched.
-        last = tick.since if state.time is None or tick.since >= tick.time else state.time
-        since = min(last, tick.time)
-        node, node_said, node_offset, node_total = _node(tick, state)
+        since = min(tick.since, tick.time)
+        if state.time is not None and tick.since < tick.time:
+            since = min(since, state.time + tick.skipped_s)
+        if tick.units != before.units:
+            before, gone = self._aligned(connection, state, tick, since)
+        said = _said(tick)
+        offset, shown, total = _counted_on(before.offset, before.said, before.total, said)
+        if tick.watched_cpu_s is not None:
+            # What its group counted and no watcher saw.
+            unseen = np.fmax(total[:, _UNWATCHED], tick.cpu_s - total[:, _CPU])
+            shown[:, _UNWATCHED] = total[:, _UNWATCHED] = unseen
+        node, node_said, node_offset, node_shown, node_total = _node(tick, state)
         gauges = np.stack(
             [
                 tick.memory_bytes,
@@ -179,9 +214,9 @@ class HostWriter:
             since=since,
             time=tick.time,
             units=before.numbers,
-            counters=total,
+            counters=shown,
             gauges=gauges,
-            node=np.concatenate([node_total, node]),
+            node=np.concatenate([node_shown, node]),
         )
         return (
             replace(
@@ -200,7 +235,7 @@ class HostWriter:
         )
 
     def _aligned(
-        self, connection: sa.Connection, state: _State, tick: Tick
+        self, connection: sa.Connection, state: _State, tick: Tick, since: float
     ) -> tuple[_Standing, dict[str, _Gone]]:
         """Bring what stands into the order of the tick's units; look up those that are new."""
         old = state.standing
@@ -214,7 +249,8 @@ class HostWriter:
             raise InvalidInput(f"a unit is in a tick once, and {twice} is there twice")
         new = [unit for unit, key in zip(tick.units, keys, strict=True) if key not in known]
         known |= self._looked_up(connection, state.host, new, tick.time)
-        mine = [known.pop(key) for key in keys]
+        stayed = {clean(unit.key) for unit in old.units}
+        mine = [known.pop(key) if key in stayed else known.pop(key).back_at(since) for key in keys]
         if not mine:
             return _Standing(), known
         return (
@@ -231,7 +267,7 @@ class HostWriter:
     def _looked_up(
         self, connection: sa.Connection, host: int, new: Sequence[Unit], time: float
     ) -> dict[str, _Gone]:
-        found = self._known(connection, host, [clean(unit.key) for unit in new], time)
+        found = self._known(connection, host, [clean(unit.key) for unit in new])
         strangers = [unit for unit in new if clean(unit.key) not in found]
         if not strangers:
             return found
@@ -248,54 +284,84 @@ class HostWriter:
             for unit, job in zip(strangers, numbers, strict=True)
         ]
         connection.execute(sa.insert(units), rows)
-        return found | self._known(connection, host, [clean(unit.key) for unit in strangers], time)
+        return found | self._known(connection, host, [clean(unit.key) for unit in strangers])
 
-    def _known(
-        self, connection: sa.Connection, host: int, keys: Sequence[str], time: float
-    ) -> dict[str, _Gone]:
+    def _known(self, connection: sa.Connection, host: int, keys: Sequence[str]) -> dict[str, _Gone]:
         found = {}
         for part in in_parts(keys):
-            for key, number, blob in connection.execute(
-                sa.select(units.c.key, units.c.id, units.c.totals).where(
+            for key, number, started, blob in connection.execute(
+                sa.select(units.c.key, units.c.id, units.c.started, units.c.totals).where(
                     units.c.host == host, units.c.key.in_(part)
                 )
             ):
-                total = unpack_numbers([blob], TOTALS)[0, COUNTED]
-                found[key] = _Gone(number, total, np.zeros(_WIDTH), total, time)
+                stood = unpack_numbers([blob], TOTALS)[0]
+                # What was never known counts from now on.
+                total = np.nan_to_num(stood[COUNTED])
+                last = float(np.fmax(stood[PLACE["last_seen"]], started))
+                found[key] = _Gone(number, total, np.zeros(_WIDTH), total, last)
         return found
+
+
+def _said(tick: Tick) -> FloatArray:
+    """Return what a watcher says that units used since it first saw them, a row for each."""
+    columns = {name: getattr(tick, name) for name in UNIT.counters[:_UNWATCHED]}
+    if tick.watched_cpu_s is not None:
+        columns["cpu_s"] = tick.watched_cpu_s
+    return np.stack([*columns.values(), np.zeros(len(tick.units))], axis=1)
 
 
 def _counted_on(
     offset: FloatArray, said: FloatArray, total: FloatArray, says: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return what to add to what a watcher says, and what was used in all.
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return what to add to what a watcher says, what was used so far, and what is known of it.
 
     A counter that falls to less than half began anew, and is counted on from where it stood. One
-    that falls by less is a reading that wavers, and is held.
+    that falls by less is a reading that wavers, and is held. One that is not known now stays where
+    it was known last. What a watcher adds up itself falls only when it begins anew with all of
+    them; what the kernel counts may fall alone, and then says nothing about the others.
     """
-    judged = [_CPU, _ENERGY]
-    fell: npt.NDArray[np.bool_] = np.less(says[:, judged], 0.5 * said[:, judged])
-    anew = fell.any(axis=1)
-    if anew.any():
-        offset = np.where(np.asarray(anew)[:, None], total, offset)
+    fell: npt.NDArray[np.bool_] = np.less(says, 0.5 * said)
+    anew = fell[:, _ADDED_UP].any(axis=1)
+    fell[:, ~_BY_KERNEL] = False
+    fell |= np.asarray(anew)[:, None]
+    if fell.any():
+        offset = np.where(fell, total, offset)
     used = offset + says
     # The larger of the two, and unknown where the new one is.
-    return offset, np.where(used < total, total, used)
+    shown = np.where(used < total, total, used)
+    return offset, shown, np.where(np.isnan(shown), total, shown)
 
 
-def _node(tick: Tick, state: _State) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+def _node(
+    tick: Tick, state: _State
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
     """Return the node's gauges, and where its counters stand as `_counted_on` has them."""
     shares = tick.shares
-    said = np.array([tick.node_energy_j, tick.idle_energy_j, tick.unattributed_energy_j, np.nan])
-    anew = said[0] < 0.5 * state.node_said[0]
+    says = {
+        "energy_j": tick.node_energy_j,
+        "idle_j": tick.idle_energy_j,
+        "unattributed_j": tick.unattributed_energy_j,
+        "carbon_g": tick.node_carbon_g,
+        "idle_g": tick.idle_carbon_g,
+        "unattributed_g": tick.unattributed_carbon_g,
+        "unmetered_s": tick.node_unmetered_s,
+        "unpriced_j": tick.node_unpriced_j,
+    }
+    said = np.array([says.get(name, np.nan) for name in NODE.counters])
+    anew = bool((said[_NODE_JUDGED] < 0.5 * state.node_said[_NODE_JUDGED]).any())
     offset = state.node_total if anew else state.node_offset
-    total = offset + said
-    drawn = total[0] - state.node_total[0]
-    measured = drawn if shares.measured else 0.0
-    total[3] = state.node_total[3] + (0.0 if math.isnan(measured) else max(measured, 0.0))
-    total = np.where(total < state.node_total, state.node_total, total)
+    shown = offset + said
+    drawn = shown[_NODE_ENERGY] - state.node_total[_NODE_ENERGY]
+    known = shares.node_measured_w / shares.node_w if shares.node_w > 0 else 0.0
+    measured = drawn * min(known, 1.0)
+    shown[_NODE_MEASURED] = state.node_total[_NODE_MEASURED] + (
+        0.0 if math.isnan(measured) else max(measured, 0.0)
+    )
+    shown = np.where(shown < state.node_total, state.node_total, shown)
+    total = np.where(np.isnan(shown), state.node_total, shown)
+    said = np.where(np.isnan(said), state.node_said, said)
     node, before = tick.node, state.node
-    passed = math.nan if state.time is None else tick.time - state.time
+    passed = math.nan if state.time is None else tick.time - state.time - tick.skipped_s
 
     def rate(read: Callable[[NodeCounts], float]) -> float:
         # A counter that fell was reset by a reboot.
@@ -320,14 +386,17 @@ def _node(tick: Tick, state: _State) -> tuple[FloatArray, FloatArray, FloatArray
             f"{kind}_pressure": rate(partial(_pressure, kind=kind))
             for kind in ("cpu", "memory", "io")
         },
-        "gpus": float(len(tick.gpus)),
+        # Instances count as the part of a GPU that they are.
+        "gpus": math.fsum(gpu.share for gpu in tick.gpus),
         "gpus_busy": math.fsum(busy) if busy else math.nan,
         "gpu_memory_bytes": math.fsum(held) if held else math.nan,
         "gpu_memory_total_bytes": math.fsum(sizes) if sizes else math.nan,
         "intensity_g_per_kwh": tick.intensity_g_per_kwh,
+        "marginal_g_per_kwh": tick.marginal_g_per_kwh,
+        "pue": tick.pue,
         "jobs": float(len(tick.units)),
     }
-    return np.array([gauges[name] for name in NODE.gauges]), said, offset, total
+    return np.array([gauges[name] for name in NODE.gauges]), said, offset, shown, total
 
 
 def _pressure(node: NodeCounts, kind: str) -> float:

@@ -6,10 +6,12 @@ between loses nothing. A gauge is what was so on average since the value before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 
 from lowtide.monitor.snapshot import FloatArray
 
@@ -36,7 +38,7 @@ class Layout:
         return self.counters + self.gauges
 
 
-_UNIT_QUANTA = {
+_FIRST_UNIT = {
     "cpu_s": 1e-4,
     "read_bytes": 1.0,
     "written_bytes": 1.0,
@@ -46,46 +48,68 @@ _UNIT_QUANTA = {
     "marginal_g": 1e-6,
     "embodied_g": 1e-6,
 }
-UNIT = Layout(
-    number=1,
-    counters=tuple(_UNIT_QUANTA),
-    quanta=tuple(_UNIT_QUANTA.values()),
-    gauges=(
-        "memory_bytes",
-        "gpus_busy",
-        "gpu_memory_bytes",
-        "gpu_w",
-        "reserved_cpus",
-        "reserved_bytes",
-        "reserved_gpus",
-    ),
+# CPU time that a control group counted while nobody watched is told apart: nobody knows when.
+_LATER_UNIT = {
+    "received_bytes": 1.0,
+    "sent_bytes": 1.0,
+    "cpu_wait_s": 1e-3,
+    "memory_wait_s": 1e-3,
+    "io_wait_s": 1e-3,
+    "unmetered_s": 1e-3,
+    "unpriced_j": 1e-3,
+    "unwatched_cpu_s": 1e-4,
+}
+_UNIT_GAUGES = (
+    "memory_bytes",
+    "gpus_busy",
+    "gpu_memory_bytes",
+    "gpu_w",
+    "reserved_cpus",
+    "reserved_bytes",
+    "reserved_gpus",
 )
-NODE = Layout(
-    number=2,
-    counters=("energy_j", "idle_j", "unattributed_j", "measured_j"),
-    quanta=(1e-3, 1e-3, 1e-3, 1e-3),
-    gauges=(
-        "cpus",
-        "cpus_busy",
-        "cpus_reserved",
-        "memory_bytes",
-        "memory_used_bytes",
-        "read_bytes_per_s",
-        "written_bytes_per_s",
-        "received_bytes_per_s",
-        "sent_bytes_per_s",
-        "cpu_pressure",
-        "memory_pressure",
-        "io_pressure",
-        "gpus",
-        "gpus_busy",
-        "gpu_memory_bytes",
-        "gpu_memory_total_bytes",
-        "intensity_g_per_kwh",
-        "jobs",
-    ),
+_FIRST_NODE = dict.fromkeys(("energy_j", "idle_j", "unattributed_j", "measured_j"), 1e-3)
+_LATER_NODE = {
+    **dict.fromkeys(("carbon_g", "idle_g", "unattributed_g"), 1e-6),
+    **dict.fromkeys(("unmetered_s", "unpriced_j"), 1e-3),
+}
+_NODE_GAUGES = (
+    "cpus",
+    "cpus_busy",
+    "cpus_reserved",
+    "memory_bytes",
+    "memory_used_bytes",
+    "read_bytes_per_s",
+    "written_bytes_per_s",
+    "received_bytes_per_s",
+    "sent_bytes_per_s",
+    "cpu_pressure",
+    "memory_pressure",
+    "io_pressure",
+    "gpus",
+    "gpus_busy",
+    "gpu_memory_bytes",
+    "gpu_memory_total_bytes",
+    "intensity_g_per_kwh",
+    "jobs",
 )
-LAYOUTS = {layout.number: layout for layout in (UNIT, NODE)}
+
+
+def _layout(number: int, counters: Mapping[str, float], gauges: tuple[str, ...]) -> Layout:
+    return Layout(
+        number=number,
+        counters=tuple(counters),
+        quanta=tuple(counters.values()),
+        gauges=gauges,
+    )
+
+
+FIRST_UNIT = _layout(1, _FIRST_UNIT, _UNIT_GAUGES)
+FIRST_NODE = _layout(2, _FIRST_NODE, _NODE_GAUGES)
+UNIT = _layout(3, _FIRST_UNIT | _LATER_UNIT, _UNIT_GAUGES)
+NODE = _layout(4, _FIRST_NODE | _LATER_NODE, (*_NODE_GAUGES, "marginal_g_per_kwh", "pue"))
+# Every layout that a database may hold, and the one that has its columns today.
+LAYOUTS = {1: (FIRST_UNIT, UNIT), 2: (FIRST_NODE, NODE), 3: (UNIT, UNIT), 4: (NODE, NODE)}
 
 # What is known of a unit over its whole life, in the order in which the database holds it. New
 # ones may only be added at the end: older rows are read with NaN for them.
@@ -94,7 +118,7 @@ TOTALS = (
     "last_seen",
     "looks",
     "seen_s",
-    *UNIT.counters,
+    *_FIRST_UNIT,
     "memory_byte_s",
     "gpu_busy_s",
     "gpu_j",
@@ -106,6 +130,7 @@ TOTALS = (
     "reserved_cpus",
     "reserved_bytes",
     "reserved_gpus",
+    *_LATER_UNIT,
 )
 PLACE = {name: place for place, name in enumerate(TOTALS)}
 # The numbers among the facts of a job, in the same way. `told` is 1 where facts, and not only the
@@ -115,7 +140,28 @@ FACTS = (
     *("exit_code", "restarts"),
 )
 FACT = {name: place for place, name in enumerate(FACTS)}
-COUNTED = slice(PLACE[UNIT.counters[0]], PLACE[UNIT.counters[-1]] + 1)
+# Where the counters of a unit are among its totals.
+COUNTED = np.array([PLACE[name] for name in UNIT.counters])
+
+
+def widened(table: FloatArray, old: tuple[str, ...], new: tuple[str, ...]) -> FloatArray:
+    """Return values of older columns in those of today, NaN for what is new.
+
+    Args:
+        table: The values; the last axis are the columns.
+        old: Their names.
+        new: Names of today's columns.
+    """
+    if old == new:
+        return table
+    wide = np.full((*table.shape[:-1], len(new)), np.nan)
+    wide[..., _places(old, new)] = table
+    return wide
+
+
+@cache
+def _places(old: tuple[str, ...], new: tuple[str, ...]) -> npt.NDArray[np.intp]:
+    return np.array([new.index(name) for name in old])
 
 
 def pack_numbers(values: FloatArray) -> bytes:
@@ -134,6 +180,16 @@ def unpack_numbers(blobs: Sequence[bytes | None], names: tuple[str, ...]) -> Flo
         blobs: What the database holds.
         names: `TOTALS` or `FACTS`.
     """
+    return as_numbers(padded(blobs, names), names)
+
+
+def padded(blobs: Sequence[bytes | None], names: tuple[str, ...]) -> bytes:
+    """Return the totals or facts of many one after the other, all of the same length.
+
+    Args:
+        blobs: What the database holds.
+        names: `TOTALS` or `FACTS`.
+    """
     width = 8 * len(names)
     unknown = np.full(len(names), np.nan).tobytes()
     joined = b"".join([unknown if blob is None else blob for blob in blobs])
@@ -141,4 +197,14 @@ def unpack_numbers(blobs: Sequence[bytes | None], names: tuple[str, ...]) -> Flo
         # Rows of an older lowtide know less, those of a newer one more.
         whole = [blob or b"" for blob in blobs]
         joined = b"".join([(blob + unknown[len(blob) :])[:width] for blob in whole])
+    return joined
+
+
+def as_numbers(joined: bytes | bytearray, names: tuple[str, ...]) -> FloatArray:
+    """Return what `padded` returned as numbers; they can be changed if they are in a bytearray.
+
+    Args:
+        joined: What it returned.
+        names: `TOTALS` or `FACTS`.
+    """
     return np.frombuffer(joined, dtype="<f8").reshape(-1, len(names))

@@ -18,6 +18,7 @@ from lowtide.store.encoding import Points, encode
 from lowtide.store.matching import refresh
 from lowtide.store.newest import read_tail, read_ticks
 from lowtide.store.tables import chunks, hosts, ticks, units
+from lowtide.store.totals import last_known
 
 
 def consolidate(connection: sa.Connection, host: int, node_unit: int) -> None:
@@ -45,7 +46,8 @@ def consolidate(connection: sa.Connection, host: int, node_unit: int) -> None:
         for place, number in enumerate(tail.units.tolist())
     ]
     rows.append(chunk_row(node_unit, tail.node, NODE))
-    changes.append({"number": node_unit, "totals": pack_numbers(tail.node.counters[-1])})
+    node = last_known(np.vstack([np.nan_to_num(tail.node.base), tail.node.counters]))[-1]
+    changes.append({"number": node_unit, "totals": pack_numbers(node)})
     connection.execute(sa.insert(chunks), rows)
     connection.execute(
         sa.update(units)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from lowtide.errors import InvalidInput, MissingExtra, StoreProblem
+from lowtide.store.places import check_may_read
 
 # How long to wait for another process that is writing, seconds.
 PATIENCE_S = 30.0
+# How long to wait for a server: to connect, for an answer, and for one that takes long.
+CONNECT_S = 5
+ANSWER_S = 10.0
+LONG_S = 900.0
 
 
 class Database:
@@ -28,12 +37,13 @@ class Database:
     def __init__(self, where: str | Path, *, readonly: bool = False) -> None:
         self.readonly = readonly
         self.path: Path | None = None
+        self._answer_s = ANSWER_S
         url = _address(where)
         if url.get_backend_name() == "sqlite":
             self.path = Path(url.database or "").expanduser()
             self._engine = self._open_file(self.path)
         elif url.get_backend_name() == "postgresql":
-            self._engine = _open_server(url)
+            self._engine = self._open_server(url)
         else:
             raise InvalidInput(
                 f"a store is a file or a PostgreSQL server, not {url.get_backend_name()}: name a "
@@ -71,9 +81,26 @@ class Database:
             with connection.begin():
                 yield connection
 
+    @contextmanager
+    def holding(self) -> Iterator[sa.Connection]:
+        """Give a connection of its own, outside of any transaction, that is closed in the end."""
+        with self._explained(), self._engine.connect() as connection:
+            connection = connection.execution_options(isolation_level="AUTOCOMMIT")
+            connection.detach()
+            yield connection
+
+    @contextmanager
+    def taking_long(self) -> Iterator[None]:
+        """Wait longer for a server's answers: whole tables are read or written."""
+        before, self._answer_s = self._answer_s, LONG_S
+        try:
+            yield
+        finally:
+            self._answer_s = before
+
     def tidy(self) -> None:
         """Give the space of deleted rows back."""
-        with self._explained(), self._engine.connect() as connection:
+        with self._explained(), self.taking_long(), self._engine.connect() as connection:
             outside = connection.execution_options(isolation_level="AUTOCOMMIT")
             outside.exec_driver_sql("VACUUM")
             if self.is_file:
@@ -84,12 +111,14 @@ class Database:
         self._engine.dispose()
 
     def _open_file(self, path: Path) -> sa.Engine:
-        if self.readonly and not path.exists():
-            raise StoreProblem(
-                f"there is no store at {path}: start watching with lowtide watch, or name one "
-                "with --store PATH",
-                where=str(path),
-            )
+        if self.readonly:
+            check_may_read(path)
+            if not path.exists():
+                raise StoreProblem(
+                    f"there is no store at {path}: start watching with lowtide watch, or name one "
+                    "with --store PATH",
+                    where=str(path),
+                )
         if not self.readonly:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,6 +159,40 @@ class Database:
 
         return engine
 
+    def _open_server(self, url: sa.URL) -> sa.Engine:
+        long_ms = int(1000 * LONG_S)
+        wanted: dict[str, Any] = {
+            "connect_timeout": CONNECT_S,
+            # Whoever sees that a host is taken sees by whom.
+            "application_name": f"process {os.getpid()} on {platform.node()}"[:63],
+            # What nobody waits for any more is given up, and dead lines are found.
+            "options": f"-c statement_timeout={long_ms} "
+            f"-c idle_in_transaction_session_timeout={long_ms}",
+            "tcp_user_timeout": int(1000 * ANSWER_S),
+            "keepalives_idle": int(ANSWER_S),
+            "keepalives_interval": CONNECT_S,
+            "keepalives_count": 3,
+        }
+        wanted = {name: value for name, value in wanted.items() if name not in url.query}
+        try:
+            engine = sa.create_engine(url, pool_pre_ping=True, connect_args=wanted)
+        except ModuleNotFoundError:
+            raise MissingExtra("a store on PostgreSQL", extra="postgres") from None
+        except NoSuchModuleError as error:
+            raise InvalidInput(f"cannot use the address of the store: {error}") from None
+        if url.get_driver_name() == "psycopg":
+            kind = _impatient_kind(self)
+
+            @event.listens_for(engine, "do_connect")
+            def _(_dialect: Any, _record: Any, given: Any, named: Any) -> Any:
+                return kind.connect(*given, **named)
+
+        return engine
+
+    def answer_s(self) -> float:
+        """Return how long to wait for a server's answer, seconds."""
+        return self._answer_s
+
     @contextmanager
     def _explained(self) -> Iterator[None]:
         try:
@@ -153,10 +216,41 @@ class Database:
         return StoreProblem(f"the store {self.name} " + advice.format(said=said), where=self.name)
 
 
+def _impatient_kind(database: Database) -> Any:
+    """Return connections to a server that do not wait for ever.
+
+    A server that hangs keeps its connections, and no setting of them ends the wait for an answer.
+    """
+    import psycopg
+
+    class Impatient(psycopg.Connection[Any]):
+        def wait(self, gen: Any, *arguments: Any, **more: Any) -> Any:
+            limit_s = database.answer_s()
+
+            def bounded() -> Generator[Any, Any, Any]:
+                deadline = time.monotonic() + limit_s
+                try:
+                    state = next(gen)
+                    while True:
+                        # Every now and then nothing is ready, and there is time to look.
+                        ready = yield state
+                        if not ready and time.monotonic() > deadline:
+                            self.pgconn.finish()
+                            raise psycopg.OperationalError(f"no answer in {limit_s:g} s")
+                        state = gen.send(ready)
+                except StopIteration as end:
+                    return end.value
+
+            return super().wait(bounded(), *arguments, **more)
+
+    return Impatient
+
+
 _RESCUE = "lowtide store check --rescue NEW.sqlite saves what can still be read"
 _ADVICE = {
-    "disk is full": "has no room left ({said}): what was kept is safe; make room, or shrink it "
-    "with lowtide store prune",
+    "disk is full": "has no room left ({said}): what was kept is safe; delete something else on "
+    "its disk first, for pruning needs some room itself, then shrink the store with lowtide store "
+    "prune --size SIZE",
     "disk i/o error": "cannot be written or read ({said}): what was kept is safe; look whether "
     "the disk is full or failing",
     "malformed": "is damaged ({said}): " + _RESCUE,
@@ -187,17 +281,6 @@ def _address(where: str | Path) -> sa.URL:
     if url.get_backend_name() == "sqlite" and not url.database:
         raise InvalidInput("a store in memory keeps nothing: name a file, such as store.sqlite")
     return url
-
-
-def _open_server(url: sa.URL) -> sa.Engine:
-    try:
-        return sa.create_engine(
-            url, pool_pre_ping=True, connect_args={"connect_timeout": int(PATIENCE_S)}
-        )
-    except ModuleNotFoundError:
-        raise MissingExtra("a store on PostgreSQL", extra="postgres") from None
-    except NoSuchModuleError as error:
-        raise InvalidInput(f"cannot use the address of the store: {error}") from None
 
 
 def _connect(name: str) -> sqlite3.Connection:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from lowtide.errors import InvalidInput
 from lowtide.monitor.snapshot import FloatArray
-from lowtide.store.columns import LAYOUTS, Layout
+from lowtide.store.columns import LAYOUTS, Layout, widened
 
 IntArray = npt.NDArray[np.int64]
 
@@ -99,14 +99,14 @@ def encode(points: Points, layout: Layout) -> bytes:
 
 
 def decode(blob: bytes) -> tuple[Layout, Points]:
-    """Return the values that `encode` packed, and which columns they have.
+    """Return the values that `encode` packed, and which columns they have: those of today.
 
     Args:
         blob: What it returned.
     """
     try:
         version, number, count = _HEADER.unpack_from(blob)
-        layout = LAYOUTS[number]
+        layout, today = LAYOUTS[number]
         if version != _VERSION:
             raise InvalidInput(f"chunk of version {version}: only {_VERSION} can be read")
         width = len(layout.counters)
@@ -129,12 +129,15 @@ def decode(blob: bytes) -> tuple[Layout, Points]:
     since = steps[:-1, 0] + levels[:, 0]
     counted = steps[:, 1:] * np.array(layout.quanta)
     counted[bits.reshape(-1, width) == 0] = np.nan
-    return layout, Points(
+    counted = widened(counted, layout.counters, today.counters)
+    gauges = _values(levels[:, 1:])
+    later = np.full((count, len(today.gauges) - len(layout.gauges)), np.nan)
+    return today, Points(
         since=since / 1000.0,
         time=time / 1000.0,
         base=counted[0],
         counters=counted[1:],
-        gauges=_values(levels[:, 1:]),
+        gauges=np.hstack([gauges, later]),
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from lowtide.monitor.facts import JobFacts
+from lowtide.monitor.facts import ELSEWHERE, UNKNOWN, JobFacts
 from lowtide.monitor.snapshot import FloatArray, Unit
 from lowtide.store.columns import FACT, FACTS, PLACE, TOTALS, pack_numbers, unpack_numbers
 from lowtide.store.tables import (
@@ -181,6 +181,9 @@ def place_facts(connection: sa.Connection, facts: Sequence[JobFacts]) -> None:
     known = _jobs_of(connection, [(fact.source, clean(fact.job_id)) for fact in facts])
     for fact in facts:
         named = known[fact.source, clean(fact.job_id)]
+        if fact.state in (UNKNOWN, ELSEWHERE):
+            _take_back(connection, fact, named)
+            continue
         shared = fact.source in SHARED_SOURCES or not fact.nodes
         job, others = _choose(
             fact, [each for each in named if shared or each.home in ("", *fact.nodes)]
@@ -195,6 +198,24 @@ def place_facts(connection: sa.Connection, facts: Sequence[JobFacts]) -> None:
             _absorb(connection, job, other)
             named.remove(other)
         job.change(connection, texts, numbers)
+
+
+def waiting(connection: sa.Connection, source: str) -> list[tuple[str, float | None]]:
+    """Return the jobs that were last known to wait, and when they were submitted.
+
+    Args:
+        connection: A connection.
+        source: Those found there.
+    """
+    question = sa.select(jobs.c.job_id, jobs.c.facts).where(
+        jobs.c.state == "pending", jobs.c.source == source
+    )
+    rows = connection.execute(question.order_by(jobs.c.id)).all()
+    submitted = unpack_numbers([row.facts for row in rows], FACTS)[:, FACT["submitted"]]
+    return [
+        (row.job_id, None if math.isnan(when) else when)
+        for row, when in zip(rows, submitted.tolist(), strict=True)
+    ]
 
 
 def refresh(connection: sa.Connection, numbers: Sequence[int]) -> None:
@@ -299,6 +320,16 @@ def _choose(fact: JobFacts, named: list[_Job]) -> tuple[_Job | None, list[_Job]]
             others.append(other)
             taken |= set(split(other.hosts))
     return job, others
+
+
+def _take_back(connection: sa.Connection, fact: JobFacts, named: list[_Job]) -> None:
+    """Let a job wait no more: nobody knows what became of it, or nobody here has to do with it."""
+    for job in [each for each in named if each.row["state"] == "pending" and each.started is None]:
+        if fact.state == UNKNOWN or job.hosts:
+            job.change(connection, {"state": None}, {})
+        else:
+            connection.execute(sa.delete(jobs).where(jobs.c.id == job.id))
+            named.remove(job)
 
 
 def _absorb(connection: sa.Connection, job: _Job, other: _Job) -> None:

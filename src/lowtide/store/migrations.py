@@ -1,7 +1,9 @@
 """How the tables came to be as they are, step by step: a store of any age is brought up to date.
 
-A new store runs through all steps, an old one through those it lacks. A step is never changed once
-it was released; what is to be different gets a step of its own.
+A new store runs through all steps, an old one through those it lacks when somebody writes to it.
+Whoever only reads takes it as it is: `tables.present` says which tables it has, and older columns
+are widened. A step is never changed once it was released; what is to be different gets a step of
+its own.
 """
 
 from __future__ import annotations
@@ -23,10 +25,17 @@ def _add_phases(connection: sa.Connection) -> None:
     META.create_all(connection, tables=[phases])
 
 
+def _keep_more(_connection: sa.Connection) -> None:
+    """Change nothing: from here on chunks, ticks and totals may have columns of `columns.UNIT`.
+
+    Whoever knows only the first ones would take them for damage.
+    """
+
+
 # Any number, as long as no other program on the server has the same.
 _LOCK = 0x6C6F7774
 # The steps, counted from 1.
-STEPS: tuple[Callable[[sa.Connection], None], ...] = (_make_tables, _add_phases)
+STEPS: tuple[Callable[[sa.Connection], None], ...] = (_make_tables, _add_phases, _keep_more)
 
 
 def bring_up_to_date(database: Database) -> None:
@@ -36,7 +45,7 @@ def bring_up_to_date(database: Database) -> None:
         database: The store.
     """
     while (version := _known_version(database)) < len(STEPS):
-        with database.writing() as connection:
+        with database.taking_long(), database.writing() as connection:
             if not database.is_file:
                 # Two hosts that come first at once take turns; files have them do so anyway.
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
@@ -49,17 +58,14 @@ def bring_up_to_date(database: Database) -> None:
 
 
 def check_version(database: Database) -> None:
-    """Refuse a store that cannot be read as it is.
+    """Refuse a store that cannot be read as it is: an older one can, an empty or newer one cannot.
 
     Args:
         database: The store, open for reading only.
     """
-    if (version := _known_version(database)) < len(STEPS):
+    if not _known_version(database):
         raise StoreProblem(
-            f"the store {database.name} is of version {version}, and this lowtide reads version "
-            f"{len(STEPS)}: bring it up to date with lowtide store prune, as its owner"
-            if version
-            else f"the store {database.name} is empty: start watching with lowtide watch",
+            f"the store {database.name} is empty: start watching with lowtide watch",
             where=database.name,
         )
 

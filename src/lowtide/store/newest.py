@@ -8,7 +8,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from lowtide.monitor.snapshot import FloatArray
-from lowtide.store.columns import COUNTED, PLACE, TOTALS, unpack_numbers
+from lowtide.store.columns import COUNTED, NODE, PLACE, TOTALS, unpack_numbers
 from lowtide.store.encoding import Points
 from lowtide.store.tables import in_parts, ticks, units
 from lowtide.store.ticks import Look, unpack
@@ -49,7 +49,7 @@ def read_tail(
             )
         ):
             rows[row.id] = row
-    node = np.frombuffer(rows[node_unit].totals, dtype="<f8")
+    node = unpack_numbers([rows[node_unit].totals], NODE.counters)[0]
     before = unpack_numbers([rows[number].totals for number in seen], TOTALS)
     new = {
         number: rows[number].started

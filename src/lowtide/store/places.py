@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import grp
 import os
 from collections.abc import Mapping
 from pathlib import Path
+
+from lowtide.errors import StoreProblem
 
 FILE_NAME = "store.sqlite"
 SYSTEM_FOLDER = Path("/var/lib/lowtide")
@@ -42,4 +45,49 @@ def default_place(
         return str(systems)
     state = environment.get("XDG_STATE_HOME") or f"{environment.get('HOME', '~')}/.local/state"
     own = Path(state).expanduser() / "lowtide" / FILE_NAME
-    return str(systems if reading and not own.exists() and systems.exists() else own)
+    if not reading or _is_there(own):
+        return str(own)
+    if system.is_dir():
+        check_may_read(systems)
+    return str(systems if _is_there(systems) else own)
+
+
+def check_may_read(path: Path) -> None:
+    """Refuse a store that the user may not read, with how to get to.
+
+    Args:
+        path: The file, whether it is there or not.
+    """
+    try:
+        path.stat()
+        closed = not os.access(path, os.R_OK)
+    except PermissionError:
+        closed = True
+    except OSError:
+        closed = False
+    if closed:
+        raise StoreProblem(
+            f"the store {path} may not be read by you: {_join(path)}read it as its owner, or name "
+            "another with --store or LOWTIDE_STORE",
+            where=str(path),
+        )
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def _join(path: Path) -> str:
+    """Return how to get into the group that may read, where there is one."""
+    for place in (path, path.parent):
+        try:
+            found = place.stat()
+            group = grp.getgrgid(found.st_gid).gr_name
+        except (OSError, KeyError):
+            continue
+        if found.st_mode & 0o040 and found.st_gid:
+            return f"join the group {group} (usermod -aG {group} YOU, then log in again), "
+    return ""

@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import sqlalchemy as sa
 
+from lowtide.monitor.facts import NOT_OVER
 from lowtide.monitor.snapshot import FloatArray
-from lowtide.store.columns import FACT, FACTS, PLACE, TOTALS, unpack_numbers
+from lowtide.store.columns import FACT, FACTS, PLACE, TOTALS, as_numbers, padded, unpack_numbers
 from lowtide.store.records import HostRecord, JobRecord
 from lowtide.store.tables import hosts, in_parts, jobs, split, ticks, units
 
@@ -29,11 +30,14 @@ _PACKED = {"facts": FACTS, "totals": TOTALS}
 # Rows that are unpacked together.
 _AT_ONCE = 5000
 _SEEN = tuple(
-    name for name in PLACE if name not in ("memory_byte_s", "looks") and "reserved" not in name
+    name
+    for name in PLACE
+    if name not in ("memory_byte_s", "looks", "unwatched_cpu_s") and "reserved" not in name
 )
 # A host whose last tick is older than so many intervals, and than this, is not being watched.
 _MISSED = 3
 _QUIET_S = 60.0
+_RUNNING = ("running", "suspended")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,9 @@ class Question:
         ids: Those with these numbers; an array's number stands for all its elements.
         states: Those that stand so.
         hosts: Those that ran on these hosts.
+        accounts: Those that these pay for.
+        partitions: Those in these partitions.
+        names: Those that are called so.
     """
 
     users: Sequence[str] = ()
@@ -55,6 +62,9 @@ class Question:
     ids: Sequence[str] = ()
     states: Sequence[str] = ()
     hosts: Sequence[str] = ()
+    accounts: Sequence[str] = ()
+    partitions: Sequence[str] = ()
+    names: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +106,12 @@ class JobTable:
         """Return a column of what was used.
 
         Args:
-            name: One of `columns.TOTALS`.
+            name: One of `columns.TOTALS`; `cpu_s` is all CPU time that is known of, and
+                `watched_cpu_s` the part of it that was used while it was watched.
         """
-        return self.totals[:, PLACE[name]]
+        if name == "cpu_s":
+            return self.total("watched_cpu_s") + np.nan_to_num(self.total("unwatched_cpu_s"))
+        return self.totals[:, PLACE["cpu_s" if name == "watched_cpu_s" else name]]
 
     def asked(self, name: str) -> FloatArray:
         """Return what was asked for, or else what is kept.
@@ -123,10 +136,21 @@ class JobTable:
         """Return what was used on average while it was watched.
 
         Args:
-            name: One of `columns.TOTALS`.
+            name: One of `columns.TOTALS` that is a sum.
         """
         seen = self.total("seen_s")
+        if name == "cpu_s":
+            name = "watched_cpu_s"
         return self.total(name) / np.where(seen > 0, seen, np.nan)
+
+    @property
+    def mean_power_w(self) -> FloatArray:
+        """What each drew on average while a meter or an estimate told, as `records.metered_s`."""
+        seen_s = self.total("seen_s")
+        unwatched_s = np.nan_to_num(np.maximum(self.elapsed_s - seen_s, 0.0))
+        blind_s = np.nan_to_num(np.maximum(self.total("unmetered_s") - unwatched_s, 0.0))
+        told_s = seen_s - np.minimum(blind_s, seen_s)
+        return self.total("energy_j") / np.where(told_s > 0, told_s, np.nan)
 
     @property
     def cpu_efficiency(self) -> FloatArray:
@@ -160,21 +184,19 @@ class JobTable:
             states=[self.states[place] for place in listed],
         )
 
-    def records(self) -> list[JobRecord]:
-        """Return the jobs as objects."""
-        numbers = {
-            name: self.number(name).tolist()
-            for name in ("submitted", "started", "ended", "time_limit_s")
+    def everything(self) -> dict[str, Sequence[Any]]:
+        """Return the fields of the jobs' records, in columns."""
+        numbers: dict[str, FloatArray] = {
+            name: self.number(name) for name in ("submitted", "started", "ended", "time_limit_s")
         }
-        numbers |= {name: self.asked(name).tolist() for name in ("cpus", "memory_bytes", "gpus")}
-        numbers |= {name: self.total(name).tolist() for name in _SEEN}
-        numbers["elapsed_s"] = self.elapsed_s.tolist()
-        numbers["mean_memory_bytes"] = self.per_second("memory_byte_s").tolist()
+        numbers |= {name: self.asked(name) for name in ("cpus", "memory_bytes", "gpus")}
+        numbers |= {name: self.total(name) for name in (*_SEEN, "watched_cpu_s")}
+        numbers["elapsed_s"] = self.elapsed_s
+        numbers["mean_memory_bytes"] = self.per_second("memory_byte_s")
         codes = {name: self.number(name).tolist() for name in ("exit_code", "restarts")}
         given: dict[str, Sequence[Any]] = {
-            **{name: self.columns[name] for name in _FURTHER},
-            **{name: self.columns[name] for name in ("shown_id", "user")},
-            **numbers,
+            **{name: self.columns[name] for name in (*_FURTHER, "shown_id", "user")},
+            **{name: column.tolist() for name, column in numbers.items()},
             **{
                 name: [None if math.isnan(code) else int(code) for code in column]
                 for name, column in codes.items()
@@ -187,9 +209,22 @@ class JobTable:
                 for seen, told in zip(self.columns["hosts"], self.columns["nodes"], strict=True)
             ],
         }
-        names = [field.name for field in fields(JobRecord)]
-        rows = zip(*(given[name] for name in names), strict=True)
-        return [JobRecord(**dict(zip(names, row, strict=True))) for row in rows]
+        return {field.name: given[field.name] for field in fields(JobRecord)}
+
+    def records(self) -> list[JobRecord]:
+        """Return the jobs as objects."""
+        columns = self.everything()
+        rows = zip(*columns.values(), strict=True)
+        return [JobRecord(**dict(zip(columns, row, strict=True))) for row in rows]
+
+    def parts(self, size: int) -> Iterator[JobTable]:
+        """Yield the jobs in parts, for those who have no room for objects of all.
+
+        Args:
+            size: How many jobs a part has.
+        """
+        for first in range(0, len(self), size):
+            yield self.chosen(np.arange(first, min(first + size, len(self))))
 
 
 def read_hosts(connection: sa.Connection) -> list[HostRecord]:
@@ -214,15 +249,15 @@ def read_hosts(connection: sa.Connection) -> list[HostRecord]:
     )
     found = []
     for row in connection.execute(question):
-        since, time = tails.get(row.id, (math.nan, row.last_time))
-        interval = row.interval_s if row.interval_s is not None else time - since
+        known = math.nan if row.last_time is None else row.last_time
+        since, time = tails.get(row.id, (math.nan, known))
         found.append(
             HostRecord(
                 number=row.id,
                 name=row.name,
                 node_unit=row.node_unit,
-                last_time=math.nan if time is None else time,
-                interval_s=math.nan if interval is None else interval,
+                last_time=time,
+                interval_s=time - since if row.interval_s is None else row.interval_s,
             )
         )
     return found
@@ -245,30 +280,39 @@ def read_jobs(
     # Whether a job still runs is a question only where somebody watches.
     names = (*_SHORT, *(_STANDING if whole or newer or watched else ()), *(_FURTHER * whole))
     columns: dict[str, list[Any]] = {name: [] for name in ("shown_id", *names)}
-    numbers: dict[str, list[FloatArray]] = {"facts": [], "totals": []}
+    numbers = {name: bytearray() for name in _PACKED}
     # Part by part, so that what was unpacked makes room for what comes.
-    for rows in connection.execute(_select(names, question, stale_s)).partitions(_AT_ONCE):
+    for rows in connection.execute(_select(names, question, stale_s, watched)).partitions(_AT_ONCE):
         for name, values in zip(columns, zip(*rows, strict=True), strict=True):
             if name in numbers:
-                numbers[name].append(unpack_numbers(values, _PACKED[name]))
+                numbers[name] += padded(values, _PACKED[name])
             else:
                 columns[name].extend(values)
-    facts, totals = (
-        np.concatenate([np.empty((0, len(_PACKED[name]))), *parts])
-        for name, parts in numbers.items()
-    )
+    facts, totals = (as_numbers(numbers[name], kinds) for name, kinds in _PACKED.items())
     if newer:
         for place, number in enumerate(columns["id"]):
             if (fresh := newer.get(number)) is not None:
                 totals[place] = fresh
                 columns["ends"][place] = max(columns["ends"][place], fresh[PLACE["last_seen"]])
+    _count_what_nobody_saw(facts, totals, known_hosts)
     table = JobTable(
         columns={name: column for name, column in columns.items() if name not in numbers},
         facts=facts,
         totals=totals,
-        states=_states(columns, totals, watched),
+        states=_states(columns, totals, watched) if known_hosts else columns["state"],
     )
     return _filtered(table, question, stale_s)
+
+
+def _count_what_nobody_saw(facts: FloatArray, totals: FloatArray, known: list[HostRecord]) -> None:
+    """Count the time for which a job went on after it was last seen: its energy lacks that."""
+    longest = max((host.interval_s for host in known if host.interval_s > 0), default=0.0)
+    after_s = facts[:, FACT["ended"]] - totals[:, PLACE["last_seen"]]
+    # The end of a job always lies between two looks.
+    late = after_s > max(_MISSED * longest, _QUIET_S)
+    totals[late, PLACE["unmetered_s"]] = (
+        np.nan_to_num(totals[late, PLACE["unmetered_s"]]) + after_s[late]
+    )
 
 
 def _newer_totals(
@@ -304,17 +348,25 @@ def _newer_totals(
     return {job: together(np.stack(rows)) for job, rows in parts.items()}, behind_s
 
 
-def _select(names: Sequence[str], question: Question, stale_s: float) -> sa.Select[tuple[Any, ...]]:
+def _select(
+    names: Sequence[str], question: Question, stale_s: float, watched: Mapping[str, float]
+) -> sa.Select[tuple[Any, ...]]:
     shown = sa.func.coalesce(jobs.c.shown_id, jobs.c.job_id)
     asked = sa.select(shown, *(jobs.c[name] for name in names)).order_by(jobs.c.id)
     if question.start is not None:
-        asked = asked.where(
-            sa.or_(jobs.c.ends >= question.start - stale_s, jobs.c.state == "pending")
-        )
+        # What waits does so now, where somebody watches.
+        waits = [jobs.c.state == "pending"] if watched else []
+        asked = asked.where(sa.or_(jobs.c.ends >= question.start - stale_s, *waits))
     if question.end is not None:
         asked = asked.where(jobs.c.begins <= question.end)
-    if question.users:
-        asked = asked.where(jobs.c.user.in_(question.users))
+    for column, wanted in (
+        (jobs.c.user, question.users),
+        (jobs.c.account, question.accounts),
+        (jobs.c.partition, question.partitions),
+        (jobs.c.name, question.names),
+    ):
+        if wanted:
+            asked = asked.where(column.in_(wanted))
     if question.ids:
         asked = asked.where(sa.or_(*_by_id(question.ids)))
     if question.hosts:
@@ -333,8 +385,9 @@ def _select(names: Sequence[str], question: Question, stale_s: float) -> sa.Sele
 def _by_id(ids: Sequence[str]) -> Iterator[sa.ColumnElement[bool]]:
     yield jobs.c.job_id.in_(ids)
     yield jobs.c.shown_id.in_(ids)
-    for each in ids:
-        yield jobs.c.shown_id.startswith(f"{each}_", autoescape=True)
+    # What stands before the elements: 4_ of 4_12 and of 4_[1-3].
+    array = sa.func.rtrim(jobs.c.shown_id, "0123456789[]-,:%")
+    yield array.in_([f"{each}_" for each in ids])
 
 
 def _watched(known: list[HostRecord], now: float) -> dict[str, float]:
@@ -349,20 +402,24 @@ def _watched(known: list[HostRecord], now: float) -> dict[str, float]:
 def _states(
     columns: Mapping[str, Sequence[Any]], totals: FloatArray, watched: Mapping[str, float]
 ) -> Sequence[str | None]:
-    """Return how jobs stand: as facts have it, or else by whether they are there to be seen."""
-    if not watched:
-        return columns["state"]
-    last_times = set(watched.values())
+    """Return how jobs stand: as facts have it, or else by whether they are there to be seen.
+
+    Facts are as old as the watcher that asked for them: where nobody watches any more, nobody
+    knows whether a job still waits or runs.
+    """
     states: list[str | None] = list(columns["state"])
+    if not watched:
+        return [None if state in NOT_OVER else state for state in states]
+    last_times = set(watched.values())
     last_seen = totals[:, PLACE["last_seen"]].tolist()
     for place, state in enumerate(states):
         if state is None:
             if last_seen[place] in last_times:
                 states[place] = "running"
-        elif state in ("running", "suspended"):
+        elif state in _RUNNING:
             where = split(columns["hosts"][place])
-            # All its hosts are being watched, and none shows it any more: it is over, somehow.
-            if where and all(last_seen[place] < watched.get(host, -math.inf) for host in where):
+            # It was seen, and no host that is being watched shows it any more: it is over, somehow.
+            if where and all(last_seen[place] < watched.get(host, math.inf) for host in where):
                 states[place] = None
     return states
 

@@ -17,8 +17,9 @@ DAY_S = 86400.0
 class JobRecord:
     """One start of one job: what was asked for, what was seen, and how it ended.
 
-    Texts and facts are None, measured quantities NaN where they are not known. Everything that
-    was used counts from the first look on: a job that ran before anybody watched used more.
+    Texts and facts are None, measured quantities NaN where they are not known. CPU time counts from
+    the job's beginning where a control group counts it. Everything else that was used counts from
+    the first look on: a job that ran while nobody watched used more, which `unmetered_s` says.
 
     Attributes:
         number: The store's own number for it.
@@ -47,13 +48,21 @@ class JobRecord:
         looks: How often it was looked at.
         seen_s: How much time lies between looks at it.
         cpu_s: CPU time.
+        watched_cpu_s: The part of it that was used while it was watched.
         read_bytes: Read from storage.
         written_bytes: Written to storage.
+        received_bytes: Received over a network of its own; NaN for most.
+        sent_bytes: Sent, likewise.
+        cpu_wait_s: Time in which it waited for CPUs.
+        memory_wait_s: The same for memory.
+        io_wait_s: The same for storage.
         energy_j: Energy that it is charged with.
         measured_j: The part of it that was measured; the rest is estimated.
         carbon_g: What that emitted, by average intensity.
         marginal_g: The same by marginal intensity.
         embodied_g: Its share of what making the nodes emitted.
+        unmetered_s: How long it ran while nobody could tell what it drew: energy lacks that time.
+        unpriced_j: The energy whose emissions nobody can tell: grams lack that.
         gpu_j: The part of the energy that its GPUs drew.
         gpu_busy_s: Time that its GPUs were busy, added up.
         mean_memory_bytes: Memory that it held, on average.
@@ -90,13 +99,21 @@ class JobRecord:
     looks: int
     seen_s: float
     cpu_s: float
+    watched_cpu_s: float
     read_bytes: float
     written_bytes: float
+    received_bytes: float
+    sent_bytes: float
+    cpu_wait_s: float
+    memory_wait_s: float
+    io_wait_s: float
     energy_j: float
     measured_j: float
     carbon_g: float
     marginal_g: float
     embodied_g: float
+    unmetered_s: float
+    unpriced_j: float
     gpu_j: float
     gpu_busy_s: float
     mean_memory_bytes: float
@@ -113,13 +130,14 @@ class JobRecord:
 
     @property
     def mean_power_w(self) -> float:
-        """What it drew on average while it was watched."""
-        return self.energy_j / self.seen_s if self.seen_s > 0 else math.nan
+        """What it drew on average while a meter or an estimate told."""
+        told_s = metered_s(self.seen_s, self.elapsed_s, self.unmetered_s)
+        return self.energy_j / told_s if told_s > 0 else math.nan
 
     @property
     def mean_cpus(self) -> float:
         """CPUs that it kept busy on average while it was watched."""
-        return self.cpu_s / self.seen_s if self.seen_s > 0 else math.nan
+        return self.watched_cpu_s / self.seen_s if self.seen_s > 0 else math.nan
 
     @property
     def mean_gpus(self) -> float:
@@ -145,6 +163,22 @@ class JobRecord:
     def power(self) -> str | None:
         """Whether its energy was `measured`, `estimated`, or each in `part`."""
         return word_for_power(self.energy_j, self.measured_j)
+
+
+def metered_s(seen_s: float, elapsed_s: float, unmetered_s: float) -> float:
+    """Return how long a job was watched while somebody could tell what it drew.
+
+    Args:
+        seen_s: How long it was watched.
+        elapsed_s: How long it ran; NaN where that is not known.
+        unmetered_s: How long nobody could tell, watching or not; NaN where that is not known.
+
+    >>> metered_s(60.0, 100.0, 50.0)
+    50.0
+    """
+    unwatched_s = max(elapsed_s - seen_s, 0.0) if elapsed_s == elapsed_s else 0.0
+    blind_s = max(unmetered_s - unwatched_s, 0.0) if unmetered_s == unmetered_s else 0.0
+    return seen_s - min(blind_s, seen_s)
 
 
 def word_for_power(energy_j: float, measured_j: float) -> str | None:

@@ -17,6 +17,8 @@ from lowtide.store.tables import chunks, in_parts
 _STEPS = ((0, 60, DAY_S), (60, 3600, 30 * DAY_S))
 # With fewer values than this there is nothing to gain by rolling up.
 _FEW = 8
+# So many chunks are looked for in one transaction.
+_AT_ONCE = 500
 
 
 def roll_up_old(
@@ -62,24 +64,47 @@ def _roll_up_some(database: Database, old: int, new: int, span_s: float, limit: 
     """Roll up the old chunks of some units, all of a span together."""
     with database.writing() as connection:
         due = (chunks.c.resolution == old) & (chunks.c.ends <= limit)
-        some = sa.select(chunks.c.unit).where(due).order_by(chunks.c.ends).limit(100).subquery()
+        some = sa.select(chunks.c.unit).where(due).order_by(chunks.c.ends).limit(_AT_ONCE)
         rows = connection.execute(
-            sa.select(chunks)
-            .where(due, chunks.c.unit.in_(sa.select(some.c.unit)))
+            sa.select(chunks.c.id, chunks.c.unit, chunks.c.begins, chunks.c.points)
+            .where(due, chunks.c.unit.in_(sa.select(some.subquery().c.unit)))
             .order_by(chunks.c.unit, chunks.c.id)
         ).all()
-        made = []
+        small: list[int] = []
+        groups: list[tuple[int, list[int]]] = []
         for (unit, _), group in itertools.groupby(
             rows, key=lambda row: (row.unit, row.begins // span_s)
         ):
             members = list(group)
-            decoded = [decode(row.body) for row in members]
-            points = join([part for _, part in decoded])
-            if len(points) > _FEW:
-                points = roll_up(points, new)
-            made.append(chunk_row(unit, points, decoded[0][0], resolution=new))
-        if made:
-            for part in in_parts([row.id for row in rows]):
-                connection.execute(sa.delete(chunks).where(chunks.c.id.in_(part)))
-            connection.execute(sa.insert(chunks), made)
+            if sum(row.points for row in members) <= _FEW:
+                small += [row.id for row in members]
+            else:
+                groups.append((unit, [row.id for row in members]))
+        for part in in_parts(small):
+            connection.execute(
+                sa.update(chunks).where(chunks.c.id.in_(part)).values(resolution=new)
+            )
+        _replace(connection, groups, new)
         return len(rows)
+
+
+def _replace(
+    connection: sa.Connection, groups: list[tuple[int, list[int]]], resolution: int
+) -> None:
+    """Put one coarser chunk in the place of each group of them."""
+    numbers = [number for _, members in groups for number in members]
+    if not numbers:
+        return
+    bodies: dict[int, bytes] = {}
+    for part in in_parts(numbers):
+        question = sa.select(chunks.c.id, chunks.c.body).where(chunks.c.id.in_(part))
+        bodies |= {row.id: row.body for row in connection.execute(question)}
+        connection.execute(sa.delete(chunks).where(chunks.c.id.in_(part)))
+    made = []
+    for unit, members in groups:
+        decoded = [decode(bodies[number]) for number in members]
+        points = join([part for _, part in decoded])
+        if len(points) > _FEW:
+            points = roll_up(points, resolution)
+        made.append(chunk_row(unit, points, decoded[0][0], resolution=resolution))
+    connection.execute(sa.insert(chunks), made)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -20,20 +21,20 @@ import numpy as np
 import sqlalchemy as sa
 
 from lowtide.errors import InvalidInput, StoreProblem, UnknownName
-from lowtide.store.columns import NODE, UNIT, Layout
 from lowtide.store.database import Database
 from lowtide.store.migrations import bring_up_to_date, check_version
 from lowtide.store.places import default_place
 from lowtide.store.reading import JobTable, Question, read_hosts, read_jobs
 from lowtide.store.records import HostRecord, JobRecord, Retention, Series
-from lowtide.store.tables import CONTENTS, chunks, phases, size_bytes, units
+from lowtide.store.tables import chunks, in_parts, phases, present, size_bytes
 
 if TYPE_CHECKING:
     from lowtide.monitor.facts import JobFacts
+    from lowtide.monitor.snapshot import Unit
     from lowtide.monitor.tick import Tick
     from lowtide.store.appending import HostWriter
     from lowtide.store.checking import Check
-    from lowtide.store.newest import Newest
+    from lowtide.store.courses import Courses
     from lowtide.store.pruning import Pruned
 
 # How often the writer looks for what is old, and how much of it is done at once.
@@ -131,6 +132,28 @@ class Store:
             self._tidied = tick.time
             roll_up_old(self._database, self._retention, now=tick.time, most=_TIDY_CHUNKS)
 
+    @contextmanager
+    def claim(self, host: str) -> Iterator[None]:
+        """Hold a host while it is watched, so that no other process counts it a second time.
+
+        Args:
+            host: Its name. A `StoreProblem` names who holds it already.
+        """
+        from lowtide.store.claims import claimed
+
+        with claimed(self._database, host):
+            yield
+
+    def last_look(self, host: str) -> tuple[float, dict[Unit, float]] | None:
+        """Return when a host was last looked at, and the CPU time of what ran there.
+
+        Args:
+            host: Its name; None comes back where it was never looked at.
+        """
+        from lowtide.store.resuming import last_look
+
+        return last_look(self._database, host)
+
     def put_facts(self, facts: Iterable[JobFacts]) -> None:
         """Keep what is known of jobs besides what they use, whether they were seen or not.
 
@@ -141,6 +164,17 @@ class Store:
 
         with self._database.writing() as connection:
             place_facts(connection, list(facts))
+
+    def waiting(self, source: str) -> list[tuple[str, float | None]]:
+        """Return the numbers of jobs last known to wait, and when they were submitted.
+
+        Args:
+            source: Where they were found, one of `monitor.snapshot.SOURCES`.
+        """
+        from lowtide.store.matching import waiting
+
+        with self._database.reading() as connection:
+            return waiting(connection, source)
 
     def put_phases(self, record: JobRecord, document: str | None) -> None:
         """Keep the phases that were found in a job's course.
@@ -160,10 +194,21 @@ class Store:
         Args:
             record: The job.
         """
+        return self.phases_of_many([record.number]).get(record.number)
+
+    def phases_of_many(self, numbers: Sequence[int]) -> dict[int, str]:
+        """Return the phases that were found in jobs, as JSON text, by the store's number for each.
+
+        Args:
+            numbers: The store's numbers of the jobs.
+        """
+        found: dict[int, str] = {}
         with self._database.reading() as connection:
-            return connection.execute(
-                sa.select(phases.c.document).where(phases.c.job == record.number)
-            ).scalar_one_or_none()
+            for part in in_parts(numbers if phases in present(connection) else ()):
+                question = sa.select(phases.c.job, phases.c.document)
+                rows = connection.execute(question.where(phases.c.job.in_(part))).all()
+                found |= {row.job: row.document for row in rows}
+        return found
 
     def jobs(
         self,
@@ -231,18 +276,26 @@ class Store:
             start: Only what was later than this moment, epoch seconds.
             end: Only what was earlier than this moment.
         """
-        from lowtide.store.courses import summed
-        from lowtide.store.newest import Newest
+        from lowtide.store.histories import Histories
+
+        numbers = [record.number for record in records]
+        with self._database.reading() as connection:
+            yield from Histories(connection, start=start, end=end).of_jobs(numbers)
+
+    def courses(
+        self, numbers: Sequence[int], *, start: float | None = None, end: float | None = None
+    ) -> Iterator[Courses]:
+        """Yield what many jobs used over time, many together, as of one moment.
+
+        Args:
+            numbers: The store's numbers for the jobs, ascending.
+            start: Only what was later than this moment, epoch seconds.
+            end: Only what was earlier than this moment.
+        """
+        from lowtide.store.histories import Histories
 
         with self._database.reading() as connection:
-            newest = Newest(connection)
-            for record in records:
-                mine = connection.execute(
-                    sa.select(units.c.id, units.c.host).where(units.c.job == record.number)
-                ).all()
-                yield summed(
-                    [_course(newest, unit, host, UNIT, start, end) for unit, host in mine], UNIT
-                )
+            yield from Histories(connection, start=start, end=end).of_parts(numbers)
 
     def node_series(
         self, host: str, *, start: float | None = None, end: float | None = None
@@ -254,14 +307,14 @@ class Store:
             start: Only what was later than this moment, epoch seconds.
             end: Only what was earlier than this moment.
         """
-        from lowtide.store.newest import Newest
+        from lowtide.store.histories import Histories
 
         with self._database.reading() as connection:
             known = {each.name: each for each in read_hosts(connection)}
             if host not in known:
                 raise UnknownName("host", host, known)
             node = known[host]
-            return _course(Newest(connection), node.node_unit, node.number, NODE, start, end)
+            return Histories(connection, start=start, end=end).of_node(node.node_unit, node.number)
 
     def gaps(
         self, host: str, *, start: float | None = None, end: float | None = None
@@ -304,21 +357,23 @@ class Store:
         from lowtide.store.pruning import prune
 
         moment = time.time() if now is None else now
-        for writer in self._writers.values():
-            writer.consolidate()
-        return prune(
-            self._database,
-            self._retention,
-            now=moment,
-            older_than_s=older_than_s,
-            most_bytes=most_bytes,
-        )
+        with self._database.taking_long():
+            for writer in self._writers.values():
+                writer.consolidate()
+            return prune(
+                self._database,
+                self._retention,
+                now=moment,
+                older_than_s=older_than_s,
+                most_bytes=most_bytes,
+            )
 
     def check(self) -> Check:
         """Read everything, and return what is wrong."""
         from lowtide.store.checking import check
 
-        return check(self._database)
+        with self._database.taking_long():
+            return check(self._database)
 
     def export(
         self, folder: Path | str, *, start: float | None = None, end: float | None = None
@@ -332,7 +387,8 @@ class Store:
         """
         from lowtide.store.exporting import export
 
-        return export(self, Path(folder), start=start, end=end)
+        with self._database.taking_long():
+            return export(self, Path(folder), start=start, end=end)
 
     def sizes(self) -> dict[str, int]:
         """Return how much there is: rows of each table, values, and bytes in all."""
@@ -341,7 +397,7 @@ class Store:
                 table.name: int(
                     connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
                 )
-                for table in CONTENTS
+                for table in present(connection)
             }
             points = connection.execute(
                 sa.select(chunks.c.resolution, sa.func.sum(chunks.c.points)).group_by(
@@ -351,26 +407,3 @@ class Store:
             sizes |= {f"points_{resolution}": int(count) for resolution, count in points}
             sizes["bytes"] = size_bytes(self._database, connection)
         return sizes
-
-
-def _course(
-    newest: Newest,
-    unit: int,
-    host: int,
-    layout: Layout,
-    start: float | None,
-    end: float | None,
-) -> Series:
-    from lowtide.store.courses import course
-    from lowtide.store.encoding import decode
-
-    first = -math.inf if start is None else start
-    last = math.inf if end is None else end
-    question = sa.select(chunks.c.body).where(chunks.c.unit == unit).order_by(chunks.c.begins)
-    if start is not None:
-        question = question.where(chunks.c.ends >= first)
-    if end is not None:
-        question = question.where(chunks.c.begins <= last)
-    parts = [decode(body)[1] for body in newest.connection.execute(question).scalars()]
-    parts += newest.of_node(host) if layout is NODE else newest.of_unit(unit, host)
-    return course(parts, layout, start=first, end=last)

@@ -132,6 +132,16 @@ phases = sa.Table(
 CONTENTS = (hosts, jobs, units, ticks, chunks, phases)
 
 
+def present(connection: sa.Connection) -> tuple[sa.Table, ...]:
+    """Return those of `CONTENTS` that a store has; an older one may lack some.
+
+    Args:
+        connection: A connection to it.
+    """
+    names = set(sa.inspect(connection).get_table_names())
+    return tuple(table for table in CONTENTS if table.name in names)
+
+
 def in_parts(values: Sequence[_Value]) -> Iterator[Sequence[_Value]]:
     """Cut a list into parts that a database takes at once.
 
@@ -226,7 +236,7 @@ def size_bytes(database: Database, connection: sa.Connection) -> int:
         return (pages - free) * page
     # A server keeps the room of deleted rows for new ones: what counts is what is in use.
     total = 0
-    for table in CONTENTS:
+    for table in present(connection):
         packed = [column for column in table.c if isinstance(column.type, sa.LargeBinary)]
         sums = [sa.func.count(), *(sa.func.sum(sa.func.octet_length(each)) for each in packed)]
         rows, *lengths = connection.execute(sa.select(*sums).select_from(table)).one()

@@ -14,13 +14,14 @@ import numpy.typing as npt
 
 from lowtide.errors import InvalidInput
 from lowtide.monitor.snapshot import FloatArray
-from lowtide.store.columns import NODE, UNIT
+from lowtide.store.columns import FIRST_NODE, FIRST_UNIT, NODE, UNIT, widened
 
 _HEADER = struct.Struct("<BI")
-_VERSION = 1
+# What the columns of each version are. For a node every rate is a difference to the tick before,
+# which only the writer knows.
+_VERSIONS = {1: (FIRST_UNIT, FIRST_NODE), 2: (UNIT, NODE)}
+_VERSION = 2
 _WIDTH = len(UNIT.names)
-# For a node every rate is a difference to the tick before, which only the writer knows.
-_NODE_WIDTH = len(NODE.names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,27 +77,30 @@ def unpack(since: float, time: float, blob: bytes) -> Look:
     """
     try:
         version, count = _HEADER.unpack_from(blob)
-        if version != _VERSION:
-            raise InvalidInput(f"tick of version {version}: only {_VERSION} can be read")
+        if version not in _VERSIONS:
+            raise InvalidInput(f"tick of version {version}: only up to {_VERSION} can be read")
+        unit, node = _VERSIONS[version]
+        width, node_width = len(unit.names), len(node.names)
         data = memoryview(zlib.decompress(blob[_HEADER.size :]))
         units = np.frombuffer(data, "<i8", count)
-        node = np.frombuffer(data, "<f8", _NODE_WIDTH, 8 * count)
-        place = 8 * (count + _NODE_WIDTH)
-        flags = (_WIDTH + 7) // 8
-        same = np.unpackbits(np.frombuffer(data, np.uint8, flags, place), count=_WIDTH) == 1
+        of_node = np.frombuffer(data, "<f8", node_width, 8 * count)
+        place = 8 * (count + node_width)
+        flags = (width + 7) // 8
+        same = np.unpackbits(np.frombuffer(data, np.uint8, flags, place), count=width) == 1
         alike = np.frombuffer(data, "<f8", int(same.sum()), place + flags)
         rest = np.frombuffer(data, "<f8", -1, place + flags + alike.nbytes)
-        table = np.empty((_WIDTH, count))
+        table = np.empty((width, count))
         table[same] = alike[:, None]
         table[~same] = rest.reshape(int((~same).sum()), count)
     except (struct.error, zlib.error, ValueError) as error:
         raise InvalidInput(f"a tick of the store is damaged: {error}") from None
-    width = len(UNIT.counters)
+    columns = widened(table.T, unit.names, UNIT.names)
+    counted = len(UNIT.counters)
     return Look(
         since=since,
         time=time,
         units=units.astype(np.int64),
-        counters=table[:width].T,
-        gauges=table[width:].T,
-        node=node,
+        counters=columns[:, :counted],
+        gauges=columns[:, counted:],
+        node=widened(of_node, node.names, NODE.names),
     )

@@ -21,6 +21,13 @@ _GAUGE = {name: place for place, name in enumerate(UNIT.gauges)}
 _CPU = UNIT.counters.index("cpu_s")
 _ENERGY = UNIT.counters.index("energy_j")
 _NODE_COUNTERS = len(NODE.counters)
+_PARTIAL = [
+    PLACE[name]
+    for name in (
+        *("energy_j", "measured_j", "carbon_g"),
+        *("unmetered_s", "unpriced_j", "unwatched_cpu_s"),
+    )
+]
 
 
 def nothing_yet() -> FloatArray:
@@ -156,7 +163,7 @@ class Tail:
         most("last_seen", self.time)
         added("looks", np.ones(self.time.size))
         added("seen_s", length)
-        result[:, COUNTED] = self.counters[last]
+        result[:, COUNTED] = self._last_known(last, totals)
         added("memory_byte_s", integral("memory_bytes"))
         added("gpu_busy_s", integral("gpus_busy"))
         added("gpu_j", integral("gpu_w"))
@@ -168,6 +175,30 @@ class Tail:
         for name in ("reserved_cpus", "reserved_bytes", "reserved_gpus"):
             most(name, self.gauges[:, _GAUGE[name]])
         return result
+
+    def _last_known(self, last: npt.NDArray[np.int64], totals: FloatArray) -> FloatArray:
+        """Return what the counters came to: what is not known now stays as it was known last."""
+        final = self.counters[last]
+        if not np.isnan(final).any():
+            return final
+        rows = np.where(np.isnan(self.counters), -1, np.arange(self.time.size)[:, None])
+        known = np.maximum.accumulate(rows, axis=0)[last]
+        # What nobody ever knew stays unknown.
+        never = totals[:, PLACE["looks"]] == 0
+        before = np.where(never[:, None], np.nan, totals[:, COUNTED])
+        here = np.take_along_axis(self.counters, np.maximum(known, 0), axis=0)
+        return np.where(known >= self.first[:, None], here, before)
+
+
+def last_known(values: FloatArray) -> FloatArray:
+    """Return values with every unknown one as the known one before it; NaN before the first.
+
+    Args:
+        values: Rows in the order of time.
+    """
+    rows = np.where(np.isnan(values), 0, np.arange(len(values))[:, None])
+    filled: FloatArray = np.take_along_axis(values, np.maximum.accumulate(rows, axis=0), axis=0)
+    return filled
 
 
 def together(rows: FloatArray) -> FloatArray:
@@ -182,6 +213,9 @@ def together(rows: FloatArray) -> FloatArray:
     if len(rows) == 1:
         return np.asarray(rows[0])
     joined: FloatArray = rows.sum(axis=0)
+    # Where these lack a part, `unmetered_s` and `unpriced_j` say so.
+    known = rows[:, _PARTIAL]
+    joined[_PARTIAL] = np.where(np.isnan(known).all(axis=0), np.nan, np.nansum(known, axis=0))
     for name in ("last_seen", "looks", "seen_s"):
         joined[PLACE[name]] = rows[:, PLACE[name]].max()
     joined[PLACE["first_seen"]] = rows[:, PLACE["first_seen"]].min()

@@ -10,9 +10,13 @@ from pathlib import Path
 
 from lowtide.errors import LowtideError, MeterProblem
 from lowtide.meters import Roots
+from lowtide.meters.estimate import Estimate
+from lowtide.meters.search import MeterSearch
 from lowtide.meters.source import choose_meters
+from lowtide.monitor.gpus import GpuSource
 from lowtide.monitor.nvml_gpus import NvmlGpus
 from lowtide.monitor.reader import NodeReader
+from lowtide.watching.amd_gpus import AmdGpus
 from lowtide.watching.emissions import Emissions
 from lowtide.watching.power import PowerReader
 from lowtide.watching.watcher import Watcher
@@ -47,8 +51,10 @@ def open_watch(
     """Open everything that watching this node takes.
 
     Args:
-        meters: Which meters to read; all that work here by default.
-        roots: Where the kernel's files are.
+        meters: Which meters to read; all that work here by default, and an estimate of what they
+            do not see.
+        roots: Where the kernel's files are. Of a recorded tree only what it holds is read, and this
+            machine's drivers and tools where `meters` names them.
         cgroupfs: Where the control groups are; below /sys by default.
         emissions: How energy becomes grams.
         rules: How power is shared out.
@@ -56,13 +62,18 @@ def open_watch(
         host: What the node is called; its own name by default.
     """
     roots = roots or Roots()
-    gpus = None
-    # Without NVIDIA's library, or without its cards, there are none to look at.
-    with suppress(LowtideError, MeterProblem):
-        gpus = NvmlGpus()
-    power = PowerReader(meters=choose_meters(meters, roots))
-    power.open()
+    search = None
+    if not meters:
+        search = MeterSearch(roots=roots)
+        search.begin()
+    gpus = _find_gpus(meters, roots)
+    power = PowerReader(
+        meters=choose_meters(meters, roots) if meters else (),
+        search=search,
+        estimate=None if meters else Estimate(roots=roots),
+    )
     try:
+        power.open()
         with NodeReader(
             procfs=roots.procfs,
             sysfs=roots.sysfs,
@@ -74,9 +85,21 @@ def open_watch(
                 power=power,
                 emissions=emissions or Emissions(),
                 rules=rules,
-                idle_w=power.idle_w if idle_w is None else idle_w,
+                idle_w=idle_w,
                 host=host or platform.node(),
             )
             yield Watch(watcher=watcher, reader=reader, power=power)
     finally:
         power.close()
+
+
+def _find_gpus(meters: Sequence[str], roots: Roots) -> GpuSource | None:
+    """Return the GPUs of this machine, None where there are none, or where another is watched."""
+    # Without the library or the tool, or without cards, there are none to look at.
+    if roots.is_here or "nvml" in meters:
+        with suppress(LowtideError, MeterProblem):
+            return NvmlGpus()
+    if roots.is_here or "amd" in meters:
+        with suppress(LowtideError, MeterProblem):
+            return AmdGpus(sysfs=roots.sysfs)
+    return None

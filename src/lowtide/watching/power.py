@@ -2,23 +2,56 @@
 
 Where a meter counts energy, the difference of two counts is what was drawn, however seldom it is
 read. Where it only tells power, the mean of the two readings stands for the time between them.
+Where meters see only the cards of a node, a model estimates the rest of it.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from lowtide.attribution import NodePower
+from lowtide.errors import LowtideError
 from lowtide.meters import Channel, Meter, Reading
 from lowtide.meters.estimate import Estimate
+from lowtide.meters.hwmon import Hwmon
 from lowtide.meters.meter import plausible
-from lowtide.meters.source import Source
+from lowtide.meters.search import MeterSearch, covers_node
+from lowtide.meters.source import Source, tell_apart
 
 # A reading that is older than this says nothing about now: management controllers go stale.
 _STALE_S = 60.0
+# The kernel counts CPU time in hundredths of a second: after this long it has counted some.
+_STANDS_S = 0.5
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What was drawn, by what drew it."""
+
+    node_w: float = math.nan
+    psys_w: float = math.nan
+    dram_w: float = math.nan
+    estimated_w: float = math.nan
+    silent: bool = False
+    packages: dict[str, float] = field(default_factory=dict)
+    gpus: dict[str, float] = field(default_factory=dict)
+
+    def add(self, meter: Meter, channel: Channel, watts: float) -> None:
+        if channel.domain == "node" and math.isnan(self.node_w):
+            self.node_w = watts
+        elif channel.domain == "psys":
+            self.psys_w = watts
+        elif channel.domain == "package":
+            self.packages[channel.name] = watts
+        elif channel.domain == "dram" and not math.isnan(watts):
+            self.dram_w = watts + _known([self.dram_w])
+        elif channel.domain == "gpu":
+            # Cards of two makers in one node have the same numbers.
+            taken = channel.name in self.gpus
+            self.gpus[f"{meter.name} {channel.name}" if taken else channel.name] = watts
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,14 +59,23 @@ class PowerReader:
     """The meters of a node.
 
     Attributes:
-        meters: The meters.
+        meters: Meters that have to work.
+        search: Looks for others; None to use no others.
+        estimate: Estimates what no meter sees, where they see neither the node nor its sockets;
+            None to leave that out.
         problems: What went wrong since this was last emptied, in words.
+        rejected: How many readings made no sense so far, and were left out.
     """
 
-    meters: Sequence[Meter]
+    meters: Sequence[Meter] = ()
+    search: MeterSearch | None = None
+    estimate: Estimate | None = None
     problems: list[str] = field(default_factory=list)
+    rejected: int = field(default=0, init=False)
     _sources: list[Source] = field(default_factory=list, init=False)
-    _before: list[tuple[float, Reading | None]] = field(default_factory=list, init=False)
+    _spoke: set[tuple[str, str]] = field(default_factory=set, init=False)
+    _before: list[Reading | None] = field(default_factory=list, init=False)
+    _before_s: float = field(default=math.nan, init=False)
 
     def open(self) -> None:
         """Open the meters and take a first reading."""
@@ -41,18 +83,17 @@ class PowerReader:
             source = Source(meter, meter.open())
             source.begin()
             self._sources.append(source)
-        self._before = self._look()
-
-    @property
-    def measured(self) -> bool:
-        """Whether all power is measured."""
-        return all(meter.measured for meter in self.meters)
-
-    @property
-    def idle_w(self) -> float | None:
-        """What the node draws when nothing runs, where a model says so; None where it does not."""
-        found = [meter.idle_w for meter in self.meters if isinstance(meter, Estimate)]
-        return found[0] if found and not self.measured else None
+        if self.search is not None:
+            sources, problems = self.search.first()
+            self._tell(*problems)
+            self._adopt(sources)
+        self._fill_in()
+        if not covers_node(self._sources) and self._estimate is None:
+            self._tell(
+                "the meters see neither the node nor its sockets: what the rest of it draws is not "
+                "in its power; add --meter estimate to estimate that"
+            )
+        self._before_s, self._before = self._look()
 
     @property
     def names(self) -> list[str]:
@@ -64,47 +105,113 @@ class PowerReader:
 
     def read(self) -> NodePower:
         """Return what was drawn since this was last called, or since the meters were opened."""
-        node_w, psys_w, dram_w = math.nan, math.nan, math.nan
-        packages: dict[str, float] = {}
-        gpus: dict[str, float] = {}
-        after = self._look()
-        for source, (since, earlier), (now, later) in zip(
-            self._sources, self._before, after, strict=True
-        ):
-            self._note(source, later)
+        parts = _Parts()
+        now_s, after = self._look()
+        passed_s = now_s - self._before_s
+        for source, earlier, later in zip(self._sources, self._before, after, strict=True):
+            self._note(source, earlier, later)
             for place, channel in enumerate(source.channels):
-                watts = self._drawn(source.meter, channel, place, now - since, earlier, later)
-                if channel.domain == "node" and math.isnan(node_w):
-                    node_w = watts
-                elif channel.domain == "psys":
-                    psys_w = watts
-                elif channel.domain == "package":
-                    packages[channel.name] = watts
-                elif channel.domain == "dram" and not math.isnan(watts):
-                    dram_w = watts if math.isnan(dram_w) else dram_w + watts
-                elif channel.domain == "gpu":
-                    gpus[channel.name] = watts
-        self._before = after
-        if math.isnan(node_w) and not math.isnan(psys_w):
-            # The platform's counter sees all but the cards.
-            node_w = psys_w + sum(watts for watts in gpus.values() if not math.isnan(watts))
-        return NodePower(
-            node_w=node_w,
-            package_w=tuple(packages.values()),
-            dram_w=dram_w,
-            gpu_w=gpus,
-            measured=self.measured,
-        )
+                watts = self._drawn(source.meter, channel, place, passed_s, earlier, later)
+                if source.meter.measured:
+                    parts.add(source.meter, channel, watts)
+                    parts.silent |= self._falls_silent(source.meter, channel, watts)
+                else:
+                    parts.estimated_w = watts
+        self._before_s, self._before = now_s, after
+        power = self._made(parts, passed_s)
+        if self.search is not None:
+            sources, problems = self.search.late()
+            self._tell(*problems)
+            self._adopt(sources)
+            self._fill_in()
+        return power
 
     def close(self) -> None:
         """Let go of the meters."""
+        if self.search is not None:
+            self.search.close()
         for source in self._sources:
             source.end()
         self._sources.clear()
 
-    def _look(self) -> list[tuple[float, Reading | None]]:
+    @property
+    def _estimate(self) -> Estimate | None:
+        found = (each.meter for each in self._sources if isinstance(each.meter, Estimate))
+        return next(found, None)
+
+    def _adopt(self, sources: Sequence[Source]) -> None:
+        """Read meters from now on that were found, open."""
+        if not sources:
+            return
+        self._sources += sources
+        self._before += [source.read() for source in sources]
+        tell_apart(source.meter for source in self._sources)
+        for source in self._sources:
+            if isinstance(source.meter, Hwmon):
+                # A card that another meter reads is no longer counted here.
+                source.channels = source.meter.open()
+
+    def _fill_in(self) -> None:
+        """Estimate what no meter sees, as long as none does."""
+        if self.estimate is None:
+            return
+        place = next(
+            (at for at, each in enumerate(self._sources) if each.meter is self.estimate), -1
+        )
+        if covers_node(self._sources):
+            if place >= 0:
+                self._sources.pop(place).end()
+                self._before.pop(place)
+        elif place < 0:
+            try:
+                source = Source(self.estimate, self.estimate.open())
+            except LowtideError as error:
+                self._tell(f"nothing can be estimated either: {error}")
+                self.estimate = None
+            else:
+                self._adopt([source])
+
+    def _made(self, parts: _Parts, passed_s: float) -> NodePower:
+        node_w, rest_w, idle_w = parts.node_w, math.nan, math.nan
+        cards_w = _known(parts.gpus.values())
+        if math.isnan(node_w) and not math.isnan(parts.psys_w):
+            # The platform's counter sees all but the cards.
+            node_w = parts.psys_w + cards_w
+        estimate, measured = self._estimate, True
+        if estimate is not None and math.isnan(node_w):
+            if math.isnan(parts.estimated_w) and passed_s >= _STANDS_S:
+                self._tell(
+                    "nothing can be estimated: "
+                    f"the CPU times in {estimate.roots.procfs}/stat stand still"
+                )
+            inner = [parts.dram_w, *parts.packages.values()]
+            seen_w = _known(inner) + (cards_w if estimate.sees_gpus else 0.0)
+            if seen_w <= 0:
+                idle_w = estimate.idle_w
+            if all(math.isnan(watts) for watts in (*inner, *parts.gpus.values())):
+                node_w, measured = parts.estimated_w, False
+            else:
+                rest_w = max(parts.estimated_w - seen_w, 0.0)
+                # Without an estimate the rest is lacking, and nobody measured the node.
+                measured = not math.isnan(rest_w)
+        return NodePower(
+            node_w=node_w,
+            package_w=tuple(parts.packages.values()),
+            dram_w=parts.dram_w,
+            gpu_w=parts.gpus,
+            rest_w=rest_w,
+            idle_w=idle_w,
+            lacks=parts.silent or (estimate is not None and math.isnan(parts.estimated_w)),
+            passed_s=passed_s,
+            measured=measured,
+        )
+
+    def _tell(self, *problems: str) -> None:
+        self.problems += [each for each in dict.fromkeys(problems) if each not in self.problems]
+
+    def _look(self) -> tuple[float, list[Reading | None]]:
         # The clock that nobody sets: a step of the other would be taken for power.
-        return [(time.monotonic(), source.read()) for source in self._sources]
+        return time.monotonic(), [source.read() for source in self._sources]
 
     def _drawn(
         self,
@@ -118,8 +225,9 @@ class PowerReader:
         """Return the mean power of a channel between two readings, NaN if it cannot be told."""
         if later is None or later.time < time.time() - _STALE_S:
             return math.nan
-        if earlier is None or meter.means:
-            return later.power_w[place]
+        watts = later.power_w[place]
+        if earlier is None or (meter.means and math.isnan(watts)):
+            return watts
         if meter.slow:
             # It was read at another time than it was asked for.
             passed_s = later.time - earlier.time
@@ -127,18 +235,38 @@ class PowerReader:
         if passed_s > 0 and counted_j >= 0:
             watts, problem = plausible(channel, counted_j / passed_s)
             if problem:
-                self.problems.append(f"meter {meter.name}: {problem}; left out")
+                self.rejected += 1
+                self._tell(f"meter {meter.name}: {problem}; left out")
+            return watts
+        if meter.means:
             return watts
         known = [each.power_w[place] for each in (earlier, later)]
         known = [watts for watts in known if not math.isnan(watts)]
         return sum(known) / len(known) if known else math.nan
 
-    def _note(self, source: Source, reading: Reading | None) -> None:
+    def _falls_silent(self, meter: Meter, channel: Channel, watts: float) -> bool:
+        """Return whether something other than a card said what it drew before, and now does not."""
+        key = (meter.name, channel.name)
+        if not math.isnan(watts):
+            self._spoke.add(key)
+        return math.isnan(watts) and key in self._spoke and channel.domain not in ("gpu", "other")
+
+    def _note(self, source: Source, earlier: Reading | None, later: Reading | None) -> None:
         name = source.meter.name
-        if reading is None:
-            why = f": {source.problem}" if source.problem else ""
-            self.problems.append(f"meter {name} does not answer{why}; nothing is filled in")
+        if later is None:
+            if not source.is_new:
+                why = f": {source.problem}" if source.problem else ""
+                self._tell(f"meter {name} does not answer{why}; nothing is filled in")
             return
-        if reading.time < time.time() - _STALE_S:
-            self.problems.append(f"meter {name} is stale: its last reading is over a minute old")
-        self.problems += [f"meter {name}: {problem}" for problem in reading.problems]
+        if later is earlier:
+            # A slow meter has said nothing new.
+            return
+        self.rejected += later.rejected
+        if later.time < time.time() - _STALE_S:
+            self._tell(f"meter {name} is stale: its last reading is over a minute old")
+        self._tell(*(f"meter {name}: {problem}" for problem in later.problems))
+
+
+def _known(watts: Iterable[float]) -> float:
+    """Return the sum of what is known."""
+    return math.fsum(each for each in watts if not math.isnan(each))

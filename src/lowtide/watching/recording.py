@@ -23,38 +23,46 @@ _COLUMNS = (
 )
 
 
+def find_job(tick: Tick, job_id: str) -> Unit:
+    """Return the job of an id.
+
+    Args:
+        tick: What happened on the node last.
+        job_id: The id.
+    """
+    found = [unit for unit in tick.units if unit.job_id == job_id]
+    if not found:
+        raise UnknownName("job on this node", job_id, [each.job_id for each in tick.units])
+    # A number that is used again is the younger one's.
+    return max(found, key=lambda unit: unit.started)
+
+
 @dataclass(slots=True, kw_only=True)
 class JobRecorder:
     """Writes the ticks of one job into a recording, until the job is over.
 
     Attributes:
-        job_id: The job.
+        unit: The job.
         writer: Where they go.
         meters: Which meters are read, in words.
         over: Called once the job has ended.
     """
 
-    job_id: str
+    unit: Unit
     writer: RecordingWriter
     meters: list[str] = field(default_factory=list)
     over: Callable[[], None]
-    _unit: Unit | None = field(default=None, init=False)
     _last: float = field(default=0.0, init=False)
 
     def begin(self, tick: Tick) -> None:
-        """Find the job, and begin its recording.
+        """Begin its recording.
 
         Args:
             tick: What happened on the node last.
         """
-        found = [unit for unit in tick.units if unit.job_id == self.job_id]
-        if not found:
-            raise UnknownName("job on this node", self.job_id, [each.job_id for each in tick.units])
-        # A number that is used again is the younger one's.
-        self._unit = max(found, key=lambda unit: unit.started)
         self._last = tick.time
         self.writer.begin(
-            f"{self._unit.source}_{self.job_id}",
+            f"{self.unit.source}_{self.unit.job_id}",
             power="measured" if tick.shares.measured else "estimated",
             meters=self.meters,
         )
@@ -67,7 +75,7 @@ class JobRecorder:
             tick: What happened on the node.
         """
         for place, unit in enumerate(tick.units):
-            if self._unit is not None and unit.key == self._unit.key:
+            if unit.key == self.unit.key:
                 self._last = tick.time
                 self.writer.append(
                     tick.since,
@@ -81,5 +89,4 @@ class JobRecorder:
 
     def close(self) -> None:
         """Say when it ended, as far as was seen."""
-        if self._unit is not None:
-            self.writer.end(self._last)
+        self.writer.end(self._last)

@@ -6,8 +6,11 @@ import math
 import os
 import select
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from lowtide.errors import LowtideError
@@ -54,6 +57,7 @@ class Service:
     before: Sequence[Callable[[float], None]] = ()
     say: Callable[[str], None] = print
     _said: set[str] = field(default_factory=set, init=False)
+    _ticked: float = field(default=-math.inf, init=False)
     _ends: tuple[int, int] = field(default_factory=os.pipe, init=False)
     _stopped: bool = field(default=False, init=False)
 
@@ -63,15 +67,19 @@ class Service:
         Args:
             ticks: How many; None until `stop` is called.
         """
-        self._tick()
+        endless = ticks is None
+        self._tick(endless=endless)
         taken = 0
         due = time.monotonic() + min(FIRST_S, self.interval_s)
         while self._wait(due):
-            taken += self._tick()
+            taken += self._tick(endless=endless)
             if ticks is not None and taken >= ticks:
                 return
             # A node that slept, or that was too busy, does not catch up on what it missed.
             due = max(due + self.interval_s, time.monotonic() + self.interval_s / 10)
+        # What was used since the last tick belongs to it, unless that was a moment ago.
+        if time.monotonic() - self._ticked >= min(FIRST_S, self.interval_s) / 2:
+            self._tick(endless=endless)
 
     def stop(self) -> None:
         """End after the tick that is being taken. May be called by a signal's handler."""
@@ -83,20 +91,55 @@ class Service:
         for end in self._ends:
             os.close(end)
 
-    def _tick(self) -> bool:
-        now = time.time()
-        for prepare in self.before:
-            prepare(now)
-        tick = self.watcher.tick()
+    def tell(self, problems: Sequence[str]) -> None:
+        """Say what went wrong, unless it was said before.
+
+        Args:
+            problems: What it is, in words.
+        """
+        for problem in problems:
+            if problem not in self._said:
+                self._said.add(problem)
+                self.say(problem)
+
+    def _tick(self, *, endless: bool) -> bool:
+        """Take a tick; what nobody foresaw ends one that is waited for, but no endless watch."""
+        tick = None
+        with self._going_on(endless=endless):
+            now = time.time()
+            for prepare in self.before:
+                prepare(now)
+            tick = self.watcher.tick()
+        self._ticked = time.monotonic()
         if tick is None:
             return False
-        self._tell(tick.problems)
+        self.tell(tick.problems)
         for sink in self.sinks:
-            try:
-                sink(tick)
-            except (LowtideError, OSError) as error:
-                self._tell((str(error),))
+            with self._going_on(endless=endless):
+                try:
+                    sink(tick)
+                except BrokenPipeError:
+                    # Whoever read what is shown has gone: that is the end, not a problem.
+                    raise
+                except (LowtideError, OSError) as error:
+                    self.tell((str(error),))
         return True
+
+    @contextmanager
+    def _going_on(self, *, endless: bool) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if not endless or isinstance(error, BrokenPipeError):
+                raise
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            name = f"{Path(where.filename).name}:{where.lineno}"
+            self.tell(
+                (
+                    f"a tick failed, {type(error).__name__} in {name}: {error}; watching goes on, "
+                    "please report it",
+                )
+            )
 
     def _wait(self, due: float) -> bool:
         """Wait for the next tick, and look whenever jobs come or go; False if it is over."""
@@ -120,9 +163,3 @@ class Service:
         """Look at what came and went; return when to look again."""
         wait_s = None if self.events is None else self.events.look()
         return math.inf if wait_s is None else time.monotonic() + wait_s
-
-    def _tell(self, problems: Sequence[str]) -> None:
-        for problem in problems:
-            if problem not in self._said:
-                self._said.add(problem)
-                self.say(problem)

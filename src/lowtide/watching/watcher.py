@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import platform
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide.attribution import IdleFloor, NodePower, cpu_used, share_out
+from lowtide.errors import InvalidInput
 from lowtide.monitor.snapshot import PRESSURES, FloatArray, Snapshot, Unit
 from lowtide.monitor.tick import Shares, Tick
 from lowtide.watching.emissions import Emissions
@@ -44,9 +46,11 @@ class Power(Protocol):
 
     Attributes:
         problems: What went wrong since it was last emptied, in words.
+        rejected: How many readings made no sense so far, and were left out.
     """
 
     problems: list[str]
+    rejected: int
 
     def read(self) -> NodePower:
         """Return what was drawn since this was last called."""
@@ -73,6 +77,13 @@ class _Accounts:
         self.first = np.where(places < 0, now, _taken(self.first, places))
         self.added = np.where(places < 0, np.nan, _taken(self.added, places))
         self.units = snapshot.units
+
+    def used(self, snapshot: Snapshot) -> FloatArray:
+        """Return what each unit has used since it was first seen, a row for each of `_COUNTED`."""
+        counted = _counted(snapshot)
+        # What was not told at first, such as waits, is counted from when it was first told.
+        self.first = np.where(np.isnan(self.first), counted, self.first)
+        return np.maximum(counted - self.first, 0.0)
 
 
 def _counted(snapshot: Snapshot) -> FloatArray:
@@ -118,68 +129,93 @@ class Watcher:
     floor: IdleFloor = field(default_factory=IdleFloor)
     host: str = field(default_factory=platform.node)
     _before: Snapshot | None = field(default=None, init=False)
+    _untold: list[str] = field(default_factory=list, init=False)
     _accounts: _Accounts = field(default_factory=_Accounts, init=False)
     _node_j: FloatArray = field(default_factory=lambda: np.full(3, np.nan), init=False)
     _node_g: FloatArray = field(default_factory=lambda: np.full(3, np.nan), init=False)
+    _node_unmetered_s: float = field(default=0.0, init=False)
+    _node_unpriced_j: float = field(default=0.0, init=False)
     _packages_j: FloatArray = field(default_factory=lambda: np.empty(0), init=False)
     _dram_j: FloatArray = field(default_factory=lambda: np.array(np.nan), init=False)
+
+    def __post_init__(self) -> None:
+        if self.idle_w is not None and not 0 <= self.idle_w < math.inf:
+            raise InvalidInput(f"an idle node draws 0 W or more, not {self.idle_w:g} W")
 
     def tick(self) -> Tick | None:
         """Take a step; return what happened since the last one, None at the first."""
         after = self.reader.read()
         power = self.power.read()
         before, self._before = self._before, after
-        if before is None or after.time <= before.time:
+        # What may not be read shows at the first look, which makes no tick, and is named once.
+        self._untold += after.problems
+        if before is None or after.seconds_after(before) <= 0:
             self._accounts.follow(after, watched_since=math.inf)
             return None
-        self._accounts.follow(after, watched_since=before.time)
+        self._accounts.follow(after, watched_since=after.time_of(before))
         self.floor.see(before, after, power)
-        idle_w = self.floor.at(power) if self.idle_w is None else self.idle_w
+        idle_w = self.floor.at(power) if math.isnan(power.idle_w) else power.idle_w
+        idle_w = idle_w if self.idle_w is None else self.idle_w
         shares = share_out(before, after, power, rules=self.rules, idle_w=idle_w)
-        passed_s = after.time - before.time
-        self._dram_j = _sum(self._dram_j, np.array(power.dram_w * passed_s))
-        packages_j = np.array(power.package_w) * passed_s
+        # Power is energy over the time between two readings of the meters, so that multiplied by
+        # the same time it is what their counters moved by.
+        drawn_s = power.passed_s if power.passed_s > 0 else after.seconds_after(before)
+        self._dram_j = _sum(self._dram_j, np.array(power.dram_w * drawn_s))
+        packages_j = np.array(power.package_w) * drawn_s
         if packages_j.shape != self._packages_j.shape:
             self._packages_j = np.full(packages_j.shape, np.nan)
         self._packages_j = _sum(self._packages_j, packages_j)
-        problems = (*after.problems, *self.power.problems, *self.emissions.problems(after.time))
+        problems = (*self._untold, *self.power.problems, *self.emissions.problems(after.time))
+        self._untold.clear()
         self.power.problems.clear()
-        return self._made(before, after, shares, problems)
+        return self._made(before, after, shares, drawn_s, problems)
 
     def _made(
-        self, before: Snapshot, after: Snapshot, shares: Shares, problems: tuple[str, ...]
+        self,
+        before: Snapshot,
+        after: Snapshot,
+        shares: Shares,
+        drawn_s: float,
+        problems: tuple[str, ...],
     ) -> Tick:
-        passed_s = after.time - before.time
-        average = self.emissions.average(before.time, after.time)
-        marginal = self.emissions.marginal(before.time, after.time)
-        drawn_j = shares.power_w * passed_s
+        passed_s = after.seconds_after(before)
+        since = after.begins(before)
+        average = self.emissions.average(since, after.time)
+        marginal = self.emissions.marginal(since, after.time)
+        drawn_j = shares.power_w * drawn_s
         reserved = np.minimum(_known(after.reserved_cpus) / max(after.node.cpus, 1), 1.0)
         steps = np.stack(
             [
                 drawn_j,
-                drawn_j if shares.measured else 0.0 * drawn_j,
+                shares.measured_w * drawn_s,
                 self.emissions.emitted_g(drawn_j, average),
                 self.emissions.emitted_g(drawn_j, marginal),
                 self.emissions.made_g(reserved, passed_s),
-                np.where(np.isnan(drawn_j), passed_s, 0.0),
+                np.where(np.isnan(drawn_j) | _at(shares.lacking, drawn_j.size), passed_s, 0.0),
                 drawn_j if math.isnan(average) else 0.0 * drawn_j,
             ]
         )
-        used = np.maximum(_counted(after) - self._accounts.first, 0.0)
+        used = self._accounts.used(after)
         added = self._accounts.added = _sum(self._accounts.added, steps)
         node_w = np.array([shares.node_w, shares.idle_w, shares.unattributed_w])
-        node_j = node_w * passed_s
+        node_j = node_w * drawn_s
         self._node_j = _sum(self._node_j, node_j)
         self._node_g = _sum(self._node_g, self.emissions.emitted_g(node_j, average))
+        if math.isnan(shares.node_w) or shares.node_lacks:
+            self._node_unmetered_s += passed_s
+        if math.isnan(average) and not math.isnan(shares.node_w):
+            self._node_unpriced_j += float(node_j[0])
         busy = cpu_used(before, after) / passed_s
         gpus_busy, gpu_bytes, gpus_held = _gpus(after)
         return Tick(
             host=self.host,
-            since=before.time,
+            since=since,
+            skipped_s=max(since - before.time, 0.0),
             time=after.time,
             node=after.node,
             units=after.units,
-            **dict(zip(_COUNTED, used, strict=True)),
+            **dict(zip(_COUNTED, used, strict=True)) | {"cpu_s": _since_it_began(after, used[0])},
+            watched_cpu_s=used[0],
             cpus_busy=np.where(np.isnan(after.cpu_s), np.nan, busy),
             memory_bytes=after.memory_bytes,
             gpus_busy=gpus_busy,
@@ -197,26 +233,48 @@ class Watcher:
             node_carbon_g=float(self._node_g[0]),
             idle_carbon_g=float(self._node_g[1]),
             unattributed_carbon_g=float(self._node_g[2]),
+            node_unmetered_s=self._node_unmetered_s,
+            node_unpriced_j=self._node_unpriced_j,
             intensity_g_per_kwh=average,
             marginal_g_per_kwh=marginal,
+            pue=self.emissions.pue,
             gpus=after.gpus,
-            rejected=after.rejected,
+            system_s=after.system_s,
+            rejected=after.rejected + self.power.rejected,
             problems=problems,
         )
+
+
+def _since_it_began(snapshot: Snapshot, watched_s: FloatArray) -> FloatArray:
+    """Return the CPU time of each unit, as far back as it is counted.
+
+    A control group counts all that ever ran in it. A process also counts those that it waited for,
+    which may have been other units, so outside of groups only what was watched is known.
+    """
+    grouped = [unit.source != "process" for unit in snapshot.units]
+    return np.where(grouped, np.fmax(snapshot.cpu_s, watched_s), watched_s)
 
 
 def _gpus(snapshot: Snapshot) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return how many GPUs each unit keeps busy, what memory it holds there, and how many it has.
 
-    A GPU that several hold is shared by their use of it; an instance is a part of its GPU.
+    A GPU that several hold is shared by their use of it; an instance is a part of its GPU. Whoever
+    holds a GPU whose use is not known uses nobody knows how much.
     """
     busy, held_bytes, held = np.zeros((3, len(snapshot.units)))
     for gpu in snapshot.gpus:
         for place, share in gpu.holders.items():
-            busy[place] += 0.0 if math.isnan(gpu.busy) else gpu.busy * share
-            held_bytes[place] += 0.0 if math.isnan(gpu.memory_bytes) else gpu.memory_bytes * share
-            held[place] += 1.0
+            busy[place] += gpu.busy * gpu.share * share
+            held_bytes[place] += gpu.memory_bytes * share
+            held[place] += gpu.share
     return busy, held_bytes, held
+
+
+def _at(places: Iterable[int], count: int) -> npt.NDArray[np.bool_]:
+    """Return where some places are among so many."""
+    marked = np.zeros(count, dtype=np.bool_)
+    marked[list(places)] = True
+    return marked
 
 
 def _known(values: FloatArray) -> FloatArray:

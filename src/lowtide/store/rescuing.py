@@ -1,0 +1,358 @@
+"""Saving what can still be read of a damaged store.
+
+Rows are read number by number, round the places that cannot be read. What makes no sense is left
+behind, and what has lost what it refers to gets it back as far as it says itself what that was: the
+new store is sound.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from lowtide.errors import InvalidInput, StoreProblem
+from lowtide.store.appending import NODE_KEY
+from lowtide.store.checking import READS, check_numbers
+from lowtide.store.columns import FACT, FACTS, NODE, TOTALS, pack_numbers
+from lowtide.store.database import Database
+from lowtide.store.encoding import decode, join
+from lowtide.store.matching import SHARED_SOURCES, refresh
+from lowtide.store.migrations import STEPS, bring_up_to_date
+from lowtide.store.tables import (
+    CONTENTS,
+    chunks,
+    hosts,
+    jobs,
+    joined,
+    phases,
+    schema,
+    split,
+    ticks,
+    units,
+)
+from lowtide.store.totals import Tail, last_known, nothing_yet
+
+# Rows that are read at once.
+_SPAN = 2000
+# Where a table cannot say how many rows it has: no row is shorter than this, and so many numbers
+# are tried between each and its double.
+_LEAST_ROW_BYTES = 16
+_TRIES = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescue:
+    """What was saved of a damaged store.
+
+    Attributes:
+        saved: Rows of each table that were saved.
+        lost: Rows of each table that could not be read or make no sense; None where the table
+            cannot even say how many it had.
+    """
+
+    saved: dict[str, int]
+    lost: dict[str, int | None]
+
+
+def rescue(damaged: Path, fresh: Path) -> Rescue:
+    """Copy every row that can still be read into a new store.
+
+    Args:
+        damaged: The file to read.
+        fresh: The file to make.
+    """
+    if fresh.exists():
+        raise StoreProblem(
+            f"{fresh} is there already: name a new file to rescue into", where=str(fresh)
+        )
+    if not damaged.is_file():
+        what = "is no file" if damaged.exists() else "is not there"
+        raise StoreProblem(
+            f"{damaged} {what}: name the damaged store with --store PATH", where=str(damaged)
+        )
+    old = sqlite3.connect(f"{damaged.absolute().as_uri()}?mode=ro", uri=True)
+    old.row_factory = sqlite3.Row
+    try:
+        # Without this nothing is read of a file that lacks any page that the schema names.
+        old.execute("PRAGMA writable_schema=1")
+        _check_readable(old, damaged)
+        new = Database(fresh)
+        try:
+            bring_up_to_date(new)
+            lost = {table.name: _copy(old, new, table) for table in CONTENTS}
+            with new.writing() as connection:
+                alone = _reconnect(connection)
+                saved = {
+                    table.name: int(
+                        connection.execute(
+                            sa.select(sa.func.count()).select_from(table)
+                        ).scalar_one()
+                    )
+                    for table in CONTENTS
+                }
+        finally:
+            new.close()
+        if not any(saved[table.name] for table in (jobs, units, chunks)):
+            for part in ("", "-wal", "-shm"):
+                Path(f"{fresh}{part}").unlink(missing_ok=True)
+            raise StoreProblem(
+                f"nothing of {damaged} can be read but its list of tables: take it from a backup",
+                where=str(damaged),
+            )
+    except sqlite3.DatabaseError as error:
+        raise _nothing(damaged, error) from None
+    finally:
+        old.close()
+    counts = {name: None if known is None else known + alone[name] for name, known in lost.items()}
+    return Rescue(saved=saved, lost=counts)
+
+
+def _nothing(path: Path, error: Exception) -> StoreProblem:
+    return StoreProblem(
+        f"nothing of {path} can be read ({error}): not even its list of tables; take it from a "
+        "backup",
+        where=str(path),
+    )
+
+
+def _check_readable(old: sqlite3.Connection, path: Path) -> None:
+    tables = {row[0] for row in old.execute("SELECT name FROM sqlite_master")}
+    if jobs.name not in tables:
+        raise StoreProblem(
+            f"{path} has no jobs in it, and never was a store of lowtide's or has lost its list of "
+            "tables: name another with --store, or take it from a backup",
+            where=str(path),
+        )
+    try:
+        [version] = old.execute(f"SELECT version FROM {schema.name}").fetchone()  # noqa: S608
+    except (sqlite3.DatabaseError, TypeError):
+        # That it cannot say how old it is need not keep anybody from reading the rest.
+        return
+    if version > len(STEPS):
+        raise StoreProblem(
+            f"the store {path} is of version {version}, and this lowtide knows versions up to "
+            f"{len(STEPS)}: update lowtide",
+            where=str(path),
+        )
+
+
+def _copy(old: sqlite3.Connection, new: Database, table: sa.Table) -> int | None:
+    """Copy what makes sense, and return how many rows do not or cannot be read."""
+    key = next(iter(table.primary_key.columns)).name
+    names = [column.name for column in table.c]
+    end, is_known = _end(old, table.name, key)
+    lost = 0
+    for rows in _readable(old, table.name, key, end):
+        if rows is None:
+            lost += 1
+            continue
+        sound = []
+        for row in rows:
+            given = set(row.keys())
+            kept = _sensible(table, {name: row[name] for name in names if name in given})
+            if kept is None:
+                lost += 1
+            else:
+                sound.append(kept)
+        if sound:
+            with new.writing() as connection:
+                # A damaged index may show a row twice.
+                connection.execute(
+                    sa.insert(table).prefix_with("OR IGNORE", dialect="sqlite"), sound
+                )
+    return lost if is_known else None
+
+
+def _sensible(table: sa.Table, row: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a row without what makes no sense in it; None if nothing of it does."""
+    if any(row.get(column.name) is None for column in table.c if not column.nullable):
+        return None
+    if table in (jobs, units):
+        # Numbers that were summed up can be summed up again, and what a job is called is told.
+        if table is jobs and not _fits(row["facts"], FACTS):
+            row["facts"] = pack_numbers(np.full(len(FACTS), np.nan))
+        of_node = table is units and row["job"] is None
+        if not _fits(row["totals"], NODE.counters if of_node else TOTALS):
+            row["totals"] = None if table is jobs else b""
+        return row
+    if table in READS:
+        try:
+            READS[table](SimpleNamespace(**row))
+        except (InvalidInput, TypeError):
+            return None
+    return row
+
+
+def _fits(blob: Any, names: tuple[str, ...]) -> bool:
+    try:
+        check_numbers(blob, names)
+    except (InvalidInput, TypeError):
+        return False
+    return True
+
+
+def _end(old: sqlite3.Connection, table: str, key: str) -> tuple[int, bool]:
+    """Return the number after the last one of a table, and whether the table says so itself."""
+    try:
+        highest = old.execute(f"SELECT max({key}) FROM {table}").fetchone()[0]  # noqa: S608
+    except sqlite3.DatabaseError as error:
+        if "no such table" in str(error):
+            return 0, True
+    else:
+        return (highest or 0) + 1, True
+    pages = old.execute("PRAGMA page_count").fetchone()[0]
+    size = old.execute("PRAGMA page_size").fetchone()[0]
+    first, reached = 1, 0
+    while first <= pages * size // _LEAST_ROW_BYTES:
+        for number in range(first, 2 * first, max(first // _TRIES, 1)):
+            try:
+                old.execute(f"SELECT 1 FROM {table} WHERE {key} = ?", (number,)).fetchone()  # noqa: S608
+            except sqlite3.DatabaseError:
+                continue
+            reached = 2 * first
+        first *= 2
+    return reached, False
+
+
+def _readable(
+    old: sqlite3.Connection, table: str, key: str, end: int
+) -> Iterator[list[sqlite3.Row] | None]:
+    """Yield the rows of a table that can be read; None for each number that cannot."""
+    question = f"SELECT * FROM {table} WHERE {key} >= ? AND {key} < ?"  # noqa: S608
+    spans = [(first, min(first + _SPAN, end)) for first in range(0, end, _SPAN)][::-1]
+    while spans:
+        first, last = spans.pop()
+        try:
+            yield old.execute(question, (first, last)).fetchall()
+        except (sqlite3.DatabaseError, UnicodeDecodeError):
+            if last - first == 1:
+                yield None
+            else:
+                middle = (first + last) // 2
+                spans += [(middle, last), (first, middle)]
+
+
+def _reconnect(connection: sa.Connection) -> dict[str, int]:
+    """Give back what rows have lost; delete those that nobody can place, and count them."""
+    alone = dict.fromkeys((table.name for table in CONTENTS), 0)
+    _name_hosts(connection)
+    _name_jobs(connection)
+    for host in connection.execute(sa.select(hosts.c.id)).scalars().all():
+        node = (units.c.host == host) & units.c.job.is_(None)
+        if connection.execute(sa.select(units.c.id).where(node)).first() is None:
+            # Should its key have been kept by some other row, that one is no node.
+            connection.execute(
+                sa.delete(units).where(units.c.host == host, units.c.key == NODE_KEY)
+            )
+            connection.execute(
+                sa.insert(units).values(host=host, key=NODE_KEY, started=0.0, totals=b"")
+            )
+    for table, child, parent in (
+        (chunks, chunks.c.unit, units.c.id),
+        (phases, phases.c.job, jobs.c.id),
+    ):
+        lonely = sa.delete(table).where(~sa.exists().where(parent == child))
+        alone[table.name] = connection.execute(lonely).rowcount
+    alone[ticks.name] = _drop_ticks(connection)
+    for row in connection.execute(sa.select(units).where(units.c.totals == b"")).all():
+        connection.execute(
+            sa.update(units)
+            .where(units.c.id == row.id)
+            .values(totals=pack_numbers(_counted_again(connection, row.id, row.job is None)))
+        )
+    seen = sa.select(units.c.job).where(units.c.job.is_not(None)).distinct()
+    refresh(connection, connection.execute(seen).scalars().all())
+    return alone
+
+
+def _name_hosts(connection: sa.Connection) -> None:
+    """Make the hosts that are only referred to; jobs that ran on one host know its name."""
+    for child in (units.c.host, ticks.c.host):
+        lonely = sa.select(child).where(~sa.exists().where(hosts.c.id == child)).distinct()
+        for number in connection.execute(lonely).scalars().all():
+            names = connection.execute(
+                sa.select(jobs.c.hosts)
+                .join(units, units.c.job == jobs.c.id)
+                .where(units.c.host == number)
+                .distinct()
+            ).scalars()
+            told = {split(each) for each in names}
+            single = {each[0] for each in told if len(each) == 1}
+            taken = set(connection.execute(sa.select(hosts.c.name)).scalars())
+            name = next(iter(sorted(single - taken)), f"rescued-{number}")
+            theirs = sa.select(units.c.id).where(units.c.host == number)
+            last = connection.execute(
+                sa.select(sa.func.max(chunks.c.ends)).where(chunks.c.unit.in_(theirs))
+            ).scalar()
+            connection.execute(sa.insert(hosts).values(id=number, name=name, last_time=last))
+
+
+def _name_jobs(connection: sa.Connection) -> None:
+    """Make the jobs that are only referred to, from what their units are called."""
+    rows = connection.execute(
+        sa.select(units, hosts.c.name.label("host_name"))
+        .join(hosts, hosts.c.id == units.c.host)
+        .where(units.c.job.is_not(None), ~sa.exists().where(jobs.c.id == units.c.job))
+        .order_by(units.c.id)
+    ).all()
+    made: dict[int, dict[str, Any]] = {}
+    for row in rows:
+        source, _, rest = row.key.partition(":")
+        facts = np.full(len(FACTS), np.nan)
+        facts[FACT["started"]] = row.started
+        first = {
+            "id": row.job,
+            "job_id": rest.rpartition("@")[0],
+            "source": source,
+            "facts": pack_numbers(facts),
+            "home": "" if source in SHARED_SOURCES else row.host_name,
+            "hosts": "",
+            "nodes": "",
+            "begins": row.started,
+            "ends": row.started,
+        }
+        job = made.setdefault(row.job, first)
+        job["hosts"] = joined([*split(job["hosts"]), row.host_name])
+    if made:
+        connection.execute(sa.insert(jobs), list(made.values()))
+
+
+def _drop_ticks(connection: sa.Connection) -> int:
+    """Delete ticks of units that are gone: what others did then cannot be told apart from it."""
+    known = set(connection.execute(sa.select(units.c.id)).scalars())
+    dropped = 0
+    for row in connection.execute(sa.select(ticks)).all():
+        if not set(READS[ticks](row).units.tolist()) <= known:
+            connection.execute(sa.delete(ticks).where(ticks.c.id == row.id))
+            dropped += 1
+    return dropped
+
+
+def _counted_again(connection: sa.Connection, unit: int, is_node: bool) -> Any:
+    """Return the totals of a unit from its chunks."""
+    bodies = connection.execute(
+        sa.select(chunks.c.body).where(chunks.c.unit == unit).order_by(chunks.c.begins)
+    ).scalars()
+    parts = [decode(body)[1] for body in bodies]
+    if not parts:
+        return np.zeros(len(NODE.counters)) if is_node else nothing_yet()
+    points = join(parts)
+    if is_node:
+        return np.nan_to_num(last_known(points.counters)[-1])
+    tail = Tail(
+        units=np.array([unit]),
+        first=np.array([0]),
+        since=points.since,
+        time=points.time,
+        counters=points.counters,
+        gauges=points.gauges,
+        node=points,
+    )
+    return tail.carried_on(nothing_yet()[None])[0]

@@ -1,0 +1,232 @@
+"""A real Slurm with its accounting: what squeue and sacct say, and what is made of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lowtide.monitor.facts import ELSEWHERE, JobFacts
+from lowtide.slurm import SlurmClient
+from lowtide.units import parse_duration
+from lowtide.watching.job_facts import FactsSource
+from support.slurm import HAS_CGROUPS, ask
+
+LOWTIDE = Path(sys.executable).with_name("lowtide")
+NAME = "a|b 'c'\nd = ünï"
+COMMENT = "x|y\n7\tz"
+# Burns a while on one CPU, all of it in children that the batch script waits for.
+BURN = "timeout {seconds} {python} -c 'while True: pass'; true"
+EATS = f"""{sys.executable} -c 'x = b"a" * 300_000_000; import time; time.sleep(3)'"""
+
+
+@pytest.fixture
+def slurm(accounted_slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    for name, value in accounted_slurm.items():
+        monkeypatch.setenv(name, value)
+    return accounted_slurm
+
+
+def submit(slurm: dict[str, str], *options: str, run: str = "sleep 30") -> str:
+    command = ("sbatch", "--parsable", "--mem=50M", "-o", "/dev/null", *options)
+    return ask_with(slurm, f"#!/bin/sh\n{run}\n", *command)
+
+
+def ask_with(slurm: dict[str, str], text: str, *command: str) -> str:
+    return subprocess.run(
+        command,
+        input=text,
+        env={**os.environ, **slurm},
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    ).stdout.strip()
+
+
+def until(is_so: Callable[[], bool], what: object = "") -> None:
+    end = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < end, (what, ask({}, "squeue", "-t", "all"))
+        time.sleep(0.2)
+
+
+def test_sacct_and_squeue_say_the_same_of_every_kind_of_end(slurm: dict[str, str]) -> None:
+    client = SlurmClient(timeout_s=10)
+
+    def queued(job: str) -> JobFacts | None:
+        return next((each for each in client.queue() if each.job_id == job), None)
+
+    def stands(job: str, *states: str) -> Callable[[], bool]:
+        return lambda: (facts := queued(job)) is not None and facts.state in states
+
+    begun = time.time() - 60
+    again = submit(slurm, "--requeue", "-J", "again", "-t", "90")
+    failed = submit(slurm, "-J", NAME, "--comment", COMMENT, run="exit 3")
+    until(stands(again, "running"))
+    first = queued(again)
+    assert first is not None
+    ask(slurm, "scontrol", "requeue", again)
+    killed = submit(slurm, "-J", "killed")
+    array = submit(slurm, "-a", "1-2", run="true")
+    het = submit(slurm, "-n1", ":", "-n1", "--mem=20M", "-o", "/dev/null", run="true")
+    held = submit(slurm, "--hold", "-J", "held")
+    eater = submit(slurm, "-J", "eater", run=EATS)
+    waiting = next(each for each in client.waiting().facts if each.job_id == held)
+    assert (waiting.state, waiting.started, waiting.nodes) == ("pending", None, ())
+    until(stands(killed, "running"))
+    ask(slurm, "scancel", killed, held)
+    others = ",".join((failed, killed, array, het, held, eater))
+    until(lambda: ask(slurm, "squeue", "-h", "-t", "PD,R,CG", "-j", others) == "", others)
+    # Its node must have let go of the first start, or the second fails to launch.
+    until(lambda: ask(slurm, "sinfo", "-h", "-t", "idle", "-o", "%D") == "2")
+    time.sleep(1)
+    # Left alone it would begin two minutes later.
+    ask(slurm, "scontrol", "update", f"JobId={again}", "StartTime=now")
+    until(stands(again, "running"), again)
+    ask(slurm, "scancel", again)
+    until(stands(again, "cancelled"))
+    # The accounting is written a moment later.
+    until(lambda: len(jobs(client, begun)) >= 9 and all(e.ended for e in jobs(client, begun)))
+
+    # What never was to run it tells only when asked for it by its number.
+    ended = [*jobs(client, begun), *client.accounting(since=begun, ids=[held])]
+    kept = {(each.job_id, each.started): each for each in ended}
+    queue = client.queue()
+    for facts in queue:
+        told = kept[facts.job_id, facts.started]
+        # It knows neither how often a job was requeued nor, for some, how the program ended.
+        known = replace(facts, restarts=told.restarts)
+        if told.exit_code is None:
+            known = replace(known, exit_code=None)
+        assert told == known
+    states = {each.job_id: each for each in queue}
+    assert {states[job].state for job in (array, het, str(int(het) + 1), failed, killed, held)} == {
+        "completed",
+        "failed",
+        "cancelled",
+    }
+    assert (states[failed].name, states[failed].comment) == (NAME, COMMENT)
+    assert (states[failed].exit_code, states[array].exit_code) == (3, 0)
+    assert {each.shown_id for each in queue} >= {f"{array}_1", f"{array}_2", f"{het}+0", f"{het}+1"}
+    assert (states[held].state, states[held].started) == ("cancelled", None)
+    if HAS_CGROUPS:
+        assert (states[eater].state, states[eater].exit_code) == ("out_of_memory", None)
+    # Each start of the one that was requeued, and the first at the moment it was seen at.
+    runs = [each for each in jobs(client, begun) if each.job_id == again]
+    assert [each.state for each in runs] == ["requeued", "cancelled"]
+    assert (runs[0].started, runs[0].name) == (first.started, "again")
+    # All that has ended, asked about one node as well.
+    node = states[failed].nodes[0]
+    answer = SlurmClient(node=node, timeout_s=10).facts(since=begun)
+    assert (answer.problems, answer.is_whole) == ((), True)
+    assert failed in {each.job_id for each in answer.facts}
+
+
+def jobs(client: SlurmClient, since: float) -> list[JobFacts]:
+    return client.accounting(since=since)
+
+
+def test_jobs_that_wait_are_followed(slurm: dict[str, str]) -> None:
+    source = FactsSource(
+        client=SlurmClient(node="n1", timeout_s=10),
+        every_s=0.3,
+        soonest_s=0.1,
+        waiting_every_s=0.2,
+        waiting_share=1.0,
+        waiting=[("99999", time.time() - 60)],
+    )
+    kept: dict[str, JobFacts] = {}
+
+    def take(facts: Any) -> None:
+        kept.update({each.job_id: each for each in facts})
+
+    def becomes(job: str, state: str) -> None:
+        until(lambda: source.hand_over(take) or (job in kept and kept[job].state == state), kept)
+
+    jobs = {where: submit(slurm, "--hold", *options) for where, options in PLACES.items()}
+    source.open()
+    try:
+        for job in jobs.values():
+            becomes(job, "pending")
+        becomes("99999", "unknown")
+        ask(slurm, "scancel", jobs["nowhere"])
+        ask(slurm, "scontrol", "release", jobs["here"], jobs["there"])
+        becomes(jobs["nowhere"], "cancelled")
+        becomes(jobs["there"], ELSEWHERE)
+        becomes(jobs["here"], "running")
+    finally:
+        source.close()
+        ask(slurm, "scancel", *jobs.values())
+    until(lambda: ask(slurm, "squeue", "-h") == "")
+
+
+PLACES = {"here": ("-w", "n1"), "there": ("-w", "n2"), "nowhere": ()}
+
+
+@contextmanager
+def watching(store: Path) -> Iterator[None]:
+    with store.with_suffix(".json").open("w") as output:
+        program = subprocess.Popen(
+            [
+                *(str(LOWTIDE), "watch", "--interval", "1", "--json"),
+                *("--store", str(store), "--meter", "estimate", "--grid", "windy"),
+            ],
+            stdout=output,
+        )
+    try:
+        until(lambda: store.with_suffix(".json").stat().st_size > 0)
+        yield
+    finally:
+        program.send_signal(signal.SIGTERM)
+        program.wait(timeout=30)
+    assert program.returncode == 0
+
+
+def listed(store: Path, *options: str) -> dict[str, dict[str, Any]]:
+    done = subprocess.run(
+        [str(LOWTIDE), "jobs", "--store", str(store), "--json", *options],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {row["job_id"]: row for row in json.loads(done.stdout)}
+
+
+def test_two_jobs_side_by_side_have_the_cpu_time_that_sacct_says(
+    slurm: dict[str, str], tmp_path: Path
+) -> None:
+    store = tmp_path / "store.sqlite"
+    held = submit(slurm, "--hold", "-J", "held")
+    with watching(store):
+        until(lambda: held in listed(store, "-s", "PD"))
+        burning = [
+            submit(slurm, "-J", name, run=BURN.format(python=sys.executable, seconds=seconds))
+            for name, seconds in (("long", 12), ("short", 8))
+        ]
+        until(lambda: ask(slurm, "squeue", "-h", "-t", "R", "-j", burning[1]) != "")
+        ask(slurm, "scancel", held)
+        until(lambda: ask(slurm, "squeue", "-h") == "")
+        until(lambda: all(listed(store)[job]["state"] == "completed" for job in burning))
+    rows = listed(store)
+    # Of those that wait it asks more rarely, and once more when it ends.
+    assert rows[held]["state"] == "cancelled"
+    table = ask(slurm, "sacct", "-n", "-P", "-j", ",".join(burning), "--format=JobIDRaw,TotalCPU")
+    total = dict(line.split("|") for line in table.splitlines())
+    for job in burning:
+        told_s = parse_duration(total[job])
+        assert told_s > 1
+        assert rows[job]["cpu_s"] == pytest.approx(told_s, rel=0.02)
+        assert (rows[job]["source"], rows[job]["exit_code"]) == ("slurm", 0)
+        assert rows[job]["energy_j"] > 0
+    assert rows[burning[0]]["cpu_s"] > rows[burning[1]]["cpu_s"]
