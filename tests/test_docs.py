@@ -7,7 +7,7 @@ How a page is run, block by block, in an empty folder of its own:
 - ```` ```console ```` runs every `$ lowtide …` line, which must exit with 0, or with n below a
   comment `<!-- exit code n -->`. Output that is shown must be what is printed; `...` in it stands
   for anything, as it does for the folder. `$ cat > FILE <<'EOF'` writes a file.
-- any block whose title is a file name is written to that file.
+- any block whose title is a file name is written to that file, unless it belongs elsewhere: /etc.
 - a block below the comment `<!-- not run -->` is left alone.
 
 README.md is run the same way, in a folder that has `DE.csv` (a synthetic week), `md.toml` (the
@@ -98,7 +98,9 @@ class Runner:
             assert printed is not None, "an Output block stands right behind a Python block"
             return self.compare(body, printed, "the Python block above")
         if title is not None and language != "python":
-            Path(title[1]).write_text(body, encoding="utf-8")
+            # What belongs on a node stays on the page.
+            if not Path(title[1]).is_absolute():
+                Path(title[1]).write_text(body, encoding="utf-8")
         elif language == "python":
             self.capsys.readouterr()
             line = self.path.read_text(encoding="utf-8")[: block.start("body")].count("\n")

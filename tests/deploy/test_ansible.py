@@ -269,7 +269,11 @@ def traces() -> dict[str, object]:
         Path("/etc/systemd/system/lowtide-watch.service"),
         Path("/etc/udev/rules.d/70-lowtide-rapl.rules"),
     ]
-    return {str(path): path.stat() if path.exists() else None for path in files}
+    # Whoever reads a file changes when it was read.
+    return {
+        str(path): (path.stat().st_mode, path.stat().st_mtime_ns) if path.exists() else None
+        for path in files
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from lowtide.meters.amd import Amd, read_powers
 from lowtide.meters.estimate import Estimate
 from lowtide.meters.hwmon import Hwmon
 from lowtide.meters.ipmi import Ipmi, read_watts
-from lowtide.meters.meter import Counter, checked
+from lowtide.meters.meter import Counter, checked, run_tool
 from lowtide.meters.nvml import Nvml
 from lowtide.meters.utilisation import UtilisationModel
 from support.meters import hanging, tool, tree
@@ -366,3 +366,14 @@ class TestEstimate:
         roots = tree(tmp_path, {"proc/stat": f"cpu 1 1 1 1 1 1 1 1\n{cpus}"})
         assert Estimate(roots=roots).idle_w == UtilisationModel.generic(80).at({"cpu": 0}).power_w
         assert not Estimate(roots=roots).sees_gpus
+
+
+def test_a_tool_that_is_no_program_is_a_meter_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "amd-smi"
+    broken.write_bytes(b"\x00 neither a script nor a binary")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MeterProblem, match="amd-smi cannot be run: Exec format error"):
+        run_tool(["amd-smi"])

@@ -301,15 +301,19 @@ def run_tool(
     """
     if shutil.which(command[0]) is None:
         raise MeterProblem(f"{command[0]} is not installed")
-    tool = subprocess.Popen(  # noqa: S603 - the commands are the meters' own
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        env=environment,
-    )
+    try:
+        tool = subprocess.Popen(  # noqa: S603 - the commands are the meters' own
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env=environment,
+        )
+    except OSError as error:
+        # It may be gone since it was looked for, or be no program.
+        raise MeterProblem(f"{command[0]} cannot be run: {error.strerror}") from None
     RUNNING.add(tool)
     try:
         printed, complained = tool.communicate(timeout=timeout_s)
