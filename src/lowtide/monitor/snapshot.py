@@ -132,6 +132,7 @@ class Snapshot:
         sent_bytes: Sent, likewise.
         system_s: The part of the CPU time that was spent in the kernel, NaN where it is not told
             apart; None where it is for nobody.
+        ended: When each ended, epoch seconds, NaN for those that are there; None where all are.
         rejected: How many readings made no sense so far, and were left out.
         problems: What could not be read, in words, each with the cure where there is one; each is
             named once.
@@ -154,6 +155,7 @@ class Snapshot:
     received_bytes: FloatArray | None = None
     sent_bytes: FloatArray | None = None
     system_s: FloatArray | None = None
+    ended: FloatArray | None = None
     rejected: int = 0
     problems: tuple[str, ...] = ()
     clock_s: float = math.nan

@@ -103,6 +103,7 @@ class Tick:
             None where it is for nobody.
         skipped_s: By how much the clock was set forward since the tick before, which makes a gap
             in which no time passed.
+        ended: When each ended, epoch seconds, NaN for those that are there; None where all are.
         rejected: How many readings made no sense since watching began, and were left out.
         problems: What went wrong, in words.
     """
@@ -152,5 +153,6 @@ class Tick:
     dram_energy_j: float = math.nan
     system_s: FloatArray | None = None
     skipped_s: float = 0.0
+    ended: FloatArray | None = None
     rejected: int = 0
     problems: tuple[str, ...] = ()

@@ -240,6 +240,7 @@ class Watcher:
             pue=self.emissions.pue,
             gpus=after.gpus,
             system_s=after.system_s,
+            ended=after.ended,
             rejected=after.rejected + self.power.rejected,
             problems=problems,
         )
