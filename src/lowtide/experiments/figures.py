@@ -5,6 +5,7 @@ Times are shown in UTC. Every chart of a synthetic signal says so in its title.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,8 @@ _COLOURS = {
     "suspended": "#BBBBBB",
 }
 _CURVE = "#009E73"
+# Axes of seven marks that span less than this have some within one minute.
+_SHORT_S = 600.0
 
 
 def signal_chart(signal: Signal, *, height: int = 220) -> alt.LayerChart:
@@ -212,19 +215,21 @@ def _data(rows: list[dict[str, Any]]) -> Any:
     return alt.InlineData(values=rows)
 
 
-def time_axis(field: str, *, labels: bool = True) -> Any:
+def time_axis(field: str, *, labels: bool = True, span_s: float = math.inf) -> Any:
     """Return an axis of times in UTC.
 
     Args:
         field: What holds them, in milliseconds.
         labels: Whether to write the times; of charts above each other the last will do.
+        span_s: How much time it spans: where marks are less than a minute apart, seconds tell them
+            apart, not days.
     """
     return alt.X(
         f"{field}:T",
         title=None,
         scale=alt.Scale(type="utc"),
         axis=alt.Axis(
-            format="%a %d %b %H:%M",
+            format="%a %d %b %H:%M" if span_s > _SHORT_S else "%H:%M:%S",
             labelAngle=0,
             tickCount=7,
             labelOverlap=True,

@@ -132,7 +132,7 @@ def _panel(
         for time, value in zip(edges.tolist(), [*known, known[-1]], strict=True)
     ]
     base = alt.Chart(alt.InlineData(values=rows), width=_WIDTH, height=_HEIGHT).encode(
-        x=time_axis("time", labels=last), y=alt.Y("value:Q", title=unit)
+        x=time_axis("time", labels=last, span_s=end - begin), y=alt.Y("value:Q", title=unit)
     )
     layers: list[Any] = [
         base.mark_area(interpolate="step-after", color=_USED, opacity=0.25),
@@ -149,7 +149,7 @@ def _panel(
         found = alt.Chart(alt.InlineData(values=_phase_steps(told.phases.profile, begin)))
         layers.append(
             found.mark_line(interpolate="step-after", color=_PHASES, strokeWidth=2).encode(
-                x=time_axis("time", labels=last), y="value:Q"
+                x=time_axis("time", labels=last, span_s=end - begin), y="value:Q"
             )
         )
     return alt.LayerChart(layer=layers)
