@@ -59,7 +59,10 @@ def oracle(before: Snapshot, after: Snapshot, power: NodePower, idle_w: float | 
 
     total = after.node.memory_bytes
     if total > 0:
-        held = [value if is_power(value) else 0.0 for value in after.memory_bytes]
+        held = [
+            value * was_there(before, after, place) if is_power(value) else 0.0
+            for place, value in enumerate(after.memory_bytes)
+        ]
         whole = max(total, sum(held))
         for place, value in enumerate(held):
             bears[place] += scale * dram_w * value / whole
@@ -78,7 +81,10 @@ def oracle(before: Snapshot, after: Snapshot, power: NodePower, idle_w: float | 
         used.append(min(value, elapsed_s * after.node.cpus) if value > 0 else 0.0)
     busy = after.node.busy_s - before.node.busy_s
     busy = max(busy if busy > 0 else 0.0, sum(used))
-    asked = [value if is_power(value) else 0.0 for value in after.reserved_cpus]
+    asked = [
+        value * was_there(before, after, place) if is_power(value) else 0.0
+        for place, value in enumerate(after.reserved_cpus)
+    ]
     whole = max(after.node.cpus, sum(asked))
     asked = [value / whole for value in asked]
 
@@ -114,6 +120,17 @@ def oracle(before: Snapshot, after: Snapshot, power: NodePower, idle_w: float | 
         for place in range(count):
             bears[place] += dynamic_w * used[place] / busy
     return bears, idle
+
+
+def was_there(before: Snapshot, after: Snapshot, place: int) -> float:
+    """The share of the step from which a unit began to which it ended."""
+    if after.time <= before.time:
+        return 1.0
+    end = after.time
+    if after.ended is not None and not math.isnan(after.ended[place]):
+        end = min(max(after.ended[place], before.time), after.time)
+    begin = min(max(after.units[place].started, before.time), end)
+    return (end - begin) / (after.time - before.time)
 
 
 # Numbers as meters and kernels give them, and as they give them when they are broken.
@@ -166,6 +183,9 @@ def steps(draw: st.DrawFn) -> tuple[Snapshot, Snapshot, NodePower, float | None]
         socket_shares=rows,
         node_bytes=draw(st.sampled_from([256 * GIB, 256 * GIB, NAN])),
     )
+    if draw(st.booleans()):
+        over = [draw(st.sampled_from([NAN, 480.0, 493.0, 497.5, 600.0])) for _ in new]
+        after = dataclasses.replace(after, ended=np.array(over, dtype=np.float64))
     cards = draw(st.sampled_from([("gpu-0",), ("gpu-0", "gpu-1", "gpu-9"), ()]))
     power = NodePower(
         node_w=draw(watts),
@@ -255,6 +275,17 @@ def test_idle_power_follows_reservations_and_the_rest_cpu_time() -> None:
     assert shares.power_w == pytest.approx([80 + 160, 40])
     assert shares.idle_w == pytest.approx(40)
     assert shares.unattributed_w == pytest.approx(40)
+
+
+def test_what_was_there_for_part_of_the_time_bears_that_part_of_its_reservation() -> None:
+    jobs = [unit("short", started=4.0), unit("long")]
+    after = snapshot(10, of=jobs, cpu_s=[0, 0], busy_s=0, reserved=[32, 32])
+    after = dataclasses.replace(after, ended=np.array([9.0, NAN]))
+    power = NodePower(node_w=160, measured=True)
+    shares = share_out(snapshot(0, of=jobs[1:], reserved=[32]), after, power, idle_w=160)
+    # Half of the CPUs for half of the time, and half of them for all of it.
+    assert shares.power_w.tolist() == [40.0, 80.0]
+    assert shares.idle_w == 40.0
 
 
 def test_more_reserved_than_there_is_is_brought_down() -> None:

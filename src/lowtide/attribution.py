@@ -214,12 +214,13 @@ def _conserving(
     used_s = cpu_used(before, after)
     # Clocks of the node and of its groups differ a little: together its units are never more.
     busy_s = max(_busy(before, after), float(used_s.sum()))
-    reserved = _over(_known(after.reserved_cpus), cpus)
+    there = presence(before, after)
+    reserved = _over(_known(after.reserved_cpus) * there, cpus)
 
     gpu_w, idle_gpus_w = _by_holders(after, parts.gpu_w)
     seen_w, not_used_w = gpu_w.copy(), idle_gpus_w
     if 0 < after.node.memory_bytes < math.inf:
-        memory = _over(_known(after.memory_bytes), after.node.memory_bytes)
+        memory = _over(_known(after.memory_bytes) * there, after.node.memory_bytes)
         seen_w += parts.dram_w * memory
         not_used_w += parts.dram_w * max(1.0 - float(memory.sum()), 0.0)
 
@@ -243,6 +244,25 @@ def _conserving(
         **_lacking(after, power),
         **_measured(power, parts, power_w, seen_w + parts.base_measured * base_w),
     )
+
+
+def presence(before: Snapshot, after: Snapshot) -> FloatArray:
+    """Return the share of the time between two snapshots in which each unit was there.
+
+    Args:
+        before: The node at the beginning.
+        after: The node at the end.
+    """
+    since, passed_s = after.time_of(before), after.seconds_after(before)
+    if not passed_s > 0:
+        return np.ones(len(after.units))
+    begins = np.array([unit.started for unit in after.units]) - since
+    ends = np.full(len(after.units), passed_s)
+    if after.ended is not None:
+        ends = np.where(np.isnan(after.ended), passed_s, after.ended - since)
+    ends = np.clip(ends, 0.0, passed_s)
+    share: FloatArray = (ends - np.clip(begins, 0.0, ends)) / passed_s
+    return share
 
 
 class _Lacking(TypedDict):

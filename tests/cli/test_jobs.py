@@ -376,6 +376,26 @@ def test_a_damaged_store_says_what_saves_it(
         assert "store check --rescue NEW.sqlite saves what can still be read" in answer.err
 
 
+def test_a_rescue_that_saves_no_job_says_so(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import sqlite3
+
+    with sqlite3.connect(place) as connection:
+        # What is left are the nodes' own values.
+        connection.execute("DELETE FROM chunks WHERE unit IN (SELECT id FROM units WHERE job > 0)")
+        connection.execute("DELETE FROM units WHERE job > 0")
+        connection.execute("DELETE FROM jobs")
+    connection.close()
+    answer = run(capsys, "store", "check", "--rescue", str(tmp_path / "fresh.sqlite"))
+    assert answer.code == 1
+    assert "No job of" in answer.out
+    assert "Saved in" not in answer.out
+    json_too = run(capsys, "store", "check", "--rescue", str(tmp_path / "other.sqlite"), "--json")
+    assert json_too.code == 1
+    assert json.loads(json_too.out)["saved"]["jobs"] == 0
+
+
 def test_a_missing_extra_says_how_to_get_it(place: Path) -> None:
     code = (
         "import sys\n"

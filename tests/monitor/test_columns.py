@@ -19,6 +19,8 @@ class Part:
     unit: Unit
     cpu_s: float
     gone: bool = False
+    memory_bytes: float = math.nan
+    ended_at: float = math.nan
     system_s: float = math.nan
 
 
@@ -46,6 +48,22 @@ def test_what_ended_twice_is_there_once() -> None:
     rows = [Part(group, 1.0), Part(group, 2.0, gone=True), Part(job(9.0), 1.0, gone=True)]
     columns = Columns(rows)  # type: ignore[arg-type]
     assert columns.column("cpu_s") == pytest.approx([3.0, 1.0])
+
+
+def test_what_is_there_holds_its_own_memory_and_has_not_ended() -> None:
+    rows = [
+        Part(job(100.0), 5.0, memory_bytes=7.0),
+        Part(job(100.0), 0.1, gone=True, memory_bytes=3.0, ended_at=50.0),
+        Part(job(9.0, "3"), 1.0, gone=True, memory_bytes=2.0, ended_at=60.0),
+        Part(job(9.0, "3"), 1.0, gone=True, memory_bytes=4.0, ended_at=70.0),
+        Part(job(9.0, "4"), 1.0, gone=True, ended_at=80.0),
+    ]
+    columns = Columns(rows)  # type: ignore[arg-type]
+    assert columns.memory_bytes() == pytest.approx([7.0, 6.0, np.nan], nan_ok=True)
+    assert columns.ended_at() == pytest.approx([np.nan, 70.0, 80.0], nan_ok=True)
+    assert Columns(rows[:1]).ended_at() is None  # type: ignore[arg-type]
+    assert Columns([]).ended_at() is None
+    assert Columns([]).memory_bytes().shape == (0,)
 
 
 def test_time_in_the_kernel_is_known_where_a_part_tells() -> None:

@@ -281,6 +281,29 @@ def test_jobs_hold_gpus(tmp_path: Path) -> None:
     assert second.holders == {where["2"]: 1.0}
 
 
+def test_an_idle_gpu_is_no_shells_though_its_environment_names_it(tmp_path: Path) -> None:
+    """A container names its GPUs to all that runs in it."""
+    write(tmp_path, NODE)
+    told = {"NVIDIA_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}
+    write_process(tmp_path / "proc", 60, name="bash", pages=50_000, environment=told)
+    job = {"SLURM_JOB_ID": "2", "SLURM_JOB_GPUS": "0"}
+    stub = Stub()
+    stub.nvmlDeviceGetMigMode = lambda _: [0, 0]  # type: ignore[method-assign]
+    stub.runs = {0: [], 1: []}
+    places = {"procfs": tmp_path / "proc", "sysfs": tmp_path / "sys"}
+    with NodeReader(
+        **places, cgroupfs=tmp_path / "cgroup", gpus=NvmlGpus(library=stub), name=str
+    ) as node:
+        busy = node.read()
+        assert busy.gpus[0].holders == {0: 1.0}
+        stub.nvmlDeviceGetUtilizationRates = lambda _: SimpleNamespace(gpu=0)  # type: ignore[method-assign]
+        assert node.read().gpus[0].holders == {}
+        write_process(tmp_path / "proc", 70, environment=job)
+        idle = node.read()
+        (place,) = [at for at, unit in enumerate(idle.units) if unit.source == "slurm"]
+        assert idle.gpus[0].holders == {place: 1.0}
+
+
 def test_devices_of_version_1_tell_who_was_given_a_gpu(tmp_path: Path) -> None:
     write(tmp_path, NODE)
     root = tmp_path / "cgroup"

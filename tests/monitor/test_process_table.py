@@ -237,7 +237,96 @@ def test_what_ended_together_in_groups_of_its_own_shares_the_rest(
     write_process(procfs, 5, name="shell", cpu_s=1.0, waited_s=12.0)
     units.look(210.0)
     used = {each.unit.job_id: each.cpu_s for each in units.ended}
-    assert used == {"10": 5.0, "20": 7.0}
+    # By what each had done so far: 4 and 6 s in the same time.
+    assert used == {"10": pytest.approx(4.8), "20": pytest.approx(7.2)}
+
+
+def test_siblings_share_what_was_waited_for_by_what_they_had_done(
+    procfs: Path, units: ProcessTable
+) -> None:
+    write_process(procfs, 5, name="shell", cpu_s=1.0)
+    units.look(200.0)
+    for pid, used_s in ((10, 0.0), (20, 1.0), (30, 0.4)):
+        told = {"SLURM_JOB_ID": str(pid)}
+        write_process(procfs, pid, parent=5, cpu_s=used_s, started_s=201.0, environment=told)
+    units.look(202.0, only_young=True)
+    # One has ended, and was read once more before it was waited for.
+    write_process(procfs, 30, parent=5, cpu_s=0.9, started_s=201.0, dead=True)
+    told = {"SLURM_JOB_ID": "20"}
+    write_process(procfs, 20, parent=5, cpu_s=1.5, started_s=201.0, environment=told)
+    units.look(203.0, only_young=True)
+    for pid in (10, 20, 30):
+        shutil.rmtree(procfs / str(pid))
+    write_process(procfs, 5, name="shell", cpu_s=1.0, waited_s=3.2)
+    units.look(210.0)
+    used = {each.unit.job_id: each.cpu_s for each in units.ended}
+    assert used == {"10": 0.0, "20": pytest.approx(2.3), "30": pytest.approx(0.9)}
+
+
+def test_what_is_counted_elsewhere_is_not_handed_up(procfs: Path) -> None:
+    """A shell runs a helper that waits for a job in a group, and all end together."""
+    group = Group(path="/job_1", unit=Unit(source="slurm", job_id="1", started=0.0), began=0.0)
+    group._cpu = cast("Any", "a counter")
+    units = ProcessTable(
+        procfs=str(procfs),
+        boot=1.7e9,
+        home=lambda said: group if "job_1" in said else None,
+        name=str,
+        networks=Networks(str(procfs), Problems()),
+        problems=Problems(),
+        memory_bytes=16e9,
+    )
+    write_process(procfs, 5, name="bash", cpu_s=1.0)
+    write_process(procfs, 10, name="helper", parent=5, group=5, cpu_s=0.5)
+    write_process(procfs, 20, name="work", parent=10, cpu_s=50.0, cgroup="0::/job_1")
+    units.look(200.0)
+    for pid in (10, 20):
+        shutil.rmtree(procfs / str(pid))
+    write_process(procfs, 5, name="bash", cpu_s=1.0, waited_s=60.5)
+    units.look(210.0)
+    assert units.units["process", "5"].cpu_s == pytest.approx(1.5, abs=0.1)
+
+
+def test_a_zombie_is_no_job_for_ever(procfs: Path, units: ProcessTable) -> None:
+    told = {"SLURM_JOB_ID": "7"}
+    write_process(procfs, 5, name="shell", cpu_s=1.0)
+    write_process(procfs, 10, parent=5, cpu_s=2.0, environment=told)
+    units.look(200.0)
+    write_process(procfs, 10, parent=5, cpu_s=3.0, pages=0, environment=told, dead=True)
+    for at in (201.0, 202.0, 210.0):
+        units.look(at, only_young=at < 210)
+    (ended,) = units.ended
+    assert (ended.cpu_s, ended.processes) == (3.0, 0)
+    # It ended between the last look that took it for alive and the one that did not.
+    assert 202.0 <= ended.ended_at <= 210.0
+    # It holds what it held while it lived.
+    assert ended.memory_bytes == 1000 * resource.getpagesize()
+    units.ended.clear()
+    for at in (211.0, 212.0, 220.0, 221.0, 600.0, 601.0):
+        units.look(at, only_young=at not in (220.0, 600.0))
+        assert ("slurm", "7") not in units.units
+        assert units.ended == []
+
+
+def test_what_moves_into_a_group_takes_its_memory_along(procfs: Path) -> None:
+    group = Group(path="/job_7", unit=Unit(source="slurm", job_id="7", started=0.0), began=0.0)
+    group._cpu = cast("Any", "a counter")
+    units = ProcessTable(
+        procfs=str(procfs),
+        boot=1.7e9,
+        home=lambda said: group if "job_7" in said else None,
+        name=str,
+        networks=Networks(str(procfs), Problems()),
+        problems=Problems(),
+        memory_bytes=16e9,
+    )
+    told = {"SLURM_JOB_ID": "7"}
+    write_process(procfs, 10, cpu_s=0.1, started_s=200.0, environment=told)
+    units.look(200.1)
+    write_process(procfs, 10, cpu_s=0.2, started_s=200.0, environment=told, cgroup="0::/job_7")
+    units.look(201.1)
+    (ended,) = units.ended
+    assert ended.memory_bytes == 0.0
 
 
 def test_an_orphan_that_the_first_process_waited_for_counts_once(

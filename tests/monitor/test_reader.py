@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -203,8 +204,103 @@ def test_a_job_that_vanishes_is_seen_once_more_with_what_it_used(root: Path, two
         snapshot = node.read()
         assert table(snapshot) == {"2": 6.0, "1": pytest.approx(14.0)}
         assert table(snapshot, "processes")["1"] == 0
-        assert table(snapshot, "memory_bytes")["1"] == 0
+        # What it held when it was last read, which is all that anybody knows.
+        assert table(snapshot, "memory_bytes")["1"] == 4111491072 - 8192000
         assert table(node.read()) == {"2": 6.0}
+
+
+def test_a_job_that_ended_says_when(root: Path, two: Path) -> None:
+    job = write_group(two / SCOPE / "job_1", cpu_stat=cpu(10))
+    write_group(two / SCOPE / "job_2", cpu_stat=cpu(5))
+    with read_at(root) as node:
+        assert node.read().ended is None
+        shutil.rmtree(job)
+        gone = time.time()
+        node.look()
+        time.sleep(0.2)
+        snapshot = node.read()
+        ended = table(snapshot, "ended")
+        assert math.isnan(ended["2"])
+        assert ended["1"] == pytest.approx(gone, abs=0.1)
+        assert ended["1"] < snapshot.time - 0.15
+        assert node.read().ended is None
+
+
+def test_a_short_job_held_what_was_read_while_it_ran(root: Path, two: Path) -> None:
+    write_group(two / SCOPE)
+    with read_at(root) as node:
+        node.read()
+        job = write_group(two / SCOPE / "job_1", cpu_stat=cpu(1))
+        write_group(two / SCOPE / "job_2", cpu_stat=cpu(1))
+        shutil.rmtree(two / SCOPE / "job_2")
+        (two / "system.slice/cpu.stat").write_text(cpu(3))
+        node.look()
+        # It is empty before it is removed.
+        write_group(job, cpu_stat=cpu(2), memory_current="8192000")
+        (job / "cgroup.events").write_text("populated 0\nfrozen 0\n")
+        node.look()
+        shutil.rmtree(job)
+        held = table(node.read(), "memory_bytes")
+    assert held["1"] == 4111491072 - 8192000
+    assert math.isnan(held["2"])
+
+
+@pytest.fixture
+def wait(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Let time pass at once; nothing else makes it pass."""
+    wall, boot = [time.time()], [1000.0]
+    monkeypatch.setattr("lowtide.monitor.clock.time.time", lambda: wall[0])
+    monkeypatch.setattr("lowtide.monitor.clock.since_boot", lambda: boot[0])
+
+    def passing(passed_s: float) -> None:
+        wall[0] += passed_s
+        boot[0] += passed_s
+
+    return passing
+
+
+def test_a_job_that_nobody_saw_takes_what_no_other_would_have_used(
+    root: Path, two: Path, wait: Callable[[float], None]
+) -> None:
+    """All of its life was between two looks: the watcher was stopped."""
+    busy = write_group(two / SCOPE / "job_1", cpu_stat=cpu(10))
+    write_group(two / "system.slice", cpu_stat=cpu(10))
+    with read_at(root) as node:
+        node.read()
+        wait(20.0)
+        (busy / "cpu.stat").write_text(cpu(20))
+        (two / "system.slice/cpu.stat").write_text(cpu(20))
+        node.read()
+        shutil.rmtree(write_group(two / SCOPE / "job_2", cpu_stat=cpu(3)))
+        wait(20.0)
+        shutil.rmtree(busy)
+        (two / "system.slice/cpu.stat").write_text(cpu(20 + 10 + 3))
+        snapshot = node.read()
+        assert table(snapshot) == {"1": pytest.approx(30.0), "2": pytest.approx(3.0)}
+        started = {unit.job_id: unit.started for unit in snapshot.units}["2"]
+        assert snapshot.time - started == pytest.approx(20.0)
+        assert table(snapshot, "ended")["2"] == pytest.approx(snapshot.time)
+        assert math.isnan(table(snapshot, "memory_bytes")["2"])
+        assert node.read().units == ()
+
+
+def test_a_group_that_sleeps_takes_nothing_from_one_that_works(
+    root: Path, two: Path, wait: Callable[[float], None]
+) -> None:
+    asleep = write_group(two / SCOPE / "job_1", cpu_stat=cpu(1))
+    busy = write_group(two / SCOPE / "job_2", cpu_stat=cpu(1))
+    write_group(two / "system.slice", cpu_stat=cpu(2))
+    with read_at(root) as node:
+        node.read()
+        wait(10.0)
+        (busy / "cpu.stat").write_text(cpu(9))
+        (two / "system.slice/cpu.stat").write_text(cpu(10))
+        node.read()
+        wait(10.0)
+        for job in (asleep, busy):
+            shutil.rmtree(job)
+        (two / "system.slice/cpu.stat").write_text(cpu(17))
+        assert table(node.read()) == {"1": 1.0, "2": pytest.approx(16.0)}
 
 
 def test_a_job_between_two_readings_is_seen(root: Path, two: Path) -> None:

@@ -173,9 +173,10 @@ def test_a_tick_is_kept_to_the_last_bit(count: int, data: st.DataObject) -> None
         counters=table(len(UNIT.counters)),
         gauges=table(len(UNIT.gauges)),
         node=np.linspace(0, 1, len(NODE.names)),
+        ended=table(1)[:, 0],
     )
     found = unpack(1.0, 2.5, pack(look))
-    for name in ("units", "counters", "gauges", "node"):
+    for name in ("units", "counters", "gauges", "node", "ended"):
         assert getattr(found, name).tobytes() == getattr(look, name).tobytes(), name
 
 

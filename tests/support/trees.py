@@ -103,8 +103,9 @@ def write_process(
     environment: Mapping[str, str] | None = None,
     uid: int | None = None,
     stored: tuple[int, int] = (0, 0),
+    dead: bool = False,
 ) -> Path:
-    """Write a process."""
+    """Write a process; a dead one has ended, and nobody has waited for it."""
     ticks = os.sysconf("SC_CLK_TCK")
     leader = pid if group is None else group
     fields = [parent, leader, leader, 0, -1, 4194304, 0, 0, 0, 0]
@@ -113,7 +114,9 @@ def write_process(
     told = "\0".join(f"{key}={value}" for key, value in (environment or {}).items())
     folder = procfs / str(pid)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "stat").write_text(f"{pid} ({name}) S {' '.join(map(str, fields))}\n")
+    (folder / "stat").write_text(
+        f"{pid} ({name}) {'Z' if dead else 'S'} {' '.join(map(str, fields))}\n"
+    )
     (folder / "cgroup").write_text(cgroup + "\n")
     (folder / "environ").write_text(told)
     (folder / "io").write_text(f"rchar: 1\nread_bytes: {stored[0]}\nwrite_bytes: {stored[1]}\n")

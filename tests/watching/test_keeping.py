@@ -24,6 +24,7 @@ class Shelf:
 
     def __init__(self) -> None:
         self.kept: list[float] = []
+        self.units: set[str] = set()
         self.free = threading.Event()
         self.free.set()
         self.broken: Exception | None = None
@@ -41,6 +42,7 @@ class Shelf:
         if self.broken is not None:
             raise self.broken
         self.kept.append(step.time)
+        self.units |= {unit.key for unit in step.units}
 
     def close(self) -> None:
         self.closed = True
@@ -82,6 +84,20 @@ def test_nobody_waits_for_a_store_that_hangs_and_what_is_left_out_is_counted() -
     assert shelf.kept == [10.0, 20.0, 60.0, 70.0, 80.0]
     assert "answers again: 3 ticks were left out" in said[1]
     assert len(said) == 2
+
+
+def test_jobs_that_ended_in_ticks_that_are_left_out_are_kept() -> None:
+    shelf, said = Shelf(), list[str]()
+    all_units = units(9)
+    with keeper(shelf, said, most=2) as kept:
+        shelf.broken = StoreProblem("the disk is full", where="shelf.sqlite")
+        for place, each in enumerate(all_units):
+            # Each is there for one tick only.
+            kept.take(tick([each], time=10.0 * (place + 1)))
+        shelf.broken = None
+        kept.take(tick([], time=100.0))
+    assert len(shelf.kept) < len(all_units)
+    assert shelf.units == {each.key for each in all_units}
 
 
 def test_what_fails_for_a_while_is_kept_later() -> None:

@@ -87,6 +87,16 @@ def test_cpu_time_counts_from_the_beginning_where_a_group_counts_it() -> None:
     np.testing.assert_allclose(tick.watched_cpu_s, [10, 4])
 
 
+def test_cpu_time_of_a_job_that_its_processes_count_is_what_was_watched() -> None:
+    grouped, loose = unit("1"), unit("2")
+    row = [
+        snapshot(10 * i, {grouped: 50 + 10 * i, loose: 30 + 4 * i}, busy_s=100 + 20 * i)
+        for i in range(2)
+    ]
+    (tick,) = watch([replace(each, loose=frozenset([1])) for each in row])
+    np.testing.assert_allclose(tick.cpu_s, [60, 4])
+
+
 def test_a_number_that_is_used_again_begins_anew() -> None:
     first, second = unit("7"), unit("7", started=START + 15)
     ticks = watch(

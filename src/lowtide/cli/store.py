@@ -93,7 +93,9 @@ def check(
         for problem in found.problems:
             say(problem)
         if not found.is_sound:
-            say("lowtide store check --rescue NEW.sqlite saves what can still be read.")
+            say(
+                "lowtide store check --rescue NEW.sqlite saves what can still be read, if anything."
+            )
     if not found.is_sound:
         raise typer.Exit(1)
 
@@ -277,7 +279,15 @@ def _rescue(place: str | None, fresh: Path, *, as_json: bool, parsable: bool) ->
                 for name, count in saved.saved.items()
             ],
         )
-        say(f"Saved in {fresh}; look at it with --store {fresh}")
+        if saved.saved["jobs"]:
+            say(f"Saved in {fresh}; look at it with --store {fresh}")
+        else:
+            say(
+                f"No job of {damaged} could be saved: {fresh} holds what is left; take the jobs "
+                "from a backup."
+            )
+    if not saved.saved["jobs"]:
+        raise typer.Exit(1)
 
 
 def _bytes(count: int) -> str:

@@ -25,7 +25,7 @@ def behaviour_of(record: JobRecord, series: Series, nodes: Sequence[Series]) -> 
     gpu_memory = _sizes(nodes, "gpu_memory_total_bytes")
     gpus = _sizes(nodes, "gpus", none=True)
     return Behaviour(
-        length_s=record.seen_s if record.looks > 1 and record.seen_s > 0 else math.nan,
+        length_s=record.known_s if record.known_s > 0 else math.nan,
         cpus=Use(
             asked=_positive(record.cpus), node=cpus, mean=record.mean_cpus, peak=record.peak_cpus
         ),

@@ -15,7 +15,7 @@ from lowtide.learning.learned import Learned
 from lowtide.profile import Phase, PowerProfile
 from lowtide.recording import Recording, Run
 from lowtide.store import JobRecord, Series
-from lowtide.units import format_hours
+from lowtide.units import format_count, format_hours
 
 # Longer than this many usual steps without data is a time that nobody watched.
 _GAP_STEPS = 2.0
@@ -83,8 +83,8 @@ def run_of(record: JobRecord, series: Series) -> Run:
     known = np.isfinite(power_w)
     if np.count_nonzero(known) < _LEAST_STEPS:
         raise InvalidInput(
-            f"what it drew is known for {np.count_nonzero(known)} steps, and phases take "
-            f"{_LEAST_STEPS} or more"
+            f"what it drew is known for {format_count(int(np.count_nonzero(known)), 'step')}, and "
+            f"phases take {_LEAST_STEPS} or more"
         )
     first, last = int(np.argmax(known)), int(known.size - np.argmax(known[::-1]))
     inside = slice(first, last)

@@ -43,10 +43,10 @@ def headline(told: Hindsight) -> list[str]:
         f"Began {format_time(_known(record.started))}, "
         f"{'ended ' + format_time(record.ended) if record.ended == record.ended else 'no end seen'}"
         f"; ran {format_duration(record.elapsed_s)}, was watched for "
-        f"{format_duration(record.seen_s if record.looks > 1 else math.nan)}."
+        f"{format_duration(record.known_s)}."
     )
     lines = [first, times]
-    if record.looks == 1:
+    if record.looks == 1 and math.isnan(record.elapsed_s):
         lines.append("It was seen once only: how long it ran is not known.")
     return lines
 

@@ -6,9 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 # A clock that differs by less than this from one reading to the next was not set.
-_STEPPED_S = 1.0
-# When the clock is set back by less than this, stamps wait for it.
-_WAITED_FOR_S = 60.0
+STEPPED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +30,10 @@ class Moment:
 class Clock:
     """Gives stamps.
 
-    When the clock on the wall is set back by little, stamps go on at half their speed until it has
-    caught up, so that none comes before another. When it is set back by more, they follow it at
-    once: to be wrong for hours would be worse than to have the same hour twice.
+    When the clock on the wall goes back by less than a second, stamps go on at half their speed
+    until it has caught up, so that none comes before another. When it is set by more, they follow
+    it at once: a second that takes two would double all that is told per second, and to have the
+    same minute twice is better.
     """
 
     _wall: float = field(init=False)
@@ -49,10 +48,11 @@ class Clock:
         wall, now = time.time(), since_boot()
         passed_s = now - self._since_boot
         off_s = wall - self._wall - passed_s
-        behind_s = self._stamp - wall
-        self._stamp = self._stamp + passed_s / 2 if 0 <= behind_s < _WAITED_FOR_S else wall
+        stepped_s = off_s if abs(off_s) > STEPPED_S else 0.0
+        slowest = self._stamp + passed_s / 2
+        waits = not stepped_s and slowest - wall < STEPPED_S
+        self._stamp = max(slowest, wall) if waits else wall
         self._wall, self._since_boot = wall, now
-        stepped_s = off_s if abs(off_s) > _STEPPED_S else 0.0
         return Moment(self._stamp, now, stepped_s, self._stamp - wall)
 
 

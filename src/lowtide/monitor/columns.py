@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from lowtide.monitor.snapshot import FloatArray, Unit
 
@@ -41,6 +42,10 @@ class Counted(Protocol):
     @property
     def gone(self) -> bool:
         """Whether it is no more."""
+
+    @property
+    def ended_at(self) -> float:
+        """When it ended, by a clock that nobody sets; NaN while it is there."""
 
     @property
     def reserved_cpus(self) -> float:
@@ -113,6 +118,21 @@ class Columns:
         """
         return self._added(np.array([getattr(row, name) for row in self.rows], dtype=np.float64))
 
+    def memory_bytes(self) -> FloatArray:
+        """Return the memory that each unit holds, or held in the end."""
+        held = np.array([row.memory_bytes for row in self.rows], dtype=np.float64)
+        # What a part held that is no more says nothing about a unit that is there.
+        held[self._gone() & self._lives()[self.places]] = 0.0
+        return self._added(held)
+
+    def ended_at(self) -> FloatArray | None:
+        """Return when each unit ended, NaN for those that are there; None where all are."""
+        if not self._gone().any():
+            return None
+        ended_at = np.full(len(self.units), -np.inf)
+        np.fmax.at(ended_at, self.places, [row.ended_at for row in self.rows])
+        return np.where(self._lives(), np.nan, ended_at)
+
     def pressures(self) -> FloatArray | None:
         """Return the pressure on each unit, None where nothing is known."""
         if not self.rows:
@@ -149,6 +169,15 @@ class Columns:
                     seen[row.cpus] = counts / max(len(on), 1)
                 shares[place] = seen[row.cpus]
         return shares
+
+    def _gone(self) -> npt.NDArray[np.bool_]:
+        return np.array([row.gone for row in self.rows], dtype=np.bool_)
+
+    def _lives(self) -> npt.NDArray[np.bool_]:
+        """Return for each unit whether any of its parts is there."""
+        lives = np.zeros(len(self.units), dtype=np.bool_)
+        np.logical_or.at(lives, self.places, ~self._gone())
+        return lives
 
     def _added(self, values: FloatArray) -> FloatArray:
         if len(self.units) == len(self.rows):

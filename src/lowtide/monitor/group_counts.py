@@ -22,10 +22,29 @@ from lowtide.monitor.snapshot import Unit
 SLOW_S = 60.0
 # A group is filled and given its limits soon after its start: until then they are read often.
 YOUNG_S, _OFTEN_S = 15.0, 3.0
+# Over how long it is judged how busy something is: looks may follow each other within milliseconds.
+_RATE_S = 2.0
 # The file cache is also read again when memory has changed by so much.
 _CACHE_SHARE, _CACHE_BYTES = 0.05, 16 * 2**20
 # Traffic has a line of about 80 bytes for each disk; few nodes have more than these hold.
 _PAGE, _LONG = 4096, 65536
+
+
+def smooth(rate: float, used_s: float, passed_s: float) -> float:
+    """Return how many CPUs something keeps busy, of late.
+
+    Args:
+        rate: How many it did before; NaN where not known.
+        used_s: CPU time that it used since.
+        passed_s: Time since.
+
+    >>> round(smooth(1.0, 0.0, 0.01), 2), round(smooth(1.0, 0.0, 10.0), 2)
+    (1.0, 0.01)
+    """
+    if passed_s <= 0:
+        return rate
+    now = used_s / passed_s
+    return now if math.isnan(rate) else now + (rate - now) * math.exp(-passed_s / _RATE_S)
 
 
 @dataclass(slots=True)
@@ -65,9 +84,10 @@ class Group:
         folders: Where it is in each hierarchy.
         cpu_s: CPU time so far.
         system_s: The part of it that was spent in the kernel, where the same file says so.
-        rate: CPUs that it kept busy when it was last read.
+        rate: CPUs that it kept busy in the last seconds before it was last read.
         cpu_read: When that was.
-        memory_bytes: Memory without file cache that is not in use.
+        memory_bytes: Memory without file cache that is not in use; once it has ended, the most that
+            was read since the last snapshot, or in it.
         read_bytes: Read from storage so far.
         written_bytes: Written to storage so far.
         processes: Processes with their threads, as the kernel counts them, else processes; how many
@@ -80,6 +100,7 @@ class Group:
         devices: Which devices it may use, for version 1.
         asked: How often those were looked for.
         gone: Whether it is no more.
+        ended_at: When it ended or was found to have, by the same clock; NaN while it is there.
         hidden: Whether others count its use.
     """
 
@@ -104,7 +125,9 @@ class Group:
     devices: str = ""
     asked: int = 0
     gone: bool = False
+    ended_at: float = math.nan
     hidden: bool = False
+    _most_bytes: float = math.nan
     _cpu: _Counter[float] | None = None
     _memory: _Counter[float] | None = None
     _storage: _Counter[tuple[float, float]] | None = None
@@ -155,6 +178,16 @@ class Group:
         """Whether the kernel counts its CPU time; otherwise its processes are added up."""
         return self._cpu is not None
 
+    @property
+    def unread_s(self) -> float:
+        """How long it went on after its CPU time was last read."""
+        read = self.began if math.isnan(self.cpu_read) else self.cpu_read
+        return max(self.ended_at - read, 0.0)
+
+    def begin_step(self) -> None:
+        """Begin a step from one snapshot to the next, with what it holds now."""
+        self._most_bytes = self.memory_bytes
+
     def find_counters(self, means: Means) -> None:
         """Open the counters that are there and are not open yet.
 
@@ -202,7 +235,8 @@ class Group:
                 self.gone = error.errno in (errno.ENODEV, errno.ENOENT)
                 return False
             if said == self._said and not slow:
-                self.cpu_read, self.rate = now, 0.0
+                self.rate = smooth(self.rate, 0.0, now - self.cpu_read)
+                self.cpu_read = now
                 return False
             self._said = said
             self._count_cpu(said, counter, now, means)
@@ -214,14 +248,21 @@ class Group:
             self._read_slowly(now, means)
         return slow
 
-    def end(self) -> None:
-        """Let go of the files, and keep what was counted."""
+    def end(self, now: float) -> None:
+        """Let go of the files, and keep what was counted.
+
+        Args:
+            now: Seconds by a clock that nobody sets.
+        """
         for counter in (self._cpu, self._memory, self._storage):
             if counter is not None:
                 counter.file.close()
         self._cpu = self._memory = self._storage = None
         self.gone = True
-        self.memory_bytes = self.processes = 0.0
+        self.ended_at = now
+        # A group is empty before it is removed, which says nothing about the job that was in it.
+        self.memory_bytes = self._most_bytes
+        self.processes = 0.0
 
     def _reopen(self, means: Means) -> None:
         """Open the other files anew, which others have taken the place of as well."""
@@ -253,8 +294,10 @@ class Group:
                 "backwards", f"{counter.file.path} ran backwards; such readings are left out"
             )
             return
-        if now > self.cpu_read:
-            self.rate = (used_s - self.cpu_s) / (now - self.cpu_read)
+        if not math.isnan(self.cpu_read):
+            self.rate = smooth(self.rate, used_s - self.cpu_s, now - self.cpu_read)
+        elif now - self.began > _RATE_S:
+            self.rate = used_s / (now - self.began)
         self.cpu_s, self.cpu_read = used_s, now
         self.system_s = parse_system(said)
 
@@ -275,6 +318,8 @@ class Group:
             self._held_bytes = held
             self._cache_bytes = read_cache(means.layout, self.path)
         self.memory_bytes = max(held - self._cache_bytes, 0.0)
+        if not self._most_bytes >= self.memory_bytes:
+            self._most_bytes = self.memory_bytes
 
     def _read_storage(self, counter: _Counter[tuple[float, float]], means: Means) -> None:
         try:

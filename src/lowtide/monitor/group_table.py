@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from lowtide.files import read_or_empty
 from lowtide.monitor.environment import read_environment
 from lowtide.monitor.group_counts import YOUNG_S, Group, Means
 from lowtide.monitor.group_tree import Event, GroupTree
-from lowtide.monitor.groups import RANKS
+from lowtide.monitor.groups import RANKS, Named, name_group
 from lowtide.monitor.networks import Networks
 from lowtide.monitor.owners import find_start, find_uid, list_pids
 from lowtide.monitor.pools import Pools
@@ -49,6 +49,8 @@ class GroupTable:
     ended: list[Group] = field(default_factory=list, init=False)
     _groups: dict[str, Group] = field(default_factory=dict, init=False)
     _read_at: float = field(default=math.nan, init=False)
+    _followed: float = field(default=math.nan, init=False)
+    _unseen: dict[str, Group] = field(default_factory=dict, init=False)
     _counted: list[Group] | None = field(default=None, init=False)
     _uncounted: set[str] = field(default_factory=set, init=False)
     _pools: Pools = field(init=False)
@@ -66,12 +68,15 @@ class GroupTable:
             group = self._groups.get(event.path)
             if event.kind == "came":
                 self._came(event, group, now)
+            elif event.kind == "missed":
+                self._missed(event, now)
             elif group is not None and event.kind == "changed":
                 self._read(group, now)
             elif group is not None:
                 group.folders.pop(event.folder, None)
                 if event.folder == group.cpu_folder or not group.folders:
-                    self._end(group)
+                    self._end(group, now)
+        self._followed = now
 
     def set_clock(self, off_s: float, now: float) -> None:
         """Go by the clock on the wall after it was set.
@@ -102,6 +107,7 @@ class GroupTable:
         for group in list(self._groups.values()):
             if not group.hidden:
                 self._read(group, now)
+                group.begin_step()
 
     def read_young(self, now: float) -> None:
         """Read the groups that have just come.
@@ -134,8 +140,9 @@ class GroupTable:
         """
         ended, self.ended = self.ended, []
         ended = [each for each in ended if not each.hidden and each.cpu_folder]
-        self._pools.settle(self.counted(), ended, now, self.means.all_cpus)
-        return ended
+        unseen, self._unseen = list(self._unseen.values()), {}
+        self._pools.settle(self.counted(), [*ended, *unseen], now, self.means.all_cpus)
+        return [*ended, *(each for each in unseen if each.cpu_s > 0)]
 
     def home(self, said: str) -> Group | None:
         """Return the group that a process counts for; others that count it too are hidden.
@@ -158,7 +165,7 @@ class GroupTable:
         """Let go of everything."""
         self.tree.close()
         for group in self._groups.values():
-            group.end()
+            group.end(self._followed)
         self._groups.clear()
 
     def _unified(self) -> tuple[str, ...]:
@@ -175,14 +182,7 @@ class GroupTable:
             named = present.named
             uid = find_uid(folders, pids, self.procfs) if named.uid is None else named.uid
             started = find_start(folders, pids, self.procfs, self.boot)
-            unit = Unit(
-                source=named.source,
-                job_id=named.job_id,
-                started=started + self.ahead_s,
-                user="" if uid is None else self.name(uid),
-                name=named.name,
-                node_name=named.node,
-            )
+            unit = self._unit(named, uid, started)
             age_s = max(time.time() - started, 0.0)
             group = Group(path=event.path, unit=unit, began=now - age_s, found=now)
             group.folders.update(present.folders)
@@ -190,10 +190,43 @@ class GroupTable:
             self._groups[event.path] = group
         self._counted = None
 
+    def _missed(self, event: Event, now: float) -> None:
+        """Keep a group that came and went unseen: what it used is in its pool."""
+        named = name_group(event.path)
+        found = self.means.layout.split(event.folder)
+        counting = {place.folder for place in self.means.layout.cpu_places}
+        if named is None or found is None or found[0].folder not in counting:
+            return
+        # What is inside of another is counted there.
+        if any(above in self._groups for above in _above(event.path)):
+            return
+        started = time.time() - (now - self._followed)
+        self._unseen[event.path] = Group(
+            path=event.path,
+            unit=self._unit(named, named.uid, started),
+            began=self._followed,
+            found=now,
+            cpu_folder=event.folder,
+            pool=f"{found[0].folder}/{event.path.split('/')[1]}",
+            processes=0.0,
+            gone=True,
+            ended_at=now,
+        )
+
+    def _unit(self, named: Named, uid: int | None, started: float) -> Unit:
+        return Unit(
+            source=named.source,
+            job_id=named.job_id,
+            started=started + self.ahead_s,
+            user="" if uid is None else self.name(uid),
+            name=named.name,
+            node_name=named.node,
+        )
+
     def _read(self, group: Group, now: float) -> None:
         slow = group.read(now, self.means)
         if group.gone:
-            self._end(group)
+            self._end(group, now)
             return
         if slow and not group.traffic.settled:
             young = now - group.began < YOUNG_S
@@ -228,8 +261,8 @@ class GroupTable:
         for folder in self.means.layout.folders(group.path, "devices")[:1]:
             group.devices = read_or_empty(f"{folder}/devices.list").decode(errors="replace")
 
-    def _end(self, group: Group) -> None:
-        group.end()
+    def _end(self, group: Group, now: float) -> None:
+        group.end(now)
         self.networks.end(group.traffic)
         self._groups.pop(group.path, None)
         self.ended.append(group)
@@ -237,11 +270,12 @@ class GroupTable:
 
     def _holders(self) -> set[str]:
         """Return the groups that hold others."""
-        holders = set()
-        for path in self._groups:
-            above = path.rpartition("/")[0]
-            while above:
-                if above in self._groups:
-                    holders.add(above)
-                above = above.rpartition("/")[0]
-        return holders
+        return {above for path in self._groups for above in _above(path) if above in self._groups}
+
+
+def _above(path: str) -> Iterator[str]:
+    """Yield the groups that a group is in."""
+    above = path.rpartition("/")[0]
+    while above:
+        yield above
+        above = above.rpartition("/")[0]

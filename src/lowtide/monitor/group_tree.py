@@ -36,7 +36,8 @@ class Event:
     """What happened to a group.
 
     Attributes:
-        kind: `came`, `went` or `changed` (it has no processes any more, or has some again).
+        kind: `came`, `went`, `changed` (it has no processes any more, or has some again), or
+            `missed` (it came, and was gone before anybody looked).
         path: The group.
         folder: Where it is or was.
     """
@@ -81,8 +82,11 @@ class GroupTree:
             elif (found := self.layout.split(change.path)) is not None:
                 hierarchy, path = found
                 if change.kind == "came":
-                    for at, number, named in self._walk(hierarchy, path):
+                    there = list(self._walk(hierarchy, path))
+                    for at, number, named in there:
                         events += self._came(hierarchy, at, number, named)
+                    if not there and path not in self.groups and name_group(path) is not None:
+                        events.append(Event(kind="missed", path=path, folder=change.path))
                 else:
                     events += self._went(hierarchy, path)
         # A folder that may not be watched is looked at again now and then.

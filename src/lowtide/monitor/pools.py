@@ -87,20 +87,41 @@ class Pools:
 
 
 def _share_out(used_s: float, ended: list[Group], now: float, all_cpus: int) -> None:
-    """Share out what groups had used in all, by how busy each was when it was last read."""
+    """Share out what groups had used in all, by how busy each was when it was last read.
+
+    What they would not have used at that goes to those of which nothing is known, where there are
+    any: to jobs that came and went unread.
+    """
     known_s = sum(0.0 if math.isnan(each.cpu_s) else each.cpu_s for each in ended)
     left_s = used_s - known_s
     if left_s <= 0:
         return
-    unread_s = [
-        now - (each.began if math.isnan(each.cpu_read) else each.cpu_read) for each in ended
+    unread_s = [each.unread_s for each in ended]
+    unknown = [math.isnan(each.rate) for each in ended]
+    expected_s = [
+        0.0 if guess else each.rate * passed_s
+        for each, guess, passed_s in zip(ended, unknown, unread_s, strict=True)
     ]
-    weights = [
-        passed_s * (each.rate if each.rate > 0 else 1.0)
-        for each, passed_s in zip(ended, unread_s, strict=True)
-    ]
-    whole = sum(weights)
-    for each, weight, passed_s in zip(ended, weights, unread_s, strict=True):
-        share_s = left_s * weight / whole if whole > 0 else left_s / len(ended)
+    # Nobody knows how many CPUs the others kept busy: one each.
+    guessed_s = [passed_s * guess for guess, passed_s in zip(unknown, unread_s, strict=True)]
+    beyond_s = left_s - sum(expected_s)
+    if beyond_s > 0 and any(unknown):
+        beyond = _divide(beyond_s, guessed_s, unknown)
+        shares_s = [
+            at_last_s + more_s for at_last_s, more_s in zip(expected_s, beyond, strict=True)
+        ]
+    else:
+        weights_s = [known + guess for known, guess in zip(expected_s, guessed_s, strict=True)]
+        shares_s = _divide(left_s, weights_s, [True] * len(ended))
+    for each, share_s in zip(ended, shares_s, strict=True):
+        read = each.began if math.isnan(each.cpu_read) else each.cpu_read
         before_s = 0.0 if math.isnan(each.cpu_s) else each.cpu_s
-        each.cpu_s = before_s + min(share_s, passed_s * all_cpus)
+        each.cpu_s = before_s + min(share_s, (now - read) * all_cpus)
+
+
+def _divide(whole_s: float, weights: list[float], takes: list[bool]) -> list[float]:
+    """Return the parts of a whole by weight, or even ones for those that take where all are 0."""
+    total = sum(weights)
+    if total > 0:
+        return [whole_s * weight / total for weight in weights]
+    return [whole_s * each / sum(takes) for each in takes]

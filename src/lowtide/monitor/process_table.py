@@ -72,7 +72,7 @@ class ProcessTable:
             only_young: Count only those that were not there long ago.
         """
         pids = self._list()
-        self._bury(self._processes.keys() - pids)
+        self._bury(self._processes.keys() - pids, now)
         read: dict[int, Stat] = {}
         vanished: set[int] = set()
         members: dict[Key, list[int]] = {}
@@ -80,7 +80,7 @@ class ProcessTable:
         for pid in sorted(self._awake(pids, now), key=self._order):
             process = self._processes.get(pid)
             if only_young and process is not None and process.seen < now - YOUNG_S:
-                if process.key is not None:
+                if process.key is not None and not process.stat.dead:
                     members.setdefault(process.key, []).append(pid)
                 continue
             stat = self._stat(pid)
@@ -88,9 +88,10 @@ class ProcessTable:
                 vanished |= {pid} & self._processes.keys()
                 continue
             if process is not None and process.stat.started_s != stat.started_s:
-                self._bury({pid})
+                self._bury({pid}, now)
                 process = None
-            if process is None or now >= process.due:
+            # What has ended does not say any more what it was.
+            if process is None or (now >= process.due and not stat.dead):
                 process = self._place(pid, stat, process, now)
             if process.key is None:
                 if process.hosts:
@@ -105,8 +106,8 @@ class ProcessTable:
         # Those that ended since they were listed: who waited for them is asked again.
         for parent in {self._processes[pid].stat.parent for pid in vanished} & read.keys():
             read[parent] = self._stat(parent) or read[parent]
-        self._bury(vanished)
-        self._count(members, self._gains(read), now)
+        self._bury(vanished, now)
+        self._count(members, self._gains(read, now), now)
 
     def set_clock(self, off_s: float) -> None:
         """Go by the clock on the wall after it was set.
@@ -175,20 +176,20 @@ class ProcessTable:
         process = self._processes.get(pid)
         return (math.inf if process is None else process.stat.started_s), pid
 
-    def _gains(self, read: dict[int, Stat]) -> dict[Key, float]:
+    def _gains(self, read: dict[int, Stat], now: float) -> dict[Key, float]:
         """Return the CPU time that is new for each unit, from what its processes say now."""
         gains: dict[Key, float] = {}
         is_first = math.isnan(self._counted)
         # The first process is the last, since orphans are its children.
         for pid in reversed(read):
-            gained, orphaned_s = self._processes[pid].gain(read[pid], is_first=is_first)
+            gained, orphaned_s = self._processes[pid].gain(read[pid], now, is_first=is_first)
             for key, gained_s in gained.items():
                 gains[key] = gains.get(key, 0.0) + gained_s
             if orphaned_s > 0 and pid != _FIRST and _FIRST in self._processes:
                 self._processes[_FIRST].expect(orphaned_s)
         return gains
 
-    def _bury(self, gone: set[int]) -> None:
+    def _bury(self, gone: set[int], now: float) -> None:
         """Forget processes; whoever waited for them has taken over their counters."""
         left = set(gone)
         while left:
@@ -202,7 +203,7 @@ class ProcessTable:
                     self.units[ended.key].pids.discard(pid)
                 parent = self._processes.get(ended.stat.parent)
                 if parent is not None:
-                    parent.take_over(ended)
+                    parent.take_over(ended, now)
 
     def _stat(self, pid: int) -> Stat | None:
         try:
@@ -217,7 +218,8 @@ class ProcessTable:
             self._placed = now
             is_old = math.isnan(self._counted) and stat.started_s < now - YOUNG_S
             seen = -math.inf if is_old else now
-            known = Process(replace(stat, cpu_s=0.0, waited_s=0.0), now, seen)
+            nothing = replace(stat, cpu_s=0.0, waited_s=0.0)
+            known = Process(nothing, read=stat.started_s, due=now, seen=seen)
         process = known
         process.due = now + wait_s
         self._processes[pid] = process
@@ -258,13 +260,18 @@ class ProcessTable:
 
     def _count(self, members: dict[Key, list[int]], gains: dict[Key, float], now: float) -> None:
         age_s = passed_s = now - self._counted
+        # They ended at some time since the last look.
+        ended_at = now - (passed_s / 2 if passed_s > 0 else 0.0)
         self._counted = now
         for key, unit in list(self.units.items()):
             pids = members.get(key)
             # The number of a process group is used again, by others.
             if pids is None or (key[0] == "process" and unit.pids.isdisjoint(pids)):
+                if any(self._lives(pid) for pid in unit.pids):
+                    # Its processes are another's by now, with what they hold.
+                    unit.memory_bytes = 0.0
                 unit.pids = set()
-                unit.memory_bytes = 0.0
+                unit.ended_at = max(ended_at, unit.unit.started - self.boot - self.ahead_s)
                 del self.units[key]
                 self.ended.append(unit)
                 self.networks.end(unit.traffic)
@@ -287,6 +294,9 @@ class ProcessTable:
             busy = gained_s >= max(_LEAST_CPU_S, _BUSY_CPUS * age_s)
             large = found.memory_bytes >= _LARGE_SHARE * self.memory_bytes
             found.shown = found.shown or busy or large
+
+    def _lives(self, pid: int) -> bool:
+        return pid in self._processes and not self._processes[pid].stat.dead
 
     def _make(self, key: Key, pids: list[int]) -> ProcessUnit:
         processes = [self._processes[pid] for pid in pids]

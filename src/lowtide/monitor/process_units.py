@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from lowtide.files import read_or_empty
+from lowtide.monitor.group_counts import smooth
 from lowtide.monitor.kernel_files import NONSENSE, parse_count
 from lowtide.monitor.networks import Traffic
 from lowtide.monitor.processes import Stat
@@ -28,13 +29,15 @@ class ProcessUnit:
         pids: The living ones.
         cpu_s: CPU time so far, those that ended included as far as somebody waited for them.
         memory_bytes: Memory that they hold, added up: pages that they share count for each. What
-            each has of those costs a walk over all its pages to find out.
+            each has of those costs a walk over all its pages to find out. Once they have ended, it
+            is what was last read.
         read_bytes: Read from storage so far.
         written_bytes: Written to storage so far.
         reserved_cpus: CPUs that are kept for them.
         reserved_bytes: Memory that is kept for them.
         gpus: GPUs that they were given, as their environment names them.
         shown: Whether they matter.
+        ended_at: When they ended, by a clock that nobody sets; NaN while any is there.
         cpus: Which CPUs they are kept to: not known.
         devices: Which devices they may use: not known.
         pressure_s: For how long they waited: not known.
@@ -52,6 +55,7 @@ class ProcessUnit:
     reserved_bytes: float = math.nan
     gpus: tuple[str, ...] = ()
     shown: bool = False
+    ended_at: float = math.nan
     cpus: None = None
     devices: str = ""
     pressure_s: tuple[float, ...] = (math.nan,) * len(PRESSURES)
@@ -101,29 +105,36 @@ class Process:
 
     Attributes:
         stat: What it had used when it was last read.
+        read: When that was, seconds since boot.
         due: When to place it again.
         key: The unit that it counts for; None inside of a group that counts itself.
         unit: What that is, where a group without counters says so.
         environment: What matters of its environment.
         stored: What it had read and written.
+        rate: CPUs that it kept busy in the last seconds until then; NaN where not known.
         foreign: Whether it waits for children that are counted elsewhere.
+        tainted: Whether a child that did so has ended since it was last read.
         hosts: Whether it is counted elsewhere, and waits for children that are not.
         seen: When it was first seen.
-        ended: What its children counted for that ended since it was last read.
+        ended: What its children counted for that ended since it was last read, each with the CPU
+            time that it is likely to have used after its own last reading.
     """
 
     stat: Stat
+    read: float
     due: float
     seen: float
     key: Key | None = None
     unit: Unit | None = None
     environment: dict[str, str] = field(default_factory=dict)
     stored: tuple[float, float] = (0.0, 0.0)
+    rate: float = math.nan
     foreign: bool = False
+    tainted: bool = False
     hosts: bool = False
-    ended: list[Key] = field(default_factory=list)
+    ended: list[tuple[Key, float]] = field(default_factory=list)
 
-    def gain(self, stat: Stat, *, is_first: bool) -> tuple[dict[Key, float], float]:
+    def gain(self, stat: Stat, now: float, *, is_first: bool) -> tuple[dict[Key, float], float]:
         """Return the CPU time that is new, for each unit that it belongs to.
 
         Also return the CPU time of those that were taken for its children's children, and that it
@@ -131,35 +142,44 @@ class Process:
 
         Args:
             stat: What the process has used now.
+            now: Seconds since boot.
             is_first: Whether this is the first look: what a shell waited for before is not its own.
         """
         before, self.stat = self.stat, stat
+        passed_s, self.read = now - self.read, now
+        heirs, self.ended = self.ended, []
+        tainted, self.tainted = self.tainted, False
         if self.key is None:
             waited_s = max(stat.waited_s - before.waited_s, 0.0)
-            heirs, self.ended = self.ended, []
-            return {heir: heirs.count(heir) * waited_s / len(heirs) for heir in heirs}, 0.0
+            return _divide(waited_s, heirs, tainted=tainted), 0.0
         own_s = (stat.cpu_s - stat.waited_s) - (before.cpu_s - before.waited_s)
         waited_s = stat.waited_s - before.waited_s
         if self.foreign or (is_first and self.key[0] == "process"):
             waited_s = 0.0
         gains = {self.key: max(own_s, 0.0)}
         # What those that ended used since they were last read; else children that nobody saw.
-        heirs, self.ended = self.ended or [self.key], []
-        for heir in heirs:
-            gains[heir] = gains.get(heir, 0.0) + max(waited_s, 0.0) / len(heirs)
+        heirs = heirs or [(self.key, max(waited_s, 0.0))]
+        for heir, share_s in _divide(max(waited_s, 0.0), heirs, tainted=tainted).items():
+            gains[heir] = gains.get(heir, 0.0) + share_s
+        self.rate = smooth(self.rate, gains[self.key], passed_s)
         return gains, max(-waited_s, 0.0)
 
-    def take_over(self, child: Process) -> None:
+    def take_over(self, child: Process, now: float) -> None:
         """Take over the counters of a child that ended, which were counted while it lived.
 
         Args:
             child: The child.
+            now: Seconds since boot.
         """
         self.expect(child.stat.cpu_s)
         self.stored = self.stored[0] + child.stored[0], self.stored[1] + child.stored[1]
         self.ended += child.ended
+        self.tainted = self.tainted or child.tainted or child.foreign
         if child.key is not None:
-            self.ended.append(child.key)
+            # One that was read after its end has used nothing since.
+            unread_s = 0.0 if child.stat.dead else now - child.read
+            likely_s = 0.0 if math.isnan(child.rate) else child.rate * unread_s
+            self.ended.append((child.key, likely_s))
 
     def expect(self, waited_s: float) -> None:
         """Leave out what is going to show in the counters, since it was counted elsewhere.
@@ -192,3 +212,21 @@ class Process:
         if self.foreign:
             return 0.0, 0.0
         return max(now[0] - read, 0.0), max(now[1] - written, 0.0)
+
+
+def _divide(waited_s: float, heirs: list[tuple[Key, float]], *, tainted: bool) -> dict[Key, float]:
+    """Return what each unit gets of CPU time that was waited for, by what was likely.
+
+    Args:
+        waited_s: The CPU time.
+        heirs: Units of processes that ended, each with what it is likely to have used.
+        tainted: Whether some of it may be counted elsewhere: then nobody gets more than is likely.
+    """
+    likely_s = math.fsum(each_s for _, each_s in heirs)
+    if tainted:
+        waited_s = min(waited_s, likely_s)
+    shares: dict[Key, float] = {}
+    for heir, each_s in heirs:
+        share = each_s / likely_s if likely_s > 0 else 1 / len(heirs)
+        shares[heir] = shares.get(heir, 0.0) + share * waited_s
+    return shares

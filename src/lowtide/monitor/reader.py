@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+import numpy as np
 
 from lowtide.files import read_or_empty
 from lowtide.monitor.cgroups import Layout, find_hierarchies
@@ -30,8 +33,8 @@ LOOK_S = 1.0
 class NodeReader:
     """Reads a node, again and again, at little cost.
 
-    What ended since the last reading is in one more snapshot, with no processes and no memory, and
-    with all that it used in the end.
+    What ended since the last reading is in one more snapshot, with no processes, with the memory
+    that it held when it was last read, and with all that it used in the end.
 
     Attributes:
         problems: What could not be read; `problems.rejected` counts readings without sense.
@@ -145,6 +148,7 @@ class NodeReader:
             *rows,
         ]
         columns = Columns(rows)
+        ended_at = columns.ended_at()
         connected = any(row.traffic.space for row in rows)
         place_of = {id(row): place for row, place in zip(rows, columns.places, strict=True)}
         return Snapshot(
@@ -153,7 +157,7 @@ class NodeReader:
             node=node,
             units=tuple(columns.units),
             cpu_s=columns.column("cpu_s"),
-            memory_bytes=columns.column("memory_bytes"),
+            memory_bytes=columns.memory_bytes(),
             read_bytes=columns.column("read_bytes"),
             written_bytes=columns.column("written_bytes"),
             processes=columns.column("processes"),
@@ -167,8 +171,14 @@ class NodeReader:
             socket_shares=columns.socket_shares(self._node.sockets),
             pressure_s=columns.pressures(),
             system_s=columns.system_s(),
+            loose=frozenset(
+                place
+                for row, place in zip(rows, columns.places, strict=True)
+                if isinstance(row, ProcessUnit)
+            ),
             received_bytes=columns.column("received_bytes") if connected else None,
             sent_bytes=columns.column("sent_bytes") if connected else None,
+            ended=None if ended_at is None else moment.time - np.maximum(now - ended_at, 0.0),
             rejected=self.problems.rejected,
             problems=self.problems.take(),
         )
@@ -205,8 +215,16 @@ def _given(
 ) -> dict[str, list[int]]:
     """Return for each GPU the units that it was given to, by environment or by devices."""
     given: dict[str, list[int]] = {}
+    used = [
+        each
+        for each in readings
+        if (bool(each.processes) if math.isnan(each.busy) else each.busy > 0)
+    ]
     for row, place in zip(rows, places, strict=True) if readings else ():
-        names = match_gpus(row.gpus, readings) or match_devices(row.devices, readings)
+        # The environment of a container names its GPUs to every shell in it, so that an idle one is
+        # no process group's.
+        may_have = used if row.unit.source == "process" else readings
+        names = match_gpus(row.gpus, may_have) or match_devices(row.devices, readings)
         for each in names:
             given.setdefault(each, []).append(place)
     return given

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from lowtide.monitor.clock import STEPPED_S
+
 FloatArray = npt.NDArray[np.float64]
 
 # Where a job was found.
@@ -133,6 +135,7 @@ class Snapshot:
         system_s: The part of the CPU time that was spent in the kernel, NaN where it is not told
             apart; None where it is for nobody.
         ended: When each ended, epoch seconds, NaN for those that are there; None where all are.
+        loose: The places of units that no control group counts, but each of their processes.
         rejected: How many readings made no sense so far, and were left out.
         problems: What could not be read, in words, each with the cure where there is one; each is
             named once.
@@ -156,6 +159,7 @@ class Snapshot:
     sent_bytes: FloatArray | None = None
     system_s: FloatArray | None = None
     ended: FloatArray | None = None
+    loose: frozenset[int] = frozenset()
     rejected: int = 0
     problems: tuple[str, ...] = ()
     clock_s: float = math.nan
@@ -180,11 +184,13 @@ class Snapshot:
     def begins(self, before: Snapshot) -> float:
         """Return when the time between another and this began, in epoch seconds for a record.
 
-        It is when the other was taken. Where the clock was set back by a little, it is when the
-        other said it was, so that no time is there twice.
+        It is when the other was taken. Where the clock went back by less than a second, it is when
+        the other said it was, so that no time is there twice. Where it was set back by more, some
+        time is there twice, and every step takes as long as it took.
 
         Args:
             before: The other.
         """
         since = self.time_of(before)
-        return max(since, before.time) if before.time < self.time else since
+        back_s = before.time - since
+        return before.time if 0 < back_s <= STEPPED_S and before.time < self.time else since

@@ -26,6 +26,7 @@ from lowtide.store.columns import COUNTED, NODE, PLACE, TOTALS, UNIT, pack_numbe
 from lowtide.store.consolidation import consolidate
 from lowtide.store.database import Database
 from lowtide.store.matching import attach
+from lowtide.store.resuming import known_as
 from lowtide.store.tables import clean, hosts, in_parts, insert_row, ticks, units
 from lowtide.store.ticks import Look, pack
 from lowtide.store.totals import nothing_yet
@@ -210,6 +211,7 @@ class HostWriter:
             ],
             axis=1,
         )
+        grew = np.asarray((shown > before.total).any(axis=1))
         look = Look(
             since=since,
             time=tick.time,
@@ -217,6 +219,7 @@ class HostWriter:
             counters=shown,
             gauges=gauges,
             node=np.concatenate([node_shown, node]),
+            ended=_ends(tick, since, grew),
         )
         return (
             replace(
@@ -248,7 +251,9 @@ class HostWriter:
             twice = next(key for key in keys if keys.count(key) > 1)
             raise InvalidInput(f"a unit is in a tick once, and {twice} is there twice")
         new = [unit for unit, key in zip(tick.units, keys, strict=True) if key not in known]
-        known |= self._looked_up(connection, state.host, new, tick.time)
+        known |= self._looked_up(
+            connection, state.host, new, tick.time, resuming=state.time is None
+        )
         stayed = {clean(unit.key) for unit in old.units}
         mine = [known.pop(key) if key in stayed else known.pop(key).back_at(since) for key in keys]
         if not mine:
@@ -265,10 +270,21 @@ class HostWriter:
         )
 
     def _looked_up(
-        self, connection: sa.Connection, host: int, new: Sequence[Unit], time: float
+        self,
+        connection: sa.Connection,
+        host: int,
+        new: Sequence[Unit],
+        time: float,
+        *,
+        resuming: bool,
     ) -> dict[str, _Gone]:
         found = self._known(connection, host, [clean(unit.key) for unit in new])
         strangers = [unit for unit in new if clean(unit.key) not in found]
+        if resuming and strangers:
+            other = known_as(connection, host, strangers, taken=found.keys())
+            stood = self._known(connection, host, list(other.values()))
+            found |= {key: stood[name] for key, name in other.items()}
+            strangers = [unit for unit in strangers if clean(unit.key) not in found]
         if not strangers:
             return found
         numbers = attach(connection, self._name, strangers, time)
@@ -308,6 +324,16 @@ def _said(tick: Tick) -> FloatArray:
     if tick.watched_cpu_s is not None:
         columns["cpu_s"] = tick.watched_cpu_s
     return np.stack([*columns.values(), np.zeros(len(tick.units))], axis=1)
+
+
+def _ends(tick: Tick, since: float, grew: npt.NDArray[np.bool_]) -> FloatArray:
+    """Return when units ended in a tick, NaN for those that go on."""
+    if tick.ended is None:
+        return np.full(len(tick.units), np.nan)
+    # What used anything in this tick did not end before it, whatever was found when.
+    before = np.where(grew, tick.time, since)
+    inside = np.where(tick.ended > since, np.minimum(tick.ended, tick.time), before)
+    return np.where(np.isnan(tick.ended), np.nan, inside)
 
 
 def _counted_on(

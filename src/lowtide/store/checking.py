@@ -10,7 +10,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from lowtide.errors import InvalidInput
-from lowtide.store.columns import COUNTED, FACTS, NODE, TOTALS, UNIT, unpack_numbers
+from lowtide.store.columns import COUNTED, FACTS, NODE, PLACE, TOTALS, unpack_numbers
 from lowtide.store.database import Database
 from lowtide.store.encoding import decode
 from lowtide.store.tables import chunks, hosts, jobs, phases, present, ticks, units
@@ -19,7 +19,7 @@ from lowtide.store.ticks import unpack
 # So many damaged places are named; what is beyond is counted.
 _MOST_NAMED = 20
 # No lowtide ever wrote fewer numbers than these into one row.
-_LEAST = {TOTALS: len(TOTALS) - len(UNIT.counters) + 8, FACTS: 6, NODE.counters: 4}
+_LEAST = {TOTALS: PLACE["received_bytes"], FACTS: 6, NODE.counters: 4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -131,6 +131,7 @@ TOTALS = (
     "reserved_bytes",
     "reserved_gpus",
     *_LATER_UNIT,
+    "seen_end",
 )
 PLACE = {name: place for place, name in enumerate(TOTALS)}
 # The numbers among the facts of a job, in the same way. `told` is 1 where facts, and not only the

@@ -32,11 +32,14 @@ _AT_ONCE = 5000
 _SEEN = tuple(
     name
     for name in PLACE
-    if name not in ("memory_byte_s", "looks", "unwatched_cpu_s") and "reserved" not in name
+    if name not in ("memory_byte_s", "looks", "unwatched_cpu_s", "seen_end")
+    and "reserved" not in name
 )
 # A host whose last tick is older than so many intervals, and than this, is not being watched.
 _MISSED = 3
 _QUIET_S = 60.0
+# Schedulers tell of moments in whole seconds.
+_WHOLE_S = 1.0
 _RUNNING = ("running", "suspended")
 
 
@@ -98,9 +101,11 @@ class JobTable:
         """Return a column of facts that are numbers, NaN where not known.
 
         Args:
-            name: One of `columns.FACTS`.
+            name: One of `columns.FACTS`; where no fact says when a job `ended`, it is when it was
+                seen to.
         """
-        return self.facts[:, FACT[name]]
+        told = self.facts[:, FACT[name]]
+        return np.where(np.isnan(told), self.total("seen_end"), told) if name == "ended" else told
 
     def total(self, name: str) -> FloatArray:
         """Return a column of what was used.
@@ -125,9 +130,9 @@ class JobTable:
 
     @property
     def elapsed_s(self) -> FloatArray:
-        """How long each ran; unknown where it was seen once, and nobody says more."""
+        """How long each ran; unknown where it was seen once, and nobody knows its end."""
         ended, started = self.number("ended"), self.number("started")
-        known = (self.number("told") == 1) | (self.total("looks") >= 2)
+        known = (self.number("told") == 1) | (self.total("looks") >= 2) | ~np.isnan(ended)
         end = np.where(np.isnan(ended), self.total("last_seen"), ended)
         waiting = np.array([state == "pending" for state in self.states], dtype=bool)
         return np.where(known & ~waiting, np.maximum(end - started, 0.0), np.nan)
@@ -295,6 +300,7 @@ def read_jobs(
                 totals[place] = fresh
                 columns["ends"][place] = max(columns["ends"][place], fresh[PLACE["last_seen"]])
     _count_what_nobody_saw(facts, totals, known_hosts)
+    _cut_at_the_end(facts, totals)
     table = JobTable(
         columns={name: column for name, column in columns.items() if name not in numbers},
         facts=facts,
@@ -313,6 +319,19 @@ def _count_what_nobody_saw(facts: FloatArray, totals: FloatArray, known: list[Ho
     totals[late, PLACE["unmetered_s"]] = (
         np.nan_to_num(totals[late, PLACE["unmetered_s"]]) + after_s[late]
     )
+
+
+def _cut_at_the_end(facts: FloatArray, totals: FloatArray) -> None:
+    """Leave the time after a job's end out of that in which it was seen."""
+    late_s = totals[:, PLACE["last_seen"]] - facts[:, FACT["ended"]]
+    # An end that was seen is known better than one that is told in whole seconds.
+    least_s = np.where(np.isnan(totals[:, PLACE["seen_end"]]), 0.0, _WHOLE_S)
+    seen_s = totals[:, PLACE["seen_s"]]
+    cut = np.flatnonzero((late_s > least_s) & (late_s < seen_s))
+    left = 1 - late_s[cut] / seen_s[cut]
+    # What was held on average stays as it was.
+    for name in ("seen_s", "memory_byte_s", "gpu_busy_s"):
+        totals[cut, PLACE[name]] *= left
 
 
 def _newer_totals(
@@ -411,7 +430,8 @@ def _states(
     if not watched:
         return [None if state in NOT_OVER else state for state in states]
     last_times = set(watched.values())
-    last_seen = totals[:, PLACE["last_seen"]].tolist()
+    over = ~np.isnan(totals[:, PLACE["seen_end"]])
+    last_seen = np.where(over, -math.inf, totals[:, PLACE["last_seen"]]).tolist()
     for place, state in enumerate(states):
         if state is None:
             if last_seen[place] in last_times:

@@ -35,18 +35,19 @@ class JobRecord:
         hosts: Where it was seen, or else where facts say that it runs.
         submitted: When it was submitted, epoch seconds.
         started: When it began.
-        ended: When it was over.
+        ended: When it was over, as facts have it, or else as it was seen.
         time_limit_s: How long it may run.
         exit_code: The program's exit status.
         restarts: How often it was requeued before this start.
         cpus: CPUs that it asked for, or else that are kept for it.
         memory_bytes: Memory that it asked for, or else that is kept for it.
         gpus: GPUs that it asked for, or else that it holds.
-        elapsed_s: How long it ran, so far or until it ended; unknown for what was seen once.
+        elapsed_s: How long it ran, so far or until it ended; unknown for what was seen once, and
+            nobody knows the end of.
         first_seen: When it was first looked at.
         last_seen: When it was last looked at.
         looks: How often it was looked at.
-        seen_s: How much time lies between looks at it.
+        seen_s: How long it was watched, up to its end.
         cpu_s: CPU time.
         watched_cpu_s: The part of it that was used while it was watched.
         read_bytes: Read from storage.
@@ -127,6 +128,12 @@ class JobRecord:
     def host(self) -> str | None:
         """Its first host."""
         return self.hosts[0] if self.hosts else None
+
+    @property
+    def known_s(self) -> float:
+        """How long it was watched; unknown for what was seen once, and nobody knows its end."""
+        is_known = self.looks > 1 or not math.isnan(self.ended)
+        return self.seen_s if is_known else math.nan
 
     @property
     def mean_power_w(self) -> float:

@@ -351,6 +351,8 @@ def _counted_again(connection: sa.Connection, unit: int, is_node: bool) -> Any:
         first=np.array([0]),
         since=points.since,
         time=points.time,
+        whole_s=points.time - points.since,
+        ended=np.full(len(points), np.nan),
         counters=points.counters,
         gauges=points.gauges,
         node=points,

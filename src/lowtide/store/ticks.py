@@ -19,9 +19,11 @@ from lowtide.store.columns import FIRST_NODE, FIRST_UNIT, NODE, UNIT, widened
 _HEADER = struct.Struct("<BI")
 # What the columns of each version are. For a node every rate is a difference to the tick before,
 # which only the writer knows.
-_VERSIONS = {1: (FIRST_UNIT, FIRST_NODE), 2: (UNIT, NODE)}
-_VERSION = 2
-_WIDTH = len(UNIT.names)
+_VERSIONS = {1: (FIRST_UNIT, FIRST_NODE), 2: (UNIT, NODE), 3: (UNIT, NODE)}
+_VERSION = 3
+# Since then a tick says when units ended in it, in a column after the others.
+_SAYS_ENDS = 3
+_WIDTH = len(UNIT.names) + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,7 @@ class Look:
         counters: What each has used so far, whoever watched it; a row per unit.
         gauges: What each holds; a row per unit.
         node: The node's counters and gauges.
+        ended: When each ended, NaN for those that go on.
     """
 
     since: float
@@ -43,6 +46,7 @@ class Look:
     counters: FloatArray
     gauges: FloatArray
     node: FloatArray
+    ended: FloatArray
 
 
 def pack(look: Look) -> bytes:
@@ -51,7 +55,7 @@ def pack(look: Look) -> bytes:
     Args:
         look: The tick.
     """
-    table = np.hstack([look.counters, look.gauges]).T
+    table = np.hstack([look.counters, look.gauges, look.ended[:, None]]).T
     # Most columns of most nodes say the same of all: no GPU, no signal, nothing known.
     plain = np.ascontiguousarray(table).view(np.uint64)
     same = (plain == plain[:, :1]).all(axis=1) if look.units.size else np.ones(_WIDTH, dtype=bool)
@@ -80,7 +84,8 @@ def unpack(since: float, time: float, blob: bytes) -> Look:
         if version not in _VERSIONS:
             raise InvalidInput(f"tick of version {version}: only up to {_VERSION} can be read")
         unit, node = _VERSIONS[version]
-        width, node_width = len(unit.names), len(node.names)
+        says_ends = version >= _SAYS_ENDS
+        width, node_width = len(unit.names) + says_ends, len(node.names)
         data = memoryview(zlib.decompress(blob[_HEADER.size :]))
         units = np.frombuffer(data, "<i8", count)
         of_node = np.frombuffer(data, "<f8", node_width, 8 * count)
@@ -94,7 +99,8 @@ def unpack(since: float, time: float, blob: bytes) -> Look:
         table[~same] = rest.reshape(int((~same).sum()), count)
     except (struct.error, zlib.error, ValueError) as error:
         raise InvalidInput(f"a tick of the store is damaged: {error}") from None
-    columns = widened(table.T, unit.names, UNIT.names)
+    ended = table[-1].copy() if says_ends else np.full(count, np.nan)
+    columns = widened(table[: len(unit.names)].T, unit.names, UNIT.names)
     counted = len(UNIT.counters)
     return Look(
         since=since,
@@ -103,4 +109,5 @@ def unpack(since: float, time: float, blob: bytes) -> Look:
         counters=columns[:, :counted],
         gauges=columns[:, counted:],
         node=widened(of_node, node.names, NODE.names),
+        ended=ended,
     )

@@ -20,6 +20,7 @@ from lowtide.store.ticks import Look
 _GAUGE = {name: place for place, name in enumerate(UNIT.gauges)}
 _CPU = UNIT.counters.index("cpu_s")
 _ENERGY = UNIT.counters.index("energy_j")
+_GPU_W = UNIT.gauges.index("gpu_w")
 _NODE_COUNTERS = len(NODE.counters)
 _PARTIAL = [
     PLACE[name]
@@ -28,6 +29,12 @@ _PARTIAL = [
         *("unmetered_s", "unpriced_j", "unwatched_cpu_s"),
     )
 ]
+
+
+# The start of a process is known to this, so nothing that was seen took less.
+_LEAST_S = 0.01
+# What was drawn in less than this says nothing about the most that is ever drawn.
+_PEAK_S = 1.0
 
 
 def nothing_yet() -> FloatArray:
@@ -48,6 +55,8 @@ class Tail:
         first: Where the rows of each begin.
         since: When each row begins.
         time: When it ends.
+        whole_s: How long the tick was, which is more where a unit came or went in it.
+        ended: When the unit ended, NaN where it goes on.
         counters: What was used so far.
         gauges: What was held.
         node: The node's own values.
@@ -57,6 +66,8 @@ class Tail:
     first: npt.NDArray[np.int64]
     since: FloatArray
     time: FloatArray
+    whole_s: FloatArray
+    ended: FloatArray
     counters: FloatArray
     gauges: FloatArray
     node: Points
@@ -82,21 +93,33 @@ class Tail:
         time = np.repeat([look.time for look in looks], lengths)
         counters = np.vstack([look.counters for look in looks])
         gauges = np.vstack([look.gauges for look in looks])
+        ended = np.concatenate([look.ended for look in looks])
         order = np.argsort(units, kind="stable")
-        units, since, time = units[order], since[order], time[order]
+        units, since, time, ended = units[order], since[order], time[order], ended[order]
+        whole_s = np.maximum(time - since, 0.0)
+        # Nor with the time after its end.
+        time = np.where(np.isnan(ended), time, np.clip(ended, since, time))
         names, first = np.unique(units, return_index=True)
         for name, place in zip(names.tolist(), first.tolist(), strict=True):
             # A job that began between two ticks is not charged with the time before.
             if (began := started.get(name)) is not None:
-                since[place] = min(max(began, since[place]), time[place])
+                latest = time[place] - (0.0 if np.isnan(ended[place]) else _LEAST_S)
+                since[place] = max(min(began, latest), since[place])
+                since[place] = min(since[place], time[place])
+        gauges = gauges[order]
+        # Power is told for the whole tick, and was drawn while the unit was there.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            gauges[:, _GPU_W] *= np.where(time > since, whole_s / (time - since), 1.0)
         node = np.stack([look.node for look in looks])
         return cls(
             units=names,
             first=first.astype(np.int64),
             since=since,
             time=time,
+            whole_s=whole_s,
+            ended=ended,
             counters=counters[order],
-            gauges=gauges[order],
+            gauges=gauges,
             node=Points(
                 since=np.array([look.since for look in looks]),
                 time=np.array([look.time for look in looks]),
@@ -135,12 +158,15 @@ class Tail:
         first = self.first
         last = np.append(first[1:], self.time.size) - 1
         length = np.maximum(self.time - self.since, 0.0)
+        lengths = totals[:, PLACE["seen_s"]] + np.add.reduceat(length, first)
+        seen_s = np.repeat(lengths, last - first + 1)
         before = np.empty_like(self.counters)
         before[1:] = self.counters[:-1]
         before[first] = totals[:, COUNTED]
         with np.errstate(divide="ignore", invalid="ignore"):
-            # Where no time passed there is no rate.
-            rates = (self.counters - before) / np.where(length > 0, length, np.nan)[:, None]
+            # Where no time passed there is no rate, and where little did, hardly one.
+            least_s = np.fmax(length, np.minimum(self.whole_s, np.minimum(_PEAK_S, seen_s)))
+            rates = (self.counters - before) / np.where(length > 0, least_s, np.nan)[:, None]
 
         def put(name: str, values: FloatArray) -> None:
             result[:, PLACE[name]] = values
@@ -163,6 +189,7 @@ class Tail:
         most("last_seen", self.time)
         added("looks", np.ones(self.time.size))
         added("seen_s", length)
+        put("seen_end", self.ended[last])
         result[:, COUNTED] = self._last_known(last, totals)
         added("memory_byte_s", integral("memory_bytes"))
         added("gpu_busy_s", integral("gpus_busy"))
@@ -216,7 +243,8 @@ def together(rows: FloatArray) -> FloatArray:
     # Where these lack a part, `unmetered_s` and `unpriced_j` say so.
     known = rows[:, _PARTIAL]
     joined[_PARTIAL] = np.where(np.isnan(known).all(axis=0), np.nan, np.nansum(known, axis=0))
-    for name in ("last_seen", "looks", "seen_s"):
+    # Where it goes on somewhere, it is not over.
+    for name in ("last_seen", "looks", "seen_s", "seen_end"):
         joined[PLACE[name]] = rows[:, PLACE[name]].max()
     joined[PLACE["first_seen"]] = rows[:, PLACE["first_seen"]].min()
     return joined

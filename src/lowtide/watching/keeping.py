@@ -3,7 +3,8 @@
 Ticks wait in a short queue for a thread that gives them to the store. While the store is well, a
 tick is kept before anything else is done with it. When it hangs, fills up or is restarted, ticks
 wait, and the oldest give way when there are too many: what jobs use is counted on in the next one,
-so no energy is lost with them, and how many they were is said.
+which also tells of those that ended in between. So no energy is lost with them, and how many they
+were is said.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from lowtide.errors import LowtideError
 from lowtide.monitor.tick import Tick
 from lowtide.store import Store
 from lowtide.units import format_count
+from lowtide.watching.joining import joined
 
 # How many ticks wait for a store: one of a thousand jobs takes a fifth of a megabyte.
 MOST_WAITING = 30
@@ -120,7 +122,8 @@ class Keeper:
                 )
 
     def _drop_oldest(self) -> None:
-        self._waiting.popleft()
+        oldest = self._waiting.popleft()
+        self._waiting[0] = joined(oldest, self._waiting[0])
         self._settled += 1
         self._dropped += 1
         self._tell(

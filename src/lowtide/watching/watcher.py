@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.attribution import IdleFloor, NodePower, cpu_used, share_out
+from lowtide.attribution import IdleFloor, NodePower, cpu_used, presence, share_out
 from lowtide.errors import InvalidInput
 from lowtide.monitor.snapshot import PRESSURES, FloatArray, Snapshot, Unit
 from lowtide.monitor.tick import Shares, Tick
@@ -183,14 +183,14 @@ class Watcher:
         average = self.emissions.average(since, after.time)
         marginal = self.emissions.marginal(since, after.time)
         drawn_j = shares.power_w * drawn_s
-        reserved = np.minimum(_known(after.reserved_cpus) / max(after.node.cpus, 1), 1.0)
+        kept = np.minimum(_known(after.reserved_cpus) / max(after.node.cpus, 1), 1.0)
         steps = np.stack(
             [
                 drawn_j,
                 shares.measured_w * drawn_s,
                 self.emissions.emitted_g(drawn_j, average),
                 self.emissions.emitted_g(drawn_j, marginal),
-                self.emissions.made_g(reserved, passed_s),
+                self.emissions.made_g(kept * presence(before, after), passed_s),
                 np.where(np.isnan(drawn_j) | _at(shares.lacking, drawn_j.size), passed_s, 0.0),
                 drawn_j if math.isnan(average) else 0.0 * drawn_j,
             ]
@@ -252,8 +252,9 @@ def _since_it_began(snapshot: Snapshot, watched_s: FloatArray) -> FloatArray:
     A control group counts all that ever ran in it. A process also counts those that it waited for,
     which may have been other units, so outside of groups only what was watched is known.
     """
-    grouped = [unit.source != "process" for unit in snapshot.units]
-    return np.where(grouped, np.fmax(snapshot.cpu_s, watched_s), watched_s)
+    alone = {place for place, unit in enumerate(snapshot.units) if unit.source == "process"}
+    loose = _at(alone | snapshot.loose, len(snapshot.units))
+    return np.where(loose, watched_s, np.fmax(snapshot.cpu_s, watched_s))
 
 
 def _gpus(snapshot: Snapshot) -> tuple[FloatArray, FloatArray, FloatArray]:
