@@ -22,6 +22,7 @@ from lowtide.monitor import kernel_files, reader
 from lowtide.monitor.cgroups import find_value
 from lowtide.monitor.reader import NodeReader
 from lowtide.monitor.snapshot import Snapshot
+from support.needs import is_missing
 from support.trees import (
     CONTAINER,
     NODE,
@@ -535,7 +536,7 @@ def test_real_groups_of_version_2(root: Path) -> None:
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     roots = [Path(each[1]) for each in mounts if each[2] == "cgroup2"]
     if not roots or not os.access(roots[0], os.W_OK):
-        pytest.skip("needs a cgroup2 file system that may be written to")
+        is_missing("needs a cgroup2 file system that may be written to")
     scope = roots[0] / f"lowtide-{os.getpid()}" / "slurmstepd.scope"
     job = scope / "job_5"
     scope.mkdir(parents=True)

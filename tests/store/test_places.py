@@ -68,7 +68,7 @@ def test_who_may_not_read_is_told_which_group_to_join(folder_mode: int, file_mod
         "os.setgid(65534)\n"
         "os.setuid(65534)\n"
         "for way in (\n"
-        "    lambda: default_place(environment={'HOME': '/root/x'}, reading=True,\n"
+        "    lambda: default_place(environment={'HOME': '/nowhere'}, reading=True,\n"
         "                          is_root=False, system=Path(sys.argv[1])),\n"
         "    lambda: Store.open(Path(sys.argv[1]) / 'store.sqlite', readonly=True),\n"
         "):\n"

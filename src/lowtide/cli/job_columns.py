@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import add, mod
+from operator import add, attrgetter, mod
 from typing import Any
 
 import numpy as np
@@ -331,6 +331,12 @@ def _total(
     )
 
 
+def _derived(
+    key: str, heading: str, show: Callable[[Any], list[str]], quantity: str = ""
+) -> JobColumn:
+    return JobColumn(key=key, heading=heading, read=attrgetter(key), show=show, quantity=quantity)
+
+
 def _moment(key: str, heading: str) -> JobColumn:
     return JobColumn(key=key, heading=heading, read=lambda table: table.number(key), show=_moments)
 
@@ -343,34 +349,11 @@ _USUAL = (
     JobColumn(key="job_id", heading="JobID", read=lambda table: table.text("shown_id"), show=list),
     _text("user", "User", whole=False),
     JobColumn(key="state", heading="State", read=lambda table: table.states, show=_capitals),
-    JobColumn(
-        key="elapsed_s", heading="Elapsed", read=lambda table: table.elapsed_s, show=durations
-    ),
-    JobColumn(
-        key="cpu_efficiency",
-        heading="CPUEff",
-        read=lambda table: table.cpu_efficiency,
-        show=percents,
-    ),
-    JobColumn(
-        key="memory_efficiency",
-        heading="MemEff",
-        read=lambda table: table.memory_efficiency,
-        show=percents,
-    ),
-    JobColumn(
-        key="gpu_efficiency",
-        heading="GPUEff",
-        read=lambda table: table.gpu_efficiency,
-        show=percents,
-    ),
-    JobColumn(
-        key="mean_power_w",
-        heading="AvgW",
-        read=lambda table: table.mean_power_w,
-        show=_watts,
-        quantity="power",
-    ),
+    _derived("elapsed_s", "Elapsed", durations),
+    _derived("cpu_efficiency", "CPUEff", percents),
+    _derived("memory_efficiency", "MemEff", percents),
+    _derived("gpu_efficiency", "GPUEff", percents),
+    _derived("mean_power_w", "AvgW", _watts, "power"),
     _total("energy_j", "Energy", _energies, "energy"),
     _total("carbon_g", "CO2e", _masses, "grams"),
 )

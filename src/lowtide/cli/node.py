@@ -7,15 +7,19 @@ from typing import Annotated
 
 import typer
 
-from lowtide.cli.options import AsJson, How, Parsable, Seed, SignalFile
-from lowtide.cli.watch import (
+from lowtide.cli.options import (
+    AsJson,
     Cgroupfs,
+    How,
     IdlePower,
     Marginal,
     Meters,
+    Parsable,
     Procfs,
     Pue,
     Rules,
+    Seed,
+    SignalFile,
     Sysfs,
     ZoneOrGrid,
 )

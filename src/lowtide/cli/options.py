@@ -82,3 +82,47 @@ Users = Annotated[
     list[str] | None,
     typer.Option("-u", "--user", help="Jobs of these users: ada,bob.", metavar="NAMES"),
 ]
+Meters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--meter",
+        help="A meter to read, such as rapl, nvml, estimate:model.json; repeat for more."
+        "  [default: all that work here; lowtide doctor lists them]",
+    ),
+]
+Rules = Annotated[
+    str,
+    typer.Option(help="How power is shared out: conserving, or ceems, which does not add up."),
+]
+IdlePower = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0, help="What the node draws when nothing runs, in watts.  [default: learned]"
+    ),
+]
+Pue = Annotated[
+    float, typer.Option(min=1.0, help="What the building draws for each watt of the node's.")
+]
+Marginal = Annotated[
+    Path | None,
+    typer.Option(
+        "--marginal",
+        help="File with marginal intensity, counted beside the average of --signal; may be the "
+        "same file.",
+    ),
+]
+ZoneOrGrid = Annotated[
+    str | None,
+    typer.Option(
+        "--grid",
+        help="Grid instead of a file: a provider's zone (gb, gb:13, electricitymaps:DE), with "
+        "marginal intensity beside it as AVERAGE+MARGINAL (electricitymaps:DE+watttime:DE), or a "
+        "synthetic one: sunny, windy, nuclear or coal.",
+    ),
+]
+Procfs = Annotated[Path, typer.Option(help="Where /proc is, for recorded trees.")]
+Sysfs = Annotated[Path, typer.Option(help="Where /sys is, for recorded trees.")]
+Cgroupfs = Annotated[
+    Path | None,
+    typer.Option(help="Where control groups are.  [default: /sys/fs/cgroup]", show_default=False),
+]
