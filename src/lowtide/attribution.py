@@ -47,6 +47,7 @@ class NodePower:
         passed_s: The time that it was drawn in, by the clock of the meters; NaN where that is the
             time between the snapshots.
         measured: Whether meters measured it, `rest_w` aside; otherwise a model estimated it.
+        answers: The meters, and whether each said something new within the last minute.
     """
 
     node_w: float = math.nan
@@ -58,6 +59,7 @@ class NodePower:
     lacks: bool = False
     passed_s: float = math.nan
     measured: bool
+    answers: Mapping[str, bool] = field(default_factory=dict)
 
     @property
     def total_w(self) -> float:

@@ -68,6 +68,7 @@ def test_it_is_kept_served_and_ends_when_told_to(tmp_path: Path) -> None:
         [
             *(LOWTIDE, "watch", "--interval", "0.3", "--store", str(store)),
             *("--listen", f"127.0.0.1:{port}", "--compat", "ceems"),
+            *("--token-file", str(tmp_path / "token")),
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -79,12 +80,21 @@ def test_it_is_kept_served_and_ends_when_told_to(tmp_path: Path) -> None:
         while "lowtide_job_power_watts" not in page and time.monotonic() < end:
             time.sleep(0.2)
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as got:
+                token = (tmp_path / "token").read_text().strip()
+                asked = urllib.request.Request(f"http://127.0.0.1:{port}/metrics")
+                with urllib.request.urlopen(asked, timeout=5) as got:
+                    others = got.read().decode()
+                asked.add_header("Authorization", f"Bearer {token}")
+                with urllib.request.urlopen(asked, timeout=5) as got:
                     page = got.read().decode()
             except OSError:
                 continue
         assert "lowtide_node_power_watts" in page
         assert "ceems_compute_units" in page
+        # Whoever has no token is told of the node alone.
+        assert "lowtide_node_power_watts" in others
+        assert "job_id=" not in others
+        assert "uuid=" not in others
     finally:
         watch.send_signal(signal.SIGTERM)
         said, complained = watch.communicate(timeout=20)
@@ -166,7 +176,11 @@ def test_a_state_folder_that_cannot_be_made_is_said_with_the_cure(tmp_path: Path
         (["--fast", "1", "--once"], "leave out --once"),
         (["-o", "x"], "add --fast"),
         (["--no-store", "--store", "x"], "--no-store keeps nothing"),
-        (["--insecure"], "nothing does: add --listen"),
+        (["--insecure"], "nothing is: add --listen"),
+        (["--token-file", "x"], "nothing is: add --listen"),
+        (["--open"], "nothing is: add --listen"),
+        (["--open", "--token-file", "x", "--listen", "127.0.0.1:0"], "leave out --token-file"),
+        (["--once", "--open"], "leave out --open"),
         (["--compat", "ceems"], "nothing is: add --listen"),
         (["--once", "--listen", "127.0.0.1:0"], "leave out --listen"),
         (["--once", "--compat", "ceems"], "leave out --compat"),

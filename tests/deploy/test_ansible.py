@@ -407,6 +407,7 @@ def test_the_unit_runs_lowtide_watch(runs: Runs) -> None:
     assert command(runs, "lowtide-watch.service") == [
         str(root / "opt/lowtide/venv/bin/lowtide"),
         *("watch", "--interval", "0.5", "--listen", runs.control.address),
+        *("--token-file", str(root / "var/lib/lowtide/token")),
         *("--store", str(root / "var/lib/lowtide/100% of $STORE.sqlite"), "--pue", "1.25"),
     ]
     assert service["User"] == service["Group"] == "lowtide"
@@ -435,12 +436,15 @@ def test_the_command_of_the_unit_answers_prometheus_and_keeps_what_it_sees(runs:
             assert time.monotonic() < deadline
             time.sleep(0.2)
             with contextlib.suppress(OSError):
+                shown = {"Authorization": f"Bearer {(state / 'token').read_text().strip()}"}
                 address = f"http://{runs.control.address}/metrics"
-                page = urllib.request.urlopen(address, timeout=5).read().decode()
+                asked = urllib.request.Request(address, headers=shown)
+                page = urllib.request.urlopen(asked, timeout=5).read().decode()
     finally:
         watching.terminate()
         _, problems = watching.communicate(timeout=30)
     assert "lowtide_node_power_watts{" in page, problems
+    assert "lowtide_jobs_shown{" in page
     assert (state / "100% of $STORE.sqlite").stat().st_size > 0
 
 
@@ -450,6 +454,8 @@ def test_the_agent_pushes_to_the_server(runs: Runs) -> None:
     (push,) = config["remote_write"]
     assert push["url"] == "https://metrics.example.org/api/v1/write"
     (scrape,) = config["scrape_configs"]
+    token = runs.control.root("edge") / "var/lib/lowtide/token"
+    assert scrape["authorization"] == {"credentials_file": str(token)}
     assert scrape["file_sd_configs"] == [{"files": [str(settings / "targets.yml")]}]
     assert yaml.safe_load((settings / "targets.yml").read_text(encoding="utf-8")) == [
         {"targets": [runs.control.address], "labels": {"instance": "edge", "site": "field"}}
@@ -479,6 +485,7 @@ def test_a_central_prometheus_gets_the_nodes_that_it_can_reach(runs: Runs) -> No
     ]
     assert "edge: answer on loopback alone" in runs.first.text
     (scrape,) = yaml.safe_load((settings / "scrape.yml").read_text("utf-8"))["scrape_configs"]
+    assert "authorization" not in scrape
     assert scrape["file_sd_configs"] == [{"files": [str(settings / "targets.yml")]}]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,9 @@ import pytest
 from lowtide.errors import UnknownName
 from lowtide.meters import Roots
 from lowtide.meters.rapl import read_counters
-from lowtide.monitor.exposition import Exposition, render
+from lowtide.monitor.exposition import Exposition
 from lowtide.watching.opening import open_watch
-from support.snapshots import tick, unit
+from support.snapshots import render, tick, unit
 from support.trees import NODE, write, write_group, write_legacy, write_unified
 
 RAPL = """
@@ -34,7 +35,7 @@ COUNTS = [("package", "/sys/rapl:0", 11.0), ("package", "/sys/rapl:1", 22.0)]
 def lines(page: str) -> dict[tuple[str, ...], float]:
     """Return what the page says by metric and by what tells its lines apart."""
     found = {}
-    for name, labels, value in re.findall(r"^ceems_(\w+)\{(.*)\} (\S+)$", page, re.M):
+    for name, labels, value in re.findall(r"^ceems_(\w+)\{(.*)\} (\S+)(?: \d+)?$", page, re.M):
         told = dict(re.findall(r'(\w+)="(.*?)"', labels))
         which = [told[each] for each in ("uuid", "mode", "index", "country_code") if each in told]
         assert (name, *which) not in found
@@ -53,7 +54,7 @@ def watched(root: Path) -> str:
         seen = opened.watcher.tick()
     assert seen is not None
     page = Exposition(compat=("ceems",), rapl=read_counters(roots))
-    return page.render(seen).decode()
+    return page.render(seen).whole.decode()
 
 
 def test_the_values_of_a_real_node_come_out_as_the_kernel_has_them(tmp_path: Path) -> None:
@@ -103,7 +104,9 @@ def test_version_1_does_not_tell_user_from_system_time(tmp_path: Path) -> None:
 
 def test_names_and_labels_are_theirs() -> None:
     page = Exposition(compat=("ceems",), rapl=[*COUNTS, ("dram", "/sys/rapl:0:0", 3.0)])
-    found = re.findall(r"^(ceems_\w+)\{(.*)\} ", page.render(tick([unit("1")])).decode(), re.M)
+    found = re.findall(
+        r"^(ceems_\w+)\{(.*)\} ", page.render(tick([unit("1")])).whole.decode(), re.M
+    )
     of_unit = ("manager", "hostname", "cgrouphostname", "uuid")
     wanted: set[tuple[str, tuple[str, ...]]] = {
         ("ceems_compute_units", ("manager", "hostname")),
@@ -133,7 +136,7 @@ def test_values() -> None:
         system_s=np.array([10.0, np.nan]),
         reserved_bytes=[1e9, np.nan],
     )
-    found = lines(Exposition(compat=("ceems",), rapl=COUNTS, zone="DE").render(at).decode())
+    found = lines(Exposition(compat=("ceems",), rapl=COUNTS, zone="DE").render(at).whole.decode())
     assert found["compute_unit_cpu_user_seconds_total", "1"] == 90.0
     assert found["compute_unit_cpu_system_seconds_total", "1"] == 10.0
     assert found["compute_unit_cpu_user_seconds_total", "2"] == 50.0
@@ -145,6 +148,30 @@ def test_values() -> None:
     assert found["emissions_gCo2_kWh", "DE"] == at.intensity_g_per_kwh
     assert found["cpu_count",] == 64
     assert found["cpu_seconds_total", "user"] == at.node.busy_s
+
+
+@pytest.mark.parametrize(
+    ("meter", "names"),
+    [
+        ("ipmi", {"ipmi_dcmi_power_current_watts", "ipmi_dcmi_current_watts"}),
+        ("redfish", {"redfish_power_current_watts", "redfish_current_watts"}),
+        ("cray", {"cray_pm_counters_power_watts"}),
+        ("rapl", set()),
+    ],
+)
+def test_the_power_of_the_node_has_the_name_of_its_meter(meter: str, names: set[str]) -> None:
+    at = tick([unit("1")])
+    at = replace(at, meters={"rapl": True, meter: True}, shares=replace(at.shares, sees=("node",)))
+    found = lines(render(at, compat=("ceems",)).decode())
+    watts = {name for (name, *_), value in found.items() if value == at.shares.node_w}
+    assert watts == names
+    # Nobody measured all of it, or the meter is silent.
+    for other in (
+        replace(at, shares=replace(at.shares, sees=("package",))),
+        replace(at, meters={meter: False}),
+    ):
+        assert "current_watts" not in render(other, compat=("ceems",)).decode()
+        assert "pm_counters" not in render(other, compat=("ceems",)).decode()
 
 
 def test_only_jobs_of_slurm_are_compute_units() -> None:

@@ -2,26 +2,35 @@ from __future__ import annotations
 
 import gzip
 import socket
+import stat
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from http.client import HTTPConnection
+from pathlib import Path
 
 import pytest
 
-from lowtide.errors import InvalidInput
+from lowtide.errors import FileProblem, InvalidInput
 from lowtide.monitor import exporter as module
-from lowtide.monitor.exporter import Exporter
+from lowtide.monitor.exporter import Exporter, load_token
+from lowtide.monitor.exposition import Page
 
-PAGE = b"# HELP x An x.\n# TYPE x gauge\nx 1\n"
+NODE, JOBS = b"# HELP x An x.\n# TYPE x gauge\nx 1\n", b'y{job_id="7",user="ann"} 1\n'
+PAGE = NODE + JOBS
+TOKEN = "a-token-of-24-characters"
 
 
 @pytest.fixture
 def exporter() -> Iterator[Exporter]:
-    with Exporter(address="127.0.0.1:0") as opened:
+    with Exporter(address="127.0.0.1:0", open_to_all=True) as opened:
         yield opened
+
+
+def page(plain: bytes = NODE, jobs: bytes = JOBS) -> Page:
+    return Page(node=plain, jobs=jobs)
 
 
 def ask(exporter: Exporter, path: str = "/metrics", **headers: str):
@@ -42,20 +51,20 @@ def place(exporter: Exporter) -> tuple[str, int]:
 
 class TestAnswers:
     def test_the_last_page_is_served(self, exporter: Exporter) -> None:
-        exporter.publish(b"old")
-        exporter.publish(PAGE)
+        exporter.publish(page(b"old"))
+        exporter.publish(page())
         with urllib.request.urlopen(exporter.url) as answer:
             assert answer.read() == PAGE
             assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
 
     def test_it_is_compressed_for_those_who_ask(self, exporter: Exporter) -> None:
-        page = PAGE * 1000
-        exporter.publish(page)
+        large = NODE * 1000
+        exporter.publish(page(large, b""))
         status, headers, body = ask(exporter, **{"Accept-Encoding": "deflate, gzip"})
         assert status == 200
         assert headers["Content-Encoding"] == "gzip"
-        assert len(body) < len(page) / 5
-        assert gzip.decompress(body) == page
+        assert len(body) < len(large) / 5
+        assert gzip.decompress(body) == large
         assert "Content-Encoding" not in ask(exporter)[1]
 
     def test_before_the_first_tick_there_is_nothing(self, exporter: Exporter) -> None:
@@ -64,7 +73,7 @@ class TestAnswers:
 
     def test_health_tells_of_a_sampler_that_hangs(self) -> None:
         with Exporter(address="127.0.0.1:0", stale_s=0.05) as exporter:
-            exporter.publish(PAGE)
+            exporter.publish(page())
             assert ask(exporter, "/health")[::2] == (200, b"ok\n")
             time.sleep(0.1)
             status, _, said = ask(exporter, "/health")
@@ -74,7 +83,7 @@ class TestAnswers:
             assert ask(exporter)[0] == 200
 
     def test_other_paths_and_methods(self, exporter: Exporter) -> None:
-        exporter.publish(PAGE)
+        exporter.publish(page())
         status, _, said = ask(exporter, "/")
         assert status == 404
         assert b"/metrics" in said
@@ -83,16 +92,105 @@ class TestAnswers:
             urllib.request.urlopen(exporter.url, data=b"x")
 
     def test_head_has_the_length_and_no_body(self, exporter: Exporter) -> None:
-        exporter.publish(PAGE)
+        exporter.publish(page())
         request = urllib.request.Request(exporter.url, method="HEAD")
         with urllib.request.urlopen(request) as answer:
             assert int(answer.headers["Content-Length"]) == len(PAGE)
             assert answer.read() == b""
 
 
+class TestWhoIsToldOfJobs:
+    def test_on_a_port_anybody_is_told_of_the_node_alone(self) -> None:
+        with Exporter(address="127.0.0.1:0") as exporter:
+            exporter.publish(page())
+            status, _, body = ask(exporter)
+            assert (status, NODE in body, b"ann" in body) == (200, True, False)
+            assert b"--token-file" in body
+            assert not exporter.tells_of_jobs
+            _, _, small = ask(exporter, **{"Accept-Encoding": "gzip"})
+            assert gzip.decompress(small) == body
+
+    def test_the_token_shows_jobs_and_another_one_is_refused(self) -> None:
+        with Exporter(address="127.0.0.1:0", token=TOKEN) as exporter:
+            exporter.publish(page())
+            for kind in ("Bearer", "bearer"):
+                assert ask(exporter, Authorization=f"{kind} {TOKEN}")[2] == PAGE
+            assert b"ann" not in ask(exporter)[2]
+            for wrong in (
+                f"Bearer {TOKEN}x",
+                f"Bearer {TOKEN[:-1]}",
+                f"Basic {TOKEN}",
+                "Bearer ",
+                "",
+            ):
+                status, headers, body = ask(exporter, Authorization=wrong)
+                assert (status, headers["WWW-Authenticate"]) == (401, "Bearer")
+                assert NODE not in body
+            assert ask(exporter, "/health", Authorization="Bearer x")[0] == 200
+            assert TOKEN not in repr(exporter)
+
+    def test_an_empty_token_is_none(self) -> None:
+        with Exporter(address="127.0.0.1:0") as exporter:
+            exporter.publish(page())
+            assert ask(exporter, Authorization="Bearer ")[0] == 401
+
+    def test_a_socket_file_is_for_those_who_may_open_it(self, tmp_path: Path) -> None:
+        file = tmp_path / "metrics.sock"
+        with Exporter(address=f"unix:{file}") as exporter:
+            exporter.publish(page())
+            assert stat.S_IMODE(file.stat().st_mode) == 0o660
+            assert exporter.url == f"unix:{file}"
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(str(file))
+                client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+                said = b"".join(iter(lambda: client.recv(65536), b""))
+            assert said.endswith(PAGE)
+            with pytest.raises(InvalidInput, match="another program listens"):
+                Exporter(address=f"unix:{file}").open()
+        assert not file.exists()
+
+    def test_the_socket_of_one_that_was_killed_is_taken_over(self, tmp_path: Path) -> None:
+        file = tmp_path / "metrics.sock"
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(file))
+        with Exporter(address=f"unix:{file}"):
+            assert file.is_socket()
+        file.write_text("somebody's file")
+        with pytest.raises(InvalidInput, match="cannot listen on unix:"):
+            Exporter(address=f"unix:{file}").open()
+        assert file.read_text() == "somebody's file"
+
+    def test_a_token_is_made_once_and_kept(self, tmp_path: Path) -> None:
+        file = tmp_path / "token"
+        made = load_token(file)
+        assert len(made) >= 32
+        assert load_token(file) == made
+        assert stat.S_IMODE(file.stat().st_mode) & 0o007 == 0
+        assert load_token(tmp_path / "other") != made
+
+    @pytest.mark.parametrize("said", ["", "short", "two words of enough letters", "x" * 20 + "é"])
+    def test_what_is_no_token_is_refused(self, tmp_path: Path, said: str) -> None:
+        file = tmp_path / "token"
+        file.write_text(said)
+        file.chmod(0o600)
+        with pytest.raises(InvalidInput, match="Remove the file, and one is made up"):
+            load_token(file)
+
+    def test_a_token_that_everybody_may_read_is_refused(self, tmp_path: Path) -> None:
+        file = tmp_path / "token"
+        file.write_text(TOKEN)
+        file.chmod(0o644)
+        with pytest.raises(InvalidInput, match="chmod o= "):
+            load_token(file)
+        file.chmod(0o640)
+        assert load_token(file) == TOKEN
+        with pytest.raises(FileProblem, match="cannot keep a token"):
+            load_token(tmp_path / "nowhere" / "token")
+
+
 class TestOthers:
     def test_a_slow_client_keeps_nobody_waiting(self, exporter: Exporter) -> None:
-        exporter.publish(b"x" * 20_000_000)
+        exporter.publish(page(b"x" * 20_000_000))
         with (
             socket.create_connection(place(exporter)) as slow,
             socket.create_connection(place(exporter)) as mute,
@@ -104,7 +202,7 @@ class TestOthers:
             for _ in range(5):
                 assert ask(exporter, "/health")[0] == 200
             assert time.perf_counter() - started < 2
-            exporter.publish(PAGE)
+            exporter.publish(page())
             assert ask(exporter)[2] == PAGE
 
     def test_one_that_takes_too_long_is_let_go(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +217,7 @@ class TestOthers:
     def test_too_many_are_turned_away_and_come_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "_MOST_AT_ONCE", 2)
         with Exporter(address="127.0.0.1:0") as exporter:
-            exporter.publish(PAGE)
+            exporter.publish(page())
             held = [socket.create_connection(place(exporter)) for _ in range(2)]
             time.sleep(0.3)
             with socket.create_connection(place(exporter)) as third:
@@ -133,7 +231,7 @@ class TestOthers:
     def test_hanging_up_is_no_news(
         self, exporter: Exporter, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        exporter.publish(b"x" * 20_000_000)
+        exporter.publish(page(b"x" * 20_000_000))
         with socket.create_connection(place(exporter)) as client:
             client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         time.sleep(0.2)
@@ -142,14 +240,14 @@ class TestOthers:
 
     def test_scrapes_and_ticks_at_once(self, exporter: Exporter) -> None:
         pages = [bytes([65 + number]) * 100_000 for number in range(20)]
-        exporter.publish(pages[0])
+        exporter.publish(page(pages[0], b""))
         seen: list[bytes] = []
         ask_often = lambda: seen.extend(ask(exporter)[2] for _ in range(20))  # noqa: E731
         threads = [threading.Thread(target=ask_often) for _ in range(4)]
         for thread in threads:
             thread.start()
-        for page in pages:
-            exporter.publish(page)
+        for each in pages:
+            exporter.publish(page(each, b""))
             time.sleep(0.005)
         for thread in threads:
             thread.join()
@@ -170,8 +268,8 @@ class TestAddresses:
             Exporter(address="192.0.2.1:9470", insecure=True).open()
 
     def test_localhost_is_loopback(self) -> None:
-        with Exporter(address="localhost:0") as exporter:
-            exporter.publish(PAGE)
+        with Exporter(address="localhost:0", open_to_all=True) as exporter:
+            exporter.publish(page())
             assert ask(exporter)[2] == PAGE
 
     @pytest.mark.parametrize(

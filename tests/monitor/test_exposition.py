@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from lowtide.monitor.exposition import Exposition, OwnUse, own_use, render
+from lowtide.monitor.exposition import Exposition, OwnUse, own_use
 from lowtide.monitor.tick import Tick
-from support.snapshots import GIB, gpu, tick, unit, units
+from support.snapshots import GIB, gpu, render, tick, unit, units
 
 
 def read(page: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -72,6 +72,26 @@ def of_everything() -> Tick:
     )
 
 
+class TestParts:
+    def test_nothing_in_the_part_of_the_node_tells_of_a_job(self) -> None:
+        page = Exposition(compat=("ceems",)).render(of_everything(), own=own_use())
+        for label in (b"job_id=", b"user=", b'uuid="1"', b'name="say'):
+            assert label not in page.node
+            assert label in page.jobs
+        assert b"lowtide_node_power_watts" in page.node
+        assert b"lowtide_jobs_shown" not in page.node
+        assert not set(read(page.node)) & set(read(page.jobs))
+
+    def test_counters_carry_the_time_of_the_tick_and_gauges_none(self) -> None:
+        shown = Exposition(compat=("ceems",))
+        shown.render(tick([unit("gone")], time=999.0))
+        page = shown.render(of_everything(), own=own_use()).whole
+        found = {"counter": set(), "gauge": set()}
+        for each in text_string_to_metric_families(page.decode()):
+            found[each.type] |= {sample.timestamp for sample in each.samples}
+        assert found == {"counter": {1000.0}, "gauge": {None}}
+
+
 class TestOwnNames:
     def test_every_column_is_there_with_its_value(self) -> None:
         at = of_everything()
@@ -106,7 +126,7 @@ class TestOwnNames:
         page = render(of_everything())
         assert job(page, "unmetered_seconds_total") == [30.0]
         assert job(page, "unpriced_energy_joules_total", job_id="2") == [12.5]
-        assert b'lowtide_node_unmetered_seconds_total{host="n1"} 30.000\n' in page
+        assert b'lowtide_node_unmetered_seconds_total{host="n1"} 30.000 1000000\n' in page
         whole = render(tick(units(3)))
         assert job(whole, "unmetered_seconds_total") == []
         assert job(whole, "unpriced_energy_joules_total") == []
@@ -195,12 +215,12 @@ class TestOwnNames:
         assert b"nan" not in page.lower()
 
     def test_no_label_is_called_job(self) -> None:
-        page = Exposition(compat=("ceems",)).render(of_everything(), own=own_use()).decode()
+        page = Exposition(compat=("ceems",)).render(of_everything(), own=own_use()).whole.decode()
         assert not re.search(r"[{,](job|instance)=", page)
 
     def test_its_own_cost_is_shown(self) -> None:
-        page = Exposition().render(tick(), own=OwnUse(cpu_s=1.25, resident_bytes=5e7))
-        assert b'lowtide_watch_cpu_seconds_total{host="n1"} 1.250\n' in page
+        page = Exposition().render(tick(), own=OwnUse(cpu_s=1.25, resident_bytes=5e7)).whole
+        assert b'lowtide_watch_cpu_seconds_total{host="n1"} 1.250 1000000\n' in page
         assert b'lowtide_watch_resident_bytes{host="n1"} 50000000\n' in page
         used = own_use()
         assert used.cpu_s > 0
@@ -213,36 +233,38 @@ class TestOwnNames:
     def test_problems_are_counted_up(self) -> None:
         page = Exposition()
         page.render(tick(problems=("a", "b")))
-        assert b'problems_total{host="n1"} 3\n' in page.render(tick(problems=("c",)))
+        assert b'problems_total{host="n1"} 3 1000000\n' in page.render(tick(problems=("c",))).whole
 
 
 class TestComingAndGoing:
     def test_a_job_that_is_over_keeps_its_counters_for_a_while(self) -> None:
         shown = Exposition(keep_s=300)
         shown.render(tick([unit("1"), unit("2")], time=1000))
-        page = shown.render(tick([unit("2")], time=1010))
+        page = shown.render(tick([unit("2")], time=1010)).whole
         assert job(page, "energy_joules_total", job_id="1") == [1000.0]
         assert job(page, "cpu_seconds_total", job_id="1") == [100.0]
         assert job(page, "emissions_grams_total", job_id="1", kind="average") == [0.5]
         assert job(page, "power_watts", job_id="1") == []
         assert job(page, "memory_bytes", job_id="1") == []
-        assert job(shown.render(tick([unit("2")], time=1309)), "energy_joules_total", job_id="1")
-        page = shown.render(tick([unit("2")], time=1310))
+        assert job(
+            shown.render(tick([unit("2")], time=1309)).whole, "energy_joules_total", job_id="1"
+        )
+        page = shown.render(tick([unit("2")], time=1310)).whole
         assert b'job_id="1"' not in page
         assert job(page, "energy_joules_total", job_id="2") == [1000.0]
 
     def test_a_number_used_again_counts_on(self) -> None:
         shown = Exposition(keep_s=60)
         shown.render(tick([unit("1", started=0)], energy_j=500.0))
-        page = shown.render(tick([unit("1", started=900)], energy_j=7.0, time=1010))
+        page = shown.render(tick([unit("1", started=900)], energy_j=7.0, time=1010)).whole
         assert job(page, "energy_joules_total", job_id="1") == [507.0]
         assert job(page, "start_time_seconds", job_id="1") == [900.0]
         # The same after it was off the page: no run of a service is lost to those after it.
-        assert job(shown.render(tick(time=1020)), "energy_joules_total") == [507.0]
-        assert job(shown.render(tick(time=1200)), "energy_joules_total") == []
-        page = shown.render(tick([unit("1", started=1300)], energy_j=7.0, time=1310))
+        assert job(shown.render(tick(time=1020)).whole, "energy_joules_total") == [507.0]
+        assert job(shown.render(tick(time=1200)).whole, "energy_joules_total") == []
+        page = shown.render(tick([unit("1", started=1300)], energy_j=7.0, time=1310)).whole
         assert job(page, "energy_joules_total") == [514.0]
-        page = shown.render(tick([unit("1", started=1300)], energy_j=9.0, time=1320))
+        page = shown.render(tick([unit("1", started=1300)], energy_j=9.0, time=1320)).whole
         assert job(page, "energy_joules_total") == [516.0]
 
     @settings(max_examples=50)
@@ -272,7 +294,7 @@ class TestComingAndGoing:
                     energy_j=[spent[each] for each in there],
                     time=10.0 * number,
                 )
-            )
+            ).whole
             shown_j = {
                 dict(labels)["job_id"]: value
                 for (metric, labels), value in read(page).items()
@@ -305,10 +327,10 @@ class TestComingAndGoing:
     def test_counters_say_since_when_they_count(self) -> None:
         shown = Exposition(keep_s=300)
         jobs = [unit("1", started=500), unit("2", started=995)]
-        page = shown.render(tick(jobs, time=1000))
+        page = shown.render(tick(jobs, time=1000)).whole
         # What began before the watcher did is counted from the first look on.
         assert job(page, "counted_since_seconds") == [990.0, 995.0]
-        page = shown.render(tick([unit("2", started=1005)], time=1010))
+        page = shown.render(tick([unit("2", started=1005)], time=1010)).whole
         assert job(page, "counted_since_seconds", job_id="1") == [990.0]
         assert job(page, "counted_since_seconds", job_id="2") == [995.0]
         assert job(page, "start_time_seconds") == [1005.0]
@@ -316,13 +338,13 @@ class TestComingAndGoing:
     def test_a_user_learned_later_ends_no_job(self) -> None:
         shown = Exposition()
         shown.render(tick([unit("1")], energy_j=5.0))
-        page = shown.render(tick([unit("1", user="ann")], energy_j=6.0))
+        page = shown.render(tick([unit("1", user="ann")], energy_j=6.0)).whole
         assert job(page, "energy_joules_total") == [6.0]
 
     def test_series_do_not_pile_up(self) -> None:
         shown = Exposition(keep_s=60)
         sizes = [
-            len(shown.render(tick([unit(f"{number:04}")], time=10.0 * number)))
+            len(shown.render(tick([unit(f"{number:04}")], time=10.0 * number)).whole)
             for number in range(100, 200)
         ]
         assert sizes[-1] == sizes[20]
@@ -337,7 +359,7 @@ class TestComingAndGoing:
         assert 1000 <= len(shown._ended) <= 1200
         assert all(each.counters.base is None for each in shown._ended.values())
         # Those that are there again have lost nothing, however long ago they began.
-        page = shown.render(tick(units(100), time=3000.0))
+        page = shown.render(tick(units(100), time=3000.0)).whole
         assert job(page, "energy_joules_total", job_id="0") == [31 * 1000.0]
 
     def test_a_page_that_remembers_is_as_one_that_does_not(self) -> None:
@@ -345,7 +367,7 @@ class TestComingAndGoing:
         at = of_everything()
         shown.render(at)
         again = dataclasses.replace(at, problems=())
-        assert read(shown.render(again)) | {} == {
+        assert read(shown.render(again).whole) | {} == {
             **read(render(again)),
             ("lowtide_problems_total", frozenset({("host", "n1")})): 1.0,
         }
@@ -355,6 +377,6 @@ def test_the_page_of_docs_names_every_metric(root: Path) -> None:
     text = (root / "docs/howto/prometheus.md").read_text(encoding="utf-8")
     rapl = [("package", "/sys/0", 1.0), ("dram", "/sys/0:0", 1.0)]
     shown = Exposition(compat=("ceems",), rapl=rapl)
-    page = shown.render(of_everything(), own=own_use()).decode()
+    page = shown.render(of_everything(), own=own_use()).whole.decode()
     for name in re.findall(r"^# TYPE (\w+)", page, re.M):
         assert f"`{name}`" in text, name

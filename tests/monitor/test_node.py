@@ -70,3 +70,12 @@ def test_sockets_are_numbered_in_order(tmp_path: Path) -> None:
         where = f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"
         write(tmp_path, f"{where} = {package}")
     assert read(tmp_path).sockets == {0: 1, 1: 0, 2: 1}
+
+
+def test_threads_of_a_core_are_counted_by_socket(tmp_path: Path) -> None:
+    assert math.isnan(read(tmp_path).read().threads_per_core)
+    # Two sockets of two cores with two threads each; both number their cores from 0.
+    for cpu in range(8):
+        where = f"sys/devices/system/cpu/cpu{cpu}/topology"
+        write(tmp_path, f"{where}/physical_package_id = {cpu // 4}\n{where}/core_id = {cpu % 2}")
+    assert read(tmp_path).read().threads_per_core == 2

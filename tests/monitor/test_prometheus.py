@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ import numpy as np
 import pytest
 import yaml
 
-from lowtide.monitor.exporter import Exporter
+from lowtide.monitor.exporter import Exporter, load_token
 from lowtide.monitor.exposition import Exposition, own_use
 from lowtide.monitor.tick import Tick
 from support.needs import is_missing
@@ -112,7 +114,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
             ticks += 1
             over.wait(0.05)
 
-    with Exporter(address="127.0.0.1:0") as exporter:
+    with Exporter(address="127.0.0.1:0", open_to_all=True) as exporter:
         feeding = threading.Thread(target=feed, args=[exporter])
         feeding.start()
         target = exporter.url.removeprefix("http://").removesuffix("/metrics")
@@ -342,13 +344,18 @@ def promtool(*words: str, text: bytes = b"") -> str:
 
 
 def test_the_page_has_nothing_that_a_linter_minds() -> None:
-    page = Exposition().render(at(0.0, 1.0, short=True), own=own_use())
+    page = Exposition().render(at(0.0, 1.0, short=True), own=own_use()).whole
     assert promtool("check", "metrics", text=page) == ""
 
 
-def test_the_example_configuration_is_valid() -> None:
-    said = promtool("check", "config", str(ROOT / "deploy/prometheus/prometheus.yml"))
-    assert "9 rules found" in said
+def test_the_example_configuration_is_valid(tmp_path: Path) -> None:
+    load_token(tmp_path / "token")
+    config = (ROOT / "deploy/prometheus/prometheus.yml").read_text()
+    config = config.replace("/var/lib/lowtide/token\n", f"{tmp_path / 'token'}\n")
+    (tmp_path / "prometheus.yml").write_text(config)
+    (tmp_path / RULES.name).write_text(RULES.read_text())
+    said = promtool("check", "config", str(tmp_path / "prometheus.yml"))
+    assert "17 rules found" in said
 
 
 LABELS = '{host="n1",source="slurm",job_id="%s",user="%s"}'
@@ -443,9 +450,9 @@ def test_the_dashboard_counts_energy_as_the_rules_do(tmp_path: Path) -> None:
 
 
 def test_alerts_fire_when_they_should_and_not_before(tmp_path: Path) -> None:
-    def alert(name: str, minute: int, summary: str = "") -> dict[str, Any]:
+    def alert(name: str, minute: int, summary: str = "", **more: str) -> dict[str, Any]:
         fires = {
-            "exp_labels": {"severity": "warning", "host": "n1"},
+            "exp_labels": {"severity": "warning", "host": "n1"} | more,
             "exp_annotations": {"summary": summary},
         }
         return {
@@ -464,7 +471,16 @@ def test_alerts_fire_when_they_should_and_not_before(tmp_path: Path) -> None:
             node("node_idle_power_watts", "60x150"),
             node("node_unattributed_power_watts", "30x150"),
             series("1", "ann", "10x120 5x30", "power_watts"),
-            node("tick_time_seconds", "0+60x130 7800x20"),
+            node("tick_time_seconds", "0+60x130 7800x20 _x60"),
+            node("jobs_shown", "1x150"),
+            {"series": 'lowtide_meter_answers{host="n1",meter="ipmi"}', "values": "1x100 0x50"},
+            {"series": 'lowtide_meter_answers{host="n1",meter="rapl"}', "values": "1x150"},
+            # A minute without a word of each from minute 60 on; all grams lack from 80 on.
+            node("node_unmetered_seconds_total", "0x60 0+60x60 3600x30"),
+            node("node_energy_joules_total", "0+6000x150"),
+            node("node_unpriced_energy_joules_total", "0x80 0+6000x70"),
+            node("node_emissions_grams_total", "0+1x80 80x70"),
+            {"series": 'up{job="lowtide",instance="n1:9470"}', "values": "1x140 0x20"},
         ],
         promql_expr_test=[
             {
@@ -484,5 +500,98 @@ def test_alerts_fire_when_they_should_and_not_before(tmp_path: Path) -> None:
             ),
             alert("LowtideStale", 130),
             alert("LowtideStale", 136, "lowtide watch on n1 has not read the node for 6m 0s"),
+            alert("LowtideMeterSilent", 100),
+            alert("LowtideMeterSilent", 110, "the meter ipmi of n1 says nothing", meter="ipmi"),
+            alert("LowtideUnmetered", 60),
+            alert("LowtideUnmetered", 100, "the energy of n1 lacks 30m 0s of the last half hour"),
+            alert("LowtideUnpriced", 80),
+            alert(
+                "LowtideUnpriced",
+                150,
+                "nobody can tell what 100% of the energy of n1 emitted in the last hour",
+            ),
+            alert("LowtideGone", 150),
+            alert(
+                "LowtideGone",
+                170,
+                "nothing has come from lowtide watch on n1 since 1970-01-01 02:10:00 +0000 UTC",
+            ),
+            alert("LowtideAbsent", 150),
+            alert("LowtideClockAhead", 150),
+            alert("LowtideJobsHidden", 130),
         ],
     )
+
+
+@pytest.mark.parametrize("ratio", [2 / 3, 1.0, 3 / 2])
+def test_a_constant_load_is_constant_however_often_it_is_scraped(
+    tmp_path: Path, ratio: float
+) -> None:
+    every_s = 0.4
+    watts, over, began = 700.0, threading.Event(), time.time()
+
+    def feed(exporter: Exporter) -> None:
+        page = Exposition()
+        while not over.wait(every_s / ratio):
+            now = time.time()
+            drawn = tick((), time=now, node_energy_j=watts * (now - began))
+            exporter.publish(page.render(drawn))
+
+    with Exporter(address="127.0.0.1:0") as exporter:
+        feeding = threading.Thread(target=feed, args=[exporter])
+        feeding.start()
+        target = exporter.url.removeprefix("http://").removesuffix("/metrics")
+        every = f"{round(every_s * 1000)}ms"
+        try:
+            with running_prometheus(tmp_path, [target], rules=RULES, every=every) as server:
+                wait_for(server, "count_over_time(lowtide_node_energy_joules_total[1m]) > 12")
+                # The rate at every tenth of a second of the last four, between two readings each.
+                rates = "irate(lowtide_node_energy_joules_total[3s])[4s:100ms]"
+                [(_, least)] = server.query(f"min_over_time({rates})")
+                [(_, most)] = server.query(f"max_over_time({rates})")
+                assert server.query(f"count_over_time({rates})")[0][1] > 30
+        finally:
+            over.set()
+            feeding.join()
+    assert least == pytest.approx(watts, rel=0.02)
+    assert most == pytest.approx(watts, rel=0.02)
+
+
+def test_a_watcher_that_was_killed_raises_an_alarm(tmp_path: Path) -> None:
+    # The waits of the rules would make this a test of minutes; what they are is tested above.
+    quick = yaml.safe_load(RULES.read_text())
+    for rule in quick["groups"][1]["rules"]:
+        rule["for"] = "0s"
+    rules = tmp_path / "quick.rules.yml"
+    rules.write_text(yaml.safe_dump(quick))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        target = f"127.0.0.1:{taken.getsockname()[1]}"
+    command = [sys.executable, "-m", "lowtide", "watch", "--no-store", "--interval", "0.5"]
+    watcher = subprocess.Popen([*command, "--listen", target], start_new_session=True)
+    try:
+        with running_prometheus(tmp_path, [target], rules=rules) as server:
+            wait_for(server, "lowtide_tick_time_seconds")
+            wait_for(server, 'up{job="lowtide"} == 1')
+            assert "LowtideGone" not in server.alerts()
+            watcher.kill()
+            wait_for(server, 'ALERTS{alertname="LowtideDown"}')
+            wait_for(server, 'ALERTS{alertname="LowtideGone"}')
+    finally:
+        watcher.kill()
+        watcher.wait()
+
+
+def test_prometheus_sees_jobs_by_the_token_alone(tmp_path: Path) -> None:
+    token = load_token(tmp_path / "token")
+    with Exporter(address="127.0.0.1:0", token=token) as exporter:
+        exporter.publish(Exposition().render(at(0.0, time.time(), short=False)))
+        target = exporter.url.removeprefix("http://").removesuffix("/metrics")
+        how = {"authorization": {"credentials_file": str(tmp_path / "token")}}
+        for scrape, jobs in (({}, 0), (how, 2)):
+            folder = tmp_path / f"jobs-{jobs}"
+            folder.mkdir()
+            with running_prometheus(folder, [target], rules=RULES, scrape=scrape) as server:
+                wait_for(server, "lowtide_node_power_watts")
+                assert len(server.query("lowtide_job_power_watts")) == jobs
+                assert bool(server.query("host:lowtide_power_balance:ratio")) <= bool(jobs)

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from lowtide.monitor.text_format import Series, escape, family, labels, single
+from lowtide.monitor.text_format import Series, alone, counter, escape, gauge, labels
 
 
 @given(st.text(st.characters(), max_size=20), st.text(max_size=20))
 def test_any_label_survives_the_trip(name: str, other: str) -> None:
-    page = single("x", "gauge", "Any.", labels(name=name, other=other), 1.5)
+    page = gauge("x", "Any.", alone(labels(name=name, other=other), 1.5))
     page.encode()
     assert page.count("\n") == 3
     [found] = text_string_to_metric_families(page)
@@ -32,20 +32,25 @@ def test_what_is_not_known_has_no_line() -> None:
     series = Series(
         labels=[labels(a=str(n)) for n in range(4)], values=np.array([1, np.nan, np.inf, 2.0])
     )
-    page = family("x_total", "counter", "Some.", series)
-    assert page == (
-        '# HELP x_total Some.\n# TYPE x_total counter\nx_total{a="0"} 1.000\nx_total{a="3"} 2.000\n'
-    )
-    assert single("x", "gauge", "None.", labels(a="0"), np.nan) == ""
+    page = gauge("x", "Some.", series)
+    assert page == '# HELP x Some.\n# TYPE x gauge\nx{a="0"} 1.000\nx{a="3"} 2.000\n'
+    assert gauge("x", "None.", alone(labels(a="0"), np.nan)) == ""
+
+
+def test_a_counter_says_when_it_was_read() -> None:
+    page = counter("x_total", "One.", alone(labels(a="0"), 1.5), at=1700000000.1234)
+    assert page.splitlines()[2] == 'x_total{a="0"} 1.500 1700000000123'
+    [found] = text_string_to_metric_families(page)
+    assert found.samples[0].timestamp == pytest.approx(1700000000.123)
 
 
 @pytest.mark.parametrize("value", [1e31, -1e31, 2.0**63, 2.0**53 + 2])
 def test_numbers_of_any_size_are_written(value: float) -> None:
     series = Series(labels=[labels(a="0"), labels(a="1")], values=np.array([value, 7.0]), digits=0)
-    [found] = text_string_to_metric_families(family("x", "gauge", "Large.", series))
+    [found] = text_string_to_metric_families(gauge("x", "Large.", series))
     assert [sample.value for sample in found.samples] == [value, 7.0]
 
 
 def test_whole_numbers_are_rounded_not_cut() -> None:
-    page = single("x", "gauge", "One.", labels(), 2.0**40 - 0.25, digits=0)
+    page = gauge("x", "One.", alone(labels(), 2.0**40 - 0.25, digits=0))
     assert page.endswith(f"x{{}} {2**40}\n")

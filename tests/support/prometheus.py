@@ -70,7 +70,12 @@ class Prometheus:
 
 @contextmanager
 def running_prometheus(
-    folder: Path, targets: Sequence[str], *, rules: Path, every: str = "200ms"
+    folder: Path,
+    targets: Sequence[str],
+    *,
+    rules: Path,
+    every: str = "200ms",
+    scrape: Mapping[str, Any] | None = None,
 ) -> Iterator[Prometheus]:
     """Start a Prometheus that scrapes the targets, and end it."""
     with socket.socket() as taken:
@@ -79,7 +84,13 @@ def running_prometheus(
     config = {
         "global": {"scrape_interval": every, "evaluation_interval": every, "scrape_timeout": every},
         "rule_files": [str(rules)],
-        "scrape_configs": [{"job_name": "lowtide", "static_configs": [{"targets": list(targets)}]}],
+        "scrape_configs": [
+            {
+                "job_name": "lowtide",
+                "static_configs": [{"targets": list(targets)}],
+                **(scrape or {}),
+            }
+        ],
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     command = [

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lowtide.monitor.exposition import Exposition
 from lowtide.monitor.snapshot import FloatArray, GpuCounts, NodeCounts, Snapshot, Unit
 from lowtide.monitor.tick import Shares, Tick
 
@@ -83,6 +84,11 @@ def measured_parts(power_w: FloatArray, others_w: float, measured: bool) -> dict
         "node_measured_w": float(np.nansum(power_w)) + others_w if measured else 0.0,
         "measured": measured,
     }
+
+
+def render(of: Tick, *, compat: Sequence[str] = ()) -> bytes:
+    """Return the whole page of metrics for one tick."""
+    return Exposition(compat=compat).render(of).whole
 
 
 def tick(of: Sequence[Unit] = (), *, time: float = 1000.0, **columns: Any) -> Tick:

@@ -128,12 +128,16 @@ def test_the_platform_is_all_but_the_cards(clock: list[float]) -> None:
 def test_a_meter_that_is_silent_or_stale_is_said_and_not_filled_in(clock: list[float]) -> None:
     meter = FakeMeter((channel("node", "node"),), [at(1000, 50), None, at(900, 70), at(1010, 80)])
     reader = opened(meter)
-    assert math.isnan(reader.read().node_w)
+    silent = reader.read()
+    assert math.isnan(silent.node_w)
     assert reader.problems == ["meter fake does not answer: gone; nothing is filled in"]
-    assert math.isnan(reader.read().node_w)
+    stale = reader.read()
+    assert math.isnan(stale.node_w)
     assert "stale" in reader.problems[-1]
     # It is back; what it said before it fell silent is no guide.
-    assert reader.read().node_w == 75.0
+    back = reader.read()
+    assert back.node_w == 75.0
+    assert [each.answers["fake"] for each in (silent, stale, back)] == [False, False, True]
 
 
 def test_parts_of_which_one_falls_silent_lack_something(clock: list[float]) -> None:

@@ -67,8 +67,23 @@ def watch(
     ] = None,
     listen: Annotated[
         str | None,
-        typer.Option(help="Serve metrics for Prometheus here: 127.0.0.1:9470.", metavar="ADDRESS"),
+        typer.Option(
+            help="Serve metrics for Prometheus here: 127.0.0.1:9470, or unix:FILE for those who "
+            "may open that file. On a port anybody is told of the node alone.",
+            metavar="ADDRESS",
+        ),
     ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Tell of jobs whoever shows the token in this file, as Prometheus does with "
+            "credentials_file. It is made where it is not there.",
+            metavar="FILE",
+        ),
+    ] = None,
+    open_to_all: Annotated[
+        bool, typer.Option("--open", help="Tell of jobs everybody who can reach the port.")
+    ] = False,
     insecure: Annotated[
         bool,
         typer.Option("--insecure", help="Listen where other machines can ask, unencrypted."),
@@ -120,12 +135,18 @@ def watch(
     from lowtide.cli.node_table import showing
     from lowtide.errors import InvalidInput
     from lowtide.meters import Roots
-    from lowtide.monitor.exporter import Exporter
+    from lowtide.monitor.exporter import Exporter, load_token
     from lowtide.monitor.exposition import Exposition
     from lowtide.watching.opening import open_watch
     from lowtide.watching.service import Service
 
-    serving = {"--listen": listen, "--compat": compat, "--insecure": insecure or None}
+    serving = {
+        "--listen": listen,
+        "--compat": compat,
+        "--insecure": insecure or None,
+        "--token-file": token_file,
+        "--open": open_to_all or None,
+    }
     if once:
         _refuse(serving | {"--store": store}, "--once takes one sample, and neither keeps nor")
     if fast is not None:
@@ -138,10 +159,10 @@ def watch(
     every_s = checked_interval(interval, 0.1 if fast is not None else 10.0)
     if no_store and store is not None:
         raise InvalidInput("--no-store keeps nothing: leave out --store")
-    if insecure and listen is None:
-        raise InvalidInput("--insecure says where to listen, and nothing does: add --listen")
-    if compat and listen is None:
-        raise InvalidInput("--compat says what is served, and nothing is: add --listen")
+    if listen is None and (given := [name for name, value in serving.items() if value]):
+        raise InvalidInput(f"{given[0]} says what is served to whom, and nothing is: add --listen")
+    if open_to_all and token_file is not None:
+        raise InvalidInput("--open tells of jobs without a token: leave out --token-file")
     live = load_live(grid, signal, how)
     emissions = load_emissions(
         signal,
@@ -183,7 +204,11 @@ def watch(
             if listen is not None:
                 page = Exposition(compat=tuple(compat or ()))
                 exporter = Exporter(
-                    address=listen, insecure=insecure, stale_s=max(60.0, 3 * every_s)
+                    address=listen,
+                    insecure=insecure,
+                    token="" if token_file is None else load_token(token_file),
+                    open_to_all=open_to_all,
+                    stale_s=max(60.0, 3 * every_s),
                 )
                 sinks.append(stack.enter_context(_serving(page, exporter, opened.watcher, roots)))
         show = stack.enter_context(
@@ -374,6 +399,10 @@ def _serving(
         exporter.publish(page.render(tick, own=own_use()))
 
     with exporter:
-        if sys.stderr.isatty():
-            typer.echo(f"Serving metrics at {exporter.url}", err=True)
+        # Said to a log as well: whoever upgrades finds there why jobs have gone from the page.
+        of = (
+            "" if exporter.tells_of_jobs else " of the node alone; jobs need --token-file or --open"
+        )
+        if sys.stderr.isatty() or of:
+            typer.echo(f"Serving metrics at {exporter.url}{of}", err=True)
         yield publish

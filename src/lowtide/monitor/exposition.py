@@ -17,11 +17,17 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide.errors import UnknownName
-from lowtide.monitor.ceems import RaplCount, ceems_labels, ceems_page, is_compute_unit
+from lowtide.monitor.ceems import (
+    RaplCount,
+    ceems_labels,
+    ceems_node,
+    ceems_units,
+    is_compute_unit,
+)
 from lowtide.monitor.job_metrics import COUNTERS, GAUGES
 from lowtide.monitor.node_metrics import node_page
 from lowtide.monitor.snapshot import FloatArray, Unit
-from lowtide.monitor.text_format import Series, family, labels, single
+from lowtide.monitor.text_format import Series, alone, counter, gauge, labels
 from lowtide.monitor.tick import Tick
 
 COMPATIBLE = ("ceems",)
@@ -52,6 +58,24 @@ def own_use() -> OwnUse:
     found = [line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:")]
     resident = float(found[0]) * 1024 if found else math.nan
     return OwnUse(cpu_s=time.process_time(), resident_bytes=resident)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What is told of a tick, by whom it is about.
+
+    Attributes:
+        node: The machine itself, which anybody may read.
+        jobs: Who runs what on it, which not everybody may.
+    """
+
+    node: bytes
+    jobs: bytes
+
+    @property
+    def whole(self) -> bytes:
+        """All of it."""
+        return self.node + self.jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +167,7 @@ class Exposition:
             if name not in COMPATIBLE:
                 raise UnknownName("names to be compatible with", name, COMPATIBLE)
 
-    def render(self, tick: Tick, *, own: OwnUse | None = None) -> bytes:
+    def render(self, tick: Tick, *, own: OwnUse | None = None) -> Page:
         """Return the page for a tick.
 
         Args:
@@ -152,17 +176,19 @@ class Exposition:
         """
         shown = self._follow(tick)
         self._problems += len(tick.problems)
-        parts = [
-            node_page(tick),
+        node = [node_page(tick), *self._watch(tick, own)]
+        there = alone(labels(host=tick.host), 1, digits=0)
+        jobs = [
+            gauge("lowtide_jobs_shown", "1 where this page tells of jobs.", there),
             self._holders(tick),
-            *self._watch(tick, own),
             shown.facts,
             *self._gauges(tick, shown),
             *self._counts(tick, shown),
         ]
         if "ceems" in self.compat:
-            parts.append(ceems_page(tick, *shown.compute_units, rapl=self.rapl, zone=self.zone))
-        return "".join(parts).encode()
+            node.append(ceems_node(tick, rapl=self.rapl, zone=self.zone))
+            jobs.append(ceems_units(tick, *shown.compute_units))
+        return Page(node="".join(node).encode(), jobs="".join(jobs).encode())
 
     def _follow(self, tick: Tick) -> _Shown:
         """Keep labels and what has ended in step with the units that there are."""
@@ -258,7 +284,7 @@ class Exposition:
             else:
                 values = shown.together(values)
                 series = Series(labels=shown.labels, values=values, digits=each.digits)
-                yield family(name, "gauge", each.what, series)
+                yield gauge(name, each.what, series)
 
     def _once(self, name: str, what: str, series: Series) -> str:
         """Return a gauge that hardly ever changes, written only when it does."""
@@ -268,7 +294,7 @@ class Exposition:
             or before.labels != series.labels
             or not np.array_equal(before.values, series.values, equal_nan=True)
         ):
-            said = family(name, "gauge", what, series)
+            said = gauge(name, what, series)
             self._steady[name] = series, said
         return said
 
@@ -299,7 +325,7 @@ class Exposition:
             together.setdefault(each.name, []).append(series)
         said = {each.name: each.what for each in COUNTERS}
         for name, found in together.items():
-            yield family(f"lowtide_job_{name}", "counter", said[name], *found)
+            yield counter(f"lowtide_job_{name}", said[name], *found, at=tick.time)
 
     def _holders(self, tick: Tick) -> str:
         """Return which job holds which GPU, and which share of its use is the job's."""
@@ -311,38 +337,30 @@ class Exposition:
                 found[name] = found.get(name, 0.0) + share
         what = "The job's share of the GPU that it holds."
         series = Series(labels=list(found), values=np.array([*found.values()], dtype=np.float64))
-        return family("lowtide_gpu_holder", "gauge", what, series)
+        return gauge("lowtide_gpu_holder", what, series)
 
     def _watch(self, tick: Tick, own: OwnUse | None) -> Iterator[str]:
         """Yield how watching itself is going."""
         of = labels(host=tick.host)
         rejected = "Readings that made no sense and were left out."
-        for name, kind, what, value in (
-            ("tick_time_seconds", "gauge", "When the page was made.", tick.time),
-            ("tick_length_seconds", "gauge", "The time it is about.", tick.time - tick.since),
-            ("problems", "gauge", "Things that went wrong this time.", len(tick.problems)),
-            ("problems_total", "counter", "Things that went wrong so far.", self._problems),
-            ("rejected_readings_total", "counter", rejected, tick.rejected),
+        for name, what, value, digits in (
+            ("tick_time_seconds", "When the node was last read.", tick.time, 3),
+            ("tick_length_seconds", "The time it is about.", tick.time - tick.since, 3),
+            ("problems", "Things that went wrong this time.", len(tick.problems), 0),
         ):
-            digits = 3 if name.endswith("seconds") else 0
-            yield single(f"lowtide_{name}", kind, what, of, value, digits=digits)
+            yield gauge(f"lowtide_{name}", what, alone(of, value, digits=digits))
+        for name, what, value in (
+            ("problems_total", "Things that went wrong so far.", self._problems),
+            ("rejected_readings_total", rejected, tick.rejected),
+        ):
+            yield counter(f"lowtide_{name}", what, alone(of, value, digits=0), at=tick.time)
         if own is not None:
+            spent = alone(of, own.cpu_s)
             what = "CPU time that watching took."
-            yield single("lowtide_watch_cpu_seconds_total", "counter", what, of, own.cpu_s)
+            yield counter("lowtide_watch_cpu_seconds_total", what, spent, at=tick.time)
             what = "Memory that watching holds."
-            yield single(
-                "lowtide_watch_resident_bytes", "gauge", what, of, own.resident_bytes, digits=0
-            )
-
-
-def render(tick: Tick, *, compat: Sequence[str] = ()) -> bytes:
-    """Return the page of metrics for one tick.
-
-    Args:
-        tick: What happened.
-        compat: Names of other systems to write besides, of `COMPATIBLE`.
-    """
-    return Exposition(compat=compat).render(tick)
+            held = alone(of, own.resident_bytes, digits=0)
+            yield gauge("lowtide_watch_resident_bytes", what, held)
 
 
 def _write_labels(host: str, unit: Unit) -> _Labels:
@@ -359,8 +377,8 @@ def _facts(shown: Sequence[tuple[Unit, _Labels]]) -> str:
     )
     started = np.array([unit.started for unit, _ in shown], dtype=np.float64)
     begun = Series(labels=[written.job for _, written in shown], values=started)
-    return family("lowtide_job_info", "gauge", "What the job is called.", called) + family(
-        "lowtide_job_start_time_seconds", "gauge", "When the job began.", begun
+    return gauge("lowtide_job_info", "What the job is called.", called) + gauge(
+        "lowtide_job_start_time_seconds", "When the job began.", begun
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from lowtide.monitor.text_format import Series, family, labels, single
+from lowtide.monitor.text_format import Series, alone, counter, gauge, labels
 from lowtide.monitor.tick import Tick
 
 
@@ -16,7 +16,7 @@ def node_page(tick: Tick) -> str:
     Args:
         tick: What happened last.
     """
-    return "".join([*_now(tick), *_so_far(tick), *_grid(tick), *_gpus(tick)])
+    return "".join([*_now(tick), *_so_far(tick), *_grid(tick), *_meters(tick), *_gpus(tick)])
 
 
 def _now(tick: Tick) -> Iterator[str]:
@@ -41,7 +41,7 @@ def _now(tick: Tick) -> Iterator[str]:
         ("available_memory_bytes", "Memory that could still be had.", node.available_bytes),
     ):
         digits = 3 if name.endswith("watts") else 0
-        yield single(f"lowtide_node_{name}", "gauge", what, of, value, digits=digits)
+        yield gauge(f"lowtide_node_{name}", what, alone(of, value, digits=digits))
 
 
 def _so_far(tick: Tick) -> Iterator[str]:
@@ -71,22 +71,23 @@ def _so_far(tick: Tick) -> Iterator[str]:
         ("sent_bytes", "Sent over the network since boot.", node.sent_bytes),
     ):
         digits = 0 if name.endswith("bytes") else 3
-        yield single(f"lowtide_node_{name}_total", "counter", what, of, value, digits=digits)
+        one = alone(of, value, digits=digits)
+        yield counter(f"lowtide_node_{name}_total", what, one, at=tick.time)
     sockets = [labels(host=tick.host, socket=str(n)) for n in range(len(tick.package_energy_j))]
-    yield family(
+    yield counter(
         "lowtide_node_socket_energy_joules_total",
-        "counter",
         "What each CPU socket drew since watching began.",
         Series(labels=sockets, values=np.array(tick.package_energy_j, dtype=np.float64)),
+        at=tick.time,
     )
     drawn, what = "lowtide_node_dram_energy_joules_total", "What memory drew since watching began."
-    yield single(drawn, "counter", what, of, tick.dram_energy_j)
+    yield counter(drawn, what, alone(of, tick.dram_energy_j), at=tick.time)
     waited = [labels(host=tick.host, resource=name) for name in node.pressure_s]
-    yield family(
+    yield counter(
         "lowtide_node_pressure_seconds_total",
-        "counter",
         "Time since boot in which something waited for it.",
         Series(labels=waited, values=np.array([*node.pressure_s.values()], dtype=np.float64)),
+        at=tick.time,
     )
 
 
@@ -102,10 +103,9 @@ def _grid(tick: Tick) -> Iterator[str]:
         ),
     ):
         metric = f"lowtide_node_{name}emissions_grams_total"
-        yield single(metric, "counter", what, average, value, digits=6)
-    yield family(
+        yield counter(metric, what, alone(average, value, digits=6), at=tick.time)
+    yield gauge(
         "lowtide_intensity_grams_per_kwh",
-        "gauge",
         "What a kilowatt-hour emits now.",
         Series(
             labels=[average, labels(host=tick.host, kind="marginal")],
@@ -113,7 +113,14 @@ def _grid(tick: Tick) -> Iterator[str]:
         ),
     )
     what = "What the building draws for each watt of the node's."
-    yield single("lowtide_pue_ratio", "gauge", what, labels(host=tick.host), tick.pue)
+    yield gauge("lowtide_pue_ratio", what, alone(labels(host=tick.host), tick.pue))
+
+
+def _meters(tick: Tick) -> Iterator[str]:
+    of = [labels(host=tick.host, meter=name) for name in tick.meters]
+    answered = np.array([*tick.meters.values()], dtype=np.float64)
+    what = "1 if the meter said something new within the last minute, otherwise 0."
+    yield gauge("lowtide_meter_answers", what, Series(labels=of, values=answered, digits=0))
 
 
 def _gpus(tick: Tick) -> Iterator[str]:
@@ -125,4 +132,4 @@ def _gpus(tick: Tick) -> Iterator[str]:
     ):
         values = np.array(found, dtype=np.float64)
         series = Series(labels=cards, values=values, digits=digits)
-        yield family(f"lowtide_gpu_{name}", "gauge", what, series)
+        yield gauge(f"lowtide_gpu_{name}", what, series)

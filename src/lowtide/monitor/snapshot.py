@@ -70,6 +70,7 @@ class NodeCounts:
         sent_bytes: Sent, likewise.
         pressure_s: Time since boot in which something waited for `cpu`, `memory`, `io`.
         mode_s: CPU time since boot by what it went to, as the kernel calls it: `user`, `idle`.
+        threads_per_core: Hardware threads in a core.
     """
 
     cpus: int
@@ -82,6 +83,7 @@ class NodeCounts:
     sent_bytes: float = np.nan
     pressure_s: Mapping[str, float] = field(default_factory=dict)
     mode_s: Mapping[str, float] = field(default_factory=dict)
+    threads_per_core: float = np.nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

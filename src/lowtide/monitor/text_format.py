@@ -2,6 +2,11 @@
 
 A thousand jobs make a page of fifteen thousand lines. So the labels of a job are written once and
 kept, and each metric is one join and one formatting over all jobs, not a call per line.
+
+Counters carry the moment at which they were read. A scraper that takes them for values of the
+moment at which it asks would see a constant load go up and down with the time between the two.
+Gauges carry none: a scraper forgets a gauge at once when it leaves the page, but keeps what has a
+time for another five minutes, and the power of jobs that are over would be added up with the rest.
 """
 
 from __future__ import annotations
@@ -43,7 +48,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def labels(**values: str) -> str:
-    """Return labels up to where more may follow: an opened brace that `family` closes.
+    """Return labels up to where more may follow: an opened brace that the line closes.
 
     Args:
         values: The labels, in order.
@@ -73,36 +78,46 @@ class Series:
     digits: int = 3
 
 
-def family(name: str, kind: str, help_text: str, *series: Series) -> str:
-    """Return a metric with its heading, nothing where it has no lines.
+def gauge(name: str, help_text: str, *series: Series) -> str:
+    """Return a metric that tells of now, with its heading; nothing where it has no lines.
 
     Args:
         name: What it is called.
-        kind: `counter` or `gauge`.
         help_text: What it is, in words.
         series: Its lines.
     """
-    body = "".join(_lines(name, each) for each in series)
-    return f"# HELP {name} {help_text}\n# TYPE {name} {kind}\n{body}" if body else ""
+    return _family(name, "gauge", help_text, series, stamp="")
 
 
-def single(name: str, kind: str, help_text: str, of: str, value: float, *, digits: int = 3) -> str:
-    """Return a metric of one line, nothing where its value is not known.
+def counter(name: str, help_text: str, *series: Series, at: float) -> str:
+    """Return a metric that only grows, with its heading; nothing where it has no lines.
 
     Args:
         name: What it is called.
-        kind: `counter` or `gauge`.
         help_text: What it is, in words.
+        series: Its lines.
+        at: When it had these values, epoch seconds.
+    """
+    return _family(name, "counter", help_text, series, stamp=f" {round(at * 1000)}")
+
+
+def alone(of: str, value: float, *, digits: int = 3) -> Series:
+    """Return the line of a metric that has one line.
+
+    Args:
         of: Its labels, as `labels` makes them.
         value: Its value.
         digits: Decimals.
     """
-    return family(
-        name, kind, help_text, Series(labels=[of], values=np.array([value]), digits=digits)
-    )
+    return Series(labels=[of], values=np.array([value]), digits=digits)
 
 
-def _lines(name: str, series: Series) -> str:
+def _family(name: str, kind: str, help_text: str, series: Sequence[Series], *, stamp: str) -> str:
+    body = "".join(_lines(name, each, stamp) for each in series)
+    return f"# HELP {name} {help_text}\n# TYPE {name} {kind}\n{body}" if body else ""
+
+
+def _lines(name: str, series: Series, stamp: str) -> str:
     values, found = series.values, series.labels
     known = np.isfinite(values)
     if not known.all():
@@ -112,6 +127,6 @@ def _lines(name: str, series: Series) -> str:
     end = f",{series.more}}}" if series.more else "}"
     # Whole numbers are formatted three times as fast as others, but must fit into 64 bits.
     whole = series.digits == 0 and bool((np.abs(values) < _LARGEST_WHOLE).all())
-    line = f"{end} %d\n" if whole else f"{end} %.{series.digits}f\n"
+    line = f"{end} %d{stamp}\n" if whole else f"{end} %.{series.digits}f{stamp}\n"
     template = f"{name}{f'{line}{name}'.join(found)}{line}"
     return template % tuple((np.rint(values).astype(np.int64) if whole else values).tolist())

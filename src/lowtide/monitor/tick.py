@@ -97,6 +97,7 @@ class Tick:
         pue: What the building draws for each watt of the node's; NaN where nobody says.
         watched_cpu_s: The part of `cpu_s` since it was first seen; None where that is all of it.
         gpus: The GPUs.
+        meters: The meters, and whether each said something new within the last minute.
         package_energy_j: What each CPU socket drew since watching began, where meters see it.
         dram_energy_j: What memory drew since watching began; NaN where no meter sees it.
         system_s: The part of `cpu_s` that was spent in the kernel, NaN where it is not told apart;
@@ -149,6 +150,7 @@ class Tick:
     pue: float = math.nan
     watched_cpu_s: FloatArray | None = None
     gpus: tuple[GpuCounts, ...] = ()
+    meters: Mapping[str, bool] = field(default_factory=dict)
     package_energy_j: tuple[float, ...] = ()
     dram_energy_j: float = math.nan
     system_s: FloatArray | None = None

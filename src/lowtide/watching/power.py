@@ -38,6 +38,7 @@ class _Parts:
     silent: bool = False
     packages: dict[str, float] = field(default_factory=dict)
     gpus: dict[str, float] = field(default_factory=dict)
+    answers: dict[str, bool] = field(default_factory=dict)
 
     def add(self, meter: Meter, channel: Channel, watts: float) -> None:
         if channel.domain == "node" and math.isnan(self.node_w):
@@ -110,6 +111,8 @@ class PowerReader:
         passed_s = now_s - self._before_s
         for source, earlier, later in zip(self._sources, self._before, after, strict=True):
             self._note(source, earlier, later)
+            if source.meter.measured:
+                parts.answers[source.meter.name] = _says_something(later)
             for place, channel in enumerate(source.channels):
                 watts = self._drawn(source.meter, channel, place, passed_s, earlier, later)
                 if source.meter.measured:
@@ -204,6 +207,7 @@ class PowerReader:
             lacks=parts.silent or (estimate is not None and math.isnan(parts.estimated_w)),
             passed_s=passed_s,
             measured=measured,
+            answers=parts.answers,
         )
 
     def _tell(self, *problems: str) -> None:
@@ -223,7 +227,7 @@ class PowerReader:
         later: Reading | None,
     ) -> float:
         """Return the mean power of a channel between two readings, NaN if it cannot be told."""
-        if later is None or later.time < time.time() - _STALE_S:
+        if later is None or _is_stale(later):
             return math.nan
         watts = later.power_w[place]
         if earlier is None or (meter.means and math.isnan(watts)):
@@ -262,9 +266,19 @@ class PowerReader:
             # A slow meter has said nothing new.
             return
         self.rejected += later.rejected
-        if later.time < time.time() - _STALE_S:
+        if _is_stale(later):
             self._tell(f"meter {name} is stale: its last reading is over a minute old")
         self._tell(*(f"meter {name}: {problem}" for problem in later.problems))
+
+
+def _is_stale(reading: Reading) -> bool:
+    return reading.time < time.time() - _STALE_S
+
+
+def _says_something(reading: Reading | None) -> bool:
+    if reading is None or _is_stale(reading):
+        return False
+    return not all(math.isnan(each) for each in (*reading.power_w, *reading.energy_j))
 
 
 def _known(watts: Iterable[float]) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -168,7 +168,7 @@ class Watcher:
         problems = (*self._untold, *self.power.problems, *self.emissions.problems(after.time))
         self._untold.clear()
         self.power.problems.clear()
-        return self._made(before, after, shares, drawn_s, problems)
+        return self._made(before, after, shares, drawn_s, problems, power.answers)
 
     def _made(
         self,
@@ -177,6 +177,7 @@ class Watcher:
         shares: Shares,
         drawn_s: float,
         problems: tuple[str, ...],
+        meters: Mapping[str, bool],
     ) -> Tick:
         passed_s = after.seconds_after(before)
         since = after.begins(before)
@@ -239,6 +240,7 @@ class Watcher:
             marginal_g_per_kwh=marginal,
             pue=self.emissions.pue,
             gpus=after.gpus,
+            meters=meters,
             system_s=after.system_s,
             ended=after.ended,
             rejected=after.rejected + self.power.rejected,
