@@ -21,13 +21,55 @@ class TestRedfish:
         assert read_power({"PowerControl": controls}) == 200.5
         assert math.isnan(read_power({}))
 
-    def test_the_chassis_is_found(self, site) -> None:
+    def chassis(self, site, **resources: dict[str, object]) -> Redfish:
+        """A controller with some chassis, each with the links that are given."""
         address, answers = site
-        answers["/redfish/v1/Chassis"] = {"Members": [{"@odata.id": "/redfish/v1/Chassis/Self"}]}
-        answers["/redfish/v1/Chassis/Self/Power"] = {"PowerControl": [{"PowerConsumedWatts": 344}]}
-        meter = Redfish(address=address)
+        links = [{"@odata.id": f"/redfish/v1/Chassis/{name}"} for name in resources]
+        answers["/redfish/v1/Chassis"] = {"Members": links}
+        for name, said in resources.items():
+            answers[f"/redfish/v1/Chassis/{name}"] = said
+        answers["/redfish/v1/power/a"] = {"PowerControl": [{"PowerConsumedWatts": 344}]}
+        answers["/redfish/v1/power/b"] = {"PowerWatts": {"Reading": 512.5}}
+        answers["/redfish/v1/power/none"] = {"PowerControl": []}
+        return Redfish(address=address)
+
+    @pytest.mark.parametrize(
+        ("resources", "watts"),
+        [
+            # Its link is followed, wherever it leads.
+            ({"Self": {"Power": {"@odata.id": "/redfish/v1/power/a"}}}, 344.0),
+            ({"Self": {"EnvironmentMetrics": {"@odata.id": "/redfish/v1/power/b"}}}, 512.5),
+            # Disks, and a chassis that cannot be read, come before the server.
+            (
+                {
+                    "Disks": {"Power": {"@odata.id": "/redfish/v1/power/none"}},
+                    "Broken": {"Power": {"@odata.id": "/redfish/v1/power/missing"}},
+                    "Server": {"Power": {"@odata.id": "/redfish/v1/power/a/"}},
+                },
+                344.0,
+            ),
+            # A card is part of the server.
+            (
+                {
+                    "Card": {
+                        "EnvironmentMetrics": {"@odata.id": "/redfish/v1/power/b"},
+                        "Links": {"ContainedBy": {"@odata.id": "/redfish/v1/Chassis/Server"}},
+                    },
+                    "Server": {"Power": {"@odata.id": "/redfish/v1/power/a"}},
+                },
+                344.0,
+            ),
+        ],
+    )
+    def test_the_chassis_is_found(self, site, resources, watts: float) -> None:
+        meter = self.chassis(site, **resources)
         meter.open()
-        assert meter.sample().power_w == (344.0,)
+        assert meter.sample().power_w == (watts,)
+
+    def test_chassis_without_power_are_named(self, site) -> None:
+        meter = self.chassis(site, Rack={}, Shelf={"Power": "x", "Links": []})
+        with pytest.raises(MeterProblem, match="Chassis/Rack, /redfish/v1/Chassis/Shelf"):
+            meter.open()
 
     def test_an_address_without_scheme_is_refused(self) -> None:
         with pytest.raises(InvalidInput, match="begins with https"):

@@ -33,7 +33,11 @@ class _Refusal(MeterProblem):
 
 @dataclass(slots=True, kw_only=True)
 class Redfish:
-    """A chassis' power, `PowerControl[].PowerConsumedWatts`.
+    """A chassis' power.
+
+    That is `PowerControl[].PowerConsumedWatts` of `Power`, or `PowerWatts.Reading` of
+    `EnvironmentMetrics`, where newer controllers keep it. The first chassis that says what it draws
+    is the node, those first that are in no other: cards and shelves of disks are chassis as well.
 
     User and password come from LOWTIDE_REDFISH_USER and LOWTIDE_REDFISH_PASSWORD, so that they
     stand in no command line. Many controllers sign their certificate themselves: name it, or who
@@ -41,8 +45,8 @@ class Redfish:
     checked, so that whoever answers in the controller's place gets the password.
 
     Attributes:
-        address: `https://bmc.example/redfish/v1/Chassis/1/Power`, or the controller alone for the
-            first chassis.
+        address: `https://bmc.example/redfish/v1/Chassis/1/Power`, or the controller alone to have
+            its chassis looked for.
         verify: Whether its certificate is checked.
         authorities: A file of certificates that are trusted beside those of the system.
         timeout_s: How long an answer may take.
@@ -95,14 +99,25 @@ class Redfish:
         if not self.address:
             raise MeterProblem("say where: redfish:https://bmc.example, or LOWTIDE_REDFISH")
         if "/redfish/" not in self.address:
-            base = self.address.rstrip("/")
-            members = self._get(f"{base}/redfish/v1/Chassis").get("Members")
-            if not isinstance(members, list) or not members:
-                raise MeterProblem(f"{base} knows no chassis")
-            first = members[0].get("@odata.id", "") if isinstance(members[0], dict) else ""
-            self.address = f"{base}{first.rstrip('/')}/Power"
+            self.address = self._look_for_chassis(self.address.rstrip("/"))
         self.sample()
         return (_CHANNEL,)
+
+    def _look_for_chassis(self, base: str) -> str:
+        """Return the address of the power of the first chassis that says what it draws."""
+        members = self._get(f"{base}/redfish/v1/Chassis").get("Members")
+        links = [_link(each) for each in members] if isinstance(members, list) else []
+        if not any(links):
+            raise MeterProblem(f"{base} knows no chassis")
+        known = [self._told(base + link) for link in links if link]
+        # Sorting keeps the order of the controller otherwise.
+        for chassis in sorted(known, key=_is_part):
+            for name in ("Power", "EnvironmentMetrics"):
+                link = _link(chassis.get(name))
+                if link and not math.isnan(read_power(self._told(base + link))):
+                    return base + link
+        named = ", ".join(link for link in links if link)
+        raise MeterProblem(f"no chassis of {base} says what it draws: {named}")
 
     def sample(self) -> Reading:
         """Ask the controller."""
@@ -111,6 +126,15 @@ class Redfish:
 
     def close(self) -> None:
         """Nothing is kept open."""
+
+    def _told(self, address: str) -> dict[str, Any]:
+        """Return a resource; nothing where it alone is broken, so that others are looked at."""
+        try:
+            return self._get(address)
+        except _Refusal as error:
+            if error.state == "no permission":
+                raise
+            return {}
 
     def _get(self, address: str) -> dict[str, Any]:
         request = urllib.request.Request(address, headers={"Accept": "application/json"})  # noqa: S310
@@ -147,35 +171,53 @@ class Redfish:
 
 
 def read_power(document: dict[str, Any]) -> float:
-    """Return the watts of a `Power` resource.
+    """Return the watts of a `Power` or an `EnvironmentMetrics` resource.
 
-    Its power controls may be parts of one another: the server, and its CPUs again. Those that
-    belong to a chassis by their `RelatedItem` count, the first of each chassis. Where none says
-    so, the one with the `MemberId` 0, or else the first, is the whole.
+    The latter has one reading. The power controls of the former may be parts of one another: the
+    server, and its CPUs again. Those that belong to a chassis by their `RelatedItem` count, the
+    first of each chassis. Where none says so, the one with the `MemberId` 0, or else the first, is
+    the whole.
 
     Args:
         document: The resource.
     """
+    reading = document.get("PowerWatts")
+    if isinstance(reading, dict):
+        return _number(reading.get("Reading"))
     found = document.get("PowerControl")
     controls = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
     whole: dict[str, dict[str, Any]] = {}
     for control in controls:
         for link in control.get("RelatedItem") or ():
-            name = link.get("@odata.id", "") if isinstance(link, dict) else ""
+            name = _link(link)
             if _CHASSIS.search(name):
                 whole.setdefault(name.rstrip("/"), control)
                 break
     if not whole and controls:
         first = [each for each in controls if str(each.get("MemberId")) == "0"] or controls
         whole[""] = first[0]
-    return sum(map(_watts, whole.values())) if whole else math.nan
-
-
-def _watts(control: dict[str, Any]) -> float:
-    try:
-        return float(control["PowerConsumedWatts"])
-    except (KeyError, TypeError, ValueError):
+    if not whole:
         return math.nan
+    return sum(_number(each.get("PowerConsumedWatts")) for each in whole.values())
+
+
+def _number(said: object) -> float:
+    try:
+        return float(said)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _link(said: object) -> str:
+    """Return where a reference to another resource leads; empty for what is none."""
+    found = said.get("@odata.id") if isinstance(said, dict) else None
+    return found.rstrip("/") if isinstance(found, str) else ""
+
+
+def _is_part(chassis: dict[str, Any]) -> bool:
+    """Return whether a chassis is in another one."""
+    links = chassis.get("Links")
+    return bool(_link(links.get("ContainedBy"))) if isinstance(links, dict) else False
 
 
 def _refusal(address: str, error: Exception) -> _Refusal:
