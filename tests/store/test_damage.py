@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lowtide.errors import StoreProblem
+from lowtide.monitor.facts import JobFacts
 from lowtide.store import Store
 from lowtide.store.rescuing import rescue
 from support.ticks import Watcher, unit
@@ -160,3 +161,29 @@ def test_what_has_lost_its_beginning_cannot_be_saved(filled: Path, tmp_path: Pat
 def test_nothing_is_rescued_over_what_is_there(filled: Path) -> None:
     with pytest.raises(StoreProblem, match="there already"):
         rescue(filled, filled)
+
+
+@pytest.mark.parametrize(
+    ("table", "column"), [("jobs", "totals"), ("jobs", "facts"), ("units", "totals")]
+)
+def test_any_flipped_bit_in_a_number_is_found(filled: Path, table: str, column: str) -> None:
+    rng = np.random.default_rng(7)
+    with Store.open(filled) as store:
+        store.put_facts([JobFacts(source="slurm", job_id="1", started=0.0, user="ann")])
+    with sqlite3.connect(filled) as connection:
+        rows = connection.execute(
+            f"SELECT id, {column} FROM {table} WHERE {column} IS NOT NULL"
+        ).fetchall()
+    for number, blob in [rows[place] for place in rng.integers(len(rows), size=12)]:
+        bit = int(rng.integers(8 * len(blob)))
+        changed = bytearray(blob)
+        changed[bit // 8] ^= 1 << bit % 8
+        query = f"UPDATE {table} SET {column} = ? WHERE id = ?"
+        with sqlite3.connect(filled) as connection:
+            connection.execute(query, (bytes(changed), number))
+        with Store.open(filled, readonly=True) as store:
+            assert any(f"{table} {number}: " in each for each in store.check().problems), bit
+        with sqlite3.connect(filled) as connection:
+            connection.execute(query, (blob, number))
+    with Store.open(filled, readonly=True) as store:
+        assert store.check().is_sound

@@ -10,7 +10,16 @@ import numpy as np
 import sqlalchemy as sa
 
 from lowtide.errors import InvalidInput
-from lowtide.store.columns import COUNTED, FACTS, NODE, PLACE, TOTALS, unpack_numbers
+from lowtide.store.columns import (
+    CHECKSUM_BYTES,
+    COUNTED,
+    FACTS,
+    NODE,
+    PLACE,
+    TOTALS,
+    checksum,
+    unpack_numbers,
+)
 from lowtide.store.database import Database
 from lowtide.store.encoding import decode
 from lowtide.store.tables import chunks, hosts, jobs, phases, present, ticks, units
@@ -90,8 +99,11 @@ def check_numbers(blob: bytes | None, names: tuple[str, ...]) -> None:
     """
     if blob is None:
         return
-    if len(blob) % 8 or len(blob) < 8 * _LEAST[names]:
+    numbers, behind = blob[: len(blob) // 8 * 8], blob[len(blob) // 8 * 8 :]
+    if len(behind) not in (0, CHECKSUM_BYTES) or len(numbers) < 8 * _LEAST[names]:
         raise InvalidInput(f"its numbers are damaged: {len(blob)} bytes")
+    if behind and behind != checksum(numbers):
+        raise InvalidInput("its numbers are damaged: they are not what was written")
     values = unpack_numbers([blob], names)[0]
     counted = values[COUNTED] if names is TOTALS else values if names is NODE.counters else None
     if np.isinf(values).any() or (counted is not None and (counted < 0).any()):

@@ -6,6 +6,7 @@ between loses nothing. A gauge is what was so on average since the value before.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -133,6 +134,8 @@ TOTALS = (
     *_LATER_UNIT,
     "seen_end",
 )
+# The bytes behind the numbers of a row; rows of the first lowtide have none.
+CHECKSUM_BYTES = 4
 PLACE = {name: place for place, name in enumerate(TOTALS)}
 # The numbers among the facts of a job, in the same way. `told` is 1 where facts, and not only the
 # age of a unit, say when it began.
@@ -166,12 +169,22 @@ def _places(old: tuple[str, ...], new: tuple[str, ...]) -> npt.NDArray[np.intp]:
 
 
 def pack_numbers(values: FloatArray) -> bytes:
-    """Return totals or facts as the database holds them.
+    """Return totals or facts as the database holds them: the numbers, and a checksum of them.
 
     Args:
         values: One for each of `TOTALS` or `FACTS`.
     """
-    return values.astype("<f8").tobytes()
+    numbers = values.astype("<f8").tobytes()
+    return numbers + checksum(numbers)
+
+
+def checksum(numbers: bytes) -> bytes:
+    """Return what stands behind packed numbers, so that damage to them can be told.
+
+    Args:
+        numbers: The numbers, packed.
+    """
+    return zlib.crc32(numbers).to_bytes(CHECKSUM_BYTES, "little")
 
 
 def unpack_numbers(blobs: Sequence[bytes | None], names: tuple[str, ...]) -> FloatArray:
@@ -193,11 +206,12 @@ def padded(blobs: Sequence[bytes | None], names: tuple[str, ...]) -> bytes:
     """
     width = 8 * len(names)
     unknown = np.full(len(names), np.nan).tobytes()
-    joined = b"".join([unknown if blob is None else blob for blob in blobs])
+    # This leaves out the checksum, and what a newer lowtide knows besides.
+    joined = b"".join([unknown if blob is None else blob[:width] for blob in blobs])
     if len(joined) != width * len(blobs):
-        # Rows of an older lowtide know less, those of a newer one more.
-        whole = [blob or b"" for blob in blobs]
-        joined = b"".join([(blob + unknown[len(blob) :])[:width] for blob in whole])
+        # Rows of an older lowtide know less.
+        known = [(blob or b"")[: len(blob or b"") // 8 * 8] for blob in blobs]
+        joined = b"".join([(numbers + unknown[len(numbers) :])[:width] for numbers in known])
     return joined
 
 
