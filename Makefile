@@ -2,8 +2,13 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+# Which packages are fetched and installed is said as it happens; all else only if it fails.
+TELL   := sed --unbuffered -nE -e 's/^Collecting ([^ ]+).*/  looking for \1/p' -e 's/^ *Downloading ([^ ]+) (\(.*\)).*/  fetching \1 \2/p' \
+          -e 's/^Installing collected packages.*/  unpacking .../p' -e 's/^Building/  building/p' -e '/^ *(error|ERROR)/,$$p'
+install = $(BIN)/python -m pip --disable-pip-version-check install --progress-bar off -c constraints.txt -e $(1) 2>&1 | $(TELL)
 
+SHELL       := bash
+.SHELLFLAGS := -eu -o pipefail -c
 export LOWTIDE_DATA ?= ../shared/data
 
 .PHONY: help demo check test nightly bench docs clean
@@ -23,12 +28,12 @@ $(BIN)/python:
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing lowtide into $(VENV) ..."
-	@$(PIP) -e '.[figures]'
+	@$(call install,'.[figures]')
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing lowtide and its development tools into $(VENV) ..."
-	@$(PIP) -e '.[dev]'
+	@$(call install,'.[dev]')
 	@touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo
