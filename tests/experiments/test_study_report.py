@@ -726,6 +726,70 @@ def test_figures_may_set_one_policy_beside_another(tmp_path: Path) -> None:
     assert shown.header[-1] == "worse by more than 0.1 points"
 
 
+# What a run looks like on machines.
+
+
+def test_a_run_on_machines_shows_its_nodes_and_their_use(tmp_path: Path) -> None:
+    one = {"grids": ["sunny"], "waits": ["6h"], "lengths": ["4h"], "seeds": [0]}
+    write_study(tmp_path, **one, policies=["run_now", "oracle"])
+    for path in (tmp_path / "runs").iterdir():
+        record = json.loads(path.read_text())
+        machines = {"nodes": 2, "cpus_per_node": 1, "idle_power_w": 50, "peak_power_w": 400}
+        record["parameters"]["cluster"] = machines
+        path.write_text(json.dumps(record))
+    drawn = figures(make_sections(read_study(tmp_path)))
+    rows = drawn["over-time"].tables["rows"]
+    assert {row["policy"] for row in rows} == {"run_now", "oracle"}
+    # Jobs are counted whole.
+    assert all(row["queue"] == round(row["queue"]) for row in rows)
+    assert max(row["queue"] for row in rows) >= 1
+    assert all(0 <= row["use"] <= 100 + 1e-9 for row in rows)
+    assert max(row["use"] for row in rows) > 0
+    assert all(0 <= row["nodes"] <= row["power"] + 1e-9 for row in rows)
+    assert max(row["nodes"] for row in rows) > 0
+
+
+def test_cumulative_carbon_ends_at_what_the_jobs_came_to(study: Study, report: Report) -> None:
+    from lowtide.experiments.running import simulate_run
+
+    look = look_closely(study, lambda every: [simulate_run(each) for each in every])
+    rows = figures(report.sections)["cumulative"].tables["rows"]
+    for name, simulation in look.simulations.items():
+        sums = [row["amount"] for row in rows if row["policy"] == name]
+        assert sums == sorted(sums)
+        assert simulation.tally.carbon_g is not None
+        assert sums[-1] == pytest.approx(simulation.tally.carbon_g.sum() / 1000)
+
+
+def test_a_baseline_that_no_run_is_of_is_drawn_beside_the_others(tmp_path: Path) -> None:
+    one = {"grids": ["sunny"], "waits": ["6h"], "lengths": ["4h"], "seeds": [0]}
+    drawn = figures(make_sections(read_study(write_study(tmp_path, **one, policies=["exact"]))))
+    assert {row["policy"] for row in drawn["cumulative"].tables["rows"]} == {"exact", "run_now"}
+    assert any(row["kind"] == "under run_now" for row in drawn["jobs"].tables["rows"])
+
+
+def test_no_figure_has_a_scale_without_numbers(report: Report, tmp_path: Path) -> None:
+    # The renderer warns of fields without extent, and of charts whose own data went missing.
+    few = make_sections(read_study(write_study(tmp_path, **FEW, seeds=[0])))
+    for figure in [*figures(report.sections).values(), *figures(few).values()]:
+        text = json.dumps({**figure.document, "datasets": {}})
+        rows = figure.tables["rows"]
+        for field in ("low", "wait low", "least"):
+            if f'"field": "{field}"' in text and f'"x": {{"field": "{field}"' in text:
+                assert any(row[field] is not None for row in rows), figure.name
+        named = set(re.findall(r'"data": \{"name": "([^"]+)"', text))
+        assert named <= set(figure.document["datasets"]), figure.name
+
+
+def test_titles_say_what_whose_where_and_when(report: Report) -> None:
+    for figure in figures(report.sections).values():
+        title = figure.document["title"]
+        assert any("sunny, windy, nuclear, coal" in line for line in title["subtitle"])
+    drawn = figures(report.sections)
+    for name in ("jobs", "over-time", "cumulative"):
+        assert re.search(r"2023-07-\d\d", " ".join(drawn[name].document["title"]["text"]))
+
+
 # From the command line.
 
 

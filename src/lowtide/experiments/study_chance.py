@@ -200,7 +200,7 @@ def find_chance(design: Design, outcomes: FloatArray, blocks: Sequence[Blocks | 
         why = "settings were chosen, and each was run once"
         if repeated > 1:
             why = "settings were chosen, and seeds make no difference in them"
-        why += f", on jobs of fewer than {LEAST_BLOCKS} days" if known else ""
+        why += f", and jobs arrived on fewer than {LEAST_BLOCKS} days" if known else ""
     return Chance(kind=NOTHING, seeds=seeds, why=why)
 
 

@@ -317,8 +317,7 @@ def axis_figure(
     draw = _bars if axis.kind == "category" else _lines
     low, high, across_words = _across(study, rows, "runs")
     chart = draw(axis, rows, measure, colored, color, (low, high))
-    whose = "" if color is not None else f" of policy {study.leader}"
-    heading = title or f"mean {measure.name}{whose} by {axis.name}"
+    heading = title or f"mean {measure.name} by {axis.name}"
     height = _bar_height(axis, rows, color) if axis.kind == "category" else 300
     if facet is None:
         chart = chart.properties(data=ROWS, width=WIDTH, height=height)

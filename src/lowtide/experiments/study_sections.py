@@ -258,6 +258,7 @@ def axis_sections(study: Study) -> Iterator[Section]:
     """
     policies = shown_policies(study)
     color = policies if len(policies.levels) > 1 else None
+    whose = f"policy {policies.levels[0]}" if color is None else "each policy"
     shown = np.where([name is not None for name in policies.values], study.outcomes, np.nan)
     axes = telling(study, shown, most_levels=len(study))
     for place, axis in enumerate(islice(axes, _MOST_AXES), 1):
@@ -275,6 +276,7 @@ def axis_sections(study: Study) -> Iterator[Section]:
                     measure=study.outcome,
                     name=f"by-{_file_name(axis)}",
                     color=color,
+                    title=f"mean {study.outcome.name} of {whose} by {axis.name}",
                 )
             ],
         )
