@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lowtide.errors import FormatError
 from lowtide.experiments.blocks import Blocks, block_sums, blocks_table, read_blocks
 from lowtide.experiments.engines import Local
 from lowtide.experiments.experiment import Experiment
@@ -257,6 +258,24 @@ def test_days_are_counted_together_as_weeks() -> None:
     assert weeks.number.tolist() == [0, 1, 2]
     assert weeks.sums["amount"].tolist() == [6.0, 4.0, 5.0]
     assert weeks.by_weeks() is weeks
+
+
+def test_blocks_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+    one = {"step_s": 86_400.0, "number": [3, 5], "jobs": [1.0, 2.0], "amount": [4.0, 5.0]}
+    two = {"step_s": 604_800.0, "number": [9], "jobs": [7.0], "cost": [8.0]}
+    blocks_table([("b", one), ("a", two)]).write_parquet(tmp_path / "blocks.parquet")
+    found = read_blocks(tmp_path)
+    assert {name: each.number.tolist() for name, each in found.items()} == {"a": [9], "b": [3, 5]}
+    assert (found["a"].step_s, found["b"].step_s) == (604_800.0, 86_400.0)
+    assert {key: each.tolist() for key, each in found["b"].sums.items()} == {
+        "jobs": [1.0, 2.0],
+        "amount": [4.0, 5.0],
+    }
+    assert set(found["a"].sums) == {"jobs", "cost"}
+    assert read_blocks(tmp_path / "nowhere") == {}
+    (tmp_path / "blocks.parquet").write_text("none")
+    with pytest.raises(FormatError, match="not a table of blocks"):
+        read_blocks(tmp_path)
 
 
 def test_a_sweep_keeps_blocks_beside_its_table(tmp_path: Path) -> None:

@@ -147,15 +147,22 @@ def read_blocks(folder: Path) -> dict[str, Blocks]:
     if not path.is_file():
         return {}
     try:
-        table = pl.read_parquet(path)
-        found = {}
-        for (name, step_s), rows in table.group_by("id", "step_s", maintain_order=True):
-            sums = {key: rows[key].to_numpy() for key in SUMS if not rows[key].has_nulls()}
-            found[str(name)] = Blocks(
-                step_s=float(step_s), number=rows["number"].to_numpy(), sums=sums
-            )
-    except (pl.exceptions.PolarsError, OSError, TypeError) as error:
+        table = pl.read_parquet(path).sort("id", "number")
+        number, step_s = table["number"].to_numpy(), table["step_s"].to_numpy()
+        # Whole columns, cut where the next run begins: a study may have a hundred thousand runs.
+        columns = {key: table[key].cast(pl.Float64).to_numpy() for key in SUMS}
+        ends = np.flatnonzero(np.diff(table["id"].rle_id().to_numpy(), append=-1)) + 1
+        names = table["id"].to_list()
+    except (pl.exceptions.PolarsError, OSError) as error:
         raise FormatError(f"not a table of blocks: {error}", path=path) from error
+    found = {}
+    for begin, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
+        own = {key: each[begin:end] for key, each in columns.items()}
+        found[str(names[begin])] = Blocks(
+            step_s=float(step_s[begin]),
+            number=number[begin:end],
+            sums={key: each for key, each in own.items() if not np.isnan(each).any()},
+        )
     return found
 
 
