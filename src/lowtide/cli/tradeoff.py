@@ -50,7 +50,7 @@ def show_tradeoff(
     if image is not None:
         from lowtide.experiments.figures import save_image, tradeoff_chart
 
-        save_image(tradeoff_chart(every, unit=unit), image)
+        save_image(tradeoff_chart(every, unit=unit, of=signal.label), image)
     if as_json:
         print_json(
             {"signal": signal_document(signal), "note": note, "unit": unit, **_document(every)}

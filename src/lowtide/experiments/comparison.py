@@ -118,7 +118,7 @@ class Comparison:
                     text="The dashed line is the deadline. Suspended time is pale.",
                     chart=schedules,
                 ),
-                Section(heading=f"What {best.policy} draws", chart=power),
+                Section(heading=f"Power of the job under policy {best.policy}", chart=power),
                 Section(
                     heading=f"Where the footprint of {best.policy} comes from",
                     header=("part", "time", "energy", self.header[5]),

@@ -18,7 +18,7 @@ from lowtide.errors import InvalidInput, MissingExtra
 from lowtide.profile import PowerProfile
 from lowtide.schedule import SPAN_KINDS, Schedule
 from lowtide.signal import Signal
-from lowtide.units import format_duration, format_time
+from lowtide.units import format_duration, format_iso, format_time
 
 try:
     import altair as alt
@@ -59,7 +59,7 @@ def signal_chart(signal: Signal, *, height: int = 220) -> alt.LayerChart:
             signal.edges.tolist(), [*signal.values.tolist(), float(signal.values[-1])], strict=True
         )
     ]
-    base = alt.Chart(_data(rows), width=_WIDTH, height=height, title=_capital(signal.label)).encode(
+    base = alt.Chart(_data(rows), width=_WIDTH, height=height, title=_heading(signal)).encode(
         x=time_axis("time"),
         y=alt.Y("value:Q", title=signal.unit),
         tooltip=[
@@ -161,23 +161,26 @@ def power_chart(
     return chart
 
 
-def tradeoff_chart(every: Tradeoff, *, unit: str) -> alt.LayerChart:
+def tradeoff_chart(every: Tradeoff, *, unit: str, of: str = "") -> alt.LayerChart:
     """Draw the least that a job can come to by each finish time, the knee marked.
 
     Args:
         every: The trade-off.
         unit: What the amounts are in.
+        of: What it was planned on, for the title.
     """
+    what = "CO2e" if unit == "g" else "amount" if "%" in unit else "cost"
     rows = [
         {"finish": 1000 * finish, "least": least, "saving": saving}
         for finish, least, saving in zip(
             every.finish.tolist(), every.amount.tolist(), every.saving.tolist(), strict=True
         )
     ]
-    title = "The least by finish time" + (" (synthetic grid)" if every.synthetic else "")
+    title = f"Least {what} of the job, by when it is done" + (f": {of}" if of else "")
+    title += " (synthetic grid)" if every.synthetic and "synthetic" not in of else ""
     base = alt.Chart(_data(rows), width=_WIDTH, height=260, title=title).encode(
         x=time_axis("finish"),
-        y=alt.Y("least:Q", title=unit),
+        y=alt.Y("least:Q", title=f"{what}, {unit}"),
         tooltip=[
             alt.Tooltip("finish:T", format="%a %d %b %H:%M", title="done by (UTC)"),
             alt.Tooltip("least:Q", format=".4g", title=unit),
@@ -244,6 +247,13 @@ def _coarser(times: Any, power_w: Any, count: int) -> tuple[Any, Any]:
     edges = np.linspace(times[0], times[-1], count + 1)
     mean_w = np.diff(np.interp(edges, times, energy_j)) / np.diff(edges)
     return edges, np.append(mean_w, 0.0)
+
+
+def _heading(signal: Signal) -> str:
+    """Return what a signal is, where, and from when to when."""
+    where = "" if signal.zone else ", zone not named"
+    first, last = format_iso(signal.start)[:10], format_iso(signal.end)[:10]
+    return f"{_capital(signal.label)}{where}, {first} to {last}"
 
 
 def _capital(text: str) -> str:

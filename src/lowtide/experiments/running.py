@@ -16,11 +16,14 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from lowtide.errors import FormatError, InvalidInput, LowtideError, UnknownName
+from lowtide.experiments.blocks import block_sums
 from lowtide.experiments.experiment import Experiment, Parameters, Run
+from lowtide.experiments.study import BLOCKS
 from lowtide.forecasting import ForecastModel, LeadScaled, Perfect, Persistence
 from lowtide.formats import read_signal
 from lowtide.grid import Grid
 from lowtide.grids import GRID_NAMES, synthetic_grid
+from lowtide.job import TIME_TOLERANCE_S
 from lowtide.policies.blind import Blind
 from lowtide.policies.forecasted import Forecasted
 from lowtide.policies.policy import POLICIES, Policy, make_policy
@@ -81,7 +84,21 @@ def run_row(parameters: Parameters) -> dict[str, Any]:
     """
     simulation = simulate_run(parameters)
     signal = simulation.signal.average if isinstance(simulation.signal, Grid) else simulation.signal
-    return {"synthetic": signal.synthetic, **assumptions(parameters), **simulation.summary()}
+    return {
+        "synthetic": signal.synthetic,
+        **assumptions(parameters),
+        **simulation.summary(),
+        **_missed_by_the_baseline(simulation),
+        BLOCKS: block_sums(simulation),
+    }
+
+
+def _missed_by_the_baseline(simulation: Simulation) -> dict[str, int]:
+    """Return how many deadlines the baseline missed: more than that is the policy's own doing."""
+    if simulation.baseline is None:
+        return {}
+    due = simulation.jobs.deadline + TIME_TOLERANCE_S
+    return {"baseline_deadline_misses": int((simulation.baseline.end > due).sum())}
 
 
 def assumptions(parameters: Parameters) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
     runs/ID.json     a run: its parameters, its numbers or why it failed
     table.parquet    one row per run: every parameter by its dotted key, then the numbers
+    blocks.parquet   what the jobs of each day or week of a run came to, where runs tell it
     manifest.json    versions, the experiment, seeds, inputs and their hashes
 
 What stands in `runs` is never run again: a sweep that was ended in the midst goes on from there.
@@ -28,6 +29,8 @@ import polars as pl
 from lowtide import files
 from lowtide.errors import FileProblem, InvalidInput
 from lowtide.experiments import interruption
+from lowtide.experiments.blocks import TABLE as BLOCKS_TABLE
+from lowtide.experiments.blocks import blocks_table
 from lowtide.experiments.engines import Engine, Local, Outcome, RunFunction, Task
 from lowtide.experiments.engines.engine import Outcomes
 from lowtide.experiments.experiment import Experiment, Run, flatten
@@ -37,6 +40,8 @@ FORMAT = "lowtide study 1"
 MANIFEST = "manifest.json"
 TABLE = "table.parquet"
 RUNS = "runs"
+# What a run says of its days or weeks stands under this name, apart from its numbers.
+BLOCKS = "blocks"
 _LOCK = ".lock"
 
 DONE, FAILED = "done", "failed"
@@ -188,6 +193,8 @@ class ResultFolder:
         return pl.DataFrame({key: _column(key, values) for key, values in columns.items()})
 
     def _keep(self, run: Run, outcome: Outcome) -> None:
+        row = None if outcome.row is None else dict(outcome.row)
+        blocks = None if row is None else row.pop(BLOCKS, None)
         record = {
             "id": run.id,
             "status": DONE if outcome.row is not None else FAILED,
@@ -195,9 +202,10 @@ class ResultFolder:
             "parameters": run.parameters,
             "shown": run.shown,
             "varied": run.varied,
-            "row": outcome.row,
+            "row": row,
             "wall_s": outcome.wall_s,
             "attempts": outcome.attempts,
+            **({} if blocks is None else {BLOCKS: blocks}),
         }
         text = _as_json(record)
         # A power cut may empty some: they are then run again. Waiting for the disk would take
@@ -213,7 +221,15 @@ class ResultFolder:
             buffer = io.BytesIO()
             self.table().write_parquet(buffer)
             files.write_whole(self.path / TABLE, buffer.getvalue())
+            self._write_blocks()
             files.write_whole(self.path / MANIFEST, _as_json(manifest))
+
+    def _write_blocks(self) -> None:
+        told = [(id_, each[BLOCKS]) for id_, each in self.records.items() if BLOCKS in each]
+        if told:
+            buffer = io.BytesIO()
+            blocks_table(told).write_parquet(buffer)
+            files.write_whole(self.path / BLOCKS_TABLE, buffer.getvalue())
 
     def _counts(self) -> dict[str, int]:
         failed = len(self.failed)

@@ -1,25 +1,16 @@
-"""What the runs of a study say: means with intervals, the frontier, pairs, what explains most."""
+"""What the runs of a study say: means, the frontier, pairs, and what the outcome depends on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from lowtide.experiments.statistics import (
-    Effect,
-    Interval,
-    Paired,
-    anova,
-    bootstrap,
-    compare_pairs,
-    holm,
-    is_balanced,
-)
+from lowtide.experiments.statistics import Interval, Paired, anova, holm, is_balanced
 from lowtide.experiments.study_axes import Axis, Level
+from lowtide.experiments.study_chance import Numbers, numbers
 from lowtide.experiments.study_table import MEASURES, POLICY, Measure, Study
 from lowtide.signal import FloatArray
 
@@ -38,14 +29,13 @@ COLUMNS = (
 # Differences that do not count in practice: points of a share, or part of another number.
 PRACTICAL_POINTS = 0.1
 PRACTICAL_SHARE = 0.005
+PRACTICAL_WAIT_H = 1 / 60
 # A frontier of more groups per policy than this is a cloud.
 _MOST_GROUPS = 8
 # A parameter that explains less of the waits than this makes no groups.
 _MATTERS = 0.05
-# Interactions of parameters are looked at only while they leave this share of the runs over, and
-# while the numbers that takes are few enough to be had in a second.
-_SPARE = 0.5
-_MOST_NUMBERS = 5_000_000
+# Differences of outcomes below this share of the largest are rounding.
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +44,32 @@ class Group:
 
     Attributes:
         levels: What they share, by key.
-        interval: The mean of what was asked about, with its interval.
+        interval: The mean of what was asked about, with its interval where something was random.
+        least: The least of it in a run.
+        most: The most.
     """
 
     levels: Mapping[str, Level]
     interval: Interval
+    least: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Between which means an outcome lies over the values of a parameter.
+
+    Attributes:
+        axis: The parameter.
+        low: The value with the least mean, and that mean.
+        high: The value with the highest, likewise.
+        levels: How many values there are.
+    """
+
+    axis: Axis
+    low: tuple[Level, float]
+    high: tuple[Level, float]
+    levels: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +81,7 @@ class Point:
         level: Their value of the parameter that groups are made by; None without one.
         wait: Mean wait in hours.
         outcome: Mean outcome.
-        on_front: Whether no other group waits less and does better.
+        on_front: Whether no other group waits less or does better, and neither worse.
     """
 
     policy: str
@@ -88,8 +99,9 @@ class Comparison:
         policy: The one.
         reference: The other.
         pairs: What their runs say, the reference subtracted; None where no settings are shared.
-        p: Its p value, corrected for how many policies are compared.
+        p: Its p value, corrected for how many policies are compared; None unless seeds were drawn.
         practical: The least mean difference that counts in practice, in the outcome's unit.
+        ends: The runs with the least and the most of the difference, and how large it is there.
     """
 
     policy: str
@@ -97,6 +109,7 @@ class Comparison:
     pairs: Paired | None
     p: float | None
     practical: float
+    ends: tuple[tuple[int, float], ...]
 
     @property
     def counts(self) -> bool:
@@ -104,23 +117,28 @@ class Comparison:
         return self.pairs is not None and abs(self.pairs.difference.value) >= self.practical
 
 
-def group(axes: Sequence[Axis], values: FloatArray) -> list[Group]:
+def group(axes: Sequence[Axis], figures: Numbers) -> list[Group]:
     """Return the mean of a number by parameters, in the order of their levels.
 
     Args:
         axes: The parameters.
-        values: The number, for each run; NaN is left out.
+        figures: The number, for each run; NaN is left out.
     """
-    cells: dict[tuple[Any, ...], list[float]] = {}
-    for row, value in enumerate(values.tolist()):
+    cells: dict[tuple[Any, ...], list[int]] = {}
+    for row in np.flatnonzero(np.isfinite(figures.values)).tolist():
         levels = tuple(axis.values[row] for axis in axes)
-        if None not in levels and value == value:
-            cells.setdefault(levels, []).append(value)
+        if None not in levels:
+            cells.setdefault(levels, []).append(row)
     places = [{level: place for place, level in enumerate(axis.levels)} for axis in axes]
     ordered = sorted(cells, key=lambda cell: [at[x] for at, x in zip(places, cell, strict=True)])
     keys = [axis.key for axis in axes]
     return [
-        Group(levels=dict(zip(keys, cell, strict=True)), interval=bootstrap(cells[cell]))
+        Group(
+            levels=dict(zip(keys, cell, strict=True)),
+            interval=figures.mean(cells[cell]),
+            least=float(figures.values[cells[cell]].min()),
+            most=float(figures.values[cells[cell]].max()),
+        )
         for cell in ordered
     ]
 
@@ -131,15 +149,19 @@ def frontier(study: Study) -> tuple[list[Point], Axis | None]:
     Args:
         study: The runs.
     """
-    waits = study.measured(MEASURES["mean_wait_s"])
-    if study.outcome.key == "mean_wait_s" or waits is None or not np.isfinite(waits).all():
+    waits = numbers(study, MEASURES["mean_wait_s"])
+    if study.outcome.key == "mean_wait_s" or not np.isfinite(waits.values).all():
         return [], None
-    by = _tradeoff_axis(study, waits)
+    by = _tradeoff_axis(study, waits.values)
     axes = [study.axis(POLICY), *([by] if by is not None else [])]
-    found = list(zip(group(axes, waits), group(axes, study.outcomes), strict=True))
-    front = _front(
-        [each.interval.value for each, _ in found],
-        [study.outcome.best * each.interval.value for _, each in found],
+    outcomes = group(axes, numbers(study, study.outcome))
+    found = list(zip(group(axes, waits), outcomes, strict=True))
+    front = pareto(
+        [
+            (-wait.interval.value, study.outcome.best * outcome.interval.value)
+            for wait, outcome in found
+        ],
+        (PRACTICAL_WAIT_H, practical_difference(study, study.leader)),
     )
     points = [
         Point(
@@ -154,6 +176,28 @@ def frontier(study: Study) -> tuple[list[Point], Axis | None]:
     return points, by
 
 
+def pareto(points: Sequence[Sequence[float]], tolerances: Sequence[float]) -> list[bool]:
+    """Say of each point whether no other beats it.
+
+    One beats another where it is better in something by more than the tolerance, and worse in
+    nothing by more than that: who waits two seconds longer is not beaten.
+
+    Args:
+        points: What each comes to, more being better in everything.
+        tolerances: How much of each makes no difference.
+
+    >>> pareto([(0.0, 30.0), (-9.0, 30.05), (-9.0, 20.0)], (1.0, 0.1))
+    [True, False, False]
+    """
+    table, slack = np.array(points), np.array(tolerances)
+    front = []
+    for one in table:
+        better = table - one
+        beaten = (better > slack).any(axis=1) & (better >= -slack).all(axis=1)
+        front.append(not bool(beaten.any()))
+    return front
+
+
 def compare(study: Study, reference: str) -> list[Comparison]:
     """Return every other policy beside a reference, on settings that both ran in, best first.
 
@@ -161,22 +205,38 @@ def compare(study: Study, reference: str) -> list[Comparison]:
         study: The runs.
         reference: A policy.
     """
-    theirs = _by_setting(study, reference, study.outcomes)
-    others = [name for name in study.ranking if name != reference]
-    found: list[Paired | None] = []
-    for name in others:
-        ours = _by_setting(study, name, study.outcomes)
-        shared = [setting for setting in ours if setting in theirs]
-        found.append(
-            compare_pairs([ours[each] for each in shared], [theirs[each] for each in shared])
-            if shared
-            else None
-        )
-    corrected = holm([None if pairs is None else pairs.p for pairs in found])
+    figures = numbers(study, study.outcome)
     practical = practical_difference(study, reference)
+    others = [name for name in study.ranking if name != reference]
+    # What is smaller than this is rounding.
+    rounding = _ROUNDING * float(np.abs(study.outcomes).max())
+    found: list[tuple[Paired | None, tuple[tuple[int, float], ...]]] = []
+    for name in others:
+        ahead = lead(study, name, reference, figures)
+        rows = np.flatnonzero(np.isfinite(ahead.values)).tolist()
+        if not rows:
+            found.append((None, ()))
+            continue
+        apart = ahead.values[rows]
+        pairs = Paired(
+            difference=ahead.mean(rows),
+            higher=int((apart > rounding).sum()),
+            lower=int((apart < -rounding).sum()),
+            p=ahead.p(rows),
+        )
+        ends = (int(apart.argmin()), int(apart.argmax()))
+        found.append((pairs, tuple((rows[place], float(apart[place])) for place in ends)))
+    corrected = holm([None if pairs is None else pairs.p for pairs, _ in found])
     return [
-        Comparison(policy=name, reference=reference, pairs=pairs, p=p, practical=practical)
-        for name, pairs, p in zip(others, found, corrected, strict=True)
+        Comparison(
+            policy=name,
+            reference=reference,
+            pairs=pairs,
+            p=p,
+            practical=practical,
+            ends=ends,
+        )
+        for name, (pairs, ends), p in zip(others, found, corrected, strict=True)
     ]
 
 
@@ -195,7 +255,7 @@ def practical_difference(study: Study, reference: str) -> float:
     return PRACTICAL_SHARE * abs(float(np.mean(study.outcomes[study.rows(reference)])))
 
 
-def lead(study: Study, policy: str, other: str, values: FloatArray) -> FloatArray:
+def lead(study: Study, policy: str, other: str, figures: Numbers) -> Numbers:
     """Return how much more a number is in each run of a policy than in another's like it.
 
     NaN for runs of other policies, and where the other has no run like it.
@@ -204,39 +264,55 @@ def lead(study: Study, policy: str, other: str, values: FloatArray) -> FloatArra
         study: The runs.
         policy: The policy.
         other: The other policy.
-        values: The number, for each run.
+        figures: The number, for each run.
     """
-    theirs = _by_setting(study, other, values)
-    more = np.full(len(study), np.nan)
-    for row in study.rows(policy):
-        if study.settings[row] in theirs:
-            more[row] = values[row] - theirs[study.settings[row]]
-    return more
+    theirs = study.alike(other)
+    return figures.less(
+        {
+            row: theirs[study.settings[row]]
+            for row in study.rows(policy)
+            if study.settings[row] in theirs
+        }
+    )
 
 
-def explain(values: FloatArray, axes: Sequence[Axis], *, pairs: bool = False) -> list[Effect]:
-    """Return what each parameter explains of a number, the residual last.
+def find_ranges(study: Study) -> list[Range]:
+    """Return between which means the outcome lies over each parameter, the widest first.
+
+    Over policies these are the means of each; over other parameters those of the leader. What
+    savings are told against saves nothing by definition, and is left out.
+
+    Args:
+        study: The runs.
+    """
+    figures = numbers(study, study.outcome)
+    named = study.axis(POLICY)
+    kept = [name != study.baseline for name in study.policies]
+    own = figures.only(name == study.leader for name in study.policies)
+    every = [(named, figures.only(kept)), *((axis, own) for axis in study.axes)]
+    found = []
+    for axis, of in every:
+        means = [(each.levels[axis.key], each.interval.value) for each in group([axis], of)]
+        if len(means) > 1:
+            low, high = (end(means, key=lambda each: each[1]) for end in (min, max))
+            found.append(Range(axis=axis, low=low, high=high, levels=len(means)))
+    return sorted(found, key=lambda each: each.low[1] - each.high[1])
+
+
+def explained(values: FloatArray, axis: Axis) -> float:
+    """Return the share of the differences in a number that goes with a parameter alone.
+
+    It orders figures; nothing is concluded from it.
 
     Args:
         values: The number, for each run; NaN is left out.
-        axes: The parameters.
-        pairs: Whether to look at parameters two by two as well, where there are runs enough.
+        axis: The parameter.
     """
     rows = np.flatnonzero(np.isfinite(values))
-    if rows.size < 2:
-        return []
-    factors = {axis.name: [str(axis.values[row]) for row in rows] for axis in axes}
-    factors = {name: levels for name, levels in factors.items() if len(set(levels)) > 1}
-    if not factors:
-        return []
-    interactions: list[tuple[str, ...]] = []
-    if pairs:
-        free = {name: len(set(levels)) - 1 for name, levels in factors.items()}
-        every = list(combinations(factors, 2))
-        needed = sum(free.values()) + sum(free[one] * free[two] for one, two in every)
-        if needed <= min(_SPARE * rows.size, _MOST_NUMBERS / rows.size):
-            interactions = [*every]
-    return anova(values[rows], factors, interactions=interactions)
+    levels = [str(axis.values[row]) for row in rows]
+    if len(set(levels)) < 2:
+        return 0.0
+    return anova(values[rows], {axis.name: levels})[0].share or 0.0
 
 
 def balanced(values: FloatArray, axes: Sequence[Axis]) -> bool:
@@ -264,7 +340,7 @@ def telling(study: Study, values: FloatArray, *, most_levels: int) -> list[Axis]
         for axis in study.axes
         if 1 < len({axis.values[row] for row in rows} - {None}) <= most_levels
     ]
-    shares = {axis.key: _share(axis, values) for axis in axes}
+    shares = {axis.key: explained(values, axis) for axis in axes}
     return sorted(axes, key=lambda axis: -shares[axis.key])
 
 
@@ -276,9 +352,8 @@ def level_means(study: Study, axis: Axis, policy: str) -> list[tuple[Level, floa
         axis: The parameter.
         policy: Whose runs.
     """
-    own = np.array([name == policy for name in study.policies])
-    groups = group([axis], np.where(own, study.outcomes, np.nan))
-    return [(each.levels[axis.key], each.interval.value) for each in groups]
+    own = numbers(study, study.outcome).only(name == policy for name in study.policies)
+    return [(each.levels[axis.key], each.interval.value) for each in group([axis], own)]
 
 
 def policy_mean(study: Study, policy: str, measure: Measure) -> Interval | None:
@@ -289,12 +364,27 @@ def policy_mean(study: Study, policy: str, measure: Measure) -> Interval | None:
         policy: The policy.
         measure: The number.
     """
-    values = study.measured(measure)
-    if values is None:
-        return None
-    own = values[study.rows(policy)]
-    own = own[np.isfinite(own)]
-    return bootstrap(own) if own.size else None
+    figures = numbers(study, measure)
+    rows = [row for row in study.rows(policy) if np.isfinite(figures.values[row])]
+    return figures.mean(rows) if rows else None
+
+
+def setting_ends(study: Study, policy: str) -> list[tuple[int, float]]:
+    """Return a run of the chosen settings in which a policy does least and most, and its outcome.
+
+    A setting that was drawn several times counts by its mean. Empty where there is only one.
+
+    Args:
+        study: The runs.
+        policy: The policy.
+    """
+    cells: dict[int, list[int]] = {}
+    for row in study.rows(policy):
+        cells.setdefault(study.design.cells[row], []).append(row)
+    means = [(rows[0], float(np.mean(study.outcomes[rows]))) for rows in cells.values()]
+    if len(means) < 2:
+        return []
+    return [end(means, key=lambda each: each[1]) for end in (min, max)]
 
 
 def policy_numbers(study: Study) -> list[dict[str, Any]]:
@@ -316,33 +406,8 @@ def policy_numbers(study: Study) -> list[dict[str, Any]]:
     return found
 
 
-def _by_setting(study: Study, policy: str, values: FloatArray) -> dict[tuple[Any, ...], float]:
-    """Return a number of a policy in each setting, the mean where it ran several times."""
-    found: dict[tuple[Any, ...], list[float]] = {}
-    for row in study.rows(policy):
-        found.setdefault(study.settings[row], []).append(float(values[row]))
-    return {setting: float(np.mean(values)) for setting, values in found.items()}
-
-
 def _tradeoff_axis(study: Study, waits: FloatArray) -> Axis | None:
     axes = telling(study, waits, most_levels=_MOST_GROUPS)
     # Names in no order cannot be joined by a line.
     axes = [axis for axis in axes if axis.kind == "number" and None not in axis.values]
-    return axes[0] if axes and _share(axes[0], waits) >= _MATTERS else None
-
-
-def _share(axis: Axis, values: FloatArray) -> float:
-    """Return what a parameter explains alone, so that the order of parameters does not matter."""
-    effects = explain(values, [axis])
-    return (effects[0].share or 0.0) if effects else 0.0
-
-
-def _front(waits: Sequence[float], values: Sequence[float]) -> list[bool]:
-    """Say of each point whether no other waits at most as long and does at least as well."""
-    return [
-        not any(
-            other_wait <= wait and other >= value and (other_wait, other) != (wait, value)
-            for other_wait, other in zip(waits, values, strict=True)
-        )
-        for wait, value in zip(waits, values, strict=True)
-    ]
+    return axes[0] if axes and explained(waits, axes[0]) >= _MATTERS else None

@@ -60,6 +60,23 @@ class Axis:
         return tuple(key for key, _ in self.together) or (self.key,)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """What of a study was drawn, and what was chosen.
+
+    Attributes:
+        seeds: The seeds that vary, by key.
+        cells: Which combination of all that was chosen each run is of, policy included.
+        draws: Which combination of seeds each run is of.
+        repeats: How many draws there are of the combination that each run is of.
+    """
+
+    seeds: tuple[str, ...]
+    cells: tuple[int, ...]
+    draws: tuple[int, ...]
+    repeats: tuple[int, ...]
+
+
 def find_axes(
     columns: Mapping[str, Sequence[Any]], cases: Mapping[str, Sequence[str]] | None = None
 ) -> list[Axis]:
@@ -77,9 +94,7 @@ def find_axes(
     axes = [
         axis
         for key, values in columns.items()
-        if key.rpartition(".")[2] != _REPEATS
-        and len({*(axis := make_axis(key, values)).values}) > 1
-        and axis.levels
+        if not _is_seed(key) and len({*(axis := make_axis(key, values)).values}) > 1 and axis.levels
     ]
     codes = {axis.key: _codes(axis.values) for axis in axes}
     list_of = {key: name for name, keys in (cases or {}).items() for key in keys}
@@ -101,6 +116,28 @@ def find_axes(
         named = [axis for axis in joined if not axis.key.endswith(".file")] or joined[:1]
         found.append(_joined(named, list_of))
     return _named_apart(found)
+
+
+def find_design(columns: Mapping[str, Sequence[Any]], count: int) -> Design:
+    """Return which runs differ by what was drawn alone, and which by what somebody chose.
+
+    Seeds draw: of jobs, of a grid's weather, of forecasts. Everything else was chosen, the policy
+    included. A seed that changes only where something else does repeats nothing.
+
+    Args:
+        columns: The value of each run, by dotted key.
+        count: How many runs there are.
+    """
+    varied = {key: _texts(values) for key, values in columns.items() if len({*_texts(values)}) > 1}
+    seeds = tuple(key for key in varied if _is_seed(key))
+    chosen = [varied[key] for key in varied if key not in seeds]
+    cells = _codes(list(zip(*chosen, strict=True)) or [()] * count)
+    draws = _codes(list(zip(*(varied[key] for key in seeds), strict=True)) or [()] * count)
+    of_cell: dict[int, set[int]] = {}
+    for cell, draw in zip(cells, draws, strict=True):
+        of_cell.setdefault(cell, set()).add(draw)
+    repeats = tuple(len(of_cell[cell]) for cell in cells)
+    return Design(seeds=seeds, cells=cells, draws=draws, repeats=repeats)
 
 
 def uncrossed(axes: Sequence[Axis]) -> list[tuple[Axis, Axis, int]]:
@@ -173,7 +210,7 @@ def policy_labels(columns: Mapping[str, Sequence[Any]], count: int) -> tuple[lis
     others = {
         key
         for key in every - {"policy.name", "policy.knows_phases"}
-        if _varies_within(plain, columns[key])
+        if not _is_seed(key) and _varies_within(plain, columns[key])
     }
     for key in (key for key in columns if key in others):
         for parts, value in zip(told, columns[key], strict=True):
@@ -302,12 +339,21 @@ def _joined(axes: Sequence[Axis], list_of: Mapping[str, str]) -> Axis:
     )
 
 
+def _is_seed(key: str) -> bool:
+    return key.rpartition(".")[2] == _REPEATS
+
+
+def _texts(values: Iterable[Any]) -> list[str]:
+    # What a table mixes, such as numbers and lists, has no order and no hash of its own.
+    return [str(value) for value in values]
+
+
 def _follows(one: Sequence[int], two: Sequence[int]) -> bool:
     """Say whether one of two parameters follows from the other."""
     pairs = len({*zip(one, two, strict=True)})
     return pairs in (len({*one}), len({*two}))
 
 
-def _codes(values: Sequence[Level | None]) -> tuple[int, ...]:
-    number: dict[Level | None, int] = {}
+def _codes(values: Iterable[Any]) -> tuple[int, ...]:
+    number: dict[Any, int] = {}
     return tuple(number.setdefault(value, len(number)) for value in values)

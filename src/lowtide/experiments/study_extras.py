@@ -12,12 +12,12 @@ from lowtide.errors import InvalidInput, UnknownName
 from lowtide.experiments.experiment import FIGURE_KEYS, flatten
 from lowtide.experiments.study_analysis import PRACTICAL_POINTS, PRACTICAL_SHARE, group, lead
 from lowtide.experiments.study_axes import Axis, format_level
+from lowtide.experiments.study_chance import Numbers, numbers
 from lowtide.experiments.study_figures import axis_figure
 from lowtide.experiments.study_looks import Figure, Row
 from lowtide.experiments.study_page import Section, Table
 from lowtide.experiments.study_table import MEASURES, POLICY, Measure, Study, parameter_keys
 from lowtide.experiments.study_words import difference_unit, format_interval, format_value
-from lowtide.signal import FloatArray
 from lowtide.units import format_percent
 
 # Less than this, in any unit, is rounding.
@@ -58,26 +58,25 @@ def _figure(study: Study, described: Mapping[str, Any], name: str) -> list[Table
     if "x" not in described:
         raise InvalidInput("a figure of [[report.figures]] needs x, the parameter it is drawn over")
     measure = _measure(study, str(described.get("value", study.outcome.key)))
-    values = study.measured(measure)
-    values = np.full(len(study), np.nan) if values is None else values
+    values = numbers(study, measure)
     compared, least = "over" in described, 0.0
     if compared:
         policy, other = (
             _policy(study, described.get(key, study.leader), key) for key in ("policy", "over")
         )
-        theirs = values[study.rows(other)]
+        theirs = values.values[study.rows(other)]
         least = (
             PRACTICAL_POINTS
             if measure.unit == "%"
             else PRACTICAL_SHARE * float(np.nanmean(np.abs(theirs)))
         )
         values = lead(study, policy, other, values)
-        title = f"{measure.name}, {policy} less {other}"
+        title = f"{measure.name}, policy {policy} less policy {other}"
         measure = replace(measure, name=title, unit=difference_unit(measure))
     elif "policy" in described:
         own = _policy(study, described["policy"], "policy")
-        values = np.where([each == own for each in study.policies], values, np.nan)
-    values = np.where(_chosen(study, described.get("where", {})), values, np.nan)
+        values = values.only(each == own for each in study.policies)
+    values = values.only(_chosen(study, described.get("where", {})))
     axes = _axes(study, described, one_policy=compared or "policy" in described)
     groups = group(list(axes.values()), values)
     if not groups:
@@ -116,11 +115,11 @@ def _axes(study: Study, described: Mapping[str, Any], *, one_policy: bool) -> di
 
 
 def _pairs(
-    axes: Sequence[Axis], values: FloatArray, measure: Measure, least: float
+    axes: Sequence[Axis], values: Numbers, measure: Measure, least: float
 ) -> tuple[list[Row], Table]:
     """Return what is behind the means of paired differences: extremes, and how many are worse."""
     cells: dict[tuple[Any, ...], list[float]] = {}
-    for row, value in enumerate(values.tolist()):
+    for row, value in enumerate(values.values.tolist()):
         levels = tuple(axis.values[row] for axis in axes)
         if value == value and None not in levels:
             cells.setdefault(levels, []).append(measure.best * value)

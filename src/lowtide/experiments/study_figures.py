@@ -7,8 +7,17 @@ from typing import Any
 
 import altair as alt
 
-from lowtide.experiments.statistics import Effect, Interval
-from lowtide.experiments.study_analysis import Comparison, Group, Point
+from lowtide.experiments.statistics import Interval
+from lowtide.experiments.study_analysis import (
+    PRACTICAL_SHARE,
+    PRACTICAL_WAIT_H,
+    Comparison,
+    Group,
+    Point,
+    Range,
+    pareto,
+    policy_mean,
+)
 from lowtide.experiments.study_axes import Axis, Level, format_level
 from lowtide.experiments.study_looks import (
     NEUTRAL,
@@ -23,7 +32,7 @@ from lowtide.experiments.study_looks import (
     titled,
     tooltip,
 )
-from lowtide.experiments.study_table import POLICY, Measure, Study
+from lowtide.experiments.study_table import MEASURES, POLICY, Measure, Study
 from lowtide.experiments.study_words import difference_unit
 from lowtide.units import format_iso
 
@@ -31,6 +40,8 @@ from lowtide.units import format_iso
 _WIDE = 25.0
 # More cells than this have no room for a number in each.
 _MOST_NUMBERS = 150
+# What is told of a mean under the pointer.
+_SHOWN = ("runs", "mean", "low", "high", "least", "most")
 
 
 def frontier_figure(study: Study, points: Sequence[Point], by: Axis | None) -> Figure:
@@ -62,9 +73,18 @@ def frontier_figure(study: Study, points: Sequence[Point], by: Axis | None) -> F
         .transform_filter("datum.front")
         .mark_line(color=NEUTRAL, strokeDash=[5, 4], strokeWidth=2, interpolate="step-after")
         .encode(x=x, y=y),
-        base.mark_rule(strokeWidth=1.5, opacity=0.55).encode(x=x, y="low:Q", y2="high:Q"),
-        base.mark_rule(strokeWidth=1.5, opacity=0.55).encode(x="wait low:Q", x2="wait high:Q", y=y),
     ]
+    # A field without a single number has no extent, which the renderer warns of.
+    if _known(rows, "low"):
+        layers.append(
+            base.mark_rule(strokeWidth=1.5, opacity=0.55).encode(x=x, y="low:Q", y2="high:Q")
+        )
+    if _known(rows, "wait low"):
+        layers.append(
+            base.mark_rule(strokeWidth=1.5, opacity=0.55).encode(
+                x="wait low:Q", x2="wait high:Q", y=y
+            )
+        )
     if by is not None:
         layers.append(base.mark_line(strokeWidth=1, opacity=0.5).encode(x=x, y=y))
     layers.append(
@@ -78,13 +98,82 @@ def frontier_figure(study: Study, points: Sequence[Point], by: Axis | None) -> F
     )
     groups = f" and {by.name}" if by is not None else ""
     joined = f" Thin lines join the groups of a policy, by {by.name}." if by is not None else ""
+    cross = (
+        f"; its cross is the 95 % interval {study.chance.over}"
+        if _known(rows, "low") or _known(rows, "wait low")
+        else ""
+    )
+    better = "saves more" if study.outcome.key == "saving" else "does better"
+    title = f"mean {study.outcome.name} of each policy against the mean wait of its jobs"
     return make_figure(
         "frontier",
-        layered(study, layers, title=f"{study.outcome.name} against waiting", height=360),
+        layered(study, layers, title=title, height=360),
         rows,
-        caption=f"A point is the mean over runs of one policy{groups}; its cross is the 95 % "
-        f"interval over those runs. Filled points are on the front (dashed): nothing else waits "
-        f"less and does better.{joined}",
+        caption=f"A point is the mean over runs of one policy{groups}{cross}. Filled points, "
+        f"joined by dashes, are not beaten: nothing else waits less or {better} without being "
+        f"worse in the other.{joined}",
+    )
+
+
+def tradeoffs_figure(study: Study) -> Figure | None:
+    """Draw carbon, cost and waiting of each policy two by two; None where one is not known.
+
+    Args:
+        study: The runs.
+    """
+    measures = [MEASURES[key] for key in ("mean_wait_s", "carbon_g", "cost")]
+    means = {
+        policy: [policy_mean(study, policy, measure) for measure in measures]
+        for policy in study.ranking
+    }
+    known = {
+        policy: [each.value for each in found if each is not None]
+        for policy, found in means.items()
+        if None not in found
+    }
+    if len(known) < 2:
+        return None
+    least = [max(abs(values[place]) for values in known.values()) for place in range(3)]
+    front = pareto(
+        [[-value for value in values] for values in known.values()],
+        (PRACTICAL_WAIT_H, PRACTICAL_SHARE * least[1], PRACTICAL_SHARE * least[2]),
+    )
+    names = [measure.key for measure in measures]
+    rows = [
+        {POLICY: policy, **dict(zip(names, values, strict=True)), "front": unbeaten}
+        for (policy, values), unbeaten in zip(known.items(), front, strict=True)
+    ]
+    parts = []
+    for across, up in ((0, 1), (0, 2), (2, 1)):
+        parts.append(
+            alt.Chart(ROWS, width=WIDTH, height=170)
+            .mark_point(size=80, strokeWidth=2)
+            .encode(
+                x=alt.X(
+                    f"{names[across]}:Q",
+                    title=_axis_title(measures[across]),
+                    scale=alt.Scale(zero=False, padding=15),
+                ),
+                y=alt.Y(
+                    f"{names[up]}:Q",
+                    title=_axis_title(measures[up]),
+                    scale=alt.Scale(zero=False, padding=15),
+                    axis=alt.Axis(tickCount=4),
+                ),
+                color=policy_color(study, names=list(known)),
+                fill=policy_color(study, channel=alt.Fill, names=list(known)),
+                fillOpacity=alt.condition("datum.front", alt.value(1.0), alt.value(0.0)),
+                tooltip=tooltip(rows),
+            )
+        )
+    title = "carbon, cost of electricity and mean wait of each policy, two by two"
+    return make_figure(
+        "tradeoffs",
+        alt.vconcat(*parts, spacing=14, title=titled(study, title)),
+        rows,
+        caption="A point is the mean over all runs of a policy; down and left is better in every "
+        "panel. Filled points are not beaten: no other policy is better in one of the three "
+        "without being worse in another. Less than 1 min and half a percent count as equal.",
     )
 
 
@@ -100,6 +189,8 @@ def comparison_figure(study: Study, comparisons: Sequence[Comparison]) -> Figure
         {
             POLICY: each.policy,
             **_interval(each.pairs.difference),
+            "least": each.ends[0][1],
+            "most": each.ends[1][1],
             "pairs": each.pairs.difference.count,
         }
         for each in comparisons
@@ -113,75 +204,77 @@ def comparison_figure(study: Study, comparisons: Sequence[Comparison]) -> Figure
         alt.Chart(alt.InlineData(values=[{"zero": 0}]))
         .mark_rule(color=NEUTRAL, strokeDash=[5, 4])
         .encode(x="zero:Q"),
-        base.mark_rule(strokeWidth=3).encode(x=alt.X("low:Q", title=title), x2="high:Q"),
         base.mark_point(size=90, filled=True, opacity=1).encode(
-            x=alt.X("mean:Q"), tooltip=tooltip(rows)
+            x=alt.X("mean:Q", title=title), tooltip=tooltip(rows)
         ),
     ]
+    low, high, across = _across(study, rows, "pairs of runs")
+    if low:
+        layers.insert(1, base.mark_rule(strokeWidth=3, opacity=0.6).encode(x=f"{low}:Q", x2=high))
+    open_ = " A line across the dashed one leaves open who is better." if low == "low" else ""
     return make_figure(
         "paired",
         layered(
             study,
             layers,
-            title=f"Policies beside {reference}, run by run",
+            title=f"{study.outcome.name} of each policy less that of policy {reference}, on the "
+            "same jobs and grids",
             height=34 * len(rows) + 20,
         ),
         rows,
-        caption=f"Mean difference from {reference} over runs with the same jobs and grid, and its "
-        "95 % interval. An interval across the dashed line leaves open who is better.",
+        caption=f"Points are mean differences from policy {reference} over runs with the same jobs "
+        f"and grid{across}.{open_}",
     )
 
 
-def effects_figure(study: Study, effects: Sequence[Effect], *, most: int) -> Figure:
-    """Draw how much of the differences each parameter explains.
+def ranges_figure(study: Study, ranges: Sequence[Range]) -> Figure:
+    """Draw between which means the outcome lies over each parameter.
 
     Args:
         study: The runs.
-        effects: What each explains, the residual last.
-        most: How many are drawn, those that explain most; the data have all.
+        ranges: The parameters, the widest first.
     """
-    known = [effect for effect in effects if effect.share is not None]
-    ordered = sorted(known[:-1], key=lambda effect: -(effect.share or 0.0))
     rows = [
         {
-            "parameter": effect.name,
-            "share": effect.share,
-            "squares": effect.squares,
-            "degrees of freedom": effect.freedom,
-            "f": effect.f,
-            "p": effect.p,
-            "drawn": place < most or effect is known[-1],
+            "parameter": each.axis.name,
+            "least": each.low[1],
+            "least with": format_level(each.axis, each.low[0]),
+            "most": each.high[1],
+            "most with": format_level(each.axis, each.high[0]),
+            "values": each.levels,
         }
-        for place, effect in enumerate([*ordered, known[-1]])
+        for each in ranges
     ]
-    drawn = [str(row["parameter"]) for row in rows if row["drawn"]]
-    largest = f": the {most} largest of {len(ordered)} terms" if len(ordered) > most else ""
-    chart = (
-        alt.Chart()
-        .transform_filter("datum.drawn")
-        .mark_bar()
-        .encode(
-            x=alt.X(
-                "share:Q", title="share of the sum of squares, η²", axis=alt.Axis(format=".0%")
-            ),
-            y=alt.Y("parameter:N", title=None, sort=drawn),
-            color=alt.condition(
-                "datum.parameter == 'residual'", alt.value(NEUTRAL), alt.value(PALETTE[0])
-            ),
-            tooltip=tooltip(rows),
-        )
+    base = alt.Chart().encode(
+        y=alt.Y("parameter:N", title=None, sort=[str(row["parameter"]) for row in rows]),
+        tooltip=tooltip(rows),
     )
+    title = f"mean {_axis_title(study.outcome)}"
+    layers = [
+        base.mark_rule(strokeWidth=6, opacity=0.35, color=PALETTE[0]).encode(
+            x=alt.X("least:Q", title=title, scale=alt.Scale(padding=70)), x2="most:Q"
+        )
+    ]
+    for end, mark in (
+        ("least", base.mark_text(align="right", dx=-8, fontSize=11, limit=200)),
+        ("most", base.mark_text(align="left", dx=8, fontSize=11, limit=200)),
+    ):
+        layers += [
+            base.mark_point(size=60, filled=True, opacity=1, color=PALETTE[0]).encode(x=f"{end}:Q"),
+            mark.encode(x=f"{end}:Q", text=f"{end} with:N"),
+        ]
     return make_figure(
         "effects",
         layered(
             study,
-            [chart],
-            title=f"What explains the {study.outcome.name}{largest}",
-            height=24 * len(drawn) + 10,
+            layers,
+            title=f"mean {study.outcome.name} of policy {study.leader} over each parameter, and of "
+            "each policy",
+            height=34 * len(rows) + 20,
         ),
         rows,
-        caption="How much of the differences between runs goes with each parameter. What is left "
-        "to the residual are seeds, and parameters that act together.",
+        caption="From the value of a parameter with the lowest mean to the one with the highest. "
+        "Values were chosen: a wider choice would have made a wider range.",
     )
 
 
@@ -215,13 +308,16 @@ def axis_figure(
             **{other.name: format_level(other, each.levels[other.key]) for other in others},
             "runs": each.interval.count,
             **_interval(each.interval),
+            "least": each.least,
+            "most": each.most,
         }
         for each in groups
     ]
     colored = _color(study, color)
     draw = _bars if axis.kind == "category" else _lines
-    chart = draw(axis, rows, measure, colored, color)
-    heading = title or f"{measure.name} by {axis.name}"
+    low, high, across_words = _across(study, rows, "runs")
+    chart = draw(axis, rows, measure, colored, color, (low, high))
+    heading = title or f"mean {measure.name} by {axis.name}"
     height = _bar_height(axis, rows, color) if axis.kind == "category" else 300
     if facet is None:
         chart = chart.properties(data=ROWS, width=WIDTH, height=height)
@@ -237,8 +333,8 @@ def axis_figure(
         name,
         chart.properties(title=titled(study, heading)),
         rows,
-        caption=f"{shown} means over all runs with that {axis.name} ({', '.join(axis.keys)}); "
-        "the lines across are 95 % intervals.",
+        caption=f"{shown} means over all runs with that {axis.name} ({', '.join(axis.keys)})"
+        f"{across_words}.",
     )
 
 
@@ -268,6 +364,8 @@ def map_figure(
             up.name: format_level(up, cell.levels[up.key]),
             "runs": cell.interval.count,
             **_interval(cell.interval),
+            "least": cell.least,
+            "most": cell.most,
         }
         for cell in cells
     ]
@@ -311,7 +409,8 @@ def map_figure(
         name,
         layered(study, layers, title=title, height=max(32 * len(up.levels), 130)),
         rows,
-        caption=f"Each cell is the mean over runs, in {measure.unit or measure.name}.",
+        caption=f"Each cell is the mean over the runs with these two values, in "
+        f"{measure.unit or measure.name}.",
     )
 
 
@@ -321,9 +420,10 @@ def _lines(
     measure: Measure,
     colored: Any,
     color: Axis | None,
+    ends: tuple[str, str],
 ) -> Any:
     base = alt.Chart().encode(x=_along(axis, rows), color=colored)
-    names = [axis.name, *([color.name] if color is not None else []), "runs", "mean", "low", "high"]
+    names = [axis.name, *([color.name] if color is not None else []), *_SHOWN]
     levels = [""] if color is None else _texts(color)
     layers = []
     for number, level in enumerate(levels):
@@ -332,11 +432,16 @@ def _lines(
             one = base.transform_filter(alt.FieldEqualPredicate(field=color.name, equal=level))
         # Side by side, intervals at the same place can be told apart.
         aside = 4.0 * (number - (len(levels) - 1) / 2)
+        if ends[0]:
+            layers.append(
+                one.mark_rule(strokeWidth=2, opacity=0.4, xOffset=aside).encode(
+                    y=f"{ends[0]}:Q", y2=ends[1]
+                )
+            )
         layers += [
-            one.mark_rule(strokeWidth=2, opacity=0.5, xOffset=aside).encode(
-                y=alt.Y("low:Q", title=_axis_title(measure)), y2="high:Q"
+            one.mark_line(strokeWidth=2, xOffset=aside).encode(
+                y=alt.Y("mean:Q", title=_axis_title(measure))
             ),
-            one.mark_line(strokeWidth=2, xOffset=aside).encode(y="mean:Q"),
             one.mark_point(filled=True, size=55, opacity=1, xOffset=aside).encode(
                 y="mean:Q", tooltip=tooltip(rows, names)
             ),
@@ -374,6 +479,7 @@ def _bars(
     measure: Measure,
     colored: Any,
     color: Axis | None,
+    ends: tuple[str, str],
 ) -> Any:
     sums: dict[str, float] = {}
     for row in rows:
@@ -389,15 +495,16 @@ def _bars(
     if color is not None:
         encoding["yOffset"] = alt.YOffset(f"{color.name}:N", sort=_texts(color))
     base = alt.Chart().encode(**encoding)
-    names = [axis.name, *([color.name] if color is not None else []), "runs", "mean", "low", "high"]
-    return alt.layer(
-        base.mark_bar(opacity=0.85).encode(
-            x=alt.X("mean:Q", title=_axis_title(measure)),
-            color=colored,
-            tooltip=tooltip(rows, names),
-        ),
-        base.mark_rule(color=NEUTRAL, strokeWidth=2).encode(x="low:Q", x2="high:Q"),
+    names = [axis.name, *([color.name] if color is not None else []), *_SHOWN]
+    bars = base.mark_bar(opacity=0.85).encode(
+        x=alt.X("mean:Q", title=_axis_title(measure)),
+        color=colored,
+        tooltip=tooltip(rows, names),
     )
+    if not ends[0]:
+        return alt.layer(bars)
+    across = base.mark_rule(color=NEUTRAL, strokeWidth=2)
+    return alt.layer(bars, across.encode(x=f"{ends[0]}:Q", x2=ends[1]))
 
 
 def _bar_height(axis: Axis, rows: Sequence[Row], color: Axis | None) -> int:
@@ -426,6 +533,22 @@ def _texts(axis: Axis) -> list[str]:
 def _drawn(axis: Axis, level: Level) -> Level:
     """Return a level as charts and people take it: instants as dates."""
     return format_iso(float(level)) if axis.kind == "time" else level
+
+
+def _known(rows: Sequence[Row], name: str) -> bool:
+    return any(row[name] is not None for row in rows)
+
+
+def _across(study: Study, rows: Sequence[Row], what: str) -> tuple[str, str, str]:
+    """Return the columns that lines across means are drawn from, and what to say of them.
+
+    Where something was random these are intervals, else the least and the most of what was run.
+    """
+    if _known(rows, "low"):
+        return "low", "high", f"; the lines across are 95 % intervals {study.chance.over}"
+    if any(row["least"] != row["most"] for row in rows):
+        return "least", "most", f"; the lines across go from the least to the most of single {what}"
+    return "", "", ""
 
 
 def _interval(interval: Interval) -> dict[str, float | None]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from lowtide.errors import MissingExtra
 from lowtide.experiments.study_table import POLICY, Study
+from lowtide.experiments.study_words import capital
 
 try:
     import altair as alt
@@ -94,7 +95,9 @@ def make_figure(
     )
     tables = {"rows": rows, **others}
     # Altair copies data at every turn: they are laid beside the chart once it is done.
-    document = looks.to_dict(validate=False) | {"datasets": tables}
+    document = looks.to_dict(validate=False)
+    # What a chart brings of its own, such as where 0 is, stays with it.
+    document["datasets"] = {**document.get("datasets", {}), **tables}
     return Figure(name=name, document=document, tables=tables, caption=caption)
 
 
@@ -113,14 +116,16 @@ def layered(study: Study, layers: Sequence[Any], *, title: str, height: int, mor
 
 
 def titled(study: Study, text: str, more: str = "") -> Any:
-    """Return a title that says whether the grids are real.
+    """Return a title that says whether the grids are real, which they are, and from when.
 
     Args:
         study: The runs.
         text: The title.
         more: What else stands below it.
     """
-    below = [capital(study.grids), *textwrap.wrap(more, _LINE)]
+    below = [capital(study.grids)]
+    for text_below in (capital(study.where), more):
+        below += textwrap.wrap(text_below, _LINE)
     return alt.TitleParams(text=textwrap.wrap(capital(text), _LINE), subtitle=below)
 
 
@@ -140,10 +145,11 @@ def policy_color(
         legend: Whether to tell which is which.
     """
     shown = [name for name in study.ranking if names is None or name in names]
+    # A baseline that no run is of can be shown beside those that there are.
+    shown += [name for name in names or () if name not in shown]
     others = [name for name in study.ranking if name != study.baseline]
     shades = [
-        NEUTRAL if name == study.baseline else PALETTE[others.index(name) % len(PALETTE)]
-        for name in shown
+        PALETTE[others.index(name) % len(PALETTE)] if name in others else NEUTRAL for name in shown
     ]
     return channel(
         f"{POLICY}:N",
@@ -162,16 +168,7 @@ def tooltip(rows: Sequence[Row], names: Sequence[str] | None = None) -> list[Any
     shown = names if names is not None else list(rows[0]) if rows else []
     return [
         alt.Tooltip(f"{name}:Q", format=".4~g")
-        if isinstance(rows[0][name], float)
+        if any(isinstance(row[name], float) for row in rows)
         else alt.Tooltip(f"{name}:N")
         for name in shown
     ]
-
-
-def capital(text: str) -> str:
-    """Return a text that begins with a capital letter.
-
-    Args:
-        text: The text.
-    """
-    return text[:1].upper() + text[1:]

@@ -45,6 +45,19 @@ FIGURES = "figures"
 
 # What of a manifest the head of the page and its figures tell.
 _TOLD_ABOVE = ("title", "about", "question", "report", "varied")
+_WORDS = {
+    "begun": "begun (UTC)",
+    "ended": "ended (UTC)",
+    "runs": "runs of the experiment",
+    "done": "runs that are done",
+    "failed": "runs that failed",
+    "left_out": "runs in the folder that are no longer of this experiment",
+    "seeds": "seeds that were used, by number",
+    "inputs": "input file",
+    "earlier": "earlier sweep into this folder",
+    "full": "with --full",
+    "format": "format of the manifest",
+}
 _CLIP = re.compile(r'((?:id="|url\(#)(?:clip|gradient_))(\d+)')
 _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[\w.+-]+/)+")
 # A manifest with more entries than this is told in part; the file has all of it.
@@ -174,7 +187,7 @@ def _manifest_section(study: Study) -> Section:
     manifest = dict(study.manifest)
     source = str(manifest.pop("experiment", ""))
     told = {key: value for key, value in manifest.items() if key not in _TOLD_ABOVE}
-    rows = [[key, value] for key, value in _entries(told)]
+    rows = [[_named(key), value] for key, value in _entries(told)]
     return Section(
         name="manifest",
         question="How can this be repeated?",
@@ -193,6 +206,12 @@ def _manifest_section(study: Study) -> Section:
     )
 
 
+def _named(key: str) -> str:
+    """Return what an entry of a manifest is called in words, where its key alone is a riddle."""
+    first, separator, rest = key.partition(" ")
+    return _WORDS.get(first, first) + separator + rest
+
+
 def _entries(document: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
     """Yield what a document says as names and texts, tables in tables by dotted names."""
     for key, value in document.items():
@@ -205,7 +224,7 @@ def _entries(document: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[st
                     ", ".join(f"{name} {text}" for name, text in _entries(each)),
                 )
         elif isinstance(value, list):
-            yield f"{prefix}{key}", ", ".join(str(each) for each in value) or MISSING
+            yield f"{prefix}{key}", ", ".join(str(each) for each in value) or "none"
         else:
             yield f"{prefix}{key}", MISSING if value is None else str(value)
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowtide.experiments.study_axes import format_level
 from lowtide.experiments.study_table import Study, parameter_keys, run_parameters
 from lowtide.grid import deciding_signal
 from lowtide.signal import FloatArray, Signal
@@ -145,7 +144,7 @@ def setting_words(study: Study, row: int) -> str:
         study: The runs.
         row: The run.
     """
-    parts = [f"{axis.name} {format_level(axis, axis.values[row])}" for axis in study.axes]
+    parts = [study.place(row)] if study.axes else []
     seeds = [key for key in parameter_keys(study.runs) if key.endswith(".seed")]
     varied = [key for key in seeds if study.runs[key].n_unique() > 1]
     parts += [f"{key} {study.runs[key][row]}" for key in varied]

@@ -23,6 +23,7 @@ from lowtide.experiments.study_run import Look, quantiles
 from lowtide.experiments.study_table import POLICY, Study
 from lowtide.schedule import SPAN_KINDS
 from lowtide.signal import FloatArray
+from lowtide.simulator.series import Series
 from lowtide.units import format_iso
 
 _KINDS = dict(zip(SPAN_KINDS, ("#E69F00", "#0072B2", "#D55E00", "#CC79A7", "#BBBBBB"), strict=True))
@@ -32,6 +33,7 @@ _DAYS_S = 5 * 86_400.0
 # A logarithm has no 0: what is less than these is drawn as these.
 _SHORTEST_H = 1 / 60
 _LEAST_SHARE = 0.01
+_CUMULATIVE_STEPS = 300
 
 
 def jobs_figure(study: Study, look: Look) -> Figure:
@@ -44,6 +46,8 @@ def jobs_figure(study: Study, look: Look) -> Figure:
     begin, end = look.jobs_span
     simulation = look.first
     names = [str(simulation.jobs.id[row]) for row in look.chosen]
+    before, against = simulation.baseline, simulation.baseline_policy
+    beside = f"under {against}" if before is not None and against != study.leader else ""
     rows: list[dict[str, Any]] = []
     for name, row in zip(names, look.chosen, strict=True):
         arrival, deadline = simulation.jobs.arrival[row], simulation.jobs.deadline[row]
@@ -51,13 +55,20 @@ def jobs_figure(study: Study, look: Look) -> Figure:
         rows += [
             _span(name, each.kind, each.start, each.end) for each in simulation.schedule(row).spans
         ]
+        if before is not None and beside:
+            rows.append(_span(name, beside, float(before.start[row]), float(before.end[row])))
     used = [kind for kind in SPAN_KINDS if any(row["kind"] == kind for row in rows)]
     y = alt.Y("job:N", sort=names, title="job", axis=alt.Axis(labelLimit=90))
-    x = _time("start", begin, end)
-    shades = alt.Scale(domain=used, range=[_KINDS[kind] for kind in used])
+    # The curve above, on the same axis, says where that begins and ends. Said here as well, the
+    # renderer would warn of two domains, as it reads those of spans differently.
+    x = _time("start", begin, end, bounded=False)
+    shades = alt.Scale(
+        domain=[*used, *([beside] if beside else [])],
+        range=[*(_KINDS[kind] for kind in used), *([NEUTRAL] if beside else [])],
+    )
     bars = (
         alt.Chart()
-        .transform_filter("datum.kind != 'allowed'")
+        .transform_filter(alt.FieldOneOfPredicate(field="kind", oneOf=used))
         # The outline keeps what is shorter than a pixel in sight.
         .mark_bar(height=11, clip=True, strokeWidth=1)
         .encode(
@@ -81,25 +92,36 @@ def jobs_figure(study: Study, look: Look) -> Figure:
         .mark_rule(color=NEUTRAL, strokeWidth=1.5, clip=True)
         .encode(x=x, x2="end:T", y=y)
     )
+    layers = [windows, bars]
+    if beside:
+        layers.append(
+            alt.Chart()
+            .transform_filter(alt.FieldEqualPredicate(field="kind", equal=beside))
+            .mark_bar(height=3, yOffset=9, clip=True)
+            .encode(x=x, x2="end:T", y=y, color=alt.Color("kind:N", scale=shades))
+        )
+    title = f"when jobs ran under policy {study.leader}"
+    title += f" and would have run under policy {against}" if beside else ""
     chart = alt.vconcat(
         _curve(look, begin, end),
-        alt.layer(windows, bars, data=ROWS).properties(width=WIDTH, height=18 * len(names) + 10),
+        alt.layer(*layers, data=ROWS).properties(width=WIDTH, height=24 * len(names) + 10),
         spacing=10,
-        title=titled(study, f"Jobs under {study.leader}", look.setting),
+        title=titled(study, f"{title}, {_period(begin, end)}", look.setting),
     ).resolve_scale(x="shared", color="independent")
+    thin_bars = f" The thin grey bars are when it would have run under {against}." if beside else ""
     return make_figure(
         "jobs",
         chart,
         rows,
         curve=_curve_rows(look, begin, end),
-        caption="Above the curve, below a line for each job: thin from its arrival to its "
-        "deadline, thick where it ran. The axis ends soon after the last of them: a thin line that "
-        "reaches its end goes on to a later deadline. Times are UTC.",
+        caption="Above the curve that decided, below a line for each job: thin from its arrival to "
+        f"its deadline, thick where it ran.{thin_bars} The axis ends soon after the last of them: "
+        "a thin line that reaches its end goes on to a later deadline. Times are UTC.",
     )
 
 
 def time_figure(study: Study, look: Look) -> Figure:
-    """Draw power and queue length over time under the curve, the leader's and the baseline's.
+    """Draw power, queue and use over time under the curve, the leader's and the baseline's.
 
     Args:
         study: The runs.
@@ -108,43 +130,103 @@ def time_figure(study: Study, look: Look) -> Figure:
     edges = look.steps
     begin, end = float(edges[0]), float(edges[-1])
     names = [name for name in look.simulations if name in (study.leader, study.baseline)]
-    rows = [
-        {POLICY: name, "time": format_iso(time), "power": power / 1000, "queue": queue}
-        for name in names
-        for time, power, queue in zip(
-            edges[:-1].tolist(),
-            look.simulations[name].power.mean(edges).tolist(),
-            look.simulations[name].queue.mean(edges).tolist(),
-            strict=True,
-        )
-    ]
+    rows: list[Row] = []
+    for name in names:
+        each = look.simulations[name]
+        columns = {
+            "power": each.power.mean(edges) / 1000,
+            # A mean over an hour would be of parts of jobs.
+            "queue": each.queue.at(edges[:-1]),
+        }
+        if each.node_spans is not None and each.node_spans.begin.size:
+            spans = each.node_spans
+            nodes = Series.of_spans(spans.begin, spans.end, spans.power_w)
+            columns["nodes"] = nodes.mean(edges) / 1000
+        if each.cluster is not None and each.bought is None:
+            columns["use"] = 100 * each.running.mean(edges) / each.cluster.cpus
+        times = [format_iso(time) for time in edges[:-1].tolist()]
+        for place, time in enumerate(times):
+            values = {key: float(column[place]) for key, column in columns.items()}
+            rows.append({POLICY: name, "time": time, **values})
+    with_nodes = "nodes" in rows[0]
+    titles = {
+        "power": "power of jobs and nodes, kW" if with_nodes else "power of all jobs, kW",
+        "nodes": "power of nodes alone, kW",
+        "queue": "jobs waiting",
+        "use": "CPUs in use, %",
+    }
     color = policy_color(study, names=names)
-    parts = [_curve(look, begin, end)]
-    for field, title in (("power", "power, kW"), ("queue", "jobs not yet started")):
-        parts.append(
-            alt.Chart(ROWS, width=WIDTH, height=130)
-            .mark_line(interpolate="step-after", strokeWidth=1.5)
-            .encode(
-                x=_time("time", begin, end),
-                y=alt.Y(f"{field}:Q", title=title, axis=alt.Axis(tickCount=4)),
-                color=color,
-                tooltip=[
-                    alt.Tooltip(f"{POLICY}:N"),
-                    alt.Tooltip("time:T", format="%a %d %b %H:%M", title="from (UTC)"),
-                    alt.Tooltip(f"{field}:Q", format=".4~g", title=title),
-                ],
-            )
-        )
-    chart = alt.vconcat(
-        *parts, spacing=10, title=titled(study, "Power and queue over time", look.setting)
-    ).resolve_scale(x="shared")
+    x = _time("time", begin, end)
+    parts = [
+        _curve(look, begin, end),
+        *(_panel(field, titles[field], x, color) for field in titles if field in rows[0]),
+    ]
+    drawn = ["power", *(["use of CPUs"] if "use" in rows[0] else []), "jobs waiting"]
+    title = f"{', '.join(drawn[:-1])} and {drawn[-1]} under "
+    title += f"{' and '.join(f'policy {name}' for name in names)}, {_period(begin, end)}"
+    chart = alt.vconcat(*parts, spacing=10, title=titled(study, title, look.setting)).resolve_scale(
+        x="shared"
+    )
+    nodes_words = " and their nodes" if with_nodes else ""
     return make_figure(
         "over-time",
         chart,
         rows,
         curve=_curve_rows(look, begin, end),
-        caption="The curve, what all jobs drew together, and how many had arrived and not yet "
-        "begun. A policy that works draws power where the curve is low. Times are UTC.",
+        caption=f"The curve that decided, what all jobs{nodes_words} drew together, and how many "
+        "jobs had arrived, were not done and did not run, counted at the beginning of each step. A "
+        "policy that works draws power where the curve is low. Times are UTC.",
+    )
+
+
+def cumulative_figure(study: Study, look: Look) -> Figure:
+    """Draw what the jobs that are done have come to by then, under each policy.
+
+    Args:
+        study: The runs.
+        look: The runs.
+    """
+    tallies = {name: each.tally for name, each in look.simulations.items()}
+    against = look.first.baseline_policy
+    if look.first.baseline is not None and against is not None:
+        tallies.setdefault(against, look.first.baseline)
+    carbon = look.first.tally.carbon_g is not None
+    begin = float(look.first.jobs.arrival.min())
+    end = max(float(each.end.max()) for each in tallies.values())
+    times = np.linspace(begin, end, _CUMULATIVE_STEPS + 1)
+    rows: list[Row] = []
+    for name, tally in tallies.items():
+        order = np.argsort(tally.end, kind="stable")
+        sums = np.concatenate(([0.0], np.cumsum(tally.amount[order])))
+        done = sums[np.searchsorted(tally.end[order], times, side="right")]
+        rows += [
+            {POLICY: name, "time": format_iso(time), "amount": value / (1000 if carbon else 1)}
+            for time, value in zip(times.tolist(), done.tolist(), strict=True)
+        ]
+    what, unit = ("carbon", "CO2e, kg") if carbon else ("cost of electricity", "cost")
+    line = (
+        alt.Chart()
+        .mark_line(interpolate="step-after", strokeWidth=2)
+        .encode(
+            x=_time("time", begin, end),
+            y=alt.Y("amount:Q", title=f"{unit}, of all jobs done"),
+            color=policy_color(study, names=list(tallies)),
+            tooltip=[
+                alt.Tooltip(f"{POLICY}:N"),
+                alt.Tooltip("time:T", format="%a %d %b %Y %H:%M", title="until (UTC)"),
+                alt.Tooltip("amount:Q", format=".4~g", title=unit),
+            ],
+        )
+    )
+    title = f"cumulative {what} of the jobs that are done, {_period(begin, end)}"
+    return make_figure(
+        "cumulative",
+        layered(study, [line], title=title, height=260, more=look.setting),
+        rows,
+        caption="What all jobs that were done by then had come to, from the first arrival to the "
+        "last end. A job counts when it is done, with all that it came to; what nodes draw of "
+        "their own is not in it. Where the lines end tells what each policy came to. Times are "
+        "UTC.",
     )
 
 
@@ -170,12 +252,19 @@ def spread_figures(study: Study, look: Look) -> list[Figure]:
     }
     figures = [
         _spread(
-            *(study, look, waits, "cdf-wait", "wait, h", "How long jobs wait"),
+            *(study, look, waits, "cdf-wait", "wait, h", "How long jobs wait under each policy"),
             "The share of jobs that wait at most so long, on a logarithmic scale; shorter waits "
             "than its least are drawn there.",
         ),
         _spread(
-            *(study, look, slowdowns, "cdf-slowdown", "slowdown", "How much longer jobs take"),
+            *(
+                study,
+                look,
+                slowdowns,
+                "cdf-slowdown",
+                "slowdown",
+                "How much longer jobs take under each policy",
+            ),
             "The share of jobs whose time from arrival to end is at most so many times their run "
             "time, on a logarithmic scale. 1 is not delayed at all.",
         ),
@@ -185,7 +274,14 @@ def spread_figures(study: Study, look: Look) -> list[Figure]:
         title = f"emissions relative to {against}"
         figures.append(
             _spread(
-                *(study, look, shares, "cdf-saving", title, "What single jobs save"),
+                *(
+                    study,
+                    look,
+                    shares,
+                    "cdf-saving",
+                    title,
+                    f"What single jobs emit relative to {against}",
+                ),
                 f"The share of jobs that emit at most so many times what they emit under "
                 f"{against}, on a logarithmic scale: 0.5 saves half, right of 1 emits more.",
             )
@@ -265,12 +361,37 @@ def _span(job: str, kind: str, start: float, end: float) -> dict[str, Any]:
     return {"job": job, "kind": kind, "start": begun, "end": ended, "hours": hours}
 
 
-def _time(field: str, begin: float, end: float) -> alt.X:
+def _panel(field: str, title: str, x: alt.X, color: Any) -> Any:
+    """Return a stepped line for each policy over time."""
+    return (
+        alt.Chart(ROWS, width=WIDTH, height=130)
+        .mark_line(interpolate="step-after", strokeWidth=1.5)
+        .encode(
+            x=x,
+            y=alt.Y(f"{field}:Q", title=title, axis=alt.Axis(tickCount=4)),
+            color=color,
+            tooltip=[
+                alt.Tooltip(f"{POLICY}:N"),
+                alt.Tooltip("time:T", format="%a %d %b %H:%M", title="from (UTC)"),
+                alt.Tooltip(f"{field}:Q", format=".4~g", title=title),
+            ],
+        )
+    )
+
+
+def _period(begin: float, end: float) -> str:
+    first, last = format_iso(begin)[:10], format_iso(end)[:10]
+    return first if first == last else f"{first} to {last}"
+
+
+def _time(field: str, begin: float, end: float, *, bounded: bool = True) -> alt.X:
     hours = "" if end - begin > _DAYS_S else " %H:%M"
     return alt.X(
         f"{field}:T",
         title=None,
-        scale=alt.Scale(type="utc", domain=[1000 * begin, 1000 * end]),
+        scale=alt.Scale(type="utc", domain=[1000 * begin, 1000 * end])
+        if bounded
+        else alt.Scale(type="utc"),
         axis=alt.Axis(
             format=f"%d %b{hours}",
             labelAngle=0,

@@ -8,48 +8,61 @@ from itertools import islice
 
 import numpy as np
 
-from lowtide.experiments.statistics import Effect
 from lowtide.experiments.study_analysis import (
     COLUMNS,
     balanced,
     compare,
-    explain,
+    find_ranges,
     frontier,
     group,
     lead,
     level_means,
     policy_mean,
+    practical_difference,
+    setting_ends,
     telling,
 )
 from lowtide.experiments.study_axes import MOST_POLICIES, Axis, format_level, uncrossed
+from lowtide.experiments.study_chance import numbers
 from lowtide.experiments.study_figures import (
     axis_figure,
     comparison_figure,
-    effects_figure,
     frontier_figure,
     map_figure,
+    ranges_figure,
+    tradeoffs_figure,
 )
-from lowtide.experiments.study_looks import Figure, capital
+from lowtide.experiments.study_looks import Figure
 from lowtide.experiments.study_page import Section, Table
 from lowtide.experiments.study_run import Look
-from lowtide.experiments.study_run_figures import jobs_figure, spread_figures, time_figure
+from lowtide.experiments.study_run_figures import (
+    cumulative_figure,
+    jobs_figure,
+    spread_figures,
+    time_figure,
+)
 from lowtide.experiments.study_table import MEASURES, POLICY, Measure, Study
 from lowtide.experiments.study_words import (
     axis_answer,
+    capital,
     comparison_answer,
+    difference_range,
     difference_unit,
-    effects_answer,
+    ends_note,
     format_interval,
     format_p,
+    format_value,
     frontier_answer,
+    frontier_note,
     map_answer,
     policies_answer,
     practical_note,
+    ranges_answer,
     run_answer,
     spread_answer,
     verdict,
 )
-from lowtide.units import MISSING, format_count
+from lowtide.units import MISSING, format_count, format_percent
 
 # Outcomes that differ by less are the same.
 _SAME = 1e-6
@@ -58,7 +71,6 @@ _MOST_AXES = 8
 _MOST_BARS = 40
 _MOST_CELLS = 20
 _MOST_FAILED = 100
-_MOST_EFFECTS = 15
 _MOST_PAIRS = 3
 
 
@@ -70,19 +82,24 @@ def policies_section(study: Study) -> Section:
     """
     outcome = policy_mean(study, study.leader, study.outcome)
     waits = policy_mean(study, study.leader, MEASURES["mean_wait_s"])
-    nearest = compare(study, study.leader)[0] if len(study.ranking) > 1 else None
-    answer = (
-        ""
-        if outcome is None
-        else policies_answer(study, outcome, nearest, waits, _misses(study, study.leader) or 0)
-    )
+    ends = setting_ends(study, study.leader)
+    # Who misses more deadlines is told apart, and not as the next best.
+    keeping = [
+        each for each in compare(study, study.leader) if not study.excess_misses(each.policy)
+    ]
+    nearest = keeping[0] if keeping and not study.excess_misses(study.leader) else None
+    answer = "" if outcome is None else policies_answer(study, outcome, nearest, waits, ends)
     points, by = frontier(study)
     notes = [f"{capital(study.judged)}."] if study.judged else []
+    notes += [note for note in (ends_note(study, ends),) if note]
     parts: list[Table | Figure] = [policies_table(study)]
     if points:
         parts.append(frontier_figure(study, points, by))
     if points and len(study.ranking) > 1:
-        notes.append(frontier_answer(study, points, by))
+        practical = practical_difference(study, study.leader)
+        notes.append(f"{frontier_answer(study, points, by)} {frontier_note(study, practical)}")
+    tradeoffs = tradeoffs_figure(study) if len(study.ranking) > 1 else None
+    parts += [tradeoffs] if tradeoffs is not None else []
     settings = [sorted(study.settings[row] for row in study.rows(name)) for name in study.ranking]
     if any(each != settings[0] for each in settings):
         notes.append(
@@ -93,7 +110,7 @@ def policies_section(study: Study) -> Section:
         name="policies",
         question="Which policy does best, and what does it cost in waiting?"
         if len(study.ranking) > 1
-        else f"How does {study.leader} do?",
+        else f"How does policy {study.leader} do?",
         answer=answer,
         notes=notes,
         parts=parts,
@@ -115,7 +132,7 @@ def policies_table(study: Study, columns: Sequence[str] = COLUMNS) -> Table:
         means = [
             format_interval(policy_mean(study, policy, measure), measure) for measure in measures
         ]
-        missed = _misses(study, policy)
+        missed = study.misses(policy)
         told = MISSING if missed is None else f"{missed:,.0f}"
         rows.append([policy, str(len(study.rows(policy))), *means, told])
     header = ("policy", "runs", *(measure.name for measure in measures), "missed deadlines")
@@ -123,7 +140,7 @@ def policies_table(study: Study, columns: Sequence[str] = COLUMNS) -> Table:
 
 
 def comparison_section(study: Study) -> Section | None:
-    """Say whether policies differ by more than chance; None where there is only one.
+    """Say by how much policies differ on the same jobs and grids; None where there is only one.
 
     Args:
         study: The runs.
@@ -133,87 +150,103 @@ def comparison_section(study: Study) -> Section | None:
     reference = study.leader
     comparisons = compare(study, reference)
     told = replace(study.outcome, unit=difference_unit(study.outcome))
-    rows = [
-        [
-            each.policy,
-            MISSING if each.pairs is None else str(each.pairs.difference.count),
-            MISSING if each.pairs is None else format_interval(each.pairs.difference, told),
-            MISSING if each.pairs is None else str(each.pairs.higher),
-            MISSING if each.pairs is None else str(each.pairs.lower),
-            format_p(each.p),
-            verdict(each),
-        ]
-        for each in comparisons
-    ]
+    with_p = any(each.p is not None for each in comparisons)
+    rows = []
+    for each in comparisons:
+        pairs = each.pairs
+        row = [each.policy, MISSING if pairs is None else str(pairs.difference.count)]
+        row.append(MISSING if pairs is None else format_interval(pairs.difference, told))
+        row += (
+            [MISSING] * 4
+            if pairs is None
+            else [
+                *(format_value(value, told) for _, value in each.ends),
+                str(pairs.higher),
+                str(pairs.lower),
+            ]
+        )
+        rows.append([*row, *([format_p(each.p)] if with_p else []), verdict(each)])
     header = (
-        *(f"policy, beside {reference}", "pairs", f"difference in {study.outcome.name}"),
-        *("higher in", "lower in", "p", "in practice"),
+        *(f"policy, beside {reference}", "pairs of runs"),
+        *(f"mean difference in {study.outcome.name}", "least", "most", "higher in", "lower in"),
+        *(["p"] if with_p else []),
+        "in practice",
     )
     parts: list[Table | Figure] = [Table(header=header, rows=rows)]
     if any(each.pairs is not None for each in comparisons):
         parts.append(comparison_figure(study, comparisons))
+    notes = [
+        f"{practical_note(study, comparisons[0].practical)} Runs with the same jobs, grid and seed "
+        "are paired. Least and most are single pairs."
+    ]
+    ranges = [
+        f"{difference_range(study, each)}: policy {each.policy} less policy {reference}."
+        for each in comparisons[:1]
+        if difference_range(study, each)
+    ]
+    if with_p:
+        notes[0] += (
+            " p is of Wilcoxon's signed-rank test on the means of each draw, two-sided, corrected "
+            "for the number of policies (Holm)."
+        )
     return Section(
         name="paired",
-        question="Do policies differ by more than chance?",
+        question="By how much do policies differ on the same jobs and grid?",
         answer=comparison_answer(study, comparisons),
-        notes=(
-            f"{practical_note(study, comparisons[0].practical)} "
-            "Runs with the same jobs, grid and seed are paired. p is of Wilcoxon's signed-rank "
-            "test, two-sided, corrected for the number of policies (Holm). Runs that share a grid "
-            "or a seed are not independent, so small p values overstate the evidence.",
-        ),
+        notes=[*ranges, *notes],
         parts=parts,
     )
 
 
 def effects_section(study: Study) -> Section | None:
-    """Say what the outcome depends on; None where nothing differs.
+    """Say what the outcome depends on; None where nothing but the policy differs.
 
     Args:
         study: The runs.
     """
-    policies = shown_policies(study)
-    axes = [policies, *study.axes]
-    # What saves nothing by definition would only make the policy seem to matter more.
-    shown = np.where([name is not None for name in policies.values], study.outcomes, np.nan)
-    effects = explain(shown, axes, pairs=True)
-    if len(effects) < 2:
+    ranges = find_ranges(study)
+    if not ranges or (len(ranges) == 1 and ranges[0].axis.key == POLICY):
         return None
     notes = [
-        "An analysis of variance: η² is the share of the sum of squares, F compares a parameter "
-        "with what is left over, and p is the chance of so large an F if it had no effect. "
-        "a × b is what two parameters do together beyond what each does alone."
+        f"Of each parameter the value with the lowest and that with the highest mean "
+        f"{study.outcome.name}, over policies and else over the runs of policy {study.leader}. "
+        "Values were chosen, so these are ranges of what was run and no estimates of anything else."
     ]
-    if len(policies.levels) < len(study.ranking):
-        hidden = [name for name in study.ranking if name not in policies.levels]
-        notes.append(f"Without {', '.join(hidden)}, here and in the figures below.")
+    if study.baseline in study.ranking and len(study.ranking) > 1:
+        notes.append(f"Without policy {study.baseline}, against which savings are told.")
     notes += [_together(axis) for axis in study.axes if axis.together]
-    if not balanced(shown, axes):
+    if not balanced(study.outcomes, [study.axis(POLICY), *study.axes]):
         apart = [
             f"of {one.name} and {two.name} {ran} of {len({*one.values}) * len({*two.values})}"
             for one, two, ran in uncrossed(study.axes)
         ]
         listed = f" ({'; '.join(apart[:_MOST_PAIRS])})" if apart else ""
         notes.append(
-            f"Not every combination ran equally often{listed}, so shares depend on the order in "
-            "which parameters are charged: policy first, then as the experiment lists them."
+            f"Not every combination ran equally often{listed}, so means of different values are "
+            "not over the same other settings."
         )
-    if not any(" × " in effect.name for effect in effects) and len(axes) > 1:
-        notes.append("There are too few runs, or too many, to look at parameters two by two.")
-    if len(effects) - 1 > _MOST_EFFECTS:
-        notes.append(
-            f"The {_MOST_EFFECTS} largest of {len(effects) - 1} terms are shown; effects.csv has "
-            "them all."
-        )
-    parts: list[Table | Figure] = [_effects_table(effects)]
-    if effects[-1].share is not None:
-        parts.append(effects_figure(study, effects, most=_MOST_EFFECTS))
+    rows = [
+        [
+            each.axis.name,
+            str(each.levels),
+            *(
+                text
+                for level, mean in (each.low, each.high)
+                for text in (
+                    format_level(each.axis, level),
+                    format_value(mean, study.outcome),
+                )
+            ),
+        ]
+        for each in ranges
+    ]
+    header = ("parameter", "values", "lowest with", "mean", "highest with", "mean")
     return Section(
         name="effects",
         question=f"What does the {study.outcome.name} depend on?",
-        answer=effects_answer(study, effects),
+        answer=ranges_answer(study, ranges),
         notes=notes,
-        parts=parts,
+        parts=[Table(header=header, rows=rows), ranges_figure(study, ranges)],
     )
 
 
@@ -225,11 +258,13 @@ def axis_sections(study: Study) -> Iterator[Section]:
     """
     policies = shown_policies(study)
     color = policies if len(policies.levels) > 1 else None
+    whose = f"policy {policies.levels[0]}" if color is None else "each policy"
     shown = np.where([name is not None for name in policies.values], study.outcomes, np.nan)
     axes = telling(study, shown, most_levels=len(study))
     for place, axis in enumerate(islice(axes, _MOST_AXES), 1):
         drawn, note = _cut(axis)
-        groups = group([drawn, *([color] if color is not None else [policies])], study.outcomes)
+        figures = numbers(study, study.outcome)
+        groups = group([drawn, *([color] if color is not None else [policies])], figures)
         yield Section(
             name=f"by-{place}",
             question=f"How does the {study.outcome.name} change with {axis.name}?",
@@ -241,6 +276,7 @@ def axis_sections(study: Study) -> Iterator[Section]:
                     measure=study.outcome,
                     name=f"by-{_file_name(axis)}",
                     color=color,
+                    title=f"mean {study.outcome.name} of {whose} by {axis.name}",
                 )
             ],
         )
@@ -252,32 +288,32 @@ def map_sections(study: Study) -> Iterator[Section]:
     Args:
         study: The runs.
     """
-    own = np.array([name == study.leader for name in study.policies])
-    measure = study.outcome
+    measure, figures = study.outcome, numbers(study, study.outcome)
     values = {
         "map": (
-            np.where(own, study.outcomes, np.nan),
-            f"Where does {study.leader} do best?",
-            f"The {measure.name} of {study.leader}",
+            figures.only(name == study.leader for name in study.policies),
+            f"Where does policy {study.leader} do best?",
+            f"The {measure.name} of policy {study.leader}",
         )
     }
     for name in study.ranking[1:]:
-        ahead = measure.best * lead(study, study.leader, name, study.outcomes)
+        ahead = lead(study, study.leader, name, figures)
+        ahead = replace(ahead, values=measure.best * ahead.values)
         # Over what comes to the same there is no lead, over the baseline it is the saving.
-        if name != study.baseline and np.nanmax(np.abs(ahead), initial=0.0) > _SAME:
+        if name != study.baseline and np.nanmax(np.abs(ahead.values), initial=0.0) > _SAME:
             values["lead"] = (
                 ahead,
-                f"Where does it matter that {study.leader} and not {name} decides?",
-                f"The lead of {study.leader} over {name}",
+                f"Where does it matter that policy {study.leader} and not {name} decides?",
+                f"The lead of policy {study.leader} over policy {name}",
             )
             break
-    for name, (numbers, question, what) in values.items():
-        axes = telling(study, numbers, most_levels=_MOST_CELLS)[:2]
+    for name, (mapped, question, what) in values.items():
+        axes = telling(study, mapped.values, most_levels=_MOST_CELLS)[:2]
         if len(axes) < 2:
             continue
         # The longer parameter goes across, where there is room.
         across, up = sorted(axes, key=lambda axis: -len(axis.levels))
-        cells = group([across, up], numbers)
+        cells = group([across, up], mapped)
         told = (
             measure
             if name == "map"
@@ -299,8 +335,8 @@ def run_sections(study: Study, look: Look) -> Iterator[Section]:
         look: The run, and its like under other policies.
     """
     notes = [
-        "The run was simulated again for these figures: of the leader's runs the one nearest to "
-        "the median."
+        f"The run was simulated again for these figures: of the runs of policy {study.leader} the "
+        "one nearest to their median."
     ]
     before, now = look.differences(study)
     if before != now:
@@ -313,14 +349,47 @@ def run_sections(study: Study, look: Look) -> Iterator[Section]:
         question="What does one run look like?",
         answer=run_answer(study, look),
         notes=notes,
-        parts=[jobs_figure(study, look), time_figure(study, look)],
+        parts=[jobs_figure(study, look), time_figure(study, look), cumulative_figure(study, look)],
     )
     yield Section(
         name="spread",
         question="How are waits and savings spread over jobs?",
         answer=spread_answer(study, look),
-        parts=spread_figures(study, look),
+        parts=[*job_pairs(study, look), *spread_figures(study, look)],
     )
+
+
+def job_pairs(study: Study, look: Look) -> list[Table]:
+    """Return how the same jobs fare under other policies than the leader's, if there are any.
+
+    Args:
+        study: The runs.
+        look: The runs.
+    """
+    ours = look.first.tally
+    rows = []
+    for name, simulation in look.simulations.items():
+        theirs = simulation.tally
+        if name == study.leader or theirs.amount.shape != ours.amount.shape:
+            continue
+        apart = theirs.amount - ours.amount
+        same = np.abs(apart) <= _SAME * np.maximum(np.abs(ours.amount), np.abs(theirs.amount))
+        later = theirs.end - ours.end
+        rows.append(
+            [
+                name,
+                f"{apart.size:,}",
+                *(format_percent(float(each.mean())) for each in (~same & (apart < 0), same)),
+                format_percent(float((~same & (apart > 0)).mean())),
+                *(format_percent(float(each.mean())) for each in (later < -60, later > 60)),
+            ]
+        )
+    what = "emit" if ours.carbon_g is not None else "cost"
+    header = (
+        *(f"policy, beside {study.leader}", "the same jobs", f"{what} less", f"{what} the same"),
+        *(f"{what} more", "are done earlier", "are done later"),
+    )
+    return [Table(header=header, rows=rows)] if rows else []
 
 
 def failures_section(study: Study) -> Section | None:
@@ -396,44 +465,13 @@ def facts(study: Study) -> list[tuple[str, str]]:
         said.append(("judged by", study.judged))
     if study.baseline is not None:
         said.append(("savings", f"against {study.baseline}, with the same jobs on the same grid"))
-    said.append(
-        (
-            "intervals",
-            "95 %, by the bootstrap (BCa, 2,000 resamples) over runs: how far a mean would move if "
-            "other settings like these had been drawn",
-        )
-    )
+    said.append(("intervals", study.chance.sentence))
     return said
 
 
 def _known(study: Study, measure: Measure) -> bool:
     values = study.measured(measure)
     return values is not None and bool(np.isfinite(values).any())
-
-
-def _misses(study: Study, policy: str) -> float | None:
-    values = study.measured(MEASURES["deadline_misses"])
-    if values is None:
-        return None
-    own = values[study.rows(policy)]
-    return float(np.nansum(own)) if np.isfinite(own).any() else None
-
-
-def _effects_table(effects: list[Effect]) -> Table:
-    rows = [
-        [
-            effect.name,
-            MISSING if effect.share is None else f"{effect.share:.3f}",
-            str(effect.freedom),
-            MISSING if effect.f is None else f"{effect.f:,.4g}",
-            format_p(effect.p),
-        ]
-        for effect in [
-            *sorted(effects[:-1], key=lambda effect: -(effect.share or 0.0))[:_MOST_EFFECTS],
-            effects[-1],
-        ]
-    ]
-    return Table(header=("parameter", "η²", "degrees of freedom", "F", "p"), rows=rows)
 
 
 def _together(axis: Axis) -> str:

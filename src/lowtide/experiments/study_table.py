@@ -15,9 +15,19 @@ import numpy as np
 
 from lowtide import files
 from lowtide.errors import FileProblem, FormatError, InvalidInput, UnknownName
+from lowtide.experiments.blocks import Blocks, read_blocks
 from lowtide.experiments.experiment import flatten
 from lowtide.experiments.study import DONE, MANIFEST, RUNS, TABLE
-from lowtide.experiments.study_axes import Axis, find_axes, make_axis, policy_labels
+from lowtide.experiments.study_axes import (
+    Axis,
+    Design,
+    find_axes,
+    find_design,
+    format_level,
+    make_axis,
+    policy_labels,
+)
+from lowtide.experiments.study_chance import Chance, Numbers, find_chance
 from lowtide.signal import FloatArray
 from lowtide.units import format_count
 
@@ -31,6 +41,8 @@ PLAIN_VERB = "comes to"
 # What runs are judged by that all save the same, and how much differs by rounding alone.
 _INSTEAD = ("mean_wait_s", "mean_slowdown", "utilisation", "carbon_g", "cost")
 _SAME = 1e-9
+# More zones or dates than this are counted rather than named.
+_MOST_PLACES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +109,8 @@ class Study:
         manifest: How the runs were made.
         lost: How many runs were left out because their outcome, or the baseline's, is not known.
         judged: Why policies are judged by this outcome, where that is not the first choice.
+        told_of: The column that savings were told of anew, against a policy of the study; empty
+            where they are the runs' own.
     """
 
     folder: Path
@@ -110,6 +124,7 @@ class Study:
     manifest: Mapping[str, Any]
     lost: int = 0
     judged: str = ""
+    told_of: str = ""
 
     def __len__(self) -> int:
         return int(self.runs.height)
@@ -121,10 +136,17 @@ class Study:
 
     @cached_property
     def ranking(self) -> list[str]:
-        """The policies, best first; of equals the first in the table."""
+        """The policies, best first; of equals the first in the table.
+
+        Those that miss more deadlines than the baseline come after those that do not, however
+        much they save. Where all miss more, the baseline aside, those that miss fewest come first.
+        """
         names = list(dict.fromkeys(self.policies))
         means = {name: self._rank_mean(name) for name in names}
-        return sorted(names, key=lambda name: -means[name])
+        late = {name: self.excess_misses(name) for name in names}
+        if any(not late[name] for name in names if name != self.baseline):
+            return sorted(names, key=lambda name: (late[name] > 0, -means[name]))
+        return sorted(names, key=lambda name: (name == self.baseline, late[name], -means[name]))
 
     def _rank_mean(self, name: str) -> float:
         mean = float(np.mean(self.outcomes[self.rows(name)]))
@@ -133,8 +155,37 @@ class Study:
 
     @property
     def leader(self) -> str:
-        """The policy that does best."""
+        """The policy that does best among those that keep deadlines as the baseline does."""
         return self.ranking[0]
+
+    def misses(self, policy: str) -> float | None:
+        """Return how many deadlines a policy missed, in all its runs; None where that is unknown.
+
+        Args:
+            policy: Its name.
+        """
+        values = self.measured(MEASURES["deadline_misses"])
+        own = np.array([]) if values is None else values[self.rows(policy)]
+        return float(np.nansum(own)) if np.isfinite(own).any() else None
+
+    def excess_misses(self, policy: str) -> float:
+        """Return how many more deadlines a policy missed than the baseline on the same jobs.
+
+        A baseline of which nothing is known counts as one that misses none.
+
+        Args:
+            policy: Its name.
+        """
+        rows = self.rows(policy)
+        theirs = _numbers(self.runs, Measure(key="baseline_deadline_misses", name="", unit=""))
+        if self.told_of or theirs is None:
+            theirs = np.zeros(len(self))
+            ours = self.measured(MEASURES["deadline_misses"])
+            alike = self.alike(str(self.baseline))
+            for row in rows if ours is not None else ():
+                found = alike.get(self.settings[row], [])
+                theirs[row] = np.mean(ours[found]) if found else 0.0  # type: ignore[index]
+        return max((self.misses(policy) or 0.0) - float(np.nansum(theirs[rows])), 0.0)
 
     def rows(self, policy: str) -> list[int]:
         """Return the runs of a policy.
@@ -179,6 +230,75 @@ class Study:
         """Everything but the policy, for each run: those alike have the same jobs and grid."""
         keys = [key for key in parameter_keys(self.runs) if not key.startswith("policy.")]
         return _settings(self.runs, keys)
+
+    def alike(self, policy: str) -> Mapping[tuple[Any, ...], Sequence[int]]:
+        """Return the runs of a policy by their setting.
+
+        Args:
+            policy: Its name.
+        """
+        return self._alike.get(policy, {})
+
+    @cached_property
+    def _alike(self) -> dict[str, dict[tuple[Any, ...], list[int]]]:
+        found: dict[str, dict[tuple[Any, ...], list[int]]] = {}
+        for row, (policy, setting) in enumerate(zip(self.policies, self.settings, strict=True)):
+            found.setdefault(policy, {}).setdefault(setting, []).append(row)
+        return found
+
+    @cached_property
+    def design(self) -> Design:
+        """What was drawn, and what was chosen."""
+        columns = {key: self.runs[key].to_list() for key in parameter_keys(self.runs)}
+        return find_design(columns, len(self))
+
+    @cached_property
+    def blocks(self) -> list[Blocks | None]:
+        """The days or weeks of each run; None where they were not kept."""
+        found = read_blocks(self.folder)
+        return [found.get(name) for name in self.runs["id"].to_list()]
+
+    @cached_property
+    def chance(self) -> Chance:
+        """What was random."""
+        return find_chance(self.design, self.outcomes, self.blocks)
+
+    @cached_property
+    def known_numbers(self) -> dict[str, Numbers]:
+        """Numbers of runs with what moves them, by column, as they come to be asked for."""
+        return {}
+
+    def place(self, row: int) -> str:
+        """Return what was chosen of a run that differs between runs, in words.
+
+        Args:
+            row: Which.
+        """
+        return ", ".join(
+            f"{axis.name} {format_level(axis, axis.values[row])}" for axis in self.axes
+        )
+
+    @cached_property
+    def where(self) -> str:
+        """On which grids and from when, in words that go on every figure."""
+        said = []
+        for key, one, many in (
+            ("grid.zone", "zone", "zones"),
+            ("grid.synthetic", "grid", "grids"),
+            ("grid.start", "jobs from", "jobs from"),
+        ):
+            if key not in self.runs.columns:
+                continue
+            axis = make_axis(key, self.runs[key].to_list())
+            levels = [format_level(axis, level) for level in axis.levels]
+            if len(levels) > _MOST_PLACES:
+                shown = f"{len(levels)} {many}"
+                if axis.kind == "time":
+                    shown = f"{many} {len(levels)} dates between {levels[0]} and {levels[-1]}"
+            else:
+                shown = f"{one if len(levels) == 1 else many} {', '.join(levels)}"
+            said += [shown] if levels else []
+        return "; ".join(said)
 
     @cached_property
     def grids(self) -> str:
@@ -336,14 +456,14 @@ def _against(study: Study, baseline: str) -> Study:
     """Return the study with savings told against one of its own policies."""
     if baseline not in study.policies:
         raise UnknownName("policy of this study", baseline, set(study.policies))
-    amounts = next(
+    amounts, column = next(
         (
-            numbers
+            (numbers, key)
             for key in ("carbon_g", "cost")
             if (numbers := _numbers(study.runs, MEASURES[key])) is not None
             and np.isfinite(numbers).any()
         ),
-        None,
+        (None, ""),
     )
     if amounts is None:
         raise InvalidInput("the runs of this study have neither carbon nor cost to compare")
@@ -364,6 +484,7 @@ def _against(study: Study, baseline: str) -> Study:
         outcome=MEASURES["saving"],
         outcomes=savings[known],
         judged="",
+        told_of=column,
         baseline=baseline,
         lost=study.lost + int((~known).sum()),
     )

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowtide.experiments.statistics import Effect, Interval
-from lowtide.experiments.study_analysis import Comparison, Group, Point
+from lowtide.experiments.statistics import Interval
+from lowtide.experiments.study_analysis import Comparison, Group, Point, Range
 from lowtide.experiments.study_axes import Axis, Level, format_level
-from lowtide.experiments.study_table import PLAIN_VERB, Measure, Study
+from lowtide.experiments.study_table import PLAIN_VERB, POLICY, Measure, Study
 from lowtide.units import (
     MISSING,
     format_count,
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 # Below this a p value says no more than that it is small.
 _SMALL_P = 0.001
-_LEVEL = 0.05
+# Of settings with more parameters than this the names stand below the answer.
+_MOST_NAMED = 3
+_NOT_RANDOM = "Nothing here is random: this holds for these runs and says nothing of others."
 # Differences smaller than this share of the larger value are told as none.
 _SAME = 0.005
 
@@ -42,7 +44,7 @@ def format_value(value: float | None, measure: Measure) -> str:
 
 
 def format_interval(interval: Interval | None, measure: Measure) -> str:
-    """Return a mean and its bounds for a table: `23.1 % (21.0 to 25.3)`.
+    """Return a mean and its bounds, where it has any, for a table: `23.1 % (21.0 to 25.3)`.
 
     Args:
         interval: The mean.
@@ -84,39 +86,90 @@ def policies_answer(
     outcome: Interval,
     nearest: Comparison | None,
     waits: Interval | None,
-    missed: float,
+    ends: Sequence[tuple[int, float]],
 ) -> str:
-    """Say which policy does best, by how much, and how long its jobs wait.
+    """Say which policy does best, by how much, how long its jobs wait, and who was set aside.
 
     Args:
         study: The runs.
         outcome: The mean outcome of the leader.
         nearest: The policy that comes next, beside the leader; None where there is none.
         waits: The leader's mean wait in hours.
-        missed: How many deadlines its jobs missed, in all runs together.
+        ends: The leader's chosen settings with the least and the highest outcome, if several.
     """
     measure = study.outcome
-    text = f"{study.leader} {_does(measure)} {_with_interval(outcome, measure)}"
+    text = f"Policy {study.leader} {_does(measure)} {_with_interval(outcome, study, measure)}"
     if outcome.count == 1:
         text += " in its only run"
+    elif ends:
+        cells = {study.design.cells[row] for row in study.rows(study.leader)}
+        text += f" on average over {len(cells)} settings"
     if nearest is not None and nearest.pairs is not None:
         # Of pairs, so that a run that failed under one policy alone does not count.
         behind = -nearest.pairs.difference.value
         if not behind:
-            text += f", as does {nearest.policy}"
+            text += f", as does policy {nearest.policy}"
         else:
             more = "more" if behind > 0 else "less"
-            text += f", {_difference(abs(behind), measure)} {more} than {nearest.policy}"
+            text += f", {_difference(abs(behind), measure)} {more} than policy {nearest.policy}"
             text += "" if nearest.counts else ", which is no practical difference"
     if waits is not None and measure.key != "mean_wait_s":
         text += f"; its jobs wait {waits.value:.3g} h on average"
-    if missed:
-        text += f", and {missed:,.0f} missed their deadline"
-    return text + "."
+    if study.misses(study.leader):
+        text += f", and {_missed(study, study.leader)}"
+    text += "."
+    if ends:
+        (first, least), (last, most) = ends
+        near, far = format_value(least, measure), format_value(most, measure)
+        if len(study.axes) <= _MOST_NAMED:
+            near += f" ({study.place(first)})"
+            far += f" ({study.place(last)})"
+        text += f" Single settings range from {near} to {far}."
+    return text + _set_aside(study)
+
+
+def ends_note(study: Study, ends: Sequence[tuple[int, float]]) -> str:
+    """Name the settings in which the leader does least and most, where the answer does not.
+
+    Args:
+        study: The runs.
+        ends: The leader's chosen settings with the least and the highest outcome, if several.
+    """
+    if not ends or len(study.axes) <= _MOST_NAMED:
+        return ""
+    told = [f"{format_value(value, study.outcome)} with {study.place(row)}" for row, value in ends]
+    return f"The range of policy {study.leader}: {told[0]}; {told[1]}."
+
+
+def _set_aside(study: Study) -> str:
+    """Say which policies were not named best because of deadlines they missed."""
+    late = {name: more for name in study.ranking if (more := study.excess_misses(name))}
+    text = ""
+    if study.leader in late and len(study.ranking) > 1:
+        kept = (
+            f"as many deadlines as policy {study.baseline}" if study.baseline else "all deadlines"
+        )
+        text = f" No policy keeps {kept}; this one comes nearest."
+    told = [
+        f"policy {name} {_does(study.outcome)} "
+        f"{format_value(float(np.mean(study.outcomes[study.rows(name)])), study.outcome)}, but "
+        f"{_missed(study, name)}"
+        + (f", {more:,.0f} more than under policy {study.baseline}" if study.baseline else "")
+        for name, more in late.items()
+        if name != study.leader
+    ]
+    return text + (f" Set aside for missed deadlines: {'; '.join(told)}." if told else "")
+
+
+def _missed(study: Study, policy: str) -> str:
+    jobs = "jobs"
+    if "jobs" in study.runs.columns:
+        jobs = f"of {sum(study.runs['jobs'][row] or 0 for row in study.rows(policy)):,} jobs"
+    return f"{study.misses(policy) or 0:,.0f} {jobs} missed their deadline"
 
 
 def frontier_answer(study: Study, points: Sequence[Point], by: Axis | None) -> str:
-    """Say which policies no other beats in both.
+    """Say which policies no other beats.
 
     Args:
         study: The runs.
@@ -125,20 +178,31 @@ def frontier_answer(study: Study, points: Sequence[Point], by: Axis | None) -> s
     """
     front = list(dict.fromkeys(point.policy for point in points if point.on_front))
     beaten = [name for name in study.ranking if name not in front]
-    if not beaten and by is not None:
-        return f"Each policy is on the front for some {by.name}."
+    better = "saves more" if study.outcome.key == "saving" else "does better"
+    rule = f"waits less or {better} without being worse in the other"
+    some = f" for at least one {by.name}" if by is not None else ""
+    every = f" for every {by.name}" if by is not None else ""
     if not beaten:
-        return "Each policy is on the front: none waits less and does better than another."
-    what = f" at any {by.name}" if by else ""
+        return f"No policy is beaten{every}: no other {rule}."
     return (
-        f"On the front {'are' if len(front) > 1 else 'is'} {_listed(front)}; "
-        f"{_listed(beaten)} {'are' if len(beaten) > 1 else 'is'} beaten in both wait and "
-        f"{study.outcome.name}{what}."
+        f"{capital(_policies(front))} {'are' if len(front) > 1 else 'is'} not beaten{some}; "
+        f"{_policies(beaten)} {'are' if len(beaten) > 1 else 'is'} beaten{every}: another {rule}."
     )
 
 
+def frontier_note(study: Study, practical: float) -> str:
+    """Return which differences make no policy beaten, in a sentence.
+
+    Args:
+        study: The runs.
+        practical: The least difference of the outcome that counts.
+    """
+    least = _difference(practical, study.outcome)
+    return f"Less than 1 min of waiting and {least} of {study.outcome.name} count as equal."
+
+
 def comparison_answer(study: Study, comparisons: Sequence[Comparison]) -> str:
-    """Say whether the nearest policies differ by more than chance.
+    """Say by how much policies differ, and what of that could be chance.
 
     Args:
         study: The runs.
@@ -147,11 +211,12 @@ def comparison_answer(study: Study, comparisons: Sequence[Comparison]) -> str:
     known = [(each, each.pairs) for each in comparisons if each.pairs is not None]
     if not known:
         return "No two policies ran with the same jobs and grid, so none can be paired."
-    same = [each.policy for each, pairs in known if pairs.p is None]
-    alike = f"{_listed(same)} came to the same as {known[0][0].reference} in every pair"
-    known = [(each, pairs) for each, pairs in known if pairs.p is not None]
+    reference = known[0][0].reference
+    same = [each.policy for each, pairs in known if not pairs.higher + pairs.lower]
+    alike = f"{_policies(same)} came to the same as policy {reference} in every pair of runs"
+    known = [(each, pairs) for each, pairs in known if pairs.higher + pairs.lower]
     if not known:
-        return f"{alike}."
+        return f"{capital(alike)}."
     first, pairs = known[0]
     difference = pairs.difference
     more = difference.value > 0
@@ -159,35 +224,67 @@ def comparison_answer(study: Study, comparisons: Sequence[Comparison]) -> str:
     size = difference if more else _turned(difference)
     amount = _difference(size.value, study.outcome)
     if study.outcome.verb == PLAIN_VERB:
-        text = f"The {study.outcome.name} of {first.policy} is {amount} "
-        text += f"{'higher' if more else 'lower'} than that of {first.reference}"
+        way = "higher" if more else "lower"
+        text = f"The {study.outcome.name} of policy {first.policy} is {amount} {way} than that of "
+        text += f"policy {reference}"
     else:
-        text = f"{first.policy} {study.outcome.verb} {amount} "
-        text += f"{'more' if more else 'less'} than {first.reference}"
+        way = "more" if more else "less"
+        text = f"Policy {first.policy} {study.outcome.verb} {amount} {way} than policy {reference}"
     if size.low is not None:
         points = replace(study.outcome, unit=difference_unit(study.outcome))
-        text += f" (95 % interval {_bounds(size, points)})"
-    text += f" over {format_count(difference.count, 'pair')} of runs, p {_p_phrase(first.p)}"
+        text += f" (95 % interval {_bounds(size, points)} {study.chance.over})"
+    if difference.count > 1:
+        count = pairs.higher if more else pairs.lower
+        text += f", and {way} in {count} of {difference.count} pairs of runs"
     text += "" if first.counts else ": no practical difference"
     others = [each for each, _ in known[1:]]
     verdicts = {
-        f"also without practical difference from {first.reference}": [
-            each.policy for each in others if not each.counts
-        ],
-        f"not told apart from {first.reference} at the 5 % level": [
-            each.policy for each in others if each.counts and not _clear(each)
+        "also no practical difference": [each.policy for each in others if not each.counts],
+        "which is better is left open by chance": [
+            each.policy for each in others if each.counts and not told_apart(each)
         ],
     }
-    differ = [each for each in others if each.counts and _clear(each)]
+    differ = [each for each in others if each.counts and told_apart(each)]
     for verdict, names in verdicts.items():
-        text += f"; {verdict}: {_listed(names)}" if names else ""
+        text += f"; {verdict}: {_policies(names)}" if names else ""
     if differ:
-        sizes = [abs(pairs.difference.value) for each, pairs in known[1:] if each in differ]
+        sizes = sorted(abs(pairs.difference.value) for each, pairs in known[1:] if each in differ)
         least = f"{_digits(sizes[0], study.outcome)} to " if len(sizes) > 1 else ""
-        text += f"; {_listed([each.policy for each in differ])} "
-        text += f"differ{'s' * (len(differ) == 1)} by "
+        text += f"; {_policies([each.policy for each in differ])} "
+        text += f"differ{'s' * (len(differ) == 1)} from policy {reference} by "
         text += f"{least}{_difference(sizes[-1], study.outcome)}"
-    return text + (f"; {alike}." if same else ".")
+    text += f"; {alike}." if same else "."
+    return f"{text} {study.chance.limits or _NOT_RANDOM}"
+
+
+def told_apart(comparison: Comparison) -> bool:
+    """Say whether a difference is beyond chance; where nothing is random every one is.
+
+    Args:
+        comparison: Two policies on the same jobs and grids.
+    """
+    if comparison.pairs is None:
+        return False
+    low, high = comparison.pairs.difference.low, comparison.pairs.difference.high
+    return low is None or high is None or low > 0 or high < 0
+
+
+def difference_range(study: Study, comparison: Comparison) -> str:
+    """Return between what a difference lies in single pairs, and where; empty of a single pair.
+
+    Args:
+        study: The runs.
+        comparison: Two policies on the same jobs and grids.
+    """
+    if comparison.pairs is None or comparison.pairs.difference.count < 2:
+        return ""
+    ends = [
+        f"{_difference(value, study.outcome)} with {study.place(row)}"
+        if study.axes
+        else _difference(value, study.outcome)
+        for row, value in comparison.ends
+    ]
+    return f"From {ends[0]} to {ends[1]}"
 
 
 def verdict(comparison: Comparison) -> str:
@@ -196,13 +293,16 @@ def verdict(comparison: Comparison) -> str:
     Args:
         comparison: Two policies on the same jobs and grids.
     """
-    if comparison.pairs is None:
+    pairs = comparison.pairs
+    if pairs is None:
         return MISSING
-    if comparison.pairs.p is None:
+    if not pairs.higher + pairs.lower:
         return "the same"
     if not comparison.counts:
         return "no practical difference"
-    return "differs" if _clear(comparison) else "not told apart"
+    if pairs.difference.low is None:
+        return "differs in these runs"
+    return "differs" if told_apart(comparison) else "left open by chance"
 
 
 def practical_note(study: Study, practical: float) -> str:
@@ -216,22 +316,27 @@ def practical_note(study: Study, practical: float) -> str:
     return f"A mean difference below {least} counts as none in practice."
 
 
-def effects_answer(study: Study, effects: Sequence[Effect]) -> str:
-    """Say what explains most of the differences between runs.
+def ranges_answer(study: Study, ranges: Sequence[Range]) -> str:
+    """Say which parameters the outcome changes most with.
 
     Args:
         study: The runs.
-        effects: What each parameter explains, the residual last.
+        ranges: Between which means it lies over each parameter, the widest first.
     """
-    known = [effect for effect in effects[:-1] if effect.share is not None]
-    if not known:
-        return f"The {study.outcome.name} is the same in every run."
-    ordered = sorted(known, key=lambda effect: -(effect.share or 0.0))
-    text = f"Differences in {study.outcome.name} go first of all with {ordered[0].name} "
-    text += f"(η² = {ordered[0].share:.2f})"
-    if len(ordered) > 1:
-        text += f", then with {ordered[1].name} ({ordered[1].share:.2f})"
-    return f"{text}; {_share(effects[-1])} is left to seeds and to what acts together."
+    parameters = [each for each in ranges if each.axis.key != POLICY]
+    text = ""
+    if parameters:
+        told = [_range(study, each) for each in parameters[:2]]
+        text = f"The mean {study.outcome.name} of policy {study.leader} changes most with {told[0]}"
+        text += f"; then with {told[1]}." if len(told) > 1 else "."
+    policies = next((each for each in ranges if each.axis.key == POLICY), None)
+    if policies is not None:
+        (least, low), (most, high) = policies.low, policies.high
+        text += (
+            f" Between policies it goes from {format_value(low, study.outcome)} ({least}) to "
+            f"{format_value(high, study.outcome)} ({most})."
+        )
+    return text.strip()
 
 
 def axis_answer(study: Study, axis: Axis, means: Sequence[tuple[Level, float]]) -> str:
@@ -242,9 +347,9 @@ def axis_answer(study: Study, axis: Axis, means: Sequence[tuple[Level, float]]) 
         axis: The parameter.
         means: The leader's mean at each level, in order.
     """
-    who, measure = study.leader, study.outcome
+    who, measure = f"policy {study.leader}", study.outcome
     if len(means) < 2:
-        return f"{who} ran at one {axis.name} only."
+        return f"{capital(who)} ran at one {axis.name} only."
     told = [(format_level(axis, level), format_value(mean, measure)) for level, mean in means]
     values = [mean for _, mean in means]
     high = max(range(len(values)), key=lambda place: values[place])
@@ -258,8 +363,8 @@ def axis_answer(study: Study, axis: Axis, means: Sequence[tuple[Level, float]]) 
         )
     if axis.kind == "category":
         return (
-            f"{who} {measure.verb} most with {told[high][0]} ({told[high][1]}) and least with "
-            f"{told[low][0]} ({told[low][1]})."
+            f"{capital(who)} {measure.verb} most with {told[high][0]} ({told[high][1]}) and least "
+            f"with {told[low][0]} ({told[low][1]})."
         )
     ends = {0, len(values) - 1}
     if {high, low} == ends:
@@ -310,13 +415,16 @@ def run_answer(study: Study, look: Look) -> str:
         if summary["carbon_g"] is None
         else f"{format_mass(summary['carbon_g'])} of CO2e"
     )
-    text = f"Under {study.leader} {format_count(summary['jobs'], 'job')} came to {amount}"
+    text = f"Under policy {study.leader} {format_count(summary['jobs'], 'job')} came to {amount}"
     if summary.get("saving") is not None:
-        text += f", {format_percent(summary['saving'])} less than under {summary['baseline']}"
+        less = "less" if summary["saving"] >= 0 else "more"
+        text += f", {format_percent(abs(summary['saving']))} {less} than under policy "
+        text += f"{summary['baseline']}"
     correlation = summary["power_intensity_correlation"]
     if correlation is not None:
         sign = "−" if correlation < 0 else ""
-        text += f"; power and curve correlate at {sign}{abs(correlation):.2f}"
+        what = "price" if summary["carbon_g"] is None else "carbon intensity"
+        text += f"; power and {what} correlate at {sign}{abs(correlation):.2f}"
     return f"{text} ({look.setting})." if look.setting else f"{text}."
 
 
@@ -331,23 +439,34 @@ def spread_answer(study: Study, look: Look) -> str:
     half, most = np.quantile(waits, [0.5, 0.95])
     at_once = float((waits == 0).mean())
     text = (
-        f"Under {study.leader} half of the jobs wait at most {format_hours(half)} and one in "
-        f"twenty longer than {format_hours(most)}; {format_percent(at_once)} do not wait at all"
+        f"Under policy {study.leader} half of the jobs wait at most {format_hours(half)} and one "
+        f"in twenty longer than {format_hours(most)}; {format_percent(at_once)} do not wait at all"
     )
     saving = look.first.saving
     known = np.array([]) if saving is None else saving[np.isfinite(saving)]
     if known.size:
         text += (
             f"; half save more than {format_percent(float(np.median(known)))}, and "
-            f"{format_percent(float((known < -1e-9).mean()))} emit more than under "
+            f"{format_percent(float((known < -1e-9).mean()))} emit more than under policy "
             f"{look.first.baseline_policy}"
         )
     return f"{text}."
 
 
-def _with_interval(interval: Interval, measure: Measure) -> str:
+def _with_interval(interval: Interval, study: Study, measure: Measure) -> str:
     text = format_value(interval.value, measure)
-    return text if interval.low is None else f"{text} (95 % interval {_bounds(interval, measure)})"
+    if interval.low is None:
+        return text
+    return f"{text} (95 % interval {_bounds(interval, measure)} {study.chance.over})"
+
+
+def _range(study: Study, found: Range) -> str:
+    (least, low), (most, high) = found.low, found.high
+    return (
+        f"{found.axis.name}: {format_value(low, study.outcome)} with "
+        f"{format_level(found.axis, least)}, {format_value(high, study.outcome)} with "
+        f"{format_level(found.axis, most)}"
+    )
 
 
 def _bounds(interval: Interval, measure: Measure) -> str:
@@ -385,17 +504,17 @@ def _does(measure: Measure) -> str:
     return measure.verb if measure.verb != PLAIN_VERB else f"{measure.verb} a {measure.name} of"
 
 
-def _clear(comparison: Comparison) -> bool:
-    return comparison.p is not None and comparison.p <= _LEVEL
+def _policies(names: Sequence[str]) -> str:
+    return f"{'policies' if len(names) > 1 else 'policy'} {_listed(names)}"
 
 
-def _share(effect: Effect) -> str:
-    return MISSING if effect.share is None else f"{100 * effect.share:.0f} %"
+def capital(text: str) -> str:
+    """Return a text that begins with a capital letter.
 
-
-def _p_phrase(p: float | None) -> str:
-    text = format_p(p)
-    return text if text.startswith("<") else f"= {text}"
+    Args:
+        text: The text.
+    """
+    return text[:1].upper() + text[1:]
 
 
 def _listed(names: Sequence[str]) -> str:

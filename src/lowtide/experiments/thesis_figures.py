@@ -14,8 +14,8 @@ from lowtide.experiments.thesis_tables import Study
 
 _WIDTH = 420
 _TITLES = {
-    "carved": "As published: startup carved out of the length",
-    "added": "As it should be: startup added to the length",
+    "carved": "Saving of suspend & resume, the startup carved out of the length (as published)",
+    "added": "Saving of suspend & resume, the startup added to the length",
 }
 # Differences below this share are the six decimals that totals were published with.
 _SAME = 1e-6
@@ -50,8 +50,8 @@ def _means(saved: Mapping[Case, float]) -> list[dict[str, Any]]:
 
 def _map(title: str, rows: list[dict[str, Any]], most: float) -> alt.LayerChart:
     base = alt.Chart(alt.InlineData(values=rows), width=_WIDTH, height=180, title=title).encode(
-        x=alt.X("wait:O", title="wait, h", axis=alt.Axis(labelAngle=0)),
-        y=alt.Y("length:O", title="length, h"),
+        x=alt.X("wait:O", title="may wait, h", axis=alt.Axis(labelAngle=0)),
+        y=alt.Y("length:O", title="job length, h"),
     )
     cells = base.mark_rect().encode(
         color=alt.Color(
@@ -86,10 +86,15 @@ def published_chart(study: Study) -> alt.LayerChart:
                 excess = grams / outcome.carbon_g - 1
                 rows.append({"optimum": outcome.carbon_g, "excess": excess, "total": what})
     points = (
-        alt.Chart(alt.InlineData(values=rows), width=_WIDTH, height=300)
+        alt.Chart(
+            alt.InlineData(values=rows),
+            width=_WIDTH,
+            height=300,
+            title="Published and true totals of suspended jobs against the optimum",
+        )
         .mark_point(filled=True, opacity=0.75, size=45)
         .encode(
-            x=alt.X("optimum:Q", title="optimum, g", scale=alt.Scale(zero=False)),
+            x=alt.X("optimum:Q", title="optimum, g of CO2e", scale=alt.Scale(zero=False)),
             y=alt.Y(
                 "excess:Q",
                 title="above the optimum",

@@ -44,7 +44,8 @@ _ABOUT = {
     ),
     "savings": (
         "What suspend & resume saves",
-        "Mean saving over the best uninterrupted start, by length and wait.",
+        "Mean saving of suspend & resume over the best uninterrupted start, by the length of jobs "
+        "and how long they may wait.",
     ),
     "published": (
         "Published and true totals against the optimum",

@@ -93,9 +93,12 @@ def savings_table(study: Study) -> Section:
             if any(cell != MISSING for cell in row):
                 rows.append([mode, _hours(int(length_s)), *row])
     text = (
-        "Mean over jobs of 1 − suspend & resume / best uninterrupted start, each job counting the "
-        "same. Carved: startup carved out of the length as published, uninterrupted jobs start on "
-        "the arrival's own hours. Added: startup on top, starts at any moment."
+        "Each job is planned under two readings of its startup. Carved, as published: the startup "
+        "is carved out of the job's stated length, so that a longer one leaves less work, and "
+        "uninterrupted jobs start on the arrival's own hours. Added: the startup comes on top of "
+        "the length, so that the work stays the same, and jobs start at any moment. Told is the "
+        "mean over jobs of 1 − suspend & resume / best uninterrupted start, each job counting the "
+        "same."
     )
     text += _hour_grid(study)
     if not rows:

@@ -43,6 +43,20 @@ class Series:
         values[np.abs(values) < 1e-9 * np.abs(values).max(initial=0.0)] = 0.0
         return cls(times=times, values=values)
 
+    def at(self, instants: FloatArray) -> FloatArray:
+        """Return the quantity at each instant.
+
+        Args:
+            instants: When.
+
+        >>> Series.of_spans(np.array([1.0]), np.array([3.0]), 5.0).at(np.array([0.5, 1.0, 3.0]))
+        array([0., 5., 0.])
+        """
+        if not self.times.size:
+            return np.zeros(instants.shape)
+        place = np.searchsorted(self.times, instants, side="right") - 1
+        return np.where(place < 0, 0.0, self.values[np.maximum(place, 0)])
+
     def upto(self, instants: FloatArray) -> FloatArray:
         """Return the integral from the beginning to each instant.
 
