@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -179,6 +180,37 @@ def test_output_that_nobody_reads_stops_nothing(tmp_path: Path) -> None:
     (run,) = (*recording, *recording.unmeasured)
     assert run.exit_status == 0
     assert [event.label for event in run.events] == ["e_1"]
+
+
+def test_listening_to_five_million_lines_costs_little(tmp_path: Path) -> None:
+    def spent_s(folder: str, *options: str) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        words = ["measure", "--meter", "estimate", "--idle", "0", "-o", folder, *options, "--"]
+        with (tmp_path / "out").open("wb") as sink:
+            done = subprocess.run(
+                [*LOWTIDE, *words, "seq", "1", "5000000"], cwd=tmp_path, stdout=sink, check=True
+            )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert done.returncode == 0
+        assert (tmp_path / "out").read_bytes().count(b"\n") >= 5_000_000
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    plain_s = spent_s("plain")
+    heard_s = spent_s("heard", "--event", r"n_{}=^(\d+)00000$")
+    recording = read(tmp_path / "heard")
+    (run,) = (*recording, *recording.unmeasured)
+    assert [event.label for event in run.events] == [f"n_{n}" for n in range(1, 51)]
+    assert heard_s < 1.5 * plain_s
+
+
+def test_the_share_and_the_gpus_are_checked_before_the_start(tmp_path: Path) -> None:
+    for option, value in (("--share", "half"), ("--gpus", "GPU-none")):
+        words = ["measure", "--meter", "estimate", option, value, "-o", "r", "--", "touch", "ran"]
+        done = lowtide(*words, cwd=tmp_path)
+        assert done.returncode == 2
+        assert value in done.stderr
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "r").exists()
 
 
 def test_an_empty_mark_is_refused(tmp_path: Path) -> None:

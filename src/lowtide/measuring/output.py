@@ -299,7 +299,7 @@ class Listener:
             self._relay = subprocess.Popen(  # noqa: S603 - a script of this package
                 [sys.executable, "-I", "-S", relay.__file__, str(writing), *pairs],
                 stdin=subprocess.DEVNULL,
-                pass_fds=(writing, *self._sources),
+                pass_fds=(writing, *self._sources, *self._sinks),
                 # What is sent to the program's group or terminal is not meant for it.
                 start_new_session=True,
             )
