@@ -26,6 +26,7 @@ from lowtide.measuring.program import Program
 from lowtide.measuring.steps import plan
 from lowtide.meters import Reading
 from lowtide.monitor.processes import ProcessTree, children_of, read_stat
+from support.meters import tree
 from support.steady import Steady, python
 
 
@@ -428,3 +429,12 @@ def test_facts_name_no_machine() -> None:
     text = json.dumps(machine_facts())
     assert os.uname().nodename not in text or len(os.uname().nodename) < 3
     assert "cpus" in text
+
+
+def test_threads_of_a_core_are_counted(tmp_path: Path) -> None:
+    cpus = "sys/devices/system/cpu"
+    files = {f"{cpus}/smt/active": "1\n"}
+    files |= {f"{cpus}/cpu{n}/topology/core_cpus_list": f"{n % 2},{n % 2 + 2}\n" for n in range(4)}
+    facts = machine_facts(tree(tmp_path, files))
+    assert (facts["smt_active"], facts["threads_per_core"]) == ("1", 2)
+    assert "threads_per_core" not in machine_facts(tree(tmp_path / "none", {}))
