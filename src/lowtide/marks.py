@@ -7,6 +7,7 @@ one line at its end. Without such a file a mark does nothing, so that programs c
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import os
 import time
@@ -67,7 +68,10 @@ def append_line(path: str, *, time_s: float, run: str, label: str, checkpoint: b
     # One unbuffered write of one line in append mode: lines of two writers never mix.
     file = os.open(path, os.O_WRONLY | os.O_APPEND)
     try:
-        os.write(file, line.getvalue().encode(errors="replace"))
+        whole = line.getvalue().encode(errors="replace")
+        if os.write(file, whole) < len(whole):
+            # A disk that is almost full takes what fits, and says nothing.
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     finally:
         os.close(file)
 

@@ -187,6 +187,11 @@ class Run:
         return self.end - self.start
 
     @property
+    def node_w(self) -> FloatArray:
+        """What the whole machine drew at each sample, where that was told from the program's."""
+        return self.columns.get("node_w", self.power_w)
+
+    @property
     def step_s(self) -> float:
         """The usual time between two samples."""
         return float(np.median(np.diff(self.times)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -23,15 +24,74 @@ def lowtide(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_program_that_does_not_exist_is_kept_and_said(tmp_path: Path) -> None:
-    done = lowtide("measure", "--idle", "0", "-o", "rec", "--", "no-such-program", cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("program", "code", "words"),
+    [
+        ("no-such-program", 127, "nothing of that name is on the PATH"),
+        ("./no-such-program", 127, "there is no such file"),
+        ("here.sh", 127, "say ./here.sh"),
+        ("./here.sh", 126, "chmod +x"),
+        ("./folder", 126, "it is a folder"),
+    ],
+)
+def test_what_is_no_program_is_refused_at_once(
+    tmp_path: Path, program: str, code: int, words: str
+) -> None:
+    (tmp_path / "here.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "folder").mkdir()
+    begun = time.monotonic()
+    done = lowtide("measure", "--idle", "30", "-o", "rec", "--", program, cwd=tmp_path)
+    assert done.returncode == code
+    assert words in done.stderr
+    assert done.stdout == ""
+    assert time.monotonic() - begun < 20
+    assert not (tmp_path / "rec").exists()
+
+
+def test_what_is_to_resume_is_looked_for_before_the_start(tmp_path: Path) -> None:
+    words = ["measure", "--experiment", "stop-resume", "--stop-after-mark", "a", "-o", "rec"]
+    done = lowtide(*words, "--resume", "no-such -x", "--", "touch", "ran", cwd=tmp_path)
     assert done.returncode == 127
-    lines = done.stdout.splitlines()
-    assert lines[1].split()[2:4] == ["---", "---"]
-    assert "could not be started" in lines[2]
-    learned = lowtide("learn", "rec", cwd=tmp_path)
-    assert learned.returncode == 2
-    assert "could not be started" in learned.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+def test_what_is_made_first_may_be_missing_before(tmp_path: Path) -> None:
+    make = "printf '#!/bin/sh\\nsleep 0.3; exit 5\\n' > made; chmod +x made"
+    words = ["measure", "--idle", "0", "--before", make, "-o", "rec"]
+    assert lowtide(*words, "--", "./made", cwd=tmp_path).returncode == 5
+    words = ["measure", "--idle", "30", "--before", "true", "-o", "other"]
+    begun = time.monotonic()
+    assert lowtide(*words, "--", "./never", cwd=tmp_path).returncode == 127
+    assert time.monotonic() - begun < 20
+
+
+def test_a_program_that_a_signal_ended_has_the_code_of_shells(tmp_path: Path) -> None:
+    script = "sleep 0.2; kill -9 $$"
+    done = lowtide("measure", "--idle", "0", "-o", "r", "--", "sh", "-c", script, cwd=tmp_path)
+    assert done.returncode == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("words", "program"),
+    [
+        (["--experiment", "idle"], []),
+        (["--experiment", "startup", "--stop-after-mark", "a"], ["a"]),
+        ([], ["exit 3"]),
+        ([], ["true"]),
+    ],
+)
+def test_the_next_step_that_is_offered_works(
+    tmp_path: Path, words: list[str], program: list[str]
+) -> None:
+    mark = f"{sys.executable} -c 'import lowtide; lowtide.mark(\"a\")'"
+    script = [f"sleep 0.5; {mark if each == 'a' else each}; sleep 0.5" for each in program]
+    script = [each.replace("exit 3; sleep 0.5", "exit 3") for each in script]
+    what = ["--", "sh", "-c", *script] if script else []
+    done = lowtide("measure", "--idle", "1", "-o", "rec", *words, *what, cwd=tmp_path)
+    assert "Kept in rec" in done.stdout
+    offered = "next: lowtide learn rec" in done.stdout
+    assert offered == (lowtide("learn", "rec", cwd=tmp_path).returncode == 0)
+    assert offered == (program == ["true"])
 
 
 @pytest.mark.parametrize("how", ["--json", "-P"])
@@ -120,6 +180,37 @@ def test_output_that_nobody_reads_stops_nothing(tmp_path: Path) -> None:
     (run,) = (*recording, *recording.unmeasured)
     assert run.exit_status == 0
     assert [event.label for event in run.events] == ["e_1"]
+
+
+def test_listening_to_five_million_lines_costs_little(tmp_path: Path) -> None:
+    def spent_s(folder: str, *options: str) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        words = ["measure", "--meter", "estimate", "--idle", "0", "-o", folder, *options, "--"]
+        with (tmp_path / "out").open("wb") as sink:
+            done = subprocess.run(
+                [*LOWTIDE, *words, "seq", "1", "5000000"], cwd=tmp_path, stdout=sink, check=True
+            )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert done.returncode == 0
+        assert (tmp_path / "out").read_bytes().count(b"\n") >= 5_000_000
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    plain_s = spent_s("plain")
+    heard_s = spent_s("heard", "--event", r"n_{}=^(\d+)00000$")
+    recording = read(tmp_path / "heard")
+    (run,) = (*recording, *recording.unmeasured)
+    assert [event.label for event in run.events] == [f"n_{n}" for n in range(1, 51)]
+    assert heard_s < 1.5 * plain_s
+
+
+def test_the_share_and_the_gpus_are_checked_before_the_start(tmp_path: Path) -> None:
+    for option, value in (("--share", "half"), ("--gpus", "GPU-none")):
+        words = ["measure", "--meter", "estimate", option, value, "-o", "r", "--", "touch", "ran"]
+        done = lowtide(*words, cwd=tmp_path)
+        assert done.returncode == 2
+        assert value in done.stderr
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "r").exists()
 
 
 def test_an_empty_mark_is_refused(tmp_path: Path) -> None:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from lowtide.errors import InvalidInput, MeterProblem
+from lowtide.errors import InvalidInput
 from lowtide.formats.recording_folder import read
 from lowtide.formats.recording_writer import RecordingWriter
 from lowtide.marks import EVENTS_VARIABLE, RUN_VARIABLE, mark
@@ -25,46 +24,10 @@ from lowtide.measuring import Recorder, Sampler, Step
 from lowtide.measuring.machine import machine_facts
 from lowtide.measuring.program import Program
 from lowtide.measuring.steps import plan
-from lowtide.meters import Channel, Found, Reading, Roots
+from lowtide.meters import Reading
 from lowtide.monitor.processes import ProcessTree, children_of, read_stat
-
-
-@dataclass
-class Steady:
-    """A meter that reads 100 W, until it falls silent."""
-
-    name: ClassVar[str] = "steady"
-    measured: ClassVar[bool] = True
-    means: ClassVar[bool] = False
-    slow: ClassVar[bool] = False
-    silent_after: int = 10**9
-    back_after: int = 10**9
-    absurd: bool = False
-    gauge: Path | None = None
-    readings: int = field(default=0)
-
-    @classmethod
-    def find(cls, roots: Roots) -> Found:
-        return Found(meter=cls.name, state="works")
-
-    def open(self) -> tuple[Channel, ...]:
-        return (Channel(name="node", domain="node"),)
-
-    def sample(self) -> Reading:
-        self.readings += 1
-        if self.silent_after < self.readings <= self.back_after:
-            raise MeterProblem("gone")
-        problems = (f"node read {2e6 + self.readings:.0f} W, which a node cannot draw",)
-        watts = 100.0 if self.gauge is None else float(self.gauge.read_text() or "100")
-        return Reading(
-            time=time.time(),
-            power_w=(math.nan if self.absurd else watts,),
-            energy_j=(math.nan,),
-            problems=problems if self.absurd else (),
-        )
-
-    def close(self) -> None:
-        pass
+from support.meters import tree
+from support.steady import Steady, python
 
 
 def record(folder: Path, *steps: tuple[str, Step], meter: Steady | None = None, **options):
@@ -79,10 +42,6 @@ def record(folder: Path, *steps: tuple[str, Step], meter: Steady | None = None, 
     finally:
         sampler.close()
     return read(folder), status
-
-
-def python(code: str) -> list[str]:
-    return [sys.executable, "-c", code]
 
 
 def test_a_run_has_samples_events_and_facts(tmp_path: Path) -> None:
@@ -470,3 +429,12 @@ def test_facts_name_no_machine() -> None:
     text = json.dumps(machine_facts())
     assert os.uname().nodename not in text or len(os.uname().nodename) < 3
     assert "cpus" in text
+
+
+def test_threads_of_a_core_are_counted(tmp_path: Path) -> None:
+    cpus = "sys/devices/system/cpu"
+    files = {f"{cpus}/smt/active": "1\n"}
+    files |= {f"{cpus}/cpu{n}/topology/core_cpus_list": f"{n % 2},{n % 2 + 2}\n" for n in range(4)}
+    facts = machine_facts(tree(tmp_path, files))
+    assert (facts["smt_active"], facts["threads_per_core"]) == ("1", 2)
+    assert "threads_per_core" not in machine_facts(tree(tmp_path / "none", {}))

@@ -6,6 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from lowtide.cli.options import AsJson, Parsable
 from lowtide.cli.output import print_json, print_parsable, print_table, say
 
 if TYPE_CHECKING:
+    from lowtide.formats.recording_writer import RecordingWriter
     from lowtide.recording import Recording, Run, Unmeasured
 
 
@@ -62,8 +64,26 @@ def measure(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The folder to write.  [default: recording-DATE-TIME]"),
+        typer.Option(
+            "--out",
+            "-o",
+            help="The folder to write.  [default: recording-DATE-TIME-HOST-JOB-PROCESS]",
+        ),
     ] = None,
+    gpus: Annotated[
+        str,
+        typer.Option(
+            help="The program's GPUs: numbers or identities (0,1 or GPU-8f6e), all, none.  "
+            "[default: those that CUDA_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES or Slurm let it see]",
+        ),
+    ] = "",
+    share: Annotated[
+        str,
+        typer.Option(
+            help="Whose power to show on a machine that others use too: the program's (process) "
+            "or all of it (node). Both are kept.",
+        ),
+    ] = "process",
     as_json: AsJson = False,
     parsable: Parsable = False,
 ) -> None:
@@ -74,11 +94,11 @@ def measure(
     program prints goes to stderr.
     """
     import shlex
-    import time
 
-    from lowtide.formats.recording_folder import read as read_recording
     from lowtide.formats.recording_writer import RecordingWriter
     from lowtide.measuring import Recorder, Sampler
+    from lowtide.measuring.folders import new_folder
+    from lowtide.measuring.program import refusal
     from lowtide.measuring.steps import plan
     from lowtide.meters.source import choose_meters
 
@@ -92,12 +112,17 @@ def measure(
         before=before,
     )
     patterns = [_pattern(each) for each in event or []]
-    sampler = Sampler(meters=choose_meters(meter or []))
+    # What --before makes is not there yet.
+    for words in [] if before else {tuple(step.command): None for _, step in steps if step.command}:
+        if (refused := refusal(words)) is not None:
+            typer.echo(f"lowtide: {refused[1]}. Nothing was run or kept", err=True)
+            raise typer.Exit(refused[0])
+    sampler = Sampler(meters=choose_meters(meter or []), share=share, gpus=gpus.strip())
     sampler.open()
-    folder = out or Path(f"recording-{time.strftime('%Y%m%d-%H%M%S')}")
     status: int | None = 0
     missed = ""
     try:
+        folder = new_folder() if out is None else out
         with RecordingWriter(folder) as writer:
             recorder = Recorder(
                 writer=writer,
@@ -122,12 +147,20 @@ def measure(
                     if recorder.missed:
                         missed = f"{name} was not stopped: {recorder.missed}"
                         break
+                    if step.stop_mark and not recorder.interrupted:
+                        # That it was ended is what was asked for.
+                        status = 0
         if recorder.interrupted:
             _tell(f"Interrupted; what was measured until then is in {folder}")
             status = 128 + recorder.interrupted
     finally:
         sampler.close()
-    _print(read_recording(folder), folder, as_json=as_json, parsable=parsable)
+    try:
+        _report(writer, as_json=as_json, parsable=parsable)
+    except Exception as error:  # noqa: BLE001
+        # Whatever became of the recording, how the program ended is passed on.
+        typer.echo(f"lowtide: the recording cannot be shown: {error}", err=True)
+        status = status or 1
     if missed:
         typer.echo(
             f"lowtide: {missed}. Nothing more was run: name a mark that comes, "
@@ -136,7 +169,36 @@ def measure(
         )
         raise typer.Exit(1)
     if status:
-        raise typer.Exit(status if 0 < status < 256 else 1)
+        # As shells do: what a signal ended has 128 and its number.
+        raise typer.Exit(128 - status if status < 0 else status)
+
+
+def _report(writer: RecordingWriter, *, as_json: bool, parsable: bool) -> None:
+    """Print what was recorded; what could not be written where it belongs is kept elsewhere."""
+    recording, folder = writer.recording(), writer.folder
+    if writer.unwritten:
+        elsewhere = _rescued(writer)
+        where = f"all of it is in {elsewhere}" if elsewhere else "what is not there is lost"
+        typer.echo(f"lowtide: the recording is not whole: {writer.unwritten}; {where}", err=True)
+        folder = elsewhere or folder
+    _print(recording, folder, as_json=as_json, parsable=parsable)
+
+
+def _rescued(writer: RecordingWriter) -> Path | None:
+    """Return a folder elsewhere that has all of a recording, None where there is no room either."""
+    import tempfile
+
+    from lowtide.errors import LowtideError
+
+    # The last lives in memory, and is there where no disk is.
+    for place in dict.fromkeys([tempfile.gettempdir(), "/var/tmp", "/dev/shm"]):  # noqa: S108
+        try:
+            folder = Path(tempfile.mkdtemp(prefix=f"{writer.folder.name}-", dir=place))
+            writer.rescue(folder)
+        except (LowtideError, OSError):
+            continue
+        return folder
+    return None
 
 
 def _print(recording: Recording, folder: Path, *, as_json: bool, parsable: bool) -> None:
@@ -165,11 +227,19 @@ def _row(run: Run | Unmeasured) -> dict[str, Any]:
         "mean_w": known and known.mean_w,
         "missing_s": known and known.missing_s,
         "power": run.power,
+        "share": run.machine.get("share", "node"),
+        "node_energy_j": known and _node_energy_j(known),
         "events": len(run.events),
         "exit_status": run.exit_status,
+        "sampled": 0 if known is None else known.sampled,
         "sampling_cpu_share": run.machine.get("sampling_cpu_share"),
         "notes": list(run.notes),
     }
+
+
+def _node_energy_j(run: Run) -> float:
+    """Return what the whole machine drew while the program ran."""
+    return replace(run, power_w=run.node_w).energy_j()
 
 
 def _cell(value: object) -> str:
@@ -223,5 +293,32 @@ def _show(rows: list[dict[str, Any]], folder: Path) -> None:
     for row in rows:
         for note in row["notes"]:
             say(f"{row['run']}: {note}")
-    learnable = any(row["energy_j"] is not None for row in rows)
-    say(f"Kept in {folder}" + (f"; next: lowtide learn {folder}" if learnable else ""))
+    say(f"Kept in {folder}" + _next_step(rows, folder))
+
+
+def _next_step(rows: list[dict[str, Any]], folder: Path) -> str:
+    """Return what can be done with a recording; nothing where nothing can."""
+    known = [row for row in rows if row["energy_j"] is not None and row["energy_j"] > 0]
+    if any(_is_learnable(row) for row in known):
+        return f"; next: lowtide learn {folder}"
+    kinds = {row["kind"] for row in known}
+    if not kinds:
+        return ""
+    if kinds == {"idle"}:
+        return "; it has the idle machine alone: lowtide measure -- PROGRAM measures a program"
+    if kinds & {"stop", "kill", "resume", "startup"}:
+        return (
+            "; to learn from it takes an uninterrupted run as well: lowtide measure -o full -- "
+            f"PROGRAM, then lowtide learn full {folder}"
+        )
+    return "; a profile is learned from a run that ends by itself, with exit code 0"
+
+
+def _is_learnable(row: dict[str, Any]) -> bool:
+    """Return whether `lowtide learn` takes a run for an uninterrupted one."""
+    return (
+        row["kind"] == "full"
+        and row["exit_status"] in (None, 0)
+        and row["sampled"] > 1
+        and not any(note.startswith("cut short") for note in row["notes"])
+    )

@@ -19,6 +19,7 @@ import io
 import json
 import math
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide import files
-from lowtide.errors import FormatError, InvalidInput
+from lowtide.errors import FormatError, InvalidInput, UnknownName
 from lowtide.formats.counters import counter_factor
 from lowtide.recording import Event, Recording, Run, Unmeasured, reach_s
 from lowtide.signal import FloatArray
@@ -42,6 +43,8 @@ EVENTS = "events.csv"
 EVENT_HEADINGS = "time,run,event,checkpoint"
 _PART = re.compile(r"samples-(\d+)(?:-(\d+))?\.parquet")
 _OWN = ("run", "time", "power_w")
+# The columns that keep all of the machine's power, and the program's part of it.
+_SHARES = {"node": "node_w", "process": "program_w"}
 # A counter that differs more from the power beside it counts something else.
 _COUNTER_OFF = 0.05
 _CUT_SHORT = "cut short: the end of the program is not in the recording"
@@ -56,17 +59,45 @@ def recognises(path: Path) -> bool:
     return (path / MANIFEST).is_file() and FORMAT in files.read_text(path / MANIFEST)[:200]
 
 
-def read(path: Path | str) -> Recording:
+def read(path: Path | str, *, share: str | None = None) -> Recording:
     """Read what is whole of a recording.
 
     Args:
         path: The folder.
+        share: Whose power is read where both were kept: the program's (`process`) or all of the
+            machine's (`node`); by default the one that the measurement was asked for.
     """
+    if share not in (None, *_SHARES):
+        raise UnknownName("share of the machine's power", str(share), _SHARES)
     folder = Path(path)
     entries = _read_manifest(folder / MANIFEST)
-    frame, notes = _read_samples(folder)
-    events = _read_events(folder / EVENTS, notes)
-    runs, unmeasured = [], []
+    frame, notes = read_samples(folder)
+    events = read_events(folder / EVENTS, notes)
+    column = _SHARES.get(share or "", "")
+    if frame is not None and column in frame.columns:
+        import polars as pl
+
+        frame = frame.with_columns(pl.coalesce(column, "power_w").alias("power_w"))
+    return put_together(entries, frame, events, notes, folder)
+
+
+def put_together(
+    entries: Sequence[dict[str, Any]],
+    frame: pl.DataFrame | None,
+    events: Mapping[str, list[Event]],
+    notes: Iterable[str],
+    folder: Path,
+) -> Recording:
+    """Return the recording that its parts make.
+
+    Args:
+        entries: What each run is.
+        frame: The samples of all, None where there are none.
+        events: The events of each run.
+        notes: What a reader should know.
+        folder: Where the parts are from.
+    """
+    runs, unmeasured, notes = [], [], list(notes)
     for entry in entries:
         name = entry["id"]
         rows = None if frame is None else frame.filter(frame["run"] == name)
@@ -129,18 +160,28 @@ def _run(
     power_w = frame["power_w"].to_numpy()
     # A counter goes on while its power is not read, so it tells nothing about what was read.
     whole = all(over - begin <= reach_s(times) for begin, over in silent)
+    off_w = np.zeros(times.size)
     for name in entry.get("counted", ()) if whole else ():
         watts, joules = columns.get(f"{name}_w"), columns.get(f"{name}_j")
         if watts is None or joules is None:
             continue
         factor = counter_factor(times, watts, joules)
         if abs(factor - 1.0) <= _COUNTER_OFF:
-            power_w = power_w + (factor - 1.0) * watts
+            off_w += (factor - 1.0) * watts
         elif not math.isnan(factor):
             notes.append(
                 f"{name}: its counter says {factor:.2f} times what its power comes to; power is "
                 "kept as it was read"
             )
+    if off_w.any():
+        # Where only a part is the program's, that is off by the same part.
+        node_w = columns.get("node_w", power_w)
+        each_w = {name: columns[name] for name in _SHARES.values() if name in columns}
+        with np.errstate(divide="ignore", invalid="ignore"):
+            parts = {name: watts / node_w for name, watts in {**each_w, "": power_w}.items()}
+        power_w = power_w + off_w * np.where(node_w > 0, parts.pop(""), 1.0)
+        for name, part in parts.items():
+            columns[name] = columns[name] + off_w * np.where(node_w > 0, part, 1.0)
     try:
         run = Run(
             id=entry["id"],
@@ -218,11 +259,21 @@ def _read_manifest(path: Path) -> list[dict[str, Any]]:
         )
     if not whole:
         raise FormatError(f"each run needs {', '.join(needed)}, machine and notes", path=path)
+    for entry in entries:
+        machine = entry["machine"]
+        # Early recordings have whether threads share cores under the name of how many do.
+        if isinstance(machine.get("threads_per_core"), str):
+            machine["smt_active"] = machine.pop("threads_per_core")
     return list(entries)
 
 
-def _read_events(path: Path, notes: list[str]) -> dict[str, list[Event]]:
-    """Return the events of each run; lines that make no sense are left out and noted."""
+def read_events(path: Path, notes: list[str]) -> dict[str, list[Event]]:
+    """Return the events of each run; lines that make no sense are left out and noted.
+
+    Args:
+        path: The file.
+        notes: Where to note them.
+    """
     if not path.is_file():
         return {}
     # What follows the last line's end was being written when the writer was killed.
@@ -244,7 +295,12 @@ def _read_events(path: Path, notes: list[str]) -> dict[str, list[Event]]:
     return found
 
 
-def _read_samples(folder: Path) -> tuple[pl.DataFrame | None, list[str]]:
+def read_samples(folder: Path) -> tuple[pl.DataFrame | None, list[str]]:
+    """Return the samples of all runs, and which parts could not be read.
+
+    Args:
+        folder: The recording.
+    """
     import polars as pl
 
     frames, notes = [], []

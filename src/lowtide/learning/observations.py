@@ -257,7 +257,8 @@ def _windows(
     edges = first + average_s * np.arange(int(length_s / average_s + 1e-6) + 1)
     if edges.size < 2:
         return np.empty((0, 1 + len(choices)))
-    columns = [window_means(times, run.power_w, edges)]
+    # What a machine draws goes with how busy all of it is.
+    columns = [window_means(times, run.node_w, edges)]
     for choice in choices:
         when, values = _series(choice, run, usage)
         if choice.rate:

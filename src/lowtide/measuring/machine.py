@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.meters import Roots
+from lowtide.monitor.cgroups import parse_cpus
+from lowtide.monitor.kernel_files import NONSENSE
 
 
 def machine_facts(roots: Roots | None = None) -> dict[str, Any]:
@@ -32,24 +34,37 @@ def machine_facts(roots: Roots | None = None) -> dict[str, Any]:
         "highest_khz": settings / "cpu0" / "cpufreq" / "scaling_max_freq",
         "turbo_off": settings / "intel_pstate" / "no_turbo",
         "boost": settings / "cpufreq" / "boost",
-        "threads_per_core": settings / "smt" / "active",
+        "smt_active": settings / "smt" / "active",
     }.items():
         text = _line(path)
         if text:
             facts[name] = text
+    facts["threads_per_core"] = _threads_per_core(settings)
     return {name: value for name, value in facts.items() if value not in (None, "")}
 
 
 def _cpu_model(roots: Roots) -> str:
     try:
         lines = (roots.procfs / "cpuinfo").read_text().splitlines()
-    except OSError:
+    except (OSError, ValueError):
         return ""
     for line in lines:
         key, _, value = line.partition(":")
         if key.strip() in ("model name", "Model", "cpu model"):
             return value.strip()
     return ""
+
+
+def _threads_per_core(settings: Path) -> int | None:
+    """Return how many hardware threads share a core at most, None where nobody says."""
+    most = None
+    for path in settings.glob("cpu[0-9]*/topology"):
+        said = _line(path / "core_cpus_list") or _line(path / "thread_siblings_list")
+        try:
+            most = max(most or 0, len(parse_cpus(said)))
+        except NONSENSE:
+            continue
+    return most or None
 
 
 def _memory_bytes(roots: Roots) -> int | None:
@@ -64,6 +79,6 @@ def _memory_bytes(roots: Roots) -> int | None:
 
 def _line(path: Path) -> str:
     try:
-        return path.read_text().strip()
-    except OSError:
+        return path.read_text(errors="replace").strip()
+    except (OSError, ValueError):
         return ""

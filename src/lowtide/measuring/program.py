@@ -11,6 +11,7 @@ import ctypes
 import os
 import resource
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lowtide.measuring.output import Listener
+from lowtide.measuring.output import Listener, pipes_for
 from lowtide.monitor.processes import ProcessTree, children_of, read_stat
 
 # prctl: orphans become children of this process.
@@ -29,7 +30,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 _GONE_S = 5.0
 _LAST_WORDS_S = 2.0
 _LOOK_S = 0.02
-_STDERR = 2
+_STDOUT, _STDERR = 1, 2
+# As shells say that there is no such program, or that it is none.
+NOT_FOUND, NOT_A_PROGRAM = 127, 126
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,15 +72,21 @@ class Program:
             to_stderr: Whether what it prints goes to stderr, because stdout is taken.
         """
         adopt_orphans()
-        spared = frozenset(children_of(os.getpid()))
-        pipe = subprocess.PIPE if listener is not None else None
-        plain = _STDERR if to_stderr else None
-        popen = subprocess.Popen(  # noqa: S603 - what the user asked to run
-            list(command), env=dict(environment), stdout=pipe or plain, stderr=pipe
-        )
-        if listener is not None and popen.stdout is not None and popen.stderr is not None:
-            listener.follow(popen.stdout, sys.stderr if to_stderr else sys.stdout)
-            listener.follow(popen.stderr, sys.stderr)
+        with contextlib.suppress(ValueError):
+            if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+                # Whoever started this may not want to know how children end. Here it is asked.
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        pipes = () if listener is None else _listened(listener, to_stderr=to_stderr)
+        out, err = pipes or (_STDERR if to_stderr else None, None)
+        try:
+            # What was started until now, the relay of its output for one, is none of its own.
+            spared = frozenset(children_of(os.getpid()))
+            popen = subprocess.Popen(  # noqa: S603 - what the user asked to run
+                list(command), env=dict(environment), stdout=out, stderr=err
+            )
+        finally:
+            for end in set(pipes):
+                os.close(end)
         # Orphans are handed to the main thread. What that starts meanwhile is none: so it must be
         # the one that waits here.
         alone = threading.current_thread() is threading.main_thread()
@@ -107,8 +116,10 @@ class Program:
         if self._handle is None or self.status is not None:
             time.sleep(seconds)
             return self.poll() is not None
-        ended, _, _ = select.select([self._handle], [], [], seconds)
-        return bool(ended)
+        # Unlike select, it takes handles of any number.
+        waiting = select.poll()
+        waiting.register(self._handle, select.POLLIN)
+        return bool(waiting.poll(1000 * seconds))
 
     def is_over(self) -> bool:
         """Return whether nothing of it is left."""
@@ -181,9 +192,6 @@ class Program:
             self._handle = None
         if self.listener is not None:
             self.listener.join(_LAST_WORDS_S)
-        for pipe in (self._popen.stdout, self._popen.stderr):
-            if pipe is not None:
-                pipe.close()
 
     def _wait_for(self, pid: int) -> int | None:
         """Wait for a child of this process if it has ended; return how, None if it has not."""
@@ -195,6 +203,46 @@ class Program:
             return None
         self.tree.bury(pid, used.ru_utime + used.ru_stime)
         return os.waitstatus_to_exitcode(status)
+
+
+def _listened(listener: Listener, *, to_stderr: bool) -> tuple[int, int]:
+    """Have somebody listen to pipes; return the ends that a program writes stdout and stderr to."""
+    sys.stdout.flush()
+    ends, sinks = pipes_for(_STDERR if to_stderr else _STDOUT, _STDERR)
+    sources = list(dict.fromkeys(reading for reading, _ in ends))
+    try:
+        listener.relay(sources, sinks)
+    except OSError as error:
+        listener.troubles.append(
+            f"output is passed on by the measurement itself, since nobody else could be started to "
+            f"({error}): the program may end with it"
+        )
+        for source, sink in zip(sources, sinks, strict=True):
+            to = sys.stderr if sink == _STDERR else sys.stdout
+            listener.follow(os.fdopen(source, "rb"), to)
+    (_, out), (_, err) = ends
+    return out, err
+
+
+def refusal(command: Sequence[str]) -> tuple[int, str] | None:
+    """Return why a program cannot be run, with the exit status a shell has for it, else None.
+
+    Args:
+        command: The program and its arguments.
+    """
+    name = command[0]
+    if shutil.which(name):
+        return None
+    path = Path(name)
+    if "/" not in name:
+        if not name or not path.exists():
+            return NOT_FOUND, f"{name!r} is no program: nothing of that name is on the PATH"
+        return NOT_FOUND, f"{name!r} is no program on the PATH: for the one here say ./{name}"
+    if not path.exists():
+        return NOT_FOUND, f"{name} is no program: there is no such file"
+    if path.is_dir():
+        return NOT_A_PROGRAM, f"{name} is no program: it is a folder"
+    return NOT_A_PROGRAM, f"{name} may not be run: make it a program with chmod +x {name}"
 
 
 def prepare(command: str, *, to_stderr: bool, stopped: Callable[[], bool]) -> int:

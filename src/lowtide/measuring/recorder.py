@@ -10,17 +10,28 @@ import csv
 import os
 import re
 import signal
+import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import TypeVar
 
 from lowtide.formats.recording_writer import RecordingWriter
 from lowtide.marks import CLOCK_VARIABLE, EVENTS_VARIABLE, RUN_VARIABLE, clock_words
 from lowtide.measuring.machine import machine_facts
 from lowtide.measuring.output import Listener
-from lowtide.measuring.program import Program, own_cpu_s, prepare, terminal_tells
+from lowtide.measuring.program import (
+    NOT_A_PROGRAM,
+    NOT_FOUND,
+    Program,
+    own_cpu_s,
+    prepare,
+    refusal,
+    terminal_tells,
+)
 from lowtide.measuring.sampler import Sampler
 from lowtide.measuring.steps import Step
 from lowtide.monitor.processes import ProcessTree
@@ -31,7 +42,15 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOOK_S = 0.1
 # What a program leaves behind may end by itself for so long.
 _LINGER_S = 0.5
-_NOT_FOUND = 127
+# Sampling that takes more of a core than this is noted, unless it is over before it matters.
+_MOST_SHARE, _LEAST_SPENT_S = 0.05, 0.1
+
+T = TypeVar("T")
+
+
+def _to_stderr(text: str) -> None:
+    with suppress(OSError, ValueError):
+        print(f"lowtide: {text}", file=sys.stderr, flush=True)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,6 +67,7 @@ class Recorder:
             where one has a group, that is put in place of `{}` in the label.
         to_stderr: Whether what the program prints goes to stderr, because stdout is taken.
         say: Told what happens, line by line.
+        warn: Told what went wrong with the measuring itself, each thing once.
         interrupted: The signal that ended the measurement early, None if none did.
         missed: Why the last run was not stopped where it was to be; empty if it was.
     """
@@ -60,6 +80,7 @@ class Recorder:
     patterns: Sequence[tuple[re.Pattern[str], str]] = ()
     to_stderr: bool = False
     say: Callable[[str], None] = print
+    warn: Callable[[str], None] = _to_stderr
     interrupted: signal.Signals | None = field(default=None, init=False)
     missed: str = field(default="", init=False)
     _hurried: bool = field(default=False, init=False)
@@ -67,6 +88,12 @@ class Recorder:
     _read: int = field(default=0, init=False)
     _marks: list[str] = field(default_factory=list, init=False)
     _program_s: float = field(default=0.0, init=False)
+    _heard: deque[str] = field(default_factory=deque, init=False)
+    _failures: set[str] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        # A disk that is full must not stop a program that has nothing to do with it.
+        self.writer.be_patient(self.warn)
 
     @contextmanager
     def heeding_signals(self) -> Iterator[None]:
@@ -96,26 +123,36 @@ class Recorder:
         """
         if step.before:
             prepare(step.before, to_stderr=self.to_stderr, stopped=lambda: bool(self.interrupted))
-        self.writer.begin(
-            name,
-            kind=step.kind,
-            pair=step.pair,
-            power="measured" if self.sampler.measured else "estimated",
-            meters=self.sampler.names,
-            counted=self.sampler.counted,
-            machine={**machine_facts(), **(facts or {})},
+        self._failures.clear()
+        machine = self._safely("looking at the machine", machine_facts) or {}
+        self._safely(
+            "beginning the run",
+            lambda: self.writer.begin(
+                name,
+                kind=step.kind,
+                pair=step.pair,
+                power="measured" if self.sampler.measured else "estimated",
+                meters=self.sampler.names,
+                counted=self.sampler.counted,
+                machine={**machine, **self.sampler.facts, **(facts or {})},
+            ),
         )
-        self.sampler.restart()
+        self.sampler.restart(whole=step.kind == "idle")
         self._marks.clear()
+        self._heard.clear()
         self.missed, self._program_s = "", 0.0
         clock, spent_s = time.monotonic(), own_cpu_s()
         self._next = clock
         status: int | None = None
         try:
             if step.kind == "idle":
-                self.writer.start(self.sampler.now())
+                self._start(self.sampler.now())
                 self._sample_for(self.idle_s)
-                self.writer.end(self.sampler.now())
+                self._end(None)
+            elif step.before and (refused := refusal(step.command)) is not None:
+                # What was to make it has not: there is nothing to wait for.
+                self._start(self.sampler.now())
+                status = self._refuse(*refused)
             else:
                 self._sample_for(self.idle_s)
                 if not self.interrupted:
@@ -123,12 +160,20 @@ class Recorder:
                 self._sample_for(self.idle_s)
         finally:
             # All that this process does meanwhile, and the tools it asks, serve the sampling.
-            spent_s = own_cpu_s() - spent_s - self._program_s
-            share = max(spent_s, 0.0) / (time.monotonic() - clock)
-            self.writer.describe({"sampling_cpu_share": round(share, 5)})
+            spent_s = max(own_cpu_s() - spent_s - self._program_s, 0.0)
+            share = spent_s / (time.monotonic() - clock)
+            self._safely(
+                "describing the run",
+                lambda: self.writer.describe({"sampling_cpu_share": round(share, 5)}),
+            )
+            if share > _MOST_SHARE and spent_s > _LEAST_SPENT_S:
+                self._note(
+                    f"the measuring itself took {100 * share:.0f} % of a core: less with a longer "
+                    "--interval, fewer meters, or an --event that fewer lines match"
+                )
             if self.interrupted:
-                self.writer.note(f"the measurement was ended by {self.interrupted.name}")
-            self.sampler.conclude()
+                self._note(f"the measurement was ended by {self.interrupted.name}")
+            self._safely("summing up", self.sampler.conclude)
             self._tell_troubles(counts=True)
         return status
 
@@ -153,8 +198,7 @@ class Recorder:
         listener = None
         if self.patterns:
             listener = Listener(
-                patterns=self.patterns,
-                heard=lambda label: self.writer.mark(self.sampler.now(), label),
+                patterns=self.patterns, heard=lambda label: self._hear(label, listener)
             )
         started = self.sampler.now()
         try:
@@ -162,29 +206,55 @@ class Recorder:
                 step.command, environment=environment, listener=listener, to_stderr=self.to_stderr
             )
         except OSError as error:
-            self.writer.start(started)
-            self.writer.note(f"the program could not be started: {error.strerror}")
-            self.writer.end(self.sampler.now(), exit_status=_NOT_FOUND)
-            self.say(f"{step.command[0]}: {error.strerror}")
-            return _NOT_FOUND
-        self.writer.start(started)
+            self._start(started)
+            missing = isinstance(error, FileNotFoundError)
+            return self._refuse(
+                NOT_FOUND if missing else NOT_A_PROGRAM, f"{step.command[0]}: {error.strerror}"
+            )
+        self._start(started)
         stopped = False
         try:
             stopped = self._follow(name, program, step)
-        finally:
-            # Whatever happened, nothing of the program goes on.
+        except Exception as error:  # noqa: BLE001 - trouble of our own is none of the program's
+            self._fail("following the program", error)
+            self._outlast(program)
+        except BaseException:
             program.kill()
-            self._program_s = program.tree.buried_s
-            self._take(program.tree)
-            self.writer.end(self.sampler.now(), exit_status=program.status)
-            program.close()
+            raise
+        # Nothing that it left behind goes on.
+        self._safely("ending what was left", program.kill)
+        self._program_s = program.tree.buried_s
+        self._take(program.tree)
+        self._end(program.status)
+        self._safely("letting go of the program", program.close)
         for trouble in listener.troubles if listener else ():
-            self.writer.note(trouble)
+            self._note(trouble)
         if program.status is not None and program.status < 0:
-            self.writer.note(f"ended by {_signal_name(-program.status)}")
+            self._note(f"ended by {_signal_name(-program.status)}")
         if step.stop_mark and not stopped and not self.interrupted:
             self._miss(name, step.stop_mark)
         return program.status
+
+    def _refuse(self, status: int, why: str) -> int:
+        """Keep why a program could not be started."""
+        self._note(f"the program could not be started: {why}")
+        self._end(status)
+        self.say(why)
+        return status
+
+    def _outlast(self, program: Program) -> None:
+        """Wait for a program that can no longer be measured, and tell it what it is to be told."""
+        told = None
+        while True:
+            try:
+                if program.poll() is not None:
+                    return
+                if self.interrupted is not None and (told is None or self._hurried):
+                    told = self.interrupted
+                    program.tell(signal.SIGKILL if self._hurried else told)
+            except Exception as error:  # noqa: BLE001
+                self._fail("waiting for the program", error)
+            time.sleep(_LOOK_S)
 
     def _follow(self, name: str, program: Program, step: Step) -> bool:
         """Sample until nothing of a program is left; return whether it was stopped at its mark."""
@@ -193,7 +263,7 @@ class Recorder:
         while program.poll() is None or not program.is_over():
             self._take(program.tree)
             now = time.monotonic()
-            if step.stop_mark and stop_at is None and self._marked(name, step.stop_mark):
+            if step.stop_mark and stop_at is None and self._has_marked(name, step.stop_mark):
                 stop_at = now + step.stop_delay_s
             if program.status is not None:
                 lonely_since = lonely_since or now
@@ -203,27 +273,34 @@ class Recorder:
                 program.ask(None if alone else told, patience_s=self.patience_s)
             elif program.status is None and stop_at is not None and now >= stop_at and not stopped:
                 stopped = True
-                self.writer.mark(self.sampler.now(), f"{step.kind} by {step.with_signal.name}")
+                self._mark(self.sampler.now(), f"{step.kind} by {step.with_signal.name}")
                 program.ask(step.with_signal, patience_s=self.patience_s)
             elif lonely_since and now >= lonely_since + _LINGER_S and not program.asked:
-                self.writer.note("the program left processes behind, which were told to stop")
+                self._note("the program left processes behind, which were told to stop")
                 program.ask(signal.SIGTERM, patience_s=self.patience_s)
             if program.insist(hurried=self._hurried):
-                self.writer.note(f"what did not stop within {self.patience_s:g} s was killed")
+                self._note(f"what did not stop within {self.patience_s:g} s was killed")
             if program.is_stuck:
-                self.writer.note("what cannot be killed is left behind")
+                self._note("what cannot be killed is left behind")
                 break
             self._wait(program)
         return stopped
 
     def _miss(self, name: str, label: str) -> None:
         """Say why a run was not stopped, and what was marked instead."""
-        came = self._marked(name, label) or label in self._marks
+        came = self._has_marked(name, label) or label in self._marks
         seen = ", ".join(dict.fromkeys(self._marks)) or "none"
         what = "it could be stopped at" if came else "the mark"
         self.missed = f"the program ended before {what} {label!r}{'' if came else ' came'}"
         self.missed += f"; marks seen: {seen}"
-        self.writer.note(self.missed)
+        self._note(self.missed)
+
+    def _has_marked(self, run: str, label: str) -> bool:
+        # What was heard may not be on disk yet.
+        heard = [self._heard.popleft() for _ in range(len(self._heard))]
+        self._marks.extend(heard)
+        read = self._safely("reading marks", lambda: self._marked(run, label))
+        return bool(read) or label in heard
 
     def _marked(self, run: str, label: str) -> bool:
         """Return whether a run has set a mark since this was last asked."""
@@ -247,14 +324,57 @@ class Recorder:
             self._wait()
 
     def _take(self, tree: ProcessTree | None) -> None:
-        sample = self.sampler.sample(tree)
+        sample = self._safely("sampling", lambda: self.sampler.sample(tree))
         if sample is not None:
-            self.writer.append(sample.time, sample.power_w, sample.columns)
+            self._safely(
+                "keeping samples",
+                lambda: self.writer.append(sample.time, sample.power_w, sample.columns),
+            )
         self._tell_troubles()
 
     def _tell_troubles(self, *, counts: bool = False) -> None:
         for text, earlier in self.sampler.troubles.news(counts=counts):
-            self.writer.note(text, instead_of=earlier)
+            self._note(text, instead_of=earlier)
+
+    def _start(self, moment: float) -> None:
+        self._safely("noting the start", lambda: self.writer.start(moment))
+
+    def _end(self, status: int | None) -> None:
+        moment = self.sampler.now()
+        self._safely("noting the end", lambda: self.writer.end(moment, exit_status=status))
+
+    def _mark(self, moment: float, label: str) -> None:
+        self._safely("keeping events", lambda: self.writer.mark(moment, label))
+
+    def _note(self, text: str, *, instead_of: str | None = None) -> None:
+        self._safely("keeping notes", lambda: self.writer.note(text, instead_of=instead_of))
+
+    def _hear(self, label: str, listener: Listener | None) -> None:
+        """Keep what the program was heard to say, at the time when it was said."""
+        said_s = time.monotonic() if listener is None else listener.at_s
+        self._heard.append(label)
+        self._mark(said_s + self.sampler.clock_offset_s, label)
+
+    def _safely(self, what: str, action: Callable[[], T]) -> T | None:
+        """Do something whose failure is none of the program's business."""
+        try:
+            return action()
+        except Exception as error:  # noqa: BLE001 - no list of what may go wrong is complete
+            self._fail(what, error)
+            return None
+
+    def _fail(self, what: str, error: Exception) -> None:
+        """Tell once of a run what went wrong with the measuring."""
+        text = f"{what} failed ({type(error).__name__}: {error}); the program goes on"
+        kind = f"{what} {type(error).__name__} {getattr(error, 'errno', '')}"
+        if kind in self._failures:
+            return
+        self._failures.add(kind)
+        with suppress(Exception):
+            self.warn(text)
+        # Where notes cannot be kept either, there is nothing left to tell.
+        with suppress(Exception):
+            self.writer.note(text)
 
     def _wait(self, program: Program | None = None) -> None:
         """Wait for the next sample's time; one that was missed is not made up for."""

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
+from lowtide.errors import UnknownName
+from lowtide.measuring.cards import Cards
+from lowtide.measuring.sharing import SHARES, GpuPower, Sharing
 from lowtide.measuring.troubles import Troubles
 from lowtide.meters import Channel, Meter, Reading
+from lowtide.meters.estimate import Estimate
 from lowtide.meters.nvml import Nvml
 from lowtide.meters.source import Source, counted
 from lowtide.meters.usage import FEATURES, Counts, MachineUse, use_between
@@ -16,6 +22,8 @@ from lowtide.monitor.processes import ProcessTree, Usage
 
 # A clock that moves this far against the other has been set.
 _STEPPED_S = 0.5
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +58,22 @@ class Sampler:
 
     Attributes:
         meters: The meters.
+        share: Whose power is asked for on a machine that others use too: the program's (`process`)
+            or all (`node`), and both are kept. None for all, without looking at others.
+        gpus: Which GPUs are the program's: `all`, `none`, numbers and identities; empty for those
+            that the environment lets it see.
         troubles: What went wrong so far, each thing once.
     """
 
     meters: Sequence[Meter]
+    share: str | None = None
+    gpus: str = ""
     troubles: Troubles = field(default_factory=Troubles)
+    _cards: Cards = field(init=False)
+    _sharing: Sharing | None = field(default=None, init=False)
+    _whole: bool = field(default=False, init=False)
+    # The columns of all GPUs; those of others are not added up.
+    _gpus: set[str] = field(default_factory=set, init=False)
     _machine: MachineUse = field(default_factory=MachineUse, init=False)
     _sources: list[Source] = field(default_factory=list, init=False)
     _clock: tuple[float, float] = field(default=(0.0, 0.0), init=False)
@@ -63,13 +82,35 @@ class Sampler:
 
     def open(self) -> None:
         """Open the meters."""
+        self._cards = Cards(said=self.gpus)
         for meter in self.meters:
-            source = Source(meter, meter.open())
+            channels = meter.open()
+            self._gpus |= {f"{meter.name}.{each.name}" for each in channels if each.domain == "gpu"}
+            source = Source(meter, self._cards.choose(meter, channels))
             source.begin()
             self._sources.append(source)
             if isinstance(meter, Nvml):
                 self._machine.gpus = meter
+        self._cards.check()
         self._clock = (time.time(), time.monotonic())
+        if self.share is not None:
+            if self.share not in SHARES:
+                raise UnknownName("share of the machine's power", self.share, SHARES)
+            models = [each for each in self.meters if isinstance(each, Estimate)]
+            self._sharing = Sharing(
+                share=self.share,
+                idle_w=models[0].idle_w if len(models) == len(self.meters) else math.nan,
+                measured=self.measured,
+            )
+            if not self._sharing.can_tell:
+                self._sharing = None
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Whose power is measured, as far as that was asked."""
+        if self.share is None:
+            return {}
+        return {"share": "node" if self._sharing is None else self.share}
 
     @property
     def measured(self) -> bool:
@@ -119,22 +160,39 @@ class Sampler:
         look = _Look(
             time=now,
             readings=[each.read() for each in self._sources],
-            machine=self._machine.look(),
-            usage=None if tree is None else tree.usage(),
+            machine=self._heed(self._machine.look, Counts(time_s=time.monotonic())),
+            usage=None if tree is None else self._heed(tree.usage, None),
         )
+        if self._sharing is not None:
+            self._sharing.look(None if look.usage is None else look.usage.cpu_s)
         made = None if self._before is None else self._made(self._before, look, tree)
         self._before = look
         return made
 
-    def restart(self) -> None:
-        """Forget what was read last: what is drawn between two runs belongs to neither."""
-        self._before = None
+    def restart(self, *, whole: bool = False) -> None:
+        """Forget what was read last: what is drawn between two runs belongs to neither.
+
+        Args:
+            whole: Whether no program will run, so that the machine's power is asked for.
+        """
+        self._before, self._whole = None, whole
         self.troubles, self._off_s = Troubles(), 0.0
+        for note in self._cards.notes:
+            self.troubles.add(note)
+        if self._sharing is not None:
+            self._sharing.restart()
+        elif self.share == "process":
+            self.troubles.add(
+                "this machine does not say how busy it is: the power is all of the machine's"
+            )
         for source in self._sources:
             source.last = source.silent_since = None
 
     def conclude(self) -> None:
-        """Note the meters that never answered since the last restart."""
+        """Note the meters that never answered since the last restart, and who else was busy."""
+        if self._sharing is not None and not self._whole:
+            for note in self._sharing.notes():
+                self.troubles.add(note)
         for source in self._sources:
             if source.last is None and source.silent_since is not None:
                 self.troubles.add(f"meter {source.meter.name} never answered")
@@ -142,12 +200,25 @@ class Sampler:
     def close(self) -> None:
         """Let go of the meters."""
         for source in self._sources:
-            source.end()
+            self._heed(source.end, None)
         self._sources.clear()
+        self._heed(self._cards.close, None)
+
+    def _heed(self, ask: Callable[[], T], otherwise: T) -> T:
+        """Ask, and note what goes wrong: who asks is busy with somebody else's program."""
+        try:
+            return ask()
+        except Exception as error:  # noqa: BLE001 - no list of what may go wrong is complete
+            self.troubles.add(f"{type(error).__name__}: {error}", kind=type(error).__name__)
+            return otherwise
 
     def _made(self, before: _Look, after: _Look, tree: ProcessTree | None) -> Sample:
         columns: dict[str, float] = {}
         drawn: list[tuple[Channel, float]] = []
+        shares: dict[str, float] = {}
+        if tree is not None and self._sharing is not None:
+            shares = self._heed(partial(self._cards.shares, tree.pids), shares)
+        gpus: list[GpuPower] = []
         for number, source in enumerate(self._sources):
             # A mean is of the time since the last reading; a moment's power holds from then on.
             reading = (after if source.meter.means else before).readings[number]
@@ -155,10 +226,15 @@ class Sampler:
             for place, channel in enumerate(source.channels):
                 watts = math.nan if reading is None else reading.power_w[place]
                 joules = math.nan if reading is None else reading.energy_j[place]
-                columns[f"{source.meter.name}.{channel.name}_w"] = watts
+                name = f"{source.meter.name}.{channel.name}"
+                columns[f"{name}_w"] = watts
                 if not math.isnan(joules):
-                    columns[f"{source.meter.name}.{channel.name}_j"] = joules
+                    columns[f"{name}_j"] = joules
                 drawn.append((channel, watts))
+                if name in self._gpus:
+                    part = shares.get(channel.name, 1.0) if isinstance(source.meter, Nvml) else 1.0
+                    part = part if channel.domain == "gpu" else 0.0
+                    gpus.append(GpuPower(name=name, power_w=watts, share=part))
         for name, value in use_between(before.machine, after.machine).items():
             if not math.isnan(value):
                 columns[FEATURES[name]] = value
@@ -171,8 +247,28 @@ class Sampler:
             columns["written_bytes"] = after.usage.written_bytes
             for source in self._sources:
                 if isinstance(source.meter, Nvml) and tree is not None:
-                    columns |= source.meter.usage(set(tree.pids))
-        return Sample(time=before.time, power_w=total_w(drawn), columns=columns)
+                    nothing: dict[str, float] = {}
+                    columns |= self._heed(partial(source.meter.usage, set(tree.pids)), nothing)
+        power_w = total_w(drawn)
+        if self._sharing is not None:
+            power_w = self._shared(power_w, gpus, columns, runs=after.usage is not None)
+        return Sample(time=before.time, power_w=power_w, columns=columns)
+
+    def _shared(
+        self, total_w: float, gpus: list[GpuPower], columns: dict[str, float], *, runs: bool
+    ) -> float:
+        """Keep the machine's power and the program's; return the one that is asked for."""
+        if self._sharing is None:
+            return total_w
+        if not any(channel.domain == "node" for each in self._sources for channel in each.channels):
+            # GPUs of others are not in the sum.
+            counted = set(self.counted)
+            gpus = [gpu for gpu in gpus if gpu.name in counted]
+        tell = partial(self._sharing.program_w, total_w, gpus, runs=runs)
+        program_w = self._heed(tell, math.nan)
+        columns["node_w"], columns["program_w"] = total_w, program_w
+        columns["others_cpus"] = self._sharing.others_cpus()
+        return total_w if self._whole or self._sharing.share == "node" else program_w
 
     def _watch(self, source: Source, reading: Reading | None, now: float) -> None:
         """Note a meter that falls silent or says what cannot be."""

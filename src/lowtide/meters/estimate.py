@@ -57,7 +57,8 @@ class Estimate:
             meter=cls.name,
             state="works",
             what="estimated from CPU use: no measurement",
-            cure="good to a factor of two: learn a model with lowtide learn --utilisation",
+            cure="a rough guess that nobody has checked here: learn a model with lowtide learn "
+            "--utilisation",
         )
 
     @property

@@ -42,6 +42,7 @@ class Nvml:
             5.6 ms of CPU time, and reading power 0.1 ms: ten times a second it would be 6 % of a
             core.
         use_s: How often it is asked what each process does, at most; that takes 2.2 ms.
+        heeded: The GPUs whose use is asked for, by name; None for all. Power is read of all.
     """
 
     name: ClassVar[str] = "nvml"
@@ -51,6 +52,7 @@ class Nvml:
     library: Any = None
     count_s: float = 5.0
     use_s: float = 2.0
+    heeded: frozenset[str] | None = None
     _gpus: list[_Gpu] = field(default_factory=list, init=False)
     _counted: float = field(default=-math.inf, init=False)
     _used: tuple[float, dict[str, float]] = field(default=(-math.inf, {}), init=False)
@@ -125,8 +127,9 @@ class Nvml:
     def busy_share(self) -> float:
         """Return the share of the time in which the GPUs were busy lately, their mean."""
         nvml = self._nvml()
+        gpus = [gpu for gpu in self._gpus if self.heeded is None or gpu.channel.name in self.heeded]
         try:
-            rates = [nvml.nvmlDeviceGetUtilizationRates(gpu.handle).gpu for gpu in self._gpus]
+            rates = [nvml.nvmlDeviceGetUtilizationRates(gpu.handle).gpu for gpu in gpus]
         except nvml.NVMLError:
             return math.nan
         # Drivers are known to say more than all of it.

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from lowtide.errors import InvalidInput, LowtideError
+from lowtide.errors import InvalidInput, LowtideError, MeterProblem
 from lowtide.meters.estimate import Estimate
 from lowtide.meters.external import External
 from lowtide.meters.hwmon import Hwmon
-from lowtide.meters.meter import METERS, Channel, Meter, Reading, Roots
+from lowtide.meters.meter import METERS, Channel, Meter, Reading, Roots, plausible
 from lowtide.meters.redfish import Redfish
 from lowtide.meters.utilisation import UtilisationModel
 
@@ -38,8 +39,8 @@ def choose_meters(said: Sequence[str], roots: Roots | None = None) -> list[Meter
     if not said:
         kinds = kinds_here(roots)
         with ThreadPoolExecutor(len(kinds)) as pool:
-            states = pool.map(lambda kind: kind.find(roots).state, kinds)
-            works = [kind for kind, state in zip(kinds, states, strict=True) if state == "works"]
+            found_here = pool.map(lambda kind: _works(kind, roots), kinds)
+            works = [kind for kind, does in zip(kinds, found_here, strict=True) if does]
         found = [made(kind, roots) for kind in works]
     tell_apart(found)
     return found or [Estimate(roots=roots)]
@@ -66,6 +67,14 @@ def kinds_here(roots: Roots) -> list[type[Meter]]:
     """
     kinds = [METERS.load(name) for name in METERS.names()]
     return [kind for kind in kinds if kind.measured and (roots.is_here or _reads(kind))]
+
+
+def _works(kind: type[Meter], roots: Roots) -> bool:
+    """Return whether a kind of meter works here; one that breaks when it is looked for does not."""
+    try:
+        return kind.find(roots).state == "works"
+    except Exception:  # noqa: BLE001 - a broken driver or plug-in is no reason to measure nothing
+        return False
 
 
 def _named(text: str, roots: Roots) -> Meter:
@@ -173,7 +182,8 @@ class Source:
 
     def _ask(self) -> tuple[Reading | None, str]:
         try:
-            return self.meter.sample(), ""
+            reading = self.meter.sample()
+            return self._understood(reading), ""
         except LowtideError as error:
             return None, str(error)
         except Exception as error:  # noqa: BLE001
@@ -181,6 +191,28 @@ class Source:
             # list of errors is complete, and one that is missed would end the thread, so that the
             # last value stood for all that came after it.
             return None, f"{type(error).__name__}: {error}"
+
+    def _understood(self, reading: Reading) -> Reading:
+        """Return a reading whose values can be, one for each channel; raise where it is none."""
+        count = len(self.channels)
+        energies_j = tuple(float(each) for each in reading.energy_j) or (math.nan,) * count
+        if len(reading.power_w) != count or len(energies_j) != count:
+            raise MeterProblem(
+                f"it has {count} channels and said {len(reading.power_w)} powers and "
+                f"{len(energies_j)} energies"
+            )
+        powers_w = tuple(float(each) for each in reading.power_w)
+        pairs = [plausible(*each) for each in zip(self.channels, powers_w, strict=True)]
+        wrong = tuple(f"{why}; left out" for _, why in pairs if why)
+        if not wrong and powers_w == reading.power_w and energies_j == reading.energy_j:
+            return reading
+        return replace(
+            reading,
+            power_w=tuple(watts for watts, _ in pairs),
+            energy_j=energies_j,
+            problems=(*reading.problems, *wrong),
+            rejected=reading.rejected + len(wrong),
+        )
 
 
 def counted(channels: Sequence[Channel]) -> list[bool]:

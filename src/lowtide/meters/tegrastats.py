@@ -113,6 +113,7 @@ class Tegrastats:
     _channels: tuple[Channel, ...] = field(default=(), init=False)
     _last: tuple[float, Line] | None = field(default=None, init=False)
     _strange: dict[str, None] = field(default_factory=dict, init=False)
+    _told: set[str] = field(default_factory=set, init=False)
 
     @classmethod
     def find(cls, roots: Roots) -> Found:  # noqa: ARG003 - asks a tool, not the kernel
@@ -149,6 +150,7 @@ class Tegrastats:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            errors="replace",
         )
         RUNNING.add(self._tool)
         self._listener = threading.Thread(target=self._listen, args=(self._tool,), daemon=True)
@@ -181,11 +183,12 @@ class Tegrastats:
     def sample(self) -> Reading:
         """Return the newest line that was printed; NaN where the tool has ended or hangs."""
         now = time.time()
-        known = set(self._strange)
         while not self._lines.empty():
             self._take(self._lines.get())
         problems = []
-        if new := [part for part in self._strange if part not in known]:
+        # The first line, which told the rails, had strange parts as well.
+        if new := [part for part in self._strange if part not in self._told]:
+            self._told.update(new)
             problems.append(self._not_understood(new))
         rails_w: dict[str, float] = {}
         if self._last is not None and self._tool is not None and self._tool.poll() is None:

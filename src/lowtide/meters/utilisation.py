@@ -23,8 +23,8 @@ VERSION = 1
 
 # Watts per hardware thread of a machine of unknown make, idle and at full load: the medians of the
 # seven server micro-architectures (Haswell to Cascade Lake, EPYC 1 to 3) of the Cloud Carbon
-# Footprint coefficients, which come from SPECpower results. Their maxima go from 1.6 to 6.0 W, so
-# this is good to a factor of two at best, and everything made from it says "estimated".
+# Footprint coefficients, which come from SPECpower results. Their maxima go from 1.6 to 6.0 W, and
+# how far off they are on another machine nobody has checked: all made from it says "estimated".
 _IDLE_W = 0.64
 _BUSY_W = 3.54
 # Use this far beyond what was seen, as a share of its span, is rounding and not another load.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from lowtide.files import read_or_empty
 
@@ -25,9 +26,33 @@ _WANTED = frozenset(
         *_VISIBLE_GPUS,
     ]
 )
+# What a program's driver goes by, each variable within what the one before it leaves. The first of
+# several that mean the same is believed.
+_SEEN_BY_NVIDIA = (("CUDA_VISIBLE_DEVICES",),)
+_SEEN_BY_AMD = (
+    ("ROCR_VISIBLE_DEVICES",),
+    ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
+)
+# GPU- and MIG- alone name none.
+_LEAST_IDENTITY = 4
 _MEBIBYTE = 2**20
 # More than any node has.
 _MOST_GPUS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A GPU that a driver shows.
+
+    Attributes:
+        name: The channel of its meter: `gpu-0`.
+        minor: The number of its device file; -1 where it is not known.
+        identities: Its own and those of its instances.
+    """
+
+    name: str
+    minor: int = -1
+    identities: tuple[str, ...] = ()
 
 
 def read_environment(procfs: str, pid: int) -> dict[str, str]:
@@ -104,6 +129,85 @@ def list_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
         if listed:
             return tuple(listed)
     return ()
+
+
+def visible_gpus(
+    environment: Mapping[str, str], cards: Sequence[Card], *, amd: bool = False
+) -> list[str] | None:
+    """Return which GPUs a program will see that is started here, None where nothing is said.
+
+    Slurm names the GPUs of a job by their numbers on the node. Where it also hides the others
+    (`ConstrainDevices`), the driver shows those of the job alone, and everything counts from the
+    first of them. A driver that shows more than the job has is one that is not hidden from, so
+    numbers are the node's; only where that cannot be do they count from the job's first.
+
+    Args:
+        environment: The environment of the program.
+        cards: The GPUs that the driver shows, in its order.
+        amd: Whether they are AMD's, which go by other variables.
+    """
+    job: list[Card] | None = None
+    for key in _SLURM_GPUS:
+        if numbers := _spread(environment.get(key, "")):
+            job = list(cards)
+            if len(cards) > len(numbers):
+                found = [_numbered(cards, each) for each in numbers]
+                job = [card for card in found if card is not None]
+            break
+    seen = job
+    for keys in _SEEN_BY_AMD if amd else _SEEN_BY_NVIDIA:
+        # Each counts in what those before it leave.
+        said = next((environment[key] for key in keys if key in environment), None)
+        if said is not None:
+            seen = pick_gpus(said, list(cards) if seen is None else seen, cards)[0]
+    return None if seen is None else [card.name for card in seen]
+
+
+def pick_gpus(
+    said: str, among: Sequence[Card], cards: Sequence[Card]
+) -> tuple[list[Card], list[str]]:
+    """Return the GPUs of a list of numbers and identities, and what of it names none.
+
+    As with the drivers, what names none ends the list: `-1` hides all that follow.
+
+    Args:
+        said: The list.
+        among: What numbers count in.
+        cards: All GPUs that there are.
+    """
+    entries = [each.strip() for each in said.split(",")] if said.strip() else []
+    # A part of the node's GPUs may still be called by their numbers on the node.
+    by_node = [_numbered(cards, each) for each in entries if each.isdecimal()]
+    on_node = len(among) < len(cards) and all(card in among for card in by_node)
+    found: list[Card] = []
+    for place, each in enumerate(entries):
+        card: Card | None = None
+        if each.isdecimal():
+            if on_node:
+                card = _numbered(cards, each)
+            elif int(each) < len(among):
+                card = among[int(each)]
+        else:
+            # Instances were once called by their card: MIG-GPU-8f6e.../1/0.
+            name = each.removeprefix("MIG-") if each.startswith("MIG-GPU-") else each
+            name = name.partition("/")[0]
+            known = [card for card in cards if any(one.startswith(name) for one in card.identities)]
+            card = known[0] if len(known) == 1 and len(name) > _LEAST_IDENTITY else None
+        if card is None:
+            return found, entries[place:]
+        if card not in found:
+            found.append(card)
+    return found, []
+
+
+def _numbered(cards: Sequence[Card], number: str) -> Card | None:
+    """Return the GPU of that number on the node: that of its device file, where it is known."""
+    if not number.isdecimal():
+        return None
+    files = {card.minor: card for card in cards if card.minor >= 0}
+    if len(files) == len(cards):
+        return files.get(int(number))
+    return cards[int(number)] if int(number) < len(cards) else None
 
 
 def _spread(said: str) -> tuple[str, ...]:

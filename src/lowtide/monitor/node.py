@@ -72,7 +72,7 @@ class NodeFiles:
                 continue
         return NodeCounts(
             cpus=self._cpus(stat),
-            busy_s=_busy(stat),
+            busy_s=busy_of(stat),
             memory_bytes=memory.get(b"MemTotal", math.nan),
             available_bytes=memory.get(b"MemAvailable", math.nan),
             read_bytes=read,
@@ -173,8 +173,12 @@ def _modes(stat: bytes) -> dict[str, float]:
         return {}
 
 
-def _busy(stat: bytes) -> float:
-    """Return the CPU time in use: user, nice, system, irq, softirq; guests are users."""
+def busy_of(stat: bytes) -> float:
+    """Return the CPU time in use: user, nice, system, irq, softirq; guests are users.
+
+    Args:
+        stat: What /proc/stat says.
+    """
     first = stat.partition(b"\n")[0].split()
     try:
         ticks = [parse_count(each) for each in first[1:8]]

@@ -1,0 +1,63 @@
+"""Folders of their own for measurements that begin at the same moment."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+
+from lowtide.errors import FileProblem
+
+
+def folder_name(environment: Mapping[str, str], *, host: str, pid: int, moment: float) -> str:
+    """Return what a recording is called: when, on which machine, of which job and process.
+
+    Args:
+        environment: Where Slurm says which job, element of an array, step and task this is.
+        host: The machine.
+        pid: The process.
+        moment: When, epoch seconds; it is written in local time.
+
+    >>> tasks = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "3"}
+    >>> folder_name(tasks, host="n1.cluster", pid=99, moment=0.0)[-12:]
+    '-n1-7.0.3-99'
+    """
+    array = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
+    job = "_".join(each for each in array if each) if all(array) else ""
+    job = job or environment.get("SLURM_JOB_ID", "")
+    steps = [environment.get(key, "") for key in ("SLURM_STEP_ID", "SLURM_PROCID")] if job else []
+    words = [
+        "recording",
+        time.strftime("%Y%m%d-%H%M%S", time.localtime(moment)),
+        host.partition(".")[0],
+        ".".join(each for each in (job, *steps) if each),
+        str(pid),
+    ]
+    return "-".join(re.sub(r"[^\w.-]", "_", each) for each in words if each)
+
+
+def new_folder(parent: Path | str = ".") -> Path:
+    """Return a new folder that nobody else has.
+
+    Args:
+        parent: Where it is made.
+    """
+    name = folder_name(os.environ, host=socket.gethostname(), pid=os.getpid(), moment=time.time())
+    for turn in count(1):
+        # Process ids are used again, and containers all have the same ones.
+        folder = Path(parent) / (name if turn == 1 else f"{name}-{turn}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise FileProblem(
+                f"cannot make {folder}: {error.strerror}; name a folder elsewhere with -o",
+                path=folder,
+            ) from error
+        return folder
+    raise AssertionError("numbers do not end")
