@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from lowtide.monitor.snapshot import FloatArray, GpuCounts, NodeCounts, Unit
 
@@ -96,7 +98,10 @@ class Tick:
         marginal_g_per_kwh: Marginal intensity, likewise.
         pue: What the building draws for each watt of the node's; NaN where nobody says.
         watched_cpu_s: The part of `cpu_s` since it was first seen; None where that is all of it.
-        gpus: The GPUs.
+        gpus: The GPUs that are read.
+        gpus_unread: How many there are besides; None where nobody knows.
+        gpu_use_known: Whether use of GPUs is known although the GPUs are not: some logs tell of
+            processes alone.
         package_energy_j: What each CPU socket drew since watching began, where meters see it.
         dram_energy_j: What memory drew since watching began; NaN where no meter sees it.
         system_s: The part of `cpu_s` that was spent in the kernel, NaN where it is not told apart;
@@ -149,6 +154,8 @@ class Tick:
     pue: float = math.nan
     watched_cpu_s: FloatArray | None = None
     gpus: tuple[GpuCounts, ...] = ()
+    gpus_unread: int | None = None
+    gpu_use_known: bool = False
     package_energy_j: tuple[float, ...] = ()
     dram_energy_j: float = math.nan
     system_s: FloatArray | None = None
@@ -156,3 +163,24 @@ class Tick:
     ended: FloatArray | None = None
     rejected: int = 0
     problems: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # Who was not seen on a GPU used none only if all GPUs were looked at.
+        if self.gpu_use_known or self.gpus_unread == 0 or (self.gpus and not self.gpus_unread):
+            return
+        for name in ("gpus_busy", "gpu_memory_bytes", "reserved_gpus"):
+            object.__setattr__(self, name, _unless_0(getattr(self, name)))
+        if not self.shares.cards_w:
+            gpu_w = _unless_0(self.shares.gpu_w)
+            object.__setattr__(self, "shares", replace(self.shares, gpu_w=gpu_w))
+
+    @property
+    def gpu_count(self) -> float:
+        """How many GPUs the node has, instances as parts of one; NaN where nobody knows."""
+        if not self.gpus and self.gpus_unread is None:
+            return math.nan
+        return math.fsum(gpu.share for gpu in self.gpus) + (self.gpus_unread or 0)
+
+
+def _unless_0(values: FloatArray) -> FloatArray:
+    return np.where(values > 0, values, np.nan)

@@ -239,6 +239,7 @@ class Watcher:
             marginal_g_per_kwh=marginal,
             pue=self.emissions.pue,
             gpus=after.gpus,
+            gpus_unread=after.gpus_unread,
             system_s=after.system_s,
             ended=after.ended,
             rejected=after.rejected + self.power.rejected,
@@ -261,7 +262,8 @@ def _gpus(snapshot: Snapshot) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return how many GPUs each unit keeps busy, what memory it holds there, and how many it has.
 
     A GPU that several hold is shared by their use of it; an instance is a part of its GPU. Whoever
-    holds a GPU whose use is not known uses nobody knows how much.
+    holds a GPU whose use is not known uses nobody knows how much, and so does everybody who is not
+    seen on one while somebody uses another, and nobody knows who.
     """
     busy, held_bytes, held = np.zeros((3, len(snapshot.units)))
     for gpu in snapshot.gpus:
@@ -269,6 +271,9 @@ def _gpus(snapshot: Snapshot) -> tuple[FloatArray, FloatArray, FloatArray]:
             busy[place] += gpu.busy * gpu.share * share
             held_bytes[place] += gpu.memory_bytes * share
             held[place] += gpu.share
+    if not all(gpu.users_known for gpu in snapshot.gpus):
+        alone = held == 0
+        busy[alone] = held_bytes[alone] = held[alone] = np.nan
     return busy, held_bytes, held
 
 
