@@ -150,7 +150,7 @@ def test_samples_of_another_monitor(tmp_path: Path, capsys: pytest.CaptureFixtur
         for tick in read_ticks([tmp_path / "log.csv"]):
             store.append(tick)
     out = run(capsys, "show", "7", "--store", str(tmp_path / "logs.sqlite")).out
-    assert "unlikely to gain from a larger node: never above 1 of 64 cores" in out
+    assert "Will it scale? cannot tell: never above 1 of 64 cores, but how busy its node" in out
     assert "What it drew and emitted is not known." in out
     assert "No phases" in out
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from lowtide.units import MISSING, format_hours
+from lowtide.units import MISSING, format_hours, format_number
 
 YES = "yes"
 NO = "no"
@@ -112,7 +112,8 @@ class Behaviour:
             return f"its node was {_percent(self.load)} busy"
         if self.cpu_wait >= _WAITS:
             return f"it waited for CPUs for {_percent(self.cpu_wait)} of its time"
-        return None if math.isnan(self.load) and math.isnan(self.cpu_wait) else ""
+        # Where its own waits are not known, those of a node that is not full are few.
+        return None if math.isnan(self.load) else ""
 
     @property
     def unseen(self) -> str:
@@ -175,16 +176,18 @@ def appropriate(behaviour: Behaviour) -> Verdict:
     }
     if not shares:
         return _unknown(question, "what it asked for, or what it used, is not known")
-    used = [share >= _HALF for share in shares.values()]
+    # What others were in the way of says nothing of the job.
+    starved = shares.get("cores", 1.0) < _HALF and behaviour.starved != ""
+    used = [share >= _HALF for name, share in shares.items() if not (starved and name == "cores")]
     told = _listed([f"{100 * share:.0f} % of the {name}" for name, share in shares.items()])
     told = f"at its peak it used {told} that it asked for"
     unknown = [name for name, use in named if use.asked > 0 and name not in shares]
-    if unknown and len(set(used)) == 1:
+    if unknown and len(set(used)) < 2:
         return _unknown(question, f"{told}; what it used of the {_listed(unknown)} is not known")
+    if starved and len(set(used)) < 2:
+        return _unknown(question, f"{told}, but {behaviour.starved or _NO_LOAD}")
     if not all(used) and behaviour.unseen:
         return _unknown(question, f"{told}, but {behaviour.unseen}")
-    if shares.get("cores", 1.0) < _HALF and behaviour.starved != "":
-        return _unknown(question, f"{told}, but {behaviour.starved or _NO_LOAD}")
     return Verdict(
         question=question,
         answer=YES if all(used) else PARTLY if any(used) else NO,
@@ -211,18 +214,19 @@ def will_scale(behaviour: Behaviour) -> Verdict:
     gpus = behaviour.gpus
     if gpus.had > 0 or gpus.peak > 0:
         named.append(("GPUs", gpus))
-    elif math.isnan(gpus.had) and gpus.is_used is None:
-        return _unknown(question, "whether it had or used a GPU is not known")
     peaks = [use.share("peak", "had") for _, use in named]
     if any(math.isnan(peak) for peak in peaks):
         missing = next(name for (name, _), peak in zip(named, peaks, strict=True) if peak != peak)
         return _unknown(question, f"how many {missing} it had or used is not known")
     if max(peaks) <= _HALF:
         told = _listed([f"{_amount(use.peak)} of {_amount(use.had)} {name}" for name, use in named])
-        limits = [*([behaviour.unseen] if behaviour.unseen else []), *_limits(behaviour)]
-        if behaviour.starved != "":
-            limits.insert(0, behaviour.starved or _NO_LOAD)
-        if limits:
+        limits = [
+            "" if behaviour.starved == "" else behaviour.starved or _NO_LOAD,
+            behaviour.unseen,
+            _NO_GPU if math.isnan(gpus.had) and gpus.is_used is None else "",
+            *_limits(behaviour),
+        ]
+        if limits := [each for each in limits if each]:
             return _unknown(question, f"never above {told}, but {_listed(limits)}")
         return Verdict(
             question=question,
@@ -405,6 +409,7 @@ def whole_percent(share: float) -> str:
 
 
 _NO_LOAD = "how busy its node was is not known"
+_NO_GPU = "whether it had or used a GPU is not known"
 
 
 def _unknown(question: str, why: str) -> Verdict:
@@ -416,7 +421,7 @@ def _listed(parts: list[str]) -> str:
 
 
 def _amount(number: float) -> str:
-    return MISSING if math.isnan(number) else f"{number:.3g}"
+    return format_number(number, digits=3)
 
 
 def _percent(share: float) -> str:

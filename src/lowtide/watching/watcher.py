@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -207,6 +207,8 @@ class Watcher:
             self._node_unpriced_j += float(node_j[0])
         busy = cpu_used(before, after) / passed_s
         gpus_busy, gpu_bytes, gpus_held = _gpus(after)
+        # Nor does anybody know what a GPU drew for those of whom nobody knows whether they hold it.
+        shares = replace(shares, gpu_w=np.where(np.isnan(gpus_held), np.nan, shares.gpu_w))
         return Tick(
             host=self.host,
             since=since,
