@@ -309,6 +309,10 @@ def read_jobs(
                 columns["ends"][place] = max(columns["ends"][place], fresh[PLACE["last_seen"]])
     _count_what_nobody_saw(facts, totals, known_hosts)
     _cut_at_the_end(facts, totals)
+    # Who was seen on no GPU while some of them could not be read may have used one.
+    unread = np.isnan(totals[:, PLACE["gpu_busy_s"]])
+    for name in ("peak_gpus", "peak_gpu_memory_bytes"):
+        totals[unread & (totals[:, PLACE[name]] == 0), PLACE[name]] = np.nan
     table = JobTable(
         columns={name: column for name, column in columns.items() if name not in numbers},
         facts=facts,
