@@ -280,13 +280,15 @@ def format_mass(grams: float | None) -> str:
     return f"{grams / 1000:.4g} kg" if abs(grams) >= 1000 else f"{grams:.4g} g"
 
 
-def format_number(value: float | None) -> str:
-    """Return a number to four digits, or `---`.
+def format_number(value: float | None, *, digits: int = 4) -> str:
+    """Return a number to four digits, a larger one to its last before the point, or `---`.
 
-    >>> format_number(357.4857), format_number(None)
-    ('357.5', '---')
+    >>> format_number(357.4857), format_number(67_080.4), format_number(None)
+    ('357.5', '67,080', '---')
     """
-    return MISSING if value is None or not math.isfinite(value) else f"{value:.4g}"
+    if value is None or not math.isfinite(value):
+        return MISSING
+    return f"{value:,.0f}" if abs(value) >= 10**digits - 0.5 else f"{value:.{digits}g}"
 
 
 def format_percent(share: float | None) -> str:

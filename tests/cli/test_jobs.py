@@ -314,7 +314,7 @@ def test_usage_by_user_and_hour(place: Path, capsys: pytest.CaptureFixture[str])
     assert ada["unknown_duration"] == 1
     # What is known is the least it can be, and is said to be that.
     assert ada["carbon_g"] == pytest.approx(21.6)
-    assert (ada["lacking"], bob["lacking"]) == (["carbon_g"], [])
+    assert (ada["lacking"], bob["lacking"]) == (["carbon_g", "gpu_h"], [])
     shown = run(capsys, "usage", "-S", "now-1day").out
     assert "~221 kJ  >~21.6 g" in shown
     assert "> at least: what was drawn or emitted in part of the time is not known." in shown

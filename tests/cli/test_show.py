@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lowtide.cli.output import print_table
 from lowtide.formats.sonar import read_ticks
 from lowtide.store import Store
+from support import ticks
 from support.commands import run
 from support.snapshots import unit
 from support.watched import FACTS, START, course, daily, write_store
@@ -150,7 +152,7 @@ def test_samples_of_another_monitor(tmp_path: Path, capsys: pytest.CaptureFixtur
         for tick in read_ticks([tmp_path / "log.csv"]):
             store.append(tick)
     out = run(capsys, "show", "7", "--store", str(tmp_path / "logs.sqlite")).out
-    assert "unlikely to gain from a larger node: never above 1 of 64 cores" in out
+    assert "Will it scale? cannot tell: never above 1 of 64 cores, but how busy its node" in out
     assert "What it drew and emitted is not known." in out
     assert "No phases" in out
 
@@ -209,3 +211,52 @@ def test_tables_fit_the_terminal(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == (2 if columns == 200 else 9)
     assert "1234567 GiB" in lines[1]
+
+
+def test_gpus_that_nobody_read_are_not_said_to_idle(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Slurm gave it four GPUs, and the watcher could read none."""
+    watcher = ticks.Watcher()
+    job = ticks.unit(7)
+    with Store.open(tmp_path / "store.sqlite") as store:
+        for _ in range(12):
+            store.append(watcher.tick([job], step_s=900.0))
+        ended = ticks.START + 12 * 900
+        store.put_facts(
+            [ticks.facts(7, state="completed", started=ticks.START, ended=ended, gpus=4.0)]
+        )
+    place = ("--store", str(tmp_path / "store.sqlite"))
+    (row,) = json.loads(run(capsys, "jobs", "-j", "7", "--json", *place).out)
+    assert (row["gpus"], row["gpu_efficiency"], row["peak_gpus"]) == (4.0, None, None)
+    out = run(capsys, "show", "7", *place).out
+    assert "no GPU" not in out
+    assert "0 % of the GPUs" not in out
+    assert "Does it waste GPUs? cannot tell: what it used of its GPUs is not known." in out
+
+
+def test_four_hundred_nodes_fit_into_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = tuple(f"n{number:03}" for number in range(1, 61))
+    job = ticks.unit(7)
+    with Store.open(tmp_path / "store.sqlite") as store:
+        for number, name in enumerate(names):
+            watcher = ticks.Watcher(host=name, time=ticks.START + 0.1 * number, power_w=1700.0)
+            for _ in range(8):
+                store.append(watcher.tick([job], cpus=32.0))
+        store.put_facts([ticks.facts(7, state="completed", cpus=64.0 * 60, nodes=names)])
+        [record] = store.jobs(ids=["7"])
+        series = store.series(record)
+    # All that was used is there, whenever each host ticks, in hardly more steps than one has.
+    assert np.nansum(series.columns["energy_j"]) == pytest.approx(60 * 8 * 17000.0, rel=1e-6)
+    assert np.nansum(series.columns["cpu_s"]) == pytest.approx(60 * 8 * 320.0, rel=1e-6)
+    assert len(series) <= 40
+    out = run(capsys, "show", "7", "--store", str(tmp_path / "store.sqlite")).out
+    assert "on n[001-060]:" in out
+    assert "e+0" not in out
+    assert "3,840" in out
+    listed = run(
+        capsys, "jobs", "-j", "7", "-o", "NodeList", "--store", str(tmp_path / "store.sqlite")
+    ).out
+    assert "n[001-060]" in listed

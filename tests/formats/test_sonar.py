@@ -325,3 +325,16 @@ def test_facts_alone_are_no_samples(tmp_path: Path) -> None:
     assert recognises(Source.open(path))
     with pytest.raises(InvalidInput, match="no sample"):
         list(read_ticks([path]))
+
+
+def test_no_gpu_is_claimed_that_no_sample_tells_of(tmp_path: Path) -> None:
+    """On a host where sonar saw GPUs whoever is on none used none; elsewhere nobody knows."""
+    lines = [line(5 * at, 7, 60 * at) for at in range(3)]
+    lines += [line(5 * at, 8, 60 * at, host="ml8") for at in range(3)]
+    lines += [line(5 * at, 9, 60 * at, "gpus=0", "gpu%=98", host="ml8") for at in range(1, 3)]
+    for tick in read_ticks([put(tmp_path, *lines)]):
+        assert math.isnan(tick.gpu_count)
+        if tick.host == "n1":
+            assert math.isnan(of(tick, "7", "gpus_busy"))
+        else:
+            assert of(tick, "8", "gpus_busy") == 0

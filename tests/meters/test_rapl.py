@@ -7,6 +7,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lowtide.errors import MeterProblem
@@ -30,9 +31,9 @@ class TestRapl:
         (base / "intel-rapl:0/energy_uj").write_text("258218393244\n")
         reading = meter.sample()
         meter.close()
-        assert reading.energy_j == pytest.approx((0.1, 0.0))
+        assert reading.energy_j == pytest.approx((0.1, math.nan), nan_ok=True)
         assert reading.power_w[0] > 0
-        assert reading.power_w[1] == 0
+        assert math.isnan(reading.power_w[1]), "it has not moved yet"
 
     def test_a_wrap_is_no_loss(self, tmp_path: Path) -> None:
         meter = Rapl(roots=rapl_tree(tmp_path, package="262143328800"))
@@ -56,6 +57,7 @@ class TestRapl:
         meter = Rapl(roots=rapl_tree(tmp_path))
         meter.open()
         (tmp_path / "sys/class/powercap/intel-rapl:0/energy_uj").write_text("")
+        advance(tmp_path, "intel-rapl:0:1", 100)
         reading = meter.sample()
         meter.close()
         assert math.isnan(reading.power_w[0])
@@ -70,6 +72,7 @@ class TestRapl:
         channels = meter.open()
         assert [each.name for each in channels] == ["package-0", "dram-0"]
         advance(tmp_path, "intel-rapl:0", 8_000)
+        advance(tmp_path, "intel-rapl:0:1", 8_000)
         reading = meter.sample()
         meter.close()
         # The platform's counter would stand for the package, and hide it.
@@ -109,7 +112,44 @@ class TestRapl:
         meter.close()
         assert math.isnan(reading.power_w[-1])
         assert not math.isnan(reading.power_w[0])
-        assert "psys never moved while others did" in reading.problems[0]
+        assert "psys never moved: it counts as absent" in reading.problems[0]
+
+    def test_counters_that_stand_still_measure_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = [time.monotonic()]
+        monkeypatch.setattr(
+            "lowtide.meters.rapl.time.sleep", lambda s: now.__setitem__(0, now[0] + s)
+        )
+        monkeypatch.setattr("lowtide.meters.rapl.time.monotonic", lambda: now[0])
+        meter = Rapl(roots=rapl_tree(tmp_path))
+        meter.open()
+        for wait_s in (0.1, 1.0, 10.0):
+            now[0] += wait_s
+            reading = meter.sample()
+            assert np.isnan(reading.power_w).all()
+            assert np.isnan(reading.energy_j).all()
+        assert "package-0 never moved" in reading.problems[0]
+        for by, known in ((5_000, True), (7_000, True), (0, False), (9_000, False), (8_000, True)):
+            for zone in ("intel-rapl:0", "intel-rapl:0:1"):
+                advance(tmp_path, zone, by)
+            now[0] += 1.0
+            reading = meter.sample()
+            assert (not np.isnan(reading.energy_j).any()) == (by > 0)
+            if known:
+                assert reading.power_w == pytest.approx((by * 1e-6,) * 2, rel=1e-3)
+            else:
+                # After it stood still nobody knows since when it counts again.
+                assert np.isnan(reading.power_w).all()
+        meter.close()
+
+    def test_counters_of_this_machine_that_stand_still_do_not_work(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        roots = rapl_tree(tmp_path)
+        monkeypatch.setattr(Roots, "is_here", True)
+        found = Rapl.find(roots)
+        assert (found.state, "stand still" in found.what) == ("constant 0", True)
 
     def test_a_reset_is_no_wrap(self, tmp_path: Path) -> None:
         # From the upper half of the range: taken for a wrap, it would be 62 kJ in a moment.

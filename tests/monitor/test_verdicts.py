@@ -6,6 +6,8 @@ import math
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lowtide.monitor.verdicts import (
     CANNOT_TELL,
@@ -16,6 +18,7 @@ from lowtide.monitor.verdicts import (
     Use,
     appropriate,
     is_bad_gpu_job,
+    is_held_back,
     is_hogging,
     judge,
     misuses_gpu_node,
@@ -24,6 +27,7 @@ from lowtide.monitor.verdicts import (
 )
 
 DAY = 86400.0
+JUDGED = (appropriate, will_scale, misuses_gpu_node, is_bad_gpu_job)
 BIG = Behaviour(
     length_s=DAY,
     cpus=Use(node=64, mean=11.99, peak=15.72),
@@ -41,7 +45,9 @@ def test_shares_of_a_node() -> None:
 
 
 def test_a_job_that_never_fills_its_node_will_not_scale() -> None:
-    job = Behaviour(length_s=DAY, cpus=Use(node=64, mean=6, peak=8), gpus=Use(node=8, peak=1))
+    job = Behaviour(
+        length_s=DAY, cpus=Use(node=64, mean=6, peak=8), gpus=Use(node=8, peak=1), load=0.2
+    )
     verdict = will_scale(job)
     assert verdict.answer == NO
     assert "unlikely to gain from a larger node" in verdict.evidence
@@ -63,7 +69,10 @@ def test_what_is_not_known_is_not_judged() -> None:
 
 def test_asking_for_much_and_using_little() -> None:
     job = Behaviour(
-        length_s=DAY, cpus=Use(asked=16, mean=1, peak=1), memory=Use(asked=128, mean=4, peak=4)
+        length_s=DAY,
+        cpus=Use(asked=16, mean=1, peak=1),
+        memory=Use(asked=128, mean=4, peak=4),
+        load=0.3,
     )
     verdict = appropriate(job)
     assert verdict.answer == NO
@@ -113,8 +122,8 @@ def test_no_gpu_no_bad_gpu_job() -> None:
 
 
 def hog(cores: float, seconds: float, load: float = math.nan, **more: Use) -> str:
-    cpus = Use(node=64, mean=cores, peak=cores)
-    return is_hogging(Behaviour(length_s=seconds, load=load, **{"cpus": cpus, **more})).answer
+    used = {"cpus": Use(node=64, mean=cores, peak=cores), "gpus": Use(node=0)}
+    return is_hogging(Behaviour(length_s=seconds, load=load, **used | more)).answer
 
 
 def test_hogging_depends_on_who_waits() -> None:
@@ -151,8 +160,97 @@ def test_nothing_is_concluded_from_gpus_whose_use_is_not_known() -> None:
     assert verdict.answer == CANNOT_TELL
     assert "what it used of the GPUs is not known" in verdict.evidence
     # Half of its memory is used and its cores are not, whatever its GPUs do.
-    told = replace(job, memory=Use(asked=64, node=256, mean=40, peak=60))
+    told = replace(job, memory=Use(asked=64, node=256, mean=40, peak=60), load=0.3)
     assert appropriate(told).answer == PARTLY
     hog = replace(job, cpus=Use(asked=1, node=64, mean=30, peak=32))
     assert is_hogging(hog).answer == CANNOT_TELL
     assert is_hogging(replace(hog, gpus=Use(asked=0, node=4, peak=0))).answer == YES
+
+
+STARVED = Behaviour(
+    length_s=DAY,
+    cpus=Use(asked=2, node=2, mean=0.2, peak=0.242),
+    memory=Use(asked=100, node=256, mean=10, peak=20),
+    gpus=Use(asked=0, node=0, peak=0),
+    load=1.0,
+)
+
+
+def test_a_job_that_others_starve_is_not_blamed() -> None:
+    waits = replace(STARVED, load=0.2, cpu_wait=0.9)
+    for job in (STARVED, waits, replace(STARVED, load=math.nan)):
+        assert will_scale(job).answer == CANNOT_TELL
+        assert appropriate(job).answer == CANNOT_TELL
+    assert "its node was 100 % busy" in will_scale(STARVED).evidence
+    assert "its node was 100 % busy" in appropriate(STARVED).evidence
+    assert "waited for CPUs for 90 %" in will_scale(waits).evidence
+    left_alone = replace(STARVED, load=0.2)
+    assert (will_scale(left_alone).answer, appropriate(left_alone).answer) == (NO, NO)
+
+
+def test_memory_and_storage_are_told_as_limits() -> None:
+    calm = replace(STARVED, load=0.2, io_wait=0.0, memory_wait=0.0)
+    assert is_held_back(calm).answer == NO
+    for job, words in (
+        (replace(calm, memory=Use(asked=100, peak=97)), "97 % of the memory that it asked for"),
+        (replace(calm, io_wait=0.4), "waited for storage for 40 % of its time"),
+        (replace(calm, memory_wait=0.4), "waited for memory for 40 % of its time"),
+    ):
+        assert (is_held_back(job).answer, will_scale(job).answer) == (YES, CANNOT_TELL)
+        assert words in is_held_back(job).evidence
+        assert words in will_scale(job).evidence
+    assert is_held_back(replace(calm, io_wait=math.nan)).answer == CANNOT_TELL
+
+
+def test_what_was_hardly_watched_is_not_judged_by_what_was_not_seen() -> None:
+    idle = replace(
+        STARVED, load=0.2, gpus=Use(asked=2, node=4, peak=0), gpu_memory=Use(asked=80, peak=0)
+    )
+    assert [verdict(idle).answer for verdict in JUDGED] == [NO, NO, YES, YES]
+    for watched in (0.5, math.nan):
+        job = replace(idle, watched=watched)
+        assert [verdict(job).answer for verdict in JUDGED] == [CANNOT_TELL] * 4
+
+
+NUMBERS = st.sampled_from([math.nan, 0.0, 0.1, 1.0, 4.0, 64.0])
+USES = st.builds(Use, asked=NUMBERS, node=NUMBERS, mean=NUMBERS, peak=NUMBERS)
+SHARES = st.sampled_from([math.nan, 0.0, 0.05, 0.2, 0.95, 1.0])
+ACCUSES = {
+    appropriate: (NO, PARTLY),
+    will_scale: (NO,),
+    misuses_gpu_node: (YES,),
+    is_bad_gpu_job: (YES,),
+    is_hogging: (YES,),
+}
+
+
+@given(
+    whole=st.builds(
+        Behaviour,
+        length_s=st.just(DAY),
+        cpus=USES,
+        memory=USES,
+        # Who was given none uses none.
+        gpus=USES.filter(lambda use: not (use.had == 0 and use.peak > 0)),
+        gpu_memory=USES,
+        load=SHARES,
+        cpu_wait=SHARES,
+        watched=SHARES,
+    ),
+    lost=st.sets(st.sampled_from(["gpus", "gpu_memory", "cpus", "load", "watched"]), min_size=1),
+)
+@settings(max_examples=500, deadline=None)
+def test_knowing_less_accuses_nobody(whole: Behaviour, lost: set[str]) -> None:
+    """Take any source away: whoever is blamed then was blamed before."""
+    unread = {"mean": math.nan, "peak": math.nan, "node": math.nan}
+    less = replace(
+        whole,
+        **{
+            name: replace(held, **unread) if isinstance(held, Use) else math.nan
+            for name in lost
+            for held in [getattr(whole, name)]
+        },
+    )
+    for verdict, blame in ACCUSES.items():
+        if verdict(less).answer in blame:
+            assert verdict(whole).answer in blame, (verdict(whole), verdict(less))

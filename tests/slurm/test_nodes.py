@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.errors import InvalidInput
-from lowtide.slurm.nodes import expand_nodes
+from lowtide.slurm.nodes import expand_nodes, shorten_nodes
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,30 @@ def test_a_range_counts_in_the_width_it_is_written_in(first: int, more: int, wid
 def test_what_is_no_list_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="node"):
         expand_nodes(text)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.builds(
+                "{}{:0{}}{}".format,
+                st.sampled_from(["n", "node-", "r1n", ""]),
+                st.integers(0, 120),
+                st.sampled_from([1, 2, 3]),
+                st.sampled_from(["", ".cluster", "-ib"]),
+            ),
+            st.sampled_from(["login", "head", "n"]),
+        ),
+        min_size=1,
+        max_size=40,
+    )
+)
+@settings(max_examples=300)
+def test_short_forms_mean_the_same_nodes(names: list[str]) -> None:
+    assert sorted(expand_nodes(shorten_nodes(names))) == sorted(set(names))
+
+
+def test_four_hundred_nodes_are_one_word() -> None:
+    assert shorten_nodes(f"n{number:03}" for number in range(1, 401)) == "n[001-400]"
+    assert shorten_nodes(["n9", "n10", "n11"]) == "n[9-11]"
+    assert shorten_nodes(["n1"]) == "n1"

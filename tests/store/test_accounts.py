@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, timedelta, timezone
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lowtide.errors import UnknownName
 from lowtide.store import Question, Store
 from lowtide.store.accounts import NAMES, TIMES, sum_up
-from support.ticks import Watcher, facts, unit
+from support.ticks import START, Watcher, facts, unit
 
 # A Monday, at midnight.
 MONDAY = 1_704_672_000.0
@@ -114,3 +117,81 @@ def test_a_job_seen_once_has_no_duration_and_is_counted_so(file: str) -> None:
 def test_an_unknown_way_lists_the_known(file: str) -> None:
     with Store.open(file) as store, pytest.raises(UnknownName, match="weekday"):
         sum_up(store, Question(start=MONDAY), by="weekend", now=MONDAY)
+
+
+def test_sums_that_lack_unwatched_jobs_say_so(place: str) -> None:
+    """A watcher that came late: Slurm tells of a job that nobody saw."""
+    watcher = Watcher()
+    with Store.open(place) as store:
+        for _ in range(6):
+            store.append(watcher.tick([unit(7)]))
+        store.put_facts(
+            [
+                facts(
+                    5,
+                    user="ada",
+                    account="a",
+                    state="completed",
+                    started=START - 7000,
+                    ended=START - 7000 + 240,
+                    cpus=2.0,
+                    submitted=START - 7100,
+                ),
+                facts(
+                    7,
+                    user="ada",
+                    account="a",
+                    state="completed",
+                    started=START,
+                    ended=START + 60,
+                    cpus=2.0,
+                    submitted=START - 1,
+                ),
+                facts(
+                    8,
+                    user="bob",
+                    account="b",
+                    state="completed",
+                    started=START - 7000,
+                    ended=START - 7000 + 240,
+                    cpus=2.0,
+                    submitted=START - 7100,
+                ),
+            ]
+        )
+        question = Question(start=START - 8000, end=watcher.time)
+        for by in ("user", "account"):
+            ada, bob = sum_up(store, question, by=by, now=watcher.time).rows
+            assert (ada.jobs, ada.energy_j, ada.unmetered_s) == (2, pytest.approx(6000.0), 240.0)
+            assert set(ada.lacking) == {"cpu_s", "energy_j", "carbon_g"}
+            # Job 5 kept 480 s of cores, and nobody knows what it used of them.
+            assert (ada.cpu_s, ada.core_s) == (pytest.approx(120.0), pytest.approx(600.0))
+            assert (ada.compared, ada.cpu_efficiency) == (1, pytest.approx(1.0))
+            assert math.isnan(bob.energy_j)
+            assert math.isnan(bob.cpu_efficiency)
+        [day] = sum_up(store, question, by="weekday", now=watcher.time).rows
+        assert set(day.lacking) == {"cpu_s", "energy_j", "carbon_g"}
+
+
+@given(seen=st.lists(st.booleans(), min_size=1, max_size=6))
+@settings(max_examples=15, deadline=None)
+def test_a_sum_is_whole_only_if_all_of_it_was_seen(seen: list[bool]) -> None:
+    watcher = Watcher()
+    units = [unit(number) for number, there in enumerate(seen) if there]
+    with TemporaryDirectory() as folder, Store.open(f"{folder}/store.sqlite") as store:
+        for _ in range(3):
+            store.append(watcher.tick(units))
+        store.put_facts(
+            facts(number, user="ada", state="completed", started=START, ended=START + 30, cpus=4.0)
+            for number in range(len(seen))
+        )
+        question = Question(start=START - 60, end=watcher.time)
+        [row] = sum_up(store, question, by="user", now=watcher.time).rows
+    assert row.jobs == len(seen)
+    assert row.core_s == pytest.approx(120.0 * len(seen))
+    if not any(seen):
+        assert math.isnan(row.energy_j + row.cpu_s + row.carbon_g)
+        return
+    assert row.energy_j == pytest.approx(3000.0 * sum(seen))
+    assert (row.lacking == ()) == all(seen)
+    assert (row.cpu_efficiency, row.compared) == (pytest.approx(0.5), sum(seen))

@@ -139,3 +139,20 @@ def test_what_hangs_or_may_not_be_read_is_named_and_the_rest_goes_on(
     assert not [each for each in second.problems if each in told], "each is named once"
     assert np.isfinite(first.shares.power_w).all()
     assert not first.shares.measured
+
+
+def test_counters_that_stand_still_are_no_measurement(tmp_path: Path, tools: Path) -> None:
+    """Nothing moves: what the node draws is estimated, and never a measured 0 W."""
+    go_on = machine(tmp_path, here=False)
+    rapl_tree(tmp_path)
+    roots = Roots(sysfs=tmp_path / "sys", procfs=tmp_path / "proc")
+    with open_watch(roots=roots) as watch:
+        watch.watcher.tick()
+        go_on(1)
+        first = next_tick(watch)
+        go_on(2)
+        second = next_tick(watch)
+    for seen in (first, second):
+        assert not seen.shares.measured
+        assert seen.shares.node_w > 0
+        assert seen.shares.node_measured_w == 0

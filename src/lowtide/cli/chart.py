@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from lowtide.signal import FloatArray, Signal
+from lowtide.units import format_number
 
 Marks = Sequence[tuple[str, Sequence[tuple[float, float]]]]
 
@@ -57,7 +58,6 @@ def draw_curve(
         marks: Rows to put under the curve: a name, and the stretches to mark.
         height: Lines for the curve.
     """
-    label_width = _label_width(marks)
     columns = values.size
     edges = np.linspace(start, end, columns + 1)
     # A curve of intensities starts at 0, so that half as high means half as much.
@@ -68,9 +68,11 @@ def draw_curve(
         floor = 0.0
     span = max(top - floor, 1e-12)
     eighths = np.round((np.where(known, values, floor) - floor) / span * height * 8).astype(int)
+    labels = {height - 1: format_number(top), 0: format_number(floor)}
+    label_width = max(_label_width(marks), *map(len, labels.values()))
     lines = []
     for line in range(height - 1, -1, -1):
-        label = {height - 1: f"{top:.4g}", 0: f"{floor:.4g}"}.get(line, "")
+        label = labels.get(line, "")
         blocks = [_BLOCKS[int(np.clip(high - 8 * line, 0, 8))] for high in eighths]
         if line == 0:
             blocks = [

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from lowtide.cli.options import AsJson, Parsable
 from lowtide.cli.output import print_json, print_parsable, print_table
+
+if TYPE_CHECKING:
+    from lowtide.meters import Roots
 
 # The packages that each part needs, what it brings, and the extra it comes with.
 _PARTS = {
@@ -32,6 +37,7 @@ def doctor(as_json: AsJson = False, parsable: Parsable = False) -> None:
         _plugins("policies"),
         *_formats(),
         *_meters(),
+        _gpus(),
         *_grids(),
     ]
     header = ("what", "state", "detail", "cure")
@@ -118,6 +124,27 @@ def _meters() -> list[dict[str, str]]:
     names = METERS.names()
     with ThreadPoolExecutor(len(names)) as pool:
         return list(pool.map(look, names))
+
+
+def _gpus(roots: Roots | None = None) -> dict[str, str]:
+    """Return whether the GPUs that the PCI bus shows are read, and the cure where they are not."""
+    from lowtide.meters import Roots
+    from lowtide.monitor.pci_gpus import cards_on_bus, name_unread
+    from lowtide.watching.opening import cure_of, find_gpus
+
+    roots = roots or Roots()
+    source, unread = find_gpus((), roots)
+    if source is not None:
+        source.close()
+    cards = cards_on_bus(roots.sysfs)
+    if cards is None:
+        return _check("GPUs", "unknown", "whether there are any cannot be told: no PCI bus here")
+    told = name_unread(card for card in cards if card.maker in unread)
+    if told:
+        cures = "; ".join(cure_of(card, unread[card.maker]) for card in told)
+        return _check("GPUs", "not read", "; ".join(told.values()), cures)
+    makers = ", ".join(sorted({card.maker for card in cards}))
+    return _check("GPUs", "works" if cards else "absent", makers or "the PCI bus shows none")
 
 
 def _grids() -> list[dict[str, str]]:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from lowtide.errors import InvalidInput, UnknownName
 from lowtide.monitor.snapshot import FloatArray
 from lowtide.store import JobTable
-from lowtide.units import MISSING, format_duration, format_iso, format_time
+from lowtide.units import MISSING, format_duration, format_iso, format_number, format_time
 
 Values = Sequence[Any] | FloatArray
 
@@ -229,7 +229,13 @@ def _capitals(values: Sequence[str | None]) -> list[str]:
 
 
 def _numbers(values: FloatArray) -> list[str]:
-    return [f"{value:.4g}" if value == value else MISSING for value in values.tolist()]
+    return [format_number(value) for value in values.tolist()]
+
+
+def _node_names(values: Sequence[str | None]) -> list[str]:
+    from lowtide.slurm.nodes import shorten_nodes
+
+    return [MISSING if each is None else shorten_nodes(each.split(",")) for each in values]
 
 
 def _watts(values: FloatArray) -> list[str]:
@@ -312,7 +318,8 @@ def _node_lists(table: JobTable) -> list[str | None]:
 def _phase_texts(kept: Sequence[list[dict[str, Any]] | None]) -> list[str]:
     def written(phase: Mapping[str, Any]) -> str:
         often = f"{phase['times']}x " if phase["times"] > 1 else ""
-        return f"{often}{format_duration(phase['duration_s'])} {phase['power_w']:.4g} W"
+        power = format_number(phase["power_w"])
+        return f"{often}{format_duration(phase['duration_s'])} {power} W"
 
     return [", ".join(map(written, each or ())) or MISSING for each in kept]
 
@@ -367,7 +374,7 @@ ALL = (
         key="hosts",
         heading="NodeList",
         read=_node_lists,
-        show=_texts,
+        show=_node_names,
         whole=True,
     ),
     JobColumn(key="nodes", heading="NNodes", read=node_counts, show=_numbers, whole=True),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.cli.options import AsJson, Parsable, Since, StorePlace, Until, Users
+from lowtide.cli.options import AsJson, Parsable, Since, Sources, StorePlace, Until, Users
 from lowtide.cli.output import explain_marks, print_json_rows, print_parsable, say
 from lowtide.units import MISSING
 
@@ -71,8 +71,10 @@ def jobs(
         typer.Option("-r", "--partition", help="Jobs in these partitions.", metavar="NAMES"),
     ] = None,
     name: Annotated[
-        list[str] | None, typer.Option("--name", help="Jobs that are called so.", metavar="NAMES")
+        list[str] | None,
+        typer.Option("--name", help="Jobs that are called so: train,'md-*'.", metavar="NAMES"),
     ] = None,
+    source: Sources = None,
     start: Since = None,
     end: Until = None,
     job: Annotated[
@@ -146,6 +148,7 @@ def jobs(
             accounts=listed(account),
             partitions=listed(partition),
             names=listed(name),
+            sources=sources_of(source),
         )
         used = (*chosen, *(each for each, _ in order))
         whole = as_json or nodes is not None or any(column.whole for column in used)
@@ -206,6 +209,22 @@ def users_of(given: Sequence[str] | None) -> list[str]:
             # Whoever has no name is known by the number.
             with suppress(KeyError, OverflowError):
                 found.append(pwd.getpwuid(int(name)).pw_name)
+    return found
+
+
+def sources_of(given: Sequence[str] | None) -> list[str]:
+    """Return where jobs were found that were listed.
+
+    Args:
+        given: What each option was given.
+    """
+    from lowtide.errors import UnknownName
+    from lowtide.monitor.snapshot import SOURCES
+
+    found = [name.lower() for name in listed(given)]
+    for name in found:
+        if name not in SOURCES:
+            raise UnknownName("source of jobs", name, SOURCES)
     return found
 
 

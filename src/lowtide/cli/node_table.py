@@ -140,7 +140,7 @@ def _showing_nothing(_: Tick) -> None:
 
 
 def header_of(tick: Tick) -> list[str]:
-    """Return the names of the table's columns: those of GPUs only where there are any.
+    """Return the names of the table's columns: those of GPUs only where any are known to be.
 
     Args:
         tick: What happened.
@@ -307,7 +307,7 @@ def _shown(tick: Tick, row: Sequence[str]) -> list[str]:
     return [
         cell
         for name, cell in zip(HEADER, row, strict=True)
-        if tick.gpus or name not in ("GPUs", "on GPU")
+        if tick.gpus or tick.gpus_unread or name not in ("GPUs", "on GPU")
     ]
 
 

@@ -82,6 +82,14 @@ Users = Annotated[
     list[str] | None,
     typer.Option("-u", "--user", help="Jobs of these users: ada,bob.", metavar="NAMES"),
 ]
+Sources = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--source",
+        help="Jobs found there: slurm, systemd, container, process; slurm leaves out the shells.",
+        metavar="NAMES",
+    ),
+]
 Meters = Annotated[
     list[str] | None,
     typer.Option(

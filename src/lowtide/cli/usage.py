@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.cli.jobs import users_of, window
-from lowtide.cli.options import AsJson, Parsable, Since, StorePlace, Until, Users
+from lowtide.cli.jobs import sources_of, users_of, window
+from lowtide.cli.options import AsJson, Parsable, Since, Sources, StorePlace, Until, Users
 from lowtide.cli.output import (
     explain_marks,
     marked,
@@ -30,8 +30,10 @@ _USUAL_S = 30 * 86400.0
 _NAMED = 3
 _KEYS = (
     *("jobs", "cpu_h", "core_h", "gpu_h", "energy_j", "measured_j", "carbon_g", "watched"),
-    *("unknown_duration", "unmetered_s", "unpriced_j"),
+    *("unknown_duration", "unmetered_s", "unpriced_j", "cpu_efficiency", "compared_jobs"),
 )
+# What an account calls its time, and programs get in hours.
+_HOURS = {"cpu_s": "cpu_h", "core_s": "core_h", "gpu_s": "gpu_h"}
 
 
 def usage(
@@ -42,6 +44,7 @@ def usage(
         ),
     ] = "user",
     user: Users = None,
+    source: Sources = None,
     start: Since = None,
     end: Until = None,
     store: StorePlace = None,
@@ -62,7 +65,12 @@ def usage(
 
     now = time.time()
     begin, until = window(start, end, now=now, usual_s=_USUAL_S)
-    question = Question(users=users_of(user), start=begin, end=now if until is None else until)
+    question = Question(
+        users=users_of(user),
+        sources=sources_of(source),
+        start=begin,
+        end=now if until is None else until,
+    )
     with Store.open(store, readonly=True) as kept, _progress() as advance:
         accounts = sum_up(kept, question, by=by, now=now, told=advance)
         name = kept.name
@@ -70,9 +78,13 @@ def usage(
         print_json(_document(accounts, by))
     elif parsable:
         print_parsable(
-            (by, *_KEYS),
+            (by, *_KEYS, "lacking"),
             [
-                [str(row[by]), *("" if row[key] is None else f"{row[key]:.15g}" for key in _KEYS)]
+                [
+                    str(row[by]),
+                    *("" if row[key] is None else f"{row[key]:.15g}" for key in _KEYS),
+                    ",".join(row["lacking"]),
+                ]
                 for row in _document(accounts, by)["rows"]
             ],
         )
@@ -103,7 +115,9 @@ def _document(accounts: Accounts, by: str) -> dict[str, Any]:
                 "unknown_duration": row.unknown_duration,
                 "unmetered_s": _known(row.unmetered_s),
                 "unpriced_j": _known(row.unpriced_j),
-                "lacking": list(row.lacking),
+                "cpu_efficiency": _known(row.cpu_efficiency),
+                "compared_jobs": row.compared,
+                "lacking": [_HOURS.get(name, name) for name in row.lacking],
             }
             for row in accounts.rows
         ],
@@ -124,8 +138,10 @@ def _show(accounts: Accounts, by: str) -> None:
     def quantity(text: str, row: Account, guess: bool, name: str) -> str:
         return marked(text, estimated=guess, partial=name in row.lacking)
 
-    def hours(seconds: float) -> str:
-        return MISSING if seconds != seconds else f"{seconds / 3600:,.1f}"
+    def hours(row: Account, name: str) -> str:
+        seconds = getattr(row, name)
+        text = MISSING if seconds != seconds else f"{seconds / 3600:,.1f}"
+        return quantity(text, row, False, name)
 
     rows = accounts.rows
     guessed = [
@@ -143,9 +159,10 @@ def _show(accounts: Accounts, by: str) -> None:
             [
                 row.label,
                 MISSING if row.watched == 0 else str(row.jobs),
-                hours(row.cpu_s),
-                hours(row.core_s),
-                hours(row.gpu_s),
+                hours(row, "cpu_s"),
+                hours(row, "core_s"),
+                format_percent(row.cpu_efficiency),
+                hours(row, "gpu_s"),
                 quantity(format_energy(row.energy_j), row, guess, "energy_j"),
                 quantity(format_mass(row.carbon_g), row, guess, "carbon_g"),
                 *([format_percent(row.watched)] if shows_watched else []),
@@ -155,7 +172,7 @@ def _show(accounts: Accounts, by: str) -> None:
     heading = by if not shows_watched else f"{by} ({accounts.zone})"
     print_table(
         (
-            *(heading, "jobs", "CPU-h", "core-h", "GPU-h", "energy", "CO2e"),
+            *(heading, "jobs", "CPU-h", "core-h", "CPUEff", "GPU-h", "energy", "CO2e"),
             *(("watched",) if shows_watched else ()),
             "",
         ),
@@ -178,6 +195,8 @@ def _explain(accounts: Accounts, guessed: Sequence[bool]) -> None:
             f"{format_count(unknown, 'job')} of unknown duration (seen once): in CPU-h and energy, "
             "not in core-h and GPU-h."
         )
+    if any("cpu_s" in row.lacking for row in accounts.rows):
+        say("CPUEff is that of the jobs of which both CPU-h and core-h are known.")
     for host, first, last in accounts.gaps[:_NAMED]:
         say(f"No data of {host} from {format_time(first)} to {format_time(last)}.")
     if (more := len(accounts.gaps) - _NAMED) > 0:

@@ -390,12 +390,19 @@ def _serving(
     from lowtide.meters.rapl import read_counters
     from lowtide.monitor.exposition import own_use
 
+    # A counter that never moved counts nothing.
+    first: dict[str, float] = {}
+    moved: set[str] = set()
+
     def publish(tick: Tick) -> None:
         if page.compat:
             # A provider may say only later which zone it speaks of.
             grid = watcher.emissions.grid
             page.zone = "" if grid is None else grid.average.zone or ""
-            page.rapl = read_counters(roots)
+            counts = read_counters(roots)
+            moved.update(path for _, path, joules in counts if first.get(path, joules) != joules)
+            first.update({path: joules for _, path, joules in counts})
+            page.rapl = [each for each in counts if each[1] in moved]
         exporter.publish(page.render(tick, own=own_use()))
 
     with exporter:

@@ -66,6 +66,9 @@ def read_ticks(
         raise InvalidInput("there is no sample in these files, only facts about hosts or jobs")
     ordered = sorted(samples.values(), key=lambda sample: (sample.time, sample.host))
     usual_s = _usual_steps(ordered)
+    # Sonar says nothing of GPUs that it does not see: whoever is on none used none only on a host
+    # where it saw some.
+    with_gpus = {sample.host for sample in ordered if _tells_of_gpus(sample)}
     hosts: dict[str, _Host] = {}
     for sample in ordered:
         cpus, memory = sizes.get(sample.host, (0, math.nan))
@@ -79,7 +82,14 @@ def read_ticks(
             if left_out is not None:
                 left_out[sample.host] = left_out.get(sample.host, 0) + 1
             continue
-        yield host.tick(sample)
+        yield host.tick(sample, gpu_use_known=sample.host in with_gpus)
+
+
+def _tells_of_gpus(sample: Sample) -> bool:
+    return bool(sample.gpus) or any(
+        process.gpus or process.gpus_busy > 0 or process.gpu_memory_bytes > 0
+        for process in sample.processes
+    )
 
 
 def _usual_steps(samples: Iterable[Sample]) -> dict[str, float]:
@@ -129,7 +139,7 @@ class _Host:
         }
         return cls(usual_s=usual_s, last=last, jobs=jobs)
 
-    def tick(self, sample: Sample) -> Tick:
+    def tick(self, sample: Sample, *, gpu_use_known: bool) -> Tick:
         watched = self.last is not None and sample.time - self.last <= GAP_STEPS * self.usual_s
         since = self.last if watched and self.last is not None else sample.time
         jobs: dict[tuple[str, str], list[Process]] = {}
@@ -142,7 +152,9 @@ class _Host:
             seen[key] = now
             busy.append(cpus)
         self.jobs, self.last = seen, sample.time
-        return _make_tick(sample, since, list(jobs.values()), list(seen.values()), busy)
+        return _make_tick(
+            sample, since, list(jobs.values()), list(seen.values()), busy, gpu_use_known
+        )
 
     def _seen(
         self,
@@ -225,6 +237,7 @@ def _make_tick(
     jobs: list[list[Process]],
     seen: list[_Seen],
     cpus_busy: list[float],
+    gpu_use_known: bool,
 ) -> Tick:
     count = len(jobs)
 
@@ -283,6 +296,7 @@ def _make_tick(
         unattributed_energy_j=math.nan,
         intensity_g_per_kwh=math.nan,
         gpus=_gpu_counts(sample, jobs),
+        gpu_use_known=gpu_use_known,
     )
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lowtide.monitor.snapshot import FloatArray
-from lowtide.monitor.verdicts import Behaviour, Use
+from lowtide.monitor.snapshot import PRESSURES, FloatArray
+from lowtide.monitor.verdicts import SATURATED, Behaviour, Use
 from lowtide.store import JobRecord, Series
 
 
@@ -49,7 +49,25 @@ def behaviour_of(record: JobRecord, series: Series, nodes: Sequence[Series]) -> 
             peak=record.peak_gpu_memory_bytes,
         ),
         load=_load(nodes),
+        **{f"{kind}_wait": _waited(record, series, kind) for kind in PRESSURES},
+        watched=_watched(record),
     )
+
+
+def _waited(record: JobRecord, series: Series, kind: str) -> float:
+    """Return for which share of the time a job waited; where it had several nodes, on average."""
+    waited_s = float(getattr(record, f"{kind}_wait_s"))
+    known = ~np.isnan(series.columns.get(f"{kind}_wait_s", np.empty(0)))
+    # A job that is seen on several nodes waits on each of them.
+    watched_s = float(series.step_s[known].sum()) * max(len(record.hosts), 1)
+    return min(waited_s / watched_s, 1.0) if watched_s > 0 else math.nan
+
+
+def _watched(record: JobRecord) -> float:
+    """Return for which share of its time a job was watched."""
+    if math.isnan(record.elapsed_s):
+        return math.nan
+    return min(record.seen_s / record.elapsed_s, 1.0) if record.elapsed_s > 0 else 1.0
 
 
 def _known_peak(peak: float, series: Series, name: str) -> float:
@@ -108,10 +126,12 @@ def _sizes(nodes: Sequence[Series], name: str, *, none: bool = False) -> float:
 
 
 def _load(nodes: Sequence[Series]) -> float:
-    """Return how busy the nodes' cores were on average."""
-    busy = [mean_of(node, "cpus_busy") for node in nodes]
-    cpus = _sizes(nodes, "cpus")
-    return math.fsum(busy) / cpus if busy and cpus > 0 else math.nan
+    """Return how busy the cores of the busiest node were on average; others may be unknown."""
+    loads = [mean_of(node, "cpus_busy") / _sizes([node], "cpus") for node in nodes]
+    known = [load for load in loads if not math.isnan(load)]
+    # One that is full is enough to hold a job up, and one that nobody knows may be.
+    most = max(known, default=math.nan)
+    return most if len(known) == len(loads) or most >= SATURATED else math.nan
 
 
 def _positive(value: float) -> float:

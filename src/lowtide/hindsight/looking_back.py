@@ -86,9 +86,11 @@ def look_back(
     begin = float(series.starts[0]) if len(series) else record.first_seen
     end = float(series.times[-1]) if len(series) else record.last_seen
     watched = {host.name for host in store.hosts()}
-    nodes = [
-        store.node_series(host, start=begin, end=end) for host in record.hosts if host in watched
-    ]
+    nodes = list(
+        store.many_node_series(
+            [host for host in record.hosts if host in watched], start=begin, end=end
+        )
+    )
     behaviour = behaviour_of(record, series, nodes)
     # It is kept to four digits or so, and told to two or three.
     pue = round(mean_of(nodes[0], "pue"), 3) if nodes else math.nan

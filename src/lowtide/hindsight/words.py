@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from lowtide.hindsight.looking_back import Hindsight
 from lowtide.hindsight.phases import FoundPhase
 from lowtide.monitor.verdicts import Behaviour, Use, whole_percent
+from lowtide.slurm.nodes import shorten_nodes
 from lowtide.store import JobRecord
 from lowtide.units import (
     MISSING,
@@ -35,7 +36,7 @@ def headline(told: Hindsight) -> list[str]:
     """
     record = told.record
     name = f" ({record.name})" if record.name else ""
-    where = f" on {', '.join(record.hosts)}" if record.hosts else ""
+    where = f" on {shorten_nodes(record.hosts)}" if record.hosts else ""
     state = record.state or "how it ended is not known"
     code = f", exit status {record.exit_code}" if record.exit_code else ""
     first = f"Job {record.shown_id}{name} of {record.user or MISSING}{where}: {state}{code}."
@@ -134,7 +135,7 @@ def phase_rows(found: Sequence[FoundPhase]) -> Table:
             phase.name,
             str(phase.times),
             format_duration(phase.duration_s),
-            f"{phase.power_w:.4g} W",
+            f"{format_number(phase.power_w)} W",
             format_energy(phase.times * phase.duration_s * phase.power_w),
         ]
         for phase in found
@@ -196,7 +197,7 @@ def _asked(use: Use, what: str) -> str:
 
 
 def _plain(value: float) -> str:
-    return MISSING if math.isnan(value) else f"{value:.3g}"
+    return format_number(value, digits=3)
 
 
 def _bytes(value: float) -> str:
@@ -204,9 +205,9 @@ def _bytes(value: float) -> str:
         return MISSING
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(value) < 1024:
-            return f"{value:.3g} {unit}"
+            return f"{_plain(value)} {unit}"
         value /= 1024
-    return f"{value:.3g} TiB"
+    return f"{_plain(value)} TiB"
 
 
 def _known(value: float) -> float | None:

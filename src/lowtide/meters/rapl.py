@@ -1,7 +1,8 @@
 """RAPL: energy counters of CPU packages and memory, through the kernel's powercap files.
 
-A counter that is present but says nothing is absent: virtual machines and some boards show a
-platform counter that stays at 0, and what it stands for would be taken as nothing drawn.
+A counter that is present but says nothing is absent: virtual machines and some boards show
+counters that stay at 0 or wherever they stood, and what they stand for would be taken as nothing
+drawn. Nothing that is powered draws nothing, so a counter that stands still is unknown.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _HIDDEN = "the host hides its counters: measure there, or use another meter"
 # nothing will; after the second, one that stands still beside others that move is dead.
 _FIRST_MOVE_S = 0.05
 _ALL_MOVE_S = 0.3
-# Where nothing moved at first, a counter that others leave behind for so long is dead.
+# One that stood still for so long says nothing, and after the second it is told.
+_STILL_S = 0.25
 _DEAD_S = 2.0
 
 
@@ -48,6 +50,8 @@ class _Zone:
     first: float
     moved: bool = False
     last: tuple[float, float] | None = None
+    count: float = math.nan
+    still_since: float = field(default_factory=time.monotonic)
 
     def look(self) -> float:
         try:
@@ -55,6 +59,8 @@ class _Zone:
         except (OSError, ValueError):
             return math.nan
         self.moved = self.moved or count != self.first
+        if count != self.count:
+            self.count, self.still_since = count, time.monotonic()
         return count
 
 
@@ -64,7 +70,8 @@ class Rapl:
 
     Parts of a package other than memory (core, uncore) are left out: the package has them
     already. A platform counter (`psys`) covers the packages and more, and is a domain of its own.
-    Counters that stay at 0, or stand still while others move, are left out as well.
+    Counters that stay at 0, or stand still while others move, are left out as well. One that
+    stands still tells nothing for as long as it does.
 
     Attributes:
         roots: Where the kernel's files are.
@@ -76,7 +83,6 @@ class Rapl:
     slow: ClassVar[bool] = False
     roots: Roots = field(default_factory=Roots)
     _zones: list[_Zone] = field(default_factory=list, init=False)
-    _opened_s: float = field(default=0.0, init=False)
 
     @classmethod
     def find(cls, roots: Roots) -> Found:
@@ -92,9 +98,14 @@ class Rapl:
         readable = [each for each in folders if os.access(each[0] / "energy_uj", os.R_OK)]
         if not readable:
             return Found(meter=cls.name, state="no permission", what=names, cure=_CURE)
-        alive = [name for path, name in readable if read_number(path / "energy_uj") != 0]
+        alive = [channel for path, channel in readable if read_number(path / "energy_uj") != 0]
         if not alive:
             return Found(meter=cls.name, state="constant 0", what=names, cure=_HIDDEN)
+        counters = [path / "energy_uj" for path, channel in readable if channel in alive]
+        # Those of a recorded tree stand still by nature.
+        if roots.is_here and not _any_moves(counters):
+            still = f"{names}: they stand still"
+            return Found(meter=cls.name, state="constant 0", what=still, cure=_HIDDEN)
         what = ", ".join(channel.name for channel in alive)
         if dead := [channel.name for _, channel in readable if channel not in alive]:
             what += f" (always 0, so left out: {', '.join(dead)})"
@@ -130,7 +141,6 @@ class Rapl:
                 raise MeterProblem(f"RAPL counters ({', '.join(silent)}) stay at 0: {_HIDDEN}")
             raise MeterProblem("this machine has no RAPL counters")
         self._leave_out_the_dead()
-        self._opened_s = time.monotonic()
         self.sample()
         return tuple(zone.channel for zone in self._zones)
 
@@ -148,16 +158,19 @@ class Rapl:
             elif zone.last is not None and moment > zone.last[0]:
                 watts = (joules - zone.last[1]) / (moment - zone.last[0])
             zone.last = (moment, joules)
+            still_s = moment - zone.still_since
+            if not zone.moved or still_s > _STILL_S:
+                watts = joules = math.nan
+                if zone.moved:
+                    # Where it goes on, what it counts then is that of an unknown time.
+                    zone.last = None
+                if still_s > _DEAD_S:
+                    since = "stands still" if zone.moved else "never moved"
+                    problems.append(
+                        f"the energy counter of {zone.channel.name} {since}: it counts as absent"
+                    )
             powers.append(watts)
             energies.append(joules)
-        if time.monotonic() - self._opened_s > _DEAD_S and any(z.moved for z in self._zones):
-            for place, zone in enumerate(self._zones):
-                if not zone.moved:
-                    powers[place] = energies[place] = math.nan
-                    problems.append(
-                        f"the energy counter of {zone.channel.name} never moved while others did: "
-                        "it counts as absent"
-                    )
         channels = [zone.channel for zone in self._zones]
         return checked(now, channels, powers, energies, problems, resets)
 
@@ -182,6 +195,17 @@ class Rapl:
             for zone in [zone for zone in self._zones if not zone.moved]:
                 os.close(zone.file)
                 self._zones.remove(zone)
+
+
+def _any_moves(paths: list[Path]) -> bool:
+    """Return whether any counter moves, looking no longer than it takes them to."""
+    first = [read_number(path) for path in paths]
+    until = time.monotonic() + _FIRST_MOVE_S
+    while time.monotonic() < until:
+        if any(read_number(path) != count for path, count in zip(paths, first, strict=True)):
+            return True
+        time.sleep(0.002)
+    return False
 
 
 def read_counters(roots: Roots) -> list[tuple[str, str, float]]:

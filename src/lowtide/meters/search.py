@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 from lowtide.errors import LowtideError
@@ -114,13 +114,18 @@ def _told(found: Found) -> str:
     return f"meter {found.meter} {why} ({found.what}){cure}"
 
 
-def covers_node(sources: Sequence[Source]) -> bool:
+def covers_node(sources: Sequence[Source], silent: Container[tuple[str, str]] = ()) -> bool:
     """Return whether meters see more of a node than its cards: all of it, or its sockets.
 
     Args:
         sources: The meters.
+        silent: Meters and channels that have never said anything.
     """
     domains = {
-        channel.domain for source in sources if source.meter.measured for channel in source.channels
+        channel.domain
+        for source in sources
+        if source.meter.measured
+        for channel in source.channels
+        if (source.meter.name, channel.name) not in silent
     }
     return not domains.isdisjoint(("node", "psys", "package"))

@@ -43,7 +43,7 @@ class GpuReading:
         memory_bytes: Memory in use on it.
         total_bytes: All its memory.
         share: Which share of a whole GPU it is, by memory: 1 unless it is an instance.
-        processes: What runs on it.
+        processes: What runs on it; None where nobody can tell.
         rejected: What was read of it and made no sense, in words; it is left out.
     """
 
@@ -55,7 +55,7 @@ class GpuReading:
     memory_bytes: float = math.nan
     total_bytes: float = math.nan
     share: float = 1.0
-    processes: tuple[GpuProcess, ...] = ()
+    processes: tuple[GpuProcess, ...] | None = ()
     rejected: tuple[str, ...] = ()
 
 
@@ -89,7 +89,7 @@ def hold(
     counts = []
     for gpu in readings:
         runs: dict[int | None, list[GpuProcess]] = {}
-        for process in gpu.processes:
+        for process in gpu.processes or ():
             runs.setdefault(unit_of(process.pid), []).append(process)
         places = sorted(set(given.get(gpu.name, ())))
         if runs and not (places and gpu.busy <= 0):
@@ -108,9 +108,15 @@ def hold(
                 total_bytes=gpu.total_bytes,
                 share=gpu.share,
                 holders=holders,
+                users_known=bool(holders or runs) or not _is_used(gpu),
             )
         )
     return tuple(counts)
+
+
+def _is_used(gpu: GpuReading) -> bool:
+    """Say whether somebody uses a GPU, as far as it can be told."""
+    return gpu.processes is None if math.isnan(gpu.busy) else gpu.busy > 0
 
 
 def _by_use(runs: Mapping[int | None, Sequence[GpuProcess]]) -> dict[int | None, float]:

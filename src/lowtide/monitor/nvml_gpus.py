@@ -51,7 +51,7 @@ class NvmlGpus:
             try:
                 import pynvml
             except ImportError:
-                raise MissingExtra("reading NVIDIA GPUs", extra="nvidia") from None
+                raise MissingExtra("reading NVIDIA GPUs", extra="watch") from None
             self.library = pynvml
         nvml = self.library
         try:
@@ -143,13 +143,16 @@ class NvmlGpus:
         )
         memory = self._asked(nvml.nvmlDeviceGetMemoryInfo, gpu.handle)
         runs: dict[int, float] = {}
-        for question in (
-            nvml.nvmlDeviceGetComputeRunningProcesses,
-            nvml.nvmlDeviceGetGraphicsRunningProcesses,
-        ):
-            for each in self._asked(question, gpu.handle) or ():
-                held = each.usedGpuMemory
-                runs[each.pid] = math.nan if held is None else float(held)
+        said = [
+            self._asked(question, gpu.handle)
+            for question in (
+                nvml.nvmlDeviceGetComputeRunningProcesses,
+                nvml.nvmlDeviceGetGraphicsRunningProcesses,
+            )
+        ]
+        for each in (process for answer in said for process in answer or ()):
+            held = each.usedGpuMemory
+            runs[each.pid] = math.nan if held is None else float(held)
         by_process = self._busy(gpu) if len(runs) >= _SHARED and not gpu.is_instance else {}
         busy, memory_bytes, rejected = check(
             gpu.name,
@@ -166,7 +169,9 @@ class NvmlGpus:
             memory_bytes=memory_bytes,
             total_bytes=gpu.total_bytes,
             share=gpu.share,
-            processes=tuple(
+            processes=None
+            if said[0] is None
+            else tuple(
                 GpuProcess(pid=pid, memory_bytes=held, busy=by_process.get(pid, math.nan))
                 for pid, held in runs.items()
             ),

@@ -22,6 +22,7 @@ from lowtide.monitor.kernel_files import OpenFiles, Problems, are_kernels
 from lowtide.monitor.networks import Networks
 from lowtide.monitor.node import NodeFiles
 from lowtide.monitor.owners import UserNames
+from lowtide.monitor.pci_gpus import cards_on_bus, count_unread
 from lowtide.monitor.process_table import ProcessTable
 from lowtide.monitor.process_units import ProcessUnit
 from lowtide.monitor.snapshot import Snapshot
@@ -38,6 +39,7 @@ class NodeReader:
 
     Attributes:
         problems: What could not be read; `problems.rejected` counts readings without sense.
+        cards: The GPUs on the PCI bus, read or not; None where nobody can tell.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class NodeReader:
         places = (str(procfs), *(each.folder for each in hierarchies))
         files = OpenFiles(replaced=not are_kernels(places))
         self.problems = Problems()
+        self.cards = cards_on_bus(sysfs)
         self._gpus = gpus
         self._procfs = str(procfs)
         self._node = NodeFiles(procfs, sysfs, files, self.problems)
@@ -138,7 +141,9 @@ class NodeReader:
         for told in (each for gpu in readings for each in gpu.rejected):
             self.problems.reject(told, f"{told}; left out")
         # Whoever is on a GPU matters, however little else it does.
-        on_gpus = {each.pid: self._of_pid(each.pid) for gpu in readings for each in gpu.processes}
+        on_gpus = {
+            each.pid: self._of_pid(each.pid) for gpu in readings for each in gpu.processes or ()
+        }
         rows: list[Group | ProcessUnit] = [*self._groups.settle(now)]
         rows += [each for each in self._processes.ended if each.shown]
         self._processes.ended = []
@@ -168,6 +173,7 @@ class NodeReader:
                 lambda pid: place_of.get(id(on_gpus[pid])),
                 _given(rows, columns.places, readings),
             ),
+            gpus_unread=count_unread(self.cards, (gpu.name for gpu in readings)),
             socket_shares=columns.socket_shares(self._node.sockets),
             pressure_s=columns.pressures(),
             system_s=columns.system_s(),

@@ -99,6 +99,7 @@ class GpuCounts:
         share: Which share of a whole GPU it is, by memory: 1 unless it is an instance.
         holders: Which units hold it, as their places in the snapshot, each with its share of the
             use; the shares come to 1, to less where others use it too, or there are none.
+        users_known: Whether it is known who uses it; where not, any unit may.
     """
 
     name: str
@@ -108,6 +109,7 @@ class GpuCounts:
     total_bytes: float
     share: float = 1.0
     holders: Mapping[int, float]
+    users_known: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +128,8 @@ class Snapshot:
         processes: How many processes each has.
         reserved_cpus: CPUs that are kept for each.
         reserved_bytes: Memory that is kept for each.
-        gpus: The GPUs.
+        gpus: The GPUs that are read.
+        gpus_unread: How many there are besides; None where nobody knows.
         socket_shares: Which share of its CPUs each has on each socket, a row per unit and a column
             per socket, NaN for units that may run anywhere; None where sockets are not told apart.
         pressure_s: Time in which each waited for each of `PRESSURES`, a row per unit; it is read
@@ -155,6 +158,7 @@ class Snapshot:
     reserved_cpus: FloatArray
     reserved_bytes: FloatArray
     gpus: tuple[GpuCounts, ...] = ()
+    gpus_unread: int | None = None
     socket_shares: FloatArray | None = None
     pressure_s: FloatArray | None = None
     received_bytes: FloatArray | None = None

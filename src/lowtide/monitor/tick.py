@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from lowtide.monitor.snapshot import FloatArray, GpuCounts, NodeCounts, Unit
 
@@ -96,7 +98,10 @@ class Tick:
         marginal_g_per_kwh: Marginal intensity, likewise.
         pue: What the building draws for each watt of the node's; NaN where nobody says.
         watched_cpu_s: The part of `cpu_s` since it was first seen; None where that is all of it.
-        gpus: The GPUs.
+        gpus: The GPUs that are read.
+        gpus_unread: How many there are besides; None where nobody knows.
+        gpu_use_known: Whether use of GPUs is known although the GPUs are not: some logs tell of
+            processes alone.
         meters: The meters, and whether each said something new within the last minute.
         package_energy_j: What each CPU socket drew since watching began, where meters see it.
         dram_energy_j: What memory drew since watching began; NaN where no meter sees it.
@@ -150,6 +155,8 @@ class Tick:
     pue: float = math.nan
     watched_cpu_s: FloatArray | None = None
     gpus: tuple[GpuCounts, ...] = ()
+    gpus_unread: int | None = None
+    gpu_use_known: bool = False
     meters: Mapping[str, bool] = field(default_factory=dict)
     package_energy_j: tuple[float, ...] = ()
     dram_energy_j: float = math.nan
@@ -158,3 +165,24 @@ class Tick:
     ended: FloatArray | None = None
     rejected: int = 0
     problems: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # Who was not seen on a GPU used none only if all GPUs were looked at.
+        if self.gpu_use_known or self.gpus_unread == 0 or (self.gpus and not self.gpus_unread):
+            return
+        for name in ("gpus_busy", "gpu_memory_bytes", "reserved_gpus"):
+            object.__setattr__(self, name, _unless_0(getattr(self, name)))
+        if not self.shares.cards_w:
+            gpu_w = _unless_0(self.shares.gpu_w)
+            object.__setattr__(self, "shares", replace(self.shares, gpu_w=gpu_w))
+
+    @property
+    def gpu_count(self) -> float:
+        """How many GPUs the node has, instances as parts of one; NaN where nobody knows."""
+        if not self.gpus and self.gpus_unread is None:
+            return math.nan
+        return math.fsum(gpu.share for gpu in self.gpus) + (self.gpus_unread or 0)
+
+
+def _unless_0(values: FloatArray) -> FloatArray:
+    return np.where(values > 0, values, np.nan)

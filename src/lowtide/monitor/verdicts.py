@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from lowtide.units import MISSING, format_hours
+from lowtide.units import MISSING, format_hours, format_number
 
 YES = "yes"
 NO = "no"
@@ -29,7 +29,13 @@ _HOG_SHARE = 0.1
 _HOG_S = 600.0
 _HOG_CORE_S = 86400.0
 # A node this busy has others waiting.
-_SATURATED = 0.9
+SATURATED = 0.9
+# Whoever waits for something for this share of the time is held back by it.
+_WAITS = 0.1
+# Who holds this much of its memory has none left to speak of.
+_NEAR = 0.9
+# What was watched for less of its time than this may have done anything meanwhile.
+_WATCHED = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +86,12 @@ class Behaviour:
         memory: Its memory, in bytes.
         gpus: Its GPUs, as how many were busy.
         gpu_memory: Memory on its GPUs, in bytes; `asked` is all memory of the GPUs it held.
-        load: Share of its nodes' cores that were busy while it ran, its own included.
+        load: Share of the cores that were busy while it ran on the busiest of its nodes, its own
+            included.
+        cpu_wait: Share of its time in which something of it waited for CPUs.
+        memory_wait: The same for memory.
+        io_wait: The same for storage.
+        watched: Share of its time in which it was watched.
     """
 
     length_s: float
@@ -89,6 +100,29 @@ class Behaviour:
     gpus: Use = field(default_factory=Use)
     gpu_memory: Use = field(default_factory=Use)
     load: float = math.nan
+    cpu_wait: float = math.nan
+    memory_wait: float = math.nan
+    io_wait: float = math.nan
+    watched: float = 1.0
+
+    @property
+    def starved(self) -> str | None:
+        """Why it may have had fewer cores than it could use; empty where not, None if unknown."""
+        if self.load >= SATURATED:
+            return f"its node was {_percent(self.load)} busy"
+        if self.cpu_wait >= _WAITS:
+            return f"it waited for CPUs for {_percent(self.cpu_wait)} of its time"
+        # Where its own waits are not known, those of a node that is not full are few.
+        return None if math.isnan(self.load) else ""
+
+    @property
+    def unseen(self) -> str:
+        """Why what was never seen may have been all the same; empty where it was seen."""
+        if math.isnan(self.watched):
+            return "for how much of its time it was watched is not known"
+        if self.watched >= _WATCHED:
+            return ""
+        return f"it was watched for {_percent(self.watched)} of its time only"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +149,7 @@ def judge(behaviour: Behaviour) -> tuple[Verdict, ...]:
     return (
         appropriate(behaviour),
         will_scale(behaviour),
+        is_held_back(behaviour),
         misuses_gpu_node(behaviour),
         is_bad_gpu_job(behaviour),
         is_hogging(behaviour),
@@ -124,11 +159,13 @@ def judge(behaviour: Behaviour) -> tuple[Verdict, ...]:
 def appropriate(behaviour: Behaviour) -> Verdict:
     """Say whether a job used what was kept for it: whether it had half of it busy at its peak.
 
+    Who could not have used more, or was not watched all the time, is not told that it did not.
+
     Args:
         behaviour: What was seen of it.
 
     >>> job = Behaviour(length_s=3600, cpus=Use(asked=16, mean=1, peak=1),
-    ...                 memory=Use(asked=128, mean=4, peak=4))
+    ...                 memory=Use(asked=128, mean=4, peak=4), load=0.3)
     >>> appropriate(job).evidence
     'at its peak it used 6 % of the cores and 3 % of the memory that it asked for'
     """
@@ -139,12 +176,18 @@ def appropriate(behaviour: Behaviour) -> Verdict:
     }
     if not shares:
         return _unknown(question, "what it asked for, or what it used, is not known")
-    used = [share >= _HALF for share in shares.values()]
+    # What others were in the way of says nothing of the job.
+    starved = shares.get("cores", 1.0) < _HALF and behaviour.starved != ""
+    used = [share >= _HALF for name, share in shares.items() if not (starved and name == "cores")]
     told = _listed([f"{100 * share:.0f} % of the {name}" for name, share in shares.items()])
     told = f"at its peak it used {told} that it asked for"
     unknown = [name for name, use in named if use.asked > 0 and name not in shares]
-    if unknown and len(set(used)) == 1:
+    if unknown and len(set(used)) < 2:
         return _unknown(question, f"{told}; what it used of the {_listed(unknown)} is not known")
+    if starved and len(set(used)) < 2:
+        return _unknown(question, f"{told}, but {behaviour.starved or _NO_LOAD}")
+    if not all(used) and behaviour.unseen:
+        return _unknown(question, f"{told}, but {behaviour.unseen}")
     return Verdict(
         question=question,
         answer=YES if all(used) else PARTLY if any(used) else NO,
@@ -159,7 +202,7 @@ def will_scale(behaviour: Behaviour) -> Verdict:
         behaviour: What was seen of it.
 
     >>> job = Behaviour(length_s=3600, cpus=Use(node=64, mean=5, peak=8),
-    ...                 gpus=Use(node=8, mean=0.6, peak=1))
+    ...                 gpus=Use(node=8, mean=0.6, peak=1), load=0.3)
     >>> verdict = will_scale(job)
     >>> verdict.answer, verdict.evidence
     ('no', 'unlikely to gain from a larger node: never above 8 of 64 cores and 1 of 8 GPUs')
@@ -168,14 +211,23 @@ def will_scale(behaviour: Behaviour) -> Verdict:
     if math.isnan(behaviour.length_s):
         return _unknown(question, "it was seen only once")
     named = [("cores", behaviour.cpus)]
-    if behaviour.gpus.had > 0:
-        named.append(("GPUs", behaviour.gpus))
+    gpus = behaviour.gpus
+    if gpus.had > 0 or gpus.peak > 0:
+        named.append(("GPUs", gpus))
     peaks = [use.share("peak", "had") for _, use in named]
     if any(math.isnan(peak) for peak in peaks):
         missing = next(name for (name, _), peak in zip(named, peaks, strict=True) if peak != peak)
         return _unknown(question, f"how many {missing} it had or used is not known")
     if max(peaks) <= _HALF:
         told = _listed([f"{_amount(use.peak)} of {_amount(use.had)} {name}" for name, use in named])
+        limits = [
+            "" if behaviour.starved == "" else behaviour.starved or _NO_LOAD,
+            behaviour.unseen,
+            _NO_GPU if math.isnan(gpus.had) and gpus.is_used is None else "",
+            *_limits(behaviour),
+        ]
+        if limits := [each for each in limits if each]:
+            return _unknown(question, f"never above {told}, but {_listed(limits)}")
         return Verdict(
             question=question,
             answer=NO,
@@ -196,6 +248,54 @@ def will_scale(behaviour: Behaviour) -> Verdict:
     return _unknown(question, f"it neither fills what it had nor leaves it idle ({told})")
 
 
+def is_held_back(behaviour: Behaviour) -> Verdict:
+    """Say whether a job was held back by too little memory, slow storage or busy CPUs.
+
+    Args:
+        behaviour: What was seen of it.
+
+    >>> is_held_back(Behaviour(length_s=60, memory=Use(asked=100, mean=80, peak=99))).evidence
+    'it came to 99 % of the memory that it asked for'
+    """
+    question = "Was it held back?"
+    found = _limits(behaviour)
+    if behaviour.starved:
+        found.append(behaviour.starved)
+    if found:
+        return Verdict(question=question, answer=YES, evidence=_listed(found))
+    unknown = [
+        what
+        for what, known in (
+            ("how near it came to its memory", behaviour.memory.share("peak", "had")),
+            ("whether it waited for storage", behaviour.io_wait),
+            ("whether it waited for CPUs", 0.0 if behaviour.starved == "" else math.nan),
+        )
+        if math.isnan(known)
+    ]
+    if unknown:
+        return _unknown(question, f"{_listed(unknown)} is not known")
+    if behaviour.unseen:
+        return _unknown(question, behaviour.unseen)
+    return Verdict(
+        question=question,
+        answer=NO,
+        evidence="it neither came near its memory nor waited for storage or CPUs",
+    )
+
+
+def _limits(behaviour: Behaviour) -> list[str]:
+    """Return what held a job back besides CPUs, as far as is known."""
+    found = []
+    memory = behaviour.memory
+    if memory.share("peak", "had") >= _NEAR:
+        of = "it asked for" if memory.asked > 0 else "its node has"
+        found.append(f"it came to {_percent(memory.share('peak', 'had'))} of the memory that {of}")
+    for what, share in (("memory", behaviour.memory_wait), ("storage", behaviour.io_wait)):
+        if share >= _WAITS:
+            found.append(f"it waited for {what} for {_percent(share)} of its time")
+    return found
+
+
 def misuses_gpu_node(behaviour: Behaviour) -> Verdict:
     """Say whether a job sits on a node with GPUs and uses none of them.
 
@@ -204,15 +304,18 @@ def misuses_gpu_node(behaviour: Behaviour) -> Verdict:
     """
     question = "Does it keep a GPU node from others?"
     gpus = behaviour.gpus
-    if math.isnan(gpus.node):
+    if gpus.is_used:
+        of = f" of {_amount(gpus.node)}" if gpus.node > 0 else ""
+        told = f"it used {_amount(gpus.peak)}{of} GPUs"
+        return Verdict(question=question, answer=NO, evidence=told)
+    if math.isnan(gpus.node) or (gpus.node == 0 and gpus.asked > 0):
         return _unknown(question, "whether its node has GPUs is not known")
     if gpus.node == 0:
         return Verdict(question=question, answer=NO, evidence="its node has no GPU")
     if gpus.is_used is None:
         return _unknown(question, "whether it used a GPU is not known")
-    if gpus.is_used:
-        told = f"it used {_amount(gpus.peak)} of {_amount(gpus.node)} GPUs"
-        return Verdict(question=question, answer=NO, evidence=told)
+    if behaviour.unseen:
+        return _unknown(question, f"it was not seen to use a GPU, but {behaviour.unseen}")
     asked = f", though it asked for {_amount(gpus.asked)}" if gpus.asked > 0 else ""
     return Verdict(
         question=question,
@@ -230,10 +333,13 @@ def is_bad_gpu_job(behaviour: Behaviour) -> Verdict:
     question = "Does it waste GPUs?"
     gpus, memory = behaviour.gpus, behaviour.gpu_memory
     if not gpus.asked > 0 and not gpus.peak > 0:
-        known = not math.isnan(gpus.peak) or gpus.asked == 0
-        if known:
+        if not math.isnan(gpus.peak):
             return Verdict(question=question, answer=NO, evidence="it holds no GPU")
+        if gpus.asked == 0:
+            return Verdict(question=question, answer=NO, evidence="it asked for no GPU")
         return _unknown(question, "whether it holds a GPU is not known")
+    if gpus.is_used is None and math.isnan(memory.peak):
+        return _unknown(question, "what it used of its GPUs is not known")
     busy, full = gpus.share("peak", "had"), memory.share("peak", "had")
     shares = [share for share in (busy, full) if not math.isnan(share)]
     parts = [
@@ -247,6 +353,8 @@ def is_bad_gpu_job(behaviour: Behaviour) -> Verdict:
         return Verdict(question=question, answer=NO, evidence=told)
     if len(shares) < 2 or math.isnan(behaviour.length_s):
         return _unknown(question, told)
+    if behaviour.unseen:
+        return _unknown(question, f"{told}, but {behaviour.unseen}")
     if behaviour.length_s < _BAD_GPU_S:
         return _unknown(question, f"{told}, which is less than {format_hours(_BAD_GPU_S)}")
     return Verdict(question=question, answer=YES, evidence=told)
@@ -278,12 +386,12 @@ def is_hogging(behaviour: Behaviour) -> Verdict:
         return Verdict(question=question, answer=NO, evidence=f"only {told}")
     if math.isnan(behaviour.load):
         return _unknown(question, f"{told}; how busy its node was is not known")
-    if behaviour.gpus.is_used is None and behaviour.gpus.asked > 0:
-        return _unknown(question, f"{told}; whether it used its GPUs is not known")
     busy = f"its node was {_percent(behaviour.load)} busy"
+    if behaviour.load >= SATURATED and behaviour.gpus.is_used is None and behaviour.gpus.had != 0:
+        return _unknown(question, f"{told}, while {busy}; whether it used GPUs is not known")
     return Verdict(
         question=question,
-        answer=YES if behaviour.load >= _SATURATED else NO,
+        answer=YES if behaviour.load >= SATURATED else NO,
         evidence=f"{told}, while {busy}",
     )
 
@@ -300,6 +408,10 @@ def whole_percent(share: float) -> str:
     return MISSING if math.isnan(share) else f"{math.ceil(100 * share - 1e-9)} %"
 
 
+_NO_LOAD = "how busy its node was is not known"
+_NO_GPU = "whether it had or used a GPU is not known"
+
+
 def _unknown(question: str, why: str) -> Verdict:
     return Verdict(question=question, answer=CANNOT_TELL, evidence=why)
 
@@ -309,7 +421,7 @@ def _listed(parts: list[str]) -> str:
 
 
 def _amount(number: float) -> str:
-    return MISSING if math.isnan(number) else f"{number:.3g}"
+    return format_number(number, digits=3)
 
 
 def _percent(share: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
 
 from lowtide.errors import InvalidInput
@@ -11,6 +11,8 @@ from lowtide.errors import InvalidInput
 _NONE = frozenset(("", "(null)", "none assigned", "n/a", "unknown"))
 # A list longer than the largest machines is a slip, or meant to fill the memory.
 _MOST = 100_000
+# The last number of a name, and what is before and after it.
+_COUNTED = re.compile(r"([^\[\],]*?)(\d{1,15})([^\[\],\d]*)")
 
 
 def expand_nodes(text: str | None) -> tuple[str, ...]:
@@ -30,6 +32,42 @@ def expand_nodes(text: str | None) -> tuple[str, ...]:
         if len(found) > _MOST:
             raise InvalidInput(f"a list of more than {_MOST:,} nodes: {text[:60]!r}")
     return tuple(found)
+
+
+def shorten_nodes(names: Iterable[str]) -> str:
+    """Return many nodes as a list that Slurm reads, those that count on as one.
+
+    Args:
+        names: The nodes; a name that is there twice is there once in the list.
+
+    >>> shorten_nodes(["node01", "node02", "node03", "node7", "login"])
+    'login,node[01-03,7]'
+    """
+    plain: list[str] = []
+    counted: dict[tuple[str, str], set[str]] = {}
+    for name in dict.fromkeys(names):
+        parts = _COUNTED.fullmatch(name)
+        if parts is None:
+            plain.append(name)
+        else:
+            counted.setdefault((parts[1], parts[3]), set()).add(parts[2])
+    for (before, after), numbers in counted.items():
+        ranges = [first if first == last else f"{first}-{last}" for first, last in _ranges(numbers)]
+        alone = len(numbers) == 1
+        plain.append(f"{before}{ranges[0] if alone else '[' + ','.join(ranges) + ']'}{after}")
+    return ",".join(sorted(plain))
+
+
+def _ranges(numbers: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield the first and last of numbers that follow each other, written equally wide."""
+    run: list[str] = []
+    for text in sorted(numbers, key=lambda each: (len(each), each)):
+        # Slurm counts on in the width of the first: 9 is followed by 10, and 09 by 10.
+        if run and f"{int(run[-1]) + 1:0{len(run[0])}}" != text:
+            yield run[0], run[-1]
+            run = []
+        run.append(text)
+    yield run[0], run[-1]
 
 
 def _names(part: str, whole: str) -> Iterator[str]:

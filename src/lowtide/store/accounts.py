@@ -18,7 +18,7 @@ import numpy.typing as npt
 from lowtide.errors import UnknownName
 from lowtide.monitor.snapshot import FloatArray
 from lowtide.store.reading import JobTable, Question
-from lowtide.store.records import Series
+from lowtide.store.records import HostRecord, Series, gaps_in
 from lowtide.units import MISSING
 
 if TYPE_CHECKING:
@@ -30,8 +30,14 @@ _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 IntArray = npt.NDArray[np.int64]
 
 _USED = ("cpu_s", "energy_j", "measured_j", "carbon_g", "unmetered_s", "unpriced_j")
-# What says that a quantity lacks a part.
-_LACKS = {"energy_j": ("unmetered_s",), "carbon_g": ("unmetered_s", "unpriced_j")}
+# What says that a quantity lacks a part, besides that it is unknown of some job.
+_LACKS: dict[str, tuple[str, ...]] = {
+    "cpu_s": (),
+    "energy_j": ("unmetered_s",),
+    "carbon_g": ("unmetered_s", "unpriced_j"),
+}
+# Nobody can tell the ends of a job to less than this.
+_LEAST_S = 1.0
 # Less than this share of the energy is rounding.
 _ROUNDING = 1e-9
 # No zone is off by less: at such moments hours begin, wherever one is.
@@ -53,7 +59,11 @@ class Account:
         carbon_g: What that emitted.
         unmetered_s: How long jobs ran while nobody could tell what they drew.
         unpriced_j: The energy whose emissions nobody can tell.
-        lacking: Which of `energy_j` and `carbon_g` lack a part, and are the least it can be.
+        lacking: Which of `cpu_s`, `core_s`, `gpu_s`, `energy_j` and `carbon_g` lack a part, and are
+            the least it can be.
+        efficient_s: The part of `cpu_s` of those jobs of which both that and `core_s` are known.
+        compared_s: The part of `core_s` of the same jobs; NaN where there are none.
+        compared: How many jobs these are.
         watched: The share of the time in which somebody watched.
         unknown_duration: How many of the jobs are left out of `core_s` and `gpu_s`, for nobody
             knows how long they ran.
@@ -72,6 +82,14 @@ class Account:
     lacking: tuple[str, ...]
     watched: float
     unknown_duration: int
+    efficient_s: float = np.nan
+    compared_s: float = np.nan
+    compared: int = 0
+
+    @property
+    def cpu_efficiency(self) -> float:
+        """The share of their CPUs that jobs kept busy, of those of which both are known."""
+        return self.efficient_s / self.compared_s if self.compared_s > 0 else np.nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,20 +161,17 @@ def sum_up(
     end = now if question.end is None else question.end
     table = store.table(question, now=now)
     hosts = [host for host in store.hosts() if not question.hosts or host.name in question.hosts]
-    gaps = tuple(
-        (host.name, first, last)
-        for host in hosts
-        for first, last in store.gaps(host.name, start=start, end=end)
-    )
+    gaps, nodes = _nodes(store, hosts, start, end)
     edges, labels = _edges(start, end, by, tz) if by in TIMES else (np.array([start, end]), [])
     longest = max((host.interval_s for host in hosts if host.interval_s > 0), default=0.0)
-    used = _used(store, table, edges, longest, told)
     ran = _ran(table, edges)
+    partly = _is_partly_counted(table, longest)
+    used = _with_unseen(_used(store, table, edges, longest, told), ran, table)
     if by in TIMES:
         watched = _watched(gaps, edges, len(hosts))
-        rows = _by_time(labels, by, edges, used, ran, watched, table)
+        rows = _by_time(labels, by, edges, used, ran, watched, table, partly)
     else:
-        rows = _by_name(table, by, used, ran)
+        rows = _by_name(table, by, used, ran, partly)
     zone = datetime.fromtimestamp(end, UTC).astimezone(tz)
     return Accounts(
         start=start,
@@ -164,32 +179,39 @@ def sum_up(
         zone=zone.strftime("%Z"),
         rows=rows,
         gaps=gaps,
-        nodes=None if question.users else _nodes(store, [host.name for host in hosts], start, end),
+        nodes=None if question.users or question.sources else nodes,
     )
 
 
-def _nodes(store: Store, hosts: list[str], start: float, end: float) -> NodeAccount | None:
-    """Return what nodes drew and emitted between two moments."""
+def _nodes(
+    store: Store, hosts: list[HostRecord], start: float, end: float
+) -> tuple[tuple[tuple[str, float, float], ...], NodeAccount | None]:
+    """Return when nobody watched which node, and what they drew and emitted between two moments."""
     names = (
         *("energy_j", "idle_j", "unattributed_j", "carbon_g", "idle_g", "unattributed_g"),
         *("unmetered_s", "unpriced_j"),
     )
     edges = np.array([start, end])
-    rows = [
-        [_cut(series, name, edges)[0] for name in names]
-        for host in hosts
-        if len(series := store.node_series(host, start=start, end=end))
-    ]
+    rows, gaps = [], []
+    courses = store.many_node_series([host.name for host in hosts], start=start, end=end)
+    for host, series in zip(hosts, courses, strict=True):
+        stretches = gaps_in(series, host.interval_s, start=start, end=end)
+        gaps += [(host.name, first, last) for first, last in stretches]
+        if len(series):
+            rows.append([_cut(series, name, edges)[0] for name in names])
     if not rows:
-        return None
+        return tuple(gaps), None
     table = np.array(rows)
     sums = {
         name: float(np.nansum(column)) if np.isfinite(column).any() else np.nan
         for name, column in zip(names, table.T, strict=True)
     }
-    unknown = {name: bool(np.isnan(table[:, names.index(name)]).any()) for name in _LACKS}
+    unknown = {
+        name: bool(np.isnan(table[:, names.index(name)]).any()) for name in _LACKS if name in names
+    }
     lacking = _lacking(sums, unknown)
-    return NodeAccount(**{name: sums[name] for name in names[:6]}, lacking=lacking)
+    drawn = NodeAccount(**{name: sums[name] for name in names[:6]}, lacking=lacking)
+    return tuple(gaps), drawn
 
 
 def _lacking(sums: Mapping[str, float], unknown: Mapping[str, bool]) -> tuple[str, ...]:
@@ -198,7 +220,8 @@ def _lacking(sums: Mapping[str, float], unknown: Mapping[str, bool]) -> tuple[st
     return tuple(
         name
         for name, reasons in _LACKS.items()
-        if not np.isnan(sums[name])
+        if name in unknown
+        and not np.isnan(sums[name])
         and (unknown[name] or any(sums[reason] > least[reason] for reason in reasons))
     )
 
@@ -270,6 +293,23 @@ def _used(
     }
 
 
+def _with_unseen(used: dict[str, _Parts], ran: _Parts, table: JobTable) -> dict[str, _Parts]:
+    """Return what was used with the jobs that ran and nobody saw: what they used is unknown."""
+    unseen = ~(table.total("looks") > 0)[ran.jobs] & (ran.amounts > 0)
+    jobs, places = ran.jobs[unseen], ran.places[unseen]
+    blank = np.full(jobs.size, np.nan)
+    return {
+        name: _Parts(
+            np.concatenate([parts.jobs, jobs]),
+            np.concatenate([parts.places, places]),
+            np.concatenate(
+                [parts.amounts, ran.amounts[unseen] if name == "unmetered_s" else blank]
+            ),
+        )
+        for name, parts in used.items()
+    }
+
+
 def _ran(table: JobTable, edges: FloatArray) -> _Parts:
     """Return how long each job ran between which edges."""
     start, elapsed = table.number("started"), table.elapsed_s
@@ -318,7 +358,13 @@ def _unseen(series: Series, started: float, edges: FloatArray) -> FloatArray:
     return total
 
 
-def _by_name(table: JobTable, by: str, used: dict[str, _Parts], ran: _Parts) -> tuple[Account, ...]:
+def _by_name(
+    table: JobTable,
+    by: str,
+    used: dict[str, _Parts],
+    ran: _Parts,
+    partly: npt.NDArray[np.bool_],
+) -> tuple[Account, ...]:
     names = table.states if by == "state" else table.text(by)
     labels = sorted({name or MISSING for name in names})
     place = {label: number for number, label in enumerate(labels)}
@@ -327,9 +373,12 @@ def _by_name(table: JobTable, by: str, used: dict[str, _Parts], ran: _Parts) -> 
     # Of jobs that nobody saw nothing is known.
     unseen = np.bincount(group[table.total("looks") > 0], minlength=len(labels)) == 0
     rows = _accounts(
+        table,
         labels,
         {name: (parts, group[parts.jobs]) for name, parts in used.items()},
-        _kept(table, ran, group[ran.jobs], unknown),
+        ran,
+        group[ran.jobs],
+        partly,
         np.bincount(group, minlength=len(labels)),
         unknown,
         np.full(len(labels), np.nan),
@@ -347,6 +396,7 @@ def _by_time(
     ran: _Parts,
     watched: FloatArray,
     table: JobTable,
+    partly: npt.NDArray[np.bool_],
 ) -> tuple[Account, ...]:
     if by == "weekday":
         order = [day for day in _WEEKDAYS if day in labels]
@@ -366,9 +416,12 @@ def _by_time(
     lasting = pairs[there[pairs // len(order)]]
     unknown = np.bincount(lasting % len(order), minlength=len(order))
     rows = _accounts(
+        table,
         order,
         {name: (each, group[each.places]) for name, each in used.items()},
-        _kept(table, ran, group[ran.places], unknown),
+        ran,
+        group[ran.places],
+        partly,
         np.bincount(pairs % len(order), minlength=len(order)),
         unknown,
         share,
@@ -379,9 +432,12 @@ def _by_time(
 
 
 def _accounts(
+    table: JobTable,
     labels: list[str],
     used: dict[str, tuple[_Parts, IntArray]],
-    kept: tuple[FloatArray, FloatArray],
+    ran: _Parts,
+    group: IntArray,
+    partly: npt.NDArray[np.bool_],
     jobs: IntArray,
     lasting: IntArray,
     watched: FloatArray,
@@ -389,19 +445,29 @@ def _accounts(
 ) -> list[Account]:
     blind = np.where(unseen, np.nan, 0.0)
     count = len(labels)
-    sums = {name: parts.summed(group, count) + blind for name, (parts, group) in used.items()}
+    sums = {name: parts.summed(each, count) + blind for name, (parts, each) in used.items()}
     unknown = {
-        name: parts.unknown(group, count) for name, (parts, group) in used.items() if name in _LACKS
+        name: parts.unknown(each, count) for name, (parts, each) in used.items() if name in _LACKS
     }
+    parts, places = used["cpu_s"]
+    unknown["cpu_s"] |= np.bincount(places[partly[parts.jobs]], minlength=count) > 0
+    kept, kept_lack = _kept(table, ran, group, lasting)
+    efficient, compared, number_of = _efficient(table, used["cpu_s"], ran, group, count, partly)
     return [
         Account(
             label=label,
             jobs=int(jobs[number]),
             **{name: float(values[number]) for name, values in sums.items()},
-            lacking=_lacking(
-                {name: float(values[number]) for name, values in sums.items()},
-                {name: bool(flags[number]) for name, flags in unknown.items()},
+            lacking=(
+                *_lacking(
+                    {name: float(values[number]) for name, values in sums.items()},
+                    {name: bool(flags[number]) for name, flags in unknown.items()},
+                ),
+                *(name for name, flags in kept_lack.items() if flags[number]),
             ),
+            efficient_s=float(efficient[number]),
+            compared_s=float(compared[number]),
+            compared=int(number_of[number]),
             core_s=float(kept[0][number] + (np.nan if watched[number] == 0 else 0.0)),
             gpu_s=float(kept[1][number] + (np.nan if watched[number] == 0 else 0.0)),
             watched=float(watched[number]),
@@ -411,12 +477,55 @@ def _accounts(
     ]
 
 
+def _is_partly_counted(table: JobTable, interval_s: float) -> npt.NDArray[np.bool_]:
+    """Return of which jobs some CPU time was counted by nobody.
+
+    A group counts what its job used before the first look, a process does not; and what is used
+    after the last look is lost.
+    """
+    ended = table.number("ended")
+    late_s = np.nan_to_num(ended - table.total("last_seen"))
+    unseen_s = np.nan_to_num(table.elapsed_s - table.total("seen_s"))
+    uncounted_s = np.where(table.total("unwatched_cpu_s") > 0, late_s, unseen_s)
+    # The ends of a job lie between two looks.
+    return (table.total("looks") > 0) & (uncounted_s > max(2 * interval_s, _LEAST_S))
+
+
+def _efficient(
+    table: JobTable,
+    cpu: tuple[_Parts, IntArray],
+    ran: _Parts,
+    group: IntArray,
+    count: int,
+    partly: npt.NDArray[np.bool_],
+) -> tuple[FloatArray, FloatArray, IntArray]:
+    """Return used and kept CPU time of the jobs of which both are known, and how many those are."""
+    parts, of = cpu
+    cpus = table.asked("cpus")
+    known = (cpus > 0) & ~np.isnan(table.elapsed_s + table.total("cpu_s")) & ~partly
+    known &= table.total("looks") > 0
+    mine, theirs = known[parts.jobs] & ~np.isnan(parts.amounts), known[ran.jobs]
+    used: FloatArray = np.bincount(of[mine], weights=parts.amounts[mine], minlength=count).astype(
+        np.float64
+    )
+    kept = np.bincount(
+        group[theirs], weights=(cpus[ran.jobs] * ran.amounts)[theirs], minlength=count
+    )
+    pairs = np.unique(ran.jobs[theirs] * count + group[theirs])
+    return used, np.where(kept > 0, kept, np.nan), np.bincount(pairs % count, minlength=count)
+
+
 def _kept(
     table: JobTable, ran: _Parts, group: IntArray, unknown: IntArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return the CPU and GPU time that was kept; unknown where nobody knows of any job's."""
+) -> tuple[tuple[FloatArray, FloatArray], dict[str, npt.NDArray[np.bool_]]]:
+    """Return the CPU and GPU time that was kept, unknown where nobody knows of any job's.
+
+    And which of the two lack a part: Slurm keeps something for every job of its own.
+    """
     count = unknown.size
     sums = []
+    lack = {}
+    slurm = np.array([source == "slurm" for source in table.text("source")], dtype=bool)[ran.jobs]
     for name in ("cpus", "gpus"):
         asked = table.asked(name)[ran.jobs]
         known = ~np.isnan(asked)
@@ -424,7 +533,9 @@ def _kept(
         some = np.bincount(group[known], minlength=count) > 0
         none = (np.bincount(group, minlength=count) == 0) & (unknown == 0)
         sums.append(np.where(some | none, time, np.nan))
-    return sums[0], sums[1]
+        lacks = np.bincount(group[~known & slurm & (ran.amounts > 0)], minlength=count) > 0
+        lack["core_s" if name == "cpus" else "gpu_s"] = lacks & some
+    return (sums[0], sums[1]), lack
 
 
 def _is_unknown(table: JobTable) -> IntArray:

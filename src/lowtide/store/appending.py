@@ -395,9 +395,11 @@ def _node(
             return math.nan
         return (read(node) - read(before)) / passed
 
-    busy = [gpu.busy for gpu in tick.gpus]
-    held = [gpu.memory_bytes for gpu in tick.gpus]
-    sizes = [gpu.total_bytes for gpu in tick.gpus]
+    # What those do that nobody reads is in none of these sums.
+    cards = () if tick.gpus_unread else tick.gpus
+    busy = [gpu.busy for gpu in cards]
+    held = [gpu.memory_bytes for gpu in cards]
+    sizes = [gpu.total_bytes for gpu in cards]
     gauges = {
         "cpus": float(node.cpus),
         "cpus_busy": rate(attrgetter("busy_s")),
@@ -412,8 +414,7 @@ def _node(
             f"{kind}_pressure": rate(partial(_pressure, kind=kind))
             for kind in ("cpu", "memory", "io")
         },
-        # Instances count as the part of a GPU that they are.
-        "gpus": math.fsum(gpu.share for gpu in tick.gpus),
+        "gpus": tick.gpu_count,
         "gpus_busy": math.fsum(busy) if busy else math.nan,
         "gpu_memory_bytes": math.fsum(held) if held else math.nan,
         "gpu_memory_total_bytes": math.fsum(sizes) if sizes else math.nan,

@@ -20,6 +20,8 @@ from lowtide.store.tables import chunks, in_parts, units
 
 # Values of jobs are read together up to so many.
 _POINTS = 50_000
+# So are those of so many nodes.
+_NODES = 20
 
 
 class Histories:
@@ -73,7 +75,19 @@ class Histories:
             unit: The number that it has as a unit.
             host: Its number.
         """
-        return self._read([(unit, host)], NODE).of(unit)
+        return next(self.of_nodes([(unit, host)]))
+
+    def of_nodes(self, wanted: Sequence[tuple[int, int]]) -> Iterator[Series]:
+        """Yield what each of many nodes did.
+
+        Args:
+            wanted: The numbers that each has as a unit and as a host.
+        """
+        # Few enough that there is room for months of each.
+        for first in range(0, len(wanted), _NODES):
+            part = wanted[first : first + _NODES]
+            found = self._read(part, NODE)
+            yield from (found.of(unit) for unit, _ in part)
 
     def _batches(self, jobs: Sequence[int]) -> Iterator[list[int]]:
         """Yield as many jobs together as there is room for their values."""

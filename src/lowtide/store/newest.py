@@ -70,6 +70,7 @@ class Newest:
     def __init__(self, connection: sa.Connection) -> None:
         self.connection = connection
         self._hosts: dict[int, tuple[Tail, FloatArray] | None] = {}
+        self._nodes: dict[int, int] | None = None
 
     def of_node(self, host: int) -> list[Points]:
         """Return the values of a node.
@@ -97,11 +98,16 @@ class Newest:
         return [tail.points(place, before[place, COUNTED])]
 
     def _tail(self, host: int) -> tuple[Tail, FloatArray] | None:
+        if self._nodes is None:
+            # Those that have ticks: of the others there is nothing to ask, host by host.
+            found = self.connection.execute(
+                sa.select(units.c.host, units.c.id).where(
+                    units.c.job.is_(None), units.c.host.in_(sa.select(ticks.c.host).distinct())
+                )
+            )
+            self._nodes = {row.host: row.id for row in found}
         if host not in self._hosts:
-            _, looks = read_ticks(self.connection, host)
-            node_unit = self.connection.execute(
-                sa.select(units.c.id).where(units.c.host == host, units.c.job.is_(None))
-            ).scalar_one()
-            read = read_tail(self.connection, looks, node_unit) if looks else None
+            _, looks = read_ticks(self.connection, host) if host in self._nodes else (0, [])
+            read = read_tail(self.connection, looks, self._nodes[host]) if looks else None
             self._hosts[host] = None if read is None else read[:2]
         return self._hosts[host]

@@ -7,9 +7,11 @@ tenth of a second and several.
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,8 @@ _QUIET_S = 60.0
 # Schedulers tell of moments in whole seconds.
 _WHOLE_S = 1.0
 _RUNNING = ("running", "suspended")
+# What means more than itself in a shell's pattern, or in LIKE.
+_PATTERN = re.compile(r"\*|\?|\[!?\]?[^]]*\]|[\\%_]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +60,8 @@ class Question:
         hosts: Those that ran on these hosts.
         accounts: Those that these pay for.
         partitions: Those in these partitions.
-        names: Those that are called so.
+        names: Those that are called so; `*`, `?` and `[…]` stand for others, as in a shell.
+        sources: Those found there, of `monitor.snapshot.SOURCES`.
     """
 
     users: Sequence[str] = ()
@@ -68,6 +73,7 @@ class Question:
     accounts: Sequence[str] = ()
     partitions: Sequence[str] = ()
     names: Sequence[str] = ()
+    sources: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,6 +290,8 @@ def read_jobs(
     watched = _watched(known_hosts, now)
     # Whether a job still runs is a question only where somebody watches.
     names = (*_SHORT, *(_STANDING if whole or newer or watched else ()), *(_FURTHER * whole))
+    if question.names and "name" not in names:
+        names = (*names, "name")
     columns: dict[str, list[Any]] = {name: [] for name in ("shown_id", *names)}
     numbers = {name: bytearray() for name in _PACKED}
     # Part by part, so that what was unpacked makes room for what comes.
@@ -301,6 +309,10 @@ def read_jobs(
                 columns["ends"][place] = max(columns["ends"][place], fresh[PLACE["last_seen"]])
     _count_what_nobody_saw(facts, totals, known_hosts)
     _cut_at_the_end(facts, totals)
+    # Who was seen on no GPU while some of them could not be read may have used one.
+    unread = np.isnan(totals[:, PLACE["gpu_busy_s"]])
+    for name in ("peak_gpus", "peak_gpu_memory_bytes"):
+        totals[unread & (totals[:, PLACE[name]] == 0), PLACE[name]] = np.nan
     table = JobTable(
         columns={name: column for name, column in columns.items() if name not in numbers},
         facts=facts,
@@ -382,10 +394,14 @@ def _select(
         (jobs.c.user, question.users),
         (jobs.c.account, question.accounts),
         (jobs.c.partition, question.partitions),
-        (jobs.c.name, question.names),
+        (jobs.c.source, question.sources),
     ):
         if wanted:
             asked = asked.where(column.in_(wanted))
+    if question.names:
+        # Databases differ in what they take for the same: these are at least all that are meant.
+        alike = (_PATTERN.sub(_wider, name) for name in question.names)
+        asked = asked.where(sa.or_(*(jobs.c.name.like(each, escape="\\") for each in alike)))
     if question.ids:
         asked = asked.where(sa.or_(*_by_id(question.ids)))
     if question.hosts:
@@ -399,6 +415,11 @@ def _select(
             )
         )
     return asked
+
+
+def _wider(found: re.Match[str]) -> str:
+    """Return what stands in LIKE for a part of a shell's pattern."""
+    return {"*": "%", "?": "_"}.get(found[0], "_" if found[0].startswith("[") else f"\\{found[0]}")
 
 
 def _by_id(ids: Sequence[str]) -> Iterator[sa.ColumnElement[bool]]:
@@ -449,6 +470,12 @@ def _filtered(table: JobTable, question: Question, stale_s: float) -> JobTable:
     wanted = np.ones(len(table), dtype=bool)
     if question.states:
         wanted &= np.array([state in question.states for state in table.states], dtype=bool)
+    if question.names:
+        named = [
+            name is not None and any(fnmatchcase(name, each) for each in question.names)
+            for name in table.text("name")
+        ]
+        wanted &= np.array(named, dtype=bool)
     if question.start is not None and stale_s > 0:
         ends = np.array(table.columns["ends"], dtype=float)
         wanted &= (ends >= question.start) | np.array(

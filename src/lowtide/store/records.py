@@ -239,6 +239,30 @@ class Series:
         return cls(times=empty, step_s=empty, columns=dict.fromkeys(names, empty))
 
 
+def gaps_in(
+    series: Series, interval_s: float, *, start: float | None = None, end: float | None = None
+) -> tuple[tuple[float, float], ...]:
+    """Return when nobody watched a node: stretches of more than two intervals.
+
+    Args:
+        series: What it did.
+        interval_s: How long its ticks are.
+        start: Look from this moment on; by default from the first tick.
+        end: Look up to this moment; by default up to the last tick.
+    """
+    if not len(series):
+        return ((start, end),) if start is not None and end is not None else ()
+    missing = np.isnan(series.columns["jobs"])
+    stretches = list(zip(series.starts[missing], series.times[missing], strict=True))
+    if start is not None:
+        stretches.insert(0, (start, float(series.starts[0])))
+    if end is not None:
+        stretches.append((float(series.times[-1]), end))
+    return tuple(
+        (float(first), float(last)) for first, last in stretches if last - first > 2 * interval_s
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRecord:
     """A host that is or was watched.

@@ -17,7 +17,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-import numpy as np
 import sqlalchemy as sa
 
 from lowtide.errors import InvalidInput, StoreProblem, UnknownName
@@ -25,7 +24,7 @@ from lowtide.store.database import Database
 from lowtide.store.migrations import bring_up_to_date, check_version
 from lowtide.store.places import default_place
 from lowtide.store.reading import JobTable, Question, read_hosts, read_jobs
-from lowtide.store.records import HostRecord, JobRecord, Retention, Series
+from lowtide.store.records import HostRecord, JobRecord, Retention, Series, gaps_in
 from lowtide.store.tables import chunks, in_parts, phases, present, size_bytes
 
 if TYPE_CHECKING:
@@ -307,14 +306,27 @@ class Store:
             start: Only what was later than this moment, epoch seconds.
             end: Only what was earlier than this moment.
         """
+        return next(self.many_node_series([host], start=start, end=end))
+
+    def many_node_series(
+        self, hosts: Sequence[str], *, start: float | None = None, end: float | None = None
+    ) -> Iterator[Series]:
+        """Yield what many nodes did over time, one after the other, as of one moment.
+
+        Args:
+            hosts: Their names.
+            start: Only what was later than this moment, epoch seconds.
+            end: Only what was earlier than this moment.
+        """
         from lowtide.store.histories import Histories
 
         with self._database.reading() as connection:
             known = {each.name: each for each in read_hosts(connection)}
-            if host not in known:
-                raise UnknownName("host", host, known)
-            node = known[host]
-            return Histories(connection, start=start, end=end).of_node(node.node_unit, node.number)
+            for host in hosts:
+                if host not in known:
+                    raise UnknownName("host", host, known)
+            wanted = [(known[host].node_unit, known[host].number) for host in hosts]
+            yield from Histories(connection, start=start, end=end).of_nodes(wanted)
 
     def gaps(
         self, host: str, *, start: float | None = None, end: float | None = None
@@ -327,18 +339,8 @@ class Store:
             end: Look up to this moment; by default up to the last tick.
         """
         series = self.node_series(host, start=start, end=end)
-        if not len(series):
-            return ((start, end),) if start is not None and end is not None else ()
         interval = next((each.interval_s for each in self.hosts() if each.name == host), math.nan)
-        missing = np.isnan(series.columns["jobs"])
-        stretches = list(zip(series.starts[missing], series.times[missing], strict=True))
-        if start is not None:
-            stretches.insert(0, (start, float(series.starts[0])))
-        if end is not None:
-            stretches.append((float(series.times[-1]), end))
-        return tuple(
-            (float(first), float(last)) for first, last in stretches if last - first > 2 * interval
-        )
+        return gaps_in(series, interval, start=start, end=end)
 
     def prune(
         self,

@@ -246,5 +246,7 @@ def together(rows: FloatArray) -> FloatArray:
     # Where it goes on somewhere, it is not over.
     for name in ("last_seen", "looks", "seen_s", "seen_end"):
         joined[PLACE[name]] = rows[:, PLACE[name]].max()
+    # As long as it lacks one host, it lacks a part.
+    joined[PLACE["unmetered_s"]] = np.fmax.reduce(rows[:, PLACE["unmetered_s"]])
     joined[PLACE["first_seen"]] = rows[:, PLACE["first_seen"]].min()
     return joined

@@ -53,6 +53,7 @@ class AmdGpus:
     timeout_s: float = 5.0
     _newest: tuple[float, list[GpuReading]] = field(default=(-math.inf, []), init=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
+    _asked: threading.Event = field(default_factory=threading.Event, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -67,9 +68,18 @@ class AmdGpus:
         at_s, readings = self._newest
         return readings if time.monotonic() - at_s < _STALE_S else []
 
+    def wait(self, within_s: float) -> None:
+        """Wait for the first answer: without it what runs now has an unknown beginning for ever.
+
+        Args:
+            within_s: How long at most.
+        """
+        self._asked.wait(within_s)
+
     def close(self) -> None:
         """Ask no more."""
         self._stop.set()
+        self._asked.set()
 
     def _listen(self, tool: str) -> None:
         pause_s = _PAUSE_S
@@ -77,6 +87,7 @@ class AmdGpus:
             said = [self._ask(command) for command in COMMANDS[tool]]
             if any(said):
                 self._newest = (time.monotonic(), read_gpus(said, self.sysfs))
+            self._asked.set()
             pause_s = _PAUSE_S if any(said) else min(2 * pause_s, _MOST_PAUSE_S)
             if self._stop.wait(pause_s):
                 return
@@ -123,7 +134,8 @@ def _read(name: str, card: dict[str, Any], sysfs: Path) -> GpuReading:
         busy=busy,
         memory_bytes=memory_bytes,
         total_bytes=total_bytes,
-        processes=tuple(_processes(card)),
+        # Not every tool tells of processes.
+        processes=tuple(_processes(card)) if "process_list" in card else None,
         rejected=rejected,
     )
 

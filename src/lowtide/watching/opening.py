@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
-from lowtide.errors import LowtideError, MeterProblem
+from lowtide.errors import MeterProblem, MissingExtra
 from lowtide.meters import Roots
 from lowtide.meters.estimate import Estimate
 from lowtide.meters.search import MeterSearch
 from lowtide.meters.source import choose_meters
 from lowtide.monitor.gpus import GpuSource
 from lowtide.monitor.nvml_gpus import NvmlGpus
+from lowtide.monitor.pci_gpus import Card, name_unread
 from lowtide.monitor.reader import NodeReader
 from lowtide.watching.amd_gpus import AmdGpus
 from lowtide.watching.emissions import Emissions
 from lowtide.watching.power import PowerReader
 from lowtide.watching.watcher import Watcher
+
+# So long the first word of a tool that tells of GPUs is waited for.
+_FIRST_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +71,7 @@ def open_watch(
     if not meters:
         search = MeterSearch(roots=roots)
         search.begin()
-    gpus = _find_gpus(meters, roots)
+    gpus, unread = find_gpus(meters, roots)
     power = PowerReader(
         meters=choose_meters(meters, roots) if meters else (),
         search=search,
@@ -74,12 +79,17 @@ def open_watch(
     )
     try:
         power.open()
+        if isinstance(gpus, AmdGpus):
+            gpus.wait(_FIRST_S)
         with NodeReader(
             procfs=roots.procfs,
             sysfs=roots.sysfs,
             cgroupfs=cgroupfs or roots.sysfs / "fs" / "cgroup",
             gpus=gpus,
         ) as reader:
+            cards = [card for card in reader.cards or () if card.maker in unread]
+            for card, told in name_unread(cards).items():
+                reader.problems.name(told, f"{told}: {cure_of(card, unread[card.maker])}")
             watcher = Watcher(
                 reader=reader,
                 power=power,
@@ -93,13 +103,49 @@ def open_watch(
         power.close()
 
 
-def _find_gpus(meters: Sequence[str], roots: Roots) -> GpuSource | None:
-    """Return the GPUs of this machine, None where there are none, or where another is watched."""
-    # Without the library or the tool, or without cards, there are none to look at.
-    if roots.is_here or "nvml" in meters:
-        with suppress(LowtideError, MeterProblem):
-            return NvmlGpus()
-    if roots.is_here or "amd" in meters:
-        with suppress(LowtideError, MeterProblem):
-            return AmdGpus(sysfs=roots.sysfs)
-    return None
+def find_gpus(meters: Sequence[str], roots: Roots) -> tuple[GpuSource | None, dict[str, Exception]]:
+    """Return who reads the GPUs, None where nobody can, and why those of which maker are not read.
+
+    Of a recorded tree nobody reads them, unless `meters` names this machine's.
+
+    Args:
+        meters: Which meters were asked for.
+        roots: Where the kernel's files are.
+    """
+    unread: dict[str, Exception] = {"Intel": MeterProblem("lowtide reads none of Intel's")}
+    wanted: dict[str, tuple[str, Callable[[], GpuSource]]] = {
+        "NVIDIA": ("nvml", NvmlGpus),
+        "AMD": ("amd", lambda: AmdGpus(sysfs=roots.sysfs)),
+    }
+    source: GpuSource | None = None
+    for maker, (meter, make) in wanted.items():
+        if source is not None:
+            unread[maker] = MeterProblem("of a node with two makers' GPUs those of one are read")
+        elif roots.is_here or meter in meters:
+            try:
+                source = make()
+            except (MissingExtra, MeterProblem) as error:
+                unread[maker] = error
+        elif meter == "nvml" and find_spec("pynvml") is None:
+            unread[maker] = MissingExtra("reading NVIDIA GPUs", extra="watch")
+        else:
+            unread[maker] = MeterProblem(f"of a recorded tree only with --meter {meter}")
+    return source, unread
+
+
+def cure_of(card: Card, error: Exception) -> str:
+    """Return what to do about a GPU that is not read.
+
+    Args:
+        card: The GPU.
+        error: What came of trying.
+    """
+    if isinstance(error, MissingExtra):
+        return f"pip install 'lowtide[{error.extra}]'"
+    if not card.has_driver and card.maker != "Intel":
+        return f"no driver has taken {card.address}: install {card.maker}'s, or load it ({error})"
+    mend = {
+        "NVIDIA": "see whether nvidia-smi shows it to this user, and give it the permission",
+        "AMD": "install amd-smi or rocm-smi, and let this user use it",
+    }
+    return f"{mend[card.maker]} ({error})" if card.maker in mend else str(error)

@@ -75,6 +75,7 @@ class PowerReader:
     rejected: int = field(default=0, init=False)
     _sources: list[Source] = field(default_factory=list, init=False)
     _spoke: set[tuple[str, str]] = field(default_factory=set, init=False)
+    _mute: set[tuple[str, str]] = field(default_factory=set, init=False)
     _before: list[Reading | None] = field(default_factory=list, init=False)
     _before_s: float = field(default=math.nan, init=False)
 
@@ -161,7 +162,7 @@ class PowerReader:
         place = next(
             (at for at, each in enumerate(self._sources) if each.meter is self.estimate), -1
         )
-        if covers_node(self._sources):
+        if covers_node(self._sources, silent=self._mute):
             if place >= 0:
                 self._sources.pop(place).end()
                 self._before.pop(place)
@@ -253,6 +254,10 @@ class PowerReader:
         key = (meter.name, channel.name)
         if not math.isnan(watts):
             self._spoke.add(key)
+            self._mute.discard(key)
+        elif key not in self._spoke:
+            # It may be there, and say nothing for ever.
+            self._mute.add(key)
         return math.isnan(watts) and key in self._spoke and channel.domain not in ("gpu", "other")
 
     def _note(self, source: Source, earlier: Reading | None, later: Reading | None) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -208,6 +208,8 @@ class Watcher:
             self._node_unpriced_j += float(node_j[0])
         busy = cpu_used(before, after) / passed_s
         gpus_busy, gpu_bytes, gpus_held = _gpus(after)
+        # Nor does anybody know what a GPU drew for those of whom nobody knows whether they hold it.
+        shares = replace(shares, gpu_w=np.where(np.isnan(gpus_held), np.nan, shares.gpu_w))
         return Tick(
             host=self.host,
             since=since,
@@ -240,6 +242,7 @@ class Watcher:
             marginal_g_per_kwh=marginal,
             pue=self.emissions.pue,
             gpus=after.gpus,
+            gpus_unread=after.gpus_unread,
             meters=meters,
             system_s=after.system_s,
             ended=after.ended,
@@ -263,7 +266,8 @@ def _gpus(snapshot: Snapshot) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return how many GPUs each unit keeps busy, what memory it holds there, and how many it has.
 
     A GPU that several hold is shared by their use of it; an instance is a part of its GPU. Whoever
-    holds a GPU whose use is not known uses nobody knows how much.
+    holds a GPU whose use is not known uses nobody knows how much, and so does everybody who is not
+    seen on one while somebody uses another, and nobody knows who.
     """
     busy, held_bytes, held = np.zeros((3, len(snapshot.units)))
     for gpu in snapshot.gpus:
@@ -271,6 +275,9 @@ def _gpus(snapshot: Snapshot) -> tuple[FloatArray, FloatArray, FloatArray]:
             busy[place] += gpu.busy * gpu.share * share
             held_bytes[place] += gpu.memory_bytes * share
             held[place] += gpu.share
+    if not all(gpu.users_known for gpu in snapshot.gpus):
+        alone = held == 0
+        busy[alone] = held_bytes[alone] = held[alone] = np.nan
     return busy, held_bytes, held
 
 
