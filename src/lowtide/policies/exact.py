@@ -352,4 +352,5 @@ def _forced(problem: Problem) -> Solution:
         cost += problem.evaluate(problem.startup(0.0), now)
         if problem.starts_left == 0 or problem.work_s < problem.job.min_run_s - TIME_TOLERANCE_S:
             cost += np.inf
-    return Solution(cost=float(cost[0]), starts=starts, by_delay=(now, cost))
+    # Two ends of a stretch of no length, as a plan in continuous time gives them.
+    return Solution(cost=float(cost[0]), starts=starts, by_delay=(np.zeros(2), np.repeat(cost, 2)))
