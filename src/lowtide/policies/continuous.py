@@ -23,11 +23,9 @@ from lowtide.policies.problem import MOST_BYTES, Cost, Problem, Solution, Start
 
 # A restart must be worth more than rounding, relative to what is paid in all.
 _WORTH = 1e-12
-# How far a job may reach into a forbidden window, or past its slack while it is planned, so that a
-# single delay that just fits is not lost.
+# How far delays reach beyond the slack while a job is planned, so that the last is not lost where
+# it is the only one.
 _ROOM_S = TIME_TOLERANCE_S / 2
-# How long delay 0 of a running job lasts: just long enough to be told from no time at all.
-_NOW_S = 3e-7
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,8 @@ class _Planner:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.lag_s = problem.startup_s + problem.stop_s
-        self.longest_s = problem.slack_s + _ROOM_S
+        self.slack_s = max(problem.slack_s, 0.0)
+        self.longest_s = self.slack_s + _ROOM_S
         self.worth = _WORTH * problem.largest
         never = problem.job.interruptible == "never"
         inner = [] if never else problem.checkpoints_s.tolist()
@@ -188,8 +187,8 @@ class _Planner:
             for low, high in problem.forbidden:
                 function = piecewise.without(
                     *function,
-                    low - problem.base - cost.busy[1] + _ROOM_S,
-                    high - problem.base - cost.busy[0] - _ROOM_S,
+                    low - problem.base - cost.busy[1],
+                    high - problem.base - cost.busy[0],
                 )
         return function
 
@@ -203,7 +202,9 @@ class _Planner:
             if wait:
                 x, left, right = function
                 function = (x, left + wait * x[:-1], right + wait * x[1:])
-            at, value = piecewise.first_minimum(*function, self.longest_s)
+            at, value = piecewise.first_minimum(*function, self.slack_s)
+            if value == np.inf:
+                at, value = piecewise.first_minimum(*function, self.longest_s)
             if by_starts:
                 by_starts[number] = value
             if value < cost - _WORTH * abs(value):
@@ -215,11 +216,11 @@ class _Planner:
         if final is None:
             final = piecewise.constant(np.inf, self.longest_s)
         starts = self._way_back(layer, delay_s) if cost < np.inf else ()
-        x, left, right = final
-        ends = np.minimum(np.column_stack((x[:-1], x[1:])).ravel(), self.problem.slack_s)
-        values = np.column_stack((left, right)).ravel()
         return Solution(
-            cost=cost, starts=starts, by_delay=(ends, values), by_starts=tuple(by_starts)
+            cost=cost,
+            starts=starts,
+            by_delay=piecewise.ends_upto(*final, self.slack_s),
+            by_starts=tuple(by_starts),
         )
 
     def _way_back(self, layer: int, delay_s: float) -> tuple[Start, ...]:
@@ -233,7 +234,7 @@ class _Planner:
                     break
                 continue
             point = self.points[origin]
-            starts.append(Start(point.progress_s, min(delay_s, self.problem.slack_s)))
+            starts.append(Start(point.progress_s, min(delay_s, self.slack_s)))
             if origin == 0 and not self.problem.state.running:
                 break
             layer -= 0 if self.limit is None else 1
@@ -261,4 +262,4 @@ def _holds(edges: FloatArray | None, delay_s: float) -> bool:
 def _now(slack_s: float) -> Function:
     """Return the function of a job that runs: delay 0 costs nothing, no other can be."""
     function = piecewise.constant(0.0, slack_s)
-    return piecewise.without(*function, _NOW_S, np.inf)
+    return piecewise.without(*function, 0.0, np.inf)
