@@ -756,6 +756,31 @@ def test_a_plan_too_large_for_memory_is_refused(monkeypatch: pytest.MonkeyPatch)
         lt.plan(job, curve)
 
 
+def test_a_plan_that_would_take_long_is_refused_at_once() -> None:
+    rng = np.random.default_rng(4)
+    curve = lt.Signal.from_values(rng.uniform(50, 500, 96), start=0, step_s=HOUR)
+    work = [
+        lt.Phase(name="w", duration_s=60, power_w=float(watts), checkpoint=True)
+        for watts in rng.uniform(100, 700, 300)
+    ]
+    job = lt.Job(
+        id="a",
+        arrival=0,
+        deadline=curve.end,
+        profile=lt.PowerProfile(work=work),
+        interruptible="checkpoints",
+        min_run_s=HOUR,
+        max_starts=4,
+    )
+    problem = make_problem(job, curve)
+    planner = continuous._Planner(problem, most_s=0.01)
+    with pytest.raises(InvalidInput, match=r"would take about .*time_budget_s=\d+"):
+        planner.solve()
+    whole = continuous._Planner(problem)
+    assert whole.solve().cost < math.inf
+    assert planner.effort < whole.effort / 3
+
+
 def test_stop_phases_of_a_job_that_is_never_stopped_are_refused() -> None:
     profile = lt.PowerProfile(
         work=[lt.Phase(name="w", duration_s=60, power_w=1)],

@@ -105,7 +105,9 @@ class Exact:
         wait: What a second of delay counts, in the signal's unit.
         occupancy: Cost of a second of running, or of being held while suspended.
         forbidden: Stretches of time in which the job must not run.
-        time_budget_s: How long choosing its own step may make a plan take, about.
+        time_budget_s: How long choosing its own step may make a plan take, about. A plan in
+            continuous time that is foreseen to take longer than this, and than two minutes, is
+            refused.
     """
 
     step_s: float | None = None
@@ -283,7 +285,8 @@ class Exact:
         elif problem.slack_s <= TIME_TOLERANCE_S:
             found = [(problem, _forced(problem))]
         else:
-            found = [(problem, continuous.solve(problem))]
+            most_s = max(self.time_budget_s, continuous.MOST_S)
+            found = [(problem, continuous.solve(problem, most_s=most_s))]
         (best, solution), *others = found
         if solution.cost == np.inf:
             usable = [each for each in _NICE_S if _fits(problem, each, math.inf)]
