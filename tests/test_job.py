@@ -163,3 +163,13 @@ def test_a_job_is_a_frozen_value():
     later = replace(job, deadline=job.deadline + 60)
     assert (later.slack_s, later.resources) == (job.slack_s + 60, job.resources)
     assert make().resources == Resources(cpus=1, gpus=0, nodes=1, memory_bytes=None)
+
+
+def test_min_run_may_be_all_the_work_to_within_rounding():
+    tenths = [Phase(name="w", duration_s=0.1, power_w=1, checkpoint=True)] * 10
+    profile = PowerProfile(work=tenths)
+    assert profile.work_s < 1.0
+    job = Job(id="a", arrival=1.7e9, deadline="+9s", profile=profile, min_run_s=1)
+    assert job.min_run_s == profile.work_s
+    with pytest.raises(InvalidJob, match="there are only"):
+        Job(id="a", arrival=0, deadline="+9s", profile=profile, min_run_s=1.00001)

@@ -297,3 +297,23 @@ def test_labels_and_repr_say_what_it_is():
     assert hourly(1, kind="price", unit="EUR/kWh").label == "electricity price"
     assert hourly(1, kind="pue").label == "PUE"
     assert len(curve) == 2
+
+
+@pytest.mark.parametrize("step_s", [1e-3, 0.1, 3600.0])
+@pytest.mark.parametrize("start", [1.7e9 + 0.1234567, 1_719_792_000.1])
+def test_rounding_of_epoch_seconds_does_not_lead_out_of_the_span(start, step_s):
+    curve = Signal.from_values([100.0] * 100, start=start, step_s=step_s)
+    tick = np.spacing(start)
+    for ticks in (-2, -1, 0, 1, 2):
+        assert curve.covers(curve.start + ticks * tick, curve.end + ticks * tick)
+        length_s = curve.end - curve.start
+        assert curve.integral(curve.start, curve.end + ticks * tick) == pytest.approx(
+            100 * (length_s + ticks * tick), rel=1e-12
+        )
+    assert not curve.covers(curve.start - 1e-5 - 1e-8 * step_s, curve.end)
+    assert not curve.covers(curve.start, curve.end + 1e-5 + 1e-8 * step_s)
+
+
+def test_near_zero_the_span_ends_where_it_ends():
+    curve = Signal.from_values([100.0] * 3, start=0, step_s=1e-3)
+    assert not curve.covers(0.0, 0.003 + 1e-9)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from lowtide.accounting import footprint
 from lowtide.grid import Grid
+from lowtide.job import Job
 from lowtide.profile import Phase, PowerProfile
-from lowtide.schedule import Schedule
+from lowtide.schedule import Schedule, Stretch
 from lowtide.signal import Signal
 from lowtide.tally import Stretches, tally
 from lowtide.workload import Workload
@@ -97,3 +98,42 @@ def test_stretches_come_back_from_schedules(run) -> None:
     for span, other in zip(schedule.spans, again.spans, strict=True):
         assert other.start == pytest.approx(span.start, abs=1e-6)
         assert other.duration_s == pytest.approx(span.duration_s, abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_short_phases_late_in_a_year_keep_their_digits(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    signal = Signal.from_values(rng.uniform(10, 500, 24 * 400), start=1.7e9, step_s=3600)
+    short_s = float(rng.choice([1.1e-3, 0.013, 2.7]))
+    work = [
+        Phase(name="w", duration_s=short_s, power_w=float(power), checkpoint=True)
+        for power in rng.uniform(5, 700, 2000)
+    ]
+    profile = PowerProfile(
+        startup=[Phase(name="s", duration_s=short_s / 3, power_w=90)],
+        work=work,
+        stop=[Phase(name="z", duration_s=short_s / 7, power_w=900)],
+        suspended_power_w=0.001,
+    )
+    arrival = signal.start + 380 * 86400 + float(rng.uniform(0, 3600))
+    job = Job(
+        id="a",
+        arrival=arrival,
+        deadline=arrival + 15 * 86400,
+        profile=profile,
+        interruptible="checkpoints",
+    )
+    # Half at once, half after ten days.
+    half_s = profile.work_edges_s[1000]
+    halves = [
+        Stretch(start=arrival, work_s=half_s),
+        Stretch(start=arrival + 864000, work_s=profile.work_s - half_s),
+    ]
+    schedule = Schedule.from_stretches(job, halves)
+    alone = footprint(schedule, job, signal)
+    jobs = Workload.from_jobs([job])
+    many = tally(jobs, Stretches.of_schedules(jobs, [schedule]), signal)
+    assert many.energy_j[0] == pytest.approx(alone.energy_j, rel=1e-10)
+    assert many.carbon_g[0] == pytest.approx(alone.carbon_g, rel=1e-10)
+    worked_j = sum(phase.energy_j for name, phase in alone.by_phase.items() if name == "work/w")
+    assert worked_j == pytest.approx(sum(phase.energy_j for phase in work), rel=1e-10)

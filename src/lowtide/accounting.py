@@ -139,7 +139,7 @@ class _Pieces:
     """Stretches of constant power, in columns.
 
     Attributes:
-        origin: The instant that begin_s counts from.
+        origin: The instant that begin_s counts from: when the span began that it is of.
         begin_s: Where each begins.
         duration_s: How long each lasts.
         power_w: What each draws.
@@ -147,7 +147,7 @@ class _Pieces:
         parts: Names of the parts.
     """
 
-    origin: float
+    origin: FloatArray
     begin_s: FloatArray
     duration_s: FloatArray
     power_w: FloatArray
@@ -161,7 +161,7 @@ def integrate(
     end: FloatArray,
     signal: Signal,
     *,
-    origin: float = 0.0,
+    origin: float | FloatArray = 0.0,
 ) -> FloatArray:
     """Return what each stretch of constant power comes to: grams, or money for a price.
 
@@ -170,7 +170,8 @@ def integrate(
         begin: Where each begins, seconds after the origin.
         end: Where each ends.
         signal: What a kWh emits or costs.
-        origin: What the two count from; 0 means they are epoch seconds.
+        origin: What the two count from, or what those of each stretch do; 0 means they are epoch
+            seconds.
 
     >>> flat = Signal.from_values([400], start=0, step_s="1h")
     >>> integrate(500.0, np.array([0.0]), np.array([1800.0]), flat)
@@ -281,19 +282,19 @@ def power_steps(schedule: Schedule, profile: PowerProfile) -> tuple[FloatArray, 
 
 def _pieces(schedule: Schedule, profile: PowerProfile) -> _Pieces:
     """Cut a schedule where the power changes."""
-    origin = schedule.start
-    begins, durations, powers, parts = [], [], [], []
+    origins, begins, durations, powers, parts = [], [], [], [], []
     number: dict[str, int] = {}
     for span in schedule.spans:
         edges, phases = _cut(span, profile)
-        begins.append(span.start - origin + edges[:-1] - edges[0])
+        origins.append(np.full(len(phases), span.start))
+        begins.append(edges[:-1] - edges[0])
         durations.append(np.diff(edges))
         powers.append([phase.power_w for phase in phases])
         for phase in phases:
             name = "suspended" if span.kind == "suspended" else f"{span.kind}/{phase.name}"
             parts.append(number.setdefault(name, len(number)))
     return _Pieces(
-        origin=origin,
+        origin=np.concatenate(origins),
         begin_s=np.concatenate(begins),
         duration_s=np.concatenate(durations),
         power_w=np.concatenate(powers),
@@ -329,7 +330,8 @@ def _cut(span: Span, profile: PowerProfile) -> tuple[FloatArray, tuple[Phase, ..
 def _split_by(pieces: _Pieces, steps: Signal) -> tuple[_Pieces, FloatArray]:
     """Cut pieces where another signal steps, and return that signal's value in each."""
     begin_s, end_s = pieces.begin_s, pieces.begin_s + pieces.duration_s
-    steps.require(pieces.origin, pieces.origin + float(end_s.max()), what="the PUE series")
+    begin, end = float(pieces.origin.min()), float((pieces.origin + end_s).max())
+    steps.require(begin, end, what="the PUE series")
     shift = pieces.origin - steps.start
     first = np.floor((begin_s + shift) / steps.step_s).astype(np.intp)
     last = np.ceil((end_s + shift) / steps.step_s).astype(np.intp)
@@ -337,10 +339,10 @@ def _split_by(pieces: _Pieces, steps: Signal) -> tuple[_Pieces, FloatArray]:
     which = np.repeat(np.arange(begin_s.size), counts)
     within = np.arange(which.size) - np.repeat(np.cumsum(counts) - counts, counts)
     step = first[which] + within
-    low = np.maximum(step * steps.step_s - shift, begin_s[which])
-    high = np.minimum((step + 1) * steps.step_s - shift, end_s[which])
+    low = np.maximum(step * steps.step_s - shift[which], begin_s[which])
+    high = np.minimum((step + 1) * steps.step_s - shift[which], end_s[which])
     cut = _Pieces(
-        origin=pieces.origin,
+        origin=pieces.origin[which],
         begin_s=low,
         duration_s=np.maximum(high - low, 0.0),
         power_w=pieces.power_w[which],

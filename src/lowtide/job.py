@@ -128,11 +128,13 @@ class Job:
             raise InvalidJob(f"job {self.id}: priority is a number, not {self.priority!r}")
         if self.min_run_s < 0:
             raise InvalidJob(f"job {self.id}: min_run_s is 0 or more, not {self.min_run_s:g}")
-        if self.min_run_s > self.profile.work_s:
+        if self.min_run_s > self.profile.work_s + TIME_TOLERANCE_S:
             raise InvalidJob(
                 f"job {self.id}: min_run_s asks for {format_hours(self.min_run_s)} of work at "
                 f"every start, but there are only {format_hours(self.profile.work_s)}: lower it"
             )
+        # What is more than the work by rounding alone asks for all of it.
+        object.__setattr__(self, "min_run_s", min(self.min_run_s, self.profile.work_s))
         if self.slack_s < -TIME_TOLERANCE_S:
             available = self.deadline - self.arrival
             startup = self.profile.startup_s

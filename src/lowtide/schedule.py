@@ -262,6 +262,35 @@ class Schedule:
         """How often the job is started."""
         return len(self.runs)
 
+    def rest(self, state: State) -> Schedule | None:
+        """Return what is left of this schedule, None if it does not lead through a state.
+
+        Args:
+            state: Where the job stands.
+        """
+        now, near = state.now, TIME_TOLERANCE_S
+        begun = sum(run[0].start < now - near for run in self.runs)
+        if not state.starts:
+            return self if not begun else None
+        spans = [span for span in self.spans if span.end > now + near]
+        if not spans or begun != state.starts:
+            return None
+        first = spans[0]
+        into_s = max(now - first.start, 0.0)
+        done_s = first.progress_s + (into_s if first.kind == "work" else 0.0)
+        if abs(done_s - state.progress_s) > 2 * near:
+            return None
+        # A job that runs is at work, or about to be stopped; one that does not is suspended.
+        if into_s > near:
+            expected = {"work"} if state.running else {"suspended"}
+        else:
+            expected = {"work", "suspended", "stop" if state.running else "startup"}
+        if first.kind not in expected:
+            return None
+        left_s = first.end - now
+        spans[0] = replace(first, start=now, duration_s=left_s, progress_s=state.progress_s)
+        return replace(self, spans=tuple(spans))
+
     @property
     def busy_s(self) -> float:
         """How long the job runs, suspension not counted."""

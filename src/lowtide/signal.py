@@ -7,6 +7,7 @@ It never extrapolates: asked about a time outside its span it raises `NotCovered
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import overload
 
@@ -46,8 +47,10 @@ _RULES = {
 KINDS = tuple(_RULES)
 BASES = ("lifecycle", "direct")
 
-# How far outside its span, in steps, rounding of epoch seconds may carry a question.
+# How far outside its span rounding may carry a question: in steps, and in what floating-point
+# numbers of the size of its times are told apart by.
 _EDGE_STEPS = 1e-9
+_EDGE_ROUNDINGS = 4
 # Work through long arrays in pieces that stay in the processor's cache.
 _CHUNK = 16_384
 
@@ -97,9 +100,10 @@ class Signal:
         _check_labels(self.kind, self.basis, self.unit)
         _check_values(values, self.kind, self.start, self.step_s)
         values.flags.writeable = False
-        # One step more than there is makes the very end of the span an ordinary look-up.
+        # One step more than there is makes the very end of the span an ordinary look-up. It is as
+        # the last: rounding may carry a question past the end.
         prefix = np.concatenate(([0.0], np.cumsum(values * self.step_s)))
-        padded = np.append(values, 0.0)
+        padded = np.append(values, values[-1])
         prefix.flags.writeable = False
         for name, array in (("values", values), ("prefix", prefix), ("_padded", padded)):
             object.__setattr__(self, name, array)
@@ -240,10 +244,14 @@ class Signal:
     def integral(self, begin: float, end: float, *, origin: float = 0.0) -> float: ...
     @overload
     def integral(
-        self, begin: FloatArray, end: FloatArray, *, origin: float = 0.0
+        self, begin: FloatArray, end: FloatArray, *, origin: float | FloatArray = 0.0
     ) -> FloatArray: ...
     def integral(
-        self, begin: float | FloatArray, end: float | FloatArray, *, origin: float = 0.0
+        self,
+        begin: float | FloatArray,
+        end: float | FloatArray,
+        *,
+        origin: float | FloatArray = 0.0,
     ) -> float | FloatArray:
         """Return the exact integral over time of the values from `begin` to `end`.
 
@@ -253,41 +261,57 @@ class Signal:
         Args:
             begin: Where each stretch begins, seconds after the origin.
             end: Where each stretch ends.
-            origin: What the two count from; 0 means they are epoch seconds.
+            origin: What the two count from, or what those of each stretch do; 0 means they are
+                epoch seconds.
 
         >>> curve = Signal.from_values([300, 100], start=0, step_s=3600)
         >>> curve.integral(1800.0, 5400.0)
         720000.0
         """
-        shift = origin - self.start
         a = np.asarray(begin, dtype=np.float64)
         b = np.asarray(end, dtype=np.float64)
         if a.size == 0:
             return np.zeros(a.shape)
-        self.require(
-            origin + float(np.minimum(a.min(), b.min())),
-            origin + float(np.maximum(a.max(), b.max())),
-        )
-        if a.ndim == 0 and b.ndim == 0:
+        if isinstance(origin, np.ndarray):
+            low, high = (origin + np.minimum(a, b)).min(), (origin + np.maximum(a, b)).max()
+        else:
+            low = origin + np.minimum(a.min(), b.min())
+            high = origin + np.maximum(a.max(), b.max())
+        self.require(float(low), float(high))
+        shift = origin - self.start
+        if a.ndim == 0 and b.ndim == 0 and not isinstance(shift, np.ndarray):
             return float(self._between(a.reshape(1) + shift, b.reshape(1) + shift)[0])
         a, b = np.broadcast_arrays(a, b)
         result = np.empty(a.shape)
         flat_a, flat_b, flat = a.reshape(-1), b.reshape(-1), result.reshape(-1)
+        shifts = np.broadcast_to(shift, a.shape).reshape(-1)
         for i in range(0, flat.size, _CHUNK):
             chunk = slice(i, i + _CHUNK)
-            flat[chunk] = self._between(flat_a[chunk] + shift, flat_b[chunk] + shift)
+            if isinstance(shift, np.ndarray):
+                flat[chunk] = self._between(flat_a[chunk], flat_b[chunk], shifts[chunk])
+            else:
+                # One origin for all may be far away, as that of epoch seconds.
+                flat[chunk] = self._between(flat_a[chunk] + shift, flat_b[chunk] + shift)
         return result
 
-    def _between(self, a: FloatArray, b: FloatArray) -> FloatArray:
-        """Integrate from `a` to `b`, seconds after the start, without checking the span."""
-        # Within one step the prefixes cancel exactly, so short stretches keep their digits.
+    def _between(self, a: FloatArray, b: FloatArray, shift: FloatArray | None = None) -> FloatArray:
+        """Integrate from `a` to `b` without checking the span.
+
+        They are seconds after the start, or after moments that are each `shift` later.
+        """
+        # Within one step the prefixes cancel exactly, and so does the shift: short stretches keep
+        # their digits, however far they lie from the start.
         per_step = 1.0 / self.step_s
-        i = (a * per_step).astype(np.intp)
-        j = (b * per_step).astype(np.intp)
+        i = ((a if shift is None else a + shift) * per_step).astype(np.intp)
+        j = ((b if shift is None else b + shift) * per_step).astype(np.intp)
+        from_i, from_j = i * self.step_s, j * self.step_s
+        if shift is not None:
+            from_i -= shift
+            from_j -= shift
         total: FloatArray = self.prefix.take(j, mode="clip")
         total -= self.prefix.take(i, mode="clip")
-        total += self._padded.take(j, mode="clip") * (b - j * self.step_s)
-        total -= self._padded.take(i, mode="clip") * (a - i * self.step_s)
+        total += self._padded.take(j, mode="clip") * (b - from_j)
+        total -= self._padded.take(i, mode="clip") * (a - from_i)
         return total
 
     def mean(self, begin: TimeLike | None = None, end: TimeLike | None = None) -> float:
@@ -305,7 +329,9 @@ class Signal:
 
     def covers(self, begin: float, end: float) -> bool:
         """Return whether the span holds everything from `begin` to `end`."""
-        slack = _EDGE_STEPS * self.step_s
+        slack = max(
+            _EDGE_STEPS * self.step_s, _EDGE_ROUNDINGS * math.ulp(max(abs(begin), abs(end)))
+        )
         return begin >= self.start - slack and end <= self.end + slack
 
     def require(self, begin: float, end: float, *, what: str = "the signal") -> None:

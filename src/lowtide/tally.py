@@ -129,15 +129,28 @@ class Pieces:
 
     Attributes:
         job: Whose each is.
-        begin: When it begins.
-        end: When it ends.
+        origin: The instant of the start that it belongs to: what the next two count from, since
+            epoch seconds tell times apart to 0.2 µs only.
+        begin_s: When it begins.
+        end_s: When it ends.
         power_w: What it draws.
     """
 
     job: IntArray
-    begin: FloatArray
-    end: FloatArray
+    origin: FloatArray
+    begin_s: FloatArray
+    end_s: FloatArray
     power_w: FloatArray
+
+    @property
+    def begin(self) -> FloatArray:
+        """The instant at which each begins."""
+        return self.origin + self.begin_s
+
+    @property
+    def end(self) -> FloatArray:
+        """The instant at which each ends."""
+        return self.origin + self.end_s
 
 
 def pieces_of(jobs: Workload, stretches: Stretches) -> Pieces:
@@ -154,7 +167,7 @@ def pieces_of(jobs: Workload, stretches: Stretches) -> Pieces:
         which = stretches.job[plain]
         start = stretches.start[plain]
         ran_s = stretches.work_s[plain] + stretches.lost_s[plain]
-        parts.append((which, start, start + ran_s, jobs.power[which]))
+        parts.append((which, start, np.zeros(start.size), ran_s, jobs.power[which]))
     last = np.append(np.diff(stretches.job) != 0, True)
     done_s = _done_before(stretches)
     # Sorted once: looking for the rows of each of many profiles would take their number squared.
@@ -165,7 +178,13 @@ def pieces_of(jobs: Workload, stretches: Stretches) -> Pieces:
         if rows.size:
             parts += _phased(jobs, stretches, profile, rows, done_s[rows], last[rows])
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    return Pieces(job=columns[0], begin=columns[1], end=columns[2], power_w=columns[3])
+    return Pieces(
+        job=columns[0],
+        origin=columns[1],
+        begin_s=columns[2],
+        end_s=columns[3],
+        power_w=columns[4],
+    )
 
 
 def tally(
@@ -186,8 +205,11 @@ def tally(
     def charge(what: Signal | None) -> FloatArray | None:
         if what is None:
             return None
-        what.require(float(pieces.begin.min()), float(pieces.end.max()))
-        return per_job(integrate(pieces.power_w * pue, pieces.begin, pieces.end, what))
+        return per_job(
+            integrate(
+                pieces.power_w * pue, pieces.begin_s, pieces.end_s, what, origin=pieces.origin
+            )
+        )
 
     def per_job(amounts: FloatArray) -> FloatArray:
         return np.bincount(pieces.job, weights=amounts, minlength=count).astype(np.float64)
@@ -198,7 +220,7 @@ def tally(
     return Tally(
         start=stretches.start[first],
         end=end,
-        energy_j=per_job(pieces.power_w * (pieces.end - pieces.begin)),
+        energy_j=per_job(pieces.power_w * (pieces.end_s - pieces.begin_s)),
         carbon_g=charge(carbon),
         cost=charge(price),
         starts=np.bincount(stretches.job, minlength=count),
@@ -219,7 +241,7 @@ def _phased(
     rows: IntArray,
     done_s: FloatArray,
     last: np.ndarray[tuple[int], np.dtype[np.bool_]],
-) -> list[tuple[IntArray, FloatArray, FloatArray, FloatArray]]:
+) -> list[tuple[IntArray, FloatArray, FloatArray, FloatArray, FloatArray]]:
     """Return the pieces of the stretches of jobs that share a profile, a part per phase."""
     which, start = stretches.job[rows], stretches.start[rows]
     power = jobs.power[which]
@@ -227,7 +249,7 @@ def _phased(
 
     def add(begin: FloatArray, end: FloatArray, watts: float, some: IntArray) -> None:
         if some.size:
-            parts.append((which[some], begin[some], end[some], watts * power[some]))
+            parts.append((which[some], start[some], begin[some], end[some], watts * power[some]))
 
     def in_turn(phases: tuple[Phase, ...], at: FloatArray, some: IntArray) -> FloatArray:
         for phase in phases:
@@ -236,7 +258,7 @@ def _phased(
         return at
 
     everyone = np.arange(rows.size)
-    at = in_turn(profile.startup, start, everyone)
+    at = in_turn(profile.startup, np.zeros(rows.size), everyone)
     ran_s = stretches.work_s[rows] + stretches.lost_s[rows]
     watts = np.array([phase.power_w for phase in profile.work])
     # As many phases at once as the jobs leave room for: where few share a profile, all of them.
@@ -249,6 +271,7 @@ def _phased(
             parts.append(
                 (
                     which[some],
+                    start[some],
                     at[some] + reached_s[phase, some],
                     at[some] + reached_s[phase + 1, some],
                     watts[first + phase] * power[some],
@@ -258,6 +281,6 @@ def _phased(
     idle_from = in_turn(profile.stop, at + ran_s, stopped)
     if profile.suspended_power_w and stopped.size:
         # A job that is stopped goes on in the next row: rows of a job lie side by side.
-        until = np.append(start[1:], 0.0)
+        until = np.append(start[1:] - start[:-1], 0.0)
         add(idle_from, until, profile.suspended_power_w, stopped)
     return parts

@@ -159,7 +159,8 @@ class Workload:
             f"may be stopped in none of the ways {', '.join(INTERRUPTIBLE)}",
         )
         self._demand(self.slack_s >= -TIME_TOLERANCE_S, "cannot be done by its deadline")
-        self._demand(self.min_run_s <= self.work_s, "has less work than min_run_s asks for")
+        enough = self.min_run_s <= self.work_s + TIME_TOLERANCE_S
+        self._demand(enough, "has less work than min_run_s asks for")
         self._demand(np.isfinite(self.priority), "has no priority that is a number")
 
     def _demand(self, good: npt.NDArray[np.bool_], what: str) -> None:

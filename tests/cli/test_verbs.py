@@ -184,6 +184,23 @@ def test_the_tradeoff_needs_no_watts(files: Path, capsys: pytest.CaptureFixture[
     assert "saves 75.0 %" in run(capsys, *words).out
 
 
+@pytest.mark.parametrize("kind", ["never", "anywhere"])
+def test_the_tradeoff_of_a_job_without_slack_is_one_finish(
+    kind: str, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    signal = lt.Signal.from_values([400, 300], start="2024-07-01T00:00Z", step_s="1h")
+    write_signal(signal, files / "curve.csv")
+    words = ("when", "-t", "120", "--deadline", "+2h", "--signal", "curve.csv", "--tradeoff")
+    words = (*words, "--interruptible", kind, "--power", "500")
+    told = json.loads(run(capsys, *words, "--json", "--image", "curve.svg").out)
+    assert [row["finish"] for row in told["curve"]] == ["2024-07-01T02:00:00Z"]
+    assert told["curve"][0]["amount"] == 350.0
+    assert (files / "curve.svg").exists()
+    assert "2024-07-01T02:00:00Z|350|0|yes|no" in run(capsys, *words, "-P").out
+    answer = run(capsys, *words)
+    assert "no time to wait" in answer.out + answer.err
+
+
 def test_when_says_that_now_is_best(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     signal = lt.Signal.from_values([1, 2, 3], start="2024-07-01T00:00Z", step_s="1h")
     write_signal(signal, files / "rising.csv")

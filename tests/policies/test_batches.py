@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import lowtide as lt
 from lowtide.errors import InvalidInput
@@ -62,6 +65,73 @@ def test_equals_one_by_one() -> None:
         assert amount == pytest.approx(alone.footprint.carbon_g, rel=1e-9)
         assert at_once == pytest.approx(alone.baseline.carbon_g, rel=1e-9)
     assert plans.saving == pytest.approx([each.saving for each in plans])
+
+
+@settings(max_examples=80)
+@given(st.integers(0, 100_000))
+def test_says_what_planning_alone_says_in_every_field(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    start = float(rng.choice([0.0, 1.7e9]))
+    step_s = float(rng.choice([900.0, 3600.0]))
+    is_price = rng.random() < 0.5
+    values = rng.integers(-3 if is_price else 0, 6, 40) * (0.1 if is_price else 100.0)
+    kind, unit = ("price", "EUR/kWh") if is_price else ("average", "g/kWh")
+    signal = lt.Signal.from_values(values, start=start, step_s=step_s, kind=kind, unit=unit)
+
+    def phases(most: int, *, checkpoint: bool = False) -> list[lt.Phase]:
+        return [
+            lt.Phase(
+                name="p",
+                duration_s=float(rng.choice([900.0, 1800.0, 3600.0, 0.25])),
+                power_w=float(rng.choice([0.0, 10.0, 500.0])),
+                checkpoint=checkpoint,
+            )
+            for _ in range(most)
+        ]
+
+    profile = lt.PowerProfile(
+        startup=phases(int(rng.integers(0, 2))),
+        work=phases(int(rng.integers(1, 4)), checkpoint=True),
+        stop=phases(int(rng.integers(0, 2))) if rng.random() < 0.3 else [],
+        suspended_power_w=float(rng.choice([0.0, 0.0, 50.0])),
+    )
+    jobs = []
+    for number in range(6):
+        arrival = start + step_s * int(rng.integers(0, 8)) + float(rng.choice([0.0, 0.0, 0.001]))
+        slack_s = float(rng.choice([0.0, 1e-6, 900.0, 3600.0, 7200.0, 1234.5]))
+        deadline = arrival + profile.run_s + slack_s
+        if deadline > signal.end:
+            continue
+        kind = "anywhere" if profile.stop else str(rng.choice(["anywhere", "anywhere", "never"]))
+        jobs.append(
+            lt.Job(
+                id=str(number),
+                arrival=arrival,
+                deadline=deadline,
+                profile=profile,
+                interruptible=kind,
+                max_starts=2 if rng.random() < 0.2 else None,
+            )
+        )
+    plans = lt.plan_many(jobs, signal, workers=1)
+    for job, made, amount, at_once in zip(jobs, plans, plans.amount, plans.baseline, strict=True):
+        alone = lt.plan(job, signal)
+        scale = 1e-9 * max(abs(alone.footprint.amount), abs(alone.baseline.amount))
+        near = partial(pytest.approx, rel=1e-9, abs=scale)
+        for name in ("lower_bound", "lower_bound_g", "resolution_gap", "resolution_gap_g"):
+            one, other = getattr(made, name), getattr(alone, name)
+            assert one == (None if other is None else near(other)), name
+        for name in ("policy", "synthetic", "step_s", "note"):
+            assert getattr(made, name) == getattr(alone, name), name
+        assert made.schedule.starts == alone.schedule.starts
+        assert made.footprint.energy_j == pytest.approx(alone.footprint.energy_j, rel=1e-9)
+        for one, other in (
+            (made.footprint.amount, alone.footprint.amount),
+            (made.baseline.amount, alone.baseline.amount),
+            (amount, alone.footprint.amount),
+            (at_once, alone.baseline.amount),
+        ):
+            assert one == near(other)
 
 
 def test_processes_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

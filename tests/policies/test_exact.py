@@ -421,6 +421,50 @@ def test_the_gap_is_unknown_where_starting_draws_less_than_being_suspended() -> 
     assert lt.plan(held, signal).resolution_gap_g == 0
 
 
+@settings(max_examples=CASES // 4)
+@given(slot_problems(), st.data())
+def test_no_finer_step_beats_what_is_proven_at_negative_prices(drawn, data) -> None:
+    slots = replace(drawn["slots"], checkpoints=None)
+    hours = len(drawn["values"])
+    values = data.draw(
+        st.lists(st.sampled_from([-3.0, -1.0, 1.0, 4.0]), min_size=hours, max_size=hours)
+    )
+    job = as_lowtide(slots, hours, "anywhere")
+    price = lt.Signal.from_values(values, start=0, step_s=HOUR, kind="price", unit="EUR/kWh")
+    planner = Exact(forbidden=[(slot * HOUR, (slot + 1) * HOUR) for slot in drawn["forbidden"]])
+    try:
+        optimum = planner.optimise(job, price)
+    except InvalidJob:
+        return
+    if optimum.gap is None:
+        return
+    assert optimum.gap == 0
+    least = optimum.solution.cost
+    for parts in (2, 3, 5):
+        finer = replace(planner, step_s=HOUR / parts).optimise(job, price).solution.cost
+        assert finer >= least - 1e-9 * (1 + abs(least))
+    assert 1000 * least == pytest.approx(
+        least_cost(slots, tuple(values), forbidden=drawn["forbidden"]), rel=1e-9, abs=1e-6
+    )
+
+
+def test_the_gap_is_unknown_where_being_suspended_earns_money() -> None:
+    price = lt.Signal.from_values(
+        [0.3, 0.03, -0.03], start=0, step_s="2h", kind="price", unit="EUR/kWh"
+    )
+    profile = lt.PowerProfile(
+        work=[lt.Phase(name="w", duration_s="4h", power_w=2)], suspended_power_w=300
+    )
+    job = lt.Job(id="j", arrival=0, deadline="+6h", profile=profile, interruptible="anywhere")
+    made = [lt.plan(job, price, step_s=step_s) for step_s in (None, 3600, 600)]
+    assert [each.resolution_gap for each in made] == [None] * 3
+    assert made[2].footprint.cost < made[1].footprint.cost < made[0].footprint.cost
+    # Each start must work, so that a step can be fine enough again; and so it is without a draw.
+    assert lt.plan(replace(job, min_run_s="2h"), price).resolution_gap == 0
+    drawless = replace(job, profile=replace(profile, suspended_power_w=0))
+    assert lt.plan(drawless, price).resolution_gap == 0
+
+
 def test_phases_that_fit_no_step_are_integrated_whole() -> None:
     """Eight of sixty slots of a measured job once cost 0 W because durations were truncated."""
     rng = np.random.default_rng(3)
@@ -594,13 +638,23 @@ def test_every_cure_cures_and_none_asks_for_more_than_needed(drawn) -> None:
 
 
 @settings(max_examples=200)
-@given(slot_problems(), st.floats(0.3, 2.5), st.floats(0.0, 0.9))
-def test_what_a_step_allows_is_what_the_grid_finds(drawn, steps: float, ragged: float) -> None:
+@given(
+    slot_problems(),
+    st.floats(0.3, 2.5),
+    st.floats(0.0, 0.9),
+    st.sampled_from([None, 0.0, 0.2, 0.7]),
+)
+def test_what_a_step_allows_is_what_the_grid_finds(
+    drawn, steps: float, ragged: float, early: float | None
+) -> None:
     slots, step_s = replace(drawn["slots"], checkpoints=None), steps * HOUR
     hours = len(drawn["values"]) + 1
     job = as_lowtide(slots, hours - 1, "anywhere")
     job = replace(job, arrival=ragged * HOUR, deadline=hours * HOUR)
     windows = [((slot + ragged / 2) * HOUR, (slot + 1) * HOUR) for slot in drawn["forbidden"]]
+    if early is not None:
+        # One that begins about where a last, shorter step of work ends, or with the deadline.
+        windows.append(((hours - early) * HOUR, (hours + 1) * HOUR))
     signal = lt.Signal.from_values([1.0] * hours, start=0, step_s=HOUR)
     state = in_hours(drawn["state"])
     if state is not None:
@@ -637,6 +691,26 @@ def test_a_step_that_is_too_coarse_is_told_from_rules_that_are_too_strict() -> N
         with pytest.raises(InvalidJob, match=f"move the deadline to 1970-01-01 {hour}:00 UTC"):
             planner.decide(job, flat)
         planner.decide(replace(job, deadline=int(hour) * HOUR), flat)
+
+
+@pytest.mark.parametrize("begins", ["deadline", "later", "when the work is done"])
+def test_a_window_after_the_work_blocks_no_step(begins: str) -> None:
+    flat = lt.Signal.from_values([100] * 4, start=0, step_s=HOUR)
+    job = lt.Job(
+        id="a",
+        arrival=0,
+        deadline="+105m",
+        profile=lt.PowerProfile.constant(100, "100m"),
+        interruptible="anywhere",
+    )
+    low = {"deadline": 6300, "later": 6400, "when the work is done": 6000}[begins]
+    for step_s in (3600, 1800, 1200):
+        made = lt.plan(job, flat, policy=Exact(forbidden=[(low, 9900)], step_s=step_s))
+        assert made.schedule.end == 6000
+        # What is possible stays so with a later deadline.
+        for later_s in (60, 600, 3600):
+            later = replace(job, deadline=job.deadline + later_s)
+            lt.plan(later, flat, policy=Exact(forbidden=[(low, 9900)], step_s=step_s))
 
 
 def test_a_job_that_just_fits_is_given_a_finer_step() -> None:
@@ -680,6 +754,31 @@ def test_a_plan_too_large_for_memory_is_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(continuous, "MOST_BYTES", 100_000)
     with pytest.raises(InvalidInput, match=r"more than .* GiB: give it fewer checkpoints"):
         lt.plan(job, curve)
+
+
+def test_a_plan_that_would_take_long_is_refused_at_once() -> None:
+    rng = np.random.default_rng(4)
+    curve = lt.Signal.from_values(rng.uniform(50, 500, 96), start=0, step_s=HOUR)
+    work = [
+        lt.Phase(name="w", duration_s=60, power_w=float(watts), checkpoint=True)
+        for watts in rng.uniform(100, 700, 300)
+    ]
+    job = lt.Job(
+        id="a",
+        arrival=0,
+        deadline=curve.end,
+        profile=lt.PowerProfile(work=work),
+        interruptible="checkpoints",
+        min_run_s=HOUR,
+        max_starts=4,
+    )
+    problem = make_problem(job, curve)
+    planner = continuous._Planner(problem, most_s=0.01)
+    with pytest.raises(InvalidInput, match=r"would take about .*time_budget_s=\d+"):
+        planner.solve()
+    whole = continuous._Planner(problem)
+    assert whole.solve().cost < math.inf
+    assert planner.effort < whole.effort / 3
 
 
 def test_stop_phases_of_a_job_that_is_never_stopped_are_refused() -> None:

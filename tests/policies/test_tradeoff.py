@@ -111,3 +111,30 @@ def test_a_ragged_arrival_is_never_promised_more_than_there_is(seed: int, step_s
         assert every.by(finish) >= truth.by(finish) * (1 - 1e-9)
     best = lt.plan(job, signal, policy=Exact(step_s=step_s)).footprint.carbon_g
     assert every.by(job.deadline) >= best * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("epoch", [0.0, 1.7e9])
+@pytest.mark.parametrize("kind", ["never", "checkpoints", "anywhere"])
+@pytest.mark.parametrize("slack_s", [0.0, 1e-7, 1e-6, 1.1e-6, 1e-5, 1e-3, 1.0])
+def test_hardly_any_slack_leaves_a_short_frontier(slack_s: float, kind: str, epoch: float) -> None:
+    signal = lt.Signal.from_values([300, 100, 50], start=epoch, step_s=3600)
+    phases = [lt.Phase(name="w", duration_s=3600, power_w=1000, checkpoint=True)] * 2
+    job = lt.Job(
+        id="a",
+        arrival=epoch,
+        deadline=epoch + 7200 + slack_s,
+        profile=lt.PowerProfile(work=phases),
+        interruptible=kind,
+    )
+    every = lt.tradeoff(job, signal)
+    assert every.baseline == 400
+    assert every.finish[0] == epoch + 7200
+    assert every.finish[-1] <= job.deadline
+    # An hour later saves 250 g; on a grid it can be less than a step later that it may be done.
+    lost_s = 1e-6 if every.step_s is None else every.step_s
+    assert every.amount[-1] == pytest.approx(400 - 250 / 3600 * slack_s, abs=0.07 * lost_s)
+    assert every.by(job.deadline) == every.amount[-1]
+    assert every.knee == 0
+    assert len(every.finish) == len(every.amount) == len(every.saving)
+    if slack_s == 0:
+        assert every.amount.tolist() == [400]

@@ -169,6 +169,23 @@ def test_feedback_sends_long_jobs_down():
     assert starts(jobs, ONE_CPU, discipline) == [[0, 8], [7]]
 
 
+def test_a_boost_reaches_those_who_are_being_stopped():
+    def profile(stop_s):
+        stop = [Phase(name="z", duration_s=stop_s, power_w=1)] if stop_s else []
+        return PowerProfile(work=[Phase(name="w", duration_s=20, power_w=1)], stop=stop)
+
+    jobs = Workload(
+        arrival=[0, 0, 9],
+        deadline=1e6,
+        profile=[0, 1, 1],
+        profiles=[profile(3), profile(0)],
+        interruptible=1,
+    )
+    # The first job is stopped from 5 to 8, and lifted at 7: at 13 it goes before who came at 9.
+    turns = starts(jobs, ONE_CPU, Feedback(quanta_s=(5, 5), boost_s=7))
+    assert [each[:2] for each in turns] == [[0, 13], [8, 26], [21, 39]]
+
+
 def test_a_boost_brings_everybody_back_to_the_top():
     # Without a boost the turn at 8 takes 4 s, and then the newcomer goes before the first job.
     # With one at 8, turns are of 2 s again, and the first job has had its turn when it comes in.

@@ -442,7 +442,7 @@ class TickingQueue:
             return
         self.boosted = self.t
         self.levels[0] = [job for queue in self.levels for job in queue]
-        for job in self.levels[0]:
+        for job in (*self.levels[0], *(run.job for run in self.running if run.returns)):
             self.level[job] = 0
         for number in range(1, len(self.levels)):
             self.levels[number] = []

@@ -19,6 +19,8 @@ from lowtide.units import format_duration, format_iso, format_minute, format_per
 
 _EXTRA_H = (0, 1, 2, 3, 6, 12, 24, 48, 96, 168)
 _COLUMNS = 66
+# Finish times that lie closer together than this are not drawn: a time axis tells seconds.
+_DRAWN_S = 1.0
 
 
 def show_tradeoff(
@@ -90,7 +92,10 @@ def show_tradeoff(
         drawn, drawn_in = 100 * (1 - drawn / every.baseline), "%"
     else:
         say(f"Least by finish time, {signal.label}; running at once comes to nothing to save from")
-    print(draw_curve(drawn, earliest, latest, drawn_in, marks=[("knee", [(knee, knee)])]))
+    if latest - earliest < _DRAWN_S:
+        say("The deadline leaves the job no time to wait: there is one finish, and nothing to draw")
+    else:
+        print(draw_curve(drawn, earliest, latest, drawn_in, marks=[("knee", [(knee, knee)])]))
     print()
     print_table(
         ("done by (UTC)", "later by", f"least {unit}", "saving", ""),

@@ -19,11 +19,13 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
+from lowtide.accounting import footprint
 from lowtide.errors import InvalidInput
 from lowtide.grid import Grid, deciding_signal
-from lowtide.job import Job
+from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.policies.planning import Plan, finish, plan
 from lowtide.policies.policy import Decision, Policy
+from lowtide.policies.problem import make_problem
 from lowtide.profile import PowerProfile
 from lowtide.schedule import Schedule, Stretch
 from lowtide.signal import FloatArray, Signal
@@ -37,6 +39,8 @@ _WORTH_PROCESSES = 500
 _MOST_STATES = 1_000_000
 # More slots than this for each job take longer to lay out than the jobs do one by one.
 _SLOTS_PER_JOB = 10_000
+# Amounts that differ by less than this, relative to each other, are the same.
+_SAME = 1e-10
 # A thread plans no more jobs than this at once, so that progress can be shown.
 _MOST_AT_ONCE = 50_000
 
@@ -103,7 +107,7 @@ class Plans(Sequence[Plan]):
 
     def _lay_out(self, number: int) -> Plan:
         packed, place = self._packed[number]
-        job = self.jobs[number]
+        job, target = self.jobs[number], deciding_signal(self.signal)
         count = int(packed.count[place])
         rows = packed.rows[place, :count][::-1].tolist()
         columns = packed.columns[place, :count][::-1].tolist()
@@ -117,13 +121,17 @@ class Plans(Sequence[Plan]):
                 begins_s, [*begins_s[1:], job.profile.work_s], columns, strict=True
             )
         ]
+        schedule = Schedule.from_stretches(job, stretches)
+        # As `Exact` says it: a job that cannot wait has one way to run, whatever the step.
+        decides = job.slack_s > TIME_TOLERANCE_S
+        unknown = decides and make_problem(job, target).pays_to_start_idly
         decision = Decision(
-            schedule=Schedule.from_stretches(job, stretches),
-            lower_bound=float(self.amount[number]),
-            step_s=packed.step_s,
-            resolution_gap=0.0,
+            schedule=schedule,
+            lower_bound=footprint(schedule, job, target).amount,
+            step_s=packed.step_s if decides else None,
+            resolution_gap=None if unknown else 0.0,
         )
-        return finish(job, self.signal, deciding_signal(self.signal), "exact", decision)
+        return finish(job, self.signal, target, "exact", decision)
 
 
 def plan_many(
@@ -248,9 +256,11 @@ def _plan_group(
     first = (arrival + profile.startup_s - signal.start) / step_s
     last = slack_s / step_s
     rows = round(profile.work_s / step_s)
+    # What a job comes to must not depend on how it is planned: not even by rounding its arrival.
+    apart_s = min(TIME_TOLERANCE_S, _SAME * profile.work_s)
     fits = (
-        (np.abs(first - np.round(first)) * step_s < 1e-6)
-        & (np.abs(last - np.round(last)) * step_s < 1e-6)
+        (np.abs(first - np.round(first)) * step_s < apart_s)
+        & (np.abs(last - np.round(last)) * step_s < TIME_TOLERANCE_S)
         & (rows * (last + 1) <= _MOST_STATES)
         & (arrival >= signal.start)
         & (deadline <= signal.end)

@@ -11,7 +11,8 @@ So no grid of times is needed, and the result is exact.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -23,11 +24,15 @@ from lowtide.policies.problem import MOST_BYTES, Cost, Problem, Solution, Start
 
 # A restart must be worth more than rounding, relative to what is paid in all.
 _WORTH = 1e-12
-# How far a job may reach into a forbidden window, or past its slack while it is planned, so that a
-# single delay that just fits is not lost.
+# About how long a plan may take on one core unless it is told otherwise.
+MOST_S = 120.0
+# What one core gets through in a second: knots of functions and of what is added to them.
+_KNOTS_PER_SECOND = 1e7
+# How many checkpoints are passed between two looks at how long the rest will take.
+_LOOK = 32
+# How far delays reach beyond the slack while a job is planned, so that the last is not lost where
+# it is the only one.
 _ROOM_S = TIME_TOLERANCE_S / 2
-# How long delay 0 of a running job lasts: just long enough to be told from no time at all.
-_NOW_S = 3e-7
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +66,26 @@ class _Point:
     stopped: dict[int, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
 
 
-def solve(problem: Problem) -> Solution:
+def solve(problem: Problem, *, most_s: float = MOST_S) -> Solution:
     """Return the least cost and the starts that reach it.
 
     Args:
         problem: A job that is stopped at checkpoints or never.
+        most_s: About how long it may take on one core; more is refused as soon as it is foreseen.
     """
-    return _Planner(problem).solve()
+    return _Planner(problem, most_s=most_s).solve()
 
 
 class _Planner:
     """The points of one problem: filled on the way out, read on the way back."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, *, most_s: float = MOST_S) -> None:
         self.problem = problem
+        self.most_s = most_s
+        self.effort = self.looked = 0.0
         self.lag_s = problem.startup_s + problem.stop_s
-        self.longest_s = problem.slack_s + _ROOM_S
+        self.slack_s = max(problem.slack_s, 0.0)
+        self.longest_s = self.slack_s + _ROOM_S
         self.worth = _WORTH * problem.largest
         never = problem.job.interruptible == "never"
         inner = [] if never else problem.checkpoints_s.tolist()
@@ -95,12 +104,11 @@ class _Planner:
             if number:
                 cost = problem.run(self.points[number - 1].progress_s, point.progress_s)
                 running = {layer: self._add(each, cost) for layer, each in running.items()}
-                waiting = [
-                    _Origin(each.point, each.layer, self._add(each.function, cost))
-                    for each in waiting
-                ]
             for each in [each for each in waiting if self._ran_enough(each, point)]:
-                edges = self._join(running, each)
+                # What it ran in the meantime is added in one go: step by step it would be gone
+                # through once for every checkpoint that it passes.
+                cost = problem.run(self.points[each.point].progress_s, point.progress_s)
+                edges = self._join(running, replace(each, function=self._add(each.function, cost)))
                 point.joined.setdefault(each.layer, []).append((each.point, edges))
             waiting = [each for each in waiting if not self._ran_enough(each, point)]
             if number == last:
@@ -112,6 +120,8 @@ class _Planner:
             else:
                 waiting += begun
             self._refuse_if_large([*running.values(), *(each.function for each in waiting)])
+            if number and number % _LOOK == 0:
+                self._refuse_if_long(number)
         return self._solution(running)
 
     def _ran_enough(self, origin: _Origin, point: _Point) -> bool:
@@ -136,6 +146,21 @@ class _Planner:
                 f"{self.problem.values_ahead.size} steps of the signal takes more than "
                 f"{MOST_BYTES / 2**30:.3g} GiB: give it fewer checkpoints, a lower max_starts or a "
                 "coarser signal, or let it be stopped anywhere with a step_s"
+            )
+
+    def _refuse_if_long(self, number: int) -> None:
+        # Work is counted, not timed, so that the same plan is refused on every machine. The rest
+        # goes on as the last checkpoints went; functions seldom become simpler on the way.
+        recent = (self.effort - self.looked) / _LOOK
+        self.looked = self.effort
+        needed_s = (self.effort + recent * (len(self.points) - 1 - number)) / _KNOTS_PER_SECOND
+        if needed_s > self.most_s:
+            raise InvalidInput(
+                f"job {self.problem.job.id}: planning {len(self.points) - 2} checkpoints on "
+                f"{self.problem.values_ahead.size} steps of the signal would take about "
+                f"{needed_s / 60:.0f} min, and may take {self.most_s / 60:.3g} min: give it fewer "
+                "checkpoints, a lower max_starts or a coarser signal, let it be stopped anywhere, "
+                f"or allow it with Exact(time_budget_s={_round_up(needed_s)})"
             )
 
     def _start(self, running: dict[int, Function], number: int) -> list[_Origin]:
@@ -176,6 +201,7 @@ class _Planner:
         problem = self.problem
         for term in cost.terms:
             signal = term.signal
+            self.effort += function[0].size + term.offsets_s.size * (self.longest_s / signal.step_s)
             function = piecewise.add_shifted(
                 *function,
                 term.offsets_s + (problem.base - signal.start),
@@ -188,8 +214,8 @@ class _Planner:
             for low, high in problem.forbidden:
                 function = piecewise.without(
                     *function,
-                    low - problem.base - cost.busy[1] + _ROOM_S,
-                    high - problem.base - cost.busy[0] - _ROOM_S,
+                    low - problem.base - cost.busy[1],
+                    high - problem.base - cost.busy[0],
                 )
         return function
 
@@ -203,7 +229,9 @@ class _Planner:
             if wait:
                 x, left, right = function
                 function = (x, left + wait * x[:-1], right + wait * x[1:])
-            at, value = piecewise.first_minimum(*function, self.longest_s)
+            at, value = piecewise.first_minimum(*function, self.slack_s)
+            if value == np.inf:
+                at, value = piecewise.first_minimum(*function, self.longest_s)
             if by_starts:
                 by_starts[number] = value
             if value < cost - _WORTH * abs(value):
@@ -215,11 +243,11 @@ class _Planner:
         if final is None:
             final = piecewise.constant(np.inf, self.longest_s)
         starts = self._way_back(layer, delay_s) if cost < np.inf else ()
-        x, left, right = final
-        ends = np.minimum(np.column_stack((x[:-1], x[1:])).ravel(), self.problem.slack_s)
-        values = np.column_stack((left, right)).ravel()
         return Solution(
-            cost=cost, starts=starts, by_delay=(ends, values), by_starts=tuple(by_starts)
+            cost=cost,
+            starts=starts,
+            by_delay=piecewise.ends_upto(*final, self.slack_s),
+            by_starts=tuple(by_starts),
         )
 
     def _way_back(self, layer: int, delay_s: float) -> tuple[Start, ...]:
@@ -233,7 +261,7 @@ class _Planner:
                     break
                 continue
             point = self.points[origin]
-            starts.append(Start(point.progress_s, min(delay_s, self.problem.slack_s)))
+            starts.append(Start(point.progress_s, min(delay_s, self.slack_s)))
             if origin == 0 and not self.problem.state.running:
                 break
             layer -= 0 if self.limit is None else 1
@@ -253,6 +281,11 @@ class _Planner:
         return None
 
 
+def _round_up(seconds: float) -> int:
+    """Return whole minutes, with room for an estimate that was too low by half."""
+    return 60 * math.ceil(1.5 * seconds / 60)
+
+
 def _holds(edges: FloatArray | None, delay_s: float) -> bool:
     """Return whether a delay lies between an edge and the next that goes with it."""
     return edges is not None and bool(np.searchsorted(edges, delay_s, side="right") % 2)
@@ -261,4 +294,4 @@ def _holds(edges: FloatArray | None, delay_s: float) -> bool:
 def _now(slack_s: float) -> Function:
     """Return the function of a job that runs: delay 0 costs nothing, no other can be."""
     function = piecewise.constant(0.0, slack_s)
-    return piecewise.without(*function, _NOW_S, np.inf)
+    return piecewise.without(*function, 0.0, np.inf)

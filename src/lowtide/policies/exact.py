@@ -77,17 +77,20 @@ class Optimum:
     def stretches(self) -> list[Stretch]:
         """What is to be run from the state on; a job that runs goes on with the first."""
         problem = self.problem
-        starts = self.solution.starts
+        now, starts = problem.state.now, self.solution.starts
         progress_s = [start.progress_s for start in starts]
         stretches = []
+        lead_s = 0.0
         if problem.state.running:
             until_s = progress_s[0] if starts else problem.work_s
-            stretches.append(Stretch(start=problem.state.now, work_s=until_s))
+            stretches.append(Stretch(start=now, work_s=until_s))
+            lead_s = problem.startup_s
         for start, until_s in zip(starts, [*progress_s[1:], problem.work_s], strict=False):
-            ready = problem.base + start.progress_s + start.delay_s
-            stretches.append(
-                Stretch(start=ready - problem.startup_s, work_s=until_s - start.progress_s)
+            stretch = Stretch(
+                start=now + max(start.progress_s + start.delay_s - lead_s, 0.0),
+                work_s=until_s - start.progress_s,
             )
+            stretches.append(_beside_windows(problem, stretch, last=until_s == problem.work_s))
         return stretches
 
 
@@ -102,7 +105,9 @@ class Exact:
         wait: What a second of delay counts, in the signal's unit.
         occupancy: Cost of a second of running, or of being held while suspended.
         forbidden: Stretches of time in which the job must not run.
-        time_budget_s: How long choosing its own step may make a plan take, about.
+        time_budget_s: How long choosing its own step may make a plan take, about. A plan in
+            continuous time that is foreseen to take longer than this, and than two minutes, is
+            refused.
     """
 
     step_s: float | None = None
@@ -134,14 +139,25 @@ class Exact:
             signal: What a kWh emits or costs.
             state: Where the job stands, by default at its arrival.
         """
-        optimum = self.optimise(job, signal, state=state)
+        try:
+            optimum = self.optimise(job, signal, state=state)
+        except InvalidJob:
+            followed = None if state is None else self._followed(job, signal, state)
+            if followed is None:
+                raise
+            cost = self.amount(followed, job, signal, state=state)
+            return Decision(
+                schedule=followed, lower_bound=cost, step_s=self.step_s, mixed=self._mixed
+            )
         schedule, cost = self.lay_out(optimum, job, signal, state=state)
         gap = optimum.gap
+        if gap:
+            gap = max(cost - optimum.solution.cost + gap, 0.0)
         return Decision(
             schedule=schedule,
             lower_bound=cost,
             step_s=optimum.step_s,
-            resolution_gap=None if gap is None else max(cost - optimum.solution.cost + gap, 0.0),
+            resolution_gap=gap,
             mixed=self._mixed,
         )
 
@@ -161,15 +177,68 @@ class Exact:
             state: Where the job stands, by default at its arrival.
         """
         schedule = Schedule.from_stretches(job, optimum.stretches, state=state)
-        cost = optimum.solution.cost
-        if optimum.asked is not None and not (self._mixed or self.forbidden or state is not None):
-            # Policies that decide between the steps may come out ahead by a little.
+        # What it comes to is for the accounting to say: a planner's sums over a year are rounded.
+        cost = self.amount(schedule, job, signal, state=state)
+        if optimum.asked is None:
+            return schedule, cost
+        if state is not None:
+            followed = self._followed(job, signal, state)
+            if followed is not None:
+                paid = self.amount(followed, job, signal, state=state)
+                schedule, cost = (followed, paid) if paid < cost else (schedule, cost)
+        elif not (self._mixed or self.forbidden):
+            # Policies that decide between the steps may come out ahead by a little. They are
+            # measured by the planner's own sum, as where many jobs are decided for.
+            least = optimum.solution.cost
             for rival in (WaitAwhile(), Oracle()):
                 other = rival.decide(job, signal).schedule
                 paid = footprint(other, job, signal).amount
-                if paid < cost - AHEAD * abs(cost):
-                    schedule, cost = other, paid
+                if paid < least - AHEAD * abs(least):
+                    schedule, cost, least = other, paid, paid
         return schedule, cost
+
+    def _followed(self, job: Job, signal: Signal, state: State) -> Schedule | None:
+        """Return the rest of the plan that the job was given at its arrival, if it followed that.
+
+        Steps that are counted from where a job stands may miss the moments of that plan.
+        """
+        if not signal.covers(job.arrival, job.deadline):
+            return None
+        occupancy = self.occupancy
+        if occupancy is not None and not occupancy.covers(job.arrival, job.deadline):
+            return None
+        try:
+            whole, _ = self.lay_out(self.optimise(job, signal), job, signal)
+        except InvalidJob:
+            return None
+        return whole.rest(state)
+
+    def amount(
+        self, schedule: Schedule, job: Job, signal: Signal, *, state: State | None = None
+    ) -> float:
+        """Return what a schedule comes to in what is minimised, rent and waiting included.
+
+        Args:
+            schedule: How the job runs, from the state on.
+            job: The job.
+            signal: What a kWh emits or costs.
+            state: Where the job stood, by default at its arrival.
+        """
+        paid = footprint(schedule, job, signal).amount
+        return paid + self.rent(schedule) + self.waiting(schedule, job, state=state)
+
+    def rent(self, schedule: Schedule) -> float:
+        """Return what holding the machine counts."""
+        if self.occupancy is None:
+            return 0.0
+        return float(sum(self.occupancy.integral(span.start, span.end) for span in schedule.spans))
+
+    def waiting(self, schedule: Schedule, job: Job, *, state: State | None = None) -> float:
+        """Return what being done later than at once counts."""
+        state = state or State(now=job.arrival)
+        needed_s = job.profile.work_s - state.progress_s
+        needed_s += 0.0 if state.running else job.profile.startup_s
+        return self.wait * (schedule.end - state.now - needed_s)
 
     def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
         """Decide for many jobs, as for each.
@@ -216,7 +285,8 @@ class Exact:
         elif problem.slack_s <= TIME_TOLERANCE_S:
             found = [(problem, _forced(problem))]
         else:
-            found = [(problem, continuous.solve(problem))]
+            most_s = max(self.time_budget_s, continuous.MOST_S)
+            found = [(problem, continuous.solve(problem, most_s=most_s))]
         (best, solution), *others = found
         if solution.cost == np.inf:
             usable = [each for each in _NICE_S if _fits(problem, each, math.inf)]
@@ -319,6 +389,32 @@ def _finest(problem: Problem, most: float) -> float:
     return problem.work_s
 
 
+def _beside_windows(problem: Problem, stretch: Stretch, *, last: bool) -> Stretch:
+    """Return a stretch that rounding let reach into a forbidden window, moved to its edge."""
+    profile = problem.job.profile
+    # As a schedule lays its spans out, one after the other: sums of epoch seconds are rounded.
+    lengths_s = (profile.startup_s, stretch.work_s, 0.0 if last else profile.stop_s)
+    start = stretch.start
+
+    def end(begin: float) -> float:
+        return sum(lengths_s, begin)
+
+    for low, high in problem.forbidden:
+        before, after = end(start) - low, high - start
+        if min(before, after) <= 0:
+            continue
+        if before > after:
+            start = high
+            continue
+        earlier = start - before
+        while end(earlier) > low:
+            earlier = math.nextafter(earlier, -math.inf)
+        start = earlier
+    # Where a window's end and the next one's beginning leave exactly its length, it starts there.
+    ends = [high for _, high in problem.forbidden if 0 < high - start <= TIME_TOLERANCE_S]
+    return replace(stretch, start=max([start, problem.state.now, *ends]))
+
+
 def _better_aligned(
     problem: Problem, solution: Solution, step_s: float
 ) -> list[tuple[Problem, Solution]]:
@@ -352,4 +448,5 @@ def _forced(problem: Problem) -> Solution:
         cost += problem.evaluate(problem.startup(0.0), now)
         if problem.starts_left == 0 or problem.work_s < problem.job.min_run_s - TIME_TOLERANCE_S:
             cost += np.inf
-    return Solution(cost=float(cost[0]), starts=starts, by_delay=(now, cost))
+    # Two ends of a stretch of no length, as a plan in continuous time gives them.
+    return Solution(cost=float(cost[0]), starts=starts, by_delay=(np.zeros(2), np.repeat(cost, 2)))

@@ -165,19 +165,15 @@ class _Case:
 
     def rent(self, schedule: Schedule) -> float:
         """Return what holding the machine counts."""
-        occupancy = self.planner.occupancy
-        if occupancy is None:
-            return 0.0
-        return float(sum(occupancy.integral(span.start, span.end) for span in schedule.spans))
+        return self.planner.rent(schedule)
 
     def waiting(self, schedule: Schedule) -> float:
         """Return what being done later than at once counts."""
-        return self.planner.wait * (schedule.end - at_once(self.job, self.state).end)
+        return self.planner.waiting(schedule, self.job, state=self.state)
 
     def amount(self, schedule: Schedule) -> float:
         """Return what a schedule comes to."""
-        paid = footprint(schedule, self.job, self.target).amount
-        return paid + self.rent(schedule) + self.waiting(schedule)
+        return self.planner.amount(schedule, self.job, self.target, state=self.state)
 
     def block(self, run: tuple[Span, ...]) -> Block:
         """Return what one start comes to."""

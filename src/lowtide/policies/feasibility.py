@@ -118,15 +118,15 @@ def _in_steps(problem: Problem, step_s: float) -> tuple[list[_Room], _Needs]:
     """Return what fits where, and what has to, as the planner on a grid sees it."""
     size = gridded.size_of(problem, step_s)
     end = size.rows + size.columns - 1
-    horizon_s = problem.job.deadline - problem.base
+    # The last step of work may be a part of one.
+    short_s = size.rows * step_s - problem.work_s
     rooms = []
     for low, high in _openings(problem):
         first = math.ceil((low - TIME_TOLERANCE_S) / step_s)
         stopped, last = (
-            math.floor((at_s + TIME_TOLERANCE_S) / step_s) for at_s in (high - problem.stop_s, high)
+            math.floor((at_s + TIME_TOLERANCE_S) / step_s)
+            for at_s in (high - problem.stop_s, high + short_s)
         )
-        # The last step of work may be a part of one, and then end with the deadline.
-        last = end if high >= horizon_s else last
         rooms.append(_Room(min(stopped, end) - first, min(last, end) - first))
     latest = math.floor((problem.work_s - problem.job.min_run_s) / step_s + 1e-9)
     least_last = max(size.rows - min(latest, size.rows - 1), size.least)

@@ -84,6 +84,7 @@ class _Tables:
     slot: FloatArray
     slot_extra: FloatArray
     blocked: np.ndarray[tuple[int], np.dtype[np.int64]]
+    last_blocked: np.ndarray[tuple[int], np.dtype[np.bool_]]
     leave: FloatArray
     start: FloatArray
     lag: int
@@ -160,6 +161,7 @@ def _run(problem: Problem, size: Size, step_s: float, tables: _Tables) -> Soluti
             tables.slot,
             tables.slot_extra,
             tables.blocked,
+            tables.last_blocked,
             tables.leave,
             tables.start,
             tables.lag,
@@ -179,6 +181,10 @@ def _run(problem: Problem, size: Size, step_s: float, tables: _Tables) -> Soluti
             special_cost = special_cost.copy()
             for place, row in enumerate(np.flatnonzero(tables.special >= 0)):
                 special_cost[place] += shut[row : row + size.columns]
+            if tables.special[-1] >= 0:
+                # The last row may be a part of one: what follows it in its slot does not count.
+                whole = tables.special_cost[-1]
+                special_cost[-1] = np.where(tables.last_blocked, np.inf, whole)
         flags = np.zeros((size.rows, 1, size.columns), dtype=np.uint8)
         forward(
             cost[0],
@@ -244,6 +250,7 @@ def _tables(problem: Problem, size: Size, step_s: float) -> _Tables:
     first = 1
     if problem.state.running:
         first = math.ceil(problem.must_run_s / step_s - 1e-9)
+    delays_s = _multiples(step_s, size.columns)
     edges_s, power_w = problem.work
     power, special = row_powers(edges_s, power_w / JOULES_PER_KWH, step_s, size.rows)
     return _Tables(
@@ -254,6 +261,7 @@ def _tables(problem: Problem, size: Size, step_s: float) -> _Tables:
         slot=slot,
         slot_extra=extra,
         blocked=_blocked(problem, step_s, slots),
+        last_blocked=problem.hit(delays_s + (size.rows - 1) * step_s, delays_s + problem.work_s),
         leave=leave,
         start=start + held,
         lag=math.ceil((problem.startup_s + problem.stop_s) / step_s - 1e-9),
@@ -362,6 +370,7 @@ def _optimistic(problem: Problem, size: Size, step_s: float) -> _Tables:
         slot=least(at_s[:-1], at_s[:-1] + 2 * step_s),
         slot_extra=np.zeros(slots),
         blocked=np.zeros(slots + 1, dtype=np.int64),
+        last_blocked=np.zeros(size.columns, dtype=np.bool_),
         leave=phases(profile.stop, 0.0),
         start=resume,
         lag=math.floor((problem.startup_s + problem.stop_s) / step_s + 1e-9),

@@ -334,6 +334,7 @@ def forward_with_rules(
     slot: FloatArray,
     slot_extra: FloatArray,
     blocked: npt.NDArray[np.int64],
+    last_blocked: npt.NDArray[np.bool_],
     leave: FloatArray,
     start: FloatArray,
     lag: int,
@@ -356,6 +357,7 @@ def forward_with_rules(
         slot: Per time slot, the integral of the signal.
         slot_extra: Per time slot, what running costs whatever the power.
         blocked: Number of forbidden slots before each.
+        last_blocked: Per column, whether the last row, which may be a part of one, is forbidden.
         leave: Per time slot, what a stop that begins there costs.
         start: Per time slot, what a start that is ready there costs.
         lag: How many columns a stop and a start take at least.
@@ -381,9 +383,12 @@ def forward_with_rules(
                 origin = i - least
                 if origin < 0 or origin > last:
                     continue
+                until = min(i, rows - 1)
                 for k in range(layers):
                     for j in range(columns):
-                        if blocked[i + j] != blocked[origin + j]:
+                        if blocked[until + j] != blocked[origin + j]:
+                            continue
+                        if i == rows and last_blocked[j]:
                             continue
                         value = fresh[k, origin % size, j] + ran[j]
                         if value + worth < cost[k, j]:
@@ -417,7 +422,8 @@ def forward_with_rules(
             else:
                 value = power[i] * slot[i + j] + slot_extra[i + j]
             ran[j] += value
-            if blocked[i + j + 1] != blocked[i + j]:
+            shut = last_blocked[j] if i == rows - 1 else blocked[i + j + 1] != blocked[i + j]
+            if shut:
                 value = np.inf
             for k in range(layers):
                 cost[k, j] += value

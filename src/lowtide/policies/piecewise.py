@@ -20,6 +20,10 @@ Function: TypeAlias = tuple[FloatArray, FloatArray, FloatArray]
 _SAME_S = 1e-7
 # Neighbouring segments that bend by less than this, relative to the largest value, are one.
 _STRAIGHT = 1e-13
+# The narrowest stretch of delays that is kept apart.
+NARROW_S = 4 * _SAME_S
+# What is too long for a place by no more than this fits it: epoch seconds are not told apart.
+_FITS_S = 10 * _SAME_S
 # How far an edge is moved where a function jumps: further than knots that are one lie apart.
 _JUMP_S = 2 * _SAME_S
 # Values closer than this, relative to their size, are equal: the earlier delay is preferred.
@@ -368,14 +372,26 @@ def _between(
 def without(
     x: FloatArray, left: FloatArray, right: FloatArray, low: float, high: float
 ) -> Function:
-    """Return a function that cannot be strictly between two delays."""
+    """Return a function that cannot be strictly between two delays.
+
+    Where this leaves no more than a moment of a stretch of delays that can be, or all but a moment
+    too little, the moment is kept: as the narrowest stretch that can be told from none.
+    """
     out_x = np.empty(x.size + 2)
     out_left = np.empty(left.size + 2)
     out_right = np.empty(left.size + 2)
     out_x[0] = x[0]
-    n = 0
+    n, last = 0, left.size - 1
     for i in range(left.size):
-        cuts = (x[i], min(max(low, x[i]), x[i + 1]), min(max(high, x[i]), x[i + 1]), x[i + 1])
+        begin, end = x[i], x[i + 1]
+        upto, since = min(max(low, begin), end), min(max(high, begin), end)
+        if left[i] != np.inf and low < end and high > begin:
+            if (i == 0 or left[i - 1] == np.inf) and -_FITS_S <= low - begin < NARROW_S:
+                upto = min(begin + NARROW_S, end)
+            if (i == last or left[i + 1] == np.inf) and -_FITS_S <= end - high < NARROW_S:
+                since = max(end - NARROW_S, begin)
+            since = max(since, upto)
+        cuts = (begin, upto, since, end)
         for part in range(3):
             begin, end = cuts[part], cuts[part + 1]
             if end - begin <= _SAME_S:
@@ -399,6 +415,19 @@ def value_at(x: FloatArray, left: FloatArray, right: FloatArray, at: float) -> f
             lowest = min(lowest, left[i] + (right[i] - left[i]) * place)
         i += 1
     return float(lowest)
+
+
+def ends_upto(
+    x: FloatArray, left: FloatArray, right: FloatArray, until: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return the delays and values at both ends of each segment, cut off at a delay."""
+    ends = np.minimum(np.column_stack((x[:-1], x[1:])), until)
+    # A segment that is cut has been gone through in part; infinite ones stay so.
+    share = np.clip((ends[:, 1] - x[:-1]) / np.diff(x), 0.0, 1.0)
+    finite = np.isfinite(left)
+    cut = right.copy()
+    cut[finite] = left[finite] + (right[finite] - left[finite]) * share[finite]
+    return ends.ravel(), np.column_stack((left, cut)).ravel()
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -171,20 +171,23 @@ class Problem:
 
     @cached_property
     def pays_to_start_idly(self) -> bool:
-        """Whether starting and stopping without work could cost less than being suspended.
+        """Whether a start without work could be worth making.
 
         Then the less work each such start does the better: there is no best schedule, and the
-        finer a grid the lower its optimum.
+        finer a grid the lower its optimum. Between two others such a start is worth making if its
+        phases cost less than being suspended does. The first or the last of all also changes how
+        long the job is suspended, which is worth something only where a price is below 0.
         """
         profile = self.job.profile
         phases = (*profile.startup, *profile.stop)
-        if not phases or self.job.min_run_s > 0 or self.slack_s < self.startup_s + self.stop_s:
+        # One start more takes another startup and a stop.
+        if self.job.min_run_s > 0 or self.slack_s < self.startup_s + self.stop_s:
             return False
+        lowest, highest = self.values_ahead.min(), self.values_ahead.max()
+        if lowest < 0 < profile.suspended_power_w:
+            return True
         more_w = np.array([phase.power_w for phase in phases]) - profile.suspended_power_w
-        return bool(
-            (more_w.min() < 0 < self.values_ahead.max())
-            or (more_w.max() > 0 > self.values_ahead.min())
-        )
+        return bool(phases) and bool((more_w.min() < 0 < highest) or (more_w.max() > 0 > lowest))
 
     @cached_property
     def boundable(self) -> bool:

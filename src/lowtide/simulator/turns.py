@@ -38,7 +38,7 @@ COURSE = np.dtype(
         ("starts", np.int64),  # How often it was started.
         ("done_s", np.float64),  # Work done and kept before the present start.
         ("ran_s", np.float64),  # How long this start will have run when its turn is over.
-        ("begun", np.float64),  # When its present turn began.
+        ("boosts", np.int64),  # How many boosts there had been when its level was last set.
         ("stopped", np.float64),  # When it was last stopped.
         ("ended", np.bool_),  # Whether it is over when it next gives its nodes back.
     ]
@@ -209,7 +209,7 @@ def run_in_turns(
     """
     runs, kept = np.empty((count, 6)), np.empty(0, dtype=np.int64)
     arrived = done = run = noted = starts = FIRST
-    boosts, before = 0.0, -np.inf
+    boosts, before = FIRST, -np.inf
     while done < count:
         now = min(min(due(ends), due(overs)), min(due(changes), due(timers)))
         now = min(now, jobs[arrived]["ready"])
@@ -222,7 +222,7 @@ def run_in_turns(
                 levels[number]["fresh"] = 0
         since_s = now - jobs[0]["ready"]
         if since_s >= (boosts + 1) * boost_s:
-            boosts = max(boosts + 1, np.floor(since_s / boost_s))
+            boosts = max(boosts + 1, np.int64(since_s // boost_s))
             _lift(levels, course)
         while jobs[arrived]["ready"] <= now:
             _join(levels, course, arrived)
@@ -233,6 +233,9 @@ def run_in_turns(
             if course[job]["ended"]:
                 done += 1
             else:
+                # A boost reaches those who were being stopped as well.
+                if course[job]["boosts"] < boosts:
+                    course[job]["level"] = 0
                 _join(levels, course, job)
         settle(site, nodes, changes, now, log)
         blocked = False
@@ -251,8 +254,9 @@ def run_in_turns(
                 blocked = True
                 job = pop(overs)
                 row = course[job]
-                lifted = boosts > 0 and row["begun"] < jobs[0]["ready"] + boosts * boost_s
+                lifted = row["boosts"] < boosts
                 row["level"] = 0 if lifted else min(row["level"] + 1, levels.size - 1)
+                row["boosts"] = boosts
                 worked_s = row["ran_s"] - jobs[job]["startup_s"]
                 kept_s = _kept_s(row, saved_s, worked_s)
                 if _has_to_go(levels, row, jobs[job]["work_s"], kept_s):
@@ -286,7 +290,7 @@ def run_in_turns(
                 break
             # A turn begins, the first of a start or another one.
             row = course[job]
-            row["begun"] = now
+            row["boosts"] = boosts
             rest_s = jobs[job]["work_s"] - row["done_s"]
             quantum_s = levels[row["level"]]["quantum_s"]
             if jobs[job]["startup_s"] + rest_s - row["ran_s"] <= quantum_s + _TOLERANCE_S:
