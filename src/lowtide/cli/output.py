@@ -116,12 +116,12 @@ def print_table(
 
     # Off a terminal little is folded: whoever reads a pipe wants whole lines.
     # Brackets and colons in a cell are text, not markup.
-    if not sys.stdout.isatty():
+    if most is None and not sys.stdout.isatty():
         console = Console(width=10_000, highlight=False, markup=False, emoji=False)
-        widths = None if most is None else _fitted_widths(header, rows, most)
-        console.print(make_table(header, rows, widths=widths))
+        console.print(make_table(header, rows))
         return
-    console = Console(highlight=False, markup=False, emoji=False)
+    room = None if sys.stdout.isatty() else most
+    console = Console(width=room, highlight=False, markup=False, emoji=False)
     widths = _fitted_widths(header, rows, console.width)
     if widths is None:
         _print_blocks(header, rows)
