@@ -5,9 +5,15 @@ Built-ins register as anyone would: by an entry point of the installed package.
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+import sys
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
-from typing import Generic, TypeVar, cast
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, TypeVar, cast
 
 from lowtide.errors import LowtideError, UnknownName
 
@@ -20,11 +26,15 @@ class Registry(Generic[T]):
     Args:
         group: The entry-point group, e.g. `lowtide.policies`.
         what: What one of them is called in messages.
+        method: What every class among them has. Where it is given, a name may also say where a
+            class is that nobody registered: `package.module:Class`, or `path/to/file.py:Class`,
+            the class left out where the file has just one with that method.
     """
 
-    def __init__(self, group: str, what: str) -> None:
+    def __init__(self, group: str, what: str, *, method: str | None = None) -> None:
         self.group = group
         self.what = what
+        self.method = method
 
     @cached_property
     def _points(self) -> dict[str, EntryPoint]:
@@ -38,9 +48,11 @@ class Registry(Generic[T]):
         """Return the plug-in of that name.
 
         Args:
-            name: One of the known names.
+            name: One of the known names, or where it is.
         """
         if name not in self._points:
+            if self.method is not None and (":" in name or name.endswith(".py")):
+                return cast(T, _own(name, self.what, self.method))
             raise UnknownName(self.what, name, self._points)
         point = self._points[name]
         try:
@@ -49,3 +61,65 @@ class Registry(Generic[T]):
             raise LowtideError(
                 f"{self.what} {name!r} is registered as {point.value} but cannot be loaded: {error}"
             ) from error
+
+
+def _own(name: str, what: str, method: str) -> Any:
+    """Return the class that a name says the place of."""
+    place, _, wanted = name.rpartition(":") if ":" in name else (name, "", "")
+    try:
+        module = _file(Path(place)) if place.endswith(".py") else _module(place)
+    except LowtideError:
+        raise
+    except Exception as error:
+        raise LowtideError(
+            f"{what} {name!r}: {place} cannot be imported, {type(error).__name__}: {error}"
+        ) from error
+    there = {
+        key: each
+        for key, each in vars(module).items()
+        if isinstance(each, type)
+        and each.__module__ == module.__name__
+        and callable(getattr(each, method, None))
+    }
+    if wanted and hasattr(module, wanted):
+        found = getattr(module, wanted)
+        if isinstance(found, type) and callable(getattr(found, method, None)):
+            return found
+        raise LowtideError(f"{what} {name!r}: {wanted} is no class with a method {method}")
+    if not wanted and len(there) == 1:
+        return next(iter(there.values()))
+    if not there:
+        raise LowtideError(f"{what} {name!r}: {place} has no class with a method {method}")
+    if wanted:
+        raise UnknownName(f"class of {place}", wanted, there)
+    raise LowtideError(
+        f"{what} {name!r}: {place} has {', '.join(sorted(there))}: say which, {place}:{min(there)}"
+    )
+
+
+def _module(name: str) -> ModuleType:
+    # A command does not look where it is run for modules, and whoever writes one there means it.
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(here)
+
+
+def _file(path: Path) -> ModuleType:
+    """Import a file, once, under a name of its own, so that what it makes can be pickled."""
+    path = path.expanduser().resolve()
+    name = f"lowtide_own_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = spec_from_file_location(name, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise LowtideError(f"no such file: {path}")
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

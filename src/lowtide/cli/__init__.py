@@ -35,9 +35,12 @@ from lowtide.cli.stress import stress
 from lowtide.cli.sweep import sweep
 from lowtide.cli.usage import usage
 from lowtide.cli.version import version
+from lowtide.cli.warm import warm
 from lowtide.cli.watch import watch
 from lowtide.cli.when import when
 from lowtide.errors import LowtideError
+
+_INTERRUPTED = 130
 
 app = typer.Typer(
     name="lowtide",
@@ -68,6 +71,7 @@ for verb in (
     report,
     reproduce,
     doctor,
+    warm,
     version,
 ):
     app.command(epilog=epilog(verb.__name__))(verb)
@@ -96,7 +100,7 @@ def _top(
 def main() -> None:
     """Run the command line; errors become one line on stderr and an exit code.
 
-    0 is success, 1 an error of lowtide's own, 2 bad input.
+    0 is success, 1 an error of lowtide's own, 2 bad input, 130 Ctrl-C.
     """
     # A terminal that cannot show a character gets another one instead of an error.
     for stream in (sys.stdout, sys.stderr):
@@ -111,8 +115,15 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except KeyboardInterrupt:
-        _fail("interrupted", code=130)
+        _fail("interrupted", code=_INTERRUPTED)
+    except SystemExit as error:
+        # Typer makes an exit of an interrupt, without a word.
+        if error.code == _INTERRUPTED and _is_interrupt(error):
+            _fail("interrupted", code=_INTERRUPTED)
+        raise
     except Exception as error:  # noqa: BLE001 - the last resort: no user shall see a traceback
+        if _is_interrupt(error):
+            _fail("interrupted", code=_INTERRUPTED)
         if os.environ.get("LOWTIDE_DEBUG"):
             traceback.print_exc()
         _fail(
@@ -137,6 +148,12 @@ def _needed(words: list[str]) -> typer.Typer:
     small = copy(app)
     small.registered_commands, small.registered_groups = asked, []
     return small
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    from lowtide.experiments.interruption import is_interrupt
+
+    return is_interrupt(error)
 
 
 def _fail(message: str, *, code: int) -> None:

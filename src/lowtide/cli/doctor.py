@@ -20,6 +20,7 @@ _PARTS = {
     "postgresql": (("psycopg",), "keeping it on a server", "postgres"),
     "power models": (("scikit-learn",), "lowtide learn --utilisation", "learn"),
 }
+_WIDEST = 120
 # Packages that are imported by another name than they are installed by.
 _MODULES = {"scikit-learn": "sklearn", "vl-convert-python": "vl_convert"}
 
@@ -47,7 +48,8 @@ def doctor(as_json: AsJson = False, parsable: Parsable = False) -> None:
     elif parsable:
         print_parsable(header, rows)
     else:
-        print_table(header, rows)
+        # Sentences, which no script cuts apart: those take --parsable or --json.
+        print_table(header, rows, most=_WIDEST)
     if any(check["state"] == "broken" for check in checks):
         raise typer.Exit(1)
 

@@ -84,6 +84,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lowtide stress run load.toml --without disk --job-id warm-up",
     ),
     "doctor": ("lowtide doctor",),
+    "warm": ("lowtide warm",),
     "version": ("lowtide version --json",),
 }
 

@@ -99,7 +99,9 @@ def print_parsable(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None
         print("|".join(cell.replace("|", "/") for cell in row))
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, most: int | None = None
+) -> None:
     """Print a table for people, coloured on a terminal only.
 
     Where a terminal is too narrow, sentences are folded, and where that is not enough, each row
@@ -108,16 +110,18 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     Args:
         header: Names of the columns.
         rows: Their texts.
+        most: How many characters a line has off a terminal, where that is not whatever it takes.
     """
     from rich.console import Console
 
-    # Off a terminal nothing is folded: whoever reads a pipe wants whole lines.
+    # Off a terminal little is folded: whoever reads a pipe wants whole lines.
     # Brackets and colons in a cell are text, not markup.
-    if not sys.stdout.isatty():
+    if most is None and not sys.stdout.isatty():
         console = Console(width=10_000, highlight=False, markup=False, emoji=False)
         console.print(make_table(header, rows))
         return
-    console = Console(highlight=False, markup=False, emoji=False)
+    room = None if sys.stdout.isatty() else most
+    console = Console(width=room, highlight=False, markup=False, emoji=False)
     widths = _fitted_widths(header, rows, console.width)
     if widths is None:
         _print_blocks(header, rows)

@@ -88,10 +88,8 @@ def simulate(
     experiment = Experiment.load(file, data=data, settings=said)
     run = _only_run(experiment, file)
     check_runs([run], experiment)
-    with _progress() as advance:
-        simulation = simulate_run(run.parameters, advance=advance)
-    if jobs_table is not None:
-        _write_jobs(simulation, jobs_table)
+    with _progress() as (begin, advance):
+        simulation = simulate_run(run.parameters, begin=begin, advance=advance)
     summary = {**assumptions(run.parameters), **simulation.summary()}
     if as_json:
         print_json({"parameters": run.shown, "synthetic": _synthetic(simulation), **summary})
@@ -100,7 +98,10 @@ def simulate(
         print_parsable(["name", "value"], rows)
     else:
         _tell(simulation, summary)
-        if jobs_table is not None:
+    # Last: what was computed is told even where the table cannot be written.
+    if jobs_table is not None:
+        _write_jobs(simulation, jobs_table)
+        if not (as_json or parsable):
             print(f"jobs: {jobs_table}")
 
 
@@ -199,13 +200,33 @@ def _format(key: str, summary: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int], None]]:
-    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+def _progress() -> Iterator[tuple[Callable[[int], None], Callable[[int], None]]]:
+    """Show how many jobs of all are decided, and how fast; told of all, then of each few."""
+    from time import monotonic
+
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     with progress_bar(
-        SpinnerColumn(),
-        TextColumn("{task.completed:,.0f} jobs decided"),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f} jobs, {task.fields[rate]:,.0f}/s"),
         TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
     ) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda count: bar.advance(task, count)
+        task = bar.add_task("reading", total=0, rate=0.0)
+        clock = monotonic()
+
+        def begin(count: int) -> None:
+            nonlocal clock
+            clock = monotonic()
+            bar.update(task, total=count, description="deciding")
+
+        def advance(count: int) -> None:
+            bar.advance(task, count)
+            done = bar.tasks[0].completed
+            bar.update(task, rate=done / max(monotonic() - clock, 1e-9))
+            if done >= (bar.tasks[0].total or 0):
+                bar.update(task, description="running")
+
+        yield begin, advance

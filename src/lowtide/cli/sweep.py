@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lowtide.cli import interrupts
 from lowtide.cli.options import AsJson, Parsable
 from lowtide.cli.output import print_json, print_parsable, print_table, progress_bar, say
 from lowtide.cli.settings import (
@@ -197,6 +198,7 @@ def _keeping(results: ResultFolder) -> Iterator[None]:
             f"`{again}` continues"
         )
 
+    interrupts.last_words = kept
     try:
         yield
     except KeyboardInterrupt:
@@ -210,6 +212,8 @@ def _keeping(results: ResultFolder) -> Iterator[None]:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[Outcome], None]]:
+    from time import monotonic
+
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -223,16 +227,19 @@ def _progress(total: int) -> Iterator[Callable[[Outcome], None]]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]:.1f}/s"),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
     ) as bar:
-        task = bar.add_task("running", total=total)
+        task, clock = bar.add_task("running", total=total, rate=0.0), monotonic()
 
         def told(outcome: Outcome) -> None:
             nonlocal failed
             failed += outcome.row is None
-            bar.update(task, advance=1, description=f"{failed} failed" if failed else "running")
+            rate = (bar.tasks[0].completed + 1) / max(monotonic() - clock, 1e-9)
+            words = f"{failed} failed" if failed else "running"
+            bar.update(task, advance=1, description=words, rate=rate)
 
         yield told
 

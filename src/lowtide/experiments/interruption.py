@@ -58,3 +58,19 @@ def _handled(
     finally:
         for number, earlier in before.items():
             signal.signal(number, earlier)
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether an error came of an interrupt, which compiled code turns into others.
+
+    Args:
+        error: The error.
+    """
+    seen: list[BaseException] = []
+    while error not in seen:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        seen.append(error)
+        before = None if error.__suppress_context__ else error.__context__
+        error = error.__cause__ or before or error
+    return False

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from lowtide.compiled import compiled
 
 FloatArray = npt.NDArray[np.float64]
 IndexArray = npt.NDArray[np.int64]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _smallest(values: FloatArray, size: int, count: int) -> float:
     """Return the `count`-th smallest of the first `size` values, which change their order.
 
@@ -38,7 +39,7 @@ def _smallest(values: FloatArray, size: int, count: int) -> float:
     return float(values[wanted])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled()
 def emit(
     actual: FloatArray,
     noise: FloatArray,
@@ -98,7 +99,7 @@ def emit(
     return sums
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled()
 def autocorrelated(draws: FloatArray, rho: float) -> FloatArray:
     """Return a series of the same spread in which neighbours go together.
 

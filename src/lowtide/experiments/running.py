@@ -26,13 +26,13 @@ from lowtide.grids import GRID_NAMES, synthetic_grid
 from lowtide.job import TIME_TOLERANCE_S
 from lowtide.policies.blind import Blind
 from lowtide.policies.forecasted import Forecasted
-from lowtide.policies.policy import POLICIES, Policy, make_policy
+from lowtide.policies.policy import POLICIES, Policy, make_policy, stops_jobs
 from lowtide.policies.purchasing import Purchasing
 from lowtide.policies.rolling import Rolling
 from lowtide.signal import Signal
 from lowtide.simulator import Cluster, Simulation, make_discipline, simulate
 from lowtide.simulator.disciplines import DISCIPLINES, Discipline
-from lowtide.simulator.simulation import OVERSIZED
+from lowtide.simulator.simulation import NO_STOPS, OVERSIZED
 from lowtide.units import parse_duration, parse_time
 from lowtide.workload import Workload
 from lowtide.workloads import generate, read_spec
@@ -52,13 +52,17 @@ _WATTS = ("power_w", "power_w_per_cpu", "power_w_per_gpu", "profiles")
 
 
 def simulate_run(
-    parameters: Parameters, *, advance: Callable[[int], None] = lambda _: None
+    parameters: Parameters,
+    *,
+    advance: Callable[[int], None] = lambda _: None,
+    begin: Callable[[int], None] = lambda _: None,
 ) -> Simulation:
     """Simulate one run.
 
     Args:
         parameters: The sections of the run, its files found.
         advance: Told how many jobs were decided, each time some were.
+        begin: Told how many there are, before the first.
     """
     signal = _signal(_text(parameters["grid"]))
     run = parameters["run"]
@@ -73,6 +77,7 @@ def simulate_run(
         repeat_signal=_truth(run, "run.repeat_signal", default=False),
         oversized=run.get("oversized", "refuse"),
         advance=advance,
+        begin=begin,
     )
 
 
@@ -179,6 +184,15 @@ def _policy(parameters: Parameters) -> Policy:
     return knowing_less(policy)
 
 
+def _check_policy(parameters: Parameters) -> None:
+    policy = _policy(parameters)
+    decider = policy.inner if isinstance(policy, Purchasing) else policy
+    # What jobs of a trace or a mix allow is seen once they are there.
+    anywhere = parameters["workload"].get("interruptible") == "anywhere"
+    if parameters["cluster"] and anywhere and stops_jobs(decider):
+        raise InvalidInput(NO_STOPS)
+
+
 def _check_forecast(said: Parameters) -> None:
     given = _in_units(said)
     given.pop("horizon_s", None)
@@ -271,12 +285,12 @@ _CHECKS: dict[str, Callable[[Parameters], object]] = {
     "cluster": lambda sections: _cluster(sections["cluster"]),
     "workload": _check_workload,
     "forecast": lambda sections: _check_forecast(sections["forecast"]),
-    "policy": _policy,
+    "policy": _check_policy,
     "queue": lambda sections: _discipline(sections["queue"]),
     "run": lambda sections: _check_run(sections["run"]),
 }
 # Sections that cannot be judged by themselves.
-_TOGETHER = {"policy": ("forecast",), "workload": ("cluster",)}
+_TOGETHER = {"policy": ("forecast", "cluster", "workload"), "workload": ("cluster",)}
 
 
 # Signals are small, and a sweep often changes the zone fastest; workloads may be large.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from lowtide.compiled import compiled
 
 _NEWLINE, _BLANK, _MINUS, _POINT, _ZERO, _NINE, _SEMICOLON = 10, 32, 45, 46, 48, 57, 59
 # Up to here a float holds every whole number, so mantissa / power of ten is rounded once: exactly
@@ -12,7 +13,7 @@ _NEWLINE, _BLANK, _MINUS, _POINT, _ZERO, _NINE, _SEMICOLON = 10, 32, 45, 46, 48,
 _MOST = 2**53 // 10 - 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled()
 def parse_columns(
     data: npt.NDArray[np.uint8],
     at: int,

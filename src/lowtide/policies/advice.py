@@ -13,6 +13,7 @@ closed and the rule is DTPR's; with λ = 1 it is the whole range and the advice 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from lowtide.errors import InvalidInput
 from lowtide.job import TIME_TOLERANCE_S, Job
@@ -39,6 +40,7 @@ class Advice:
         dtpr: Whose thresholds the band lies around.
     """
 
+    stops_jobs: ClassVar[bool] = True
     trust: float = 0.5
     rolling: Rolling = field(default_factory=Rolling)
     dtpr: Dtpr = field(default_factory=Dtpr)

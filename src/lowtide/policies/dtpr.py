@@ -24,6 +24,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 
@@ -221,6 +222,7 @@ class Dtpr:
             startup and stop phases draw at the middle of that range, over a slot's mean energy.
     """
 
+    stops_jobs: ClassVar[bool] = True
     low: float | None = None
     high: float | None = None
     beta: float | None = None

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -110,6 +111,7 @@ class Exact:
             refused.
     """
 
+    stops_jobs: ClassVar[bool] = True
     step_s: float | None = None
     wait: float = 0.0
     occupancy: Signal | None = None

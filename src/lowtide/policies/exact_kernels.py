@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from lowtide.compiled import compiled
 from lowtide.job import TIME_TOLERANCE_S
 from lowtide.policies.kernels import forward, row_powers, settle, slot_costs, way_back
 from lowtide.policies.many_kernels import (
@@ -23,7 +23,7 @@ from lowtide.policies.piecewise import add_shifted, first_minimum
 _ROOM_S = TIME_TOLERANCE_S / 2
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled()
 def best_straight(
     arrival: FloatArray, deadline: FloatArray, work_s: FloatArray, power: FloatArray, series: Series
 ) -> FloatArray:
@@ -63,7 +63,7 @@ def best_straight(
     return chosen
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled()
 def best_gridded(
     arrival: FloatArray,
     deadline: FloatArray,
@@ -121,7 +121,7 @@ def best_gridded(
     return (made[0][:count], made[1][:count], made[2][:count], made[3][:count]), costs
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _gridded(
     base: float, deadline: float, work_s: float, power: float, series: Series, step_s: float
 ) -> tuple[float, IntArray, IntArray]:

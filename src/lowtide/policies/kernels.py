@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from lowtide.compiled import compiled
 
 FloatArray = npt.NDArray[np.float64]
 FlagArray = npt.NDArray[np.uint8]
@@ -26,14 +27,14 @@ _MATH = {"nnan", "nsz"}
 _TOLERANCE_S = 1e-6
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _upto(t: float, prefix: FloatArray, values: FloatArray, step_s: float) -> float:
     """Return the integral of a signal from its start to `t` seconds after it."""
     i = min(max(int(t / step_s), 0), values.size - 1)
     return float(prefix[i] + values[i] * (t - i * step_s))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled()
 def slot_costs(
     count: int,
     step_s: float,
@@ -112,7 +113,7 @@ def slot_costs(
     return slot, extra, start, held, leave
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _worth(
     power: FloatArray, slot: FloatArray, extra: FloatArray, leave: FloatArray, start: FloatArray
 ) -> float:
@@ -133,7 +134,7 @@ def _worth(
     return _WORTH * float(largest)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled()
 def off_grid(edges_s: FloatArray, step_s: float) -> int:
     """Return how many edges lie between the beginnings of steps."""
     count = 0
@@ -143,7 +144,7 @@ def off_grid(edges_s: FloatArray, step_s: float) -> int:
     return count
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled()
 def settle(cost: FloatArray, wait: float, by_delay: FloatArray) -> int:
     """Add what waiting costs, fill in the least of each column, and return the cheapest column.
 
@@ -168,7 +169,7 @@ def settle(cost: FloatArray, wait: float, by_delay: FloatArray) -> int:
     return 0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled()
 def row_powers(
     edges_s: FloatArray, power: FloatArray, step_s: float, rows: int
 ) -> tuple[FloatArray, npt.NDArray[np.int64]]:
@@ -195,7 +196,7 @@ def row_powers(
     return of_row, special
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled()
 def way_back(
     flags: npt.NDArray[np.uint8],
     layer: int,
@@ -242,7 +243,7 @@ def way_back(
     return rows[:found], columns[:found]
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_MATH)
+@compiled(inner=True, fastmath=_MATH)
 def _running_lowest(
     cost: FloatArray, left: FloatArray, worth: float, lowest: FloatArray, marks: FlagArray
 ) -> None:
@@ -267,7 +268,7 @@ def _running_lowest(
         lowest[j] = low
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_MATH)
+@compiled(fastmath=_MATH)
 def forward(
     cost: FloatArray,
     power: FloatArray,
@@ -324,7 +325,7 @@ def forward(
                 cost[j] += factor * value_of[j] + extra[j]
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_MATH)
+@compiled(fastmath=_MATH)
 def forward_with_rules(
     cost: FloatArray,
     begin: FloatArray,
@@ -429,7 +430,7 @@ def forward_with_rules(
                 cost[k, j] += value
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_MATH)
+@compiled(fastmath=_MATH)
 def many(
     power: FloatArray,
     slot: FloatArray,

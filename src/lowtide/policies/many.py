@@ -7,6 +7,7 @@ A policy that can decide for a whole workload in a few vector operations says so
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
@@ -21,6 +22,11 @@ from lowtide.workload import IntArray, Workload
 if TYPE_CHECKING:
     # Compiled code is imported where many jobs are decided for: a single one does not need it.
     from lowtide.policies.many_kernels import Rules, Series
+
+# How many jobs are decided for at first, how long a batch shall take, how much it may grow.
+_FEW = 64
+_BATCH_S = 0.5
+_GROWTH = 64
 
 Array = TypeVar("Array", bound=npt.NDArray[Any])
 
@@ -55,14 +61,36 @@ def decide_many(
         advance: Told how many jobs were decided, each time some were.
     """
     if isinstance(policy, DecidesMany):
-        stretches = policy.decide_many(jobs, signal)
-        advance(len(jobs))
-        return stretches
+        return _in_batches(policy, jobs, signal, advance)
     schedules: list[Schedule] = []
     for job in jobs:
         schedules.append(policy.decide(job, signal).schedule)
         advance(1)
     return Stretches.of_schedules(jobs, schedules)
+
+
+def _in_batches(
+    policy: DecidesMany, jobs: Workload, signal: Signal, advance: Callable[[int], None]
+) -> Stretches:
+    """Let a policy decide for some jobs after the others, as many at once as it does quickly.
+
+    So it is seen how far a slow one is, and it can be interrupted; a quick one hardly notices.
+    """
+    if len(jobs) <= _FEW:
+        stretches = policy.decide_many(jobs, signal)
+        advance(len(jobs))
+        return stretches
+    parts, done, size = [], 0, _FEW
+    while done < len(jobs):
+        rows = np.arange(done, min(done + size, len(jobs)))
+        clock = perf_counter()
+        parts.append(renumbered(policy.decide_many(jobs.take(rows), signal), rows))
+        took_s = perf_counter() - clock
+        advance(rows.size)
+        done += rows.size
+        # The first batch may have been compiled for, so it may grow fast afterwards.
+        size = int(max(min(size * _BATCH_S / max(took_s, 1e-9), size * _GROWTH), _FEW))
+    return merged(*parts)
 
 
 def decide_some(policy: Policy, jobs: Workload, signal: Signal, rows: IntArray) -> Stretches:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from lowtide.compiled import compiled
 from lowtide.policies.oracle import TIE
 
 FloatArray = npt.NDArray[np.float64]
@@ -68,7 +68,7 @@ class Rules(NamedTuple):
     bounds: IntArray
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def steps_of(begin: float, end: float, series: Series) -> tuple[int, int]:
     """Return the first step that touches a window, and the first after it that does not."""
     first = max(int(np.floor((begin - series.start) / series.step_s + _EDGE_STEPS)), 0)
@@ -76,7 +76,7 @@ def steps_of(begin: float, end: float, series: Series) -> tuple[int, int]:
     return first, min(last, series.values.size)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def upto(t: float, series: Series) -> float:
     """Return the integral of a signal from its start to `t` seconds after it."""
     step = int(t * (1.0 / series.step_s))
@@ -85,7 +85,7 @@ def upto(t: float, series: Series) -> float:
     return float(series.prefix[whole] + value * (t - step * series.step_s))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled()
 def lowest_slots(arrival: FloatArray, latest: FloatArray, series: Series) -> FloatArray:
     """Return each job's first moment of the lowest value up to its latest start.
 
@@ -112,7 +112,7 @@ def lowest_slots(arrival: FloatArray, latest: FloatArray, series: Series) -> Flo
     return chosen
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled()
 def best_delays(jobs: Runs, series: Series, step_s: float, per_time: bool) -> FloatArray:
     """Return the delay with which each job, run through, costs least or saves fastest.
 
@@ -166,7 +166,7 @@ def best_delays(jobs: Runs, series: Series, step_s: float, per_time: bool) -> Fl
     return best
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _cost_by_delay(
     arrival: float,
     slack_s: float,
@@ -238,7 +238,7 @@ def _cost_by_delay(
         following[nearest] += 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _interpolate(
     step_s: float, x: FloatArray, y: FloatArray, grid_s: FloatArray, on_grid: FloatArray
 ) -> None:
@@ -255,7 +255,7 @@ def _interpolate(
             on_grid[i] = y[k]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _best(delays_s: FloatArray, costs: FloatArray, length_s: float, per_time: bool) -> int:
     """Return the first delay that costs least, or saves most per second until the end."""
     dearest = 0.0
@@ -276,13 +276,13 @@ def _best(delays_s: FloatArray, costs: FloatArray, length_s: float, per_time: bo
     return 0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def no_stretches(size: int) -> Made:
     """Return columns that have room for stretches."""
     return np.empty(size, dtype=np.int64), np.empty(size), np.empty(size), np.empty(size)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def longer(made: Made, size: int) -> Made:
     """Return columns that have room for more."""
     job, start, work_s, lost_s = no_stretches(size)

@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from lowtide.compiled import compiled
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 Function: TypeAlias = tuple[FloatArray, FloatArray, FloatArray]
@@ -40,7 +41,7 @@ def constant(value: float, length_s: float) -> Function:
     return np.array([0.0, length_s]), np.array([value]), np.array([value])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled()
 def add_shifted(
     x: FloatArray,
     left: FloatArray,
@@ -131,7 +132,7 @@ def add_shifted(
     return simplified(knots[:size], new_left, new_right)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _merged(
     keys: FloatArray, values: FloatArray, ends: npt.NDArray[np.int64]
 ) -> tuple[FloatArray, FloatArray]:
@@ -159,7 +160,7 @@ def _merged(
     return keys, values
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def simplified(x: FloatArray, left: FloatArray, right: FloatArray) -> Function:
     """Join neighbours that lie on one line."""
     scale = 0.0
@@ -191,7 +192,7 @@ def simplified(x: FloatArray, left: FloatArray, right: FloatArray) -> Function:
     return keep_x[: n + 1].copy(), keep_left[:n].copy(), keep_right[:n].copy()
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled()
 def delayed_minimum(x: FloatArray, left: FloatArray, right: FloatArray, lag_s: float) -> Function:
     """Return x ↦ min over y ≤ x − lag of a function, infinite below the lag, on the same delays."""
     high = x[-1]
@@ -237,7 +238,7 @@ def delayed_minimum(x: FloatArray, left: FloatArray, right: FloatArray, lag_s: f
     return simplified(out_x[: n + 1], out_left[:n], out_right[:n])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled()
 def first_lows(
     x: FloatArray, left: FloatArray, right: FloatArray, worth: float
 ) -> tuple[FloatArray, FloatArray]:
@@ -277,7 +278,7 @@ def first_lows(
     return begin[:n].copy(), place[:n].copy()
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled()
 def lower_of(
     x1: FloatArray,
     left1: FloatArray,
@@ -356,7 +357,7 @@ def lower_of(
     return simplified(out_x[: n + 1], out_left[:n], out_right[:n]), edges[:turns].copy()
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _between(
     x: FloatArray, left: FloatArray, right: FloatArray, i: int, begin: float, end: float
 ) -> tuple[float, float]:
@@ -368,7 +369,7 @@ def _between(
     return a + slope * (begin - x[i]), b - slope * (x[i + 1] - end)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled()
 def without(
     x: FloatArray, left: FloatArray, right: FloatArray, low: float, high: float
 ) -> Function:
@@ -430,7 +431,7 @@ def ends_upto(
     return ends.ravel(), np.column_stack((left, cut)).ravel()
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled()
 def first_minimum(
     x: FloatArray, left: FloatArray, right: FloatArray, until: float
 ) -> tuple[float, float]:

@@ -79,7 +79,7 @@ def goes_on(policy: Policy) -> TypeGuard[GoesOn]:
     return "state" in inspect.signature(policy.decide).parameters
 
 
-POLICIES: Registry[type[Policy]] = Registry("lowtide.policies", "policy")
+POLICIES: Registry[type[Policy]] = Registry("lowtide.policies", "policy", method="decide")
 
 
 def make_policy(policy: str | Policy, **parameters: Any) -> tuple[str, Policy]:
@@ -109,3 +109,17 @@ def make_policy(policy: str | Policy, **parameters: Any) -> tuple[str, Policy]:
                 + (f": it takes {', '.join(known)}" if known else ", nor any other parameter")
             )
     return policy, kind(**parameters)
+
+
+def stops_jobs(policy: Policy) -> bool:
+    """Return whether a policy is known to stop jobs that may be stopped, to go on later.
+
+    A policy says so by an attribute `stops_jobs`; of others it is seen once they have decided.
+
+    Args:
+        policy: The policy, or one that lets another decide.
+    """
+    inner = getattr(policy, "policy", None)
+    if inner is not None:
+        return stops_jobs(make_policy(inner)[1])
+    return bool(getattr(policy, "stops_jobs", False))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from lowtide.compiled import compiled
 from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S
 from lowtide.policies.many_kernels import (
     FloatArray,
@@ -20,7 +20,7 @@ from lowtide.policies.many_kernels import (
 _NEVER, _CHECKPOINTS = INTERRUPTIBLE.index("never"), INTERRUPTIBLE.index("checkpoints")
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _carry_out(
     jobs: Rules, job: int, begins: FloatArray, ends: FloatArray, made: Made, count: int
 ) -> int:
@@ -72,7 +72,7 @@ def _carry_out(
     return count
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _kept(jobs: Rules, job: int, before_s: float, starts: int, begin: float, end: float) -> float:
     """Return the work that is kept if a job is stopped, −1 where it must not be."""
     if jobs.interruptible[job] == _NEVER:
@@ -95,7 +95,7 @@ def _kept(jobs: Rules, job: int, before_s: float, starts: int, begin: float, end
     return -1.0 if done > jobs.deadline[job] + TIME_TOLERANCE_S else float(kept_s)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _sorted(numbers: IntArray) -> IntArray:
     """Return numbers in order, by Shell's sort."""
     # A sort from the library would do, but takes seconds to compile.
@@ -114,7 +114,7 @@ def _sorted(numbers: IntArray) -> IntArray:
     return made
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _by_value(
     begin: float, end: float, first: int, last: int, series: Series, rank: IntArray
 ) -> tuple[FloatArray, IntArray]:
@@ -126,7 +126,7 @@ def _by_value(
     return edges, _sorted(rank[first:last])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled()
 def work_in_cheapest(jobs: Rules, series: Series, order: IntArray, rank: IntArray) -> Made:
     """Let jobs work in the cheapest moments of their windows, as `wait_awhile` does.
 
@@ -173,7 +173,7 @@ def work_in_cheapest(jobs: Rules, series: Series, order: IntArray, rank: IntArra
     return made[0][:count], made[1][:count], made[2][:count], made[3][:count]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled()
 def work_below(
     jobs: Rules,
     series: Series,
@@ -226,7 +226,7 @@ def work_below(
     return made[0][:count], made[1][:count], made[2][:count], made[3][:count]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _below(
     begin: float,
     end: float,

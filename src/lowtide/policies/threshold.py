@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,6 +32,7 @@ class Threshold:
         horizon_s: How far ahead the signal is looked at, at most up to its end.
     """
 
+    stops_jobs: ClassVar[bool] = True
     quantile: float = 0.3
     horizon_s: float = 86400.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,6 +23,8 @@ class WaitAwhile:
     It knows how long the job works and takes its power for constant and its stops for free. What
     that costs on the real job is paid when the decision is carried out.
     """
+
+    stops_jobs: ClassVar[bool] = True
 
     def decide(self, job: Job, signal: Signal) -> Decision:
         """Decide for one job.

@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from lowtide.compiled import compiled
 from lowtide.simulator.heaps import TOP, Rows, due, pop, push, remove
 from lowtide.simulator.kernels import end_of
 from lowtide.simulator.machines import (
@@ -80,7 +80,7 @@ MOMENT = np.dtype(
 )
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _fits_later(nodes: Rows, node: int, moment: int, jobs: Rows, job: int) -> int:
     """Return 1 if a job will find what it needs on a node at a moment, else 0."""
     row = nodes[nodes.size // 2 + node]
@@ -90,12 +90,12 @@ def _fits_later(nodes: Rows, node: int, moment: int, jobs: Rows, job: int) -> in
     return 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _node_count(jobs: Rows, job: int) -> int:
     return int(jobs[job + 1]["place"] - jobs[job]["place"])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _power_of_first(site: Rows, jobs: Rows, first: int) -> int:
     """Return what the first in the queue takes of the power cap, had all its nodes to be woken."""
     power = jobs[first]["peak"]
@@ -104,7 +104,7 @@ def _power_of_first(site: Rows, jobs: Rows, first: int) -> int:
     return int(power)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _holds(site: Rows, moments: Rows, moment: int, jobs: Rows, first: int) -> bool:
     """Return whether the first in the queue fits at a moment."""
     row = moments[moment]
@@ -114,7 +114,7 @@ def _holds(site: Rows, moments: Rows, moment: int, jobs: Rows, first: int) -> bo
     )
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _adjust(
     nodes: Rows,
     moments: Rows,
@@ -136,7 +136,7 @@ def _adjust(
         moments[moment]["fitting"] += _fits_later(nodes, node, moment, jobs, first)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _mind(
     nodes: Rows,
     moments: Rows,
@@ -154,7 +154,7 @@ def _mind(
         _adjust(nodes, moments, _THEN, jobs, places, first, job, sign)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _make_promise(
     site: Rows,
     nodes: Rows,
@@ -215,7 +215,7 @@ def _make_promise(
     return fits
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _find_beside(
     site: Rows, nodes: Rows, moments: Rows, jobs: Rows, places: IntArray, first: int, job: int
 ) -> bool:
@@ -247,13 +247,13 @@ def _find_beside(
     return False
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _until(jobs: Rows, job: int, start: float) -> float:
     """Return when a job that starts at an instant will be over at the latest."""
     return max(float(start + jobs[job]["estimate_s"]), end_of(jobs, job, start))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _waking(site: Rows, nodes: Rows, jobs: Rows, places: IntArray, job: int) -> int:
     """Return what waking the nodes chosen for a job takes of the power cap."""
     power = 0
@@ -264,7 +264,7 @@ def _waking(site: Rows, nodes: Rows, jobs: Rows, places: IntArray, job: int) -> 
     return power
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _may_go_ahead(
     site: Rows,
     nodes: Rows,
@@ -285,7 +285,7 @@ def _may_go_ahead(
     return _find_beside(site, nodes, moments, jobs, places, first, job)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _start(
     site: Rows,
     nodes: Rows,
@@ -308,7 +308,7 @@ def _start(
     push(requested, asking[job]["until"], job)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _start_ahead(
     site: Rows,
     nodes: Rows,
@@ -332,14 +332,14 @@ def _start_ahead(
     _mind(nodes, moments, jobs, places, asking, first, job, _LESS)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _note(asking: Rows, kinds: Rows, tree: FloatArray, job: int, values: FloatArray) -> None:
     """Note what a job that waits asks for, infinite for one that waits no more."""
     kind = kinds[asking[job]["kind"]]
     set_leaf(tree, kind["base"], kind["size"], asking[job]["rank"], values)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _next_ahead(
     site: Rows,
     nodes: Rows,
@@ -396,7 +396,7 @@ def _next_ahead(
     return best if best < jobs.size else -1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled()
 def run_easy(
     count: int,
     jobs: Rows,

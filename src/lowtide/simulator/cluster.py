@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -171,9 +171,38 @@ class Cluster:
             others = f"; so do {format_count(more, 'other job')}" if more else ""
             raise InvalidJob(
                 f"job {jobs.id[row]} (row {row + 1}) {what.format(f'{amount[row]:g}')}{others}: "
-                "give the cluster more, or leave out what does not fit (run.oversized = 'drop' in "
+                f"{self._cure(jobs, row)}leave out what does not fit (run.oversized = 'drop' in "
                 "an experiment, oversized='drop' in Python)"
             )
+
+    def _cure(self, jobs: Workload, row: int) -> str:
+        """Return what may help a job that does not fit, besides leaving it out."""
+        wide = self.spread(jobs.take(np.array([row])))
+        if wide.nodes[0] == jobs.nodes[row] or not self.fitting(wide).all():
+            return "give the cluster more, or "
+        return (
+            f"say on how many nodes it runs (a column nodes), let jobs take as many as they need, "
+            f"here {wide.nodes[0]:g} (run.oversized = 'spread' in an experiment, "
+            "oversized='spread' in Python), or "
+        )
+
+    def spread(self, jobs: Workload) -> Workload:
+        """Return jobs that each have as many nodes as what they ask for in all takes.
+
+        Only jobs of a single node that it does not fit on are changed.
+
+        Args:
+            jobs: What is to be run.
+        """
+        nodes = np.ones(len(jobs))
+        for column, most in (
+            (jobs.cpus, self.cpus_per_node),
+            (jobs.gpus, self.gpus_per_node),
+            (jobs.memory_bytes, self.memory_bytes_per_node),
+        ):
+            if 0 < most < math.inf:
+                nodes = np.maximum(nodes, np.ceil(column / most))
+        return replace(jobs, nodes=np.where(jobs.nodes == 1, nodes, jobs.nodes))
 
     def fitting(self, jobs: Workload) -> npt.NDArray[np.bool_]:
         """Return which jobs could run here if they were alone.

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from lowtide.compiled import compiled
 
 Rows = npt.NDArray[np.void]
 
@@ -35,20 +36,20 @@ def make_heap(most: int) -> Rows:
     return heap
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def due(heap: Rows) -> float:
     """Return when the first thing is due, infinite if there is none."""
     return float(heap[1]["time"]) if heap[0]["thing"] else np.inf
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def push(heap: Rows, time: float, thing: int) -> None:
     """Add a thing that is not in the heap."""
     heap[0]["thing"] += 1
     _rise(heap, heap[0]["thing"], time, thing)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def pop(heap: Rows) -> int:
     """Take out the first thing and return which it is."""
     thing = heap[1]["thing"]
@@ -56,13 +57,13 @@ def pop(heap: Rows) -> int:
     return int(thing)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def remove(heap: Rows, thing: int) -> None:
     """Take out a thing that is in the heap."""
     _close(heap, heap[thing]["place"])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _before(heap: Rows, time: float, thing: int, other: int) -> bool:
     """Return whether a thing comes before that of another row."""
     if time != heap[other]["time"]:
@@ -70,14 +71,14 @@ def _before(heap: Rows, time: float, thing: int, other: int) -> bool:
     return bool(heap[thing]["tie"] < heap[heap[other]["thing"]]["tie"])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _put(heap: Rows, at: int, time: float, thing: int) -> None:
     heap[at]["time"] = time
     heap[at]["thing"] = thing
     heap[thing]["place"] = at
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _rise(heap: Rows, at: int, time: float, thing: int) -> None:
     """Put a thing into a row, or above it."""
     while at > 1:
@@ -89,7 +90,7 @@ def _rise(heap: Rows, at: int, time: float, thing: int) -> None:
     _put(heap, at, time, thing)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _close(heap: Rows, at: int) -> None:
     """Close the gap that a row leaves with the last one."""
     last = heap[0]["thing"]

@@ -9,8 +9,8 @@ start. Last of all, nodes that have been idle for long enough go off.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from lowtide.compiled import compiled
 from lowtide.simulator.heaps import Rows, due, pop, push
 from lowtide.simulator.machines import (
     FIRST,
@@ -25,13 +25,13 @@ from lowtide.simulator.machines import (
 )
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def end_of(jobs: Rows, job: int, start: float) -> float:
     """Return when a job is over that starts at an instant and runs through."""
     return float(start + jobs[job]["startup_s"] + jobs[job]["work_s"])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled()
 def run_in_order(
     count: int,
     jobs: Rows,

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from lowtide.compiled import compiled
 from lowtide.simulator.heaps import Rows, due, make_heap, pop, push
 
 FloatArray = npt.NDArray[np.float64]
@@ -116,7 +116,7 @@ def make_timers(nodes: Rows, site: Rows) -> Rows:
     return timers
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def room_for(site: Rows, log: FloatArray) -> FloatArray:
     """Return the log, larger if what happens at one instant might not fit."""
     most = site[0]["logged"] + _CHANGES * site[0]["nodes"]
@@ -130,7 +130,7 @@ def room_for(site: Rows, log: FloatArray) -> FloatArray:
     return larger
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def next_fit(nodes: Rows, state: int, jobs: Rows, job: int, at: int) -> int:
     """Return the first node from one on, in a state, that has what a job needs; −1 for none."""
     size = nodes.size // 2
@@ -155,7 +155,7 @@ def next_fit(nodes: Rows, state: int, jobs: Rows, job: int, at: int) -> int:
             branch += 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def find(site: Rows, nodes: Rows, jobs: Rows, places: IntArray, job: int) -> bool:
     """Choose nodes for a job, those that are on first; return whether it can have them now.
 
@@ -181,13 +181,13 @@ def find(site: Rows, nodes: Rows, jobs: Rows, places: IntArray, job: int) -> boo
     return False
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def waking_power(site: Rows) -> int:
     """Return what waking a node takes of the power cap."""
     return int(site[0]["drawn"][BOOT] - site[0]["drawn"][OFF])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def start_on(site: Rows, nodes: Rows, jobs: Rows, places: IntArray, job: int, now: float) -> float:
     """Return when a job could start on the nodes chosen for it, woken where they are off."""
     start = now
@@ -198,7 +198,7 @@ def start_on(site: Rows, nodes: Rows, jobs: Rows, places: IntArray, job: int, no
     return start
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def take(
     site: Rows,
     nodes: Rows,
@@ -228,7 +228,7 @@ def take(
         _show(nodes, node)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def give(
     site: Rows, nodes: Rows, timers: Rows, jobs: Rows, places: IntArray, job: int, now: float
 ) -> None:
@@ -248,7 +248,7 @@ def give(
                 push(timers, now + site[0]["off_after_s"], node)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def settle(site: Rows, nodes: Rows, changes: Rows, now: float, log: FloatArray) -> bool:
     """Let nodes that have booted be on, and those that have shut down be off."""
     any_did = False
@@ -260,7 +260,7 @@ def settle(site: Rows, nodes: Rows, changes: Rows, now: float, log: FloatArray) 
     return any_did
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def switch_off(
     site: Rows, nodes: Rows, changes: Rows, timers: Rows, now: float, log: FloatArray
 ) -> bool:
@@ -282,7 +282,7 @@ def switch_off(
     return any_did
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _change(site: Rows, nodes: Rows, node: int, after: int, now: float, log: FloatArray) -> None:
     """Log what a node has done until now, and let it do something else."""
     row = nodes[nodes.size // 2 + node]
@@ -303,7 +303,7 @@ def _change(site: Rows, nodes: Rows, node: int, after: int, now: float, log: Flo
     _show(nodes, node)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _show(nodes: Rows, node: int) -> None:
     """Let the tree know what is free on a node; nobody can have one that is going off."""
     row = nodes[nodes.size // 2 + node]
@@ -314,7 +314,7 @@ def _show(nodes: Rows, node: int) -> None:
     _climb(nodes, node, row["state"])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _climb(nodes: Rows, node: int, state: int) -> None:
     """Bring the branches above a node up to date."""
     branch = (node + nodes.size // 2) >> 1

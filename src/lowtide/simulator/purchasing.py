@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from lowtide.compiled import compiled
 from lowtide.errors import InvalidInput
 from lowtide.job import TIME_TOLERANCE_S
 from lowtide.signal import FloatArray
@@ -180,7 +180,7 @@ def start_on_reserved(
     return begun
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled()
 def _start_on_reserved(
     arrival: FloatArray,
     wished: FloatArray,

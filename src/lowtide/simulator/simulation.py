@@ -10,9 +10,9 @@ import numpy as np
 
 from lowtide.errors import InvalidInput, InvalidJob, NotCovered, UnknownName
 from lowtide.grid import Grid, deciding_signal
-from lowtide.job import Job
+from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S, Job
 from lowtide.policies.many import decide_many
-from lowtide.policies.policy import Policy, make_policy
+from lowtide.policies.policy import Policy, make_policy, stops_jobs
 from lowtide.policies.purchasing import Purchasing
 from lowtide.signal import FloatArray, Signal
 from lowtide.simulator.cluster import Cluster
@@ -26,7 +26,14 @@ from lowtide.units import format_count, format_hours, format_time
 from lowtide.workload import Workload
 
 # What may be done with jobs that fit on no node of the cluster, even alone.
-OVERSIZED = ("refuse", "drop")
+OVERSIZED = ("refuse", "drop", "spread")
+
+
+NO_STOPS = (
+    "on limited machines a policy decides when jobs start, and this one stops them "
+    "meanwhile: use a start policy (oracle, carbon_time, lowest_window, ...), or make the "
+    "jobs interruptible 'never'"
+)
 
 
 class _Course(NamedTuple):
@@ -48,6 +55,7 @@ def simulate(
     repeat_signal: bool = False,
     oversized: str = "refuse",
     advance: Callable[[int], None] = lambda _: None,
+    begin: Callable[[int], None] = lambda _: None,
 ) -> Simulation:
     """Run many jobs under a policy.
 
@@ -62,9 +70,11 @@ def simulate(
         discipline: How a queue on limited machines is served: a name, or a discipline.
         baseline: The policy that savings are told against, on the same machines; None for none.
         repeat_signal: Go on with the signal from its beginning where it ends too early.
-        oversized: What to do with jobs that fit on no node, even alone: `refuse`, or `drop` them
-            and count them in the workload's `left_out`.
+        oversized: What to do with jobs that fit on no node, even alone: `refuse`, `drop` them
+            and count them in the workload's `left_out`, or `spread` what jobs of one node ask for
+            over as many as it takes.
         advance: Told how many jobs were decided, each time some were.
+        begin: Told how many there are to decide for, before the first.
 
     >>> from lowtide.profile import PowerProfile
     >>> curve = Signal.from_values([300, 100], start=0, step_s="1h")
@@ -83,10 +93,14 @@ def simulate(
     deciding_signal(known).require(
         float(workload.arrival.min()), float(workload.deadline.max()), what="the signal"
     )
+    base_name, base_policy = (None, None) if baseline is None else make_policy(baseline)
+    if cluster is not None:
+        for each in (decider, base_policy):
+            _refuse_stops(workload, each.inner if isinstance(each, Purchasing) else each)
+    begin(len(workload))
     course = _run(workload, known, decider, cluster, served, advance)
-    base_name, base = None, None
-    if baseline is not None:
-        base_name, base_policy = make_policy(baseline)
+    base = None
+    if base_policy is not None:
         machines = None if buys else cluster
         base = (
             course
@@ -146,7 +160,9 @@ def _on_machines(jobs: Workload, cluster: Cluster, oversized: str, *, any_size: 
         )
     if any_size:
         return jobs
-    if oversized == "refuse":
+    if oversized == "spread":
+        jobs = cluster.spread(jobs)
+    if oversized != "drop":
         cluster.check_fits(jobs)
         return jobs
     fits = cluster.fitting(jobs)
@@ -156,6 +172,18 @@ def _on_machines(jobs: Workload, cluster: Cluster, oversized: str, *, any_size: 
     if not dropped:
         return jobs
     return replace(jobs.take(fits), left_out={**jobs.left_out, "oversized": dropped})
+
+
+def _refuse_stops(jobs: Workload, policy: Policy | None) -> None:
+    """Refuse a policy that stops jobs where it would, before it decides for the first."""
+    if policy is None or not stops_jobs(policy):
+        return
+    saves = np.array([*(bool(each.checkpoints_s) for each in jobs.profiles), False])
+    can = (jobs.interruptible == INTERRUPTIBLE.index("anywhere")) | (
+        (jobs.interruptible == INTERRUPTIBLE.index("checkpoints")) & saves[jobs.profile]
+    )
+    if bool((can & (jobs.max_starts != 1) & (jobs.slack_s > TIME_TOLERANCE_S)).any()):
+        raise InvalidInput(NO_STOPS)
 
 
 def _run(
@@ -172,11 +200,7 @@ def _run(
     if cluster is None or discipline is None:
         return _Course(wished, None, None)
     if wished.job.size > len(jobs):
-        raise InvalidInput(
-            "on limited machines a policy decides when jobs start, and this one stops them "
-            "meanwhile: use a start policy (oracle, carbon_time, lowest_window, ...), or make the "
-            "jobs interruptible 'never'"
-        )
+        raise InvalidInput(NO_STOPS)
     if isinstance(policy, Purchasing):
         bought = buy(
             jobs,

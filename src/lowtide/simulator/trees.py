@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from lowtide.compiled import compiled
 
 FloatArray = npt.NDArray[np.float64]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def set_leaf(tree: FloatArray, base: int, size: int, leaf: int, values: FloatArray) -> None:
     """Set the numbers of a leaf, infinite for none."""
     branch = size + leaf
@@ -32,7 +33,7 @@ def set_leaf(tree: FloatArray, base: int, size: int, leaf: int, values: FloatArr
             return
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def within(tree: FloatArray, row: int, limits: FloatArray) -> bool:
     """Return whether no number of a row exceeds its limit."""
     for key in range(limits.size):  # noqa: SIM110 - numba knows no generators
@@ -41,7 +42,7 @@ def within(tree: FloatArray, row: int, limits: FloatArray) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def first_within(tree: FloatArray, base: int, size: int, limits: FloatArray, at: int) -> int:
     """Return the first leaf from one on that exceeds no limit, −1 if there is none."""
     if at >= size:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from lowtide.compiled import compiled
 from lowtide.simulator.heaps import Rows, due, pop, push
 from lowtide.simulator.machines import (
     FIRST,
@@ -54,7 +54,7 @@ LEVEL = np.dtype(
 )
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _join(levels: Rows, course: Rows, job: int) -> None:
     """Put a job at the end of its level."""
     level = levels[course[job]["level"]]
@@ -67,7 +67,7 @@ def _join(levels: Rows, course: Rows, job: int) -> None:
     level["length"] += 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _front(levels: Rows) -> int:
     """Return whose turn it is, −1 if nobody waits."""
     for number in range(levels.size):
@@ -76,7 +76,7 @@ def _front(levels: Rows) -> int:
     return -1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _leave(levels: Rows, course: Rows, job: int, now: float) -> None:
     """Take out a job that is first in its level."""
     level = levels[course[job]["level"]]
@@ -86,7 +86,7 @@ def _leave(levels: Rows, course: Rows, job: int, now: float) -> None:
         level["fresh"] -= 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _lift(levels: Rows, course: Rows) -> None:
     """Lift everybody who waits to the highest level, in the order of their turns."""
     for number in range(1, levels.size):
@@ -100,7 +100,7 @@ def _lift(levels: Rows, course: Rows) -> None:
             job = following
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _has_to_go(levels: Rows, row: Rows, work_s: float, kept_s: float) -> bool:
     """Return whether a job whose turn is over is stopped: for others, and by its own rules."""
     waiting = 0
@@ -116,7 +116,7 @@ def _has_to_go(levels: Rows, row: Rows, work_s: float, kept_s: float) -> bool:
     )
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _kept_s(row: Rows, saved_s: FloatArray, worked_s: float) -> float:
     """Return how much of the work of this start a stop would keep."""
     if row["anywhere"]:
@@ -129,7 +129,7 @@ def _kept_s(row: Rows, saved_s: FloatArray, worked_s: float) -> float:
     return kept_s
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _and_run(
     runs: FloatArray, number: int, jobs: Rows, job: int, kept_s: float, lost_s: float, until: float
 ) -> FloatArray:
@@ -149,7 +149,7 @@ def _and_run(
     return runs
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(inner=True)
 def _and_nodes(kept: IntArray, number: int, jobs: Rows, places: IntArray, job: int) -> IntArray:
     """Return a list of nodes with those of a job written behind its first so many."""
     first, size = jobs[job]["place"], jobs[job + 1]["place"] - jobs[job]["place"]
@@ -163,7 +163,7 @@ def _and_nodes(kept: IntArray, number: int, jobs: Rows, places: IntArray, job: i
     return kept
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled()
 def run_in_turns(
     count: int,
     jobs: Rows,

@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
 from lowtide.errors import LowtideError
+from lowtide.experiments.interruption import is_interrupt
 
 # How often a run is tried again whose worker died: machines fail, and so do programs.
 RETRIES = 2
@@ -85,7 +86,9 @@ def attempt(function: RunFunction, task: Task, attempts: int = 1) -> Outcome:
         row = function(task.parameters)
     except LowtideError as error:
         reason = str(error)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - told in the table, the rest goes on
+    except (Exception, SystemExit) as error:
+        if is_interrupt(error):
+            raise KeyboardInterrupt from error
         reason = f"{type(error).__name__}: {error}"
     wall_s = perf_counter() - clock
     return Outcome(id=task.id, row=row, reason=reason, wall_s=wall_s, attempts=attempts)

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from lowtide import compiled
 from lowtide.errors import InvalidInput, LowtideError
 from lowtide.experiments.engines.engine import (
     RETRIES,
@@ -119,6 +120,9 @@ class _Worker:
             if outcome is None:
                 self.ready = True
                 continue
+            if isinstance(outcome, str):
+                compiled.tell(outcome)
+                continue
             self.tasks.popleft()
             yield outcome
 
@@ -134,6 +138,7 @@ class _Worker:
 
 def _serve(pipe: Connection, function: RunFunction) -> None:
     """Answer one run after the other until there are no more; this is what a worker does."""
+    compiled.tell = pipe.send
     try:
         pipe.send(None)
         while True:

@@ -1,0 +1,182 @@
+"""`lowtide warm`: compile everything beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from lowtide.cli.options import AsJson, Parsable
+from lowtide.cli.output import print_json, print_parsable, progress_bar, say
+
+if TYPE_CHECKING:
+    from lowtide.job import Job
+    from lowtide.signal import Signal
+    from lowtide.workload import Workload
+
+# Five days in hours, and jobs that are soon planned: only what is compiled for them matters.
+_HOURS = 120
+_STEP_S = 1800.0
+
+
+def warm(as_json: AsJson = False, parsable: Parsable = False) -> None:
+    """Compile everything that is compiled at first use, so that no command has to.
+
+    It is kept in the folder that LOWTIDE_CACHE names, else in the user's cache. A folder that is
+    warmed once can serve a whole site, which need not be able to write to it.
+    """
+    from time import process_time
+
+    from lowtide import compiled
+
+    parts, clock = _parts(), process_time()
+    # A bar says that it compiles, and everybody who asks for this knows.
+    tell, compiled.tell = compiled.tell, _only_problems(compiled.tell)
+    try:
+        with progress_bar() as bar:
+            task = bar.add_task("compiling", total=len(parts))
+            for name, part in parts.items():
+                bar.update(task, description=name)
+                part()
+                bar.advance(task)
+    finally:
+        compiled.tell = tell
+    took_s = process_time() - clock
+    folder = compiled.kept_in()
+    told = {
+        "compiled_s": round(compiled.compiling_s(), 3),
+        "cpu_s": round(took_s, 3),
+        "folder": None if folder is None else str(folder),
+    }
+    if as_json:
+        print_json(told)
+    elif parsable:
+        print_parsable(list(told), [["" if each is None else str(each) for each in told.values()]])
+    elif told["compiled_s"]:
+        where = f"kept in {folder}" if folder else "kept nowhere, so that all is to be done again"
+        say(f"Compiled everything in {told['compiled_s']:.1f} s, {where}.")
+    else:
+        say(f"Everything is compiled already, in {folder}.")
+
+
+def _only_problems(tell: Callable[[str], object]) -> Callable[[str], object]:
+    return lambda words: None if words.startswith("compiling") else tell(words)
+
+
+def _parts() -> dict[str, Callable[[], object]]:
+    """Return what is to be done once, by name: together it uses every kernel."""
+    return {
+        "planning a job": _plan,
+        "planning many": _plan_many,
+        "simulating policies": _simulate,
+        "simulating clusters": _queues,
+        "reading traces": _read,
+        "reproducing": _reproduce,
+    }
+
+
+def _curve() -> Signal:
+    import numpy as np
+
+    from lowtide.signal import Signal
+
+    values = 300.0 + 100.0 * np.sin(np.arange(_HOURS) / 3.0)
+    return Signal.from_values(values, start=0, step_s=3600)
+
+
+def _job(interruptible: str, phases: int, **rules: Any) -> Job:
+    import lowtide as lt
+
+    work = [
+        lt.Phase(name=str(number), duration_s=3600, power_w=100 + number, checkpoint=True)
+        for number in range(phases)
+    ]
+    startup = [lt.Phase(name="startup", duration_s=600, power_w=50)] * (phases > 1)
+    stop = [] if interruptible == "never" else startup
+    profile = lt.PowerProfile(startup=startup, work=work, stop=stop)
+    return lt.Job(
+        id="warm", arrival=0, deadline="+24h", interruptible=interruptible, profile=profile, **rules
+    )
+
+
+def _jobs(interruptible: str) -> Workload:
+    import numpy as np
+
+    from lowtide.job import INTERRUPTIBLE
+    from lowtide.workload import Workload
+
+    arrival = 3600.0 * np.arange(4)
+    return Workload(
+        arrival=arrival,
+        deadline=arrival + 24 * 3600,
+        work_s=3600.0,
+        power=100.0,
+        interruptible=INTERRUPTIBLE.index(interruptible),
+    )
+
+
+def _plan() -> None:
+    import lowtide as lt
+    from lowtide.policies.exact import Exact
+
+    curve = _curve()
+    wall = [(curve.start + 36e3, curve.start + 39.6e3)]
+    for interruptible in ("never", "checkpoints", "anywhere"):
+        for phases in (1, 4):
+            for rules in ({}, {"max_starts": 2}, {"min_run_s": 3600.0}):
+                if interruptible != "never" or not rules:
+                    job = _job(interruptible, phases, **rules)
+                    for policy in (Exact(step_s=_STEP_S), Exact(forbidden=wall), Exact(wait=0.01)):
+                        lt.plan(job, curve, policy=policy)
+            lt.tradeoff(_job(interruptible, phases), curve, step_s=_STEP_S)
+
+
+def _plan_many() -> None:
+    import lowtide as lt
+
+    # So many that they are worth planning together.
+    lt.plan_many([_job("anywhere", 1)] * 64, _curve(), workers=1)
+
+
+def _simulate() -> None:
+    from lowtide.policies.exact import Exact
+    from lowtide.policies.policy import POLICIES
+    from lowtide.simulator import simulate
+
+    curve = _curve()
+    for interruptible in ("never", "anywhere"):
+        jobs = _jobs(interruptible)
+        for name in POLICIES.names():
+            if POLICIES.load(name).__module__.startswith("lowtide."):
+                simulate(jobs, curve, policy=name, baseline=None)
+        simulate(jobs, curve, policy=Exact(step_s=_STEP_S + 60.0), baseline=None)
+
+
+def _queues() -> None:
+    from lowtide.simulator import Cluster, simulate
+    from lowtide.simulator.disciplines import DISCIPLINES
+
+    machines = Cluster(nodes=1, cpus_per_node=2, reserved_cpus=1)
+    for name in DISCIPLINES:
+        simulate(_jobs("anywhere"), _curve(), cluster=machines, discipline=name, repeat_signal=True)
+    simulate(
+        _jobs("never"), _curve(), policy="reserved_first", cluster=machines, repeat_signal=True
+    )
+
+
+def _read() -> None:
+    import numpy as np
+
+    from lowtide.formats.columns_kernel import parse_columns
+
+    line = np.frombuffer(b"1 2\n", dtype=np.uint8)
+    parse_columns(line, 0, np.zeros(2, dtype=np.bool_), np.empty((2, 2)))
+
+
+def _reproduce() -> None:
+    import numpy as np
+
+    from lowtide.experiments.lets_wait_awhile_kernel import autocorrelated, emit
+
+    numbers, places = autocorrelated(np.ones(8), 0.5), np.zeros(1, dtype=np.int64)
+    for stops in (False, True):
+        emit(numbers, numbers, numbers, places, places + 4, places + 2, stops)

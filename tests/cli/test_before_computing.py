@@ -1,0 +1,109 @@
+"""What is known beforehand is refused beforehand, and what was computed is told."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lowtide.errors import InvalidInput, InvalidJob
+from lowtide.policies.policy import POLICIES, stops_jobs
+from lowtide.signal import Signal
+from lowtide.simulator import Cluster, simulate
+from lowtide.workload import Workload
+from support.commands import run
+
+EXPERIMENT = """
+[workload]
+duration = "2d"
+arrivals = { kind = "daily", per_day = 20 }
+lengths = { kind = "lognormal", median = "1h", sigma = 1.0, high = "6h" }
+wait = "12h"
+interruptible = "anywhere"
+jobs = { kind = "constant", power_w = 100 }
+[grid]
+synthetic = "windy"
+days = 10
+"""
+ON_CLUSTER = "[cluster]\nnodes = 4\ncpus_per_node = 4\n"
+CURVE = Signal.from_values(300.0 + np.arange(96) % 24, start=0, step_s=3600)
+
+
+def workload(interruptible, **more):
+    return Workload(
+        arrival=[0.0, 0.0],
+        deadline=86400.0,
+        work_s=3600.0,
+        power=100.0,
+        interruptible=interruptible,
+        **more,
+    )
+
+
+def never(*_):
+    raise AssertionError("nobody shall have been decided for")
+
+
+@pytest.mark.parametrize("name", ["exact", "wait_awhile", "threshold", "dtpr", "rolling", "advice"])
+def test_policies_that_stop_are_refused_before_the_first_job(name, monkeypatch):
+    kind = POLICIES.load(name)
+    assert stops_jobs(kind())
+    monkeypatch.setattr(kind, "decide", never)
+    if hasattr(kind, "decide_many"):
+        monkeypatch.setattr(kind, "decide_many", never)
+    machines = Cluster(nodes=2, cpus_per_node=4)
+    with pytest.raises(InvalidInput, match="stops them"):
+        simulate(workload(1), CURVE, policy=name, cluster=machines)
+
+
+@pytest.mark.parametrize("name", ["run_now", "oracle", "carbon_time", "lowest_window"])
+def test_policies_that_choose_a_start_are_not(name):
+    assert not stops_jobs(POLICIES.load(name)())
+    assert len(simulate(workload(1), CURVE, policy=name, cluster=Cluster(nodes=2, cpus_per_node=4)))
+
+
+def test_a_sweep_is_refused_before_its_first_run(tmp_path, capsys):
+    file = tmp_path / "e.toml"
+    file.write_text(EXPERIMENT + ON_CLUSTER + '[sweep]\npolicy.name = ["run_now", "exact"]\n')
+    answer = run(capsys, "sweep", str(file), "-o", str(tmp_path / "out"), "-j", "1")
+    assert answer.code == 2 and "stops them" in answer.err
+    assert "done" not in answer.out
+
+
+def test_the_summary_is_told_where_the_table_cannot_be_written(tmp_path, capsys):
+    file = tmp_path / "e.toml"
+    file.write_text(EXPERIMENT)
+    (tmp_path / "taken").write_text("")
+    table = str(tmp_path / "taken" / "jobs.csv")
+    answer = run(capsys, "simulate", str(file), "--jobs-table", table)
+    assert answer.code == 2 and "cannot write" in answer.err
+    assert "against run_now" in answer.out and "jobs:" not in answer.out
+
+
+def test_a_policy_is_swept_by_its_place(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "from lowtide.policies.start_time import Latest\n\nclass Mine(Latest):\n    pass\n"
+    )
+    (tmp_path / "e.toml").write_text(
+        EXPERIMENT + '[sweep]\npolicy.name = ["latest", "./mine.py:Mine", "mine:Mine"]\n'
+    )
+    answer = run(capsys, "sweep", "e.toml", "-j", "2", "-P")
+    assert answer.code == 0, answer.err
+    rows = [line.split("|") for line in answer.out.splitlines()[1:]]
+    assert [row[0] for row in rows] == ["latest", "./mine.py:Mine", "mine:Mine"]
+    assert rows[0][1:] == rows[1][1:] == rows[2][1:]
+
+
+def test_jobs_wider_than_a_node_are_offered_more_nodes_and_take_them():
+    jobs, machines = workload(0, cpus=[256.0, 8.0]), Cluster(nodes=4, cpus_per_node=64)
+    with pytest.raises(InvalidJob, match=r"here 4 \(run.oversized = 'spread'"):
+        simulate(jobs, CURVE, cluster=machines)
+    made = simulate(jobs, CURVE, cluster=machines, oversized="spread")
+    assert made.jobs.nodes.tolist() == [4.0, 1.0]
+    with pytest.raises(InvalidJob, match="give the cluster more"):
+        simulate(workload(0, cpus=[1000.0, 8.0]), CURVE, cluster=machines)
+
+
+def test_doctor_can_be_read_off_a_terminal(capsys):
+    answer = run(capsys, "doctor")
+    assert max(map(len, answer.out.splitlines())) <= 120

@@ -1,0 +1,219 @@
+"""Machine code is kept where it can be, and no folder's trouble ends anything."""
+
+from __future__ import annotations
+
+import ast
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lowtide import compiled
+
+SOURCES = Path(compiled.__file__).parent
+
+# A kernel of its own, so that little is compiled: it calls another of another module.
+INNER = """
+from lowtide.compiled import compiled
+
+STEP = 1.0
+
+@compiled(inner=True)
+def more(x):
+    return x + STEP
+"""
+OUTER = """
+import os, sys
+from lowtide import compiled as owner
+from lowtide.compiled import compiled
+from inside import more
+
+owner.tell = lambda words: print("told:", words)
+
+@compiled()
+def twice(x):
+    return more(more(x))
+
+print(twice(1.0), "compiled" if twice._cache_misses else "found")
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    (tmp_path / "inside.py").write_text(INNER)
+    (tmp_path / "script.py").write_text(OUTER)
+
+    def run(**environment):
+        limit = environment.pop("limit", None)
+        changed = {
+            "HOME": str(tmp_path / "home"),
+            "TMPDIR": str(tmp_path / "tmp"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **environment,
+        }
+        kept = {key: os.environ[key] for key in ("PATH",)}
+        done = subprocess.run(
+            [sys.executable, tmp_path / "script.py"],
+            env={**kept, **changed},
+            capture_output=True,
+            text=True,
+            preexec_fn=limit,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        return done.stdout
+
+    (tmp_path / "home").mkdir()
+    (tmp_path / "tmp").mkdir()
+    return run
+
+
+def kernels(folder):
+    return sorted(folder.rglob("*.kernel"))
+
+
+def test_what_was_compiled_is_found_again(script, tmp_path):
+    assert script() == "3.0 compiled\n"
+    assert len(kernels(tmp_path / "home/.cache/lowtide/kernels")) == 2
+    assert script() == "3.0 found\n"
+
+
+def test_a_change_of_a_kernel_or_constant_elsewhere_is_seen(script, tmp_path):
+    script()
+    (tmp_path / "inside.py").write_text(INNER.replace("STEP = 1.0", "STEP = 2.0"))
+    assert script() == "5.0 compiled\n"
+    (tmp_path / "inside.py").write_text(INNER.replace("x + STEP", "x * 3.0 + STEP"))
+    assert script() == "13.0 compiled\n"
+    (tmp_path / "inside.py").write_text(INNER)
+    assert script() == "3.0 found\n"
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "a folder"])
+def test_damaged_files_count_as_none(script, tmp_path, damage):
+    script()
+    for path in kernels(tmp_path):
+        data = path.read_bytes()
+        if damage == "a folder":
+            path.unlink()
+            path.mkdir()
+        else:
+            middle = len(data) // 2
+            flipped = data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :]
+            path.write_bytes({"empty": b"", "cut": data[:middle], "flipped": flipped}[damage])
+    assert script().endswith("3.0 compiled\n")
+
+
+def test_a_home_that_is_none_falls_back_and_says_so_once(script, tmp_path):
+    (tmp_path / "file").write_text("")
+    home = str(tmp_path / "file")
+    first = script(HOME=home)
+    assert first.count("told:") == 1 and "Not a directory" in first
+    assert f"{tmp_path}/tmp/lowtide-kernels-{os.geteuid()}" in first
+    assert script(HOME=home) == "3.0 found\n"
+
+
+def test_a_folder_of_somebody_elses_making_is_not_trusted(script, tmp_path):
+    (tmp_path / "file").write_text("")
+    own = tmp_path / f"tmp/lowtide-kernels-{os.geteuid()}"
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    own.symlink_to(tmp_path / "elsewhere")
+    first = script(HOME=str(tmp_path / "file"))
+    assert first.endswith("3.0 compiled\n") and "cannot be kept" in first
+    assert not kernels(tmp_path / "elsewhere")
+    own.unlink()
+    own.mkdir()
+    own.chmod(0o777)
+    assert script(HOME=str(tmp_path / "file")).endswith("3.0 compiled\n")
+    assert not kernels(own)
+
+
+def test_no_room_for_a_whole_file_leaves_none(script, tmp_path):
+    def small():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+    first = script(limit=small)
+    assert first.endswith("3.0 compiled\n")
+    assert first.count("told:") == 1 and "File too large" in first
+    assert [path for path in tmp_path.rglob("*") if ".kernel" in path.name] == []
+
+
+def test_a_shared_folder_serves_who_cannot_write_there(script, tmp_path):
+    shared = tmp_path / "shared"
+    script(LOWTIDE_CACHE=str(shared))
+    assert len(kernels(shared)) == 2
+    shared.chmod(0o555)
+    assert script(LOWTIDE_CACHE=str(shared), HOME=str(tmp_path / "nobody")) == "3.0 found\n"
+    assert not (tmp_path / "nobody").exists()
+
+
+def test_several_processes_compile_once(script, tmp_path):
+    kept = {**os.environ, "HOME": str(tmp_path / "home"), "PYTHONDONTWRITEBYTECODE": "1"}
+    runs = [
+        subprocess.Popen([sys.executable, tmp_path / "script.py"], env=kept, stdout=subprocess.PIPE)
+        for _ in range(3)
+    ]
+    said = sorted(run.communicate()[0] for run in runs)
+    assert said == [b"3.0 compiled\n", b"3.0 found\n", b"3.0 found\n"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+def test_an_unprivileged_user_without_a_home_plans_and_simulates(tmp_path, root):
+    """As a service would run it: no home, an install that cannot be written."""
+    if not shutil.which("setpriv"):
+        pytest.skip("needs setpriv of util-linux")
+    (tmp_path / "open").mkdir(mode=0o777)
+    (tmp_path / "open").chmod(0o777)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == 0 and folder != Path("/") and str(folder).startswith("/tmp/"):
+            folder.chmod(folder.stat().st_mode | 0o055)
+    words = ["plan", "--profile", "h200", "--deadline", "+12h", "--grid", "windy"]
+    done = subprocess.run(
+        ["setpriv", "--reuid", "65534", "--clear-groups", sys.executable, "-m", "lowtide", *words],
+        env={"HOME": "/nonexistent", "PATH": os.environ["PATH"], "TMPDIR": str(tmp_path / "open")},
+        cwd=tmp_path / "open",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "kept in" in done.stderr and "own" not in done.stderr
+    assert kernels(tmp_path / "open/lowtide-kernels-65534")
+
+
+def test_kernels_that_only_kernels_may_call_are_not_called_from_elsewhere():
+    """Python has no way into them: a call would end the process."""
+    trees = {path: ast.parse(path.read_text()) for path in SOURCES.rglob("*.py")}
+
+    def decorator(node):
+        for each in node.decorator_list:
+            if isinstance(each, ast.Call) and getattr(each.func, "id", "") == "compiled":
+                return each
+        return None
+
+    inner = {
+        (path, node.name)
+        for path, tree in trees.items()
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+        and (found := decorator(node)) is not None
+        and any(each.arg == "inner" for each in found.keywords)
+    }
+    assert len(inner) > 30
+    for path, tree in trees.items():
+        known = {name for where, name in inner if where == path}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                where = SOURCES.parent / f"{node.module.replace('.', '/')}.py"
+                known |= {each.name for each in node.names if (where, each.name) in inner}
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and decorator(node) is not None:
+                continue
+            called = {
+                each.func.id
+                for each in ast.walk(node)
+                if isinstance(each, ast.Call) and isinstance(each.func, ast.Name)
+            }
+            assert not called & known, path
