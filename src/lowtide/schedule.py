@@ -113,6 +113,9 @@ class State:
         ran_s: DurationLike | None = None,
     ) -> None:
         done_s = parse_duration(progress_s)
+        if not isinstance(running, bool | np.bool_):
+            raise InvalidInput(f"running says whether the job runs, True or False, not {running!r}")
+        running = bool(running)
         # A job that runs, or has done some work, was started at least once.
         least = int(running or done_s > 0)
         begun = least if starts is None else starts

@@ -13,7 +13,7 @@ import re
 from datetime import UTC, datetime, tzinfo
 from numbers import Real
 
-from lowtide.errors import InvalidTime, InvalidUnit
+from lowtide.errors import InvalidInput, InvalidTime, InvalidUnit
 
 JOULES_PER_KWH = 3.6e6
 GRAMS_PER_POUND = 453.59237
@@ -96,6 +96,37 @@ def _number(value: object, rule: str) -> float:
     if not math.isfinite(number):
         raise InvalidTime(f"{rule}, and finite, not {number}")
     return number
+
+
+def require_number(
+    value: object,
+    what: str,
+    *,
+    least: float = -math.inf,
+    finite: bool = True,
+    error: type[InvalidInput] = InvalidInput,
+) -> float:
+    """Return a number of any kind, NumPy's included, as a float, and refuse all else.
+
+    Args:
+        value: What was given; true and false are no numbers.
+        what: What it is, as in "the weight of carbon".
+        least: What it must not lie below.
+        finite: Whether infinity will not do.
+        error: What is raised.
+
+    >>> require_number(3, "pue", least=1.0)
+    3.0
+    """
+    if not isinstance(value, bool) and isinstance(value, Real):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if number >= least and (math.isfinite(number) or not finite):
+            return number
+    of = f" of at least {least:g}" if least > -math.inf else ""
+    raise error(f"{what} is a number{of}, not {value!r}")
 
 
 def parse_time(value: TimeLike, *, relative_to: float | None = None) -> float:

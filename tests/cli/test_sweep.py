@@ -237,6 +237,18 @@ def test_a_large_sweep_whose_first_run_fails_is_refused(
         (("sweep", "exp.toml", "--set", "cluster.node=1"), "did you mean 'nodes'?"),
         (("sweep", "exp.toml", "--set", "cluster.nodes=1"), "[cluster] needs cpus_per_node"),
         (("sweep", "exp.toml", "--set", "queue.name=fif"), "did you mean 'fifo'?"),
+        (
+            ("sweep", "exp.toml", "--set", "queue.name=round_robin"),
+            "[queue] says how machines are shared (name = 'round_robin'), but there is",
+        ),
+        (
+            ("sweep", "exp.toml", "--set", "queue.discipline=easy"),
+            "add [cluster] with nodes and cpus_per_node, or leave [queue] out",
+        ),
+        (
+            (*CLUSTER, "--set", "queue.discipline=easy", "--set", "queue.name=easy"),
+            "[queue] has name and discipline, which say the same",
+        ),
         (("sweep", "exp.toml", "--set", "forecast.kind=x"), "known are lead_scaled"),
         (("sweep", "exp.toml", "--set", "forecast.relative_eror=1"), "relative_error"),
         (("sweep", "exp.toml", "--set", "run.baseline=runnow"), "did you mean 'run_now'?"),
@@ -428,6 +440,10 @@ def test_errors_name_the_file_and_the_section(capsys: pytest.CaptureFixture[str]
         ('[policy]\nname = "exakt"', "lowtide: exp.toml: [policy]: unknown policy 'exakt'"),
         ('[policy]\nnme = "exact"', "lowtide: exp.toml: unknown key of [policy] for run_now 'nme'"),
         ('[queue]\nname = "fif"', "lowtide: exp.toml: [queue]: unknown discipline 'fif'"),
+        (
+            '[queue]\ndiscipline = "easy"',
+            "lowtide: exp.toml: [queue] says how machines are shared (name = 'easy'), but there is",
+        ),
         ("[cluster]\nnodes = 1", "lowtide: exp.toml: [cluster] needs cpus_per_node"),
         ('[forecast]\nkind = "x"', "lowtide: exp.toml: [forecast]: unknown kind of forecast 'x'"),
         ("[run]\nrepeat_signal = 1", "lowtide: exp.toml: [run]: run.repeat_signal is true or"),
