@@ -269,7 +269,7 @@ def _time(field: str, begin: float, end: float) -> alt.X:
     hours = "" if end - begin > _DAYS_S else " %H:%M"
     return alt.X(
         f"{field}:T",
-        title=None,
+        title="time (UTC)",
         scale=alt.Scale(type="utc", domain=[1000 * begin, 1000 * end]),
         axis=alt.Axis(
             format=f"%d %b{hours}",
