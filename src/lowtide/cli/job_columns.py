@@ -426,6 +426,13 @@ ALL = (
     ),
     JobColumn(key="power", heading="Power", read=power_words, show=_texts),
     JobColumn(
+        key="synthetic",
+        heading="Synthetic",
+        read=lambda table: ["yes" if each else "no" for each in table.columns["synthetic"]],
+        show=_texts,
+        whole=True,
+    ),
+    JobColumn(
         key="exit_code",
         heading="ExitCode",
         read=lambda table: table.number("exit_code"),

@@ -112,6 +112,13 @@ def _grid(tick: Tick) -> Iterator[str]:
             values=np.array([tick.intensity_g_per_kwh, tick.marginal_g_per_kwh]),
         ),
     )
+    yield single(
+        "lowtide_grid_synthetic",
+        "gauge",
+        "1 where the intensity, and all grams with it, come from a model of a grid that is none.",
+        labels(host=tick.host),
+        float(tick.synthetic),
+    )
     what = "What the building draws for each watt of the node's."
     yield single("lowtide_pue_ratio", "gauge", what, labels(host=tick.host), tick.pue)
 

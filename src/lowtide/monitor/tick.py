@@ -95,6 +95,7 @@ class Tick:
         intensity_g_per_kwh: Average intensity at this moment; NaN without a signal.
         marginal_g_per_kwh: Marginal intensity, likewise.
         pue: What the building draws for each watt of the node's; NaN where nobody says.
+        synthetic: Whether the intensity comes from a model, and grams with it.
         watched_cpu_s: The part of `cpu_s` since it was first seen; None where that is all of it.
         gpus: The GPUs.
         package_energy_j: What each CPU socket drew since watching began, where meters see it.
@@ -147,6 +148,7 @@ class Tick:
     node_unpriced_j: float = 0.0
     marginal_g_per_kwh: float = math.nan
     pue: float = math.nan
+    synthetic: bool = False
     watched_cpu_s: FloatArray | None = None
     gpus: tuple[GpuCounts, ...] = ()
     package_energy_j: tuple[float, ...] = ()

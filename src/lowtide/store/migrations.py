@@ -14,7 +14,17 @@ import sqlalchemy as sa
 
 from lowtide.errors import StoreProblem
 from lowtide.store.database import Database
-from lowtide.store.tables import META, chunks, hosts, jobs, phases, schema, ticks, units
+from lowtide.store.tables import (
+    META,
+    chunks,
+    hosts,
+    jobs,
+    phases,
+    schema,
+    synthetic_grids,
+    ticks,
+    units,
+)
 
 
 def _make_tables(connection: sa.Connection) -> None:
@@ -32,10 +42,19 @@ def _keep_more(_connection: sa.Connection) -> None:
     """
 
 
+def _add_synthetic_grids(connection: sa.Connection) -> None:
+    META.create_all(connection, tables=[synthetic_grids])
+
+
 # Any number, as long as no other program on the server has the same.
 _LOCK = 0x6C6F7774
 # The steps, counted from 1.
-STEPS: tuple[Callable[[sa.Connection], None], ...] = (_make_tables, _add_phases, _keep_more)
+STEPS: tuple[Callable[[sa.Connection], None], ...] = (
+    _make_tables,
+    _add_phases,
+    _keep_more,
+    _add_synthetic_grids,
+)
 
 
 def bring_up_to_date(database: Database) -> None:

@@ -238,6 +238,7 @@ class Watcher:
             intensity_g_per_kwh=average,
             marginal_g_per_kwh=marginal,
             pue=self.emissions.pue,
+            synthetic=self.emissions.synthetic,
             gpus=after.gpus,
             system_s=after.system_s,
             ended=after.ended,
