@@ -144,8 +144,8 @@ def test_min_run_is_a_duration(bad):
         ({"cpus": 1.5}, "cpus must be a whole number"),
         ({"gpus": -1}, "gpus must be a whole number of at least 0"),
         ({"nodes": 0}, "nodes must be a whole number of at least 1, not 0"),
-        ({"memory_bytes": -1.0}, "memory_bytes must be 0 or more"),
-        ({"memory_bytes": math.nan}, "memory_bytes must be 0 or more, not nan"),
+        ({"memory_bytes": -1.0}, "memory_bytes is a number of at least 0"),
+        ({"memory_bytes": math.nan}, "memory_bytes is a number of at least 0, not nan"),
     ],
 )
 def test_resources_are_whole_numbers(kwargs, message):

@@ -9,6 +9,7 @@ import numpy as np
 
 from lowtide.errors import InvalidInput, InvalidSignal
 from lowtide.signal import Signal
+from lowtide.units import require_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +44,9 @@ class Grid:
 
 def carbon_and_price(signal: Signal | Grid) -> tuple[Signal | None, Signal | None]:
     """Return the signal that carbon is counted with and the one that cost is, where given."""
+    _require_signal(signal)
     if isinstance(signal, Grid):
         return signal.average, signal.price
-    if not isinstance(signal, Signal):
-        raise InvalidInput(f"a signal is a Signal or a Grid, not {type(signal).__name__}")
     if signal.kind == "price":
         return None, signal
     if signal.kind == "pue":
@@ -58,7 +58,19 @@ def carbon_and_price(signal: Signal | Grid) -> tuple[Signal | None, Signal | Non
 
 def deciding_signal(signal: Signal | Grid) -> Signal:
     """Return the signal that a planner minimises: carbon where there is any, else the price."""
+    _require_signal(signal)
     return signal.average if isinstance(signal, Grid) else signal
+
+
+def _require_signal(signal: object) -> None:
+    if isinstance(signal, Signal | Grid):
+        return
+    given = "None" if signal is None else f"a {type(signal).__name__}"
+    raise InvalidInput(
+        f"what a kWh emits or costs is a Signal or a Grid, not {given}: read one with "
+        "read_signal(FILE), make one with Signal.from_values or synthetic_grid, and give it after "
+        "the job"
+    )
 
 
 def mixed_signal(signal: Signal | Grid, weights: Mapping[str, float]) -> Signal:
@@ -76,8 +88,7 @@ def mixed_signal(signal: Signal | Grid, weights: Mapping[str, float]) -> Signal:
     for name, weight in weights.items():
         if name not in ("carbon", "price"):
             raise InvalidInput(f"unknown weight {name!r}: known are carbon, price and wait")
-        if not (np.isfinite(weight) and weight >= 0):
-            raise InvalidInput(f"the weight of {name} must be 0 or more, not {weight}")
+        require_number(weight, f"the weight of {name}", least=0.0)
     carbon, price = carbon_and_price(signal)
     parts: list[tuple[float, Signal]] = []
     for name, found in (("carbon", carbon), ("price", price)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from lowtide.errors import DeadlineTooEarly, InvalidJob
@@ -14,6 +15,7 @@ from lowtide.units import (
     format_time,
     parse_duration,
     parse_time,
+    require_number,
 )
 
 INTERRUPTIBLE = ("never", "anywhere", "checkpoints")
@@ -41,12 +43,14 @@ class Resources:
     def __post_init__(self) -> None:
         for name, least in (("cpus", 0), ("gpus", 0), ("nodes", 1)):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InvalidJob(
                     f"{name} must be a whole number of at least {least}, not {value!r}"
                 )
-        if self.memory_bytes is not None and not self.memory_bytes >= 0:
-            raise InvalidJob(f"memory_bytes must be 0 or more, not {self.memory_bytes!r}")
+        if self.memory_bytes is not None:
+            require_number(
+                self.memory_bytes, "memory_bytes", least=0.0, finite=False, error=InvalidJob
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
@@ -118,12 +122,16 @@ class Job:
                 f"not {self.interruptible!r}"
             )
         if self.max_starts is not None and (
-            not isinstance(self.max_starts, int) or self.max_starts < 1
+            isinstance(self.max_starts, bool)
+            or not isinstance(self.max_starts, int)
+            or self.max_starts < 1
         ):
             raise InvalidJob(
                 f"job {self.id}: max_starts is a whole number of at least 1, "
                 f"not {self.max_starts!r}"
             )
+        if not isinstance(self.resources, Resources):
+            raise InvalidJob(f"job {self.id}: resources are Resources, not {self.resources!r}")
         if not isinstance(self.priority, int | float) or not math.isfinite(self.priority):
             raise InvalidJob(f"job {self.id}: priority is a number, not {self.priority!r}")
         if self.min_run_s < 0:
@@ -162,3 +170,38 @@ class Job:
     def latest_start(self) -> float:
         """The last instant at which it can start and still be done in time."""
         return self.arrival + max(self.slack_s, 0.0)
+
+
+def require_job(job: object) -> None:
+    """Refuse what is no job, where one is to be planned or run.
+
+    Args:
+        job: What was given.
+    """
+    if isinstance(job, Job):
+        return
+    if isinstance(job, list | tuple):
+        raise InvalidJob(
+            f"one Job is planned at a time, not a {type(job).__name__} of {len(job)}: use "
+            "plan_many for each by itself, or simulate for many that share machines"
+        )
+    given = "None" if job is None else f"a {type(job).__name__}"
+    raise InvalidJob(
+        f"what is planned or run is a Job, not {given}: make one with Job(id=..., arrival=..., "
+        "deadline=..., profile=...), and give it before the signal"
+    )
+
+
+def require_jobs(jobs: object) -> list[Job]:
+    """Return jobs as a list, and refuse what is none.
+
+    Args:
+        jobs: What was given.
+    """
+    if not isinstance(jobs, Iterable) or isinstance(jobs, str | bytes | Mapping):
+        given = "one Job" if isinstance(jobs, Job) else f"a {type(jobs).__name__}"
+        raise InvalidJob(f"jobs are a list of Job, not {given}: write [job, ...]")
+    listed = list(jobs)
+    for job in listed:
+        require_job(job)
+    return listed

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,9 @@ class State:
         ran_s: DurationLike | None = None,
     ) -> None:
         done_s = parse_duration(progress_s)
+        if not isinstance(running, bool | np.bool_):
+            raise InvalidInput(f"running says whether the job runs, True or False, not {running!r}")
+        running = bool(running)
         # A job that runs, or has done some work, was started at least once.
         least = int(running or done_s > 0)
         begun = least if starts is None else starts
@@ -297,12 +301,23 @@ class Schedule:
         return sum(span.duration_s for span in self.spans if span.kind != "suspended")
 
     def __str__(self) -> str:
+        return self.told()
+
+    def told(self, tz: tzinfo | None = UTC, zone: str = "UTC") -> str:
+        """Return the spans as a table for people.
+
+        Args:
+            tz: The zone of its times, None for this machine's.
+            zone: What the headings call that zone.
+        """
         total = max(
             (_progress_after(span) for span in self.spans if span.kind == "work"), default=0.0
         )
-        rows = [f"{'start (UTC)':<20} {'end (UTC)':<20} {'elapsed':>12}  {'what':<10} done"]
+        start, end = f"start ({zone})", f"end ({zone})"
+        wide = max(20, len(start))
+        rows = [f"{start:<{wide}} {end:<{wide}} {'elapsed':>12}  {'what':<10} done"]
         rows += [
-            f"{_second(span.start):<20} {_second(span.end):<20} "
+            f"{_second(span.start, tz):<{wide}} {_second(span.end, tz):<{wide}} "
             f"{format_duration(span.duration_s):>12}  {span.kind:<10} "
             f"{format_percent(_progress_after(span) / total if total else None)}"
             for span in self.spans
@@ -453,5 +468,5 @@ def _progress_after(span: Span) -> float:
     return span.progress_s + (span.duration_s if span.kind == "work" else 0.0)
 
 
-def _second(instant: float) -> str:
-    return format_time(instant).removesuffix(" UTC")
+def _second(instant: float, tz: tzinfo | None) -> str:
+    return format_time(instant, tz).rpartition(" ")[0]

@@ -193,10 +193,23 @@ class Signal:
         return 0 if self.marks is None else int(np.count_nonzero(self.marks == ESTIMATED))
 
     @property
+    def imputed(self) -> float:
+        """The share of the steps that nobody measured: filled in, or estimated."""
+        return (self.filled + self.estimated) / len(self)
+
+    @property
     def caveat(self) -> str:
-        """Which part of the steps was made up or estimated, in words; empty if none."""
-        parts = ((self.filled, "filled in"), (self.estimated, "estimated by the provider"))
+        """Which part of the steps nobody measured, in words; empty if none.
+
+        Files mark values alike that their provider estimated and that it only carried on.
+        """
+        parts = ((self.filled, "filled in"), (self.estimated, "imputed (filled in or estimated)"))
         return ", ".join(f"{count} of {len(self)} steps {how}" for count, how in parts if count)
+
+    @property
+    def currency(self) -> str:
+        """What a price is paid in; empty where the values are no prices."""
+        return self.unit.removesuffix("/kWh") if self.kind == "price" else ""
 
     @property
     def label(self) -> str:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, tzinfo
 from numbers import Real
 
-from lowtide.errors import InvalidTime, InvalidUnit
+from lowtide.errors import InvalidInput, InvalidTime, InvalidUnit
 
 JOULES_PER_KWH = 3.6e6
 GRAMS_PER_POUND = 453.59237
@@ -22,6 +23,10 @@ TimeLike = datetime | str | float | int
 DurationLike = str | float | int
 
 MISSING = "---"
+
+# From which size on a quantity is told in which unit: joules and grams.
+ENERGIES = ((0.0, 1.0, "J"), (1e3, 1e3, "kJ"), (0.36e6, 3.6e6, "kWh"), (3.6e9, 3.6e9, "MWh"))
+MASSES = ((0.0, 1.0, "g"), (1e3, 1e3, "kg"), (1e6, 1e6, "t"))
 
 _SECONDS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(sec|s|min|m|h|d|w)\s*")
@@ -96,6 +101,37 @@ def _number(value: object, rule: str) -> float:
     if not math.isfinite(number):
         raise InvalidTime(f"{rule}, and finite, not {number}")
     return number
+
+
+def require_number(
+    value: object,
+    what: str,
+    *,
+    least: float = -math.inf,
+    finite: bool = True,
+    error: type[InvalidInput] = InvalidInput,
+) -> float:
+    """Return a number of any kind, NumPy's included, as a float, and refuse all else.
+
+    Args:
+        value: What was given; true and false are no numbers.
+        what: What it is, as in "the weight of carbon".
+        least: What it must not lie below.
+        finite: Whether infinity will not do.
+        error: What is raised.
+
+    >>> require_number(3, "pue", least=1.0)
+    3.0
+    """
+    if not isinstance(value, bool) and isinstance(value, Real):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if number >= least and (math.isfinite(number) or not finite):
+            return number
+    of = f" of at least {least:g}" if least > -math.inf else ""
+    raise error(f"{what} is a number{of}, not {value!r}")
 
 
 def parse_time(value: TimeLike, *, relative_to: float | None = None) -> float:
@@ -213,10 +249,10 @@ def format_hours(seconds: float) -> str:
     return f"{seconds / 86400:.4g} d"
 
 
-def format_time(instant: float | None, tz: tzinfo = UTC) -> str:
+def format_time(instant: float | None, tz: tzinfo | None = UTC) -> str:
     """Return `2024-07-01 06:00` with its zone, or `---`.
 
-    Seconds are shown only where there are any.
+    Seconds are shown only where there are any. Without a zone it is this machine's.
 
     >>> format_time(1719813600.0)
     '2024-07-01 06:00 UTC'
@@ -224,21 +260,22 @@ def format_time(instant: float | None, tz: tzinfo = UTC) -> str:
     if instant is None or not math.isfinite(instant):
         return MISSING
     try:
-        moment = datetime.fromtimestamp(round(instant), tz)
+        moment = datetime.fromtimestamp(round(instant), UTC).astimezone(tz)
     except (ValueError, OverflowError, OSError):  # no calendar goes there
         return f"{instant:g} s since 1970"
     return f"{moment:%Y-%m-%d %H:%M}{f':{moment:%S}' if moment.second else ''} {moment:%Z}"
 
 
-def format_minute(instant: float | None) -> str:
-    """Return an instant to the minute in UTC, for columns whose heading names the zone.
+def format_minute(instant: float | None, tz: tzinfo | None = UTC) -> str:
+    """Return an instant to the minute, for columns whose heading names the zone.
 
     >>> format_minute(1719813600.0)
     '2024-07-01 06:00'
     """
     if instant is None or not math.isfinite(instant):
         return MISSING
-    return f"{datetime.fromtimestamp(60 * round(instant / 60), UTC):%Y-%m-%d %H:%M}"
+    minute = datetime.fromtimestamp(60 * round(instant / 60), UTC).astimezone(tz)
+    return f"{minute:%Y-%m-%d %H:%M}"
 
 
 def format_iso(instant: float) -> str:
@@ -278,6 +315,27 @@ def format_mass(grams: float | None) -> str:
     if abs(grams) >= 1e6:
         return f"{grams / 1e6:.4g} t"
     return f"{grams / 1000:.4g} kg" if abs(grams) >= 1000 else f"{grams:.4g} g"
+
+
+def format_alike(
+    values: Sequence[float | None], scales: Sequence[tuple[float, float, str]]
+) -> list[str]:
+    """Return the quantities of a column, all in the unit that suits the largest; `---` if unknown.
+
+    Args:
+        values: The quantities.
+        scales: `ENERGIES` or `MASSES`.
+
+    >>> format_alike([170_000.0, 9e6, None], ENERGIES)
+    ['0.04722 kWh', '2.5 kWh', '---']
+    """
+    known = [abs(value) for value in values if value is not None and math.isfinite(value)]
+    largest = max(known, default=0.0)
+    _, size, unit = [scale for scale in scales if scale[0] <= largest or scale is scales[0]][-1]
+    return [
+        MISSING if value is None or not math.isfinite(value) else f"{value / size:,.4g} {unit}"
+        for value in values
+    ]
 
 
 def format_number(value: float | None, *, digits: int = 4) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide.errors import InvalidJob, InvalidTrace, UnknownName
-from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S, Job, Resources
+from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S, Job, Resources, require_jobs
 from lowtide.profile import Phase, PowerProfile
 from lowtide.signal import FloatArray
 from lowtide.trace import STATUSES, Trace
@@ -27,6 +27,31 @@ Column = npt.NDArray[Any]
 
 _COMPLETED = STATUSES.index("completed")
 _WHOLE = ("profile", "interruptible", "max_starts", "status")
+
+
+def _column(name: str, values: npt.ArrayLike, kind: Any, count: int | None) -> Any:
+    """Return a column of a workload, a value alone as that of every job.
+
+    Args:
+        name: What it is called.
+        values: What was given: one for all, or one for each.
+        kind: What its values must be, None for anything.
+        count: How many jobs there are, None where this column says it.
+    """
+    try:
+        given = np.asarray(values, dtype=kind)
+    except (TypeError, ValueError):
+        raise InvalidJob(f"{name} of a workload are numbers, one per job, not {values!r}") from None
+    if count is None:
+        if given.ndim != 1:
+            raise InvalidJob(f"{name} of a workload is a list, one value per job, not {values!r}")
+        return given
+    if given.ndim > 1 or (given.ndim == 1 and given.size not in (1, count)):
+        raise InvalidJob(
+            f"{name} has {given.size} values for {format_count(count, 'job')} (so many arrivals "
+            "were given): give one for each, or one for all"
+        )
+    return np.broadcast_to(given, count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -102,9 +127,9 @@ class Workload:
         source: str = "",
         left_out: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        when: FloatArray = np.asarray(arrival, dtype=np.float64)
+        when: FloatArray = _column("arrival", arrival, np.float64, None)
         count = when.size
-        places: IntArray = np.broadcast_to(np.asarray(profile, dtype=np.int64), count)
+        places: IntArray = _column("profile", profile, np.int64, count)
         if np.any((places < -1) | (places >= len(profiles))):
             raise InvalidJob(f"a job's profile is -1 or one of the {len(profiles)} given")
         if work_s is None:
@@ -129,15 +154,17 @@ class Workload:
             "user": np.full(count, None, dtype=object) if user is None else np.asarray(user),
         }
         startup_s = np.array([*(each.startup_s for each in profiles), 0.0])[places]
-        run_s = startup_s + np.broadcast_to(np.asarray(work_s, dtype=np.float64), count)
+        run_s = startup_s + _column("work_s", work_s, np.float64, count)
         columns["requested_s"] = (
-            run_s if requested_s is None else np.fmax(np.asarray(requested_s, np.float64), run_s)
+            run_s
+            if requested_s is None
+            else np.fmax(_column("requested_s", requested_s, np.float64, count), run_s)
         )
         order = None if np.all(np.diff(when) >= 0) else np.argsort(when, kind="stable")
         for name, values in columns.items():
             kind = None if name in ("id", "user") else np.int64 if name in _WHOLE else np.float64
-            given = np.asarray(values, dtype=kind)
-            column = np.broadcast_to(given, count)
+            given = np.asarray(values)
+            column = _column(name, values, kind, count)
             if order is not None:
                 column = column[order]
             elif given.flags.writeable and given.size == count:
@@ -178,6 +205,7 @@ class Workload:
             jobs: The jobs; those that share a profile object share it here.
             source: Where they come from, in words.
         """
+        jobs = require_jobs(jobs)
         profiles: dict[int, int] = {}
         kept: list[PowerProfile] = []
         places, power, work_s = [], [], []

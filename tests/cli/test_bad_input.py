@@ -12,7 +12,7 @@ from lowtide.formats import write_signal
 from support.commands import run
 
 HEADER = "datetime,carbon_intensity_g_per_kwh"
-PLAN = ("plan", "--signal", "day.csv", "--power", "100")
+PLAN = ("plan", "--signal", "day.csv", "--now", "start", "--power", "100")
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,17 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ((*PLAN, "-t", "60", "--deadline", "+30h"), "ends 6 h too early"),
         ((*PLAN, "-t", "60", "--deadline", "+3"), "has no unit"),
         ((*PLAN, "-t", "soon", "--deadline", "+3h"), "cannot read duration 'soon'"),
-        ((*PLAN, "-t", "60", "--deadline", "2024-07-01T05:00"), "has no time zone"),
+        ((*PLAN, "-t", "60", "--deadline", "2024-07-01T05:00 o'clock"), "cannot read the time"),
+        (
+            (*PLAN, "--grid", "windy", "-t", "60", "--deadline", "+3h"),
+            "a job runs on one grid: give --signal day.csv or --grid windy, not both",
+        ),
+        (
+            ("when", "-t", "60", "--deadline", "+3h", "--grid", "windy", "--now", "start"),
+            "--now start is the first moment of a file",
+        ),
+        ((*PLAN, "-t", "60", "--deadline", "+3h", "--tz", "Berlin"), "unknown time zone 'Berlin'"),
+        (("when", "-t", "60", "--deadline", "+3h", "--signal", "day.csv"), "--now start for its"),
         ((*PLAN, "-t", "60", "--deadline", "+3h", "--policy", "orcale"), "did you mean 'oracle'?"),
         ((*PLAN, "-t", "60", "--deadline", "+3h", "--policy", "x"), "known are"),
         ((*PLAN, "-t", "60", "--deadline", "+3h", "--interruptible", "no"), "checkpoints"),

@@ -39,7 +39,7 @@ def test_what_is_proven_is_told_in_money_too(
     price = lt.synthetic_grid("windy", start="2024-07-01T00:00Z", days=2, seed=1).price
     write_signal(price, tmp_path / "price.csv")
     words = ("plan", "-t", "11:00:01.7", "--power", "500", "--interruptible", "anywhere")
-    words = (*words, "--deadline", "+23:11:07.3", "--signal", "price.csv")
+    words = (*words, "--deadline", "+23:11:07.3", "--signal", "price.csv", "--now", "start")
     assert "no schedule at all costs less than" in run(capsys, *words).out
     plan = json.loads(run(capsys, *words, "--json").out)["plans"][-1]
     assert plan["lower_bound"] == pytest.approx(plan["footprint"]["cost"])

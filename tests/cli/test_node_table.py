@@ -112,7 +112,15 @@ def test_columns_are_plain_numbers_in_si_units() -> None:
     assert rows[0]["memory_bytes"] == "1073741824"
     assert [row["power_w"] for row in rows] == ["12.25", "", "50", "5", "67.25"]
     assert [row["power"] for row in rows] == ["estimated", "", *["estimated"] * 3]
-    numbers = set(PARSABLE_HEADER) - {"job_id", "source", "user", "gpus", "power", "name"}
+    numbers = set(PARSABLE_HEADER) - {
+        "job_id",
+        "source",
+        "user",
+        "gpus",
+        "power",
+        "name",
+        "synthetic",
+    }
     for row in rows:
         for name in numbers:
             assert not row[name] or math.isfinite(float(row[name]))

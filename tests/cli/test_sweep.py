@@ -17,6 +17,7 @@ import polars as pl
 import pytest
 
 from lowtide.experiments.experiment import Experiment
+from lowtide.units import format_percent
 from support.commands import run
 
 EXPERIMENT = """
@@ -237,6 +238,18 @@ def test_a_large_sweep_whose_first_run_fails_is_refused(
         (("sweep", "exp.toml", "--set", "cluster.node=1"), "did you mean 'nodes'?"),
         (("sweep", "exp.toml", "--set", "cluster.nodes=1"), "[cluster] needs cpus_per_node"),
         (("sweep", "exp.toml", "--set", "queue.name=fif"), "did you mean 'fifo'?"),
+        (
+            ("sweep", "exp.toml", "--set", "queue.name=round_robin"),
+            "[queue] says how machines are shared (name = 'round_robin'), but there is",
+        ),
+        (
+            ("sweep", "exp.toml", "--set", "queue.discipline=easy"),
+            "add [cluster] with nodes and cpus_per_node, or leave [queue] out",
+        ),
+        (
+            (*CLUSTER, "--set", "queue.discipline=easy", "--set", "queue.name=easy"),
+            "[queue] has name and discipline, which say the same",
+        ),
         (("sweep", "exp.toml", "--set", "forecast.kind=x"), "known are lead_scaled"),
         (("sweep", "exp.toml", "--set", "forecast.relative_eror=1"), "relative_error"),
         (("sweep", "exp.toml", "--set", "run.baseline=runnow"), "did you mean 'run_now'?"),
@@ -428,6 +441,10 @@ def test_errors_name_the_file_and_the_section(capsys: pytest.CaptureFixture[str]
         ('[policy]\nname = "exakt"', "lowtide: exp.toml: [policy]: unknown policy 'exakt'"),
         ('[policy]\nnme = "exact"', "lowtide: exp.toml: unknown key of [policy] for run_now 'nme'"),
         ('[queue]\nname = "fif"', "lowtide: exp.toml: [queue]: unknown discipline 'fif'"),
+        (
+            '[queue]\ndiscipline = "easy"',
+            "lowtide: exp.toml: [queue] says how machines are shared (name = 'easy'), but there is",
+        ),
         ("[cluster]\nnodes = 1", "lowtide: exp.toml: [cluster] needs cpus_per_node"),
         ('[forecast]\nkind = "x"', "lowtide: exp.toml: [forecast]: unknown kind of forecast 'x'"),
         ("[run]\nrepeat_signal = 1", "lowtide: exp.toml: [run]: run.repeat_signal is true or"),
@@ -635,6 +652,67 @@ def test_a_run_names_its_zone(capsys: pytest.CaptureFixture[str]) -> None:
     assert "on average carbon intensity, DE." in told.out
     told = run(capsys, "simulate", "exp.toml", *words, "--set", "grid.file=data/carbon/DE.csv")
     assert "DE.csv)." in told.out
+
+
+def test_what_was_imputed_is_told_by_every_verb_and_kept(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_zone("data", "DE", 300)
+    path = Path("data/carbon/DE.csv")
+    lines = path.read_text().splitlines()
+    # The end of the file is not used by a run, and not counted.
+    marked = [
+        f"{line},{'true' if 24 <= row < 48 else 'false'}" for row, line in enumerate(lines[1:])
+    ]
+    path.write_text("\n".join([f"{lines[0]},imputed", *marked]) + "\n")
+    text = EXPERIMENT.replace('synthetic = "windy"\ndays = 6', 'zone = "DE"')
+    Path("exp.toml").write_text(text)
+    words = ("--data", "data", "--set", "policy.name=exact", "--set", "run.seed=1")
+    told = run(capsys, "simulate", "exp.toml", *words)
+    assert "24 of" in told.out, told.err
+    assert "steps imputed (filled in or estimated)" in told.out
+    document = json.loads(run(capsys, "simulate", "exp.toml", *words, "--json").out)
+    share = document["imputed_share"]
+    assert share == document["signal"]["imputed_share"] > 24 / len(marked)
+    assert document["signal"]["estimated"] == 24
+    swept = run(capsys, "sweep", "exp.toml", "-j", "1", *words)
+    says = f"{100 * share:.1f} % of the grid's steps in the time of a run were filled in or"
+    assert says in swept.out
+    manifest = json.loads(Path("exp-results/manifest.json").read_text())
+    assert manifest["imputed"] == {"DE": pytest.approx(share)}
+    assert manifest["synthetic"] is False
+    assert run(capsys, "report", "exp-results", "--no-figures").code == 0
+    assert says in Path("exp-results/report.html").read_text()
+
+
+def test_emissions_are_told_apart_beside_the_baseline(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*CLUSTER[1:], "--set", "cluster.idle_power_w=90", "--set", "run.seed=1"]
+    words += ["--set", "policy.name=oracle"]
+    told = run(capsys, "simulate", *words).out
+    lines = {tuple(line.split()[:2]): line for line in told.splitlines()}
+    numbers = json.loads(run(capsys, "simulate", *words, "--json").out)
+    assert "what" in told
+    assert "by oracle" in told
+    assert "by run_now" in told
+    assert "EUR" in next(line for line in told.splitlines() if "cost of electricity" in line)
+    assert format_percent(numbers["saving"]) in told
+    assert format_percent(numbers["jobs_saving"]) in lines["CO2e", "jobs"]
+    assert "or cost without it" not in told
+    # No unit changes within a quantity.
+    start = told.index("CO2e")
+    block = told[start : told.index("cost of electricity")]
+    assert len({word for word in block.split() if word in ("g", "kg", "t")}) == 1
+    plain = run(capsys, "simulate", *words, "-P").out
+    assert "synthetic|yes" in plain
+    groups = json.loads(run(capsys, "sweep", *words, "-j", "1", "--json").out)
+    assert groups["synthetic"] is True
+    (group,) = groups["groups"]
+    saving = 1 - group["total_carbon_g"] / group["baseline_total_carbon_g"]
+    assert group["saving"] == pytest.approx(saving)
+    assert group["total_carbon_g"] == pytest.approx(group["carbon_g"] + group["node_carbon_g"])
+    shown = run(capsys, "sweep", *words, "-j", "1").out
+    assert "by the baseline" in shown
+    assert "synthetic: the grids of all runs" in shown
 
 
 def test_machines_that_are_bought_have_no_queue(capsys: pytest.CaptureFixture[str]) -> None:

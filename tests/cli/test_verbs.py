@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -19,11 +21,14 @@ from lowtide.formats import write_signal
 from lowtide.meters.meter import STATES
 from lowtide.samples import sample_profile
 from lowtide.stress.plan import make_plan
+from lowtide.units import format_iso, format_time
 from support.commands import all_verbs, run
 from support.studies import write_study
 from support.watched import write_store
 
 VERBS = all_verbs()
+# Files of these tests are of the past.
+PAST = ("--now", "start")
 EXAMPLE_LINES = [line for lines in EXAMPLES.values() for line in lines]
 EXPERIMENT = """
 [grid]
@@ -148,7 +153,16 @@ def test_when_finds_the_cleanest_hours(files: Path, capsys: pytest.CaptureFixtur
     )
     write_signal(signal, files / "curve.csv")
     answer = run(
-        capsys, "when", "-t", "2:00:00", "--deadline", "+6h", "--signal", "curve.csv", "--json"
+        capsys,
+        "when",
+        "-t",
+        "2:00:00",
+        "--deadline",
+        "+6h",
+        "--signal",
+        "curve.csv",
+        "--json",
+        *PAST,
     )
     best = json.loads(answer.out)["best"]
     assert best["start"] == "2024-07-01T03:00:00Z"
@@ -159,7 +173,7 @@ def test_when_finds_the_cleanest_hours(files: Path, capsys: pytest.CaptureFixtur
 def test_when_tells_grams_once_it_knows_watts(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("when", "-t", "60", "--power", "500", "--deadline", "+6h", "--signal", "DE.csv")
+    words = ("when", "-t", "60", "--power", "500", "--deadline", "+6h", "--signal", "DE.csv", *PAST)
     answer = run(capsys, *words, "--json")
     best = json.loads(answer.out)["best"]
     assert best["energy_j"] == 500 * 3600
@@ -172,7 +186,7 @@ def test_the_tradeoff_needs_no_watts(files: Path, capsys: pytest.CaptureFixture[
         [400, 300, 300, 100, 100, 300], start="2024-07-01T00:00Z", step_s="1h"
     )
     write_signal(signal, files / "curve.csv")
-    words = ("when", "-t", "60", "--deadline", "+6h", "--signal", "curve.csv", "--tradeoff")
+    words = ("when", "-t", "60", "--deadline", "+6h", "--signal", "curve.csv", "--tradeoff", *PAST)
     known = json.loads(run(capsys, *words, "--power", "500", "--json").out)
     unknown = json.loads(run(capsys, *words, "--json").out)
     assert (known["unit"], known["baseline"]) == ("g", 200.0)
@@ -204,9 +218,9 @@ def test_the_tradeoff_of_a_job_without_slack_is_one_finish(
 def test_when_says_that_now_is_best(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     signal = lt.Signal.from_values([1, 2, 3], start="2024-07-01T00:00Z", step_s="1h")
     write_signal(signal, files / "rising.csv")
-    answer = run(capsys, "when", "-t", "60", "--deadline", "+3h", "--signal", "rising.csv")
+    answer = run(capsys, "when", "-t", "60", "--deadline", "+3h", "--signal", "rising.csv", *PAST)
     assert "without waiting: no later start is cleaner" in answer.out
-    assert "counting from its first moment" in answer.out
+    assert "the first moment of the file" in answer.out
 
 
 def test_plan_writes_a_schedule_that_reads_back(
@@ -214,7 +228,18 @@ def test_plan_writes_a_schedule_that_reads_back(
 ) -> None:
     answer = run(
         capsys,
-        *("plan", "-t", "6:00:00", "--power", "300", "--deadline", "+36h", "--signal", "DE.csv"),
+        *(
+            "plan",
+            "-t",
+            "6:00:00",
+            "--power",
+            "300",
+            "--deadline",
+            "+36h",
+            "--signal",
+            "DE.csv",
+            *PAST,
+        ),
         *("-o", "plan.json", "--report", "plan.html", "--json"),
     )
     document = json.loads(answer.out)
@@ -225,7 +250,7 @@ def test_plan_writes_a_schedule_that_reads_back(
 
 
 def test_plan_always_shows_the_baseline(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("plan", "-t", "60", "--power", "1", "--deadline", "+6h", "--signal", "DE.csv")
+    words = ("plan", "-t", "60", "--power", "1", "--deadline", "+6h", "--signal", "DE.csv", *PAST)
     policies = [line.split("|")[0] for line in run(capsys, *words, "-P").out.splitlines()]
     assert policies == ["policy", "run_now", "exact"]
 
@@ -276,20 +301,121 @@ def test_every_output_of_a_synthetic_grid_says_so(
         assert "synthetic" in (files / name).read_text(), name
 
 
-def test_a_file_of_the_past_is_counted_from_its_start_and_says_so(
+@pytest.mark.parametrize("verb", ["when", "plan"])
+@pytest.mark.parametrize("away_days", [-900, -1, 1, 900])
+def test_a_file_that_says_nothing_of_now_is_refused_until_now_is_said(
+    verb: str, away_days: int, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = math.floor(time.time()) + 86400.0 * away_days - (6 * 3600 + 1) * (away_days < 0)
+    curve = lt.Signal.from_values([300, 200, 100, 300, 300, 300], start=start, step_s="1h")
+    write_signal(curve, files / "curve.csv")
+    job = (verb, "-t", "60", "--power", "9", "--deadline", "+6h", "--signal", "curve.csv")
+    for flag in ((), ("--json",), ("-P",), ("--arrival", "now")):
+        refused = run(capsys, *job, *flag)
+        assert (refused.code, refused.out) == (2, "")
+        assert ("before now" if away_days < 0 else "after now") in refused.err
+        assert "--now start for its first moment" in refused.err
+    # Every cure that is offered cures.
+    stamp = format_iso(start)
+    cures = [("--now", "start"), ("--now", stamp), ("--arrival", stamp)]
+    assert all(f"{option} {value}" in refused.err for option, value in cures[:2])
+    for cure in cures:
+        answer = run(capsys, *job, *cure, "--json")
+        assert answer.code == 0, answer.err
+        document = json.loads(answer.out)
+        best = document["best"] if verb == "when" else document["plans"][-1]
+        assert best["start"] == format_iso(start + 2 * 3600)
+        if cure[0] == "--now":
+            assert document["now"] == stamp
+            assert format_time(start) in document["note"]
+            assert format_time(start) in run(capsys, *job, *cure).out
+
+
+def test_a_file_that_covers_now_needs_no_more(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("when", "-t", "60", "--deadline", "+6h", "--signal", "DE.csv")
-    assert "not now: counting from its first moment" in run(capsys, *words).out
-    assert json.loads(run(capsys, *words, "--json").out)["note"]
-    refused = run(capsys, *words, "--arrival", "now")
+    start = math.floor(time.time() / 3600) * 3600.0 - 7200
+    write_signal(
+        lt.Signal.from_values([300] * 4 + [100] * 4, start=start, step_s="1h"), files / "now.csv"
+    )
+    words = ("when", "-t", "60", "--signal", "now.csv", "--json", "--deadline")
+    document = json.loads(run(capsys, *words, "+5h").out)
+    assert document["note"] == ""
+    assert document["best"]["start"] == format_iso(start + 4 * 3600)
+    refused = run(capsys, *words, "+20h")
     assert refused.code == 2
-    assert "get a longer signal or move the window" in refused.err
+    assert "too early" in refused.err
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine whose clock on the wall is Berlin's."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("berlin")
+def test_a_time_without_a_zone_is_local_and_said_to_be(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("when", "-t", "60", "--signal", "DE.csv", "--now", "2024-07-01T02:00")
+    answer = run(capsys, *words, "--deadline", "2024-07-01T18:00", "--json")
+    document = json.loads(answer.out)
+    assert document["now"] == "2024-07-01T00:00:00Z"
+    assert document["deadline"] == "2024-07-01T16:00:00Z"
+    told = "--deadline 2024-07-01T18:00 is local time: 2024-07-01 18:00 CEST = 2024-07-01 16:00 UTC"
+    assert told in document["note"]
+    shown = run(capsys, *words, "--deadline", "2024-07-01T18:00").out
+    assert told in " ".join(shown.split())
+    # What says its zone needs no echo, and means the same.
+    plain = json.loads(run(capsys, *words, "--deadline", "2024-07-01T16:00Z", "--json").out)
+    assert plain["deadline"] == document["deadline"]
+    assert "--deadline" not in plain["note"]
+    for text in ("2024-07-02Z", "2024-07-02+02:00"):
+        assert run(capsys, *words, "--deadline", text).code == 0
+    best = lt.plan(
+        lt.Job(
+            id="1",
+            arrival="2024-07-01T00:00Z",
+            deadline="2024-07-01T16:00Z",
+            profile=lt.PowerProfile.constant(1000, "1h"),
+        ),
+        lt.read_signal(files / "DE.csv"),
+    )
+    assert document["best"]["start"] == format_iso(best.schedule.start)
+
+
+@pytest.mark.usefixtures("berlin")
+def test_times_are_shown_in_the_zone_that_is_asked_for(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_signal(
+        lt.Signal.from_values([300, 300, 100], start="2024-07-01T22:00Z", step_s="1h"),
+        files / "curve.csv",
+    )
+    job = ("-t", "60", "--power", "9", "--signal", "curve.csv", *PAST, "--deadline", "+3h")
+    for verb in ("when", "plan"):
+        usual = run(capsys, verb, *job).out
+        assert "2024-07-02 00:00 UTC (02:00 CEST here)" in usual
+        assert "(UTC)" in usual
+        for zone, told in (("local", "2024-07-02 02:00"), ("Asia/Kolkata", "2024-07-02 05:30")):
+            shown = run(capsys, verb, *job, "--tz", zone).out
+            assert told in shown
+            assert f"({zone})" in shown
+            assert "UTC" not in shown.split("\n\n", 1)[1]
+        # Programs get UTC in any case.
+        for flag in ("--json", "-P"):
+            document = run(capsys, verb, *job, flag).out
+            assert document == run(capsys, verb, *job, flag, "--tz", "Asia/Kolkata").out
+            assert "2024-07-02T00:00:00Z" in document
 
 
 def test_a_job_that_draws_nothing_has_no_mean(capsys: pytest.CaptureFixture[str]) -> None:
     answer = run(
-        capsys, "when", "-t", "60", "--power", "0", "--deadline", "+6h", "--signal", "DE.csv"
+        capsys, "when", "-t", "60", "--power", "0", "--deadline", "+6h", "--signal", "DE.csv", *PAST
     )
     assert answer.code == 0
     assert "---" in answer.out
@@ -312,7 +438,7 @@ def test_prices_are_planned_and_shown_as_money(
     price = lt.synthetic_grid("windy", start="2024-07-01T00:00Z", days=2, seed=1).price
     write_signal(price, files / "price.csv")
     words = ("plan", "-t", "2:00:00", "--power", "500", "--deadline", "+24h")
-    answer = run(capsys, *words, "--signal", "price.csv")
+    answer = run(capsys, *words, "--signal", "price.csv", *PAST)
     assert "EUR" in answer.out
     assert "cost" in answer.out
 

@@ -331,3 +331,21 @@ def test_the_folder_of_data_is_taken_from_the_environment(
     # One that is not there is as good as none: the Makefile names one in any case.
     monkeypatch.setenv("LOWTIDE_DATA", str(tmp_path / "nowhere"))
     assert Experiment.load(path).data is None
+
+
+def test_a_queue_may_be_called_as_simulate_calls_it() -> None:
+    machines = {"cluster": {"nodes": 1, "cpus_per_node": 4}, "grid": {"synthetic": "windy"}}
+    both = [
+        Experiment.from_dict({**machines, **document}, settings=settings)
+        for document, settings in (
+            ({"queue": {"discipline": "easy"}}, None),
+            ({"queue": {"name": "easy"}}, None),
+            ({"queue": {"name": "fifo"}}, {"queue.discipline": "easy"}),
+            ({"sweep": {"queue.discipline": ["easy"]}}, None),
+            ({"sweep": {"queue": {"discipline": ["easy"]}}}, None),
+            ({"cases": [{"queue": {"discipline": "easy"}}]}, None),
+        )
+    ]
+    runs = [next(experiment.runs()) for experiment in both]
+    assert all(run.shown["queue"] == {"name": "easy"} for run in runs)
+    assert len({run.id for run in runs}) == 1

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import lowtide as lt
@@ -18,6 +18,7 @@ from lowtide.simulator.disciplines import Feedback, RoundRobin
 from lowtide.simulator.series import Series
 from lowtide.trace import STATUSES, Trace
 from lowtide.workload import Workload
+from support.clusters import queues
 
 HOUR = 3600.0
 START_POLICIES = ("run_now", "latest", "lowest_slot", "lowest_window", "oracle", "carbon_time")
@@ -386,3 +387,42 @@ def test_series() -> None:
     assert series.values.tolist() == [1.0, 11.0, 1.0, 0.0]
     assert series.upto(np.array([-1.0, 2.5, 9.0])).tolist() == [0.0, 7.5, 14.0]
     assert series.mean(np.array([0.0, 2.0, 4.0])).tolist() == [1.0, 6.0]
+
+
+@given(queues(switched=True), st.sampled_from(["carbon", "price", "grid"]))
+@settings(max_examples=25, deadline=None)
+def test_a_saving_is_told_of_numbers_that_stand_beside_it(case, kind):
+    cluster, jobs, _ = case
+    assume(bool((jobs.cpus + jobs.gpus > 0).all()))
+    until = float(jobs.deadline.max()) + 4e6
+    values = np.random.default_rng(int(jobs.work_s.sum())).uniform(50, 500, 400)
+    span = (until - float(jobs.arrival.min())) / 400 + 1
+    carbon = lt.Signal.from_values(values, start=float(jobs.arrival.min()), step_s=span)
+    price = lt.Signal.from_values(
+        values[::-1], start=carbon.start, step_s=span, kind="price", unit="EUR/MWh"
+    )
+    signal = {"carbon": carbon, "price": price, "grid": lt.Grid(average=carbon, price=price)}[kind]
+    numbers = simulate(jobs, signal, policy="latest", cluster=cluster).summary()
+    counted = "cost" if kind == "price" else "carbon_g"
+    for what in ("energy_j", "carbon_g", "cost"):
+        for of in ("", "baseline_"):
+            parts = [numbers[f"{of}{part}{what}"] for part in ("", "node_", "total_")]
+            if (what == "carbon_g" and kind == "price") or (what == "cost" and kind == "carbon"):
+                assert parts == [None] * 3
+            else:
+                assert parts[2] == pytest.approx(parts[0] + parts[1], rel=1e-12)
+    ours, theirs = numbers[f"total_{counted}"], numbers[f"baseline_total_{counted}"]
+    assert theirs == numbers["baseline_amount"]
+    assert numbers["saving"] == (pytest.approx(1 - ours / theirs) if theirs > 0 else None)
+    assert numbers["currency"] == (None if kind == "carbon" else "EUR")
+
+
+def test_what_was_imputed_is_counted_in_the_time_of_the_run():
+    marks = np.array([1, 0, 0, 2, 0, 1, 1, 1], dtype=np.uint8)
+    curve = lt.Signal.from_values([1.0] * 8, start=0, step_s="1h", marks=marks)
+    profile = PowerProfile.constant(100, "1h")
+    jobs = [lt.Job(id="a", arrival=3600, deadline="+4h", profile=profile)]
+    for policy, share in (("run_now", 0.0), ("latest", 1 / 4)):
+        done = simulate(jobs, curve, policy=policy)
+        assert done.summary()["imputed_share"] == pytest.approx(share)
+    assert done.used_signal.caveat == "1 of 4 steps imputed (filled in or estimated)"

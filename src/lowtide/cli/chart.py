@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, tzinfo
 
 import numpy as np
 
@@ -24,6 +24,7 @@ def draw(
     marks: Marks = (),
     width: int | None = None,
     height: int = 8,
+    tz: tzinfo | None = UTC,
 ) -> str:
     """Return a signal drawn in blocks, with the time below and stretches of time marked.
 
@@ -32,11 +33,14 @@ def draw(
         marks: Rows to put under the curve: a name, and the stretches to mark.
         width: Columns to use, by default the terminal's.
         height: Lines for the curve.
+        tz: The zone of the times below; None for this machine's.
     """
     columns = _columns(width, marks, most=4 * len(signal))
     edges = np.linspace(signal.start, signal.end, columns + 1)
     values = signal.integral(edges[:-1], edges[1:]) / np.diff(edges)
-    return draw_curve(values, signal.start, signal.end, signal.unit, marks=marks, height=height)
+    return draw_curve(
+        values, signal.start, signal.end, signal.unit, marks=marks, height=height, tz=tz
+    )
 
 
 def draw_curve(
@@ -47,6 +51,7 @@ def draw_curve(
     *,
     marks: Marks = (),
     height: int = 8,
+    tz: tzinfo | None = UTC,
 ) -> str:
     """Return values, one per column, drawn in blocks over the time they span.
 
@@ -57,6 +62,7 @@ def draw_curve(
         unit: What the values are in.
         marks: Rows to put under the curve: a name, and the stretches to mark.
         height: Lines for the curve.
+        tz: The zone of the times below; None for this machine's.
     """
     columns = values.size
     edges = np.linspace(start, end, columns + 1)
@@ -89,7 +95,7 @@ def draw_curve(
             place = int((first - start) / (end - start) * columns)
             hit[min(max(place, 0), columns - 1)] = True
         lines.append(f"{name:>{label_width}} " + "".join("━" if mark else " " for mark in hit))
-    lines.append(f"{unit:>{label_width}} {_time_axis(start, end, columns)}")
+    lines.append(f"{unit:>{label_width}} {_time_axis(start, end, columns, tz)}")
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -102,18 +108,23 @@ def _columns(width: int | None, marks: Marks, *, most: int) -> int:
     return max(min(room, most, 120), 10)
 
 
-def _time_axis(start: float, end: float, columns: int) -> str:
-    """Write times below the columns, the date where the day begins."""
+def _time_axis(start: float, end: float, columns: int, tz: tzinfo | None) -> str:
+    """Write times below the columns, the date where the day begins, and the zone at the end."""
+    zone = datetime.fromtimestamp(start, UTC).astimezone(tz).strftime("%Z")
+    whole, columns = columns, max(columns - len(zone) - 1, 1)
     hours = (end - start) / 3600
     wanted = max(columns // 12, 1)
     every = next((step for step in _EVERY_H if hours / step <= wanted), 672)
     axis = [" "] * columns
-    first = -(-start // (every * 3600)) * every * 3600
+    # Days begin where the zone's do.
+    offset = datetime.fromtimestamp(start, UTC).astimezone(tz).utcoffset() or timedelta()
+    ahead_s = offset.total_seconds()
+    first = -(-(start + ahead_s) // (every * 3600)) * every * 3600 - ahead_s
     for instant in np.arange(first, end, every * 3600):
-        place = round((instant - start) / (end - start) * columns)
-        moment = datetime.fromtimestamp(float(instant), UTC)
+        place = round((instant - start) / (end - start) * whole)
+        moment = datetime.fromtimestamp(float(instant), UTC).astimezone(tz)
         midnight = moment.hour == moment.minute == 0
         text = f"{moment:%d %b}" if every >= 24 or midnight else f"{moment:%H:%M}"
         if place + len(text) + 1 <= columns:
             axis[place : place + len(text) + 1] = f"╵{text}"
-    return "".join(axis)
+    return f"{''.join(axis)} {zone}"

@@ -27,6 +27,7 @@ def signal_document(signal: Signal) -> dict[str, Any]:
         "synthetic": signal.synthetic,
         "filled": signal.filled,
         "estimated": signal.estimated,
+        "imputed_share": signal.imputed,
         "start": format_iso(signal.start),
         "end": format_iso(signal.end),
         "step_s": signal.step_s,

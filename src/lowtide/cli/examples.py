@@ -7,10 +7,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "plan": (
         "lowtide plan --profile h200 --deadline +12h --grid windy",
         "lowtide plan -t 6:00:00 --power 300 --deadline +36h --signal DE.csv "
-        "--interruptible anywhere --policy wait_awhile --policy exact --explain",
+        "--now 2024-07-01T00:00Z --interruptible anywhere --policy wait_awhile --policy exact "
+        "--explain",
     ),
     "when": (
-        "lowtide when -t 6:00:00 --deadline +24h --signal DE.csv",
+        "lowtide when -t 6:00:00 --deadline +24h --signal DE.csv --now start",
         "lowtide when --profile h200 --deadline +2d --grid sunny",
         "lowtide when -t 8:00:00 --power 300 --deadline +2d --grid windy --tradeoff "
         "--interruptible anywhere",

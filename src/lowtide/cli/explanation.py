@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lowtide.cli.inputs import Zone
 from lowtide.cli.output import print_table, say
 from lowtide.policies.explaining import Explanation
 from lowtide.units import (
@@ -13,19 +14,20 @@ from lowtide.units import (
 )
 
 
-def show_explanation(reasons: Explanation, *, unit: str) -> None:
+def show_explanation(reasons: Explanation, *, unit: str, zone: Zone) -> None:
     """Print what the parts of a plan cost, and what other choices would have.
 
     Args:
         reasons: What was found out.
         unit: What amounts are in: g, or a currency.
+        zone: In which zone times are told.
     """
     print_table(
-        ("start (UTC)", "end (UTC)", "work", unit, "overhead", f"{unit}/kWh"),
+        (f"start ({zone.name})", f"end ({zone.name})", "work", unit, "overhead", f"{unit}/kWh"),
         [
             [
-                format_minute(block.start),
-                format_minute(block.end),
+                format_minute(block.start, zone.tz),
+                format_minute(block.end, zone.tz),
                 format_duration(block.work_s),
                 format_number(block.amount),
                 format_number(block.overhead),

@@ -54,7 +54,7 @@ def grid(
     """Draw a grid's carbon intensity or price over time."""
     from lowtide.cli.chart import draw
     from lowtide.cli.documents import signal_document
-    from lowtide.cli.inputs import read_how, refuse_how
+    from lowtide.cli.inputs import read_how, read_moment, refuse_how
     from lowtide.errors import FileProblem, UnknownName
     from lowtide.formats import read_signal
     from lowtide.grids import GRID_NAMES, synthetic_grid
@@ -62,11 +62,12 @@ def grid(
     from lowtide.units import format_iso, format_time
 
     note = ""
+    first = None if begin is None else read_moment("--from", begin)
     if source in GRID_NAMES:
         refuse_how(how, "a synthetic grid")
         made = synthetic_grid(
             source,
-            start=begin or "2024-07-01T00:00Z",
+            start="2024-07-01T00:00Z" if first is None else first,
             days=7 if days is None else days,
             seed=seed or 0,
         )
@@ -76,7 +77,7 @@ def grid(
             raise UnknownName("kind of signal", str(kind), kinds)
     elif names_a_zone(source):
         _refuse({"--days": days, "--seed": seed}, f"{source} is a provider's zone")
-        signal, note = _live(source, begin, kind, how)
+        signal, note = _live(source, first, kind, how)
     elif not Path(source).exists():
         raise FileProblem(
             f"{source!r} is neither a file nor a synthetic grid ({', '.join(GRID_NAMES)}) nor a "
@@ -87,7 +88,9 @@ def grid(
         _refuse({"--days": days, "--kind": kind, "--seed": seed}, f"{source} is a file")
         signal = read_signal(source, **read_how(how))
     if begin is not None or end is not None:
-        signal = signal.window(begin or signal.start, end or signal.end)
+        since = signal.start if first is None else first
+        until = signal.end if end is None else read_moment("--to", end, relative_to=since)
+        signal = signal.window(since, until)
     if image is not None:
         from lowtide.experiments.figures import save_image, signal_chart
 
@@ -133,7 +136,7 @@ def _refuse(options: Mapping[str, object], what: str) -> None:
 
 
 def _live(
-    source: str, begin: str | None, kind: str | None, how: list[str] | None
+    source: str, begin: float | None, kind: str | None, how: list[str] | None
 ) -> tuple[Signal, str]:
     """Return what a provider knows, by default from yesterday on, and what to say of it."""
     import time

@@ -19,7 +19,15 @@ import numpy.typing as npt
 from lowtide.errors import InvalidInput, UnknownName
 from lowtide.monitor.snapshot import FloatArray
 from lowtide.store import JobTable
-from lowtide.units import MISSING, format_duration, format_iso, format_number, format_time
+from lowtide.units import (
+    ENERGIES,
+    MASSES,
+    MISSING,
+    format_duration,
+    format_iso,
+    format_number,
+    format_time,
+)
 
 Values = Sequence[Any] | FloatArray
 
@@ -211,8 +219,6 @@ def _written(forms: Sequence[str], place: npt.NDArray[np.int64], values: FloatAr
     return list(map(mod, known[place].tolist(), values.tolist()))
 
 
-ENERGIES = ((0.0, 1.0, "J"), (1e3, 1e3, "kJ"), (0.36e6, 3.6e6, "kWh"), (3.6e9, 3.6e9, "MWh"))
-MASSES = ((0.0, 1.0, "g"), (1e3, 1e3, "kg"), (1e6, 1e6, "t"))
 SIZES = (
     (0.0, 1.0, "B"),
     *((1024.0**power, 1024.0**power, f"{unit}iB") for power, unit in enumerate("KMGT", start=1)),
@@ -434,6 +440,13 @@ ALL = (
         whole=True,
     ),
     JobColumn(key="power", heading="Power", read=power_words, show=_texts),
+    JobColumn(
+        key="synthetic",
+        heading="Synthetic",
+        read=lambda table: ["yes" if each else "no" for each in table.columns["synthetic"]],
+        show=_texts,
+        whole=True,
+    ),
     JobColumn(
         key="exit_code",
         heading="ExitCode",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lowtide.cli.options import AsJson, Parsable, Since, Sources, StorePlace, Until, Users
-from lowtide.cli.output import explain_marks, print_json_rows, print_parsable, say
+from lowtide.cli.output import SYNTHETIC, explain_marks, print_json_rows, print_parsable, say
 from lowtide.units import MISSING
 
 if TYPE_CHECKING:
@@ -153,7 +153,9 @@ def jobs(
         used = (*chosen, *(each for each, _ in order))
         whole = as_json or nodes is not None or any(column.whole for column in used)
         with Store.open(store, readonly=True) as kept:
-            table = kept.table(question, now=now, whole=whole)
+            made_up = kept.synthetic()
+            table = kept.table(question, now=now, whole=whole or bool(made_up))
+            table = _with_synthetic(table, made_up)
             if any(column.key == "phases" for column in used):
                 table = _with_phases(kept, table)
             place = kept.name
@@ -164,6 +166,8 @@ def jobs(
         if as_json:
             print_json_rows(_documents(table, chosen if columns else None))
         elif parsable:
+            if made_up and columns is None:
+                chosen = [*chosen, *choose_columns("synthetic")]
             lines = [] if no_header else [tuple(column.key for column in chosen)]
             lines += zip(*(plain_cells(column, table) for column in chosen), strict=True)
             if lines:
@@ -316,6 +320,22 @@ def _with_phases(kept: Store, table: JobTable) -> JobTable:
     return replace(table, columns={**table.columns, "phases": listed})
 
 
+def _with_synthetic(table: JobTable, made_up: Sequence[tuple[str, float, float]]) -> JobTable:
+    """Return the jobs with whether their grams are those of a synthetic grid, even in part."""
+    from dataclasses import replace
+
+    seen = zip(table.total("first_seen").tolist(), table.total("last_seen").tolist(), strict=True)
+    where = table.text("hosts") if made_up else [None] * len(table)
+    flags = [
+        any(
+            f",{host}," in (names or "") and first < ends and last > begins
+            for host, begins, ends in made_up
+        )
+        for names, (first, last) in zip(where, seen, strict=True)
+    ]
+    return replace(table, columns={**table.columns, "synthetic": flags})
+
+
 def _states(given: Sequence[str] | None) -> list[str]:
     from lowtide.errors import UnknownName
     from lowtide.monitor.facts import STATES
@@ -381,6 +401,7 @@ def _documents(
             "memory_efficiency": part.memory_efficiency.tolist(),
             "gpu_efficiency": part.gpu_efficiency.tolist(),
             "power": [word_for_power(energy, measured) for energy, measured in energies],
+            "synthetic": list(part.columns["synthetic"]),
         }
 
 
@@ -407,6 +428,10 @@ def _print(table: JobTable, chosen: Sequence[JobColumn], *, header: bool, usual:
     if header:
         shown = {mark for each in laid_out for mark in each.marks}
         explain_marks(estimated="~" in shown, partial=">" in shown)
+        count = sum(table.columns["synthetic"])
+        if count and any(column.quantity == "grams" for column in chosen):
+            part = "" if count == len(table) else f", of {count} of {len(table)} jobs"
+            say(f"{SYNTHETIC}{part}.")
         if left_out:
             say(
                 f"No room for {', '.join(left_out)}: a wider terminal shows them, and -o chooses "

@@ -1,6 +1,7 @@
 """Moments as Slurm's programs take them: `now-30days`, `2024-07-01`, `07/01`, `06:00`, `midnight`.
 
-A moment without a zone is one of the clock on the wall, as it is for sacct.
+A moment without a zone is one of the clock on the wall, as it is for sacct. Verbs that plan take
+the same, and say which moment they took it for.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from datetime import time as clock
 
 from lowtide.errors import InvalidTime
+from lowtide.units import format_time
 
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 _NAMED = {"midnight": clock(0), "noon": clock(12), "fika": clock(15), "teatime": clock(16)}
 _DAYS = {"today": 0, "yesterday": -1, "tomorrow": 1}
 _NOW = re.compile(r"now(?:\s*([+-])\s*(\d+)\s*([a-z]*))?")
 _NOON = 12
+# A zone stands behind a clock, in ISO 8601; behind a day alone it is that of its midnight.
+_ZONE = re.compile(r"(:\d{2}(\.\d+)?|[t ]\d{2})(z|[+-]\d{2}(:?\d{2})?)")
+_DAY_AND_ZONE = re.compile(r"^(\d{4}-\d{2}-\d{2})(z|[+-]\d{2}:\d{2})$")
 _CLOCK = r"(\d{1,2})(?::(\d{2})(?::(\d{2}))?\s*(am|pm)?|\s*(am|pm))"
 _DATES = (
     (re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})"), ("year", "month", "day")),
@@ -37,22 +42,43 @@ def parse_moment(text: str, *, now: float, tz: tzinfo | None = None) -> float:
     >>> parse_moment("1970-01-02", now=0.0, tz=UTC)
     86400.0
     """
-    words = text.strip().lower()
+    words = _DAY_AND_ZONE.sub(r"\1t00:00\2", text.strip().lower())
     if found := _NOW.fullmatch(words):
         return now + _shift(text, found)
     if re.fullmatch(r"\d{9,}(\.\d+)?", words):
         return float(words)
-    # Without a zone, astimezone takes this machine's.
-    today = datetime.fromtimestamp(now, UTC).astimezone(tz)
-    # A zone stands behind a clock, in ISO 8601.
-    if re.search(r":\d{2}(\.\d+)?(z|[+-]\d{2}:?\d{2})$", words):
+    if _says_zone(words):
         try:
-            return datetime.fromisoformat(text.strip().upper()).timestamp()
+            return datetime.fromisoformat(words.upper()).timestamp()
         except ValueError:
             raise _unreadable(text) from None
+    # Without a zone, astimezone takes this machine's.
+    today = datetime.fromtimestamp(now, UTC).astimezone(tz)
     day_text, clock_text = _parted(words)
     day = _day(day_text, today.date(), text) if day_text else today.date()
     return _local(day, _clock(clock_text, text) if clock_text else clock(0), tz)
+
+
+def local_echo(what: str, text: str, moment: float) -> str:
+    """Return in words which moment a text without a zone was taken for; empty if that is plain.
+
+    Args:
+        what: Which option it was given to.
+        text: What was given.
+        moment: What it was read as.
+    """
+    words = text.strip().lower()
+    told = _NOW.fullmatch(words) or words.startswith("+") or re.fullmatch(r"\d{9,}(\.\d+)?", words)
+    if told or _says_zone(_DAY_AND_ZONE.sub(r"\1t00:00\2", words)):
+        return ""
+    here = format_time(moment, None)
+    there = format_time(moment)
+    return "" if here == there else f"{what} {text} is local time: {here} = {there}."
+
+
+def _says_zone(words: str) -> bool:
+    found = _ZONE.search(words)
+    return found is not None and found.end() == len(words)
 
 
 def _parted(words: str) -> tuple[str, str]:

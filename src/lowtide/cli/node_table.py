@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from lowtide.cli.output import (
+    SYNTHETIC,
     fit_table,
     make_table,
     mark_notes,
@@ -46,6 +47,7 @@ _BEFORE = ("cpus_busy", "reserved_cpus", "memory_bytes", "gpus_busy", "reserved_
 _AFTER = ("energy_j", "carbon_g", "unmetered_s", "unpriced_j")
 PARSABLE_HEADER = (
     *("job_id", "source", "user", *_BEFORE, "gpus", "power_w", *_AFTER, "power", "name"),
+    "synthetic",
 )
 
 
@@ -184,6 +186,8 @@ def notes_of(tick: Tick) -> list[str]:
         estimated=any(cell.lstrip(">").startswith("~") for cell in cells),
         partial=any(cell.startswith(">") for cell in cells),
     )
+    if tick.synthetic:
+        notes.append(f"{SYNTHETIC}.")
     if tick.rejected:
         notes.append(
             f"{format_count(tick.rejected, 'reading')} made no sense, and were left out."
@@ -218,7 +222,7 @@ def columns_of(tick: Tick) -> list[list[str]]:
     for name, watts_w, joules, grams in _rest(tick):
         numbers = [*map(_number, (watts_w, joules, grams)), *lacking]
         rows.append([name, "", "", *[""] * (len(_BEFORE) + 1), *numbers, power, ""])
-    return rows
+    return [[*row, "yes" if tick.synthetic else "no"] for row in rows]
 
 
 def document_of(tick: Tick) -> dict[str, Any]:
@@ -242,6 +246,7 @@ def document_of(tick: Tick) -> dict[str, Any]:
         "node_unmetered_s": tick.node_unmetered_s,
         "node_unpriced_j": tick.node_unpriced_j,
         "intensity_g_per_kwh": tick.intensity_g_per_kwh,
+        "synthetic": tick.synthetic,
         "marginal_g_per_kwh": tick.marginal_g_per_kwh,
         "pue": tick.pue,
         "gpus": [

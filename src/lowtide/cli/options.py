@@ -46,12 +46,28 @@ Profile = Annotated[
 Arrival = Annotated[
     str | None,
     typer.Option(
-        help="When it may start: now, or a time such as 2024-07-01T06:00Z.  [default: now, or the "
-        "first moment of a file that does not reach it]"
+        help="When it may start: now, tomorrow, 18:00, 2024-07-01T06:00Z. Without a zone it is "
+        "local time.  [default: now]"
     ),
 ]
 Deadline = Annotated[
     str, typer.Option(help="When it must be done: a time, or +24h counted from the arrival.")
+]
+Now = Annotated[
+    str | None,
+    typer.Option(
+        help="What to take for now: a time, or start for the first moment of the file, to try data "
+        "of the past.  [default: what the clock says]"
+    ),
+]
+Tz = Annotated[
+    str | None,
+    typer.Option(
+        "--tz",
+        help="Zone of the times that are shown: Europe/Berlin, or local. --json and -P stay in "
+        "UTC.  [default: UTC]",
+        metavar="ZONE",
+    ),
 ]
 StorePlace = Annotated[
     str | None,

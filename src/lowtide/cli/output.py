@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r">?[-+~]?[\d.,:-]+(e[-+]\d+)?( \S+)?|---")
 
 
+# Below every table with grams of a grid that is none.
+SYNTHETIC = "CO2e is that of a synthetic grid, not of a real one"
+
+
 def print_json(document: Any) -> None:
     """Print a document as JSON; what is missing is null.
 

@@ -15,12 +15,14 @@ from lowtide.cli.options import (
     Deadline,
     GridName,
     How,
+    Now,
     Parsable,
     Power,
     Profile,
     Seed,
     SignalFile,
     Time,
+    Tz,
 )
 from lowtide.cli.output import print_json, print_parsable, print_table, say
 
@@ -31,6 +33,7 @@ def plan(
     time: Time = None,
     power: Power = None,
     arrival: Arrival = None,
+    now: Now = None,
     signal: SignalFile = None,
     grid: GridName = None,
     policy: Annotated[
@@ -54,22 +57,27 @@ def plan(
         bool, typer.Option("--explain", help="Say why the cleanest schedule is as it is.")
     ] = False,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
+    tz: Tz = None,
     as_json: AsJson = False,
     parsable: Parsable = False,
 ) -> None:
-    """Plan one job, beside what running it at once would come to."""
+    """Plan one job, beside what running it at once would come to.
+
+    A file that does not cover now is refused unless --now or --arrival says from when to count.
+    """
     from lowtide.cli.chart import draw
     from lowtide.cli.documents import PLAN_COLUMNS, comparison_document, plan_columns
-    from lowtide.cli.inputs import load_profile, load_window
+    from lowtide.cli.inputs import Zone, load_profile, load_window
     from lowtide.errors import InvalidInput
     from lowtide.experiments.comparison import compare
     from lowtide.job import Job
-    from lowtide.units import format_hours, format_mass
+    from lowtide.units import format_hours, format_iso, format_mass
 
     if explain and parsable:
         raise InvalidInput("-P has one line per policy and no room for --explain: use --json")
     watts = load_profile(profile, power, time)
-    window = load_window(signal, grid, arrival, deadline, seed=seed, how=how)
+    zone = Zone.named(tz)
+    window = load_window(signal, grid, arrival, deadline, now=now, seed=seed, how=how)
     job = Job(
         id=name,
         arrival=window.arrival,
@@ -88,7 +96,11 @@ def plan(
         about = f"{watts!r}"[1:-1]
         result.write_report(report, title=f"Plan of job {name}", about=about)
     if as_json:
-        document = {**comparison_document(result), "note": window.note}
+        document = {
+            **comparison_document(result),
+            "now": format_iso(window.now),
+            "note": window.note,
+        }
         if explain:
             document["explanation"] = asdict(lowtide.explain(best, job, window.signal))
         print_json(document)
@@ -104,17 +116,19 @@ def plan(
         (each.policy, [(run[0].start, run[-1].end) for run in each.schedule.runs])
         for each in result.plans
     ]
-    print(draw(result.signal.window(job.arrival, job.deadline), marks=marks))
+    print(draw(result.signal.window(job.arrival, job.deadline), marks=marks, tz=zone.tz))
     print()
-    print_table(result.header, result.rows())
+    print_table(result.headings(zone.name), result.rows(zone.tz))
     print()
     for each in result.plans:
         if each.note:
             say(f"{each.policy}: {each.note}")
     print(f"{best.policy}:")
-    print(best.schedule)
+    print(best.schedule.told(zone.tz, zone.name))
+    if (told := zone.told(best.schedule.start)).endswith("here)"):
+        say(f"It starts {told}.")
     price = result.signal.kind == "price"
-    unit = result.signal.unit.removesuffix("/kWh") if price else "g"
+    unit = result.signal.currency if price else "g"
     if best.resolution_gap and best.lower_bound is not None:
         least = best.lower_bound - best.resolution_gap
         told = (
@@ -132,7 +146,7 @@ def plan(
         from lowtide.cli.explanation import show_explanation
 
         print()
-        show_explanation(lowtide.explain(best, job, window.signal), unit=unit)
+        show_explanation(lowtide.explain(best, job, window.signal), unit=unit, zone=zone)
     for what, path in (("schedule", output), ("report", report)):
         if path is not None:
             print(f"{what} written to {path}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lowtide.cli.options import AsJson, GridName, How, Parsable, Seed, SignalFile, StorePlace
-from lowtide.cli.output import print_json, print_parsable, print_table, say, waiting
+from lowtide.cli.output import SYNTHETIC, print_json, print_parsable, print_table, say, waiting
 
 if TYPE_CHECKING:
     from lowtide.hindsight import Hindsight
@@ -86,6 +86,10 @@ def show(
     waits_s = [parse_duration(each) for each in wait] if wait else WAITS_S
     with Store.open(store, readonly=True) as kept:
         record, others = _chosen(kept, job, start)
+        made_up = any(
+            host in record.hosts and begins < record.last_seen and ends > record.first_seen
+            for host, begins, ends in kept.synthetic()
+        )
         with waiting(f"looking back at job {job}"):
             told = look_back(
                 kept,
@@ -102,11 +106,15 @@ def show(
     if as_json:
         from lowtide.hindsight.documents import hindsight_document
 
-        print_json(hindsight_document(told))
+        print_json({**hindsight_document(told), "synthetic": made_up})
     elif parsable:
         _print_columns(told)
     else:
         _print(told, others)
+        if made_up:
+            say(f"{SYNTHETIC}: so it was watched.")
+        if told.signal is not None and told.signal.synthetic:
+            say(f"Waiting is planned on {told.signal.label}: a synthetic grid, not a real one.")
         if html is not None:
             print(f"written: {html}")
 

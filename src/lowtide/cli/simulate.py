@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,29 +36,30 @@ _GROUPS: Mapping[str, Mapping[str, str]] = {
     },
     "energy": {
         "assumed_power_w_per_cpu": "assumed watts per CPU, of the nodes",
-        "energy_j": "energy",
-        "carbon_g": "CO2e",
-        "cost": "cost of electricity",
         "wasted_energy_j": "energy of jobs that failed",
         "power_intensity_correlation": "correlation of power and intensity",
-    },
-    "baseline": {
-        "baseline_amount": "CO2e, or cost without it",
-        "saving": "saving",
-        "jobs_saving": "saving without the nodes",
     },
     "queue": {"mean_queue": "mean length", "max_queue": "longest"},
     "machines": {
         "utilisation": "utilisation",
-        "node_energy_j": "energy of the nodes",
-        "idle_energy_j": "for being on, used or not",
-        "boot_energy_j": "for booting and shutting down",
-        "off_energy_j": "for being off",
-        "node_carbon_g": "CO2e of the nodes",
-        "node_cost": "cost of their electricity",
-        "machine_cost": "cost of machines",
+        "idle_energy_j": "energy of being on, used or not",
+        "boot_energy_j": "energy of booting and shutting down",
+        "off_energy_j": "energy of being off",
+        "machine_cost": "cost of machines, in the currency of their prices",
     },
 }
+# What a run came to: keys of the policy's, then of the baseline's, under the same heading.
+_AMOUNTS = ("energy_j", "carbon_g", "cost")
+_PARTS = {"jobs": "", "nodes": "node_", "in all": "total_"}
+_TOLD_BESIDE = (
+    *(
+        f"{of}{part}{what}"
+        for of in ("", "baseline_")
+        for part in _PARTS.values()
+        for what in _AMOUNTS
+    ),
+    *("currency", "imputed_share", "baseline", "baseline_amount", "saving", "jobs_saving"),
+)
 _SPREADS = {"wait_s": "wait", "slowdown": "slowdown", "job_saving": "saving per job"}
 _QUANTILES = {"mean": "mean", "p05": "5 %", "median": "median", "p95": "95 %", "max": "most"}
 
@@ -92,9 +94,19 @@ def simulate(
         simulation = simulate_run(run.parameters, begin=begin, advance=advance)
     summary = {**assumptions(run.parameters), **simulation.summary()}
     if as_json:
-        print_json({"parameters": run.shown, "synthetic": _synthetic(simulation), **summary})
+        from lowtide.cli.documents import signal_document
+
+        print_json(
+            {
+                "parameters": run.shown,
+                "synthetic": _synthetic(simulation),
+                "signal": signal_document(simulation.used_signal),
+                **summary,
+            }
+        )
     elif parsable:
-        rows = [[key, "" if value is None else str(value)] for key, value in summary.items()]
+        told = {"synthetic": "yes" if _synthetic(simulation) else "no", **summary}
+        rows = [[key, "" if value is None else str(value)] for key, value in told.items()]
         print_parsable(["name", "value"], rows)
     else:
         _tell(simulation, summary)
@@ -149,18 +161,21 @@ def _tell(simulation: Simulation, summary: dict[str, Any]) -> None:
     where = f"on {signal.label}{of}" + "; the grid is synthetic" * signal.synthetic
     queue = f", queue {simulation.discipline}" if simulation.discipline else ""
     say(f"{format_count(len(simulation), 'job')} by {simulation.policy}{queue}, {where}.")
+    if caveat := simulation.used_signal.caveat:
+        say(f"Of the grid's signal in the time of the run, {caveat}.")
     spread = [f"{part}_{name}" for name in _SPREADS for part in _QUANTILES]
-    told = {key for keys in _GROUPS.values() for key in keys} | {"baseline", *spread}
+    told = {key for keys in _GROUPS.values() for key in keys} | {*_TOLD_BESIDE, *spread}
     groups = {**_GROUPS, "more": {key: key for key in summary if key not in told}}
     rows = []
     for group, keys in groups.items():
-        heading = f"against {simulation.baseline_policy}" if group == "baseline" else group
         there = {key: name for key, name in keys.items() if key in summary}
         if any(summary[key] is not None for key in there):
             rows += [
-                [heading if number == 0 else "", name, _format(key, summary)]
+                [group if number == 0 else "", name, _format(key, summary)]
                 for number, (key, name) in enumerate(there.items())
             ]
+    print()
+    print_table(*_amounts(simulation, summary))
     print()
     print_table(["of", "what", "comes to"], rows)
     print()
@@ -172,6 +187,48 @@ def _tell(simulation: Simulation, summary: dict[str, Any]) -> None:
             if f"mean_{name}" in summary
         ],
     )
+
+
+def _amounts(
+    simulation: Simulation, summary: Mapping[str, Any]
+) -> tuple[list[str], list[list[str]]]:
+    """Return what jobs, nodes and both came to, beside the same under the baseline.
+
+    A saving stands beside the two numbers that it is told of.
+    """
+    from lowtide.units import ENERGIES, MASSES, MISSING, format_alike, format_number, format_percent
+
+    def money(values: Sequence[float | None]) -> list[str]:
+        return [
+            MISSING if value is None else f"{format_number(value)} {simulation.currency}"
+            for value in values
+        ]
+
+    ways: dict[str, tuple[str, Callable[[Sequence[float | None]], list[str]]]] = {
+        "energy_j": ("energy", partial(format_alike, scales=ENERGIES)),
+        "carbon_g": ("CO2e", partial(format_alike, scales=MASSES)),
+        "cost": ("cost of electricity", money),
+    }
+    compared = simulation.baseline is not None
+    has_nodes = simulation.node_spans is not None and bool(summary["node_energy_j"])
+    parts = _PARTS if has_nodes else {"jobs": ""}
+    rows = []
+    for what, (name, words) in ways.items():
+        if summary[what] is None:
+            continue
+        ours = [summary[f"{part}{what}"] for part in parts.values()]
+        theirs = [summary[f"baseline_{part}{what}"] for part in parts.values()] if compared else []
+        texts = words([*ours, *theirs])
+        for number, part in enumerate(parts):
+            row = [name if number == 0 else "", part, texts[number]]
+            if compared:
+                against = theirs[number]
+                saved = 1 - ours[number] / against if against and against > 0 else None
+                row += [texts[len(ours) + number], format_percent(saved)]
+            rows.append(row)
+    policy, baseline = simulation.policy, simulation.baseline_policy
+    header = ["what", "of", f"by {policy}"]
+    return [*header, f"by {baseline}", "saving"] if compared else header, rows
 
 
 def _format(key: str, summary: Mapping[str, Any]) -> str:
@@ -189,8 +246,9 @@ def _format(key: str, summary: Mapping[str, Any]) -> str:
         return value
     if isinstance(value, int):
         return f"{value:,}"
-    if key == "baseline_amount" and summary.get("carbon_g") is not None:
-        return format_mass(value)
+    if key in _GROUPS["queue"]:
+        number = f"{value:.4g}" if value < 1000 else f"{value:,.0f}"
+        return f"{number} {'job' if number == '1' else 'jobs'}"
     if key.endswith("saving") or key == "utilisation":
         return format_percent(value)
     for end, words in (("_j", format_energy), ("_g", format_mass), ("_s", format_duration)):

@@ -35,11 +35,18 @@ if TYPE_CHECKING:
 # Sweeps above this are asked about: a value too many in a list is soon a day too many.
 MOST_RUNS = 2000
 _REASONS_SHOWN = 5
-# What the table at the end shows, and in which words.
+# What the table at the end shows, and in which words. What a saving is told of stands with it:
+# jobs and nodes together, under the policy and under the baseline.
 _MEANS = {
     "saving": "saving",
-    "carbon_g": "CO2e",
-    "energy_j": "energy",
+    "total_carbon_g": "CO2e in all",
+    "baseline_total_carbon_g": "by the baseline",
+    "carbon_g": "CO2e of jobs",
+    "node_carbon_g": "of nodes",
+    "total_cost": "cost in all",
+    "baseline_total_cost": "cost by the baseline",
+    "total_energy_j": "energy in all",
+    "energy_j": "of jobs",
     "mean_wait_s": "mean wait",
     "p95_wait_s": "95 % wait less than",
     "deadline_misses": "missed",
@@ -253,7 +260,7 @@ def _tell(results: ResultFolder, ran: int, took_s: float) -> None:
     print(f"{done} done, {len(failed)} failed; {ran} run now{took}.")
     if done:
         print()
-        print_table(*_in_words(_groups(results)))
+        print_table(*_in_words(_groups(results), _currency(results)))
         for remark in _remarks(results):
             print()
             say(remark)
@@ -270,12 +277,24 @@ def _tell(results: ResultFolder, ran: int, took_s: float) -> None:
     print(f"next:    lowtide report {results.path}")
 
 
+def _currency(results: ResultFolder) -> str:
+    """Return what runs pay electricity in, where all agree."""
+    table = results.table()
+    found = table["currency"].drop_nulls().unique().to_list() if "currency" in table.columns else []
+    return str(found[0]) if len(found) == 1 else "in several currencies" * bool(found)
+
+
 def _remarks(results: ResultFolder) -> Iterator[str]:
-    """Yield what was left out of the runs, and what they take for granted."""
-    from lowtide.experiments.study import ASSUMED
+    """Yield what the grid is, what was left out of the runs, and what they take for granted."""
+    from lowtide.experiments.study import ASSUMED, imputed_words
     from lowtide.units import format_count, format_number
 
     table = results.table()
+    if "synthetic" in table.columns and (made_up := int(table["synthetic"].sum())):
+        which = "all runs" if made_up == len(table) else f"{made_up} of {len(table)} runs"
+        yield f"synthetic: the grids of {which}; so are their emissions"
+    if told := imputed_words(table):
+        yield f"imputed: {told}"
     for key, words in LEFT_OUT.items():
         if key in table.columns:
             counts = [int(count) for count in table[key].drop_nulls()]
@@ -295,40 +314,68 @@ def _groups(results: ResultFolder) -> pl.DataFrame:
     key = "policy.name" if "policy.name" in varied or not varied else varied[0]
     if key not in table.columns:
         table = table.with_columns(pl.lit(None, pl.String).alias(key))
+    # Of what no run knows there is no column of numbers: nodes, say, or the cost.
+    means = [
+        name
+        for name in (*_MEANS, "imputed_share")
+        if name in table and table[name].dtype.is_numeric()
+    ]
     return (
         table.filter(pl.col("status") == "done")
         .group_by(key, maintain_order=True)
-        .agg(pl.len().alias("runs"), pl.col([name for name in _MEANS if name in table]).mean())
+        .agg(
+            pl.len().alias("runs"),
+            pl.col(means).mean(),
+            *([pl.col("synthetic").any()] if "synthetic" in table.columns else []),
+        )
     )
 
 
-def _in_words(groups: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
+def _in_words(groups: pl.DataFrame, currency: str) -> tuple[list[str], list[list[str]]]:
+    """Return the groups for people: a column has one unit, and none that another has too."""
     from lowtide.units import (
+        ENERGIES,
+        MASSES,
         MISSING,
+        format_alike,
         format_duration,
-        format_energy,
-        format_mass,
         format_number,
         format_percent,
     )
 
-    ends = {"_s": format_duration, "_g": format_mass, "_j": format_energy, "saving": format_percent}
+    shown = groups.drop("synthetic", "imputed_share", strict=False)
+    if "total_carbon_g" in shown.columns:
+        shown = shown.drop("total_cost", "baseline_total_cost", strict=False)
+    for whole, part in (("total_carbon_g", "carbon_g"), ("total_energy_j", "energy_j")):
+        if whole in shown.columns and (shown[whole] == shown[part]).all():
+            # Without nodes of their own jobs are all there is.
+            shown = shown.drop(part, "node_carbon_g", strict=False)
 
-    def words(name: str, value: Any) -> str:
-        if not isinstance(value, float):
-            return MISSING if value is None else str(value)
+    def words(name: str, values: list[Any]) -> list[str]:
+        if name.endswith("_g"):
+            return format_alike(values, MASSES)
+        if name.endswith("_j"):
+            return format_alike(values, ENERGIES)
+        ends = {"_s": format_duration, "saving": format_percent}
         way = next((way for end, way in ends.items() if name.endswith(end)), format_number)
-        return way(value)
+        return [
+            way(value) if isinstance(value, float) else MISSING if value is None else str(value)
+            for value in values
+        ]
 
-    rows = [
-        [words(name, value) for name, value in row.items()] for row in groups.iter_rows(named=True)
+    columns = [words(name, shown[name].to_list()) for name in shown.columns]
+    heads = [_MEANS.get(name, name) for name in shown.columns]
+    heads = [
+        head + f", {currency}" * (head.startswith("cost") and bool(currency)) for head in heads
     ]
-    return [_MEANS.get(name, name) for name in groups.columns], rows
+    return heads, [list(row) for row in zip(*columns, strict=True)]
 
 
 def _document(results: ResultFolder, ran: int, took_s: float) -> dict[str, Any]:
-    failed = results.failed
+    failed, table = results.failed, results.table()
     return {
+        "synthetic": bool(table["synthetic"].any()) if "synthetic" in table.columns else None,
+        "currency": _currency(results) or None,
         "title": results.experiment.title,
         "folder": str(results.path),
         "runs": len(results.runs),

@@ -10,12 +10,13 @@ import numpy as np
 
 from lowtide.cli.chart import draw_curve
 from lowtide.cli.documents import signal_document
+from lowtide.cli.inputs import Zone
 from lowtide.cli.output import print_json, print_parsable, print_table, say
 from lowtide.errors import InvalidInput
 from lowtide.job import Job
 from lowtide.policies.tradeoff import Tradeoff, tradeoff
 from lowtide.signal import Signal
-from lowtide.units import format_duration, format_iso, format_minute, format_percent, format_time
+from lowtide.units import format_duration, format_iso, format_minute, format_percent
 
 _EXTRA_H = (0, 1, 2, 3, 6, 12, 24, 48, 96, 168)
 _COLUMNS = 66
@@ -29,6 +30,7 @@ def show_tradeoff(
     *,
     knows_power: bool,
     note: str,
+    zone: Zone,
     image: Path | None,
     as_json: bool,
     parsable: bool,
@@ -41,12 +43,13 @@ def show_tradeoff(
         knows_power: Whether the job's watts are known; else everything is told in percent of
             running at once.
         note: What the user should know of the window.
+        zone: In which zone times are told.
         image: Where to draw it, if anywhere.
         as_json: Whether to print JSON.
         parsable: Whether to print columns for scripts.
     """
     every = tradeoff(job, signal)
-    unit = signal.unit.removesuffix("/kWh") if signal.kind == "price" else "g"
+    unit = signal.currency if signal.kind == "price" else "g"
     if not knows_power:
         every, unit = _in_percent(every), "% of run_now"
     if image is not None:
@@ -55,7 +58,12 @@ def show_tradeoff(
         save_image(tradeoff_chart(every, unit=unit, of=signal.label), image)
     if as_json:
         print_json(
-            {"signal": signal_document(signal), "note": note, "unit": unit, **_document(every)}
+            {
+                "signal": signal_document(signal.window(job.arrival, job.deadline)),
+                "note": note,
+                "unit": unit,
+                **_document(every),
+            }
         )
         return
     earliest = float(every.finish[0])
@@ -95,13 +103,14 @@ def show_tradeoff(
     if latest - earliest < _DRAWN_S:
         say("The deadline leaves the job no time to wait: there is one finish, and nothing to draw")
     else:
-        print(draw_curve(drawn, earliest, latest, drawn_in, marks=[("knee", [(knee, knee)])]))
+        marks = [("knee", [(knee, knee)])]
+        print(draw_curve(drawn, earliest, latest, drawn_in, marks=marks, tz=zone.tz))
     print()
     print_table(
-        ("done by (UTC)", "later by", f"least {unit}", "saving", ""),
+        (f"done by ({zone.name})", "later by", f"least {unit}", "saving", ""),
         [
             [
-                format_minute(finish),
+                format_minute(finish, zone.tz),
                 format_duration(finish - earliest),
                 f"{least:.4g}",
                 format_percent(saving),
@@ -114,8 +123,8 @@ def show_tradeoff(
     at_knee = 1 - every.by(knee) / every.baseline if every.baseline > 0 else None
     at_end = 1 - every.by(latest) / every.baseline if every.baseline > 0 else None
     say(
-        f"Done by {format_time(knee)}: saves {format_percent(at_knee)}; "
-        f"by {format_time(latest)}: {format_percent(at_end)}."
+        f"Done by {zone.told(knee)}: saves {format_percent(at_knee)}; "
+        f"by {zone.told(latest)}: {format_percent(at_end)}."
     )
 
 

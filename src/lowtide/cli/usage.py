@@ -11,6 +11,7 @@ import typer
 from lowtide.cli.jobs import sources_of, users_of, window
 from lowtide.cli.options import AsJson, Parsable, Since, Sources, StorePlace, Until, Users
 from lowtide.cli.output import (
+    SYNTHETIC,
     explain_marks,
     marked,
     print_json,
@@ -74,16 +75,20 @@ def usage(
     with Store.open(store, readonly=True) as kept, _progress() as advance:
         accounts = sum_up(kept, question, by=by, now=now, told=advance)
         name = kept.name
+        made_up = any(
+            begins < accounts.end and ends > accounts.start for _, begins, ends in kept.synthetic()
+        )
     if as_json:
-        print_json(_document(accounts, by))
+        print_json({**_document(accounts, by), "synthetic": made_up})
     elif parsable:
         print_parsable(
-            (by, *_KEYS, "lacking"),
+            (by, *_KEYS, "lacking", *(["synthetic"] * made_up)),
             [
                 [
                     str(row[by]),
                     *("" if row[key] is None else f"{row[key]:.15g}" for key in _KEYS),
                     ",".join(row["lacking"]),
+                    *(["yes"] * made_up),
                 ]
                 for row in _document(accounts, by)["rows"]
             ],
@@ -92,6 +97,8 @@ def usage(
         say(f"No jobs in that time in {name}.")
     else:
         _show(accounts, by)
+        if made_up:
+            say(f"{SYNTHETIC}, in all of that time or in a part of it.")
 
 
 def _document(accounts: Accounts, by: str) -> dict[str, Any]:

@@ -14,12 +14,14 @@ from lowtide.cli.options import (
     Deadline,
     GridName,
     How,
+    Now,
     Parsable,
     Power,
     Profile,
     Seed,
     SignalFile,
     Time,
+    Tz,
 )
 from lowtide.cli.output import print_json, print_parsable, print_table, say
 
@@ -30,6 +32,7 @@ def when(
     power: Power = None,
     profile: Profile = None,
     arrival: Arrival = None,
+    now: Now = None,
     signal: SignalFile = None,
     grid: GridName = None,
     seed: Seed = 0,
@@ -48,25 +51,29 @@ def when(
     image: Annotated[
         Path | None, typer.Option(help="With --tradeoff: also draw it into this .png or .svg.")
     ] = None,
+    tz: Tz = None,
     as_json: AsJson = False,
     parsable: Parsable = False,
 ) -> None:
     """Say when to start a job and what waiting saves.
 
     The job is not stopped once it runs. Savings are relative and need no watts; with --power or
-    --profile the emissions are told too.
+    --profile the emissions are told too. A file that does not cover now is refused unless --now or
+    --arrival says from when to count.
     """
     from lowtide.cli.chart import draw
     from lowtide.cli.documents import signal_document
-    from lowtide.cli.inputs import load_profile, load_window, parse_time_limit
+    from lowtide.cli.inputs import Zone, load_profile, load_window, parse_time_limit
     from lowtide.errors import InvalidInput
     from lowtide.experiments.waiting import starts_by_patience
     from lowtide.grid import deciding_signal
     from lowtide.job import Job
     from lowtide.profile import PowerProfile
     from lowtide.units import (
+        MASSES,
+        format_alike,
         format_duration,
-        format_mass,
+        format_iso,
         format_minute,
         format_number,
         format_percent,
@@ -80,7 +87,8 @@ def when(
         raise InvalidInput("say how long the job works: -t 6:00:00, or give its --profile")
     else:
         watts = PowerProfile.constant(1000.0, parse_time_limit(time))
-    window = load_window(signal, grid, arrival, deadline, seed=seed, how=how)
+    zone = Zone.named(tz)
+    window = load_window(signal, grid, arrival, deadline, now=now, seed=seed, how=how)
     job = Job(id="1", arrival=window.arrival, deadline=window.deadline, profile=watts)
     shown = deciding_signal(window.signal)
     if tradeoff:
@@ -91,6 +99,7 @@ def when(
             shown,
             knows_power=knows_power,
             note=window.note,
+            zone=zone,
             image=image,
             as_json=as_json,
             parsable=parsable,
@@ -103,7 +112,10 @@ def when(
     if as_json:
         print_json(
             {
-                "signal": signal_document(shown),
+                "signal": signal_document(shown.window(job.arrival, job.deadline)),
+                "now": format_iso(window.now),
+                "arrival": format_iso(job.arrival),
+                "deadline": format_iso(job.deadline),
                 "note": window.note,
                 "knows_power": knows_power,
                 "options": [option.document(knows_power=knows_power) for option in options],
@@ -124,38 +136,44 @@ def when(
             ],
         )
         return
-    header = ["may wait", "start (UTC)", "done (UTC)", f"mean {shown.unit}", "saving"]
+    header = [
+        *("may wait", f"start ({zone.name})", f"done ({zone.name})"),
+        *(f"mean {shown.unit}", "saving"),
+    ]
+    price = shown.kind == "price"
+    paid = [option.plan.footprint for option in options]
+    grams = format_alike([each.carbon_g for each in paid], MASSES)
     if knows_power:
-        header.insert(4, "CO2e")
+        header.insert(4, f"cost, {shown.currency}" if price else "CO2e")
     rows = []
-    for option in options:
+    for option, mass in zip(options, grams, strict=True):
         row = [
             format_duration(option.patience_s),
-            format_minute(option.plan.schedule.start),
-            format_minute(option.plan.schedule.end),
+            format_minute(option.plan.schedule.start, zone.tz),
+            format_minute(option.plan.schedule.end, zone.tz),
             format_number(option.mean),
             format_percent(option.plan.saving),
         ]
         if knows_power:
-            row.insert(4, format_mass(option.plan.footprint.carbon_g))
+            row.insert(4, format_number(option.plan.footprint.cost) if price else mass)
         rows.append(row)
     curve = shown.window(job.arrival, job.deadline)
     if window.note:
         say(window.note)
-    say(f"{shown.label}: {format_time(curve.start)} to {format_time(curve.end)}")
+    say(f"{shown.label}: {format_time(curve.start, zone.tz)} to {format_time(curve.end, zone.tz)}")
     if curve.caveat:
         say(curve.caveat)
     run = (best.plan.schedule.start, best.plan.schedule.end)
-    print(draw(curve, marks=[("best", [run])]))
+    print(draw(curve, marks=[("best", [run])], tz=zone.tz))
     print()
     print_table(header, rows)
     print()
     wait_s = best.plan.schedule.start - job.arrival
     if wait_s < 1:
-        say(f"Start at {format_time(job.arrival)}, without waiting: no later start is cleaner.")
+        say(f"Start at {zone.told(job.arrival)}, without waiting: no later start is cleaner.")
     else:
         say(
-            f"Start {format_time(best.plan.schedule.start)}, {format_duration(wait_s)} after "
-            f"{format_time(job.arrival)}: {format_number(best.mean)} {shown.unit} instead of "
-            f"{format_number(options[0].mean)}, saves {format_percent(best.plan.saving)}."
+            f"Start {zone.told(best.plan.schedule.start)}, {format_duration(wait_s)} after "
+            f"{format_time(job.arrival, zone.tz)}: {format_number(best.mean)} {shown.unit} instead "
+            f"of {format_number(options[0].mean)}, saves {format_percent(best.plan.saving)}."
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, tzinfo
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,10 +15,11 @@ from lowtide.job import Job
 from lowtide.policies import Plan, plan
 from lowtide.signal import Signal
 from lowtide.units import (
+    ENERGIES,
+    MASSES,
     MISSING,
+    format_alike,
     format_duration,
-    format_energy,
-    format_mass,
     format_minute,
     format_percent,
 )
@@ -56,30 +58,48 @@ class Comparison:
 
     @property
     def header(self) -> tuple[str, ...]:
-        """The names of the columns of `rows`."""
-        counted = "cost" if self.signal.kind == "price" else "CO2e"
-        return ("policy", "done (UTC)", "wait", "starts", "energy", counted, "saving")
+        """The names of the columns of `rows`, times in UTC."""
+        return self.headings()
 
-    def rows(self) -> list[list[str]]:
-        """Return a row per plan, as `header` names them, in words."""
+    def headings(self, zone: str = "UTC") -> tuple[str, ...]:
+        """Return the names of the columns of `rows`.
+
+        Args:
+            zone: What the zone of times is called.
+        """
+        return ("policy", f"done ({zone})", "wait", "starts", "energy", self._counted, "saving")
+
+    @property
+    def _counted(self) -> str:
+        return "cost" if self.signal.kind == "price" else "CO2e"
+
+    def rows(self, tz: tzinfo | None = UTC) -> list[list[str]]:
+        """Return a row per plan, as `header` names them, in words.
+
+        Args:
+            tz: The zone of times, None for this machine's.
+        """
+        paid = [each.footprint for each in self.plans]
+        energies = format_alike([each.energy_j for each in paid], ENERGIES)
         return [
             [
                 each.policy,
-                format_minute(each.schedule.end),
+                format_minute(each.schedule.end, tz),
                 format_duration(each.footprint.wait_s),
                 str(each.footprint.starts),
-                format_energy(each.footprint.energy_j),
-                self._amount(each.footprint),
+                energy,
+                amount,
                 format_percent(each.saving),
             ]
-            for each in self.plans
+            for each, energy, amount in zip(self.plans, energies, self._amounts(paid), strict=True)
         ]
 
-    def _amount(self, part: Footprint | PhaseFootprint) -> str:
+    def _amounts(self, parts: Sequence[Footprint | PhaseFootprint]) -> list[str]:
+        """Return what parts emit or cost, all in one unit: a column is read from above."""
         if self.signal.kind != "price":
-            return format_mass(part.carbon_g)
-        currency = self.signal.unit.removesuffix("/kWh")
-        return MISSING if part.cost is None else f"{part.cost:.4g} {currency}"
+            return format_alike([part.carbon_g for part in parts], MASSES)
+        costs = [part.cost for part in parts]
+        return [MISSING if cost is None else f"{cost:.4g} {self.signal.currency}" for cost in costs]
 
     def write_report(self, path: Path | str, *, title: str, about: str) -> None:
         """Write an HTML report: table, schedules over the curve, power, parts of the footprint.
@@ -93,14 +113,12 @@ class Comparison:
 
         best = self.cleanest
         schedules, power = self._charts()
+        phases = best.footprint.by_phase
+        energies = format_alike([part.energy_j for part in phases.values()], ENERGIES)
+        amounts = self._amounts(list(phases.values()))
         parts = [
-            [
-                name,
-                format_duration(part.duration_s),
-                format_energy(part.energy_j),
-                self._amount(part),
-            ]
-            for name, part in best.footprint.by_phase.items()
+            [name, format_duration(part.duration_s), energy, amount]
+            for (name, part), energy, amount in zip(phases.items(), energies, amounts, strict=True)
         ]
         write_report(
             path,
@@ -121,7 +139,7 @@ class Comparison:
                 Section(heading=f"Power of the job under policy {best.policy}", chart=power),
                 Section(
                     heading=f"Where the footprint of {best.policy} comes from",
-                    header=("part", "time", "energy", self.header[5]),
+                    header=("part", "time", "energy", self._counted),
                     rows=parts,
                 ),
             ],

@@ -17,8 +17,10 @@ ABOUT = (
     "A training job measured on one NVIDIA H200, scaled to a day: every measured second becomes a "
     "minute, and epochs are repeated until they fill 24 hours. It arrives on Monday at 08:00, has "
     "to be done five days later, and may be stopped at its checkpoints, one per epoch; each start "
-    "costs 13 minutes of importing, loading and building. Policies decide as published; what they "
-    "decide is paid for on the real job, with repeated startups and lost work."
+    "costs 13 minutes of importing, loading and building. Saving takes longer than training an "
+    "epoch, 7.1 s against 5.9 s as measured: the model trains fast and its checkpoint is large. "
+    "Policies decide as published; what they decide is paid for on the real job, with repeated "
+    "startups and lost work."
 )
 
 # A measured second stands for a minute: as if model and data were sixty times larger.

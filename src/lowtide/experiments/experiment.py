@@ -36,6 +36,8 @@ SECTIONS: Mapping[str, Sequence[str] | None] = {
 }
 # Of these a run has one; setting one from outside is setting the others aside.
 _GRIDS = ("grid.file", "grid.zone", "grid.synthetic")
+# How a queue is served may be called as simulate() calls it.
+_QUEUE_NAME, _QUEUE_DISCIPLINE = "queue.name", "queue.discipline"
 _ABOUT = ("title", "about", "question")
 _LAID_OVER = (*SECTIONS, *_ABOUT, "sweep", "cases", "report")
 # What a figure of a report is drawn over, and what else is to be said of it.
@@ -170,7 +172,7 @@ class Experiment:
         text: str,
         path: Path | None = None,
     ) -> Experiment:
-        merged = _merged(_plain(document), full=full, without_data=data is None)
+        merged = _merged(_respelt(_plain(document)), full=full, without_data=data is None)
         base = {name: _table(merged, name) for name in SECTIONS}
         for section, keys in SECTIONS.items():
             if keys is not None:
@@ -354,7 +356,7 @@ def _data_folder(data: Path | str | None) -> Path | None:
 
 
 def _settings(settings: Mapping[str, Any] | None) -> Parameters:
-    said: Parameters = _plain(settings or {})
+    said: Parameters = _respelt(_plain(settings or {}))
     for key in said:
         _check_key(key)
     return said
@@ -375,6 +377,23 @@ def _merged(document: Parameters, *, full: bool, without_data: bool) -> Paramete
     over = _table(merged, "without_data")
     _known(over, _LAID_OVER, "key of [without_data]")
     return _laid_over(merged, _spell_out_sweep(over)) if without_data else merged
+
+
+def _respelt(value: Any, within: str = "") -> Any:
+    """Return a document with the queue's `discipline`, as Python calls it, by its name here."""
+    if isinstance(value, list):
+        return [_respelt(entry, within) for entry in value]
+    if not isinstance(value, Mapping):
+        return _QUEUE_NAME if value == _QUEUE_DISCIPLINE else value
+    spelt: Parameters = {}
+    for key, entry in value.items():
+        path = f"{within}.{key}".lstrip(".")
+        same = f".{path}".endswith(f".{_QUEUE_DISCIPLINE}")
+        name = key.removesuffix("discipline") + "name" if same else key
+        if name in spelt or (same and name in value):
+            raise InvalidInput("[queue] has name and discipline, which say the same: leave one out")
+        spelt[name] = _respelt(entry, path)
+    return spelt
 
 
 def _spell_out_sweep(document: Parameters) -> Parameters:

@@ -42,6 +42,8 @@ _COLOURS = {
     "suspended": "#BBBBBB",
 }
 _CURVE = "#009E73"
+# What every axis of times is called: layers whose axes have one name share it.
+_TIME = "time (UTC)"
 # Axes of seven marks that span less than this have some within one minute.
 _SHORT_S = 600.0
 
@@ -119,7 +121,7 @@ def schedules_chart(
     due = (
         alt.Chart(_data([{"at": 1000 * deadline, "what": "deadline"}]))
         .mark_rule(strokeDash=[4, 3], color="#444444")
-        .encode(x=alt.X("at:T"), tooltip=["what:N"])
+        .encode(x=alt.X("at:T", title=_TIME), tooltip=["what:N"])
     )
     return alt.vconcat(
         alt.LayerChart(layer=[signal_chart(signal), due]),
@@ -190,7 +192,9 @@ def tradeoff_chart(every: Tradeoff, *, unit: str, of: str = "") -> alt.LayerChar
     stepped = base.mark_line(interpolate="step-after", color=_COLOURS["work"])
     straight = base.mark_line(color=_COLOURS["work"])
     line = straight if every.step_s is None else stepped
-    knee = alt.Chart(_data([rows[every.knee]])).encode(x="finish:T", y="least:Q")
+    knee = alt.Chart(_data([rows[every.knee]])).encode(
+        x=alt.X("finish:T", title=_TIME), y=alt.Y("least:Q", title=unit)
+    )
     point = knee.mark_point(size=90, filled=True, color=_COLOURS["lost"])
     return alt.LayerChart(layer=[line, point])
 
@@ -229,7 +233,7 @@ def time_axis(field: str, *, labels: bool = True, span_s: float = math.inf) -> A
     """
     return alt.X(
         f"{field}:T",
-        title=None,
+        title=_TIME if labels else None,
         scale=alt.Scale(type="utc"),
         axis=alt.Axis(
             format="%a %d %b %H:%M" if span_s > _SHORT_S else "%H:%M:%S",

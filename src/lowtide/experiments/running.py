@@ -72,7 +72,7 @@ def simulate_run(
         signal,
         policy=_policy(parameters),
         cluster=_cluster(parameters["cluster"]),
-        discipline=_discipline(parameters["queue"]),
+        discipline=_discipline(parameters),
         baseline=_baseline(run),
         repeat_signal=_truth(run, "run.repeat_signal", default=False),
         oversized=run.get("oversized", "refuse"),
@@ -212,13 +212,23 @@ def _cluster(said: Parameters) -> Cluster | None:
     return _made(Cluster, _in_units(said), "[cluster]") if said else None
 
 
-def _discipline(said: Parameters) -> Discipline:
-    given = _in_units(said)
+def _discipline(sections: Parameters) -> Discipline | None:
+    if not sections["queue"]:
+        return None
+    given = _in_units(sections["queue"])
     name = given.pop("name", "fifo")
     if name in DISCIPLINES:
         taken = inspect.signature(DISCIPLINES[name]).parameters
         _known(given, ("name", *taken), f"[queue] for {name}")
-    return make_discipline(name, **given)
+    made = make_discipline(name, **given)
+    if not sections["cluster"]:
+        said = ", ".join(f"{key} = {value!r}" for key, value in sections["queue"].items())
+        raise InvalidInput(
+            f"[queue] says how machines are shared ({said}), but there is no [cluster], and "
+            "without one no job queues: add [cluster] with nodes and cpus_per_node, or leave "
+            "[queue] out"
+        )
+    return made
 
 
 def _baseline(run: Parameters) -> str | None:
@@ -286,11 +296,15 @@ _CHECKS: dict[str, Callable[[Parameters], object]] = {
     "workload": _check_workload,
     "forecast": lambda sections: _check_forecast(sections["forecast"]),
     "policy": _check_policy,
-    "queue": lambda sections: _discipline(sections["queue"]),
+    "queue": _discipline,
     "run": lambda sections: _check_run(sections["run"]),
 }
 # Sections that cannot be judged by themselves.
-_TOGETHER = {"policy": ("forecast", "cluster", "workload"), "workload": ("cluster",)}
+_TOGETHER = {
+    "policy": ("forecast", "cluster", "workload"),
+    "workload": ("cluster",),
+    "queue": ("cluster",),
+}
 
 
 # Signals are small, and a sweep often changes the zone fastest; workloads may be large.

@@ -17,7 +17,7 @@ import math
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -34,7 +34,7 @@ from lowtide.experiments.blocks import blocks_table
 from lowtide.experiments.engines import Engine, Local, Outcome, RunFunction, Task
 from lowtide.experiments.engines.engine import Outcomes
 from lowtide.experiments.experiment import Experiment, Run, flatten
-from lowtide.units import format_count, format_iso
+from lowtide.units import format_count, format_iso, format_percent
 
 FORMAT = "lowtide study 1"
 MANIFEST = "manifest.json"
@@ -216,7 +216,12 @@ class ResultFolder:
     def _finish(self, manifest: dict[str, Any]) -> None:
         if not self.missing() and manifest["ended"] is None:
             manifest["ended"] = format_iso(round(time.time()))
-        manifest |= {**self._counts(), "assumed": self._assumed()}
+        manifest |= {
+            **self._counts(),
+            "assumed": self._assumed(),
+            "imputed": self._imputed(),
+            "synthetic": self._synthetic(),
+        }
         with interruption.held_back():
             buffer = io.BytesIO()
             self.table().write_parquet(buffer)
@@ -248,6 +253,21 @@ class ResultFolder:
                 if key.startswith(ASSUMED):
                     taken.setdefault(key.removeprefix(ASSUMED), set()).add(value)
         return {key: sorted(values) for key, values in taken.items()}
+
+    def _imputed(self) -> dict[str, float]:
+        """Return which share of each grid's steps nobody measured, at most over its runs."""
+        found: dict[str, float] = {}
+        for record in self.records.values():
+            if (share := (record["row"] or {}).get("imputed_share")) is not None:
+                name = _grid_name(record["shown"])
+                found[name] = max(found.get(name, 0.0), share)
+        return dict(sorted(found.items()))
+
+    def _synthetic(self) -> bool | None:
+        """Return whether a run had a synthetic grid; None where no run says."""
+        said = [(record["row"] or {}).get("synthetic") for record in self.records.values()]
+        known = [each for each in said if each is not None]
+        return any(known) if known else None
 
     def _manifest(self, engine: Engine, *, at_work: bool) -> dict[str, Any]:
         """Return how the runs are made; where none is, how they were made before."""
@@ -290,6 +310,30 @@ class ResultFolder:
             "experiment": _QUOTED_PATH.sub(r"\1\2\1", experiment.text),
             "earlier": earlier,
         }
+
+
+def imputed_words(table: pl.DataFrame) -> str:
+    """Return which share of the grids' signals nobody measured, in words; empty if none.
+
+    Args:
+        table: The runs.
+    """
+    if "imputed_share" not in table.columns:
+        return ""
+    shares = table["imputed_share"].drop_nulls()
+    most = float(shares.max() or 0.0)  # type: ignore[arg-type]
+    if not most:
+        return ""
+    least = float(shares.min() or 0.0)  # type: ignore[arg-type]
+    how_much = format_percent(most)
+    if format_percent(least) != how_much:
+        how_much = f"{format_percent(least)} to {how_much}"
+    return f"{how_much} of the grid's steps in the time of a run were filled in or estimated"
+
+
+def _grid_name(shown: Mapping[str, Any]) -> str:
+    grid = shown.get("grid", {})
+    return str(next((grid[key] for key in ("zone", "file", "synthetic") if key in grid), "grid"))
 
 
 # A text in quotes that is a path from the root, and a path from the root in running text.

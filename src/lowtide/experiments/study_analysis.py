@@ -17,6 +17,8 @@ from lowtide.signal import FloatArray
 # What is told of every policy, where runs know it.
 COLUMNS = (
     "saving",
+    "total_carbon_g",
+    "baseline_total_carbon_g",
     "carbon_g",
     "cost",
     "machine_cost",

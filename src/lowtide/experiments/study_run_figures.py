@@ -388,7 +388,7 @@ def _time(field: str, begin: float, end: float, *, bounded: bool = True) -> alt.
     hours = "" if end - begin > _DAYS_S else " %H:%M"
     return alt.X(
         f"{field}:T",
-        title=None,
+        title="time (UTC)",
         scale=alt.Scale(type="utc", domain=[1000 * begin, 1000 * end])
         if bounded
         else alt.Scale(type="utc"),

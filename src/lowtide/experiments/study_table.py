@@ -17,7 +17,7 @@ from lowtide import files
 from lowtide.errors import FileProblem, FormatError, InvalidInput, UnknownName
 from lowtide.experiments.blocks import Blocks, read_blocks
 from lowtide.experiments.experiment import flatten
-from lowtide.experiments.study import DONE, MANIFEST, RUNS, TABLE
+from lowtide.experiments.study import DONE, MANIFEST, RUNS, TABLE, imputed_words
 from lowtide.experiments.study_axes import (
     Axis,
     Design,
@@ -71,7 +71,9 @@ MEASURES = {
     measure.key: measure
     for measure in (
         Measure(key="saving", name="saving", unit="%", factor=100.0, verb="saves", best=1),
-        Measure(key="carbon_g", name="carbon", unit="kg", factor=1e-3, verb="emits"),
+        Measure(key="total_carbon_g", name="carbon in all", unit="kg", factor=1e-3, verb="emits"),
+        Measure(key="baseline_total_carbon_g", name="under the baseline", unit="kg", factor=1e-3),
+        Measure(key="carbon_g", name="carbon of jobs", unit="kg", factor=1e-3, verb="emits"),
         Measure(key="cost", name="cost of electricity", unit="", verb="costs"),
         Measure(key="machine_cost", name="cost of machines", unit=""),
         Measure(key="energy_j", name="energy", unit="kWh", factor=_KWH, verb="draws"),
@@ -308,7 +310,10 @@ class Study:
             return "whether grids are synthetic is not known"
         if len(made_up) == 2:
             return "some grids are synthetic"
-        return "synthetic grids" if True in made_up else "real grids"
+        if True in made_up:
+            return "synthetic grids"
+        imputed = imputed_words(self.runs)
+        return f"real grids; {imputed}" if imputed else "real grids"
 
 
 def read_study(folder: Path | str, *, baseline: str | None = None) -> Study:

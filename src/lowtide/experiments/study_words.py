@@ -410,11 +410,15 @@ def run_answer(study: Study, look: Look) -> str:
         look: The run.
     """
     summary = look.first.summary()
-    amount = (
-        f"{summary['cost']:.4g} of electricity"
-        if summary["carbon_g"] is None
-        else f"{format_mass(summary['carbon_g'])} of CO2e"
-    )
+    # A saving stands beside what it is told of: jobs and nodes together, here and there.
+    ours, theirs = summary["total_carbon_g"], summary.get("baseline_total_carbon_g")
+    amount = f"{format_mass(ours)} of CO2e"
+    beside = "" if theirs is None else f" ({format_mass(theirs)} under {summary['baseline']})"
+    if ours is None:
+        ours, theirs = summary["total_cost"], summary.get("baseline_total_cost")
+        amount = f"{ours:.4g} {summary['currency']} of electricity"
+        beside = "" if theirs is None else f" ({theirs:.4g} under {summary['baseline']})"
+    amount += beside
     text = f"Under policy {study.leader} {format_count(summary['jobs'], 'job')} came to {amount}"
     if summary.get("saving") is not None:
         less = "less" if summary["saving"] >= 0 else "more"

@@ -112,6 +112,9 @@ def _grid(tick: Tick) -> Iterator[str]:
             values=np.array([tick.intensity_g_per_kwh, tick.marginal_g_per_kwh]),
         ),
     )
+    made_up = alone(labels(host=tick.host), float(tick.synthetic), digits=0)
+    what = "1 where the intensity, and all grams with it, come from a model and not from a grid."
+    yield gauge("lowtide_grid_synthetic", what, made_up)
     what = "What the building draws for each watt of the node's."
     yield gauge("lowtide_pue_ratio", what, alone(labels(host=tick.host), tick.pue))
 

@@ -97,6 +97,7 @@ class Tick:
         intensity_g_per_kwh: Average intensity at this moment; NaN without a signal.
         marginal_g_per_kwh: Marginal intensity, likewise.
         pue: What the building draws for each watt of the node's; NaN where nobody says.
+        synthetic: Whether the intensity comes from a model, and grams with it.
         watched_cpu_s: The part of `cpu_s` since it was first seen; None where that is all of it.
         gpus: The GPUs that are read.
         gpus_unread: How many there are besides; None where nobody knows.
@@ -153,6 +154,7 @@ class Tick:
     node_unpriced_j: float = 0.0
     marginal_g_per_kwh: float = math.nan
     pue: float = math.nan
+    synthetic: bool = False
     watched_cpu_s: FloatArray | None = None
     gpus: tuple[GpuCounts, ...] = ()
     gpus_unread: int | None = None

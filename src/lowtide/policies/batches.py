@@ -22,7 +22,7 @@ import numpy.typing as npt
 from lowtide.accounting import footprint
 from lowtide.errors import InvalidInput
 from lowtide.grid import Grid, deciding_signal
-from lowtide.job import TIME_TOLERANCE_S, Job
+from lowtide.job import TIME_TOLERANCE_S, Job, require_jobs
 from lowtide.policies.planning import Plan, finish, plan
 from lowtide.policies.policy import Decision, Policy
 from lowtide.policies.problem import make_problem
@@ -161,9 +161,10 @@ def plan_many(
         workers = os.cpu_count() or 1
     if workers < 1:
         raise InvalidInput(f"plans are made by at least one worker, not {workers}")
+    jobs = require_jobs(jobs)
     target = deciding_signal(signal)
     plans = Plans(
-        jobs=list(jobs),
+        jobs=jobs,
         signal=signal,
         amount=np.empty(len(jobs)),
         baseline=np.empty(len(jobs)),

@@ -26,7 +26,7 @@ from lowtide.policies.wait_awhile import WaitAwhile
 from lowtide.schedule import Schedule, State, Stretch
 from lowtide.signal import Signal
 from lowtide.tally import Stretches
-from lowtide.units import TimeLike, format_hours, parse_time
+from lowtide.units import TimeLike, format_hours, parse_duration, parse_time, require_number
 from lowtide.workload import Workload
 
 # What one core gets through in a second.
@@ -119,14 +119,16 @@ class Exact:
     time_budget_s: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.step_s is not None and not 0 < self.step_s < math.inf:
-            raise InvalidInput(
-                f"the step between decisions must be longer than 0 s, and finite, not {self.step_s}"
-            )
-        if not self.time_budget_s > 0:
+        if self.step_s is not None:
+            # A text such as 1h is as good, as it is to plan().
+            object.__setattr__(self, "step_s", parse_duration(self.step_s))
+            if not self.step_s > 0:
+                raise InvalidInput(
+                    f"the step between decisions must be longer than 0 s, not {self.step_s}"
+                )
+        if not require_number(self.time_budget_s, "time_budget_s") > 0:
             raise InvalidInput(f"a plan may take longer than 0 s, not {self.time_budget_s}")
-        if not (math.isfinite(self.wait) and self.wait >= 0):
-            raise InvalidInput(f"a second of waiting counts 0 or more, not {self.wait}")
+        require_number(self.wait, "what a second of waiting counts", least=0.0)
 
     @property
     def windows(self) -> list[tuple[float, float]]:

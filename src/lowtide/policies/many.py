@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkabl
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.policies.policy import Policy
+from lowtide.policies.policy import Policy, require_decision
 from lowtide.schedule import Schedule
 from lowtide.signal import FloatArray, Signal
 from lowtide.tally import Stretches
@@ -64,7 +64,7 @@ def decide_many(
         return _in_batches(policy, jobs, signal, advance)
     schedules: list[Schedule] = []
     for job in jobs:
-        schedules.append(policy.decide(job, signal).schedule)
+        schedules.append(require_decision(policy.decide(job, signal), policy, job).schedule)
         advance(1)
     return Stretches.of_schedules(jobs, schedules)
 
@@ -103,7 +103,9 @@ def decide_some(policy: Policy, jobs: Workload, signal: Signal, rows: IntArray) 
         rows: Which of them.
     """
     part = jobs.take(rows)
-    decided = Stretches.of_schedules(part, [policy.decide(job, signal).schedule for job in part])
+    decided = Stretches.of_schedules(
+        part, [require_decision(policy.decide(job, signal), policy, job).schedule for job in part]
+    )
     return renumbered(decided, rows)
 
 

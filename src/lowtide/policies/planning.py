@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from lowtide.accounting import Footprint, footprint
 from lowtide.errors import InvalidInput
 from lowtide.grid import Grid, carbon_and_price, deciding_signal, mixed_signal
-from lowtide.job import Job
+from lowtide.job import Job, require_job
 from lowtide.policies.bounds import rearrangement_bound
-from lowtide.policies.policy import Decision, Policy, goes_on, make_policy
+from lowtide.policies.policy import Decision, Policy, goes_on, make_policy, require_decision
 from lowtide.schedule import Schedule, State, Stretch
 from lowtide.signal import Signal
 from lowtide.units import DurationLike, format_percent, format_time, parse_duration
@@ -104,6 +104,9 @@ def plan(
     >>> best.schedule.start / 3600, best.footprint.carbon_g, best.saving
     (2.0, 200.0, 0.75)
     """
+    require_job(job)
+    if state is not None and not isinstance(state, State):
+        raise InvalidInput(f"state is a State(now=..., progress_s=...), not {state!r}")
     parameters = {} if step_s is None else {"step_s": parse_duration(step_s)}
     name, policy, target = prepare(signal, policy, parameters, weights)
     decision = decide(policy, job, target, state, name=name)
@@ -130,6 +133,11 @@ def prepare(
     target = deciding_signal(signal)
     made_with = dict(parameters)
     if weights is not None:
+        if not isinstance(weights, Mapping):
+            raise InvalidInput(
+                "weights say what each counts, such as {'carbon': 1, 'price': 1000}, not "
+                f"{weights!r}"
+            )
         counted = {name: weight for name, weight in weights.items() if name != "wait"}
         target = mixed_signal(signal, counted)
         if "wait" in weights:
@@ -151,10 +159,12 @@ def decide(
     """
     if state is None:
         target.require(job.arrival, job.deadline, what=f"job {job.id}: the signal")
-        return policy.decide(job, target)
-    if not goes_on(policy):
+        decision = policy.decide(job, target)
+    elif not goes_on(policy):
         raise InvalidInput(f"{name} cannot go on with a job that has begun: use exact")
-    return policy.decide(job, target, state=state)
+    else:
+        decision = policy.decide(job, target, state=state)
+    return require_decision(decision, policy, job)
 
 
 def at_once(job: Job, state: State | None) -> Schedule:

@@ -79,6 +79,25 @@ def goes_on(policy: Policy) -> TypeGuard[GoesOn]:
     return "state" in inspect.signature(policy.decide).parameters
 
 
+def require_decision(decision: object, policy: Policy, job: Job) -> Decision:
+    """Return what a policy decided, and refuse what is no decision.
+
+    Args:
+        decision: What its `decide` returned.
+        policy: The policy.
+        job: For which job.
+    """
+    if isinstance(decision, Decision) and isinstance(decision.schedule, Schedule):
+        return decision
+    given = "None" if decision is None else f"a {type(decision).__name__}"
+    if isinstance(decision, Decision):
+        given = f"one whose schedule is a {type(decision.schedule).__name__}"
+    raise InvalidInput(
+        f"job {job.id}: decide of {type(policy).__name__} is to return a Decision, not {given}: "
+        "end it with return Decision(schedule=...)"
+    )
+
+
 POLICIES: Registry[type[Policy]] = Registry("lowtide.policies", "policy", method="decide")
 
 

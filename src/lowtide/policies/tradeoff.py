@@ -9,7 +9,7 @@ import numpy as np
 from lowtide.accounting import footprint
 from lowtide.errors import InvalidTime
 from lowtide.grid import Grid, deciding_signal
-from lowtide.job import Job
+from lowtide.job import Job, require_job
 from lowtide.policies.exact import Exact, Optimum
 from lowtide.schedule import Schedule
 from lowtide.signal import FloatArray, Signal
@@ -88,6 +88,7 @@ def tradeoff(job: Job, signal: Signal | Grid, *, step_s: DurationLike | None = N
     >>> every.by("+30m"), every.by("+1h"), every.by("+2h")
     (350.0, 300.0, 100.0)
     """
+    require_job(job)
     target = deciding_signal(signal)
     planner = Exact(step_s=None if step_s is None else parse_duration(step_s))
     optimum = planner.optimise(job, target)

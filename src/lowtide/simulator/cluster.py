@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from lowtide.errors import InvalidInput, InvalidJob
 from lowtide.signal import FloatArray
-from lowtide.units import format_count
+from lowtide.units import format_count, require_number
 from lowtide.workload import Workload
 
 # CPUs, GPUs and watts are counted in about millionths where they are shared out: parts of them
@@ -94,15 +94,12 @@ class Cluster:
             *("boot_s", "boot_j", "shutdown_s", "shutdown_j", "off_after_s"),
             *("on_demand_price", "spot_price", "reserved_price"),
         ):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not 0 <= value < math.inf):
-                raise InvalidInput(f"{name} is a number of at least 0, not {value!r}")
-        if not self.memory_bytes_per_node > 0:
-            raise InvalidInput(
-                f"memory_bytes_per_node is more than 0, not {self.memory_bytes_per_node!r}"
-            )
-        if not 1 <= self.pue < math.inf:
-            raise InvalidInput(f"pue is a number of at least 1, not {self.pue!r}")
+            if (value := getattr(self, name)) is not None:
+                require_number(value, name, least=0.0)
+        memory = require_number(self.memory_bytes_per_node, "memory_bytes_per_node", finite=False)
+        if not memory > 0:
+            raise InvalidInput(f"memory_bytes_per_node is more than 0, not {memory!r}")
+        require_number(self.pue, "pue", least=1.0)
         self._check_power()
 
     def _check_power(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # Slowdown of a job of seconds says nothing: run times below this count as this.
 SHORTEST_S = 10.0
+# Energy in joules, emissions in grams, cost; None where one is not known.
+_Amounts: TypeAlias = tuple[float | None, float | None, float | None]
 _GOOD = tuple(STATUSES.index(name) for name in ("completed", "unknown"))
 
 
@@ -156,6 +158,8 @@ class Simulation:
             "energy_j": float(tally.energy_j.sum()),
             "carbon_g": None if tally.carbon_g is None else float(tally.carbon_g.sum()),
             "cost": None if tally.cost is None else float(tally.cost.sum()),
+            "currency": self.currency,
+            "imputed_share": self.imputed_share,
             "machine_cost": None if self.bought is None else self.bought.total,
             "makespan_s": last - first,
             **_spread("wait_s", self.wait_s),
@@ -168,8 +172,27 @@ class Simulation:
             "power_intensity_correlation": self._correlation(edges),
             "utilisation": self._utilisation(first, last),
             **self._node_numbers(),
+            **self._total_numbers(),
             **self._saving_numbers(),
         }
+
+    @property
+    def currency(self) -> str | None:
+        """What electricity is paid in; None where its price is not known."""
+        _, price = carbon_and_price(self.signal)
+        return None if price is None else price.currency
+
+    @property
+    def used_signal(self) -> Signal:
+        """The steps of the deciding signal from the first arrival to the last end."""
+        return deciding_signal(self.signal).window(
+            float(self.jobs.arrival.min()), float(self.tally.end.max())
+        )
+
+    @property
+    def imputed_share(self) -> float:
+        """The share of those steps that nobody measured: filled in, or estimated."""
+        return self.used_signal.imputed
 
     def _utilisation(self, first: float, last: float) -> float | None:
         """Return which share of the CPUs that there are was used, where there are only so many."""
@@ -207,18 +230,43 @@ class Simulation:
         watts = spans.power_w * self.cluster.pue
         return float(integrate(watts, spans.begin, spans.end, signal).sum())
 
+    def _total_numbers(self) -> dict[str, float | None]:
+        """Return what jobs and nodes came to together, and the parts of it under the baseline."""
+        numbers = _named("total", _in_all(self._parts(self.tally, self.node_spans)))
+        if self.baseline is not None:
+            parts = self._parts(self.baseline, self.baseline_node_spans)
+            jobs, nodes = parts
+            numbers |= _named("baseline", jobs)
+            numbers |= _named("baseline_node", nodes)
+            numbers |= _named("baseline_total", _in_all(parts))
+        return numbers
+
+    def _parts(self, tally: Tally, spans: NodeSpans | None) -> tuple[_Amounts, _Amounts]:
+        """Return the energy, emissions and cost of jobs, and those of the nodes themselves.
+
+        What nodes emit has PUE in it, as what jobs emit has; energy is that of the machines.
+        """
+        carbon, price = carbon_and_price(self.signal)
+        jobs = (
+            float(tally.energy_j.sum()),
+            None if tally.carbon_g is None else float(tally.carbon_g.sum()),
+            None if tally.cost is None else float(tally.cost.sum()),
+        )
+        energy_j = None if spans is None else float(spans.energy_j.sum())
+        return jobs, (energy_j, self._charged(spans, carbon), self._charged(spans, price))
+
     def _saving_numbers(self) -> dict[str, Any]:
         """Return what was saved against the baseline: by jobs and nodes, and by jobs alone."""
         if self.baseline is None:
             return {}
-        carbon, price = carbon_and_price(self.signal)
-        counted = price if carbon is None else carbon
-        ours, theirs = float(self.tally.amount.sum()), float(self.baseline.amount.sum())
+        carbon, _ = carbon_and_price(self.signal)
+        counted = "cost" if carbon is None else "carbon_g"
+        totals = self._total_numbers()
+        ours, theirs = totals[f"total_{counted}"] or 0.0, totals[f"baseline_total_{counted}"] or 0.0
         numbers: dict[str, Any] = {"baseline": self.baseline_policy}
         if self.cluster is not None and self.node_spans is not None and self.cluster.draws_power:
-            numbers["jobs_saving"] = _share_saved(ours, theirs)
-            ours += self._charged(self.node_spans, counted) or 0.0
-            theirs += self._charged(self.baseline_node_spans, counted) or 0.0
+            jobs = float(self.tally.amount.sum()), float(self.baseline.amount.sum())
+            numbers["jobs_saving"] = _share_saved(*jobs)
         numbers["baseline_amount"] = theirs
         numbers["saving"] = _share_saved(ours, theirs)
         saving = self.saving
@@ -274,6 +322,20 @@ class Simulation:
         if not (np.ptp(power) > 0 and np.ptp(intensity) > 0):
             return None
         return float(np.corrcoef(power, intensity)[0, 1])
+
+
+def _in_all(parts: tuple[_Amounts, _Amounts]) -> _Amounts:
+    """Return jobs and nodes together; nodes that nobody looked at add nothing."""
+    jobs, nodes = parts
+    energy_j, carbon_g, cost = (
+        None if mine is None else mine + (theirs or 0.0)
+        for mine, theirs in zip(jobs, nodes, strict=True)
+    )
+    return energy_j, carbon_g, cost
+
+
+def _named(of: str, amounts: _Amounts) -> dict[str, float | None]:
+    return dict(zip((f"{of}_energy_j", f"{of}_carbon_g", f"{of}_cost"), amounts, strict=True))
 
 
 def _share_saved(ours: float, theirs: float) -> float | None:

@@ -50,7 +50,8 @@ def simulate(
     *,
     policy: str | Policy = "run_now",
     cluster: Cluster | None = None,
-    discipline: str | Discipline = "fifo",
+    discipline: str | Discipline | None = None,
+    queue: str | Discipline | None = None,
     baseline: str | Policy | None = "run_now",
     repeat_signal: bool = False,
     oversized: str = "refuse",
@@ -67,7 +68,9 @@ def simulate(
         signal: What a kWh emits or costs.
         policy: A policy's name, or a policy.
         cluster: The machines; None for as many as it takes.
-        discipline: How a queue on limited machines is served: a name, or a discipline.
+        discipline: How the queue of a cluster is served: a name, or a discipline; by default
+            `fifo`. Without a cluster nobody queues, and none may be given.
+        queue: The same by the name that it has in an experiment's file.
         baseline: The policy that savings are told against, on the same machines; None for none.
         repeat_signal: Go on with the signal from its beginning where it ends too early.
         oversized: What to do with jobs that fit on no node, even alone: `refuse`, `drop` them
@@ -82,11 +85,12 @@ def simulate(
     >>> simulate([job], curve, policy="oracle").summary()["saving"]
     0.6666666666666667
     """
+    deciding_signal(signal)
     workload = _workload(jobs)
     name, decider = make_policy(policy)
     # Machines that are bought by need have no queue, so neither has what they are told against.
     buys = isinstance(decider, Purchasing)
-    served = None if cluster is None else make_discipline(discipline)
+    served = _discipline(discipline, queue, cluster)
     if cluster is not None:
         workload = _on_machines(workload, cluster, oversized, any_size=buys)
     known = _reaching(signal, float(workload.deadline.max()), repeat=repeat_signal)
@@ -129,6 +133,26 @@ def simulate(
         baseline_node_spans=nodes(base),
         bought=course.bought,
     )
+
+
+def _discipline(
+    discipline: str | Discipline | None, queue: str | Discipline | None, cluster: Cluster | None
+) -> Discipline | None:
+    """Return how the queue is served; None where there is none, and nobody said how."""
+    if cluster is not None and not isinstance(cluster, Cluster):
+        raise InvalidInput(f"a cluster is a Cluster(nodes=..., cpus_per_node=...), not {cluster!r}")
+    if discipline is not None and queue is not None:
+        raise InvalidInput("discipline= and queue= say the same: leave one out")
+    said = queue if discipline is None else discipline
+    if cluster is None:
+        if said is not None:
+            raise InvalidInput(
+                f"how a queue is served was said ({said!r}), but without a cluster every job runs "
+                "as its policy decides and none queues: give a cluster ([cluster] with nodes and "
+                "cpus_per_node in a file, cluster= in Python), or leave the queue out"
+            )
+        return None
+    return make_discipline("fifo" if said is None else said)
 
 
 def _workload(jobs: object) -> Workload:

@@ -10,7 +10,7 @@ long nobody could tell what it drew.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
@@ -27,7 +27,15 @@ from lowtide.store.consolidation import consolidate
 from lowtide.store.database import Database
 from lowtide.store.matching import attach
 from lowtide.store.resuming import known_as
-from lowtide.store.tables import clean, hosts, in_parts, insert_row, ticks, units
+from lowtide.store.tables import (
+    clean,
+    hosts,
+    in_parts,
+    insert_row,
+    synthetic_grids,
+    ticks,
+    units,
+)
 from lowtide.store.ticks import Look, pack
 from lowtide.store.totals import nothing_yet
 
@@ -135,6 +143,8 @@ class HostWriter:
                 state, look = self._count(connection, state or self._begin(connection), tick)
                 row = {"host": state.host, "since": look.since, "time": look.time}
                 connection.execute(sa.insert(ticks), {**row, "body": pack(look)})
+                if tick.synthetic:
+                    _note_synthetic(connection, row)
             self._state = state
         age = tick.time - state.tail_since
         if age >= CHUNK_MOST_S or (state.tail >= CHUNK_TICKS and age >= CHUNK_LEAST_S):
@@ -428,3 +438,14 @@ def _node(
 
 def _pressure(node: NodeCounts, kind: str) -> float:
     return node.pressure_s.get(kind, math.nan)
+
+
+def _note_synthetic(connection: sa.Connection, row: Mapping[str, float]) -> None:
+    """Note that the grams of a tick are those of a synthetic grid, in one row with those before."""
+    noted = synthetic_grids.c
+    goes_on = sa.and_(noted.host == row["host"], noted.ends >= row["since"] - _NO_GAP_S)
+    if not connection.execute(
+        sa.update(synthetic_grids).where(goes_on).values(ends=row["time"])
+    ).rowcount:
+        entry = {"host": row["host"], "begins": row["since"], "ends": row["time"]}
+        connection.execute(sa.insert(synthetic_grids), entry)

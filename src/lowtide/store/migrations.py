@@ -14,7 +14,17 @@ import sqlalchemy as sa
 
 from lowtide.errors import StoreProblem
 from lowtide.store.database import Database
-from lowtide.store.tables import META, chunks, hosts, jobs, phases, schema, ticks, units
+from lowtide.store.tables import (
+    META,
+    chunks,
+    hosts,
+    jobs,
+    phases,
+    schema,
+    synthetic_grids,
+    ticks,
+    units,
+)
 
 
 def _make_tables(connection: sa.Connection) -> None:
@@ -39,6 +49,10 @@ def _keep_checksums(_connection: sa.Connection) -> None:
     """
 
 
+def _add_synthetic_grids(connection: sa.Connection) -> None:
+    META.create_all(connection, tables=[synthetic_grids])
+
+
 # Any number, as long as no other program on the server has the same.
 _LOCK = 0x6C6F7774
 # The steps, counted from 1.
@@ -47,6 +61,7 @@ STEPS: tuple[Callable[[sa.Connection], None], ...] = (
     _add_phases,
     _keep_more,
     _keep_checksums,
+    _add_synthetic_grids,
 )
 
 

@@ -25,7 +25,15 @@ from lowtide.store.migrations import bring_up_to_date, check_version
 from lowtide.store.places import default_place
 from lowtide.store.reading import JobTable, Question, read_hosts, read_jobs
 from lowtide.store.records import HostRecord, JobRecord, Retention, Series, gaps_in
-from lowtide.store.tables import chunks, in_parts, phases, present, size_bytes
+from lowtide.store.tables import (
+    chunks,
+    hosts,
+    in_parts,
+    phases,
+    present,
+    size_bytes,
+    synthetic_grids,
+)
 
 if TYPE_CHECKING:
     from lowtide.monitor.facts import JobFacts
@@ -186,6 +194,15 @@ class Store:
             connection.execute(sa.delete(phases).where(phases.c.job == record.number))
             if document is not None:
                 connection.execute(sa.insert(phases).values(job=record.number, document=document))
+
+    def synthetic(self) -> list[tuple[str, float, float]]:
+        """Return when which host's grams were those of a synthetic grid."""
+        with self._database.reading() as connection:
+            if synthetic_grids not in present(connection):
+                return []
+            question = sa.select(hosts.c.name, synthetic_grids.c.begins, synthetic_grids.c.ends)
+            rows = connection.execute(question.join(hosts, hosts.c.id == synthetic_grids.c.host))
+            return [(row.name, row.begins, row.ends) for row in rows]
 
     def phases(self, record: JobRecord) -> str | None:
         """Return the phases that were found in a job's course, as JSON text.

@@ -128,8 +128,19 @@ phases = sa.Table(
     sa.Column("document", sa.Text, nullable=False),
 )
 
+# When a host's grams were those of a synthetic grid, which nothing else here would tell.
+synthetic_grids = sa.Table(
+    "synthetic_grids",
+    META,
+    _key(),
+    _link("host"),
+    _real("begins", unknown=False),
+    _real("ends", unknown=False),
+    sa.Index("synthetic_grids_by_host", "host", "ends"),
+)
+
 # In the order in which a copy may be filled.
-CONTENTS = (hosts, jobs, units, ticks, chunks, phases)
+CONTENTS = (hosts, jobs, units, ticks, chunks, phases, synthetic_grids)
 
 
 def present(connection: sa.Connection) -> tuple[sa.Table, ...]:

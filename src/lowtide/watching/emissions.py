@@ -44,6 +44,11 @@ class Emissions:
         if not 0 < self.lifetime_s < math.inf:
             raise InvalidInput(f"a node's lifetime is more than 0 s, not {self.lifetime_s:g}")
 
+    @property
+    def synthetic(self) -> bool:
+        """Whether the intensity comes from a model: then so do all grams."""
+        return self.grid is not None and self.grid.average.synthetic
+
     def average(self, since: float, until: float) -> float:
         """Return the average intensity between two moments, g/kWh; NaN where it is not known.
 

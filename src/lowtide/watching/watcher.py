@@ -241,6 +241,7 @@ class Watcher:
             intensity_g_per_kwh=average,
             marginal_g_per_kwh=marginal,
             pue=self.emissions.pue,
+            synthetic=self.emissions.synthetic,
             gpus=after.gpus,
             gpus_unread=after.gpus_unread,
             meters=meters,
