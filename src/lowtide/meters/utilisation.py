@@ -219,7 +219,7 @@ class UtilisationModel:
         """
         try:
             document = json.loads(read_text(path))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise FormatError(f"this is no JSON ({error})", path=path) from None
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise FormatError(
@@ -253,7 +253,7 @@ class UtilisationModel:
                 average_s=float(document["average_s"]),
                 about=dict(document["about"]),
             )
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise FormatError(
                 f"this utilisation model is damaged ({error}): learn it again", path=path
             ) from None
