@@ -16,7 +16,7 @@ help:
 	@echo "make demo    install, plan the sample job five ways, write an HTML report"
 	@echo "make check   format, lint, types, import contract"
 	@echo "make test    all tests (data tests need LOWTIDE_DATA, default ../shared/data)"
-	@echo "make nightly the planner against brute force on thousands of random jobs"
+	@echo "make nightly the planner against brute force, the readers against damaged files, by the thousand"
 	@echo "make bench   benchmarks, as ratios against a stated baseline"
 	@echo "make docs    build the documentation into site/"
 	@echo "make clean   remove everything that was generated"
@@ -49,7 +49,7 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest
 
 nightly: $(VENV)/.dev
-	LOWTIDE_NIGHTLY=1 $(BIN)/python -m pytest tests/policies/test_exact.py
+	LOWTIDE_NIGHTLY=1 $(BIN)/python -m pytest tests/policies/test_exact.py tests/formats/test_fuzz.py
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/accounting.py

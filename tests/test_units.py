@@ -1,6 +1,7 @@
 """Quantities at the edge."""
 
 import math
+import re
 from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
@@ -223,3 +224,30 @@ def test_format_mass(grams, text):
 def test_format_percent():
     assert units.format_percent(0.3127) == "31.3 %"
     assert units.format_percent(None) == units.format_percent(math.nan) == "---"
+
+
+@given(
+    st.datetimes(),
+    st.sampled_from(("%Y-%m-%d", "%Y-%m-%dT%H", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S", "%Y%m%d")),
+)
+def test_the_cure_for_a_time_without_a_zone_cures(moment: datetime, notation: str) -> None:
+    moment = moment.replace(year=max(moment.year, 1000))
+    said = moment.strftime(notation)
+    with pytest.raises(InvalidTime) as refused:
+        units.parse_time(said)
+    advised = re.search(r"write (\S+Z) or (\S+\+02:00)$", str(refused.value))
+    assert advised is not None, str(refused.value)
+    # What is advised is the same moment, in UTC or two hours earlier.
+    meant = datetime.strptime(said, notation).replace(tzinfo=UTC).timestamp()
+    assert units.parse_time(advised[1]) == meant
+    assert units.parse_time(advised[2]) == meant - 7200
+
+
+def test_a_date_may_carry_a_zone() -> None:
+    assert units.parse_time("2024-07-01Z") == units.parse_time("2024-07-01T00:00Z")
+    assert units.parse_time("2024-07-01+02:00") == units.parse_time("2024-06-30T22:00Z")
+
+
+def test_numbers_of_hundreds_of_digits_are_refused() -> None:
+    with pytest.raises(InvalidTime, match="one of 401 digits"):
+        units.parse_duration(10**400)

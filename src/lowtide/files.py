@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import secrets
+import tomllib
 import zlib
 from pathlib import Path
+from typing import Any
 
-from lowtide.errors import FileProblem
+from lowtide.errors import FileProblem, FormatError
 
 _GZIP_MAGIC = b"\x1f\x8b"
 
@@ -43,6 +46,31 @@ def read_text(path: Path | str) -> str:
         raise FileProblem(
             f"{path} is not UTF-8 text (byte {error.start}): convert it, e.g. with iconv", path=path
         ) from error
+
+
+def read_document(path: Path | str, form: str) -> Any:
+    """Read a file of JSON or TOML.
+
+    Args:
+        path: The file to read.
+        form: `json` or `toml`.
+    """
+    return parse_document(read_text(path), path, form)
+
+
+def parse_document(text: str, path: Path | str, form: str) -> Any:
+    """Return what JSON or TOML says, or refuse it.
+
+    Args:
+        text: All of it.
+        path: Where it was read.
+        form: `json` or `toml`.
+    """
+    try:
+        return json.loads(text) if form == "json" else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        # Besides bad syntax: numbers of thousands of digits, and nesting as deep.
+        raise FormatError(f"not valid {form.upper()}: {error}", path=path) from None
 
 
 def read_or_empty(path: str) -> bytes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -25,6 +24,8 @@ from lowtide.units import DurationLike, format_count, format_energy, format_hour
 
 # No job draws a terawatt; what does is a slip of units.
 _MOST_W = 1e12
+# More phases than this take seconds to lay out, and no job has them.
+_MOST_PHASES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
@@ -57,8 +58,9 @@ class Phase:
                 f"phase {name!r} needs its power as a number of watts: {power_w!r}"
             )
         if not 0 <= power_w <= _MOST_W:
+            shown = power_w if isinstance(power_w, int) else f"{power_w:g}"
             raise InvalidProfile(
-                f"phase {name!r} must draw 0 W or more, up to {_MOST_W:g} W, not {power_w:g}: "
+                f"phase {name!r} must draw 0 W or more, up to {_MOST_W:g} W, not {shown}: "
                 "give its measured mean"
             )
         if not isinstance(name, str) or not name or "/" in name:
@@ -136,6 +138,8 @@ class PowerProfile:
                 f"a suspended job must draw 0 W or more, not {suspended_power_w!r}"
             )
         object.__setattr__(self, "suspended_power_w", float(suspended_power_w))
+        if not math.isfinite(sum(phase.duration_s for phase in self.work)):
+            raise InvalidProfile("the phases last longer than any number of seconds: check units")
         edges = np.concatenate(([0.0], np.cumsum([phase.duration_s for phase in self.work])))
         edges.flags.writeable = False
         object.__setattr__(self, "work_edges_s", edges)
@@ -333,11 +337,7 @@ class PowerProfile:
             path: A file ending in `.toml` or `.json`.
         """
         path = _profile_path(path)
-        text = files.read_text(path)
-        try:
-            document = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-        except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
-            raise FormatError(f"not valid {path.suffix[1:].upper()}: {error}", path=path) from error
+        document = files.read_document(path, path.suffix[1:])
         try:
             return cls.from_dict(document)
         except InvalidInput as error:
@@ -386,12 +386,19 @@ def _phases(rows: Any, group: str) -> list[Phase]:
             )
         if "phases" in row:
             times = row.get("repeat", 1)
-            if not isinstance(times, int) or times < 1 or set(row) - {"repeat", "phases"}:
+            whole = isinstance(times, int) and not isinstance(times, bool)
+            if not whole or times < 1 or set(row) - {"repeat", "phases"}:
                 raise InvalidProfile(
                     f"a repeated block of {group} is 'phases' and a whole number 'repeat', "
                     "at least 1"
                 )
-            phases.extend(_phases(row["phases"], group) * times)
+            block = _phases(row["phases"], group)
+            if len(block) * times + len(phases) > _MOST_PHASES:
+                raise InvalidProfile(
+                    f"{group} has at most {_MOST_PHASES:,} phases, and repeating one of its blocks "
+                    "as often makes more: let a phase stand for several"
+                )
+            phases.extend(block * times)
             continue
         _known_keys(row, ("name", "duration_s", "power_w", "checkpoint"), f"a phase of {group}")
         if missing := sorted({"name", "duration_s", "power_w"} - set(row)):

@@ -11,13 +11,14 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lowtide import files
-from lowtide.errors import FormatError, InvalidInput, InvalidSchedule
+from lowtide.errors import InvalidInput, InvalidSchedule
 from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.units import (
     DurationLike,
@@ -54,7 +55,10 @@ class Span:
             raise InvalidSchedule(
                 f"unknown kind of span {self.kind!r}: known are {', '.join(SPAN_KINDS)}"
             )
-        known = np.isfinite([self.start, self.duration_s, self.progress_s]).all()
+        numbers = (self.start, self.duration_s, self.progress_s)
+        if any(isinstance(each, bool) or not isinstance(each, Real) for each in numbers):
+            raise InvalidSchedule(f"a span's times are numbers of seconds, unlike those of {self}")
+        known = all(np.isfinite(float(each)) for each in numbers)
         if not (known and self.duration_s > 0 and self.progress_s >= 0):
             raise InvalidSchedule(
                 f"a span lasts longer than 0 s from a known time on, unlike {self}"
@@ -436,7 +440,7 @@ class Schedule:
         try:
             spans = tuple(Span(**span) for span in document["spans"])
             return cls(job_id=str(document["job_id"]), spans=spans)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, OverflowError) as error:
             raise InvalidSchedule(
                 "a schedule has job_id and spans of kind, start, duration_s and progress_s"
             ) from error
@@ -448,10 +452,7 @@ class Schedule:
         Args:
             path: The file.
         """
-        try:
-            return cls.from_dict(json.loads(files.read_text(path)))
-        except json.JSONDecodeError as error:
-            raise FormatError(f"not valid JSON: {error}", path=path) from error
+        return cls.from_dict(files.read_document(path, "json"))
 
     def dump(self, path: Path | str, *, about: str = "") -> None:
         """Write the schedule as JSON; it reads back equal.

@@ -34,6 +34,8 @@ _SLURM = re.compile(
     r"(?:(?P<d>\d+)-)?(?P<a>\d+)(?::(?P<b>\d+(?:\.\d+)?))?(?::(?P<c>\d+(?:\.\d+)?))?",
 )
 
+_DATE = re.compile(r"(\d{4}-\d\d-\d\d)(Z|[+-]\d\d:\d\d|)")
+
 _INTENSITY_G_PER_KWH = {
     "g/kwh": 1.0,
     "gco2/kwh": 1.0,
@@ -97,7 +99,10 @@ def _number(value: object, rule: str) -> float:
     """Return any kind of real number, NumPy's included, as a finite float."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidTime(f"{rule}, not {value!r}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise InvalidTime(f"{rule}, and finite, not one of {len(str(value))} digits") from None
     if not math.isfinite(number):
         raise InvalidTime(f"{rule}, and finite, not {number}")
     return number
@@ -158,6 +163,9 @@ def parse_time(value: TimeLike, *, relative_to: float | None = None) -> float:
             if relative_to is None:
                 raise InvalidTime(f"time {value!r} is relative, and here is nothing to count from")
             return relative_to + parse_duration(text[1:])
+        # A date alone is its first moment, and may carry a zone as a time does.
+        if dated := _DATE.fullmatch(text):
+            text = f"{dated[1]}T00:00{dated[2]}"
         try:
             moment = datetime.fromisoformat(text)
         except ValueError:
@@ -165,8 +173,13 @@ def parse_time(value: TimeLike, *, relative_to: float | None = None) -> float:
                 f"cannot read time {value!r}: write e.g. 2024-07-01T06:00Z or +36h"
             ) from None
         if moment.tzinfo is None:
-            raise InvalidTime(f"time {value!r} has no time zone: write {text}Z or {text}+02:00")
-        return moment.timestamp()
+            whole = not (moment.second or moment.microsecond)
+            plain = moment.isoformat(timespec="minutes" if whole else "auto")
+            raise InvalidTime(f"time {value!r} has no time zone: write {plain}Z or {plain}+02:00")
+        try:
+            return moment.timestamp()
+        except (OverflowError, ValueError):
+            raise InvalidTime(f"time {value!r} lies outside of the calendar") from None
     return _number(value, "a time is a datetime, an ISO text or epoch seconds")
 
 

@@ -115,6 +115,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("grid", "empty.csv"), "empty"),
         (("grid", "binary.csv"), "binary.csv"),
         (("convert", "hours.csv", "out.swf"), "--time-unit="),
+        (("grid", "columns.csv"), "say which with --how format="),
         (("convert", "columns.csv", "out.swf"), "columns.csv"),
         (("convert", "day.csv", "out.xyz"), ".swf"),
         (("convert", "missing.csv", "out.swf"), "no such file"),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import lowtide as lt
 from lowtide.errors import FormatError, InvalidInput, UnknownName
 from lowtide.formats import read_jobs, write_jobs
-from lowtide.trace import STATUSES
+from lowtide.trace import STATUSES, Trace
 
 
 def put(folder: Path, text: str) -> Path:
@@ -77,8 +79,8 @@ def test_formats_by_name(tmp_path: Path) -> None:
     path = put(tmp_path, "arrival_time,length,cpus\n0,100,1\n")
     with pytest.raises(UnknownName, match="did you mean 'swf'"):
         read_jobs(path, format="swff")
-    with pytest.raises(InvalidInput, match=r"can only be read: .* are swf"):
-        write_jobs(read_jobs(path), tmp_path / "b.csv", format="csv")
+    with pytest.raises(InvalidInput, match=r"can only be read: .* are csv, swf"):
+        write_jobs(read_jobs(path), tmp_path / "b.csv", format="sacct")
 
 
 def test_more_columns_where_there_are(tmp_path) -> None:
@@ -102,3 +104,49 @@ def test_priorities_may_be_below_0(tmp_path: Path) -> None:
     for wrong in ("", "inf"):
         with pytest.raises(FormatError, match=r"line 3, column 'priority'.*a number is needed"):
             read_jobs(put(tmp_path, table.format(wrong)))
+
+
+def test_jobs_are_written_and_read_back(tmp_path: Path) -> None:
+    text = (
+        "arrival_time,length,cpus,gpus,requested,priority,status,user,name\n"
+        '0.5,100,1,0,200,-3,completed,ada,"a, b"\n'
+        "7,900.25,64,2,1000,0,failed,bob,x\n"
+    )
+    trace = read_jobs(put(tmp_path, text))
+    write_jobs(trace, tmp_path / "b.csv", format="csv")
+    again = read_jobs(tmp_path / "b.csv")
+    assert list(again.columns) == list(trace.columns)
+    for name in trace.columns:
+        assert again.column(name).tolist() == trace.column(name).tolist(), name
+
+
+def test_a_job_without_a_length_has_no_row(tmp_path: Path) -> None:
+    trace = Trace(columns={"arrival": [0.0], "length_s": [np.nan], "cpus": [1.0]})
+    with pytest.raises(InvalidInput, match="job 1 has no length_s"):
+        write_jobs(trace, tmp_path / "b.csv", format="csv")
+
+
+def test_arrivals_may_be_dates(tmp_path: Path) -> None:
+    path = put(
+        tmp_path,
+        "arrival_time,length,cpus\n2024-10-27T02:30+02:00,2,1\n2024-10-27T02:30+01:00,3,1\n",
+    )
+    trace = read_jobs(path, time_unit="h")
+    assert np.diff(trace.column("arrival")).tolist() == [3600.0]
+    assert trace.column("length_s").tolist() == [7200.0, 10800.0]
+    with pytest.raises(FormatError, match=r"line 2, column 'arrival_time'.*no time zone.*02:30Z"):
+        read_jobs(put(tmp_path, "arrival_time,length,cpus\n2024-10-27T02:30,600,1\n"))
+
+
+def test_jobs_of_a_simulation_can_be_simulated_again(tmp_path: Path) -> None:
+    grid = lt.Signal.from_values([300, 100, 200], start=0, step_s="1h")
+    jobs = lt.Workload(
+        arrival=[0, 600],
+        deadline=10_000,
+        profile=[0, 0],
+        profiles=[lt.PowerProfile.constant(100, "30s")],
+    )
+    lt.simulate(jobs, grid, policy="run_now").table().write_csv(tmp_path / "jobs.csv")
+    trace = read_jobs(tmp_path / "jobs.csv")
+    assert trace.column("arrival").tolist() == [0, 600]
+    assert trace.column("length_s").tolist() == [30, 30]

@@ -278,24 +278,64 @@ def pinpoint(folder: Path, lines: list[str], events: str = "") -> Path:
     return folder
 
 
-GOOD = [*["50000"] * 2000, "1720910400.0", "1720910500.0"]
+GOOD = [*["50000"] * 600, *["90000"] * 800, *["50000"] * 600, "1720910400.0", "1720910500.0"]
 
 
-def test_pinpoint_counts_milliwatts_and_starts_30_s_late(tmp_path: Path) -> None:
+def test_pinpoint_counts_milliwatts_and_finds_idle_time(tmp_path: Path) -> None:
     folder = pinpoint(
         tmp_path / "job_full_0714004310", GOOD, "1720910440.5, work\n1720910460.0, Exit\n"
     )
-    ((run,),) = read_recordings(folder)
+    ((run,),) = recordings = read_recordings(folder)
     assert run.kind == "full"
     assert (run.start, run.end) == (1720910430.0, 1720910460.0)
-    assert run.energy_j() == pytest.approx(1500.0)
+    assert run.energy_j() == pytest.approx(2700.0)
     assert run.times[1] - run.times[0] == pytest.approx(0.05, abs=1e-6)
     assert [event.label for event in run.events] == ["work", "Exit"]
+    assert recordings[0].notes == (
+        "30 s of idle time before the program are left out",
+        "the program ends with its last event, 'Exit'; the 40 s after it are left out",
+    )
 
 
-def test_pinpoint_without_events_ends_30_s_before_the_meter(tmp_path: Path) -> None:
+def test_pinpoint_without_events(tmp_path: Path) -> None:
     ((run,),) = read_recordings(pinpoint(tmp_path / "job", GOOD))
     assert (run.kind, run.start, run.end) == (None, 1720910430.0, 1720910470.0)
+
+
+def test_pinpoint_without_idle_time(tmp_path: Path) -> None:
+    lines = [*["112000"] * 387, *["214000"] * 1613, *GOOD[-2:]]
+    folder = pinpoint(tmp_path / "job_full", lines, "1720910403.0, loading\n1720910495, epoch\n")
+    (recording,) = read_recordings(folder)
+    run = recording.runs[0]
+    assert (run.start, run.end) == (1720910400.0, 1720910500.0)
+    before, after = recording.notes
+    assert "the first 19.4 s draw a steady 112 W" in before
+    assert "counted as the program's; --idle-before 19.4 leaves them out" in before
+    assert after == "no idle time was found after the program"
+    # Whoever knows better says so, and what cannot be is refused with what to do.
+    ((told,),) = read_recordings(folder, idle_before="3", idle_after="5s")
+    assert (told.start, told.end) == (1720910403.0, 1720910495.0)
+    with pytest.raises(
+        FormatError, match=r"'loading', lies 2\.0 s before the program's time.*less"
+    ):
+        read_recordings(folder, idle_before=5)
+    with pytest.raises(FormatError, match=r"the program ran for -20\.0 s by that"):
+        read_recordings(folder, idle_before=60, idle_after=60)
+    with pytest.raises(InvalidInput, match="0 s or more"):
+        read_recordings(folder, idle_before=-1)
+
+
+def test_idle_time_is_told_of_pinpoint_alone(tmp_path: Path) -> None:
+    half_written(tmp_path / "b")
+    with pytest.raises(InvalidInput, match="there is none here: leave it out"):
+        read_recordings(tmp_path, idle_before=5)
+
+
+def test_events_outside_the_measurement_are_refused(tmp_path: Path) -> None:
+    for name, when in (("early", 1720910390), ("late", 1720910510)):
+        folder = pinpoint(tmp_path / name, GOOD, f"{when}, x\n")
+        with pytest.raises(FormatError, match=r"lies 10\.0 s .* the meter's time.*clocks"):
+            read_recordings(folder)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +349,6 @@ def test_pinpoint_without_events_ends_30_s_before_the_meter(tmp_path: Path) -> N
         (GOOD[:-2], "the last two lines are epoch seconds"),
         ([*GOOD[:-2], GOOD[-1], GOOD[-2]], "the last two lines are epoch seconds"),
         (["1"], "1 lines are too few"),
-        ([*["50000"] * 200, "1720910400.0", "1720910410.0"], "the program ran from"),
     ],
 )
 def test_pinpoint_that_makes_no_sense(tmp_path: Path, lines: list[str], message: str) -> None:

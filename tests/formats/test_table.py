@@ -80,17 +80,17 @@ def test_headings(
 
 
 def test_of_two_bases_lifecycle_is_the_default(write: Callable[[str], Path]) -> None:
-    path = write("time;intensity (direct);intensity (LCA)\n0;1;2\n60;1;2\n")
-    assert read_signal(path).values.tolist() == [2.0, 2.0]
+    path = write("time;intensity (direct);intensity (LCA)\n0;10;20\n60;10;20\n")
+    assert read_signal(path).values.tolist() == [20.0, 20.0]
     direct = read_signal(path, basis="direct")
-    assert (direct.basis, direct.values.tolist()) == ("direct", [1.0, 1.0])
+    assert (direct.basis, direct.values.tolist()) == ("direct", [10.0, 10.0])
 
 
 def test_blank_lines_and_quotes_and_missing_words(write: Callable[[str], Path]) -> None:
-    path = write('time,intensity\n0,"1"\n\n60, 2\n120,n/a\n180,4\n')
+    path = write('time,intensity\n0,"10"\n\n60, 20\n120,n/a\n180,40\n')
     with pytest.raises(FormatError, match="line 5, column 'intensity': 1 of 4 steps"):
         read_signal(path)
-    assert read_signal(path, gaps="interpolate").values.tolist() == [1, 2, 3, 4]
+    assert read_signal(path, gaps="interpolate").values.tolist() == [10, 20, 30, 40]
 
 
 @pytest.mark.parametrize(
@@ -201,8 +201,41 @@ def test_round_trip(
 
 def test_of_two_kinds_in_one_file_the_one_that_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "both.csv"
-    path.write_text("time,intensity,marginal intensity\n0,1,7\n60,2,8\n")
-    assert read_signal(path, kind="average").values.tolist() == [1, 2]
+    path.write_text("time,intensity,marginal intensity\n0,10,7\n60,20,8\n")
+    assert read_signal(path, kind="average").values.tolist() == [10, 20]
     assert read_signal(path, kind="marginal").values.tolist() == [7, 8]
     with pytest.raises(FormatError, match="2 columns could be meant"):
         read_signal(path)
+
+
+@pytest.mark.parametrize("heading", ["carbon_intensity", "average carbon intensity", "moer"])
+def test_kilograms_are_never_taken_for_grams(tmp_path: Path, heading: str) -> None:
+    path = tmp_path / "kg.csv"
+    path.write_text(f"time,{heading}\n0,0.31\n3600,\n7200,0.402\n")
+    with pytest.raises(FormatError, match=r"all values lie below 5 .*say unit='kg/kWh'"):
+        read_signal(path, gaps="hold")
+    assert read_signal(path, gaps="hold", unit="kg/kWh").values.tolist() == [310, 310, 402]
+    assert read_signal(path, gaps="hold", unit="g/kWh").values[0] == 0.31
+    # A low hour is no doubt about the unit, and a heading that names it leaves none.
+    path.write_text(f"time,{heading}\n0,0.31\n3600,25\n")
+    assert read_signal(path).values[0] == 0.31
+    path.write_text(f"time,{heading}_g_per_kwh\n0,0.31\n3600,1\n")
+    assert read_signal(path).values[0] == 0.31
+
+
+def test_a_value_beyond_reason_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "huge.csv"
+    path.write_text("time,carbon_intensity\n0,30\n3600,1e308\n")
+    for unit in (None, "kg/kWh"):
+        with pytest.raises(
+            FormatError, match=r"huge\.csv, line 3.*0 to 100,000 g/kWh, not 1e\+308"
+        ):
+            read_signal(path, unit=unit)
+
+
+@pytest.mark.parametrize("kind", ["occupancy", "objective"])
+def test_kinds_that_are_computed_are_not_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("time,x\n0,300\n3600,310\n")
+    with pytest.raises(InvalidInput, match="kind is one of average, marginal, price, pue"):
+        read_signal(path, kind=kind, column="x")

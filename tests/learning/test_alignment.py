@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lowtide.changepoints import find_changes, noise_variance, price_of_a_change
 from lowtide.learning.alignment import align, common_levels, refine
-from lowtide.learning.changepoints import find_changes, noise_variance, price_of_a_change
 
 
 def distance(trace: np.ndarray, levels: np.ndarray, edges: tuple[int, ...]) -> float:

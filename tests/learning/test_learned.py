@@ -272,7 +272,7 @@ def test_runs_of_unknown_kind_are_learned_from_if_there_are_no_others() -> None:
     assert len(learn(Recording(runs=tuple(unknown))).series) == 2
     mixed = learn(Recording(runs=(*unknown, plain([50.0] * 100, "f", kind="full"))))
     assert len(mixed.series) == 1
-    assert "of unknown kind, not learned from: u0, u1" in mixed.notes
+    assert "of unknown kind, not used: u0, u1" in mixed.notes
 
 
 def test_estimated_power_says_so() -> None:
@@ -389,3 +389,58 @@ def test_runs_that_draw_nothing(baseline: str) -> None:
     assert learned.validation.energy_error is None
     assert "energy off by ---, since no run drew anything" in learned.text()
     assert learned.document()["validation"]["energy_error"] is None
+
+
+def epochs_run(name: str, epochs: int, seed: int, **how: Any) -> Run:
+    return make_run(
+        name,
+        (*STARTUP, *EPOCH * epochs, *EXIT),
+        labels=labels_of(range(1, epochs + 1)),
+        seed=seed,
+        **how,
+    )
+
+
+@pytest.mark.parametrize("odd", [4, 6, 7])
+def test_runs_with_another_number_of_epochs_are_left_out_and_named(odd: int) -> None:
+    usual = [epochs_run(f"full_{i}", 5, i) for i in range(4)]
+    mixed = [*usual[:2], epochs_run("odd", odd, 9), *usual[2:]]
+    alone, learned = learn(Recording(runs=usual)), learn(Recording(runs=mixed))
+    assert learned.text().startswith("Learned from 4 uninterrupted runs by the program's marks")
+    assert any("run odd" in note and "is left out" in note for note in learned.notes)
+    assert learned.profile == alone.profile
+    assert learned.validation is not None
+    assert learned.validation.runs == ("full_0", "full_1", "full_2", "full_3")
+
+
+def test_a_check_counts_the_runs_that_learning_counts() -> None:
+    full = [epochs_run(f"full_{i}", 3, i) for i in range(3)]
+    sweep = epochs_run("sweep", 6, 7, kind=None)
+    failed = Run(
+        id="failed", times=full[0].times, power_w=full[0].power_w, kind="full", exit_status=1
+    )
+    learned = learn(Recording(runs=full))
+    checks = check(learned.profile, [*full, sweep, failed])
+    assert [each.runs for each in checks] == [("full_0",), ("full_1",), ("full_2",)]
+    assert [each.runs for each in check(learned.profile, [sweep])] == [("sweep",)]
+
+
+def test_the_lag_is_told_with_its_spread() -> None:
+    runs = [epochs_run(f"full_{i}", 3, i, lag_s=0.3 + 0.2 * (i == 2)) for i in range(3)]
+    learned = learn(Recording(runs=runs))
+    assert any(
+        note.startswith("power follows the program's marks by 0.3")
+        and "(0.30 to 0.50 s, run by run)" in note
+        for note in learned.notes
+    ), learned.notes
+
+
+def test_what_several_recordings_say_is_said_once() -> None:
+    each = [
+        Recording(runs=[epochs_run(f"full_{i}", 3, i)], source=f"s{i}", notes=["30 s left out"])
+        for i in range(3)
+    ]
+    odd = Recording(runs=[epochs_run("full_9", 3, 9)], source="s9", notes=["none found"])
+    notes = learn([*each, odd]).notes
+    assert "30 s left out (3 recordings)" in notes
+    assert "none found (s9)" in notes

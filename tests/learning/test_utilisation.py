@@ -21,6 +21,7 @@ from lowtide.learning.utilisation import (
 from lowtide.learning.utilisation_figure import utilisation_chart, write_utilisation_figure
 from lowtide.recording import Recording
 from lowtide.samples import sample_recording
+from lowtide.signal import FloatArray
 from support.machines import (
     Truth,
     convex,
@@ -131,6 +132,44 @@ def test_the_model_knows_its_range(line: LearnedUtilisation) -> None:
     assert line.model.at({"cpu": 0.8}).outside == ()
 
 
+def test_no_interval_is_claimed_outside_of_what_was_learned() -> None:
+    """Power bends where nobody looked: an interval kept there would hold nothing."""
+
+    def bends(use: FloatArray) -> FloatArray:
+        return linear(np.minimum(use, 0.5))
+
+    model = learn_utilisation([machine_runs(9, bends, top=0.5)]).model
+    assert model is not None
+    assert model.band is not None
+    claimed, held = [], []
+    for cpu in np.linspace(0, 1, 101).tolist():
+        said = model.at({"cpu": cpu})
+        if not np.isnan(said.low_w):
+            claimed.append(cpu)
+            truth = float(bends(np.array([[cpu]]))[0])
+            held.append(said.low_w <= truth <= said.high_w)
+    assert max(claimed) < 0.52
+    assert np.mean(held) >= model.band.level
+    assert np.isnan(model.at({"cpu": 0.9}).high_w)
+    assert model.at({"cpu": 0.9}).power_w > 0
+
+
+def test_a_figure_shows_what_was_predicted_over_what_was_measured() -> None:
+    learned = learn_utilisation(
+        [machine_runs(9, interacting, names=("cpu", "gpu"))], rung="boosting"
+    )
+    assert learned.model is not None
+    assert learned.model.band is not None
+    over_use, over_measured = utilisation_chart(learned).vconcat
+    # Around the line over one of two features, the interval would seem to miss half the windows.
+    assert len(over_use.layer) == 2
+    band, dots, _ = (layer.data.values for layer in over_measured.layer)
+    half_w = learned.model.band.half_w
+    held = [abs(dot["predicted"] - dot["measured"]) <= half_w + 0.02 for dot in dots]
+    assert np.mean(held) >= learned.model.band.level - 0.02
+    assert band[1]["high"] - band[1]["predicted"] == pytest.approx(half_w)
+
+
 def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         learned = learn_utilisation(
@@ -199,7 +238,7 @@ def test_the_card_tells_all(line: LearnedUtilisation, tmp_path: Path) -> None:
 
 
 def drawn_line(learned: LearnedUtilisation) -> list[dict[str, float]]:
-    return utilisation_chart(learned).layer[-1].data.values
+    return utilisation_chart(learned).vconcat[0].layer[-1].data.values
 
 
 def test_the_figure_shows_windows_model_and_interval(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lowtide.recording import Event, Recording, Run
+from lowtide.signal import FloatArray
 
 # Seconds and watts: startup, epochs of train, evaluate and save, and an exit.
 STARTUP = ((4.0, 60.0), (3.0, 110.0))
@@ -73,3 +76,97 @@ def make_runs(count: int, **how: Any) -> Recording:
     return Recording(
         runs=tuple(make_run(f"full_{i}", seed=i, **how) for i in range(count)), source="made up"
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pinpointed:
+    """A measurement as pinpoint writes it, and where in it the program really ran."""
+
+    power_w: FloatArray
+    step_s: float
+    on: float
+    events: tuple[Event, ...]
+    idle_before_s: float
+    idle_after_s: float
+
+    def write(self, folder: Path) -> Path:
+        """Write it as a folder of pinpoint."""
+        folder.mkdir(parents=True)
+        off = self.on + self.power_w.size * self.step_s
+        lines = [f"{1000 * watts:.0f}" for watts in self.power_w]
+        (folder / "measurements.csv").write_text(
+            "\n".join([*lines, f"{self.on:.6f}", f"{off:.6f}"]) + "\n"
+        )
+        if self.events:
+            (folder / "events.csv").write_text(
+                "".join(f"{event.time:.6f}, {event.label}\n" for event in self.events)
+            )
+        return folder
+
+
+def make_pinpointed(
+    seed: int, *, idle_before_s: float | None = None, idle_after_s: float | None = None
+) -> Pinpointed:
+    """Return a measurement with or without idle time around a program that begins in some way.
+
+    Chance decides what is not given: the idle time at either end (none, 5, 30, 120 s or any), the
+    idle power and how noisy, wandering and spiky it is, whether the machine calms down at first or
+    after the program, whether the startup draws hardly more than the idle machine or waits in
+    between, and when the program says something first, if ever, and last.
+    """
+    rng = np.random.default_rng([12, seed])
+
+    def any_idle_s() -> float:
+        return float(rng.choice([0.0, 5.0, 30.0, 120.0, rng.uniform(1, 60)]))
+
+    before_s = any_idle_s() if idle_before_s is None else idle_before_s
+    after_s = any_idle_s() if idle_after_s is None else idle_after_s
+    step_s = float(rng.choice([0.05, 0.1, 0.5]))
+    idle_w = rng.uniform(8, 120)
+    near = idle_w * (1 + rng.choice([0.05, 0.2, 0.6, 1.5]))
+    startup = [(rng.uniform(1, 25), near)]
+    if rng.random() < 0.4:
+        startup.append((rng.uniform(2, 8), idle_w * rng.uniform(1.0, 1.05)))
+    startup.append((rng.uniform(1, 10), near * rng.uniform(1.1, 2)))
+    epoch = [(rng.uniform(5, 20), idle_w * rng.uniform(3, 8)), (rng.uniform(1, 4), 2 * idle_w)]
+    phases = [*startup, *epoch * int(rng.integers(2, 5)), (rng.uniform(0.5, 3), 1.5 * idle_w)]
+    calming = [(rng.uniform(1, 10), 2 * idle_w)] if after_s > 20 and rng.random() < 0.3 else []
+    seconds = np.array([before_s, *(phase[0] for phase in phases), after_s])
+    edges = np.concatenate(([0.0], np.cumsum(seconds)))
+    times = np.arange(0.0, edges[-1] - 0.5 * step_s, step_s)
+    levels = np.array([idle_w, *(phase[1] for phase in phases), idle_w])
+    power_w = levels[np.searchsorted(edges[1:-1], times, side="right")]
+    for length_s, watts in calming:
+        power_w[(times >= edges[-2]) & (times < edges[-2] + length_s)] = watts
+    if before_s > 20 and rng.random() < 0.2:
+        power_w += np.where(times < 8, idle_w * np.exp(-times / 2), 0.0)
+    noise = rng.choice([0.01, 0.03, 0.08]) * idle_w * np.sqrt(0.05 / step_s)
+    wander = wandering(rng.standard_normal(times.size), 1 - step_s / 3)
+    power_w += noise * rng.standard_normal(times.size) + 0.01 * idle_w * wander
+    spikes = rng.random(times.size) < 0.02 * step_s * (rng.random() < 0.5)
+    power_w += np.where(spikes, 0.4 * idle_w, 0.0)
+    events = []
+    if rng.random() < 0.75:
+        on_at = edges[1:-1]
+        said = [(before_s + rng.choice([0.05, 1.0, startup[0][0]]), "begin")]
+        said += [(at, "epoch") for at in on_at[len(startup) : -1 : 2]]
+        said.append((edges[-2] - 0.02, str(rng.choice(["Exit", "last words", "epoch"]))))
+        events = [Event(time=1.7e9 + float(at), label=label) for at, label in sorted(said)]
+    return Pinpointed(
+        power_w=np.maximum(power_w, 0.0),
+        step_s=step_s,
+        on=1.7e9,
+        events=tuple(events),
+        idle_before_s=before_s,
+        idle_after_s=after_s,
+    )
+
+
+def wandering(noise: FloatArray, memory: float) -> FloatArray:
+    """Return noise that remembers itself, of variance 1."""
+    wander = np.empty_like(noise)
+    last = 0.0
+    for place, value in enumerate(noise):
+        last = memory * last + np.sqrt(1 - memory**2) * value
+        wander[place] = last
+    return wander

@@ -5,6 +5,7 @@ Verbs import what they need when they run, so that `lowtide --help` answers at o
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import re
@@ -109,7 +110,7 @@ def main() -> None:
     try:
         _needed(sys.argv[1:2])()
     except LowtideError as error:
-        _fail(str(error), code=2)
+        _fail(_as_typed(str(error), sys.argv[1:2]), code=2)
     except BrokenPipeError:
         # Whoever read our output has seen enough; there is nobody left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -133,16 +134,36 @@ def main() -> None:
         )
 
 
+def _as_typed(message: str, words: list[str]) -> str:
+    """Return what errors advise to say to Python functions as this verb's options.
+
+    A verb without such options takes the words from a file, where they are keys.
+    """
+    verb = next((each.callback for each in app.registered_commands if _is_verb(each, words)), None)
+    options = inspect.signature(verb).parameters if verb is not None else {}
+    if "how" in options:
+        keys = "basis|column|format|gaps|kind|tz|unit|zone"
+        message = re.sub(rf"(?<![\w-])({keys})=(?:'([^']*)'|(?![\w'\"]))", _how, message)
+    if "time_unit" in options:
+        message = re.sub(r"(?<![\w-])time_unit='?(\w*)'?", r"--time-unit=\1", message)
+    return message
+
+
+def _how(found: re.Match[str]) -> str:
+    value = found[2] or ""
+    return f"--how '{found[1]}={value}'" if " " in value else f"--how {found[1]}={value}"
+
+
+def _is_verb(command: typer.models.CommandInfo, words: list[str]) -> bool:
+    return [getattr(command.callback, "__name__", "")] == words
+
+
 def _needed(words: list[str]) -> typer.Typer:
     """Return the command line with the verb that is asked for, or all where none is known.
 
     To look at the options of every verb takes longer than most verbs need to answer.
     """
-    asked = [
-        each
-        for each in app.registered_commands
-        if [getattr(each.callback, "__name__", "")] == words
-    ]
+    asked = [each for each in app.registered_commands if _is_verb(each, words)]
     if not asked:
         return app
     small = copy(app)
@@ -157,10 +178,5 @@ def _is_interrupt(error: BaseException) -> bool:
 
 
 def _fail(message: str, *, code: int) -> None:
-    # Errors tell what to say to the Python functions; here the same words are options.
-    message = re.sub(
-        r"\b(say|or|out) (basis|column|format|gaps|kind|tz|unit|zone)=", r"\1 --how \2=", message
-    )
-    message = re.sub(r"\b(say|or|out) time_unit=", r"\1 --time-unit=", message)
     print(f"lowtide: {message}", file=sys.stderr)
     sys.exit(code)

@@ -17,7 +17,8 @@ def convert(
     target: Annotated[
         Path,
         typer.Argument(
-            help="File to write: .swf for jobs, .csv for a signal, .toml or .json for a profile."
+            help="File to write: .swf or .csv for jobs, .csv for a signal, .toml or .json for a "
+            "profile."
         ),
     ],
     time_unit: Annotated[
@@ -44,6 +45,13 @@ def convert(
         trace = read_jobs(source, format=layout, time_unit=time_unit, start=start)
         write_jobs(trace, target)
         facts |= {"what": "job trace", "count": len(trace)}
+    elif target.suffix == ".csv" and _holds_jobs(source, how):
+        said = read_how(how)
+        layout = said.pop("format", None)
+        _refuse(said, "a job trace")
+        trace = read_jobs(source, format=layout, time_unit=time_unit, start=start)
+        write_jobs(trace, target, format="csv")
+        facts |= {"what": "job trace", "count": len(trace)}
     elif target.suffix == ".csv":
         _refuse({"--time-unit": time_unit, "--start": start}, "a signal")
         signal = read_signal(source, **read_how(how))
@@ -56,8 +64,8 @@ def convert(
         facts |= {"what": "power profile", "count": len(profile.work)}
     else:
         raise InvalidInput(
-            f"cannot tell what {target.name!r} shall be: end it in .swf (jobs), .csv (a signal), "
-            ".toml or .json (a power profile)"
+            f"cannot tell what {target.name!r} shall be: end it in .swf (jobs), .csv (jobs or a "
+            "signal), .toml or .json (a power profile)"
         )
     if as_json:
         print_json(facts)
@@ -67,6 +75,19 @@ def convert(
         what = {"job trace": "jobs", "signal": "steps", "power profile": "work phases"}
         filled = f", {facts['filled']} filled" if facts.get("filled") else ""
         print(f"{facts['wrote']}: {facts['count']} {what[str(facts['what'])]}{filled}")
+
+
+def _holds_jobs(source: Path, how: list[str] | None) -> bool:
+    """Return whether a file is a job trace: it says so, or looks like one and like no signal."""
+    from lowtide.cli.inputs import read_how
+    from lowtide.formats import jobs, signals
+    from lowtide.formats.source import Source
+
+    said = read_how(how).get("format")
+    if said is not None:
+        return said in jobs.FORMATS.names() and said not in signals.FORMATS.names()
+    opened = Source.open(source)
+    return any(jobs.FORMATS.load(name).recognises(opened) for name in jobs.FORMATS.names())
 
 
 def _refuse(options: Mapping[str, object], what: str) -> None:

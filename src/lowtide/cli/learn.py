@@ -38,6 +38,22 @@ def learn(
     baseline: Annotated[
         str, typer.Option(help="Idle power: included in the profile, or excluded from it.")
     ] = "included",
+    idle_before: Annotated[
+        str | None,
+        typer.Option(
+            help="Of pinpoint folders: how long the idle machine was measured before each "
+            "program.  [default: found out]",
+            metavar="SECONDS",
+        ),
+    ] = None,
+    idle_after: Annotated[
+        str | None,
+        typer.Option(
+            help="Of pinpoint folders: how long it was measured after each program.  "
+            "[default: found out]",
+            metavar="SECONDS",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -157,7 +173,7 @@ def learn(
         if source is not None:
             raise InvalidInput("--source says where a --table comes from")
         learn_model(
-            _read(recordings),
+            _read(recordings, idle_before, idle_after),
             out=out,
             card=card,
             image=image,
@@ -173,7 +189,7 @@ def learn(
         return
     if given:
         raise InvalidInput(f"{given[0]} belongs to --utilisation")
-    read = _read(recordings)
+    read = _read(recordings, idle_before, idle_after)
     if check is not None:
         if events is not None or out is not None or image is not None:
             raise InvalidInput(
@@ -202,7 +218,9 @@ def learn(
             print(f"written: {path}")
 
 
-def _read(recordings: list[str] | None) -> list[Recording]:
+def _read(
+    recordings: list[str] | None, idle_before: str | None, idle_after: str | None
+) -> list[Recording]:
     from lowtide.errors import InvalidInput
     from lowtide.formats.recordings import read_recordings
     from lowtide.samples import sample_recording, sample_recordings
@@ -211,7 +229,9 @@ def _read(recordings: list[str] | None) -> list[Recording]:
         raise InvalidInput("name the measured runs to learn from: lowtide learn RECORDING...")
     samples = sample_recordings()
     return read_recordings(
-        [sample_recording(name) if name in samples else Path(name) for name in recordings]
+        [sample_recording(name) if name in samples else Path(name) for name in recordings],
+        idle_before=idle_before,
+        idle_after=idle_after,
     )
 
 
@@ -284,6 +304,7 @@ def _check(
     from lowtide.learning.checking import summaries
     from lowtide.learning.costs import format_joules
     from lowtide.learning.learned import BASELINES, idle_power_w
+    from lowtide.learning.series import uninterrupted
 
     if baseline not in BASELINES:
         raise UnknownName("baseline", baseline, BASELINES)
@@ -328,7 +349,7 @@ def _check(
             ],
         )
         print()
-        for line in summaries(checks):
+        for line in [*summaries(checks), *uninterrupted(runs)[1]]:
             say(f"{line[:1].upper()}{line[1:]}.")
 
 

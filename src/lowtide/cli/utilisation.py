@@ -139,7 +139,7 @@ def _print_ladder(learned: LearnedUtilisation) -> None:
         seen = ", ".join(
             f"{each.name} {each.low:.4g} to {each.high:.4g}" for each in learned.model.features
         )
-        say(f"Learned from {seen}; outside of that it is a guess.")
+        say(f"Learned from {seen}; outside of that it is a guess without an interval.")
 
 
 def _print_columns(learned: LearnedUtilisation) -> None:

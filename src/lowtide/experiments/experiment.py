@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, time
@@ -120,10 +119,7 @@ class Experiment:
         text = files.read_text(path)
         # What comes from outside is no fault of the file, and is not told as one.
         found, said = _data_folder(data), _settings(settings)
-        try:
-            document = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise FormatError(f"not valid TOML: {error}", path=path) from error
+        document = files.parse_document(text, path, "toml")
         try:
             return cls._made(document, full, found, said, folder=path.parent, text=text, path=path)
         except (InvalidInput, UnknownName) as error:

@@ -2,28 +2,31 @@
 
 `measurements.csv` holds whole milliwatts, one per line, about 20 a second; its last two lines are
 the epoch seconds at which the meter was switched on and off. `events.csv` holds `time, label`.
-The program was started 30 s after the meter. What a run was is told by its folder's name:
+The meter may have been switched on before the program and off after it, and nothing says by how
+much: `idle_time` tells. What a run was is told by its folder's name:
 `roberta_full_…`, `roberta_stop_after_saving_epoch_2_5_…`, `roberta_continue_after_saving_2_5_…`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from lowtide import files
 from lowtide.errors import FormatError, InvalidInput
+from lowtide.formats.idle_time import find_idle_time
 from lowtide.recording import Event, Recording, Run, power_trouble
 from lowtide.signal import FloatArray
 
-# How long the idle machine was measured before the program was started, and after it.
-IDLE_S = 30.0
 # Clocks show more than this since 2001, and no machine draws a megawatt in milliwatts.
 _EPOCH = 1e9
 _SAMPLES = "measurements.csv"
 _EVENTS = "events.csv"
+# An event may be off by this: programs write times down a little later or earlier.
+_CLOCKS_S = 0.5
 _STAMP = re.compile(r"_\d{10}$")
 
 
@@ -41,28 +44,50 @@ def recognises(path: Path) -> bool:
     return re.fullmatch(rb"-?\d*\.?\d*(nan)?\s*", first.lower()) is not None
 
 
-def read(path: Path | str) -> Recording:
+def read(
+    path: Path | str, *, idle_before_s: float | None = None, idle_after_s: float | None = None
+) -> Recording:
     """Read one run.
 
     Args:
         path: The folder.
+        idle_before_s: How long the idle machine was measured before the program was started; by
+            default this is found out.
+        idle_after_s: How long it was measured after the program.
     """
     folder = Path(path)
     readings = _readings(folder / _SAMPLES)
-    on, off = readings[-2:]
+    on, off = map(float, readings[-2:])
     power_w = readings[:-2] / 1000.0
-    times = on + np.arange(power_w.size) * (off - on) / power_w.size
+    step_s = (off - on) / power_w.size
     events = _events(folder / _EVENTS)
+    _check_within(
+        events, on, off, folder, "the meter's", "the clocks of meter and program may differ"
+    )
     kind, pair = told_by_name(folder.name)
-    start, end = on + IDLE_S, off - IDLE_S
-    if kind == "idle" and len(events) >= 2:
-        start = events[0].time
-    if events:
-        end = events[-1].time
+    if kind == "idle":
+        # All of it is the idle machine; what is meant is between its events, where it has some.
+        start, end = (events[0].time, events[-1].time) if len(events) >= 2 else (on, off)
+        notes: tuple[str, ...] = ()
+    else:
+        idle = find_idle_time(
+            power_w, step_s, events, on=on, before_s=idle_before_s, after_s=idle_after_s
+        )
+        start, end = on + idle.before_s, off - idle.after_s
+        notes = idle.notes
+        if not start < end:
+            raise FormatError(
+                f"the program ran for {end - start:.1f} s by that: {off - on:.1f} s were measured, "
+                f"{idle.before_s:g} s of them idle before it and {idle.after_s:g} s after it",
+                path=folder / _SAMPLES,
+            )
+        _check_within(
+            events, start, end, folder, "the program's", "name less --idle-before or --idle-after"
+        )
     try:
         run = Run(
             id=folder.name,
-            times=times,
+            times=on + np.arange(power_w.size) * step_s,
             power_w=power_w,
             start=start,
             end=end,
@@ -73,7 +98,22 @@ def read(path: Path | str) -> Recording:
         )
     except InvalidInput as error:
         raise FormatError(str(error), path=folder / _SAMPLES) from error
-    return Recording(runs=(run,), source=f"pinpoint, {folder.name}")
+    return Recording(runs=(run,), source=f"pinpoint, {folder.name}", notes=notes)
+
+
+def _check_within(
+    events: Sequence[Event], start: float, end: float, folder: Path, whose: str, cure: str
+) -> None:
+    """Refuse events outside the time that was measured, or in which the program ran."""
+    for number, event in enumerate(events):
+        outside_s = max(start - event.time, event.time - end)
+        if outside_s > _CLOCKS_S:
+            where = "before" if event.time < start else "after"
+            raise FormatError(
+                f"event {number + 1}, {event.label!r}, lies {outside_s:.1f} s {where} {whose} "
+                f"time, {start:.3f} to {end:.3f}: {cure}",
+                path=folder / _EVENTS,
+            )
 
 
 def told_by_name(name: str) -> tuple[str | None, str | None]:

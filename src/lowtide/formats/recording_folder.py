@@ -251,8 +251,16 @@ def _read_manifest(path: Path) -> list[dict[str, Any]]:
         version = document["version"]
         needed = ("id", "kind", "pair", "start", "end", "exit_status", "power", "meters")
         whole = all(key in entry for entry in entries for key in (*needed, "machine", "notes"))
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        timed = all(
+            entry[key] is None or (isinstance(entry[key], int | float) and abs(entry[key]) < 1e15)
+            for entry in entries
+            for key in ("start", "end")
+            if key in entry
+        )
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(f"not the manifest of a recording ({error!r})", path=path) from error
+    if not timed:
+        raise FormatError("start and end of a run are epoch seconds", path=path)
     if version != VERSION:
         raise FormatError(
             f"this recording has version {version}, and this lowtide reads {VERSION}", path=path

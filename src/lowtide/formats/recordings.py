@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
-from lowtide.errors import FileProblem, FormatError
+from lowtide.errors import FileProblem, FormatError, InvalidInput
 from lowtide.formats import pinpoint, recording_folder, samples_and_events
 from lowtide.recording import Recording
+from lowtide.units import DurationLike, parse_duration
 
 _LOOKED_FOR = (
     "a recording of lowtide's own (manifest.json), a pinpoint folder (measurements.csv, one number "
@@ -16,12 +18,27 @@ _LOOKED_FOR = (
 )
 
 
-def read_recordings(paths: Path | str | Iterable[Path | str]) -> list[Recording]:
+def read_recordings(
+    paths: Path | str | Iterable[Path | str],
+    *,
+    idle_before: DurationLike | None = None,
+    idle_after: DurationLike | None = None,
+) -> list[Recording]:
     """Read measured runs from folders and files, whatever of the known formats they are.
 
     Args:
         paths: One or more folders or files. A folder may hold recordings in folders of their own.
+        idle_before: How long pinpoint measured the idle machine before each program; by default
+            this is found out.
+        idle_after: How long it did so after each program.
     """
+    idle_s = [
+        None if given is None else parse_duration(given, bare_unit_s=1.0)
+        for given in (idle_before, idle_after)
+    ]
+    if any(seconds is not None and seconds < 0 for seconds in idle_s):
+        raise InvalidInput("idle time around a program is 0 s or more")
+    pinpointed = partial(pinpoint.read, idle_before_s=idle_s[0], idle_after_s=idle_s[1])
     several = [paths] if isinstance(paths, Path | str) else list(paths)
     given = [Path(path) for path in several]
     tables = [path for path in given if path.is_file()]
@@ -31,7 +48,7 @@ def read_recordings(paths: Path | str | Iterable[Path | str]) -> list[Recording]
     used: set[Path] = set()
     for path in given:
         if path.is_dir():
-            recordings += _read_folder(path)
+            recordings += _read_folder(path, pinpointed)
         elif not path.exists():
             raise FileProblem(f"no such file or folder: {path}", path=path)
         elif kinds[path] == "samples":
@@ -49,21 +66,28 @@ def read_recordings(paths: Path | str | Iterable[Path | str]) -> list[Recording]
         )
     if not recordings:
         raise FormatError("name at least one recording", path=".")
+    if idle_s != [None, None] and not any(
+        "pinpoint" in run.meters for each in recordings for run in each
+    ):
+        raise InvalidInput(
+            "the idle time around a program is told for pinpoint folders, and there is none here: "
+            "leave it out"
+        )
     return recordings
 
 
-def _read_folder(folder: Path) -> list[Recording]:
+def _read_folder(folder: Path, pinpointed: Callable[[Path], Recording]) -> list[Recording]:
     if recording_folder.recognises(folder):
         return [recording_folder.read(folder)]
     if pinpoint.recognises(folder):
-        return [pinpoint.read(folder)]
+        return [pinpointed(folder)]
     found: list[Recording] = []
     for path in sorted(folder.iterdir()):
         if path.is_dir():
             if recording_folder.recognises(path):
                 found.append(recording_folder.read(path))
             elif pinpoint.recognises(path):
-                found.append(pinpoint.read(path))
+                found.append(pinpointed(path))
         elif _is_samples(path):
             found.append(samples_and_events.read(path))
     if not found:

@@ -62,7 +62,10 @@ def values(records: Sequence[Mapping[str, Any]], place: Place) -> FloatArray:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise place.error(f"a value is a number or null, not {value!r}", row)
-        numbers[row] = value
+        try:
+            numbers[row] = value
+        except OverflowError:
+            raise place.error(f"no value has {len(str(value))} digits", row) from None
     return numbers
 
 

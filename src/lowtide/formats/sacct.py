@@ -174,7 +174,7 @@ class Cells:
         if cell is None:
             return np.nan
         try:
-            return float(cell) if cell.isdigit() else parse_time(cell)
+            return float(cell) if cell.isdecimal() and cell.isascii() else parse_time(cell)
         except InvalidInput:
             raise self.error(
                 f"{cell!r} is a local time without its zone: run sacct with "

@@ -27,6 +27,8 @@ _RANGE = re.compile(r"^max_.*energy.*range.*_(uj|mj|j|kj)$")
 _POWER = re.compile(r"(^power|_power|power_).*_(uw|mw|w|kw)$|^(uw|mw|w|kw|watts?)$")
 _SCALES = {"u": 1e-6, "m": 1e-3, "k": 1e3}
 _RESUMED = re.compile(r"[_ -]?(resumed?|continued?|resumption)$")
+# Beyond this, numbers are slips: microjoules of a year stay far below.
+_MOST = 1e24
 _KINDS = (
     ("idle", ("idle", "sleep")),
     ("kill", ("kill", "abort", "crash")),
@@ -87,6 +89,11 @@ def read(path: Path | str, *, events: Path | None = None) -> Recording:
     names, numbers = sheet.read(texts=texts, numbers=["time", power, *further, *ranges[:1]])
     times, readings = numbers[0], numbers[1]
     range_j = _range_j(ranges[0], numbers.pop()) if ranges else None
+    for name, column in (("time", times), (power, readings)):
+        if (wild := np.isinf(column) | (np.abs(column) > _MOST)).any():
+            raise sheet.place(name).error(
+                "no time, power or energy is that large", int(wild.argmax())
+            )
     if np.isnan(times).any():
         raise sheet.place("time").error("a time is missing", int(np.isnan(times).argmax()))
     beside = events or events_beside(path)

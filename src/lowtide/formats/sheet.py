@@ -171,9 +171,10 @@ class Sheet:
         width = len(self.headings)
         try:
             for line, cells in self._rows():
-                if len(cells) > width:
+                if len(cells) != width:
                     return FormatError(
-                        f"this line has {len(cells)} cells under {width} headings",
+                        f"this line has {len(cells)} cells under {width} headings: complete it, or "
+                        "leave it out",
                         path=self.source.path,
                         line=line,
                     )

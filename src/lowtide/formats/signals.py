@@ -18,7 +18,8 @@ from lowtide.errors import FormatError, InvalidInput
 from lowtide.formats.source import Place, Source
 from lowtide.formats.timeline import GAP_POLICIES, check_floor, lay_out
 from lowtide.registry import Registry
-from lowtide.signal import BASES, KINDS, FloatArray, MarkArray, Signal
+from lowtide.signal import BASES, FloatArray, MarkArray, Signal
+from lowtide.units import intensity_factor
 
 # The format that knows least of what it reads is asked last.
 _LAST = "table"
@@ -28,6 +29,13 @@ _FLOORS = {
     "price": (-np.inf, "a price must be finite"),
     "pue": (1.0, "PUE must be at least 1"),
 }
+# Beyond these a value is a slip.
+_MOST = 1e9
+_MOST_G = 1e5
+# A whole file below this is hardly in g/kWh.
+_LEAST_ASSUMED_G = 5.0
+# What files may hold; other kinds of signal are computed.
+READ_KINDS = tuple(_FLOORS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +91,7 @@ class Series:
         step_s: The step, where the file states it.
         synthetic: Whether the file says that a model made it.
         marks: Which values the file says were filled in or estimated.
+        assumed: Whether nobody said the unit, and it is taken to be g/kWh.
     """
 
     times: FloatArray
@@ -96,6 +105,7 @@ class Series:
     step_s: float | None = None
     synthetic: bool = False
     marks: MarkArray | None = None
+    assumed: bool = False
 
 
 class SignalFormat(Protocol):
@@ -141,7 +151,7 @@ def read_signal(
         gaps: `refuse` missing steps, `hold` the last value, or `interpolate` linearly.
     """
     for what, given, known in (
-        ("kind", kind, KINDS),
+        ("kind", kind, READ_KINDS),
         ("basis", basis, BASES),
         ("gaps", gaps, GAP_POLICIES),
     ):
@@ -152,6 +162,7 @@ def read_signal(
     series = _format_of(source, format).series(source, wish)
     lowest, rule = _FLOORS[series.kind]
     check_floor(series.values, lowest, rule, series.place)
+    _check_ceiling(series)
     line = lay_out(
         series.times,
         series.values,
@@ -160,6 +171,8 @@ def read_signal(
         step_s=series.step_s,
         marks=series.marks,
     )
+    if series.assumed:
+        _check_assumed(series)
     return Signal.from_values(
         line.values,
         start=line.start,
@@ -172,6 +185,33 @@ def read_signal(
         synthetic=series.synthetic,
         marks=line.marks,
     )
+
+
+def _check_ceiling(series: Series) -> None:
+    """Refuse values beyond all reason, and say where they stand."""
+    most, rule = _MOST, f"no {series.kind} is that large"
+    if series.kind in ("average", "marginal"):
+        factor = intensity_factor(series.unit)
+        most, rule = _MOST_G / factor, "carbon intensity must be from 0 to 100,000 g/kWh"
+    wild = np.flatnonzero(np.abs(series.values) > most)
+    if wild.size:
+        given = f"{series.values[wild[0]]:g}"
+        raise series.place.error(
+            f"{rule}, not {given} ({series.unit}): mend the value, or leave it empty and say "
+            "gaps='hold'",
+            int(wild[0]),
+        )
+
+
+def _check_assumed(series: Series) -> None:
+    """Refuse to take for grams what may be kilograms: no grid of any size stays below 5 g/kWh."""
+    known = series.values[np.isfinite(series.values)]
+    if known.size and known.max() < _LEAST_ASSUMED_G:
+        raise series.place.error(
+            f"the heading names no unit, and all values lie below {_LEAST_ASSUMED_G:g} (up to "
+            f"{known.max():.4g}), which looks like kilograms: say unit='kg/kWh', or unit='g/kWh' "
+            "if it is that"
+        )
 
 
 def write_signal(signal: Signal, path: Path | str) -> None:
@@ -207,7 +247,7 @@ def unrecognised(source: Source, what: str, names: list[str]) -> FormatError:
         what: What it was meant to hold.
         names: The formats that were tried.
     """
-    first = source.head.lstrip().splitlines()[0][:60]
+    first = source.head.strip().split("\n")[0][:60]
     return FormatError(
         f"no known format of a {what}; tried {', '.join(names)}. It begins with {first!r}. "
         "If it is one of these, say which with format=",

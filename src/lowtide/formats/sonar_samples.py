@@ -150,11 +150,30 @@ class _Place:
             return max(absent, least) if not math.isnan(absent) else absent
         try:
             number = float(value)
-        except (TypeError, ValueError):
-            raise self.error(f"{value!r} is not a number", name) from None
+        except (TypeError, ValueError, OverflowError):
+            raise self.error(f"{str(value)[:40]!r} is not a number", name) from None
         if not 0 <= number < math.inf:
             raise self.error(f"a number of 0 or more is needed here, not {value}", name)
         return number
+
+    def table(self, value: Any, name: str) -> Mapping[str, Any]:
+        """Return an object of JSON, empty where it was left out."""
+        if not isinstance(value, dict | None):
+            raise self.error(f"an object is needed here, not {str(value)[:40]!r}", name)
+        return value or {}
+
+    def tables(self, fields: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+        """Return a list of objects of JSON, empty where it was left out."""
+        value = fields.get(name)
+        if not isinstance(value, list | None):
+            raise self.error(f"a list is needed here, not {str(value)[:40]!r}", name)
+        return [self.table(each, name) for each in value or ()]
+
+    def numbers(self, values: Any, name: str) -> list[float]:
+        """Return a list of numbers, empty where it was left out."""
+        if not isinstance(values, list | None):
+            raise self.error(f"a list is needed here, not {str(values)[:40]!r}", name)
+        return [self.number({name: each}, name) for each in values or ()]
 
     def moment(self, fields: Mapping[str, Any]) -> float:
         value = fields.get("time")
@@ -201,7 +220,7 @@ def _from_lines(opened: Source, source: str) -> Iterator[Sample]:
 def _from_flat(document: Mapping[str, Any], source: str, place: _Place) -> Sample:
     sample = Sample(host=place.name(document, "host"), time=place.moment(document))
     _add_host(sample, document, place)
-    for fields in document["samples"] or ():
+    for fields in place.tables(document, "samples"):
         sample.processes.append(_flat_process(fields, source, place))
     return sample
 
@@ -214,7 +233,7 @@ def _add_host(sample: Sample, fields: Mapping[str, Any], place: _Place) -> None:
     if isinstance(load, str) and load:
         load = _unpacked(load, place)
     if isinstance(load, list) and load:
-        sample.cpus, sample.busy_s = len(load), math.fsum(load)
+        sample.cpus, sample.busy_s = len(load), math.fsum(place.numbers(load, "load"))
 
 
 def _unpacked(text: str, place: _Place) -> list[float]:
@@ -267,22 +286,22 @@ def _flat_process(fields: Mapping[str, Any], source: str, place: _Place) -> Proc
 
 def _from_structured(attributes: Mapping[str, Any], place: _Place) -> Sample:
     sample = Sample(host=place.name(attributes, "node"), time=place.moment(attributes))
-    system = attributes.get("system") or {}
-    cores = system.get("cpus") or []
+    system = place.table(attributes.get("system"), "system")
+    cores = place.numbers(system.get("cpus"), "cpus")
     if cores:
         sample.cpus = len(cores)
-        sample.busy_s = math.fsum(float(each) for each in cores)
+        sample.busy_s = math.fsum(cores)
     sample.used_bytes = place.number(system, "used_memory", absent=math.nan) * _KIB
     names = {}
-    for card in system.get("gpus") or ():
+    for card in place.tables(system, "gpus"):
         name = f"gpu-{int(place.number(card, 'index'))}"
-        names[card.get("uuid", name)] = name
+        names[str(card.get("uuid", name))] = name
         used, share = place.number(card, "memory") * _KIB, place.number(card, "memory_util") / 100
         busy = place.number(card, "ce_util") / 100
         total = used / share if share else math.nan
         sample.gpus.append((name, str(card.get("uuid", "")), busy, used, total))
-    for job in attributes.get("jobs") or ():
-        for process in job.get("processes") or ():
+    for job in place.tables(attributes, "jobs"):
+        for process in place.tables(job, "processes"):
             sample.processes.append(_structured_process(job, process, names, place))
     return sample
 
@@ -297,9 +316,9 @@ def _structured_process(
     pid = int(place.number(process, "pid"))
     gpus: dict[str, float] = {}
     memory = 0.0
-    for card in process.get("gpus") or ():
+    for card in place.tables(process, "gpus"):
         name = f"gpu-{int(place.number(card, 'index'))}"
-        name = names.get(card.get("uuid", name), name)
+        name = names.get(str(card.get("uuid", name)), name)
         gpus[name] = gpus.get(name, 0.0) + place.number(card, "gpu_util") / 100
         memory += place.number(card, "gpu_memory") * _KIB
     return Process(

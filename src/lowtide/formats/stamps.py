@@ -70,7 +70,7 @@ def instants(stamps: pl.Series, place: Place, *, tz: str | None) -> FloatArray:
     clock = _clock(texts.str.replace(_SUFFIX, "${1}"), place)
     known = offsets.is_not_null()
     if known.all():
-        return _seconds(clock) - _offset_seconds(offsets, place, tz)
+        return _seconds(clock) - _offset_seconds(offsets, place)
     if known.any():
         row = int((known != known[0]).arg_true()[0])
         raise place.error(
@@ -114,23 +114,18 @@ def _seconds(clock: pl.Series) -> FloatArray:
     return np.asarray(clock.dt.timestamp("us").to_numpy(), dtype=np.float64) / 1e6
 
 
-def _offset_seconds(offsets: pl.Series, place: Place, tz: str | None) -> FloatArray | float:
-    seconds = {
-        text: datetime.strptime(_plain_offset(text), "%z").utcoffset()
-        for text in offsets.unique().to_list()
-    }
-    known = {text: delta.total_seconds() for text, delta in seconds.items() if delta is not None}
-    if len(set(known.values())) == 1:
+def _offset_seconds(offsets: pl.Series, place: Place) -> FloatArray | float:
+    known: dict[str, float] = {}
+    for text in offsets.unique().to_list():
+        try:
+            delta = datetime.strptime(_plain_offset(text), "%z").utcoffset()
+        except ValueError:
+            row = int((offsets == text).arg_true()[0])
+            raise place.error(f"no zone is {text} from UTC: mend the offset", row) from None
+        known[text] = 0.0 if delta is None else delta.total_seconds()
+    if len(known) == 1:
         return next(iter(known.values()))
-    by_row = np.array([known[text] for text in offsets.to_list()])
-    if tz is None:
-        row = int(np.flatnonzero(by_row != by_row[0])[0])
-        raise place.error(
-            f"the UTC offset changes from {offsets[0]} to {offsets[row]}: say tz='UTC' (or any "
-            "zone) to read each stamp by its own offset",
-            row,
-        )
-    return by_row
+    return np.array([known[text] for text in offsets.to_list()])
 
 
 def _plain_offset(text: str) -> str:

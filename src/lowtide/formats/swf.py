@@ -28,6 +28,9 @@ __all__ = ["read", "recognises", "render"]
 
 Table = dict[str, npt.NDArray[Any]]
 
+# Numbers beyond this are slips: no count, second or kilobyte of a job comes near it.
+_MOST = 1e15
+
 _KEY = re.compile(r"([A-Za-z][\w -]*?)\s*:\s*(.*)")
 
 
@@ -162,6 +165,13 @@ def _slow(source: Source, body: int) -> Table:
                     line=number,
                     column=name,
                 )
+            if name in WHOLE and not abs(float(cell)) <= _MOST:
+                raise FormatError(
+                    f"a number from 0 to {_MOST:g} is needed here, or -1 for unknown, not {cell}",
+                    path=source.path,
+                    line=number,
+                    column=name,
+                )
             row.append(float(cell))
         rows.append(row)
     columns = np.array(rows).T
@@ -174,7 +184,7 @@ def _slow(source: Source, body: int) -> Table:
 def _check(table: Table, source: Source, body: int) -> None:
     for name, values in table.items():
         least = 0 if name == "arrival" else -1
-        most = max(STATUS) if name == "status" else np.finfo(np.float64).max
+        most = max(STATUS) if name == "status" else _MOST
         # A quick look first; it fails on NaN too.
         if values.min() >= 0 and values.max() <= most:
             continue
@@ -186,7 +196,7 @@ def _check(table: Table, source: Source, body: int) -> None:
         elif name == "status":
             rule = f"a status is one of {', '.join(map(str, STATUS))}, or -1 for unknown"
         else:
-            rule = "a number of 0 or more is needed here, or -1 for unknown"
+            rule = f"a number from 0 to {_MOST:g} is needed here, or -1 for unknown"
         row = int(np.flatnonzero(~fits)[0])
         line = next(number for i, (number, _) in enumerate(_lines(source, body)) if i == row)
         raise FormatError(f"{rule}, not {values[row]:g}", path=source.path, line=line, column=name)

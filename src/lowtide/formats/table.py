@@ -11,10 +11,10 @@ import re
 
 from lowtide.errors import FormatError, InvalidUnit
 from lowtide.formats.sheet import Sheet, estimates_marked
-from lowtide.formats.signals import Series, Wish
+from lowtide.formats.signals import READ_KINDS, Series, Wish
 from lowtide.formats.source import Source
 from lowtide.formats.stamps import instants
-from lowtide.signal import BASES, ESTIMATED, FILLED, KINDS, Signal
+from lowtide.signal import BASES, ESTIMATED, FILLED, Signal
 from lowtide.units import format_iso, intensity_factor, price_factor
 
 _TIMES = frozenset(
@@ -53,9 +53,10 @@ def series(source: Source, wish: Wish) -> Series:
     heading = _value_heading(sheet, wish)
     family = _family(heading)
     stated_kind = sheet.notes.get("kind") or _stated_kind(heading, family)
-    if stated_kind is not None and stated_kind not in KINDS:
+    if stated_kind is not None and stated_kind not in READ_KINDS:
         raise FormatError(
-            f"the note 'kind' is one of {', '.join(KINDS)}, not {stated_kind!r}", path=source.path
+            f"the note 'kind' is one of {', '.join(READ_KINDS)}, not {stated_kind!r}",
+            path=source.path,
         )
     kind = wish.agree("kind", stated_kind, source.path)
     unit = _unit(sheet, heading, kind or family, wish)
@@ -88,6 +89,9 @@ def series(source: Source, wish: Wish) -> Series:
         synthetic=sheet.notes.get("synthetic", "false").lower() == "true",
         marks=estimates_marked(marks[0]) if marks else None,
         step_s=_note_number(sheet, "step_s"),
+        assumed=kind in ("average", "marginal")
+        and wish.unit is None
+        and _unit_in(heading, "intensity") is None,
     )
 
 

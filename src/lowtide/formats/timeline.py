@@ -15,6 +15,8 @@ GAP_POLICIES = ("refuse", "hold", "interpolate")
 
 # Files write times to the microsecond at best.
 _TICK_S = 2e-6
+# Two minutes of a signal in microseconds, or two centuries of it in minutes: more is a slip.
+_MOST_STEPS = 100_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +101,14 @@ def usual_step(times: FloatArray, place: Place) -> float:
 
 
 def _index(times: FloatArray, step_s: float, place: Place) -> FloatArray:
-    exact = (times - times[0]) / step_s
+    with np.errstate(over="ignore"):
+        exact = (times - times[0]) / step_s
+    if not exact[-1] < _MOST_STEPS:
+        raise place.error(
+            f"{format_time(times[0])} to {format_time(times[-1])} is more than {_MOST_STEPS:,} "
+            f"steps of {format_hours(step_s)}: a time is wrong, or the step",
+            times.size - 1,
+        )
     index: FloatArray = np.round(exact)
     off = np.abs(exact - index) * step_s > _TICK_S
     if np.any(off):

@@ -49,6 +49,9 @@ def series(source: Source, wish: Wish) -> Series:
             f"signal_type {signal_type!r} is no carbon intensity: known are {', '.join(_KINDS)}",
             path=source.path,
         )
+    for key in ("units", "region"):
+        if not isinstance(said.get(key), str | None):
+            raise FormatError(f"meta.{key} is a text, not {said[key]!r}", path=source.path)
     unit = wish.agree("unit", said.get("units"), source.path)
     if unit is None:
         raise FormatError(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from lowtide.learning.changepoints import IntArray
+from lowtide.changepoints import IntArray
 from lowtide.signal import FloatArray
 
 # How often levels are found anew from the runs aligned to them, at most.

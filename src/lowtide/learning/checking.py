@@ -13,7 +13,7 @@ import numpy as np
 
 from lowtide.accounting import power_steps
 from lowtide.learning.marks import says_checkpoint
-from lowtide.learning.series import Series
+from lowtide.learning.series import Series, uninterrupted
 from lowtide.learning.validation import energy_error, predicted_w, rmse
 from lowtide.profile import PowerProfile
 from lowtide.recording import Run, pairs
@@ -49,15 +49,14 @@ def check(profile: PowerProfile, runs: Sequence[Run], *, baseline_w: float = 0.0
 
     Args:
         profile: The profile.
-        runs: Full runs, and stops and kills with the resumption that belongs to each; others and
-            those with gaps are left out.
+        runs: Runs as `learn` takes them: uninterrupted ones, and stops and kills with the
+            resumption that belongs to each; others and those with gaps are left out.
         baseline_w: What the machine draws without the program, if the profile leaves it out.
     """
     whole = [run for run in runs if run.sampled > 1 and not run.gaps]
     checks = [
         _check("full", profile, [run], [(0.0, profile.work_s)], baseline_w)
-        for run in whole
-        if run.kind in ("full", None)
+        for run in uninterrupted(runs)[0]
     ]
     for kind in ("stop", "kill"):
         for first, second in pairs(whole, kind):

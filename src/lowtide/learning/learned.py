@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ import numpy as np
 from lowtide.errors import InvalidInput, UnknownName
 from lowtide.learning.checking import Check, check, summaries
 from lowtide.learning.costs import Cost, format_joules, stopping_costs
+from lowtide.learning.marks import find_lag
 from lowtide.learning.phases import METHODS, PhaseFinder, PhaseModel
 from lowtide.learning.repetition import Structure, find_structure
-from lowtide.learning.series import Series, common_step_s
+from lowtide.learning.series import Series, common_step_s, uninterrupted
 from lowtide.learning.student import Interval
 from lowtide.learning.validation import Validation, validate
 from lowtide.profile import Phase, PowerProfile
@@ -190,8 +191,16 @@ def learn(
         raise UnknownName("method", method, METHODS)
     given = [recordings] if isinstance(recordings, Recording) else list(recordings)
     runs = [run for recording in given for run in recording]
-    notes = [note for recording in given for note in recording.notes]
-    chosen = _uninterrupted(runs, notes)
+    notes = _noted(given)
+    chosen, left_out = uninterrupted(runs)
+    notes += left_out
+    if not chosen:
+        kinds = ", ".join(sorted({run.kind or "unknown" for run in runs}))
+        why = "; ".join(notes) or f"there are only runs of kind {kinds}"
+        raise InvalidInput(
+            f"there is no uninterrupted run to learn from: {why}. Measure one: lowtide measure -- "
+            "PROGRAM"
+        )
     baseline_w = idle_power_w(runs) if baseline == "excluded" else 0.0
     series = [Series.of(run, baseline_w=baseline_w) for run in chosen]
     resumed = [
@@ -206,6 +215,8 @@ def learn(
         shortest_s=None if shortest is None else parse_duration(shortest),
     )
     fit = _fit(series, finder=finder, resumed=resumed, repeats=repeats)
+    # Runs whose marks are not the others' say nothing about how well the others predict.
+    series = [series[number] for number in fit.model.used]
     validation = validate(series, partial(_fit, finder=finder, resumed=resumed, repeats=repeats))
     profile = make_profile(fit)
     notes += _told(fit, validation, finder.events, series)
@@ -256,34 +267,18 @@ def _fit(
     return PhaseFit.of(model, find_structure(model, resumed, repeats=averaged))
 
 
-def _uninterrupted(runs: Sequence[Run], notes: list[str]) -> list[Run]:
-    """Return the runs to learn from, and note why others are not."""
-    full = [run for run in runs if run.kind == "full"]
-    unknown = [run for run in runs if run.kind is None]
-    if full and unknown:
-        names = ", ".join(run.id for run in unknown)
-        notes.append(f"of unknown kind, not learned from: {names}")
-    chosen = []
-    for run in full or unknown:
-        if run.gaps:
-            begin, end = run.gaps[0]
-            notes.append(
-                f"run {run.id} has no samples for {end - begin:.1f} s from "
-                f"{begin - run.start:.1f} s on and is left out"
-            )
-        elif run.sampled < 2:
-            notes.append(f"run {run.id} has fewer than two samples while it runs and is left out")
-        elif run.exit_status not in (None, 0):
-            notes.append(f"run {run.id} ended with status {run.exit_status} and is left out")
-        elif any(note.startswith("cut short") for note in run.notes):
-            notes.append(f"run {run.id} was cut short and is left out")
-        else:
-            chosen.append(run)
-    if not chosen:
-        kinds = ", ".join(sorted({run.kind or "unknown" for run in runs}))
-        why = "; ".join(notes) or f"there are only runs of kind {kinds}"
-        raise InvalidInput(f"there is no uninterrupted run to learn from: {why}")
-    return chosen
+def _noted(recordings: Sequence[Recording]) -> list[str]:
+    """Return what recordings say, what several of them say once."""
+    said: dict[str, list[str]] = {}
+    for recording in recordings:
+        for note in recording.notes:
+            said.setdefault(note, []).append(recording.source)
+    return [
+        note
+        if len(recordings) == 1
+        else f"{note} ({sources[0] if len(sources) == 1 else f'{len(sources)} recordings'})"
+        for note, sources in said.items()
+    ]
 
 
 def idle_power_w(runs: Sequence[Run]) -> float:
@@ -329,8 +324,7 @@ def _told(
     if validation is None:
         notes.append("a single run cannot be validated: record at least one more")
     if model.lag_s:
-        late = "behind" if model.lag_s > 0 else "ahead of"
-        notes.append(f"the meter is {abs(model.lag_s):.2f} s {late} the program's marks")
+        notes.append(_lag_words(model, series))
     if not any(model.checkpoints):
         notes.append(
             "no checkpoints are known: say where the program can resume, by events marked as "
@@ -340,6 +334,23 @@ def _told(
     if (fit.power_w < 0).any():
         notes.append("a phase draws less than the idle machine and is set to 0 W")
     return notes
+
+
+def _lag_words(model: PhaseModel, series: Sequence[Series]) -> str:
+    """Return how long after the marks power changes, and how far runs agree on that."""
+    late = (
+        "follows the program's marks by" if model.lag_s > 0 else "precedes the program's marks by"
+    )
+    said = f"power {late} {abs(model.lag_s):.2f} s"
+    if model.marks is None or len(series) < 2:
+        return said
+    each = [
+        find_lag([run], replace(model.marks, edges_s=model.marks.edges_s[[row]]), model.step_s)
+        for row, run in enumerate(series)
+    ]
+    sign = 1 if model.lag_s > 0 else -1
+    low, high = sorted((sign * min(each), sign * max(each)))
+    return f"{said} ({low:.2f} to {high:.2f} s, run by run)"
 
 
 def _names(fit: PhaseFit) -> list[str]:

@@ -126,6 +126,9 @@ def common_marks(
         if places is None:
             notes.append(f"run {each.run.id} lacks marks that others have and is left out")
             continue
+        if more := _more(labels, keys):
+            notes.append(f"run {each.run.id} has more marks {more!r} than others and is left out")
+            continue
         used.append(number)
         rows.append([each.events[place] for place in places])
     if not keys:
@@ -202,6 +205,13 @@ def find_lag(series: Sequence[Series], marks: Marks, step_s: float) -> float:
 def _heard(series: Series, *, exact: bool) -> tuple[str, ...]:
     labels = (event.label for event in series.events)
     return tuple(labels) if exact else tuple(map(plain_label, labels))
+
+
+def _more(labels: Sequence[str], keys: Sequence[str]) -> str | None:
+    """Return a mark that comes more often than it should, numbers aside: one epoch too many."""
+    usual = Counter(map(plain_label, keys))
+    heard = Counter(map(plain_label, labels))
+    return next((label for label in usual if heard[label] > usual[label]), None)
 
 
 def _places(labels: Sequence[str], keys: Sequence[str]) -> list[int] | None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
 
+from lowtide.changepoints import IntArray, find_changes, noise_variance, price_of_a_change
 from lowtide.errors import InvalidInput
 from lowtide.learning.alignment import align, common_levels, refine
-from lowtide.learning.changepoints import IntArray, find_changes, noise_variance, price_of_a_change
 from lowtide.learning.marks import Marks, common_marks, find_lag
 from lowtide.learning.series import Series, even_edges
 from lowtide.signal import FloatArray
@@ -50,6 +50,7 @@ class PhaseModel:
         step_s: The step in which runs were compared.
         noise: The variance of the noise in them.
         notes: What was left out.
+        used: Which of the runs that were given these are.
     """
 
     names: tuple[str, ...]
@@ -66,6 +67,7 @@ class PhaseModel:
     step_s: float
     noise: float
     notes: tuple[str, ...] = ()
+    used: tuple[int, ...] = ()
 
     def align(self, series: Series) -> FloatArray | None:
         """Return where a run that was not learned from has the phases, None where it cannot.
@@ -135,7 +137,7 @@ class PhaseFinder:
         if self.method == "published":
             if marks is None:
                 raise InvalidInput("the published way needs events: leave out method='published'")
-            return self._published(chosen, marks, notes)
+            return replace(self._published(chosen, marks, notes), used=tuple(used))
         lag_s = 0.0 if marks is None else find_lag(chosen, marks, self.step_s)
         if marks is None:
             outer = np.array([[0.0, each.length_s] for each in chosen])
@@ -147,7 +149,7 @@ class PhaseFinder:
         ]
         parts = tuple(edges.shape[1] - 1 for edges in stretches)
         edges_s = np.hstack([stretches[0][:, :1], *(edges[:, 1:] for edges in stretches)])
-        return _model(
+        model = _model(
             chosen,
             edges_s,
             marks=marks,
@@ -157,6 +159,7 @@ class PhaseFinder:
             noise=self._common_noise(chosen),
             notes=notes,
         )
+        return replace(model, used=tuple(used))
 
     def _cut(self, series: Sequence[Series], begin_s: FloatArray, end_s: FloatArray) -> FloatArray:
         """Return the edges of phases within a stretch, in each run."""

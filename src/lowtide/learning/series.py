@@ -112,3 +112,35 @@ def even_edges(begin_s: float, end_s: float, step_s: float) -> FloatArray:
     count = max(round((end_s - begin_s) / step_s), 1)
     edges: FloatArray = np.linspace(begin_s, end_s, count + 1)
     return edges
+
+
+def uninterrupted(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+    """Return the runs that went from start to end and were measured all the while; why not others.
+
+    Runs of unknown kind count where none is known to be uninterrupted.
+
+    Args:
+        runs: Runs of any kind.
+    """
+    full = [run for run in runs if run.kind == "full"]
+    unknown = [run for run in runs if run.kind is None]
+    chosen, notes = [], []
+    if full and unknown:
+        names = ", ".join(run.id for run in unknown)
+        notes.append(f"of unknown kind, not used: {names}")
+    for run in full or unknown:
+        if run.gaps:
+            begin, end = run.gaps[0]
+            notes.append(
+                f"run {run.id} has no samples for {end - begin:.1f} s from "
+                f"{begin - run.start:.1f} s on and is left out"
+            )
+        elif run.sampled < 2:
+            notes.append(f"run {run.id} has fewer than two samples while it runs and is left out")
+        elif run.exit_status not in (None, 0):
+            notes.append(f"run {run.id} ended with status {run.exit_status} and is left out")
+        elif any(note.startswith("cut short") for note in run.notes):
+            notes.append(f"run {run.id} was cut short and is left out")
+        else:
+            chosen.append(run)
+    return chosen, notes

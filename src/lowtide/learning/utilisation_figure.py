@@ -1,4 +1,4 @@
-"""A figure of a power model: power over use, the model and its interval."""
+"""A figure of a power model: power over use, and what it says of runs left out over the truth."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ _POINTS = 120
 _BINS = 20
 _DOT = "#999999"
 _MODEL = "#0072B2"
+_BAND_OPACITY = 0.18
 
 
 def write_utilisation_figure(learned: LearnedUtilisation, path: Path | str) -> None:
@@ -40,11 +41,12 @@ def write_utilisation_figure(learned: LearnedUtilisation, path: Path | str) -> N
     save_image(utilisation_chart(learned), path)
 
 
-def utilisation_chart(learned: LearnedUtilisation) -> alt.LayerChart:
-    """Draw windows, the model and its interval over the feature that power follows most closely.
+def utilisation_chart(learned: LearnedUtilisation) -> alt.VConcatChart:
+    """Draw power over the feature it follows most closely, and predicted over measured power.
 
-    Where the model has more features, its line is the mean of what it says about windows of
-    about the same use.
+    Where the model has more features than one, its line is the mean of what it says about windows
+    of about the same use, and its interval is drawn over measured power alone: around that line it
+    would seem to miss what other features explain.
 
     Args:
         learned: What was learned, with a model.
@@ -53,37 +55,80 @@ def utilisation_chart(learned: LearnedUtilisation) -> alt.LayerChart:
 
     if learned.model is None:
         raise InvalidInput(f"there is no model to draw: {learned.why}")
+    return alt.vconcat(_over_use(learned, learned.model), _over_measured(learned, learned.model))
+
+
+def _over_use(learned: LearnedUtilisation, model: UtilisationModel) -> alt.LayerChart:
+    import altair as alt
+
     data, place = learned.data, learned.data.leading
     stride = -(-len(data) // _MOST_DOTS)
     dots = [
         {"use": round(float(use), 5), "power": round(float(power_w), 2)}
         for use, power_w in zip(data.use[::stride, place], data.power_w[::stride], strict=True)
     ]
-    rows = _line(learned.model, data.use, place)
+    rows = _line(model, data.use, place)
     name = data.features[place]
     x = alt.X("use:Q", title=name, scale=alt.Scale(nice=False))
-    title = f"Power over {name}: {learned.chosen}, {len(data.runs)} runs (grey: windows of "
+    y = alt.Y("power:Q", title="W")
     base = alt.Chart(
         alt.InlineData(values=rows),
         width=_WIDTH,
         height=_HEIGHT,
-        title=f"{title}{data.average_s:g} s)",
+        title=f"Power over {name}: {learned.chosen}, {len(data.runs)} runs (grey: windows of "
+        f"{data.average_s:g} s)",
     )
     layers: list[alt.Chart] = []
-    if learned.model.band is not None:
+    if model.band is not None and len(model.features) == 1:
         layers.append(
-            base.mark_area(opacity=0.18, color=_MODEL).encode(
+            base.mark_area(opacity=_BAND_OPACITY, color=_MODEL).encode(
                 x=x, y=alt.Y("low:Q", title="W"), y2="high:Q"
             )
         )
     layers.append(
         alt.Chart(alt.InlineData(values=dots))
         .mark_circle(size=9, opacity=0.45, color=_DOT)
-        .encode(x=x, y=alt.Y("power:Q", title="W"))
+        .encode(x=x, y=y)
     )
+    layers.append(base.mark_line(color=_MODEL, strokeWidth=2).encode(x=x, y=y))
+    return alt.LayerChart(layer=layers)
+
+
+def _over_measured(learned: LearnedUtilisation, model: UtilisationModel) -> alt.LayerChart:
+    """Draw what the model says of each window, not knowing its run, over what was measured."""
+    import altair as alt
+
+    measured, said = learned.data.power_w, learned.held_out_w
+    stride = -(-measured.size // _MOST_DOTS)
+    dots = [
+        {"measured": round(float(truth), 2), "predicted": round(float(watts), 2)}
+        for truth, watts in zip(measured[::stride], said[::stride], strict=True)
+    ]
+    ends = [float(min(measured.min(), said.min())), float(max(measured.max(), said.max()))]
+    half_w = 0.0 if model.band is None else model.band.half_w
+    diagonal = [
+        {"measured": at, "predicted": at, "low": max(at - half_w, 0.0), "high": at + half_w}
+        for at in ends
+    ]
+    title = "Runs left out: predicted over measured"
+    if model.band is not None:
+        title += f" (blue: ±{half_w:.0f} W, {100 * model.band.level:.0f} %)"
+    x = alt.X("measured:Q", title="measured, W", scale=alt.Scale(domain=ends, nice=False))
+    y = alt.Y("predicted:Q", title="predicted, W")
+    base = alt.Chart(alt.InlineData(values=diagonal), width=_WIDTH, height=_HEIGHT, title=title)
+    layers: list[alt.Chart] = []
+    if model.band is not None:
+        layers.append(
+            base.mark_area(opacity=_BAND_OPACITY, color=_MODEL).encode(
+                x=x, y=alt.Y("low:Q", title="predicted, W"), y2="high:Q"
+            )
+        )
     layers.append(
-        base.mark_line(color=_MODEL, strokeWidth=2).encode(x=x, y=alt.Y("power:Q", title="W"))
+        alt.Chart(alt.InlineData(values=dots))
+        .mark_circle(size=9, opacity=0.45, color=_DOT)
+        .encode(x=x, y=y)
     )
+    layers.append(base.mark_line(color=_MODEL, strokeWidth=2).encode(x=x, y=y))
     return alt.LayerChart(layer=layers)
 
 

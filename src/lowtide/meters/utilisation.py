@@ -82,7 +82,8 @@ class Estimated:
 
     Attributes:
         power_w: The watts.
-        low_w: The lower end of its interval; NaN where there is none.
+        low_w: The lower end of its interval; NaN where there is none, as there is none outside of
+            what the model was learned from.
         high_w: The upper end.
         outside: In words, which features lie outside of what the model was learned from.
     """
@@ -162,13 +163,15 @@ class UtilisationModel:
             return Estimated(power_w=math.nan, low_w=math.nan, high_w=math.nan, outside=())
         # Nothing draws less than no power, though a line or a network may say so.
         watts = max(self.form.watts(values), 0.0)
-        half_w = math.nan if self.band is None else self.band.half_w
         pairs = zip(self.features, values, strict=True)
+        outside = tuple(said for feature, value in pairs if (said := feature.trouble(value)))
+        # How far off it is was found within what it was learned from, and holds nowhere else.
+        half_w = math.nan if self.band is None or outside else self.band.half_w
         return Estimated(
             power_w=watts,
             low_w=max(watts - half_w, 0.0) if half_w == half_w else math.nan,
             high_w=watts + half_w,
-            outside=tuple(said for feature, value in pairs if (said := feature.trouble(value))),
+            outside=outside,
         )
 
     def document(self) -> dict[str, Any]:
@@ -216,7 +219,7 @@ class UtilisationModel:
         """
         try:
             document = json.loads(read_text(path))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise FormatError(f"this is no JSON ({error})", path=path) from None
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise FormatError(
@@ -250,7 +253,7 @@ class UtilisationModel:
                 average_s=float(document["average_s"]),
                 about=dict(document["about"]),
             )
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise FormatError(
                 f"this utilisation model is damaged ({error}): learn it again", path=path
             ) from None

@@ -138,7 +138,7 @@ class LoadPlan:
         text = read_text(path)
         try:
             document = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:
             found = re.search(r"at line (\d+)", str(error))
             # A file that was cut off ends in the midst of its last line.
             line = int(found[1]) if found else text.rstrip("\n").count("\n") + 1
@@ -302,7 +302,10 @@ def _is_whole(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    # Whole numbers of hundreds of digits are none to reckon with.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, float) or abs(value) < 10**300
 
 
 def _line(text: str, fault: _Fault) -> int | None:

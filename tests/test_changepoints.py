@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.learning.changepoints import find_changes, noise_variance, price_of_a_change
+from lowtide.changepoints import find_changes, noise_variance, price_of_a_change
 
 
 def cost(trace: np.ndarray, edges: tuple[int, ...], price: float) -> float:

@@ -1,0 +1,301 @@
+"""Which part of a measurement is the idle machine, before a program and after it.
+
+A meter that was switched on early sees the idle machine first: a steady, low power that rises when
+the program begins. A program that waits for its data looks the same. So a quiet stretch is taken
+for idle time only where something besides its shape says so:
+
+- it lasts 5, 10, 15, 20, 30 s or whole half minutes, as scripts pause and hardly a startup does;
+- there is one at either end, and both draw the same.
+
+What is left is counted as the program's, and said. Nothing after the first event, or before the
+last, is ever idle time.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from lowtide.changepoints import find_changes, noise_variance, price_of_a_change
+from lowtide.recording import Event
+from lowtide.signal import FloatArray
+
+# What people tell scripts to pause for, besides whole half minutes; and how exactly scripts do so.
+_PAUSES_S = (5.0, 10.0, 15.0, 20.0, 45.0)
+_LONG_S = 30.0
+_EXACT_S = 0.1
+_COARSE_S = 0.25
+# Power is looked at in bins of this length, and in so many of them at a time.
+_BIN_S = 0.25
+_BINS = 600
+# A rise by less than such a share, or by less than so many standard errors, is none. Idle machines
+# wander by a few per cent; which share is right for this one, the length of the stretch tells.
+_RISES = (0.02, 0.05, 0.1)
+_SURE = 3.0
+# Idle time is this long at least, and this after a machine has calmed down, within so much.
+_LEAST_S = 3.0
+_LEAST_AFTER_FALL_S = 8.0
+_CALMING_S = 12.0
+# Idle machines draw no more than so many times the least that is ever drawn, its 5 % quantile.
+_LOWEST = 1.1
+# A blip within idle time is at most this long, and idle time goes on after it for as long as above.
+_BLIP_S = 1.2
+# Levels at either end that differ by less than this share are the same.
+_SAME = 0.02
+_THE_END = re.compile(
+    r"((the|program|run|job|process|script|main|all)\W*)*"
+    r"(exit(ed|ing|s)?|end(ed|s)?|bye|done|finish(ed)?|quit|over|stop(ped)?|terminated?|completed?)"
+    r"(\W*(of|the|program|run|job|process|script|main))*\W*\d*"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quiet:
+    """A steady stretch of low power at one end of a measurement.
+
+    Attributes:
+        seconds: How long it lasts.
+        level_w: What it draws.
+        error_w: The standard error of that.
+        sharp_s: How exactly it is known when it ends, where it ends in a clear rise.
+        doubt_s: How much of it may belong to what follows: where a small rise begins is not sharp.
+        fell: Whether something else was drawn at first: a machine that calms down, or a program.
+    """
+
+    seconds: float
+    level_w: float
+    error_w: float
+    sharp_s: float
+    doubt_s: float
+    fell: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleTime:
+    """How much before a program, and after it, is not the program's.
+
+    Attributes:
+        before_s: From the first sample until the program begins.
+        after_s: From the program's end until the last sample.
+        notes: What was left out and why, or what may be idle time and was kept.
+    """
+
+    before_s: float
+    after_s: float
+    notes: tuple[str, ...]
+
+
+def find_idle_time(
+    power_w: FloatArray,
+    step_s: float,
+    events: Sequence[Event] = (),
+    *,
+    on: float = 0.0,
+    before_s: float | None = None,
+    after_s: float | None = None,
+) -> IdleTime:
+    """Tell the idle machine from the program.
+
+    Args:
+        power_w: Power in even steps.
+        step_s: Their length.
+        events: What the program said, in order.
+        on: When the first sample was taken.
+        before_s: The idle time before the program, if it is known.
+        after_s: The idle time after it, if it is known.
+    """
+    length_s = power_w.size * step_s
+    until_first_s = max(events[0].time - on, 0.0) if events else length_s
+    since_last_s = max(on + length_s - events[-1].time, 0.0) if events else length_s
+    width = max(round(_BIN_S / step_s), 1)
+    most_w = _LOWEST * float(np.quantile(_binned(power_w, width), 0.05))
+    leads = [] if before_s is not None else find_quiet(power_w, step_s)
+    leads = [quiet for quiet in leads if quiet.level_w <= most_w]
+    trails = [] if after_s is not None else find_quiet(power_w[::-1], step_s)
+    # Backwards, a fall is a rise: a program that ends busy.
+    trails = [quiet for quiet in trails if quiet.level_w <= most_w and not quiet.fell]
+    notes = []
+    if before_s is None:
+        before_s, note = _idle_s(leads, until_first_s, trails, since_last_s, where="before")
+        notes.append(note)
+    if after_s is None:
+        if events and _THE_END.fullmatch(events[-1].label.strip().lower()):
+            after_s = since_last_s
+            notes.append(
+                "no idle time was found after the program"
+                if since_last_s < 0.5
+                else f"the program ends with its last event, {events[-1].label!r}; the "
+                f"{since_last_s:.0f} s after it are left out"
+            )
+        else:
+            after_s, note = _idle_s(trails, since_last_s, leads, until_first_s, where="after")
+            notes.append(note)
+    return IdleTime(before_s=before_s, after_s=after_s, notes=tuple(notes))
+
+
+def find_quiet(power_w: FloatArray, step_s: float) -> list[Quiet]:
+    """Return the steady stretch of low power that a trace begins with, the most cautious first.
+
+    There is more than one where it is open which small rise ends it, and none where there is no
+    such stretch.
+
+    Args:
+        power_w: Power in even steps.
+        step_s: Their length.
+
+    >>> rng = np.random.default_rng(0)
+    >>> trace = np.repeat([50.0, 59.0, 51.0, 250.0], [400, 100, 160, 900]) + rng.normal(0, 3, 1560)
+    >>> [quiet] = find_quiet(trace, 0.05)
+    >>> round(quiet.seconds), round(quiet.level_w), quiet.fell
+    (20, 50, False)
+    """
+    width = max(round(_BIN_S / step_s), 1)
+    while True:
+        seen, bin_s = power_w[: width * _BINS], width * step_s
+        bins = _binned(seen, width)
+        if bins.size * bin_s < _LEAST_S or bins.size < 4:
+            return []
+        few = max(round(4 * _LEAST_S / bin_s), 8)
+        # The idle machine may be calmer than the busy one: what is noise here decides.
+        noise = min(noise_variance(bins, bin_s), noise_variance(bins[:few], bin_s))
+        edges = find_changes(bins, price_of_a_change(noise, bins.size))
+        found: dict[float, Quiet] = {}
+        for rise in _RISES:
+            quiet = _first_rise(bins, edges.tolist(), noise, rise, seen, width, step_s)
+            if quiet is not None:
+                found.setdefault(quiet.seconds, quiet)
+        if found or width * _BINS >= power_w.size:
+            return list(found.values())
+        # Nothing rises for so long: look at more, and less closely.
+        width *= 4
+
+
+def _binned(power_w: FloatArray, width: int) -> FloatArray:
+    """Return means of so many samples each; fewer than one bin's samples are one bin."""
+    whole = power_w.size // width * width
+    means: FloatArray = (
+        (power_w[:whole] if whole else power_w)
+        .reshape(-1, width if whole else power_w.size)
+        .mean(axis=1)
+    )
+    return means
+
+
+def _first_rise(
+    bins: FloatArray,
+    edges: list[int],
+    noise: float,
+    rise: float,
+    power_w: FloatArray,
+    width: int,
+    step_s: float,
+) -> Quiet | None:
+    bin_s = width * step_s
+    levels = [float(bins[a:b].mean()) for a, b in pairwise(edges)]
+    first, fell, place = 0, False, 1
+    while place < len(levels):
+        begin, edge = edges[first], edges[place]
+        level = float(bins[begin:edge].mean())
+        count = edges[place + 1] - edge
+        least = max(rise * level, _SURE * math.sqrt(noise * (1 / (edge - begin) + 1 / count)))
+        if levels[place] < level - least:
+            first, fell = place, True
+        elif levels[place] > level + least:
+            back = place + 1 < len(levels) and abs(levels[place + 1] - level) <= least
+            if (
+                back
+                and count * bin_s <= _BLIP_S
+                and count < edge - begin
+                and (edges[place + 2] - edges[place + 1]) * bin_s >= _LEAST_S
+            ):
+                place += 2
+                continue
+            if begin * bin_s > _CALMING_S:
+                return None
+            if (edge - begin) * bin_s < (_LEAST_AFTER_FALL_S if fell else _LEAST_S - bin_s):
+                # Too short to be told idle by: look for a steadier stretch after it.
+                first, fell, place = place, True, place + 1
+                continue
+            sharp = _sharpened(power_w, (begin * width, edge * width), count * width, width)
+            doubt_s = 8 * noise / (levels[place] - level) ** 2 * bin_s + step_s
+            return Quiet(
+                seconds=sharp * step_s,
+                level_w=level,
+                error_w=math.sqrt(noise / (edge - begin)),
+                sharp_s=max(_EXACT_S, min(step_s, _COARSE_S)),
+                doubt_s=min(doubt_s, _LEAST_S),
+                fell=fell,
+            )
+        place += 1
+    return None
+
+
+def _sharpened(power_w: FloatArray, stretch: tuple[int, int], after: int, width: int) -> int:
+    """Return the sample at which power rises, near where the bins say so."""
+    begin, edge = stretch
+    low, high = max(edge - 2 * width, begin + 1), min(edge + 2 * width, edge + after - 1)
+    before_w = power_w[begin : max(edge - width, begin + 1)].mean()
+    after_w = power_w[edge + width : edge + max(after, width + 1)][: 4 * width]
+    if not after_w.size or high <= low:
+        return edge
+    # Samples nearer to the lower level are idle: the best cut of those around the edge.
+    near = power_w[low:high]
+    gain = np.cumsum((near - after_w.mean()) ** 2 - (near - before_w) ** 2)
+    best = int(np.argmax(np.concatenate(([0.0], gain))))
+    return low + best
+
+
+def _idle_s(
+    quiets: Sequence[Quiet],
+    room_s: float,
+    others: Sequence[Quiet],
+    other_room_s: float,
+    *,
+    where: str,
+) -> tuple[float, str]:
+    """Return how much of one end is idle time, by itself or the other end, and what to say."""
+    if not quiets:
+        return 0.0, f"no idle time was found {where} the program"
+    told = "{:.0f} s of idle time " + where + " the program are left out"
+    # Where the other end draws less, this one is not idle.
+    lower = bool(others) and all(
+        quiet.level_w > other.level_w + _apart_w(quiet, other)
+        for quiet in quiets
+        for other in others
+    )
+    for quiet in quiets:
+        if not lower and (whole_s := _whole_s(quiet, room_s)) is not None:
+            return whole_s, told.format(whole_s)
+    quiet = quiets[0]
+    alike = any(
+        abs(quiet.level_w - other.level_w) <= _apart_w(quiet, other)
+        and (_whole_s(other, other_room_s) is not None or not other.fell)
+        and min(other.seconds, other_room_s) >= _LEAST_S
+        for other in others
+    )
+    if alike and not quiet.fell and quiet.seconds <= room_s + _BIN_S:
+        seconds = min(max(quiet.seconds - quiet.doubt_s, 0.0), room_s)
+        return seconds, told.format(seconds)
+    which = "first" if where == "before" else "last"
+    return 0.0, (
+        f"the {which} {quiet.seconds:.1f} s draw a steady {quiet.level_w:.0f} W: idle time or a "
+        f"quiet part of the program. Nothing tells which, so they are counted as the program's; "
+        f"--idle-{where} {quiet.seconds:.1f} leaves them out"
+    )
+
+
+def _whole_s(quiet: Quiet, room_s: float) -> float | None:
+    """Return the pause that somebody told a script to make, None where it was not told one."""
+    seconds = min(quiet.seconds, room_s)
+    pauses_s = (*_PAUSES_S, max(_LONG_S * round(seconds / _LONG_S), _LONG_S))
+    pause_s = min(pauses_s, key=lambda pause: abs(seconds - pause))
+    return min(pause_s, room_s) if abs(seconds - pause_s) <= quiet.sharp_s else None
+
+
+def _apart_w(quiet: Quiet, other: Quiet) -> float:
+    return max(_SAME * quiet.level_w, _SURE * math.hypot(quiet.error_w, other.error_w))

@@ -1,0 +1,476 @@
+"""Damaged files: whatever a reader is given, it reads it or raises a LowtideError, soon.
+
+Sound files of every format are damaged at random: bits, bytes, cells, lines and values that make
+readers stumble. Warnings are errors here: a number that overflows in silence is one as well.
+Thousands of files per format in CI; with LOWTIDE_NIGHTLY=1 fifty thousand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lowtide.errors import LowtideError
+from lowtide.experiments.experiment import Experiment
+from lowtide.formats import jobs, read_jobs, read_signal, signals
+from lowtide.formats.load_table import read_load_table
+from lowtide.formats.recording_writer import write_recording
+from lowtide.formats.recordings import read_recordings
+from lowtide.formats.sonar import read_ticks
+from lowtide.formats.usage_table import read_usage
+from lowtide.meters.utilisation import UtilisationModel
+from lowtide.profile import PowerProfile
+from lowtide.recording import Event, Recording, Run
+from lowtide.schedule import Schedule
+from lowtide.stress.plan import LoadPlan, make_plan
+
+NIGHTLY = bool(os.environ.get("LOWTIDE_NIGHTLY"))
+COUNT = 50_000 if NIGHTLY else 2_000
+# The slowest single file: nothing may be laid out that a few bytes ask for.
+MOST_CPU_S = 5.0
+
+NASTY = (
+    "1e308", "-1e308", "1e-320", "nan", "-nan", "inf", "-1", "0", "-0", "1e20", "9" * 400,
+    "9" * 5000, "1.7e9", "99999999999999", "2147483648", "9223372036854775808", "true", "null",
+    "None", '""', "''", "[]", "{}", "[[]]", "[1]", '{"a": 1}', "\u2028", "\x1c", "\x0b", "\u00a0",
+    "\ufeff", "\u0660", "²", "½", "+82", "+82:00", "2024-13-40", "2024-02-30T25:61:61Z",
+    "0000-00-00", "9999-12-31T23:59:59Z", "10000-01-01T00:00:00Z", "2024-03-31T02:30",
+    "2024-07-01T06:00+02:00", "2024-07-01T06:00Z", "-2024-07-01", "1-1", "1-00:00:00", "::", ":",
+    ",", ";", "\t", '"', "'", "#", "# kind: occupancy", "# step_s: 1e-300", "# step_s: 0", "|",
+    "||", "=", "/", "../../etc", "g/kWh", "per_kwh", "unit", "100000000", "repeat = 100000000",
+    "1" + "0" * 30, "0x10", "1_000", "١", "\r", "\r\n", "\n\n", "\\", "\\u0000", "é", "\ud7ff",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A format: sound files of it, the name a reader wants, and the reader."""
+
+    seeds: tuple[str, ...]
+    name: str
+    read: Callable[[Path], Any]
+
+
+def _signal(name: str, **how: str) -> Callable[[Path], Any]:
+    def read(path: Path) -> None:
+        told = {"format": name} if path.stat().st_size % 4 else {}
+        read_signal(path, **told, **how)
+
+    return read
+
+
+def _jobs(name: str) -> Callable[[Path], Any]:
+    def read(path: Path) -> None:
+        told = {"format": name, "time_unit": "s"} if path.stat().st_size % 4 else {}
+        read_jobs(path, **told)
+
+    return read
+
+
+def _pinpoint(path: Path) -> None:
+    # What is damaged is the events as often as the readings.
+    folder = path.parent / "job_full"
+    folder.mkdir(exist_ok=True)
+    text = path.read_bytes()
+    samples, _, events = text.partition(b"---\n")
+    (folder / "measurements.csv").write_bytes(samples)
+    (folder / "events.csv").write_bytes(events)
+    read_recordings(folder)
+
+
+def _tables(path: Path) -> None:
+    samples, _, events = path.read_bytes().partition(b"---\n")
+    (path.parent / "t_samples.csv").write_bytes(samples)
+    (path.parent / "t_events.csv").unlink(missing_ok=True)
+    if events:
+        (path.parent / "t_events.csv").write_bytes(events)
+    read_recordings(path.parent / "t_samples.csv")
+
+
+def _folder(path: Path) -> None:
+    folder = path.parent / "recording"
+    if not folder.exists():
+        run = Run(id="r", times=[0.0, 1, 2], power_w=[5.0, 6, 7], events=[Event(time=1, label="a")])
+        write_recording(Recording(runs=(run,)), folder)
+    manifest, _, events = path.read_bytes().partition(b"\n---\n")
+    (folder / "manifest.json").write_bytes(manifest)
+    (folder / "events.csv").write_bytes(events)
+    read_recordings(folder)
+
+
+HOURS = [f"2024-07-01T{hour:02}:00" for hour in range(4)]
+PHASES = (
+    'startup = [ { name = "a", duration_s = 10, power_w = 80.5 } ]\n'
+    'work = [ { repeat = 3, phases = [ { name = "b", duration_s = "30m", power_w = 600, '
+    'checkpoint = true } ] } ]\nsuspended_power_w = 3\nabout = "x"\n'
+)
+TARGETS = {
+    "signal:table": Target(
+        seeds=(
+            "datetime,carbon_intensity_g_per_kwh\n"
+            + "".join(f"{hour}Z,{300 + i}\n" for i, hour in enumerate(HOURS)),
+            "# kind: price\n# step_s: 3600\ntime;price_eur_per_mwh;mark\n"
+            + "".join(f"{hour}+02:00;{i - 2.5};filled\n" for i, hour in enumerate(HOURS)),
+            "timestamp,carbon_intensity\n"
+            + "".join(f"{1_700_000_000 + 900 * i},{300 + i}\n" for i in range(5)),
+        ),
+        name="a.csv",
+        read=_signal("table", tz="Europe/Berlin", gaps="hold"),
+    ),
+    "signal:electricitymaps": Target(
+        seeds=(
+            "Datetime (UTC),Country,Zone name,Zone id,Carbon intensity gCO₂eq/kWh (direct),"
+            "Carbon intensity gCO₂eq/kWh (Life cycle),Carbon-free energy percentage (CFE%),"
+            "Renewable energy percentage (RE%),Data source,Data estimated,"
+            "Data estimation method\n"
+            + "".join(
+                f"{hour.replace('T', ' ')}:00,Germany,Germany,DE,{300 + i},{350 + i},40,40,x,"
+                "false,\n"
+                for i, hour in enumerate(HOURS)
+            ),
+            json.dumps(
+                {
+                    "zone": "DE",
+                    "history": [
+                        {
+                            "zone": "DE",
+                            "carbonIntensity": 300 + i,
+                            "datetime": f"{hour}:00.000Z",
+                            "emissionFactorType": "lifecycle",
+                            "isEstimated": False,
+                        }
+                        for i, hour in enumerate(HOURS)
+                    ],
+                }
+            ),
+        ),
+        name="a.csv",
+        read=_signal("electricitymaps", gaps="hold"),
+    ),
+    "signal:gb": Target(
+        seeds=(
+            json.dumps(
+                {
+                    "data": [
+                        {
+                            "from": f"{a}Z",
+                            "to": f"{b}Z",
+                            "intensity": {"forecast": 200 + i, "actual": 210, "index": "low"},
+                        }
+                        for i, (a, b) in enumerate(pairwise(HOURS))
+                    ]
+                }
+            ),
+        ),
+        name="a.json",
+        read=_signal("gb", gaps="interpolate"),
+    ),
+    "signal:watttime": Target(
+        seeds=(
+            json.dumps(
+                {
+                    "data": [
+                        {"point_time": f"{hour}:00+00:00", "value": 870.5 + i}
+                        for i, hour in enumerate(HOURS)
+                    ],
+                    "meta": {"region": "X", "signal_type": "co2_moer", "units": "lbs_co2_per_mwh"},
+                }
+            ),
+        ),
+        name="a.json",
+        read=_signal("watttime", gaps="hold"),
+    ),
+    "jobs:csv": Target(
+        seeds=(
+            "arrival_time,length,cpus,gpus,status,user,requested\n"
+            + "".join(f"{100 * i},{600 + i},{1 + i % 4},0,completed,ann,7200\n" for i in range(5)),
+        ),
+        name="a.csv",
+        read=_jobs("csv"),
+    ),
+    "jobs:sacct": Target(
+        seeds=(
+            "JobIDRaw|JobID|User|Submit|Start|End|ElapsedRaw|TimelimitRaw|State|NNodes|NCPUS|ReqMem|"
+            "AllocTRES|TotalCPU|MaxRSS|ConsumedEnergyRaw|JobName\n"
+            "10|10|ann|1000|1060|1660|600|60|COMPLETED|2|8|4G|billing=8,cpu=8,gres/gpu:a100=2|"
+            "00:00:00||900000|a|b\n"
+            "10.batch|10.batch||1060|1060|1660|600||COMPLETED|1|4|||01:00.500|2048K|0|batch\n"
+            "11|11_4|bob|1100|1200|Unknown|100|UNLIMITED|"
+            "CANCELLED by 1|1|1|2000Mc|cpu=1|1-00:00:07||18446744073709551614|x\n",
+        ),
+        name="a.txt",
+        read=_jobs("sacct"),
+    ),
+    "jobs:swf": Target(
+        seeds=(
+            "; UnixStartTime: 1700000000\n; MaxNodes: 4\n"
+            + "".join(
+                f"{i} {100 * i} 5 {600 + i} 4 300 1024 4 7200 2048 1 1 1 -1 1 1 -1 -1\n"
+                for i in range(1, 5)
+            ),
+        ),
+        name="a.swf",
+        read=_jobs("swf"),
+    ),
+    "recording:pinpoint": Target(
+        seeds=(
+            "\n".join(["50000"] * 30 + ["90000"] * 40 + ["50000"] * 30)
+            + "\n1720910400.0\n1720910430.0\n---\n1720910412.5, work\n1720910420.0, Exit\n",
+        ),
+        name="a.txt",
+        read=_pinpoint,
+    ),
+    "recording:tables": Target(
+        seeds=(
+            "time,power_w,cpu,run\n"
+            + "".join(f"{100 + i / 10},{50 + i},0.5,full_0\n" for i in range(20))
+            + "---\ntime,run,event,checkpoint\n100.5,full_0,begin,\n101.5,full_0,saved,yes\n",
+            "time,energy_uj,max_energy_range_uj\n"
+            + "".join(f"{i / 10},{(9_900_000 + 5e4 * i) % 1e7:.0f},10000000\n" for i in range(20)),
+        ),
+        name="a.txt",
+        read=_tables,
+    ),
+    "recording:folder": Target(
+        seeds=(
+            json.dumps(
+                {
+                    "format": "lowtide recording",
+                    "version": 1,
+                    "runs": [
+                        {
+                            "id": "r", "kind": "full", "pair": None, "start": 0.0, "end": 3.0,
+                            "power": "measured", "meters": ["m"], "machine": {"cpus": 2},
+                            "exit_status": 0, "notes": [], "silent": [[0.0, 0.1]], "counted": [],
+                        }
+                    ],
+                }
+            )
+            + "\n---\ntime,run,event,checkpoint\n1.0,r,a,0\n2.0,r,b_saved,1\n",
+        ),
+        name="a.txt",
+        read=_folder,
+    ),
+    "usage table": Target(
+        seeds=("time,cpu,gpu\n" + "".join(f"{i},0.{i},{i}\n" for i in range(6)),),
+        name="a.csv",
+        read=read_usage,
+    ),
+    "load table": Target(
+        seeds=("# source: x\nload,watts\n0,50\n50 %,120\n100 %,200\n",),
+        name="a.csv",
+        read=read_load_table,
+    ),
+    "profile:toml": Target(seeds=(PHASES,), name="a.toml", read=PowerProfile.load),
+    "profile:json": Target(
+        seeds=(
+            json.dumps(
+                {
+                    "work": [
+                        {"name": "b", "duration_s": 60.0, "power_w": 5, "checkpoint": True},
+                        {"repeat": 2, "phases": [{"name": "c", "duration_s": 9, "power_w": 1}]},
+                    ],
+                    "stop": [],
+                }
+            ),
+        ),
+        name="a.json",
+        read=PowerProfile.load,
+    ),
+    "schedule": Target(
+        seeds=(
+            json.dumps(
+                {
+                    "job_id": "a",
+                    "spans": [
+                        {"kind": "startup", "start": 0.0, "duration_s": 10.0, "progress_s": 0.0},
+                        {"kind": "work", "start": 10.0, "duration_s": 60.0, "progress_s": 0.0},
+                    ],
+                }
+            ),
+        ),
+        name="a.json",
+        read=Schedule.load,
+    ),
+    "experiment": Target(
+        seeds=(
+            '[grid]\nsynthetic = "windy"\n[workload]\nprofile = "h200"\n'
+            'arrivals = { every = "6h" }\njobs = 4\nwait = "12h"\n[policy]\nname = "exact"\n'
+            '[sweep]\n"policy.name" = ["exact", "run_now"]\n',
+        ),
+        name="a.toml",
+        read=Experiment.load,
+    ),
+    "load plan": Target(
+        seeds=(make_plan("ramp", {"cpu": (0, 100)}, duration="2s", seed=1).toml(),),
+        name="a.toml",
+        read=LoadPlan.load,
+    ),
+    "utilisation model": Target(
+        seeds=(
+            json.dumps(
+                UtilisationModel.points([0.0, 0.5, 1.0], [50.0, 90.0, 99.0], source="x").document()
+            ),
+        ),
+        name="a.json",
+        read=UtilisationModel.load,
+    ),
+    "sonar": Target(
+        seeds=(
+            "".join(
+                f"v=0.13.0,time=2024-03-01T10:{5 * i:02}:00+01:00,host=n1,user=ann,cmd=md,job=7,"
+                f'pid=70,cputime_sec={100 * i},rssanonkib=2048,cores=8,"gpus=0,1",gpu%=150\n'
+                for i in range(3)
+            ),
+            json.dumps(
+                {
+                    "data": {
+                        "type": "sample",
+                        "attributes": {
+                            "time": "2024-03-01T10:00:00Z",
+                            "node": "n1",
+                            "system": {"used_memory": 5, "cpus": [1, 2]},
+                            "jobs": [
+                                {
+                                    "job": 7, "user": "ann", "epoch": 0,
+                                    "processes": [{"pid": 1, "cmd": "x", "cpu_time": 5}],
+                                }
+                            ],
+                        },
+                    },
+                    "meta": {"producer": "sonar", "version": "0.16.0"},
+                }
+            ),
+        ),
+        name="a.csv",
+        read=lambda path: list(read_ticks([path])),
+    ),
+}  # fmt: skip
+
+
+def damaged(text: str, rng: random.Random) -> bytes:
+    """Return a file that was damaged in one to four ways."""
+    data = text.encode()
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        data = rng.choice(WAYS)(data, rng)
+    return data
+
+
+def _spot(data: bytes, rng: random.Random) -> int:
+    return rng.randrange(len(data) + 1)
+
+
+def _flip(data: bytes, rng: random.Random) -> bytes:
+    if not data:
+        return data
+    at = rng.randrange(len(data))
+    return data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :]
+
+
+def _cut(data: bytes, rng: random.Random) -> bytes:
+    return data[: _spot(data, rng)]
+
+
+def _drop(data: bytes, rng: random.Random) -> bytes:
+    at = _spot(data, rng)
+    return data[:at] + data[at + rng.randrange(1, 12) :]
+
+
+def _insert(data: bytes, rng: random.Random) -> bytes:
+    at = _spot(data, rng)
+    return data[:at] + rng.choice(NASTY).encode() + data[at:]
+
+
+def _twice(data: bytes, rng: random.Random) -> bytes:
+    lines = data.split(b"\n")
+    at = rng.randrange(len(lines))
+    return b"\n".join([*lines[: at + 1], *lines[rng.randrange(len(lines)) :]])[:20_000]
+
+
+def _swap(data: bytes, rng: random.Random) -> bytes:
+    lines = data.split(b"\n")
+    a, b = rng.randrange(len(lines)), rng.randrange(len(lines))
+    lines[a], lines[b] = lines[b], lines[a]
+    return b"\n".join(lines)
+
+
+def _value(data: bytes, rng: random.Random) -> bytes:
+    """Put something nasty in place of a cell, a value or a word."""
+    edges = [at for at, byte in enumerate(data) if byte in b',;| \n\t:="[]{}']
+    if len(edges) < 2:
+        return _insert(data, rng)
+    at = rng.randrange(len(edges) - 1)
+    return data[: edges[at] + 1] + rng.choice(NASTY).encode() + data[edges[at + 1] :]
+
+
+def _json(data: bytes, rng: random.Random) -> bytes:
+    """Put something nasty in place of a value in JSON, which stays JSON."""
+    try:
+        document = json.loads(data)
+    except ValueError:
+        return _value(data, rng)
+    spots: list[tuple[Any, Any]] = []
+
+    def walk(node: Any) -> None:
+        if isinstance(node, dict | list):
+            for key, inner in list(node.items() if isinstance(node, dict) else enumerate(node)):
+                spots.append((node, key))
+                walk(inner)
+
+    walk(document)
+    if not spots:
+        return _value(data, rng)
+    node, key = rng.choice(spots)
+    node[key] = rng.choice(
+        (None, True, -1, 0, 1e308, 10**30, 10**400, 1e-320, "", "x", [], {}, [[]], [1], {"a": 1})
+    )
+    return json.dumps(document).encode()
+
+
+WAYS = (_flip, _cut, _drop, _insert, _twice, _swap, _value, _value, _value, _json, _json)
+
+
+def test_every_registered_format_is_damaged() -> None:
+    for name in signals.FORMATS.names():
+        assert f"signal:{name}" in TARGETS
+    for name in jobs.FORMATS.names():
+        assert f"jobs:{name}" in TARGETS
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_sound_files_are_read(name: str, tmp_path: Path) -> None:
+    target = TARGETS[name]
+    for seed in target.seeds:
+        (tmp_path / target.name).write_text(seed)
+        target.read(tmp_path / target.name)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_damaged_files_are_read_or_refused(name: str, tmp_path: Path) -> None:
+    target = TARGETS[name]
+    path = tmp_path / target.name
+    first = 0 if not NIGHTLY else 1_000_000
+    for number in range(first, first + COUNT):
+        rng = random.Random(f"{name} {number}")
+        data = damaged(rng.choice(target.seeds), rng)
+        path.write_bytes(data)
+        begin = time.process_time()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                target.read(path)
+        except LowtideError as error:
+            assert str(error).strip(), (number, data)
+        except Exception as error:
+            raise AssertionError(f"file {number} of {name}: {data[:2000]!r}") from error
+        assert time.process_time() - begin < MOST_CPU_S, (number, data)
