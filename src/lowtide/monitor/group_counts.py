@@ -102,6 +102,8 @@ class Group:
         gone: Whether it is no more.
         ended_at: When it ended or was found to have, by the same clock; NaN while it is there.
         hidden: Whether others count its use.
+        loose: Whether its processes count by themselves: never.
+        allocates: Whether it keeps what is kept for a job by being there: never.
     """
 
     path: str
@@ -127,6 +129,8 @@ class Group:
     gone: bool = False
     ended_at: float = math.nan
     hidden: bool = False
+    loose: bool = field(default=False, init=False)
+    allocates: bool = field(default=False, init=False)
     _most_bytes: float = math.nan
     _cpu: _Counter[float] | None = None
     _memory: _Counter[float] | None = None

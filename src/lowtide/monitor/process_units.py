@@ -43,6 +43,9 @@ class ProcessUnit:
         pressure_s: For how long they waited: not known.
         system_s: The part of the CPU time that was spent in the kernel: not told apart.
         traffic: What went over a network of their own.
+        loose: Whether they count by themselves: always.
+        allocates: Whether a shell of theirs holds an allocation: what is kept for the job is kept
+            on this node as long as they are there.
     """
 
     unit: Unit
@@ -61,6 +64,8 @@ class ProcessUnit:
     pressure_s: tuple[float, ...] = (math.nan,) * len(PRESSURES)
     system_s: float = math.nan
     traffic: Traffic = field(default_factory=Traffic)
+    loose: bool = field(default=True, init=False)
+    allocates: bool = False
 
     @property
     def key(self) -> Key:
