@@ -106,6 +106,7 @@ class Tick:
         ended: When each ended, epoch seconds, NaN for those that are there; None where all are.
         rejected: How many readings made no sense since watching began, and were left out.
         problems: What went wrong, in words.
+        cluster: Which cluster the node is of, empty where not known or none.
     """
 
     host: str
@@ -156,3 +157,4 @@ class Tick:
     ended: FloatArray | None = None
     rejected: int = 0
     problems: tuple[str, ...] = ()
+    cluster: str = ""

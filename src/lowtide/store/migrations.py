@@ -14,7 +14,8 @@ import sqlalchemy as sa
 
 from lowtide.errors import StoreProblem
 from lowtide.store.database import Database
-from lowtide.store.tables import META, chunks, hosts, jobs, phases, schema, ticks, units
+from lowtide.store.matching import drop_old_waits
+from lowtide.store.tables import META, chunks, hosts, jobs, origins, phases, schema, ticks, units
 
 
 def _make_tables(connection: sa.Connection) -> None:
@@ -32,10 +33,21 @@ def _keep_more(_connection: sa.Connection) -> None:
     """
 
 
+def _add_origins(connection: sa.Connection) -> None:
+    META.create_all(connection, tables=[origins])
+    # Until here a job that had begun could be left behind as one that waits, too.
+    drop_old_waits(connection)
+
+
 # Any number, as long as no other program on the server has the same.
 _LOCK = 0x6C6F7774
 # The steps, counted from 1.
-STEPS: tuple[Callable[[sa.Connection], None], ...] = (_make_tables, _add_phases, _keep_more)
+STEPS: tuple[Callable[[sa.Connection], None], ...] = (
+    _make_tables,
+    _add_phases,
+    _keep_more,
+    _add_origins,
+)
 
 
 def bring_up_to_date(database: Database) -> None:

@@ -128,8 +128,20 @@ phases = sa.Table(
     sa.Column("document", sa.Text, nullable=False),
 )
 
+# What tells jobs of one number apart besides: only where it is known.
+origins = sa.Table(
+    "origins",
+    META,
+    sa.Column("job", _NUMBER, primary_key=True, autoincrement=False),
+    # Each cluster counts its jobs by itself.
+    _text("cluster", unknown=False),
+    # What Slurm names the group of a job by, where that is not its number.
+    _text("sluid", unknown=False),
+    sa.Index("origins_by_sluid", "sluid"),
+)
+
 # In the order in which a copy may be filled.
-CONTENTS = (hosts, jobs, units, ticks, chunks, phases)
+CONTENTS = (hosts, jobs, units, ticks, chunks, phases, origins)
 
 
 def present(connection: sa.Connection) -> tuple[sa.Table, ...]:
