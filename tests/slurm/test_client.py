@@ -64,9 +64,18 @@ def test_a_real_slurm(slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch) ->
     assert second.started is not None
     assert second.started > first.started
     # Asked about one node it is asked in another way, and says the same.
-    for name in (second.nodes[0], f"{second.nodes[0]}.example.org", "stranger"):
+    for name in (second.nodes[0], f"{second.nodes[0]}.example.org", "n1,n2"):
         told = {facts.job_id: facts for facts in SlurmClient(node=name).queue()}
         assert told[again] == second
+    # Never for all jobs of the cluster where it does not know the node.
+    answer = SlurmClient(node="stranger").facts()
+    assert (answer.facts, answer.is_whole) == ([], False)
+    assert "Slurm knows no node called stranger" in answer.problems[0]
+    assert "--slurm-node" in answer.problems[0]
+    assert SlurmClient.find_cluster() == "test"
+    # A field that this Slurm does not know takes nothing from the others.
+    asking = SlurmClient(node=second.nodes[0], wants_sluid=True)
+    assert {facts.job_id: facts for facts in asking.queue()}[again] == second
     # Without accounting that is said once, and the queue is still told.
     for problems in (("sacct has nothing to say here: this Slurm keeps no accounting",), ()):
         answer = client.facts(since=time.time() - 60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Collection, Mapping
 
 from lowtide.files import read_or_empty
@@ -73,6 +74,25 @@ def find_reserved(environment: Mapping[str, str]) -> tuple[float, float]:
     megabytes = whole if whole > 0 else each * cpus
     # Slurm writes 0 for all of the node's memory.
     return cpus, megabytes * _MEBIBYTE if megabytes > 0 else math.nan
+
+
+def find_slurm_nodes(procfs: str) -> tuple[str, ...]:
+    """Return what Slurm calls this node, or nodes that are on this machine, where slurmd says so.
+
+    Args:
+        procfs: Where /proc is.
+    """
+    found = []
+    for pid in (each for each in os.listdir(procfs) if each.isdecimal()):  # noqa: PTH208
+        if read_or_empty(f"{procfs}/{pid}/comm").strip() != b"slurmd":
+            continue
+        words = read_or_empty(f"{procfs}/{pid}/cmdline").decode(errors="replace").split("\0")
+        for word, after in zip(words[1:], [*words[2:], ""], strict=True):
+            if word == "-N" and after:
+                found.append(after)
+            elif word.startswith("-N") and len(word) > 2:
+                found.append(word[2:])
+    return tuple(sorted(set(found)))
 
 
 def holds_allocation(environment: Mapping[str, str], nodes: Collection[str]) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from lowtide.files import read_or_empty
-from lowtide.monitor.environment import read_environment
+from lowtide.monitor.environment import find_job, read_environment
 from lowtide.monitor.group_counts import YOUNG_S, Group, Means
 from lowtide.monitor.group_tree import Event, GroupTree
 from lowtide.monitor.groups import RANKS, Named, name_group
@@ -35,6 +35,7 @@ class GroupTable:
         name: Finds the name of a user.
         ask: Whether the environment of all jobs matters, since there are GPUs.
         ahead_s: By how much the clock of snapshots is ahead of the one on the wall.
+        numbers: The numbers of jobs whose groups are named by SLUID, as far as Slurm told them.
         ended: Groups that ended and were not yet taken from here.
     """
 
@@ -46,6 +47,7 @@ class GroupTable:
     name: Callable[[int], str]
     ask: bool = False
     ahead_s: float = 0.0
+    numbers: Mapping[str, str] = field(default_factory=dict)
     ended: list[Group] = field(default_factory=list, init=False)
     _groups: dict[str, Group] = field(default_factory=dict, init=False)
     _read_at: float = field(default=math.nan, init=False)
@@ -105,6 +107,8 @@ class GroupTable:
         """
         self._read_at = now
         for group in list(self._groups.values()):
+            if group.unit.sluid in self.numbers:
+                self._number(group, self.numbers[group.unit.sluid])
             if not group.hidden:
                 self._read(group, now)
                 group.begin_step()
@@ -221,6 +225,7 @@ class GroupTable:
             user="" if uid is None else self.name(uid),
             name=named.name,
             node_name=named.node,
+            sluid=named.sluid,
         )
 
     def _read(self, group: Group, now: float) -> None:
@@ -237,6 +242,7 @@ class GroupTable:
             not group.unit.user
             or self.ask
             or (group.unit.source == "slurm" and math.isnan(group.limits.reserved_cpus))
+            or group.unit.sluid == group.unit.job_id
         )
         young = now - group.began < YOUNG_S
         if unknown and (slow or young):
@@ -256,10 +262,21 @@ class GroupTable:
                 group.unit = replace(group.unit, user=self.name(uid))
                 self._counted = None
         if group.unit.source != "systemd" or self.ask:
-            for pid in pids:
-                group.environment.update(read_environment(self.procfs, pid))
+            told = [read_environment(self.procfs, pid) for pid in pids]
+            for each in told:
+                group.environment.update(each)
+            numbers = {find_job(each) for each in told} - {""}
+            # One in whose job another was asked for has the number of that; Slurm will tell.
+            if group.unit.sluid and group.unit.sluid not in self.numbers and len(numbers) == 1:
+                self._number(group, numbers.pop())
         for folder in self.means.layout.folders(group.path, "devices")[:1]:
             group.devices = read_or_empty(f"{folder}/devices.list").decode(errors="replace")
+
+    def _number(self, group: Group, number: str) -> None:
+        """Show a job by its number; what it is known by stays the name of its group."""
+        if group.unit.job_id != number:
+            group.unit = replace(group.unit, job_id=number)
+            self._counted = None
 
     def _end(self, group: Group, now: float) -> None:
         group.end(now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -109,6 +109,14 @@ class NodeReader:
         Call `look` then.
         """
         return self._groups.tree.changes.events
+
+    def number_jobs(self, numbers: Mapping[str, str]) -> None:
+        """Be told the numbers of jobs whose groups have other names, from the next reading on.
+
+        Args:
+            numbers: The number for each SLUID.
+        """
+        self._groups.numbers = numbers
 
     def look(self) -> float:
         """Look at what has just come and what is about to go, at hardly any cost.

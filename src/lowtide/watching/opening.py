@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +47,7 @@ def open_watch(
     rules: str = "conserving",
     idle_w: float | None = None,
     host: str | None = None,
+    nodes: Collection[str] = (),
 ) -> Iterator[Watch]:
     """Open everything that watching this node takes.
 
@@ -60,6 +61,7 @@ def open_watch(
         rules: How power is shared out.
         idle_w: What the node draws when nothing runs; None to learn it.
         host: What the node is called; its own name by default.
+        nodes: What Slurm calls it, or nodes that are on this machine.
     """
     roots = roots or Roots()
     search = None
@@ -79,6 +81,7 @@ def open_watch(
             sysfs=roots.sysfs,
             cgroupfs=cgroupfs or roots.sysfs / "fs" / "cgroup",
             gpus=gpus,
+            nodes=nodes or (host or platform.node(),),
         ) as reader:
             watcher = Watcher(
                 reader=reader,

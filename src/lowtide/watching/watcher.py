@@ -119,6 +119,7 @@ class Watcher:
         idle_w: What the node draws when nothing runs; None to learn it.
         floor: What has been learned of that.
         host: The node's name.
+        cluster: Which cluster the node is of, empty where not known or none.
     """
 
     reader: Reader
@@ -128,6 +129,7 @@ class Watcher:
     idle_w: float | None = None
     floor: IdleFloor = field(default_factory=IdleFloor)
     host: str = field(default_factory=platform.node)
+    cluster: str = ""
     _before: Snapshot | None = field(default=None, init=False)
     _untold: list[str] = field(default_factory=list, init=False)
     _accounts: _Accounts = field(default_factory=_Accounts, init=False)
@@ -209,6 +211,7 @@ class Watcher:
         gpus_busy, gpu_bytes, gpus_held = _gpus(after)
         return Tick(
             host=self.host,
+            cluster=self.cluster,
             since=since,
             skipped_s=max(since - before.time, 0.0),
             time=after.time,
