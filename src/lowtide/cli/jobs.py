@@ -73,6 +73,10 @@ def jobs(
     name: Annotated[
         list[str] | None, typer.Option("--name", help="Jobs that are called so.", metavar="NAMES")
     ] = None,
+    cluster: Annotated[
+        list[str] | None,
+        typer.Option("-M", "--cluster", help="Jobs of these clusters.", metavar="NAMES"),
+    ] = None,
     start: Since = None,
     end: Until = None,
     job: Annotated[
@@ -146,6 +150,7 @@ def jobs(
             accounts=listed(account),
             partitions=listed(partition),
             names=listed(name),
+            clusters=listed(cluster),
         )
         used = (*chosen, *(each for each, _ in order))
         whole = as_json or nodes is not None or any(column.whole for column in used)

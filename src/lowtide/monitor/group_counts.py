@@ -22,6 +22,9 @@ from lowtide.monitor.snapshot import Unit
 SLOW_S = 60.0
 # A group is filled and given its limits soon after its start: until then they are read often.
 YOUNG_S, _OFTEN_S = 15.0, 3.0
+# Slurm makes a group first and limits it then: until it has, it is looked at again soon, and less
+# and less so.
+_SOON_S = 0.1
 # Over how long it is judged how busy something is: looks may follow each other within milliseconds.
 _RATE_S = 2.0
 # The file cache is also read again when memory has changed by so much.
@@ -137,6 +140,7 @@ class Group:
     _storage: _Counter[tuple[float, float]] | None = None
     _said: bytes = b""
     _slow_at: float = -math.inf
+    _limits_at: float = -math.inf
     _cache_bytes: float = math.nan
     _held_bytes: float = 0.0
 
@@ -188,6 +192,12 @@ class Group:
         read = self.began if math.isnan(self.cpu_read) else self.cpu_read
         return max(self.ended_at - read, 0.0)
 
+    @property
+    def awaits_limits(self) -> bool:
+        """Whether Slurm has not limited it yet, as far as was seen."""
+        is_young = self.cpu_read != self.cpu_read or self.cpu_read - self.began < YOUNG_S
+        return self.unit.source == "slurm" and is_young and math.isnan(self.limits.reserved_cpus)
+
     def begin_step(self) -> None:
         """Begin a step from one snapshot to the next, with what it holds now."""
         self._most_bytes = self.memory_bytes
@@ -221,6 +231,8 @@ class Group:
             means: What reading takes.
         """
         slow = now >= self._slow_at
+        if self.awaits_limits and now >= self._limits_at:
+            self._read_limits(now, means)
         counter = self._cpu
         if slow or (
             (counter is None or self._memory is None or self._storage is None)
@@ -337,6 +349,15 @@ class Group:
         except NONSENSE:
             means.problems.reject("broken storage", f"{counter.file.path} makes no sense")
 
+    def _read_limits(self, now: float, means: Means) -> None:
+        self._limits_at = now + max(_SOON_S, 0.5 * (now - self.found))
+        self.limits = read_limits(
+            means.layout,
+            self.path,
+            strict=self.unit.source == "slurm",
+            all_cpus=means.all_cpus,
+        )
+
     def _read_slowly(self, now: float, means: Means) -> None:
         if now - self.began < YOUNG_S:
             self._slow_at = now + _OFTEN_S
@@ -345,12 +366,7 @@ class Group:
             first = self._slow_at == -math.inf
             share = (zlib.crc32(os.fsencode(self.path)) % 64 + 1) / 64 if first else 1.0
             self._slow_at = now + share * SLOW_S
-        self.limits = read_limits(
-            means.layout,
-            self.path,
-            strict=self.unit.source == "slurm",
-            all_cpus=means.all_cpus,
-        )
+        self._read_limits(now, means)
         self.processes = read_count(means.layout, self.path)
         if math.isnan(self.processes) and self.folders:
             self.processes = float(len(list_pids(next(iter(self.folders)))))

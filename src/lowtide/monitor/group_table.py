@@ -19,6 +19,8 @@ from lowtide.monitor.snapshot import Unit
 
 # A job's first processes may not be its own yet, and later ones say no more.
 _QUESTIONS = 4
+# How long a group is watched closely for its limits, which Slurm writes right after making it.
+_SOON_S = 1.0
 _ASKED_PIDS = 16
 
 
@@ -113,8 +115,8 @@ class GroupTable:
                 self._read(group, now)
                 group.begin_step()
 
-    def read_young(self, now: float) -> None:
-        """Read the groups that have just come.
+    def read_young(self, now: float) -> bool:
+        """Read the groups that have just come; say whether any is to be limited any moment.
 
         Args:
             now: Seconds by a clock that nobody sets.
@@ -122,6 +124,7 @@ class GroupTable:
         young = [each for each in self._groups.values() if now - each.began < YOUNG_S]
         for group in young:
             self._read(group, now)
+        return any(group.awaits_limits and now - group.found < _SOON_S for group in young)
 
     def counted(self) -> list[Group]:
         """Return the groups whose use is counted, none of them inside of another."""

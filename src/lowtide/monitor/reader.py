@@ -28,6 +28,8 @@ from lowtide.monitor.snapshot import Snapshot
 
 # How soon to look again: processes that end in less time may be missed.
 LOOK_S = 1.0
+# And how soon where a job has just come, and what is kept for it is not known yet.
+SOON_S = 0.2
 
 
 class NodeReader:
@@ -126,11 +128,11 @@ class NodeReader:
         """
         now = since_boot()
         self._groups.follow(now)
-        self._groups.read_young(now)
+        soon = self._groups.read_young(now)
         # Nothing tells of processes that come and go, so that somebody has to ask.
         if self._processes.has_new(now) or self._processes.units:
             self._processes.look(now, only_young=True)
-        return LOOK_S
+        return SOON_S if soon else LOOK_S
 
     def read(self) -> Snapshot:
         """Return what everything has used so far and holds now."""
