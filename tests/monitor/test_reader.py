@@ -654,3 +654,46 @@ def test_the_number_of_a_job_is_told_by_its_processes_where_they_agree(
         write_process(root / "proc", pid, environment={"SLURM_JOB_ID": job}, cgroup=inside)
     with read_at(root) as node:
         assert [unit.job_id for unit in node.read().units] == [number]
+
+
+def test_storage_of_a_job_is_counted_by_its_processes_where_no_controller_does(
+    root: Path, two: Path
+) -> None:
+    """A parent that waits for its child takes over what it moved: nothing counts twice."""
+    folder = write_group(two / SCOPE / "job_7", cpu_stat=cpu(1))
+    (folder / "io.stat").unlink()
+    inside = f"0::/{SCOPE}/job_7"
+
+    def process(pid: int, read: int, written: int, parent: int = 1, began: float = 100.0) -> None:
+        write_process(
+            *(root / "proc", pid),
+            parent=parent,
+            started_s=began,
+            cgroup=inside,
+            stored=(read, written),
+        )
+
+    def moved(step: int) -> tuple[float, float]:
+        (folder / "cpu.stat").write_text(cpu(1 + step))
+        snapshot = node.read()
+        return float(snapshot.read_bytes[0]), float(snapshot.written_bytes[0])
+
+    with read_at(root) as node:
+        assert np.isnan(moved(0)).all()
+        (folder / "cgroup.procs").write_text("70\n71\n")
+        process(70, 10, 100)
+        process(71, 5, 50, parent=70, began=101.0)
+        assert moved(1) == (15, 150)
+        process(71, 6, 70, parent=70, began=101.0)
+        assert moved(2) == (16, 170)
+        # The child ends, having moved a little more; its parent has waited for it.
+        shutil.rmtree(root / "proc/71")
+        (folder / "cgroup.procs").write_text("70\n")
+        process(70, 10 + 8, 100 + 75)
+        assert moved(3) == (18, 175)
+        # Its number is used again, by a process of the same job.
+        (folder / "cgroup.procs").write_text("70\n71\n")
+        process(71, 2, 3, parent=70, began=500.0)
+        assert moved(4) == (20, 178)
+        (root / "proc/71/io").unlink()
+        assert moved(5) == (20, 178)

@@ -187,6 +187,11 @@ class Group:
         return self._cpu is not None
 
     @property
+    def counts_storage(self) -> bool:
+        """Whether the kernel counts what it moves to and from storage."""
+        return self._storage is not None
+
+    @property
     def unread_s(self) -> float:
         """How long it went on after its CPU time was last read."""
         read = self.began if math.isnan(self.cpu_read) else self.cpu_read

@@ -15,6 +15,7 @@ from lowtide.monitor.groups import RANKS, Named, name_group
 from lowtide.monitor.networks import Networks
 from lowtide.monitor.owners import find_start, find_uid, list_pids
 from lowtide.monitor.pools import Pools
+from lowtide.monitor.process_units import GroupStorage
 from lowtide.monitor.snapshot import Unit
 
 # A job's first processes may not be its own yet, and later ones say no more.
@@ -57,6 +58,7 @@ class GroupTable:
     _unseen: dict[str, Group] = field(default_factory=dict, init=False)
     _counted: list[Group] | None = field(default=None, init=False)
     _uncounted: set[str] = field(default_factory=set, init=False)
+    _storages: dict[str, GroupStorage] = field(default_factory=dict, init=False)
     _pools: Pools = field(init=False)
 
     def __post_init__(self) -> None:
@@ -114,6 +116,8 @@ class GroupTable:
             if not group.hidden:
                 self._read(group, now)
                 group.begin_step()
+                if group.unit.source == "slurm" and not group.gone and not group.counts_storage:
+                    self._count_storage(group)
 
     def read_young(self, now: float) -> bool:
         """Read the groups that have just come; say whether any is to be limited any moment.
@@ -275,6 +279,14 @@ class GroupTable:
         for folder in self.means.layout.folders(group.path, "devices")[:1]:
             group.devices = read_or_empty(f"{folder}/devices.list").decode(errors="replace")
 
+    def _count_storage(self, group: Group) -> None:
+        """Count by processes what the kernel does not: Slurm enables no controller for storage."""
+        storage = self._storages.setdefault(group.path, GroupStorage())
+        if storage.cpu_s != group.cpu_s:
+            storage.cpu_s = group.cpu_s
+            storage.count(self.procfs, self._pids(group))
+            group.read_bytes, group.written_bytes = storage.read_bytes, storage.written_bytes
+
     def _number(self, group: Group, number: str) -> None:
         """Show a job by its number; what it is known by stays the name of its group."""
         if group.unit.job_id != number:
@@ -285,6 +297,7 @@ class GroupTable:
         group.end(now)
         self.networks.end(group.traffic)
         self._groups.pop(group.path, None)
+        self._storages.pop(group.path, None)
         self.ended.append(group)
         self._counted = None
 
