@@ -144,8 +144,9 @@ class Jobs:
     """
 
     _wholes: dict[str, _Whole] = field(default_factory=dict, init=False)
-    # What was in the last snapshot, each with the key that it was there under.
-    _seen: dict[int, tuple[Counted, str]] = field(default_factory=dict, init=False)
+    # What was in the last snapshot, and the key of those that were there under another's.
+    _seen: dict[int, Counted] = field(default_factory=dict, init=False)
+    _keys: dict[int, str] = field(default_factory=dict, init=False)
     _begun: bool = field(default=False, init=False)
 
     def follow(self, rows: Sequence[Counted]) -> dict[int, _Whole]:
@@ -154,22 +155,23 @@ class Jobs:
         Args:
             rows: All that was read.
         """
-        named: dict[str, list[Counted]] = {}
-        for row in rows:
-            if row.unit.source == "slurm":
-                named.setdefault(row.unit.job_id, []).append(row)
-        found: dict[int, _Whole] = {}
+        single: dict[str, Counted] = {}
+        several: dict[str, list[Counted]] = {}
         wholes, self._wholes = self._wholes, {}
-        for number, parts in named.items():
-            if len(parts) > 1 or number in wholes:
-                self._join(number, parts, wholes.get(number), found)
-        keys = {key: whole.unit.key for key, whole in found.items()}
-        self._seen = {
-            key: (part, keys.get(key) or part.unit.key)
-            for parts in named.values()
-            for part in parts
-            for key in (id(part),)
-        }
+        for row in rows:
+            unit = row.unit
+            if unit.source == "slurm":
+                first = single.setdefault(unit.job_id, row)
+                if first is not row or unit.job_id in wholes:
+                    parts = several.setdefault(unit.job_id, [first])
+                    if first is not row:
+                        parts.append(row)
+        found: dict[int, _Whole] = {}
+        for number, parts in several.items():
+            self._join(number, parts, wholes.get(number), found)
+        self._seen = {id(row): row for row in single.values()}
+        self._seen |= {id(part): part for parts in several.values() for part in parts}
+        self._keys = {part: whole.unit.key for part, whole in found.items()}
         self._begun = True
         return found
 
@@ -212,7 +214,7 @@ class Jobs:
 
     def _key(self, part: Counted) -> str:
         """Return what a part was last known by; empty for one that is new."""
-        return self._seen[id(part)][1] if id(part) in self._seen else ""
+        return self._keys.get(id(part), part.unit.key) if id(part) in self._seen else ""
 
     def _identity(self, parts: Sequence[Counted]) -> Unit:
         """Return what a job is known by: what it was before, else its beginning."""
@@ -276,7 +278,7 @@ class Columns:
     def loose(self) -> frozenset[int]:
         """The places of units that no control group counts, nor ever did."""
         grouped = {place for place, (whole, _) in self._wholes.items() if whole.grouped}
-        loose = (place for row, place in zip(self.rows, self.places, strict=True) if row.loose)
+        loose = [self.places[number] for number, row in enumerate(self.rows) if row.loose]
         return frozenset(loose) - grouped
 
     def column(self, name: str) -> FloatArray:
