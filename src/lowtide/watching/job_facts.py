@@ -247,6 +247,9 @@ class FactsSource:
         if answer.until is not None:
             self.since, self._past_due = answer.until, False
             self._explain_starts(answer.facts)
+        else:
+            # One that is out of order does not keep the other from being asked.
+            self._told_queue = False
 
     def _is_explained(self, facts: Sequence[JobFacts]) -> bool:
         """Return whether the queue tells of all that was seen, so that nobody else need be asked.
