@@ -310,9 +310,10 @@ def test_one_job_is_one_row_whatever_sacct_has_to_tell(
     both = f"{hold['job_id']},{free['job_id']}"
     said = ask(slurm, "sacct", "-n", "-P", "-j", both, "--format=JobIDRaw,TotalCPU")
     used = {each: parse_duration(cpu) for each, cpu in (row.split("|") for row in said.split())}
-    assert free["cpu_s"] == pytest.approx(used[free["job_id"]], rel=0.05, abs=0.3)
+    # The group also has what starts a step, which sacct leaves out.
+    assert free["cpu_s"] == pytest.approx(used[free["job_id"]], rel=0.05, abs=0.6)
     alone_s = used[hold["job_id"]]
-    assert hold["cpu_s"] == pytest.approx(alone_s + float(stray.stdout), rel=0.05, abs=0.3)
+    assert hold["cpu_s"] == pytest.approx(alone_s + float(stray.stdout), rel=0.05, abs=0.6)
     # An allocation is charged as a batch job is that lasts as long.
     for row in (hold, free):
         assert row["cpus"] == 1
