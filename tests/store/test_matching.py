@@ -380,20 +380,21 @@ def test_a_job_is_known_by_the_name_of_its_group_until_its_number_is(
     with Store.open(place) as store:
         if facts_first:
             store.put_facts([known])
-        store.append(Watcher(time=START).tick([seen]))
+        here = Watcher(time=START)
+        store.append(here.tick([seen]))
         if not facts_first:
             assert [job.shown_id for job in store.jobs()] == [name]
             store.put_facts([known])
         # On another node it is seen with its number, and here from now on, too.
         numbered = replace(seen, job_id="4711")
         store.append(Watcher(host="n2", time=START).tick([numbered]))
-        store.append(Watcher(time=START + 10).tick([numbered]))
+        store.append(here.tick([numbered]))
         [record] = store.jobs()
         assert (record.job_id, record.shown_id, record.energy_j) == ("4711", "4711", 3000.0)
         # A start after a requeue has a name of its own.
         other = "s5K1KKYAYG5D01"
         again = Unit(source="slurm", job_id=other, sluid=other, started=START + 50)
-        store.append(Watcher(time=START + 50).tick([again]))
+        store.append(here.tick([again]))
         store.put_facts(
             [facts(4711, state="running", started=START + 50, nodes=("n1",), sluid=other)]
         )
