@@ -207,7 +207,8 @@ class Watcher:
             owed[0] += there * (0.0 if math.isnan(floor_w) else floor_w) * drawn_s
             owed[1] += there * after.seconds_after(before)
         due_j = np.where(np.isnan(kept), 0.0, np.minimum(kept, 1.0) * owed[0])
-        if not due_j.any() or not shares.idle_w > 0 or not drawn_s > 0:
+        # Other rules charge nobody for what is kept.
+        if self.rules != "conserving" or not due_j.any() or not shares.idle_w * drawn_s > 0:
             return shares
         paid_w = due_j * min(1.0, shares.idle_w * drawn_s / float(due_j.sum())) / drawn_s
         owed[0] = np.where(
