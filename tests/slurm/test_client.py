@@ -89,6 +89,20 @@ def stand_in(folder: Path, name: str, script: str) -> None:
     program.chmod(0o755)
 
 
+def test_all_nodes_of_a_machine_are_asked_about_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(tmp_path, "squeue", f'echo "$4 $5 $6" >> {tmp_path}/asked')
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    guessed, told = SlurmClient(node="vm", is_guess=True), SlurmClient(node="n7")
+    for client in (guessed, told):
+        client.queue()
+        client.name_nodes(["aud2", "aud1"])
+        client.queue()
+    asked = [line.split()[-1] for line in (tmp_path / "asked").read_text().splitlines()]
+    assert asked == ["vm", "aud1,aud2", "n7", "n7"]
+
+
 def test_a_dead_slurm_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(tmp_path, "squeue", f"echo . >> {tmp_path}/asked; exec sleep 60")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)

@@ -83,15 +83,15 @@ def node(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_job_is_one_row_before_and_after_its_number_is_known(node: Path) -> None:
-    store = node / "store.sqlite"
+def watching(node: Path, store: Path, *options: str) -> subprocess.Popen[bytes]:
+    """Start to watch the node."""
     places = {name: str(node / name) for name in ("proc", "sys", "cgroup")}
     with (node / "ticks").open("w") as output:
-        program = subprocess.Popen(
+        return subprocess.Popen(
             [
                 *(str(LOWTIDE), "watch", "--interval", "0.5", "--store", str(store), "--json"),
                 *("--meter", "estimate", "--procfs", places["proc"], "--sysfs", places["sys"]),
-                *("--cgroupfs", places["cgroup"]),
+                *("--cgroupfs", places["cgroup"], *options),
             ],
             env={
                 **os.environ,
@@ -100,6 +100,11 @@ def test_a_job_is_one_row_before_and_after_its_number_is_known(node: Path) -> No
             },
             stdout=output,
         )
+
+
+def test_a_job_is_one_row_before_and_after_its_number_is_known(node: Path) -> None:
+    store = node / "store.sqlite"
+    program = watching(node, store)
     try:
         until(lambda: [row["job_id"] for row in rows(store)] == [NAME])
         (node / "known").touch()
@@ -115,3 +120,17 @@ def test_a_job_is_one_row_before_and_after_its_number_is_known(node: Path) -> No
     assert all("-w" in asked or "-t PD" in asked or "-j" in asked for _, asked in calls)
     times = [float(moment) for moment, _ in calls][:-2]
     assert all(later - earlier > 0.8 for earlier, later in pairwise(times))
+
+
+@pytest.mark.parametrize("who", ["store", "none"])
+def test_a_node_that_is_told_so_asks_nobody(node: Path, who: str) -> None:
+    store = node / "store.sqlite"
+    program = watching(node, store, "--facts-from", who)
+    try:
+        until(lambda: [row["job_id"] for row in rows(store)] == [NAME])
+        time.sleep(1.5)
+    finally:
+        program.send_signal(signal.SIGTERM)
+        program.wait(timeout=30)
+    assert not (node / "calls").exists()
+    assert [row["cluster"] for row in rows(store)] == ["alpha"]
