@@ -12,7 +12,7 @@ from lowtide.monitor.columns import Columns
 from lowtide.monitor.snapshot import Unit
 
 
-@dataclass
+@dataclass(eq=False)
 class Part:
     """A part of a unit."""
 
@@ -22,6 +22,14 @@ class Part:
     memory_bytes: float = math.nan
     ended_at: float = math.nan
     system_s: float = math.nan
+    loose: bool = False
+    reserved_cpus: float = math.nan
+    allocates: bool = False
+    read_bytes: float = math.nan
+    written_bytes: float = math.nan
+    received_bytes: float = math.nan
+    sent_bytes: float = math.nan
+    pressure_s: tuple[float, ...] = (math.nan,) * 3
 
 
 def job(started: float, job_id: str = "2") -> Unit:

@@ -16,6 +16,7 @@ import pytest
 
 from lowtide.monitor import process_table
 from lowtide.monitor.clock import since_boot
+from lowtide.monitor.environment import find_slurm_nodes
 from lowtide.monitor.group_counts import Group
 from lowtide.monitor.kernel_files import Problems
 from lowtide.monitor.networks import Networks
@@ -469,3 +470,16 @@ def test_real_programs_that_end_together_count_once() -> None:
     (ended,) = [each for each in table.ended if each.unit.job_id == str(run.pid)]
     # The kernel rounds each of three down to hundredths of a second, twice.
     assert ended.cpu_s == pytest.approx(used_s, abs=0.07)
+
+
+def test_what_slurm_calls_the_nodes_of_a_machine_is_told_by_slurmd(procfs: Path) -> None:
+    for pid, name, words in (
+        (10, "slurmd", ["/usr/sbin/slurmd", "-D", "-N", "aud2"]),
+        (11, "slurmd", ["slurmd", "-Naud1", "-D"]),
+        (12, "slurmd", ["slurmd", "-D"]),
+        (13, "vi", ["vi", "-N", "notes"]),
+    ):
+        folder = write_process(procfs, pid, name=name)
+        (folder / "comm").write_text(f"{name}\n")
+        (folder / "cmdline").write_text("\0".join([*words, ""]))
+    assert find_slurm_nodes(str(procfs)) == ("aud1", "aud2")

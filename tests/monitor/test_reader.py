@@ -604,3 +604,96 @@ def test_files_that_are_replaced_are_read(root: Path, two: Path) -> None:
             assert snapshot.node.busy_s == pytest.approx(first.node.busy_s + number / ticks)
         (job / "cpu.stat").unlink()
         assert table(node.read()) == {"1": 12.0}
+
+
+def test_limits_that_are_written_late_are_read_again_soon(root: Path, two: Path) -> None:
+    """Slurm makes the group of a job, and limits it some moments later."""
+    with read_at(root) as node:
+        node.read()
+        folder = write_group(two / SCOPE / "job_7", cpu_stat=cpu(0.1), cpuset_cpus="\n")
+        (folder / "memory.max").write_text("max\n")
+        assert node.look() < 1.0
+        (folder / "cpuset.cpus").write_text("3\n")
+        (folder / "memory.max").write_text("1048576\n")
+        time.sleep(0.15)
+        node.look()
+        shutil.rmtree(folder)
+        snapshot = node.read()
+    assert snapshot.reserved_cpus == [1]
+    assert snapshot.reserved_bytes == [1048576]
+
+
+def test_a_job_named_by_sluid_is_known_by_it_until_its_number_is(root: Path, two: Path) -> None:
+    name = "s5K1KKYAYG5D00"
+    folder = write_group(two / SCOPE / name)
+    write_group(two / SCOPE / "s5K1KKYAYG5DI0")  # no such digit
+    write_group(two / "system.slice" / name)  # nothing of Slurm's
+    with read_at(root) as node:
+        (first,) = node.read().units
+        assert (first.source, first.job_id, first.sluid) == ("slurm", name, name)
+        node.number_jobs({name: "4711"})
+        (second,) = node.read().units
+        assert (second.job_id, second.sluid, second.key) == ("4711", name, first.key)
+        # What is outside of the group is known by the number.
+        write_process(root / "proc", 70, environment={"SLURM_JOB_ID": "4711"}, cpu_s=1.0)
+        (third,) = node.read().units
+        assert third.key == first.key
+        shutil.rmtree(folder)
+        shutil.rmtree(root / "proc/70")
+        assert [unit.key for unit in node.read().units] == [first.key]
+
+
+@pytest.mark.parametrize(("second", "number"), [("4711", "4711"), ("4712", "s5K1KKYAYG5D00")])
+def test_the_number_of_a_job_is_told_by_its_processes_where_they_agree(
+    root: Path, two: Path, second: str, number: str
+) -> None:
+    folder = write_group(two / SCOPE / "s5K1KKYAYG5D00")
+    (folder / "cgroup.procs").write_text("70\n71\n")
+    inside = f"0::/{SCOPE}/s5K1KKYAYG5D00"
+    for pid, job in ((70, "4711"), (71, second)):
+        write_process(root / "proc", pid, environment={"SLURM_JOB_ID": job}, cgroup=inside)
+    with read_at(root) as node:
+        assert [unit.job_id for unit in node.read().units] == [number]
+
+
+def test_storage_of_a_job_is_counted_by_its_processes_where_no_controller_does(
+    root: Path, two: Path
+) -> None:
+    """A parent that waits for its child takes over what it moved: nothing counts twice."""
+    folder = write_group(two / SCOPE / "job_7", cpu_stat=cpu(1))
+    (folder / "io.stat").unlink()
+    inside = f"0::/{SCOPE}/job_7"
+
+    def process(pid: int, read: int, written: int, parent: int = 1, began: float = 100.0) -> None:
+        write_process(
+            *(root / "proc", pid),
+            parent=parent,
+            started_s=began,
+            cgroup=inside,
+            stored=(read, written),
+        )
+
+    def moved(step: int) -> tuple[float, float]:
+        (folder / "cpu.stat").write_text(cpu(1 + step))
+        snapshot = node.read()
+        return float(snapshot.read_bytes[0]), float(snapshot.written_bytes[0])
+
+    with read_at(root) as node:
+        assert np.isnan(moved(0)).all()
+        (folder / "cgroup.procs").write_text("70\n71\n")
+        process(70, 10, 100)
+        process(71, 5, 50, parent=70, began=101.0)
+        assert moved(1) == (15, 150)
+        process(71, 6, 70, parent=70, began=101.0)
+        assert moved(2) == (16, 170)
+        # The child ends, having moved a little more; its parent has waited for it.
+        shutil.rmtree(root / "proc/71")
+        (folder / "cgroup.procs").write_text("70\n")
+        process(70, 10 + 8, 100 + 75)
+        assert moved(3) == (18, 175)
+        # Its number is used again, by a process of the same job.
+        (folder / "cgroup.procs").write_text("70\n71\n")
+        process(71, 2, 3, parent=70, began=500.0)
+        assert moved(4) == (20, 178)
+        (root / "proc/71/io").unlink()
+        assert moved(5) == (20, 178)

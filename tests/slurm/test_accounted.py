@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -175,14 +176,15 @@ PLACES = {"here": ("-w", "n1"), "there": ("-w", "n2"), "nowhere": ()}
 
 
 @contextmanager
-def watching(store: Path) -> Iterator[None]:
+def watching(store: Path, *options: str, **environment: str) -> Iterator[None]:
     with store.with_suffix(".json").open("w") as output:
         program = subprocess.Popen(
             [
-                *(str(LOWTIDE), "watch", "--interval", "1", "--json"),
+                *(str(LOWTIDE), "watch", "--interval", "1", "--json", *options),
                 *("--store", str(store), "--meter", "estimate", "--grid", "windy"),
             ],
             stdout=output,
+            env={**os.environ, **environment},
         )
     try:
         until(lambda: store.with_suffix(".json").stat().st_size > 0)
@@ -194,13 +196,17 @@ def watching(store: Path) -> Iterator[None]:
 
 
 def listed(store: Path, *options: str) -> dict[str, dict[str, Any]]:
+    return {row["job_id"]: row for row in rows_of(store, *options)}
+
+
+def rows_of(store: Path, *options: str) -> list[dict[str, Any]]:
     done = subprocess.run(
         [str(LOWTIDE), "jobs", "--store", str(store), "--json", *options],
         capture_output=True,
         text=True,
         check=True,
     )
-    return {row["job_id"]: row for row in json.loads(done.stdout)}
+    return [row for row in json.loads(done.stdout) if row["source"] == "slurm"]
 
 
 def test_two_jobs_side_by_side_have_the_cpu_time_that_sacct_says(
@@ -230,3 +236,117 @@ def test_two_jobs_side_by_side_have_the_cpu_time_that_sacct_says(
         assert (rows[job]["source"], rows[job]["exit_code"]) == ("slurm", 0)
         assert rows[job]["energy_j"] > 0
     assert rows[burning[0]]["cpu_s"] > rows[burning[1]]["cpu_s"]
+
+
+def logged_clients(folder: Path, path: str) -> Path:
+    """Write squeue and sacct that note when they are called; return where to."""
+    folder.mkdir()
+    for name in ("squeue", "sacct", "scontrol"):
+        program = folder / name
+        program.write_text(
+            f'#!/bin/sh\ndate +%s.%N >> {folder}/calls\nPATH="{path}" exec {name} "$@"\n'
+        )
+        program.chmod(0o755)
+    return folder
+
+
+def test_one_job_is_one_row_whatever_sacct_has_to_tell(
+    slurm: dict[str, str], tmp_path: Path
+) -> None:
+    """An allocation, strays, an array, a requeue and sixty short jobs, all at once."""
+    store = tmp_path / "store.sqlite"
+    begun = time.time()
+    burn = BURN.format(python=sys.executable, seconds=6)
+    clients = logged_clients(tmp_path / "bin", slurm["PATH"])
+    path = os.pathsep.join([str(clients), slurm["PATH"]])
+    with watching(store, "--embodied", "1000", PATH=path):
+        again = submit(slurm, "--requeue", "-J", "again", "-w", "n2", run="sleep 300")
+        control = submit(slurm, "-J", "control", "-w", "n1", run=burn)
+        script = tmp_path / "step.sh"
+        script.write_text(f"#!/bin/sh\n{burn}\n")
+        script.chmod(0o755)
+        shell = subprocess.Popen(
+            [
+                *("salloc", "-w", "n1", "--mem=50M", "-J", "shell", "sh", "-c"),
+                f"sleep 1; srun {script}; sleep 2; srun true",
+            ],
+            env={**os.environ, **slurm},
+            stderr=subprocess.DEVNULL,
+        )
+        until(lambda: ask(slurm, "squeue", "-h", "-t", "R", "-j", control) != "")
+        # As an ssh does that forwards the environment.
+        stray = subprocess.run(
+            [sys.executable, "-c", STRAY],
+            env={**os.environ, "SLURM_JOB_ID": control, "SLURM_CPUS_ON_NODE": "1"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        until(lambda: ask(slurm, "squeue", "-h", "-t", "R", "-j", again) != "")
+        ask(slurm, "scontrol", "requeue", again)
+        array = submit(slurm, "-a", "1-4", "-J", "array", run="sleep 2")
+        short = [submit(slurm, "-J", "short", run="sleep 2") for _ in range(60)]
+        assert shell.wait(timeout=60) == 0
+        until(lambda: ask(slurm, "squeue", "-h", "-t", "R", "-n", "again") == "")
+        ask(slurm, "scontrol", "update", f"JobId={again}", "StartTime=now")
+        names = "control,shell,array,short"
+        # Sixty jobs of two seconds on four CPUs.
+        end = time.monotonic() + 90
+        while ask(slurm, "squeue", "-h", "-n", names) and time.monotonic() < end:
+            time.sleep(0.5)
+        until(lambda: ask(slurm, "squeue", "-h", "-t", "R", "-j", again) != "", again)
+        ask(slurm, "scancel", again)
+        until(lambda: ask(slurm, "squeue", "-h") == "")
+        until(lambda: all(row["state"] not in OPEN for row in rows_of(store)))
+
+    table = sacct(slurm, begun)
+    # Others that this Slurm ran before are told of, too.
+    rows = [row for row in rows_of(store) if (row["submitted"] or 0) >= int(begun)]
+    told = sorted((line["JobIDRaw"], line["State"].split()[0].lower()) for line in table)
+    assert len(table) == 60 + 4 + 2 + 2
+    assert sorted((row["job_id"], row["state"]) for row in rows) == told
+    assert {row["cluster"] for row in rows} == {"test"}
+    by_name = {row["name"]: row for row in rows if row["name"] in ("control", "shell")}
+    hold, free = by_name["control"], by_name["shell"]
+    both = f"{hold['job_id']},{free['job_id']}"
+    said = ask(slurm, "sacct", "-n", "-P", "-j", both, "--format=JobIDRaw,TotalCPU")
+    used = {each: parse_duration(cpu) for each, cpu in (row.split("|") for row in said.split())}
+    # The group also has what starts a step, which sacct leaves out.
+    assert free["cpu_s"] == pytest.approx(used[free["job_id"]], rel=0.05, abs=0.6)
+    alone_s = used[hold["job_id"]]
+    assert hold["cpu_s"] == pytest.approx(alone_s + float(stray.stdout), rel=0.05, abs=0.6)
+    # An allocation is charged as a batch job is that lasts as long.
+    for row in (hold, free):
+        assert row["cpus"] == 1
+        assert row["embodied_g"] / row["elapsed_s"] == pytest.approx(
+            1e6 / (1461 * 86400) / (os.cpu_count() or 1), rel=0.3
+        )
+    assert array in {row["shown_id"].partition("_")[0] for row in rows}
+    assert set(short) <= {row["job_id"] for row in rows}
+    # One question at a time, and no more than one in a second.
+    calls = [float(line) for line in (clients / "calls").read_text().split()]
+    assert min(later - earlier for earlier, later in pairwise(calls[:-3])) > 0.8
+
+
+OPEN = ("pending", "running", None)
+STRAY = """
+import os, time
+end = time.time() + 3
+while time.time() < end:
+    pass
+used = os.times()
+print(used.user + used.system)
+"""
+
+
+def sacct(slurm: dict[str, str], since: float) -> list[dict[str, str]]:
+    """What the accounting has of all starts since then."""
+    fields = "JobIDRaw,State,JobName"
+    begin = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since))
+    said = ask(slurm, "sacct", "-a", "-X", "-D", "-n", "-P", "-S", begin, f"--format={fields}")
+    rows = [
+        dict(zip(fields.split(","), line.split("|"), strict=True)) for line in said.splitlines()
+    ]
+    return [
+        row for row in rows if row["JobName"] in ("again", "control", "shell", "array", "short")
+    ]

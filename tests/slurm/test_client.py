@@ -64,9 +64,18 @@ def test_a_real_slurm(slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch) ->
     assert second.started is not None
     assert second.started > first.started
     # Asked about one node it is asked in another way, and says the same.
-    for name in (second.nodes[0], f"{second.nodes[0]}.example.org", "stranger"):
+    for name in (second.nodes[0], f"{second.nodes[0]}.example.org", "n1,n2"):
         told = {facts.job_id: facts for facts in SlurmClient(node=name).queue()}
         assert told[again] == second
+    # Never for all jobs of the cluster where it does not know the node.
+    answer = SlurmClient(node="stranger").facts()
+    assert (answer.facts, answer.is_whole) == ([], False)
+    assert "Slurm knows no node called stranger" in answer.problems[0]
+    assert "--slurm-node" in answer.problems[0]
+    assert SlurmClient.find_cluster() == "test"
+    # A field that this Slurm does not know takes nothing from the others.
+    asking = SlurmClient(node=second.nodes[0], wants_sluid=True)
+    assert {facts.job_id: facts for facts in asking.queue()}[again] == second
     # Without accounting that is said once, and the queue is still told.
     for problems in (("sacct has nothing to say here: this Slurm keeps no accounting",), ()):
         answer = client.facts(since=time.time() - 60)
@@ -78,6 +87,20 @@ def stand_in(folder: Path, name: str, script: str) -> None:
     program = folder / name
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
+
+
+def test_all_nodes_of_a_machine_are_asked_about_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(tmp_path, "squeue", f'echo "$4 $5 $6" >> {tmp_path}/asked')
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    guessed, told = SlurmClient(node="vm", is_guess=True), SlurmClient(node="n7")
+    for client in (guessed, told):
+        client.queue()
+        client.name_nodes(["aud2", "aud1"])
+        client.queue()
+    asked = [line.split()[-1] for line in (tmp_path / "asked").read_text().splitlines()]
+    assert asked == ["vm", "aud1,aud2", "n7", "n7"]
 
 
 def test_a_dead_slurm_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

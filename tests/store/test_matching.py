@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sqlalchemy import event
 
+from lowtide.monitor.snapshot import Unit
 from lowtide.store import JobRecord, Store
 from support.ticks import START, Watcher, facts, unit
 
@@ -240,3 +244,158 @@ def test_a_job_runs_only_where_somebody_watches(place: str) -> None:
         states = {each.job_id: each.state for each in store.jobs(now=there.time)}
         # Of the third only facts know, and somebody there still asks for them.
         assert states == {"1": None, "2": "running", "3": "running"}
+
+
+@pytest.mark.parametrize("asked", [START + 1, None])
+@pytest.mark.parametrize("told", [True, False])
+def test_a_wait_that_is_told_late_is_no_second_job(
+    place: str, asked: float | None, told: bool
+) -> None:
+    late = facts(7, state="pending", submitted=START, restarts=0, asked=asked, account="physics")
+    with Store.open(place) as store:
+        watched(store, 7, START + 2)
+        if told:
+            store.put_facts([facts(7, state="running", submitted=START, started=START + 2)])
+        store.put_facts([late])
+        store.put_facts(
+            [facts(7, state="completed", submitted=START, started=START + 2, ended=START + 4)]
+        )
+        store.put_facts([late])
+        assert summary(store.jobs()) == [("7", "completed", START + 2, True)]
+        assert store.jobs()[0].account == "physics"
+        assert store.waiting("slurm") == []
+
+
+def test_a_start_takes_over_the_wait_that_was_kept_beside_it(place: str) -> None:
+    with Store.open(place) as store:
+        watched(store, 7, START + 2)
+        # As stores of before hold it: the same job twice.
+        store.put_facts([facts(7, state="running", started=START + 2)])
+        store.put_facts([facts(7, state="pending", submitted=START, restarts=1)])
+        assert len(store.jobs()) == 2
+        store.put_facts([facts(7, state="running", submitted=START, started=START + 2, restarts=1)])
+        assert summary(store.jobs(now=START + 20)) == [("7", "running", START + 2, True)]
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_however_late_facts_come_each_start_is_one_job(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """What a queue says at any moment may be kept at any later one; a start stays one row."""
+    told: list[tuple[float, Any]] = []
+    begins: list[float] = []
+    time = START
+    starts = data.draw(st.integers(1, 3))
+    over: list[Any] = []
+    for again in range(starts):
+        submitted = time
+        begin = submitted + data.draw(st.integers(5, 200))
+        time = end = begin + data.draw(st.integers(5, 100))
+        known = {"submitted": submitted, "restarts": again, "nodes": ("n1",)}
+        state = "completed" if again == starts - 1 else "requeued"
+        begins.append(begin)
+        asked = [data.draw(st.floats(submitted, begin)), data.draw(st.floats(begin, end))]
+        told += [
+            (asked[0], facts(7, state="pending", asked=asked[0], **known)),
+            (asked[1], facts(7, state="running", started=begin, asked=asked[1], **known)),
+        ]
+        over.append(facts(7, state=state, started=begin, ended=end, asked=end + 500, **known))
+    happens: list[tuple[float, int, Any]] = [
+        (asked + data.draw(st.sampled_from([0.0, 0.0, 3.0, 400.0])), 0, each)
+        for asked, each in told
+    ] + [(begin + 0.5, 1, begin) for begin in begins]
+    with Store.open(tmp_path_factory.mktemp("s") / "s.sqlite") as store:
+        for _, is_seen, what in sorted(happens, key=lambda each: each[:2]):
+            if is_seen:
+                watched(store, 7, what)
+            else:
+                store.put_facts([what])
+        store.put_facts(over)
+        found = [(each.started, each.state, each.energy_j) for each in store.jobs()]
+    states = ["requeued"] * (starts - 1) + ["completed"]
+    assert sorted(found) == [
+        (begin, state, 1000.0) for begin, state in zip(begins, states, strict=True)
+    ]
+
+
+def test_groups_that_come_one_after_the_other_while_a_job_runs_are_one_job(place: str) -> None:
+    """Steps of an allocation that was asked for elsewhere: each makes the job's group anew."""
+    known = {"submitted": START - 5, "nodes": ("n1",), "cpus": 2}
+    with Store.open(place) as store:
+        for begin in (START, START + 100, START + 300):
+            watched(store, 7, begin)
+        store.put_facts([facts(7, state="running", started=START - 1, asked=START + 150, **known)])
+        # Of the last it cannot be told yet: it may be another start.
+        assert len(store.jobs()) == 2
+        store.put_facts(
+            [facts(7, state="completed", started=START - 1, ended=START + 400, **known)]
+        )
+        [record] = store.jobs()
+        assert (record.energy_j, record.looks, record.hosts) == (3000.0, 3, ("n1",))
+        assert record.peak_power_w == pytest.approx(100.0)
+        assert store.check().is_sound
+
+
+def test_jobs_of_two_clusters_are_two(place: str) -> None:
+    with Store.open(place) as store:
+        for host, cluster in (("a1", "alpha"), ("b1", "beta")):
+            tick = Watcher(host=host, time=START).tick([unit(4, started=START)])
+            store.append(replace(tick, cluster=cluster))
+            store.put_facts([facts(4, state="pending", submitted=START + 9, cluster=cluster)])
+        for host, cluster in (("a1", "alpha"), ("b1", "beta")):
+            store.put_facts(
+                [
+                    facts(
+                        4,
+                        name=cluster,
+                        state="running",
+                        started=START,
+                        nodes=(host,),
+                        submitted=START - 9,
+                        cluster=cluster,
+                    )
+                ]
+            )
+        found = store.jobs(now=START + 5)
+        assert sorted(
+            (job.cluster, job.name, job.hosts, job.state) for job in found if job.hosts
+        ) == [
+            ("alpha", "alpha", ("a1",), "running"),
+            ("beta", "beta", ("b1",), "running"),
+        ]
+        assert [
+            job.cluster for job in store.jobs(clusters=["beta"], states=["running"], now=START + 5)
+        ] == ["beta"]
+        assert store.waiting("slurm", cluster="alpha") == [("4", START + 9)]
+
+
+@pytest.mark.parametrize("facts_first", [True, False])
+def test_a_job_is_known_by_the_name_of_its_group_until_its_number_is(
+    place: str, facts_first: bool
+) -> None:
+    name = "s5K1KKYAYG5D00"
+    seen = Unit(source="slurm", job_id=name, sluid=name, started=START)
+    known = facts(4711, state="running", started=START, nodes=("n1", "n2"), sluid=name)
+    with Store.open(place) as store:
+        if facts_first:
+            store.put_facts([known])
+        here = Watcher(time=START)
+        store.append(here.tick([seen]))
+        if not facts_first:
+            assert [job.shown_id for job in store.jobs()] == [name]
+            store.put_facts([known])
+        # On another node it is seen with its number, and here from now on, too.
+        numbered = replace(seen, job_id="4711")
+        store.append(Watcher(host="n2", time=START).tick([numbered]))
+        store.append(here.tick([numbered]))
+        [record] = store.jobs()
+        assert (record.job_id, record.shown_id, record.energy_j) == ("4711", "4711", 3000.0)
+        # A start after a requeue has a name of its own.
+        other = "s5K1KKYAYG5D01"
+        again = Unit(source="slurm", job_id=other, sluid=other, started=START + 50)
+        store.append(here.tick([again]))
+        store.put_facts(
+            [facts(4711, state="running", started=START + 50, nodes=("n1",), sluid=other)]
+        )
+        assert [job.started for job in store.jobs()] == [START, START + 50]

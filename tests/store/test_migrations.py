@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from lowtide.errors import StoreProblem
 from lowtide.store import Store, migrations
 from lowtide.store.migrations import STEPS
-from support.ticks import START, Watcher, unit
+from support.ticks import START, Watcher, facts, unit
 
 
 @pytest.fixture
@@ -116,4 +116,29 @@ def test_two_who_open_a_new_store_at_once_make_one(server: str) -> None:
         each.join()
     assert not problems
     with Store.open(server) as store:
+        assert store.check().is_sound
+
+
+def test_waits_that_were_left_behind_are_dropped(place: str) -> None:
+    """Stores of version 3 could hold a job that began a second time, as one that waits."""
+    begun = {"submitted": START, "started": START + 5, "state": "completed", "restarts": 0}
+    with Store.open(place) as store:
+        store.append(Watcher(time=START + 5).tick([unit(1, started=START + 5)]))
+        store.put_facts([facts(number, **begun) for number in (1, 2, 3)])
+        for number, submitted, restarts in ((1, START, 0), (2, START, 1), (3, START + 99, 0)):
+            late = facts(9, state="pending", submitted=submitted, restarts=restarts)
+            store.put_facts([late])
+            with store._database.writing() as connection:
+                words = f"UPDATE jobs SET job_id = '{number}', shown_id = '{number}' "
+                connection.execute(sa.text(words + "WHERE job_id = '9'"))
+        with store._database.writing() as connection:
+            connection.execute(sa.text("DROP TABLE origins"))
+            connection.execute(sa.text("UPDATE lowtide_schema SET version = 3"))
+    with Store.open(place, readonly=True) as store:
+        assert len(store.jobs()) == 6
+        assert {job.cluster for job in store.jobs()} == {""}
+    with Store.open(place) as store:
+        # The others wait again: one was requeued, one's number was used again.
+        assert sorted(job.job_id for job in store.jobs()) == ["1", "2", "2", "3", "3"]
+        assert store.waiting("slurm") == [("2", START), ("3", START + 99)]
         assert store.check().is_sound

@@ -23,7 +23,10 @@ from support import slurm_accounting
 from support.needs import is_missing
 from support.networks import own_network
 
-CLIENTS = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "sacct", "sacctmgr")
+CLIENTS = (
+    *("salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"),
+    *("sacct", "sacctmgr"),
+)
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scancel", "sinfo", "squeue")
 PATIENCE_S = 20
 # Control groups v1 as Slurm uses them; a host with v2 alone tracks its jobs otherwise.

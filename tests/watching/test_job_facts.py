@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,10 @@ class Slurm:
 
     def __init__(self, *, node: str | None = "n1", accounting: bool = False) -> None:
         self.asks_node = node
+        self.cluster = ""
+        self.wants_sluid = False
+        self.queued = 0
+        self.waited = 0
         self.has_accounting = accounting
         self.is_resting = False
         self.is_up = True
@@ -42,15 +48,23 @@ class Slurm:
         self.now = NOW
         self.error: Exception | None = None
 
-    def facts(self, *, since: float | None) -> Answer:
-        self.asked.append(since)
+    def name_nodes(self, names: Iterable[str]) -> None:
+        self.named = set(names)
+
+    def facts(self, *, since: float | None, queue: bool = True) -> Answer:
+        assert queue == (since is None)
+        if queue:
+            self.queued += 1
+        else:
+            self.asked.append(since)
         if self.error is not None:
             raise self.error
         if not self.is_up:
             return Answer([], ("squeue did not answer",), None, False)
-        return Answer(list(self.queue), (), self.now - 60, True)
+        return Answer(list(self.queue), (), None if queue else self.now - 60, True)
 
     def waiting(self) -> Answer:
+        self.waited += 1
         return Answer(list(self.pending), (), None, self.is_up)
 
     def stand(self, ids: Sequence[str], *, since: float) -> Answer:
@@ -68,13 +82,17 @@ class Asking:
         monkeypatch.setattr(job_facts.threading, "Thread", Never)
         monkeypatch.setattr(job_facts.time, "time", lambda: slurm.now)
         monkeypatch.setattr(job_facts.time, "monotonic", lambda: slurm.now)
-        options = {"waiting_every_s": 0.0} | options
+        options = {"waiting_every_s": 0.0, "every_s": 30.0} | options
         self.source = FactsSource(client=slurm, say=self.said.append, **options)  # type: ignore[arg-type]
         self.source.open()
 
     def ask(self, after_s: float = 30.0) -> None:
+        """Ask all there is to ask, one question after the other."""
         self.slurm.now += after_s
-        self.source._ask()
+        waited = self.slurm.waited
+        for _ in range(3):
+            if self.slurm.waited == waited:
+                self.source._ask()
 
     def taken(self) -> list[JobFacts]:
         found: list[JobFacts] = []
@@ -96,7 +114,7 @@ def asking(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Asking]:
 
 
 def test_after_an_outage_it_asks_from_the_last_answer_on(asking: Callable[..., Asking]) -> None:
-    slurm = Slurm()
+    slurm = Slurm(accounting=True)
     it = asking(slurm)
     it.ask()
     answered = slurm.now
@@ -106,9 +124,8 @@ def test_after_an_outage_it_asks_from_the_last_answer_on(asking: Callable[..., A
     slurm.is_up = True
     it.ask()
     it.ask()
-    assert slurm.asked[0] == NOW - 3600
-    assert slurm.asked[1:22] == [answered - 60] * 21
-    assert slurm.asked[22] == answered + 21 * 30 - 60
+    # While all goes well the queue tells everything, and the accounting is left alone.
+    assert slurm.asked == [NOW - 3600, answered - 60]
     assert it.said == ["squeue did not answer"]
 
 
@@ -125,7 +142,7 @@ def test_after_an_outage_it_asks_from_the_last_answer_on(asking: Callable[..., A
 def test_it_begins_where_an_earlier_watch_left_off(
     asking: Callable[..., Asking], since: float | None, asked: float
 ) -> None:
-    slurm = Slurm()
+    slurm = Slurm(accounting=True)
     asking(slurm, since=since).ask(0.0)
     assert slurm.asked == [NOW - asked]
 
@@ -154,7 +171,7 @@ def test_nothing_ends_the_asking() -> None:
     said: list[str] = []
     source = FactsSource(client=slurm, every_s=0.02, soonest_s=0.01, say=said.append)  # type: ignore[arg-type]
     with opened(source):
-        until(lambda: len(slurm.asked) >= 3)
+        until(lambda: slurm.queued >= 3)
         slurm.queue = [job("1", started=NOW)]
         slurm.error = None
         found: list[JobFacts] = []
@@ -164,22 +181,23 @@ def test_nothing_ends_the_asking() -> None:
 
 def test_it_asks_at_once_when_jobs_begin_or_end_and_at_last() -> None:
     slurm = Slurm()
+    slurm.queue = [job("7", "completed", started=unit(7).started, ended=NOW)]
     source = FactsSource(client=slurm, every_s=60.0, soonest_s=0.01)  # type: ignore[arg-type]
     with opened(source):
-        until(lambda: len(slurm.asked) == 1)
+        until(lambda: slurm.queued == 1)
         for units in ((unit(7), unit("x.service", source="systemd")), ()):
-            before = len(slurm.asked)
+            before = slurm.queued
             source.see(units)
-            until(lambda before=before: len(slurm.asked) == before + 1)  # type: ignore[misc]
+            until(lambda before=before: slurm.queued == before + 1)  # type: ignore[misc]
             # What goes on as it was is no news.
             source.see(units)
             time.sleep(0.05)
-            assert len(slurm.asked) == before + 1
-    assert len(slurm.asked) == 4
+            assert slurm.queued == before + 1
+    assert slurm.queued == 4
     slurm.is_resting = True
     with opened(FactsSource(client=slurm, every_s=60.0, soonest_s=0.01)):  # type: ignore[arg-type]
-        until(lambda: len(slurm.asked) == 5)
-    assert len(slurm.asked) == 5
+        until(lambda: slurm.queued == 5)
+    assert slurm.queued == 5
 
 
 def test_waiting_jobs_are_followed_until_it_is_known_what_became_of_them(
@@ -350,6 +368,76 @@ def test_taking_back_touches_nothing_but_what_waits(tmp_path: Path) -> None:
         assert store.waiting("slurm") == [("2", NOW)]
         store.put_facts([job("2", ELSEWHERE)])
         assert [(each.job_id, each.state) for each in store.jobs()] == [("1", "completed")]
+
+
+def test_a_node_asks_one_question_at_a_time_and_only_when_there_is_news() -> None:
+    """Nobody is asked where nothing happens, and never two questions within the least time."""
+    slurm = Slurm(accounting=True)
+    calls: list[float] = []
+    for name in ("facts", "waiting", "stand"):
+        asked = getattr(slurm, name)
+
+        def told(*given: Any, asked: Callable[..., Answer] = asked, **named: Any) -> Answer:
+            calls.append(time.monotonic())
+            return asked(*given, **named)
+
+        setattr(slurm, name, told)
+    source = FactsSource(
+        client=slurm,  # type: ignore[arg-type]
+        every_s=60.0,
+        soonest_s=0.1,
+        waiting_every_s=60.0,
+    )
+    with opened(source):
+        until(lambda: len(calls) == 3)  # what is there, what was, what waits
+        time.sleep(0.4)
+        assert len(calls) == 3
+        for number in range(20):
+            source.see([unit(number, started=NOW)])
+            slurm.queue = [
+                job(str(each), "completed" if each < number else "running", started=NOW, ended=NOW)
+                for each in range(number + 1)
+            ]
+            time.sleep(0.02)
+        time.sleep(0.5)
+    assert len(calls) < 15
+    spaced = [later - earlier for earlier, later in pairwise(calls[:-2])]
+    assert min(spaced) >= 0.095
+
+
+def test_what_the_queue_has_forgotten_the_accounting_tells(asking: Callable[..., Asking]) -> None:
+    slurm = Slurm(accounting=True)
+    it = asking(slurm)
+    it.ask()
+    assert len(slurm.asked) == 1
+    slurm.queue = [job("5", started=NOW)]
+    it.source.see([unit(5, started=NOW)])
+    it.ask()
+    it.source.see([])
+    it.ask()
+    slurm.queue = []
+    it.ask()
+    assert len(slurm.asked) == 2
+    slurm.queue = [job("5", "completed", started=NOW, ended=NOW + 70)]
+    it.ask()
+    it.ask()
+    it.ask()
+    assert len(slurm.asked) == 2
+
+
+def test_numbers_of_jobs_that_are_named_otherwise_are_handed_on(
+    asking: Callable[..., Asking],
+) -> None:
+    told: list[Mapping[str, str]] = []
+    slurm = Slurm()
+    it = asking(slurm, number=told.append)
+    name = "s5K1KKYAYG5D00"
+    it.source.see([replace(unit(1, started=NOW), job_id=name, sluid=name)])
+    assert slurm.wants_sluid
+    slurm.queue = [job("4711", started=NOW, sluid=name), job("5", started=NOW, sluid="sX")]
+    it.ask()
+    it.ask()
+    assert told == [{name: "4711"}]
 
 
 def until(is_so: Callable[[], bool]) -> None:

@@ -414,3 +414,40 @@ def test_a_clock_that_is_set_changes_neither_energy_nor_what_began_meanwhile() -
     assert ticks[1].node_energy_j == pytest.approx(2000)
     whole = ticks[1].energy_j.sum() + ticks[1].idle_energy_j + ticks[1].unattributed_energy_j
     assert whole == pytest.approx(2000, rel=1e-12)
+
+
+@pytest.mark.parametrize("late", [0, 1, 4])
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_job_whose_limits_come_late_is_charged_as_if_they_had_not(late: int, ends: bool) -> None:
+    """Slurm limits a group after it made it; a watcher may look in between."""
+
+    def watched(unknown: int) -> Tick:
+        job, other = unit("1", started=START), unit("2")
+        seen = []
+        for step in range(9):
+            made = snapshot(10.0 * step, {job: 2.0 * step, other: 5.0 * step}, busy_s=8.0 * step)
+            reserved = np.array([np.nan if step <= unknown else 2.0, 3.0])
+            made = replace(made, reserved_cpus=reserved)
+            if ends and step == 8:
+                made = replace(made, ended=np.array([START + 75.0, np.nan]))
+            seen.append(made)
+        watcher = Watcher(
+            reader=Replay(seen),
+            power=Drawn([100.0]),
+            idle_w=60.0,
+            emissions=Emissions(embodied_g=1e6),
+        )
+        ticks = [tick for _ in range(9) if (tick := watcher.tick()) is not None]
+        for tick in ticks:
+            parts = [tick.shares.idle_w, tick.shares.unattributed_w, *tick.shares.power_w]
+            assert math.fsum(parts) == pytest.approx(tick.shares.node_w)
+            assert min(parts) >= 0
+        energies = [tick.energy_j[0] for tick in ticks]
+        assert energies == sorted(energies)
+        return ticks[-1]
+
+    truth, told = watched(-1), watched(late)
+    assert told.energy_j == pytest.approx(truth.energy_j, rel=0.02)
+    assert told.embodied_g == pytest.approx(truth.embodied_g, rel=0.02)
+    assert told.measured_j == pytest.approx(truth.measured_j, rel=0.02)
+    assert told.idle_energy_j == pytest.approx(truth.idle_energy_j, rel=0.02)

@@ -392,6 +392,12 @@ ALL = (
         whole=True,
     ),
     _text("comment", "Comment"),
+    JobColumn(
+        key="cluster",
+        heading="Cluster",
+        read=lambda table: [each or None for each in table.text("cluster")],
+        show=_texts,
+    ),
     _moment("submitted", "Submit"),
     _moment("started", "Start"),
     _moment("ended", "End"),

@@ -75,6 +75,10 @@ def jobs(
         typer.Option("--name", help="Jobs that are called so: train,'md-*'.", metavar="NAMES"),
     ] = None,
     source: Sources = None,
+    cluster: Annotated[
+        list[str] | None,
+        typer.Option("-M", "--cluster", help="Jobs of these clusters.", metavar="NAMES"),
+    ] = None,
     start: Since = None,
     end: Until = None,
     job: Annotated[
@@ -149,6 +153,7 @@ def jobs(
             partitions=listed(partition),
             names=listed(name),
             sources=sources_of(source),
+            clusters=listed(cluster),
         )
         used = (*chosen, *(each for each, _ in order))
         whole = as_json or nodes is not None or any(column.whole for column in used)

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -43,6 +44,24 @@ if TYPE_CHECKING:
     from lowtide.watching.opening import Watch
     from lowtide.watching.service import Service
     from lowtide.watching.watcher import Watcher
+
+
+FACTS_FROM = ("squeue", "cluster", "store", "none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """How Slurm is asked about jobs.
+
+    Attributes:
+        facts_from: Who asks, one of `FACTS_FROM`.
+        nodes: What Slurm calls this node; empty where that is not known.
+        soonest_s: The least time between two questions.
+    """
+
+    facts_from: str
+    nodes: tuple[str, ...]
+    soonest_s: float
 
 
 def watch(
@@ -115,6 +134,22 @@ def watch(
     lifetime: Annotated[
         str, typer.Option(help="How long the node is expected to serve.")
     ] = "1461d",
+    facts_from: Annotated[
+        str,
+        typer.Option(
+            help="Who says what Slurm's jobs are called and how they end: squeue (this node asks "
+            "for its own jobs), cluster (it asks for all jobs of the cluster, for nodes that share "
+            "the store), store (another does that), none.",
+            metavar="squeue|cluster|store|none",
+        ),
+    ] = "squeue",
+    slurm_node: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What Slurm calls this node, where that is not found; once for each slurmd.",
+            metavar="NAME",
+        ),
+    ] = None,
     procfs: Procfs = Path("/proc"),
     sysfs: Sysfs = Path("/sys"),
     cgroupfs: Cgroupfs = None,
@@ -133,8 +168,9 @@ def watch(
     _give_memory_back()
     from lowtide.cli.emissions import load_emissions, load_live, renewing
     from lowtide.cli.node_table import showing
-    from lowtide.errors import InvalidInput
+    from lowtide.errors import InvalidInput, UnknownName
     from lowtide.meters import Roots
+    from lowtide.monitor.environment import find_slurm_nodes
     from lowtide.monitor.exporter import Exporter, load_token
     from lowtide.monitor.exposition import Exposition
     from lowtide.watching.opening import open_watch
@@ -156,6 +192,8 @@ def watch(
         )
     if out is not None and fast is None:
         raise InvalidInput("-o says where a recording of one job goes: add --fast JOB")
+    if facts_from not in FACTS_FROM:
+        raise UnknownName("--facts-from", facts_from, FACTS_FROM)
     every_s = checked_interval(interval, 0.1 if fast is not None else 10.0)
     if no_store and store is not None:
         raise InvalidInput("--no-store keeps nothing: leave out --store")
@@ -175,6 +213,7 @@ def watch(
         lifetime=lifetime,
     )
     roots = Roots(sysfs=sysfs, procfs=procfs)
+    named = tuple(slurm_node or ()) or _named_by_slurm(find_slurm_nodes(str(procfs)))
     with ExitStack() as stack:
         opened = stack.enter_context(
             open_watch(
@@ -184,6 +223,7 @@ def watch(
                 emissions=emissions,
                 rules=rules,
                 idle_w=idle_power,
+                nodes=named,
             )
         )
         service = Service(
@@ -200,7 +240,8 @@ def watch(
         sinks = []
         if not once:
             if not no_store:
-                sinks.append(stack.enter_context(_keeping(store, opened)))
+                asking = Asking(facts_from=facts_from, nodes=named, soonest_s=max(every_s, 1.0))
+                sinks.append(stack.enter_context(_keeping(store, opened, asking)))
             if listen is not None:
                 page = Exposition(compat=tuple(compat or ()))
                 exporter = Exporter(
@@ -216,6 +257,12 @@ def watch(
         )
         service.sinks = [*sinks, show]
         run(service, ticks=1 if once else None)
+
+
+def _named_by_slurm(found: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what Slurm calls this node: as slurmd was told, or as whoever started this was."""
+    told = os.environ.get("SLURMD_NODENAME")
+    return found or ((told,) if told else ())
 
 
 def _give_memory_back() -> None:
@@ -323,7 +370,9 @@ def complain(problem: str) -> None:
 
 
 @contextmanager
-def _keeping(store: str | None, opened: Watch) -> Iterator[Callable[[Tick], None]]:
+def _keeping(
+    store: str | None, opened: Watch, asking_for: Asking
+) -> Iterator[Callable[[Tick], None]]:
     """Keep ticks, what Slurm says of jobs, their phases, and what was learned of the idle node."""
     from lowtide.store import Store
     from lowtide.store.places import default_place
@@ -340,7 +389,7 @@ def _keeping(store: str | None, opened: Watch) -> Iterator[Callable[[Tick], None
     after = [FloorMemory(path=memory, floor=watcher.floor).take, Endings(store=kept).take]
     at_last = []
     with ExitStack() as asking:
-        facts = _facts_source(kept, watcher.host)
+        facts = _facts_source(kept, opened, asking_for)
         if facts is not None:
             hand_over = partial(facts.hand_over, kept.put_facts)
             after += [lambda tick: facts.see(tick.units), lambda _: hand_over()]
@@ -367,18 +416,35 @@ def _remember(memory: Path, watcher: Watcher) -> None:
         complain(f"{error}; how little the node draws when idle is learned anew at the next start")
 
 
-def _facts_source(kept: Store, host: str) -> FactsSource | None:
+def _facts_source(kept: Store, opened: Watch, asking: Asking) -> FactsSource | None:
     """Return who asks Slurm about jobs, from where an earlier watch left off; None without it."""
     from lowtide.slurm.client import SlurmClient
     from lowtide.watching.job_facts import FactsSource
 
     if not SlurmClient.is_here():
         return None
+    watcher = opened.watcher
+    watcher.cluster = SlurmClient.find_cluster()
+    if asking.facts_from in ("store", "none"):
+        return None
+    host = watcher.host
+    whole = asking.facts_from == "cluster"
+    client = SlurmClient(
+        node=None if whole else ",".join(asking.nodes) or host,
+        is_guess=not asking.nodes,
+        cluster=watcher.cluster,
+    )
+    follows = whole or "://" not in kept.name
     return FactsSource(
-        client=SlurmClient(node=host),
+        client=client,
+        soonest_s=asking.soonest_s,
+        # Every node of a shared store would ask for the same jobs, and write them.
+        follows_waiting=follows,
+        every_s=60.0 if whole else 240.0,
         since=next((each.last_time for each in kept.hosts() if each.name == host), None),
-        waiting=kept.waiting("slurm"),
+        waiting=kept.waiting("slurm", cluster=watcher.cluster) if follows else (),
         say=complain,
+        number=opened.reader.number_jobs,
     )
 
 

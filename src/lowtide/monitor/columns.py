@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -56,6 +56,14 @@ class Counted(Protocol):
         """Memory that is kept for it."""
 
     @property
+    def received_bytes(self) -> float:
+        """Received over a network of its own so far."""
+
+    @property
+    def sent_bytes(self) -> float:
+        """Sent over it so far."""
+
+    @property
     def cpus(self) -> frozenset[int] | None:
         """Which CPUs it is kept to; None where it may use all of them."""
 
@@ -67,63 +75,251 @@ class Counted(Protocol):
     def system_s(self) -> float:
         """The part of its CPU time that was spent in the kernel."""
 
+    @property
+    def loose(self) -> bool:
+        """Whether no control group counts it, but each of its processes."""
+
+    @property
+    def allocates(self) -> bool:
+        """Whether what is kept for the job is kept for as long as it is there."""
+
 
 # Parts of one job that began within this time of each other are the same start of it.
 _SAME_S = 10.0
+# What only grows, and goes on from where it stood when a part of a job is no more.
+_GROWING = (
+    *("cpu_s", "read_bytes", "written_bytes", "received_bytes", "sent_bytes"),
+    *("pressure_s", "system_s"),
+)
+
+
+@dataclass(slots=True, eq=False)
+class _Whole:
+    """A job that was read in several parts, at once or one after the other.
+
+    Several slurmd on one host have a group each for the same job. Processes of a job may be
+    outside of its group: the shell of an allocation, what came by ssh, what a user's systemd
+    started. Such strays add the CPU time that they use and nothing else, since all that is kept
+    for the job is its group's, which comes and goes while they stay, and stays while they go.
+
+    Attributes:
+        unit: What the job has been known by from the beginning.
+        parts: Those that are there.
+        ended: Parts that were in the last snapshot for the last time.
+        left: What those had come to that are no more, for each of `_GROWING`.
+        before_s: CPU time of strays that is not for the job to add, by their identity.
+        grouped: Whether it ever had a group.
+    """
+
+    unit: Unit
+    parts: list[Counted] = field(default_factory=list)
+    ended: list[Counted] = field(default_factory=list)
+    left: dict[str, FloatArray] = field(default_factory=dict)
+    before_s: dict[int, float] = field(default_factory=dict)
+    grouped: bool = False
+
+    def bury(self, parts: Sequence[Counted]) -> None:
+        """Keep what parts came to that are no more."""
+        for part in parts:
+            for name in _GROWING:
+                if name == "cpu_s" or not (part.loose and self.grouped):
+                    value = np.array(getattr(part, name), dtype=np.float64)
+                    value -= self.before_s.get(id(part), 0.0) if name == "cpu_s" else 0.0
+                    self.left[name] = _sum_of_known(self.left.get(name, value * np.nan), value)
+            self.before_s.pop(id(part), None)
+
+    def shown(self, parts: Sequence[Counted]) -> Unit:
+        """Return the unit as its group knows it by now, with the identity that it has."""
+        best = min(parts, key=lambda each: (each.gone, each.loose)).unit
+        return replace(best, started=self.unit.started, sluid=self.unit.sluid)
+
+
+@dataclass(slots=True)
+class Jobs:
+    """Which parts make which job, remembered from snapshot to snapshot.
+
+    A job keeps the identity that it was first seen with for as long as any part of it is there. A
+    part that comes when all others went is another start of it, unless it began when they did: a
+    job may have been known by a process before it had a group.
+    """
+
+    _wholes: dict[str, _Whole] = field(default_factory=dict, init=False)
+    # What was in the last snapshot, and the key of those that were there under another's.
+    _seen: dict[int, Counted] = field(default_factory=dict, init=False)
+    _keys: dict[int, str] = field(default_factory=dict, init=False)
+    _begun: bool = field(default=False, init=False)
+
+    def follow(self, rows: Sequence[Counted]) -> dict[int, _Whole]:
+        """Return the job of each part that is not all of its job, by the part's identity.
+
+        Args:
+            rows: All that was read.
+        """
+        single: dict[str, Counted] = {}
+        several: dict[str, list[Counted]] = {}
+        wholes, self._wholes = self._wholes, {}
+        for row in rows:
+            unit = row.unit
+            if unit.source == "slurm":
+                first = single.setdefault(unit.job_id, row)
+                if first is not row or unit.job_id in wholes:
+                    parts = several.setdefault(unit.job_id, [first])
+                    if first is not row:
+                        parts.append(row)
+        found: dict[int, _Whole] = {}
+        for number, parts in several.items():
+            self._join(number, parts, wholes.get(number), found)
+        self._seen = {id(row): row for row in single.values()}
+        self._seen |= {id(part): part for parts in several.values() for part in parts}
+        self._keys = {part: whole.unit.key for part, whole in found.items()}
+        self._begun = True
+        return found
+
+    def _join(
+        self, number: str, parts: list[Counted], whole: _Whole | None, found: dict[int, _Whole]
+    ) -> None:
+        if whole is None:
+            whole = _Whole(self._identity(parts))
+        else:
+            whole.bury(whole.ended)
+        key, began = whole.unit.key, whole.unit.started
+        known = [part for part in parts if self._key(part) == key]
+        # What is neither there nor has ended is counted by another from now on.
+        here = {id(part) for part in parts}
+        whole.bury([part for part in whole.parts if id(part) not in here])
+        stays = any(not part.gone for part in known)
+        goes_on = stays or any(
+            not part.gone and (not known or abs(part.unit.started - began) <= _SAME_S)
+            for part in parts
+        )
+        mine: list[Counted] = []
+        others: list[Counted] = []
+        for part in parts:
+            near = abs(part.unit.started - began) <= _SAME_S
+            later = part.unit.started >= began - _SAME_S
+            joins = part in known or near or (goes_on if not part.gone else stays and later)
+            (mine if joins else others).append(part)
+        whole.grouped = whole.grouped or any(not part.loose for part in mine)
+        for part in mine:
+            # What it used before anybody looked, or as a unit of its own, is not to be added.
+            if part.loose and (not self._begun or (id(part) in self._seen and part not in known)):
+                whole.before_s[id(part)] = part.cpu_s
+        whole.ended = [part for part in mine if part.gone]
+        whole.parts = [part for part in mine if not part.gone]
+        found |= {id(part): whole for part in mine}
+        if whole.parts:
+            self._wholes[number] = whole
+        elif len(others) > 1:
+            self._join(number, others, None, found)
+
+    def _key(self, part: Counted) -> str:
+        """Return what a part was last known by; empty for one that is new."""
+        return self._keys.get(id(part), part.unit.key) if id(part) in self._seen else ""
+
+    def _identity(self, parts: Sequence[Counted]) -> Unit:
+        """Return what a job is known by: what it was before, else its beginning."""
+        return min(
+            parts,
+            key=lambda each: (
+                id(each) not in self._seen,
+                each.gone,
+                id(each) in self._seen and each.loose,
+                each.unit.started,
+            ),
+        ).unit
 
 
 @dataclass(slots=True)
 class Columns:
     """One place per unit, though a unit may have been read in several parts.
 
-    Several slurmd on one host have a group each for the same job.
-
     Attributes:
         rows: What was read.
+        jobs: What is remembered of jobs that were read in parts.
         units: The units.
         places: For each row the place of its unit.
     """
 
     rows: Sequence[Counted]
+    jobs: Jobs = field(default_factory=Jobs)
     units: list[Unit] = field(default_factory=list, init=False)
     places: list[int] = field(default_factory=list, init=False)
+    # Jobs in parts, with the rows of each, by place; and which rows are strays of a group's job.
+    _wholes: dict[int, tuple[_Whole, list[int]]] = field(default_factory=dict, init=False)
+    _strays: npt.NDArray[np.bool_] = field(
+        default_factory=lambda: np.zeros(0, dtype=np.bool_), init=False
+    )
 
     def __post_init__(self) -> None:
-        known: dict[str, int] = {}
+        whole_of = self.jobs.follow(self.rows)
+        at_place: dict[int, int] = {}
         keys: dict[str, int] = {}
-        for row in self.rows:
-            unit = row.unit
+        for number, row in enumerate(self.rows):
             place = len(self.units)
-            if row.gone:
-                # What has ended is no part of another that goes by its number now, unless that is
-                # the same: a job may have been known by a process before it had a group.
+            if (whole := whole_of.get(id(row))) is not None:
+                place = at_place.setdefault(id(whole), place)
+                self._wholes.setdefault(place, (whole, []))[1].append(number)
+            elif row.gone:
+                # What has ended is no part of another that goes by its number now.
                 keys = keys or {each.key: at for at, each in enumerate(self.units)}
-                at = known.get(unit.job_id) if unit.source == "slurm" else None
-                if at is None or abs(self.units[at].started - unit.started) > _SAME_S:
-                    at = keys.setdefault(unit.key, place)
-                place = at
-            elif unit.source == "slurm":
-                place = known.setdefault(unit.job_id, place)
+                place = keys.setdefault(row.unit.key, place)
             self.places.append(place)
             if place == len(self.units):
-                self.units.append(unit)
-            elif unit.started < self.units[place].started:
-                self.units[place] = unit
+                self.units.append(row.unit)
+            elif row.unit.started < self.units[place].started:
+                self.units[place] = row.unit
+        self._strays = np.zeros(len(self.rows), dtype=np.bool_)
+        for place, (whole, numbers) in self._wholes.items():
+            self.units[place] = whole.shown([self.rows[number] for number in numbers])
+            for number in numbers:
+                self._strays[number] = whole.grouped and self.rows[number].loose
+
+    @property
+    def loose(self) -> frozenset[int]:
+        """The places of units that no control group counts, nor ever did."""
+        grouped = {place for place, (whole, _) in self._wholes.items() if whole.grouped}
+        loose = [self.places[number] for number, row in enumerate(self.rows) if row.loose]
+        return frozenset(loose) - grouped
 
     def column(self, name: str) -> FloatArray:
         """Return one entry per unit, the sum of its parts.
 
         Args:
-            name: One of the attributes of what was read.
+            name: One of the attributes of what was read that only grow.
         """
-        return self._added(np.array([getattr(row, name) for row in self.rows], dtype=np.float64))
+        values = self._values(name)
+        for whole, numbers in self._wholes.values() if name == "cpu_s" else ():
+            for number in numbers:
+                values[number] -= whole.before_s.get(id(self.rows[number]), 0.0)
+        return self._added(name, values, left_out=None if name == "cpu_s" else self._strays)
 
     def memory_bytes(self) -> FloatArray:
         """Return the memory that each unit holds, or held in the end."""
-        held = np.array([row.memory_bytes for row in self.rows], dtype=np.float64)
-        # What a part held that is no more says nothing about a unit that is there.
-        held[self._gone() & self._lives()[self.places]] = 0.0
-        return self._added(held)
+        return self._held("memory_bytes")
+
+    def processes(self) -> FloatArray:
+        """Return how many processes each unit has."""
+        return self._held("processes")
+
+    def reserved(self, name: str) -> FloatArray:
+        """Return what is kept for each unit: by its groups, else by the shell of an allocation.
+
+        Args:
+            name: `reserved_cpus` or `reserved_bytes`.
+        """
+        values = self._values(name)
+        left_out = self._strays.copy()
+        for _, numbers in self._wholes.values():
+            strays = [number for number in numbers if self._strays[number]]
+            groups = [number for number in numbers if not self._strays[number]]
+            there = [number for number in groups if not self.rows[number].gone]
+            holding = [number for number in strays if self.rows[number].allocates]
+            if there or holding:
+                # What was kept by a group that is no more is kept by what is there.
+                left_out[[number for number in groups if self.rows[number].gone]] = True
+            if holding and np.isnan(values[there]).all():
+                left_out[holding[0]] = False
+        return self._added(name, values, left_out=left_out)
 
     def ended_at(self) -> FloatArray | None:
         """Return when each unit ended, NaN for those that are there; None where all are."""
@@ -137,18 +333,13 @@ class Columns:
         """Return the pressure on each unit, None where nothing is known."""
         if not self.rows:
             return None
-        found = self._added(np.array([row.pressure_s for row in self.rows], dtype=np.float64))
+        found = self.column("pressure_s")
         return None if np.isnan(found).all() else found
 
     def system_s(self) -> FloatArray | None:
         """Return the CPU time that was spent in the kernel, None where nothing is known."""
-        found = np.array([row.system_s for row in self.rows], dtype=np.float64)
-        known = ~np.isnan(found)
-        if not known.any():
-            return None
-        # A part that does not tell is one that has just begun, or is long over.
-        tells = self._added(known.astype(np.float64)) > 0
-        return np.where(tells, self._added(np.where(known, found, 0.0)), np.nan)
+        found = self.column("system_s")
+        return None if np.isnan(found).all() else found
 
     def socket_shares(self, sockets: dict[int, int]) -> FloatArray | None:
         """Return how each unit's CPUs lie on the sockets, None where there is but one.
@@ -170,6 +361,19 @@ class Columns:
                 shares[place] = seen[row.cpus]
         return shares
 
+    def _held(self, name: str) -> FloatArray:
+        values = self._values(name)
+        # What a part held that is no more says nothing about a unit that is there.
+        left_out = self._gone() & self._lives()[self.places]
+        for _, numbers in self._wholes.values():
+            strays = [number for number in numbers if self._strays[number]]
+            if strays and not left_out[[n for n in numbers if n not in strays]].all():
+                left_out[strays] = True
+        return self._added(name, values, left_out=left_out)
+
+    def _values(self, name: str) -> FloatArray:
+        return np.array([getattr(row, name) for row in self.rows], dtype=np.float64)
+
     def _gone(self) -> npt.NDArray[np.bool_]:
         return np.array([row.gone for row in self.rows], dtype=np.bool_)
 
@@ -179,9 +383,27 @@ class Columns:
         np.logical_or.at(lives, self.places, ~self._gone())
         return lives
 
-    def _added(self, values: FloatArray) -> FloatArray:
-        if len(self.units) == len(self.rows):
+    def _added(
+        self, name: str, values: FloatArray, *, left_out: npt.NDArray[np.bool_] | None
+    ) -> FloatArray:
+        """Return the sums of what is known, with what parts came to that are no more."""
+        if len(self.units) == len(self.rows) and not self._wholes:
             return values
-        sums = np.zeros((len(self.units), *values.shape[1:]))
-        np.add.at(sums, self.places, values)
+        if left_out is not None:
+            values[left_out] = np.nan
+        known = ~np.isnan(values)
+        shape = (len(self.units), *values.shape[1:])
+        sums, told = np.zeros(shape), np.zeros(shape, dtype=np.int64)
+        np.add.at(sums, self.places, np.where(known, values, 0.0))
+        np.add.at(told, self.places, known)
+        sums = np.where(told > 0, sums, np.nan)
+        for place, (whole, _) in self._wholes.items():
+            if name in whole.left:
+                sums[place] = _sum_of_known(sums[place], whole.left[name])
         return sums
+
+
+def _sum_of_known(one: npt.ArrayLike, other: npt.ArrayLike) -> FloatArray:
+    """Return a sum of what is known, NaN where neither is."""
+    both = np.array([one, other], dtype=np.float64)
+    return np.where(np.isnan(both).all(axis=0), np.nan, np.nansum(both, axis=0))

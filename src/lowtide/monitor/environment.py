@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from lowtide.files import read_or_empty
@@ -22,6 +23,7 @@ _WANTED = frozenset(
     [
         *("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NAME"),
         *("SLURM_CPUS_ON_NODE", "SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU"),
+        *("SLURM_JOB_CPUS_PER_NODE", "SLURM_JOB_NODELIST", "SLURMD_NODENAME"),
         *_SLURM_GPUS,
         *_VISIBLE_GPUS,
     ]
@@ -89,12 +91,47 @@ def find_reserved(environment: Mapping[str, str]) -> tuple[float, float]:
     >>> find_reserved({"SLURM_CPUS_ON_NODE": "4", "SLURM_MEM_PER_CPU": "100"})
     (4.0, 419430400.0)
     """
-    cpus = _number(environment.get("SLURM_CPUS_ON_NODE", ""))
+    cpus = _number(
+        environment.get("SLURM_CPUS_ON_NODE") or environment.get("SLURM_JOB_CPUS_PER_NODE", "")
+    )
     whole = _number(environment.get("SLURM_MEM_PER_NODE", ""))
     each = _number(environment.get("SLURM_MEM_PER_CPU", ""))
     megabytes = whole if whole > 0 else each * cpus
     # Slurm writes 0 for all of the node's memory.
     return cpus, megabytes * _MEBIBYTE if megabytes > 0 else math.nan
+
+
+def find_slurm_nodes(procfs: str) -> tuple[str, ...]:
+    """Return what Slurm calls this node, or nodes that are on this machine, where slurmd says so.
+
+    Args:
+        procfs: Where /proc is.
+    """
+    found = []
+    for pid in (each for each in os.listdir(procfs) if each.isdecimal()):  # noqa: PTH208
+        if read_or_empty(f"{procfs}/{pid}/comm").strip() != b"slurmd":
+            continue
+        words = read_or_empty(f"{procfs}/{pid}/cmdline").decode(errors="replace").split("\0")
+        for word, after in zip(words[1:], [*words[2:], ""], strict=True):
+            if word == "-N" and after:
+                found.append(after)
+            elif word.startswith("-N") and len(word) > 2:
+                found.append(word[2:])
+    return tuple(sorted(set(found)))
+
+
+def holds_allocation(environment: Mapping[str, str], nodes: Collection[str]) -> bool:
+    """Return whether a process is of the shell of an allocation of one node, and on that node.
+
+    What Slurm starts itself is told the node that it is on; a shell of `salloc` is not, and lasts
+    as long as the allocation does.
+
+    Args:
+        environment: Its environment.
+        nodes: What Slurm calls this node, or nodes that are on this machine.
+    """
+    listed = environment.get("SLURM_JOB_NODELIST")
+    return bool(find_job(environment)) and "SLURMD_NODENAME" not in environment and listed in nodes
 
 
 def list_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lowtide.monitor.snapshot import Unit
 
@@ -43,6 +43,9 @@ class JobFacts:
         exit_code: The program's exit status.
         restarts: How often it was requeued before this start.
         comment: What the user wrote beside it.
+        cluster: Which of several clusters it is on, since each counts its jobs by itself.
+        sluid: What Slurm names its group by, from 26.05 on; each start has another.
+        asked: When whoever tells was asked, epoch seconds: what happened later they did not know.
     """
 
     source: str
@@ -64,6 +67,9 @@ class JobFacts:
     exit_code: int | None = None
     restarts: int | None = None
     comment: str | None = None
+    cluster: str | None = None
+    sluid: str | None = None
+    asked: float | None = field(default=None, compare=False)
 
 
 def facts_of_unit(unit: Unit, *, host: str, running: bool = True) -> JobFacts:

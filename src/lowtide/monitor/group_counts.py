@@ -22,6 +22,9 @@ from lowtide.monitor.snapshot import Unit
 SLOW_S = 60.0
 # A group is filled and given its limits soon after its start: until then they are read often.
 YOUNG_S, _OFTEN_S = 15.0, 3.0
+# Slurm makes a group first and limits it then: until it has, it is looked at again soon, and less
+# and less so.
+_SOON_S = 0.1
 # Over how long it is judged how busy something is: looks may follow each other within milliseconds.
 _RATE_S = 2.0
 # The file cache is also read again when memory has changed by so much.
@@ -102,6 +105,8 @@ class Group:
         gone: Whether it is no more.
         ended_at: When it ended or was found to have, by the same clock; NaN while it is there.
         hidden: Whether others count its use.
+        loose: Whether its processes count by themselves: never.
+        allocates: Whether it keeps what is kept for a job by being there: never.
     """
 
     path: str
@@ -127,12 +132,15 @@ class Group:
     gone: bool = False
     ended_at: float = math.nan
     hidden: bool = False
+    loose: bool = field(default=False, init=False)
+    allocates: bool = field(default=False, init=False)
     _most_bytes: float = math.nan
     _cpu: _Counter[float] | None = None
     _memory: _Counter[float] | None = None
     _storage: _Counter[tuple[float, float]] | None = None
     _said: bytes = b""
     _slow_at: float = -math.inf
+    _limits_at: float = -math.inf
     _cache_bytes: float = math.nan
     _held_bytes: float = 0.0
 
@@ -179,10 +187,21 @@ class Group:
         return self._cpu is not None
 
     @property
+    def counts_storage(self) -> bool:
+        """Whether the kernel counts what it moves to and from storage."""
+        return self._storage is not None
+
+    @property
     def unread_s(self) -> float:
         """How long it went on after its CPU time was last read."""
         read = self.began if math.isnan(self.cpu_read) else self.cpu_read
         return max(self.ended_at - read, 0.0)
+
+    @property
+    def awaits_limits(self) -> bool:
+        """Whether Slurm has not limited it yet, as far as was seen."""
+        is_young = self.cpu_read != self.cpu_read or self.cpu_read - self.began < YOUNG_S
+        return self.unit.source == "slurm" and is_young and math.isnan(self.limits.reserved_cpus)
 
     def begin_step(self) -> None:
         """Begin a step from one snapshot to the next, with what it holds now."""
@@ -217,6 +236,8 @@ class Group:
             means: What reading takes.
         """
         slow = now >= self._slow_at
+        if self.awaits_limits and now >= self._limits_at:
+            self._read_limits(now, means)
         counter = self._cpu
         if slow or (
             (counter is None or self._memory is None or self._storage is None)
@@ -333,6 +354,15 @@ class Group:
         except NONSENSE:
             means.problems.reject("broken storage", f"{counter.file.path} makes no sense")
 
+    def _read_limits(self, now: float, means: Means) -> None:
+        self._limits_at = now + max(_SOON_S, 0.5 * (now - self.found))
+        self.limits = read_limits(
+            means.layout,
+            self.path,
+            strict=self.unit.source == "slurm",
+            all_cpus=means.all_cpus,
+        )
+
     def _read_slowly(self, now: float, means: Means) -> None:
         if now - self.began < YOUNG_S:
             self._slow_at = now + _OFTEN_S
@@ -341,12 +371,7 @@ class Group:
             first = self._slow_at == -math.inf
             share = (zlib.crc32(os.fsencode(self.path)) % 64 + 1) / 64 if first else 1.0
             self._slow_at = now + share * SLOW_S
-        self.limits = read_limits(
-            means.layout,
-            self.path,
-            strict=self.unit.source == "slurm",
-            all_cpus=means.all_cpus,
-        )
+        self._read_limits(now, means)
         self.processes = read_count(means.layout, self.path)
         if math.isnan(self.processes) and self.folders:
             self.processes = float(len(list_pids(next(iter(self.folders)))))

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from lowtide.files import read_or_empty
-from lowtide.monitor.environment import read_environment
+from lowtide.monitor.environment import find_job, read_environment
 from lowtide.monitor.group_counts import YOUNG_S, Group, Means
 from lowtide.monitor.group_tree import Event, GroupTree
 from lowtide.monitor.groups import RANKS, Named, name_group
 from lowtide.monitor.networks import Networks
 from lowtide.monitor.owners import find_start, find_uid, list_pids
 from lowtide.monitor.pools import Pools
+from lowtide.monitor.process_units import GroupStorage
 from lowtide.monitor.snapshot import Unit
 
 # A job's first processes may not be its own yet, and later ones say no more.
 _QUESTIONS = 4
+# How long a group is watched closely for its limits, which Slurm writes right after making it.
+_SOON_S = 1.0
 _ASKED_PIDS = 16
 
 
@@ -35,6 +38,7 @@ class GroupTable:
         name: Finds the name of a user.
         ask: Whether the environment of all jobs matters, since there are GPUs.
         ahead_s: By how much the clock of snapshots is ahead of the one on the wall.
+        numbers: The numbers of jobs whose groups are named by SLUID, as far as Slurm told them.
         ended: Groups that ended and were not yet taken from here.
     """
 
@@ -46,6 +50,7 @@ class GroupTable:
     name: Callable[[int], str]
     ask: bool = False
     ahead_s: float = 0.0
+    numbers: Mapping[str, str] = field(default_factory=dict)
     ended: list[Group] = field(default_factory=list, init=False)
     _groups: dict[str, Group] = field(default_factory=dict, init=False)
     _read_at: float = field(default=math.nan, init=False)
@@ -53,6 +58,7 @@ class GroupTable:
     _unseen: dict[str, Group] = field(default_factory=dict, init=False)
     _counted: list[Group] | None = field(default=None, init=False)
     _uncounted: set[str] = field(default_factory=set, init=False)
+    _storages: dict[str, GroupStorage] = field(default_factory=dict, init=False)
     _pools: Pools = field(init=False)
 
     def __post_init__(self) -> None:
@@ -105,12 +111,16 @@ class GroupTable:
         """
         self._read_at = now
         for group in list(self._groups.values()):
+            if group.unit.sluid in self.numbers:
+                self._number(group, self.numbers[group.unit.sluid])
             if not group.hidden:
                 self._read(group, now)
                 group.begin_step()
+                if group.unit.source == "slurm" and not group.gone and not group.counts_storage:
+                    self._count_storage(group)
 
-    def read_young(self, now: float) -> None:
-        """Read the groups that have just come.
+    def read_young(self, now: float) -> bool:
+        """Read the groups that have just come; say whether any is to be limited any moment.
 
         Args:
             now: Seconds by a clock that nobody sets.
@@ -118,6 +128,7 @@ class GroupTable:
         young = [each for each in self._groups.values() if now - each.began < YOUNG_S]
         for group in young:
             self._read(group, now)
+        return any(group.awaits_limits and now - group.found < _SOON_S for group in young)
 
     def counted(self) -> list[Group]:
         """Return the groups whose use is counted, none of them inside of another."""
@@ -221,6 +232,7 @@ class GroupTable:
             user="" if uid is None else self.name(uid),
             name=named.name,
             node_name=named.node,
+            sluid=named.sluid,
         )
 
     def _read(self, group: Group, now: float) -> None:
@@ -237,6 +249,7 @@ class GroupTable:
             not group.unit.user
             or self.ask
             or (group.unit.source == "slurm" and math.isnan(group.limits.reserved_cpus))
+            or group.unit.sluid == group.unit.job_id
         )
         young = now - group.began < YOUNG_S
         if unknown and (slow or young):
@@ -256,15 +269,35 @@ class GroupTable:
                 group.unit = replace(group.unit, user=self.name(uid))
                 self._counted = None
         if group.unit.source != "systemd" or self.ask:
-            for pid in pids:
-                group.environment.update(read_environment(self.procfs, pid))
+            told = [read_environment(self.procfs, pid) for pid in pids]
+            for each in told:
+                group.environment.update(each)
+            numbers = {find_job(each) for each in told} - {""}
+            # One in whose job another was asked for has the number of that; Slurm will tell.
+            if group.unit.sluid and group.unit.sluid not in self.numbers and len(numbers) == 1:
+                self._number(group, numbers.pop())
         for folder in self.means.layout.folders(group.path, "devices")[:1]:
             group.devices = read_or_empty(f"{folder}/devices.list").decode(errors="replace")
+
+    def _count_storage(self, group: Group) -> None:
+        """Count by processes what the kernel does not: Slurm enables no controller for storage."""
+        storage = self._storages.setdefault(group.path, GroupStorage())
+        if storage.cpu_s != group.cpu_s:
+            storage.cpu_s = group.cpu_s
+            storage.count(self.procfs, self._pids(group))
+            group.read_bytes, group.written_bytes = storage.read_bytes, storage.written_bytes
+
+    def _number(self, group: Group, number: str) -> None:
+        """Show a job by its number; what it is known by stays the name of its group."""
+        if group.unit.job_id != number:
+            group.unit = replace(group.unit, job_id=number)
+            self._counted = None
 
     def _end(self, group: Group, now: float) -> None:
         group.end(now)
         self.networks.end(group.traffic)
         self._groups.pop(group.path, None)
+        self._storages.pop(group.path, None)
         self.ended.append(group)
         self._counted = None
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 RANKS = {"slurm": 3, "container": 2, "systemd": 1, "process": 0}
 
 _SLURM_JOB = re.compile(r"job_(\d+)")
+# From 26.05 on v2: a number in base 32 without I, L, O and U, as Slurm prints it.
+_SLUID = re.compile(r"s[0-9A-HJKMNP-TV-Z]{13}")
 # v1: /slurm/uid_1000/job_7 or /slurm_NODE/...; v2: .../slurmstepd.scope/job_7 or NODE_slurm....
 _SLURM_SCOPE = re.compile(r"(?:(.+)_)?slurmstepd\.scope")
 _SLURM_TREE = re.compile(r"slurm_(.+)")
@@ -42,6 +44,8 @@ class Named:
         name: What it is called besides, such as its pod; empty where not known.
         uid: The user, by number; None where the path does not say.
         node: Which of Slurm's nodes it is on, where the path says so.
+        sluid: What Slurm names the group by, where that is not the job's number; the path does not
+            say the number then, and `job_id` is the same.
         whole: Whether all below belongs to it. A service may hold others that count by themselves.
     """
 
@@ -50,6 +54,7 @@ class Named:
     name: str = ""
     uid: int | None = None
     node: str = ""
+    sluid: str = ""
     whole: bool = True
 
 
@@ -63,6 +68,8 @@ def name_group(path: str) -> Named | None:
     '4711'
     >>> name_group("/system.slice/slurmstepd.scope/job_4711").source
     'slurm'
+    >>> name_group("/system.slice/slurmstepd.scope/s5K1KKYAYG5D00").sluid
+    's5K1KKYAYG5D00'
     >>> name_group("/system.slice/nginx.service").job_id
     'nginx.service'
     >>> name_group("/system.slice") is None
@@ -77,6 +84,8 @@ def name_group(path: str) -> Named | None:
             return Named(source="slurm", job_id=job[1], uid=int(user[1]), node=node)
         scope = _SLURM_SCOPE.fullmatch(parent)
         return Named(source="slurm", job_id=job[1], node=scope[1] or "") if scope else None
+    if _SLUID.fullmatch(last) and (scope := _SLURM_SCOPE.fullmatch(parent)):
+        return Named(source="slurm", job_id=last, sluid=last, node=scope[1] or "")
     if _CONTAINER.fullmatch(last):
         found = _CONTAINER_ID.search(last)
         pod = _POD.fullmatch(parent)

@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from lowtide.files import read_or_empty
-from lowtide.monitor.environment import find_job, find_reserved, list_gpus, read_environment
+from lowtide.monitor.environment import (
+    find_job,
+    find_reserved,
+    holds_allocation,
+    list_gpus,
+    read_environment,
+)
 from lowtide.monitor.group_counts import YOUNG_S, Group
 from lowtide.monitor.kernel_files import NONSENSE, Problems
 from lowtide.monitor.networks import Networks
@@ -43,6 +49,7 @@ class ProcessTable:
         name: Finds the name of a user.
         networks: The networks that some of them have of their own.
         problems: Where to name what goes wrong.
+        nodes: What Slurm calls this node, or nodes that are on this machine.
         memory_bytes: All memory of the node.
         ahead_s: By how much the clock of snapshots is ahead of the one on the wall.
         units: The units that are there.
@@ -55,6 +62,7 @@ class ProcessTable:
     name: Callable[[int], str]
     networks: Networks
     problems: Problems
+    nodes: Collection[str] = ()
     memory_bytes: float = math.nan
     ahead_s: float = 0.0
     units: dict[Key, ProcessUnit] = field(default_factory=dict, init=False)
@@ -221,6 +229,7 @@ class ProcessTable:
             nothing = replace(stat, cpu_s=0.0, waited_s=0.0)
             known = Process(nothing, read=stat.started_s, due=now, seen=seen)
         process = known
+        inside = pid in self._processes and process.key is None and not process.hosts
         process.due = now + wait_s
         self._processes[pid] = process
         process.key = process.unit = None
@@ -243,6 +252,9 @@ class ProcessTable:
                     group.hidden = True
             elif group is None:
                 process.key = ("process", str(stat.group))
+        if inside and process.key is not None:
+            # The group that it was in has counted what it used until now.
+            process.stat, process.read = stat, now
         if parent is None:
             return process
         if process.key is None:
@@ -311,6 +323,10 @@ class ProcessTable:
             name=told.get("SLURM_JOB_NAME", "") if key[0] == "slurm" else oldest.stat.name,
         )
         cpus, memory_bytes = find_reserved(told)
+        allocates = any(holds_allocation(each.environment, self.nodes) for each in processes)
+        if "SLURM_CPUS_ON_NODE" not in told and not allocates:
+            # Others have what is kept there: this is where the shell of an allocation runs.
+            cpus = memory_bytes = math.nan
         gpus = next((found for each in processes if (found := list_gpus(each.environment))), ())
         return ProcessUnit(
             unit=unit,
@@ -318,4 +334,5 @@ class ProcessTable:
             reserved_bytes=memory_bytes,
             gpus=gpus,
             shown=key[0] != "process",
+            allocates=allocates,
         )

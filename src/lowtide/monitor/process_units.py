@@ -7,13 +7,14 @@ would count all of it again, and what a program used at its very end is known to
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from lowtide.files import read_or_empty
 from lowtide.monitor.group_counts import smooth
 from lowtide.monitor.kernel_files import NONSENSE, parse_count
 from lowtide.monitor.networks import Traffic
-from lowtide.monitor.processes import Stat
+from lowtide.monitor.processes import Stat, read_stat
 from lowtide.monitor.snapshot import PRESSURES, Unit
 
 # The source and the id of a unit.
@@ -43,6 +44,9 @@ class ProcessUnit:
         pressure_s: For how long they waited: not known.
         system_s: The part of the CPU time that was spent in the kernel: not told apart.
         traffic: What went over a network of their own.
+        loose: Whether they count by themselves: always.
+        allocates: Whether a shell of theirs holds an allocation: what is kept for the job is kept
+            on this node as long as they are there.
     """
 
     unit: Unit
@@ -61,6 +65,8 @@ class ProcessUnit:
     pressure_s: tuple[float, ...] = (math.nan,) * len(PRESSURES)
     system_s: float = math.nan
     traffic: Traffic = field(default_factory=Traffic)
+    loose: bool = field(default=True, init=False)
+    allocates: bool = False
 
     @property
     def key(self) -> Key:
@@ -198,20 +204,78 @@ class Process:
             procfs: Where /proc is.
             pid: The process.
         """
-        said = read_or_empty(f"{procfs}/{pid}/io")
-        values = {
-            key: value for key, _, value in (each.partition(b": ") for each in said.split(b"\n"))
-        }
-        try:
-            counts = (parse_count(values[key]) for key in (b"read_bytes", b"write_bytes"))
-            now_read, now_written = (float(each) for each in counts)
-        except NONSENSE:
+        now = _read_storage(procfs, pid)
+        if now is None:
             return None
-        now = now_read, now_written
         (read, written), self.stored = self.stored, now
         if self.foreign:
             return 0.0, 0.0
         return max(now[0] - read, 0.0), max(now[1] - written, 0.0)
+
+
+@dataclass(slots=True)
+class GroupStorage:
+    """What the processes of a group moved, where the kernel does not count that for the group.
+
+    Whoever waits for a process takes over what it had moved, as with CPU time.
+
+    Attributes:
+        read_bytes: Read from storage so far; NaN where no process may be asked.
+        written_bytes: Written to storage so far.
+        cpu_s: CPU time of the group when they were last asked: what has used none moved nothing.
+    """
+
+    read_bytes: float = math.nan
+    written_bytes: float = math.nan
+    cpu_s: float = math.nan
+    _stored: dict[int, tuple[Stat, float, float]] = field(default_factory=dict, init=False)
+
+    def count(self, procfs: str, pids: Iterable[int]) -> None:
+        """Count what was moved since the last time.
+
+        Args:
+            procfs: Where /proc is.
+            pids: The processes of the group.
+        """
+        now: dict[int, tuple[Stat, float, float]] = {}
+        for pid in pids:
+            moved = _read_storage(procfs, pid)
+            try:
+                said = read_or_empty(f"{procfs}/{pid}/stat").decode(errors="replace")
+                stat = read_stat(said)
+            except NONSENSE:
+                continue
+            if moved is not None:
+                now[pid] = (stat, *moved)
+        before = dict(self._stored)
+        # The youngest first: what they hand on is handed on by their parents in turn.
+        for pid in sorted(before, key=lambda each: -before[each][0].started_s):
+            stat, read, written = before[pid]
+            ended = pid not in now or now[pid][0].started_s != stat.started_s
+            if ended and (heir := before.get(stat.parent)) is not None:
+                before[stat.parent] = (heir[0], heir[1] + read, heir[2] + written)
+        for pid, (stat, read, written) in now.items():
+            known = before.get(pid)
+            if known is None or known[0].started_s != stat.started_s:
+                known = (stat, 0.0, 0.0)
+            self.read_bytes = max(read - known[1], 0.0) + _or_nothing(self.read_bytes)
+            self.written_bytes = max(written - known[2], 0.0) + _or_nothing(self.written_bytes)
+            now[pid] = (stat, max(read, known[1]), max(written, known[2]))
+        self._stored = now
+
+
+def _or_nothing(value: float) -> float:
+    return 0.0 if math.isnan(value) else value
+
+
+def _read_storage(procfs: str, pid: int) -> tuple[float, float] | None:
+    """Return what a process has read from storage and written to it; None if not known."""
+    said = read_or_empty(f"{procfs}/{pid}/io")
+    values = {key: value for key, _, value in (each.partition(b": ") for each in said.split(b"\n"))}
+    try:
+        return float(parse_count(values[b"read_bytes"])), float(parse_count(values[b"write_bytes"]))
+    except NONSENSE:
+        return None
 
 
 def _divide(waited_s: float, heirs: list[tuple[Key, float]], *, tainted: bool) -> dict[Key, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,7 +13,7 @@ import numpy as np
 from lowtide.files import read_or_empty
 from lowtide.monitor.cgroups import Layout, find_hierarchies
 from lowtide.monitor.clock import Clock, Moment, since_boot
-from lowtide.monitor.columns import Columns
+from lowtide.monitor.columns import Columns, Jobs
 from lowtide.monitor.gpus import GpuReading, GpuSource, hold, match_devices, match_gpus
 from lowtide.monitor.group_counts import Group, Means
 from lowtide.monitor.group_table import GroupTable
@@ -29,6 +29,8 @@ from lowtide.monitor.snapshot import Snapshot
 
 # How soon to look again: processes that end in less time may be missed.
 LOOK_S = 1.0
+# And how soon where a job has just come, and what is kept for it is not known yet.
+SOON_S = 0.2
 
 
 class NodeReader:
@@ -50,6 +52,7 @@ class NodeReader:
         cgroupfs: Path = Path("/sys/fs/cgroup"),
         gpus: GpuSource | None = None,
         name: Callable[[int], str] | None = None,
+        nodes: Collection[str] = (),
     ) -> None:
         """Find what there is to read.
 
@@ -59,6 +62,7 @@ class NodeReader:
             cgroupfs: Where the control groups are.
             gpus: The GPUs; None to leave them out.
             name: Finds the name of a user; None to ask the system.
+            nodes: What Slurm calls this node, or nodes that are on this machine.
         """
         hierarchies = find_hierarchies(cgroupfs)
         places = (str(procfs), *(each.folder for each in hierarchies))
@@ -87,8 +91,10 @@ class NodeReader:
             name=name,
             networks=networks,
             problems=self.problems,
+            nodes=nodes,
         )
         self._clock = Clock()
+        self._jobs = Jobs()
 
     def __enter__(self) -> Self:
         return self
@@ -109,6 +115,14 @@ class NodeReader:
         """
         return self._groups.tree.changes.events
 
+    def number_jobs(self, numbers: Mapping[str, str]) -> None:
+        """Be told the numbers of jobs whose groups have other names, from the next reading on.
+
+        Args:
+            numbers: The number for each SLUID.
+        """
+        self._groups.numbers = numbers
+
     def look(self) -> float:
         """Look at what has just come and what is about to go, at hardly any cost.
 
@@ -117,11 +131,11 @@ class NodeReader:
         """
         now = since_boot()
         self._groups.follow(now)
-        self._groups.read_young(now)
+        soon = self._groups.read_young(now)
         # Nothing tells of processes that come and go, so that somebody has to ask.
         if self._processes.has_new(now) or self._processes.units:
             self._processes.look(now, only_young=True)
-        return LOOK_S
+        return SOON_S if soon else LOOK_S
 
     def read(self) -> Snapshot:
         """Return what everything has used so far and holds now."""
@@ -152,7 +166,7 @@ class NodeReader:
             *(each for each in self._processes.units.values() if each.shown),
             *rows,
         ]
-        columns = Columns(rows)
+        columns = Columns(rows, self._jobs)
         ended_at = columns.ended_at()
         connected = any(row.traffic.space for row in rows)
         place_of = {id(row): place for row, place in zip(rows, columns.places, strict=True)}
@@ -165,9 +179,9 @@ class NodeReader:
             memory_bytes=columns.memory_bytes(),
             read_bytes=columns.column("read_bytes"),
             written_bytes=columns.column("written_bytes"),
-            processes=columns.column("processes"),
-            reserved_cpus=columns.column("reserved_cpus"),
-            reserved_bytes=columns.column("reserved_bytes"),
+            processes=columns.processes(),
+            reserved_cpus=columns.reserved("reserved_cpus"),
+            reserved_bytes=columns.reserved("reserved_bytes"),
             gpus=hold(
                 readings,
                 lambda pid: place_of.get(id(on_gpus[pid])),
@@ -177,11 +191,7 @@ class NodeReader:
             socket_shares=columns.socket_shares(self._node.sockets),
             pressure_s=columns.pressures(),
             system_s=columns.system_s(),
-            loose=frozenset(
-                place
-                for row, place in zip(rows, columns.places, strict=True)
-                if isinstance(row, ProcessUnit)
-            ),
+            loose=columns.loose,
             received_bytes=columns.column("received_bytes") if connected else None,
             sent_bytes=columns.column("sent_bytes") if connected else None,
             ended=None if ended_at is None else moment.time - np.maximum(now - ended_at, 0.0),

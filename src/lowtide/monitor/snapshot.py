@@ -39,6 +39,8 @@ class Unit:
         name: What it is called besides; empty where not known.
         node_name: The node's name as its group has it, where several of Slurm's nodes may be on one
             machine; empty for most.
+        sluid: What Slurm names its group by, where that is not its number; empty for most. Until
+            the number is known, `job_id` is the same.
     """
 
     source: str
@@ -47,11 +49,12 @@ class Unit:
     user: str = ""
     name: str = ""
     node_name: str = ""
+    sluid: str = ""
 
     @property
     def key(self) -> str:
         """What tells it from everything else that ever ran on the node."""
-        return f"{self.source}:{self.job_id}@{self.started:.0f}"
+        return f"{self.source}:{self.sluid or self.job_id}@{self.started:.0f}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

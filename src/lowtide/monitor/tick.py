@@ -113,6 +113,7 @@ class Tick:
         ended: When each ended, epoch seconds, NaN for those that are there; None where all are.
         rejected: How many readings made no sense since watching began, and were left out.
         problems: What went wrong, in words.
+        cluster: Which cluster the node is of, empty where not known or none.
     """
 
     host: str
@@ -167,6 +168,7 @@ class Tick:
     ended: FloatArray | None = None
     rejected: int = 0
     problems: tuple[str, ...] = ()
+    cluster: str = ""
 
     def __post_init__(self) -> None:
         # Who was not seen on a GPU used none only if all GPUs were looked at.

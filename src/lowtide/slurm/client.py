@@ -7,10 +7,12 @@ that was not answered Slurm is left alone for a while. What goes wrong is said o
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -22,6 +24,7 @@ from lowtide.slurm.records import (
     ACCOUNTING_FIELDS,
     QUEUE_FIELDS,
     SEPARATOR,
+    SLUID_FIELD,
     facts_from_json,
     facts_from_lines,
     facts_from_sacct,
@@ -36,6 +39,7 @@ _CONFIGURED = (
     "/opt/slurm/etc",
     "/run/slurm/conf",
 )
+_CLUSTER = re.compile(r"^[ \t]*ClusterName[ \t]*=[ \t]*([^\s#]+)", re.IGNORECASE | re.MULTILINE)
 _NO_ACCOUNTING = "accounting storage is disabled"
 _NO_NODE = "invalid node name"
 _NO_JOB = "invalid job id"
@@ -77,12 +81,19 @@ class SlurmClient:
     """Asks Slurm's own programs: squeue, scontrol, sacct.
 
     Attributes:
-        node: Ask about the jobs of this node alone; of all where Slurm does not know it, or None.
+        node: Ask about the jobs of this node alone, or of several with commas between them; None
+            for all of the cluster.
+        is_guess: Whether that is no more than a guess: the machine's name.
+        cluster: Which cluster it is, empty where not known.
+        wants_sluid: Whether groups are named by SLUID, so that jobs are asked for theirs.
         timeout_s: How long an answer may take.
         rest_s: How long Slurm is left alone after it has not answered.
     """
 
     node: str | None = None
+    is_guess: bool = False
+    cluster: str = ""
+    wants_sluid: bool = False
     timeout_s: float = 5.0
     rest_s: float = 60.0
     _said: set[str] = field(default_factory=set, init=False)
@@ -103,6 +114,27 @@ class SlurmClient:
         found = any(Path(folder, "slurm.conf").exists() for folder in _CONFIGURED)
         return shutil.which("squeue") is not None and (named or found)
 
+    @classmethod
+    def find_cluster(cls) -> str:
+        """Return what the cluster is called by its configuration here; empty where none says."""
+        named = os.environ.get("SLURM_CONF")
+        places = [named] if named else [f"{folder}/slurm.conf" for folder in _CONFIGURED]
+        for place in places:
+            with suppress(OSError):
+                said = _CLUSTER.search(Path(place).read_text(errors="replace"))
+                if said is not None:
+                    return said[1]
+        return ""
+
+    def name_nodes(self, names: Iterable[str]) -> None:
+        """Be told by control groups what Slurm calls the node, where nobody else knows better.
+
+        Args:
+            names: The nodes that are on this machine.
+        """
+        if self.node is not None and self.is_guess and (found := ",".join(sorted(set(names)))):
+            self.node = self._node = found
+
     @property
     def asks_node(self) -> str | None:
         """The node that Slurm is asked about; None where it is asked about all."""
@@ -118,7 +150,7 @@ class SlurmClient:
         """Whether Slurm is left alone for now, since it did not answer."""
         return time.monotonic() < self._again
 
-    def facts(self, *, since: float | None = None) -> Answer:
+    def facts(self, *, since: float | None = None, queue: bool = True) -> Answer:
         """Return what is known of all jobs, and in words what went wrong for the first time.
 
         Jobs in the queue, those that ended within the last minutes included; where there is
@@ -126,12 +158,13 @@ class SlurmClient:
 
         Args:
             since: From when on ended jobs are asked for, epoch seconds; None for the queue alone.
+            queue: Whether to ask for the queue; False for ended jobs alone.
         """
         problems: list[str] = []
         if self.is_resting:
             return Answer([], (), None, False)
         asked = time.time()
-        found = self._tried(self.queue, problems)
+        found = self._tried(self.queue, problems) if queue else []
         until = None
         if found is not None and since is not None:
             if self._accounting:
@@ -185,8 +218,14 @@ class SlurmClient:
                 if _NO_NODE not in str(error).lower():
                     raise
                 # Slurm may know it by its short name, or by one that this machine does not have.
-                short = self._node.partition(".")[0]
-                self._node = short if short != self._node else None
+                short = ",".join(each.partition(".")[0] for each in self._node.split(","))
+                if short == self._node:
+                    # Every node would ask for all jobs of the cluster else.
+                    raise SlurmProblem(
+                        f"Slurm knows no node called {self._node}, so that nobody says what jobs "
+                        "of this node are called and how they end: name it with --slurm-node"
+                    ) from None
+                self._node = short
         # With --json squeue prints every job of the cluster, whatever else it is told: for one
         # node that would be a lot to ask, from every node.
         if self._json:
@@ -207,7 +246,8 @@ class SlurmClient:
         Args:
             job_id: Its number, or `4711_3`.
         """
-        return facts_from_scontrol(self._ask("scontrol", "show", "job", job_id))
+        asked = time.time()
+        return self._told(facts_from_scontrol(self._ask("scontrol", "show", "job", job_id)), asked)
 
     def accounting(
         self, *, since: float, until: float | None = None, ids: Sequence[str] = ()
@@ -222,23 +262,32 @@ class SlurmClient:
         chosen = ("-j", ",".join(ids)) if ids else ("-a",)
         where = ("-N", self._node) if self._node is not None and not ids else ()
         window = ("-S", _utc(since), *(() if until is None else ("-E", _utc(until))))
-        columns = (f"--delimiter={SEPARATOR}", f"--format={ACCOUNTING_FIELDS}")
+        fields = ACCOUNTING_FIELDS + f",{SLUID_FIELD}" * self.wants_sluid
+        columns = (f"--delimiter={SEPARATOR}", f"--format={fields}")
         return self._read(
             facts_from_sacct, "sacct", "-p", "-D", "-X", *chosen, *where, *window, *columns
         )
 
     def _queue_text(self, *which: str) -> list[JobFacts]:
-        fields = ",".join(f"{name}:{SEPARATOR}" for name in QUEUE_FIELDS)
-        return self._read(facts_from_lines, "squeue", "--all", "-h", *which, "-O", fields)
+        names = (*QUEUE_FIELDS, *([SLUID_FIELD] * self.wants_sluid))
+        fields = ",".join(f"{name}:{SEPARATOR}" for name in names)
+        read = partial(facts_from_lines, has_sluid=self.wants_sluid)
+        return self._read(read, "squeue", "--all", "-h", *which, "-O", fields)
 
     def _read(self, read: _Reader, *command: str) -> list[JobFacts]:
         unreadable: list[str] = []
-        found = read(self._ask(*command), unreadable=unreadable)
+        asked = time.time()
+        found = self._told(read(self._ask(*command), unreadable=unreadable), asked)
         if unreadable and not found:
             # Nothing at all can be read: that is no matter of one job.
             raise InvalidInput(unreadable[0])
         self._unreadable += [f"{command[0]}: a job is left out, for {each}" for each in unreadable]
         return found
+
+    def _told(self, facts: list[JobFacts], asked: float) -> list[JobFacts]:
+        """Return facts with when they were told, and of which cluster."""
+        of = self.cluster or None
+        return [replace(each, cluster=each.cluster or of, asked=asked) for each in facts]
 
     def _past(
         self, since: float, now: float, problems: list[str]

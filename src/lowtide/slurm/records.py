@@ -65,6 +65,8 @@ QUEUE_FIELDS = {
     "Comment": "comment",
     "Name": "name",
 }
+# What is asked for besides where groups are named by it; an older Slurm does not know it.
+SLUID_FIELD = "SLUID"
 ACCOUNTING_FIELDS = (
     "JobIDRaw,JobID,User,Account,Partition,Submit,Start,End,TimelimitRaw,State,ExitCode,NNodes,"
     "NCPUS,ReqCPUS,ReqMem,AllocTRES,ReqTRES,NodeList,Comment,JobName"
@@ -74,7 +76,7 @@ _FIELD = re.compile(
     r"(?:^|\s)(JobId|ArrayJobId|ArrayTaskId|HetJobId|HetJobOffset|HetJobIdSet|JobName|UserId|"
     r"GroupId|MCS_label|Priority|Account|QOS|JobState|Reason|Restarts|ExitCode|TimeLimit|TimeMin|"
     r"SubmitTime|EligibleTime|StartTime|EndTime|Deadline|Partition|NodeList|BatchHost|NumNodes|"
-    r"NumCPUs|NumTasks|TRES|ReqTRES|AllocTRES|TresPerJob|TresPerNode|TresPerTask|TresPerSocket|"
+    r"NumCPUs|NumTasks|SLUID|TRES|ReqTRES|AllocTRES|TresPerJob|TresPerNode|TresPerTask|TresPerSocket|"
     r"Command|WorkDir|Comment|StdErr|StdIn|StdOut|Power|AdminComment|SystemComment)="
 )
 _NAMED = re.compile(
@@ -101,16 +103,20 @@ def facts_from_json(text: str, *, unreadable: list[str] | None = None) -> list[J
     return _each(jobs, lambda job: _facts(_of_json(job)), unreadable)
 
 
-def facts_from_lines(text: str, *, unreadable: list[str] | None = None) -> list[JobFacts]:
+def facts_from_lines(
+    text: str, *, unreadable: list[str] | None = None, has_sluid: bool = False
+) -> list[JobFacts]:
     """Return what squeue says when it is asked for `QUEUE_FIELDS`.
 
     Args:
         text: What it printed, without headings.
         unreadable: Gets why records cannot be read; without it the first such is an error.
+        has_sluid: Whether it was asked for `SLUID_FIELD` behind them.
     """
 
     def read(cells: Sequence[str]) -> JobFacts:
-        record: dict[str, Any] = _by_name("squeue", tuple(QUEUE_FIELDS.values()), cells)
+        names = (*QUEUE_FIELDS.values(), *(["sluid"] * has_sluid))
+        record: dict[str, Any] = _by_name("squeue", names, cells)
         status = read_number(record.pop("exit_status"))
         record["exit_code"] = None if status is None else status_of_wait(int(status))
         return _facts(record)
@@ -207,6 +213,7 @@ def _of_json(job: Any) -> dict[str, Any]:
     elif number["het_job_id"]:
         shown = f"{number['het_job_id']:.0f}+{number['het_job_offset'] or 0:.0f}"
     limit = number["time_limit"]
+    step = job.get("step_id")
     return {
         "job_id": f"{number['job_id']:.0f}",
         "shown_id": shown,
@@ -230,6 +237,8 @@ def _of_json(job: Any) -> dict[str, Any]:
         "exit_code": _json_exit(job.get("exit_code")),
         "restarts": number["restart_cnt"],
         "comment": _json_text(job.get("comment")),
+        "sluid": _json_text(job.get("sluid"))
+        or (_json_text(step.get("sluid")) if isinstance(step, dict) else None),
     }
 
 
@@ -317,6 +326,7 @@ def _of_scontrol(block: str) -> dict[str, Any]:
         "exit_code": status_of_pair(fields.get("ExitCode")),
         "restarts": fields.get("Restarts"),
         "comment": fields.get("Comment"),
+        "sluid": fields.get("SLUID"),
     }
 
 
@@ -357,6 +367,7 @@ def _of_accounting(cells: Cells, before: int) -> JobFacts:
         # Starts before the time that was asked about are not seen.
         "restarts": before or None,
         "comment": cells.text("Comment"),
+        "sluid": row.get("SLUID"),
     }
     return _facts(record)
 
@@ -394,6 +405,7 @@ def _facts(record: Mapping[str, Any]) -> JobFacts:
         exit_code=exit_code if exit_code or state == "completed" else None,
         restarts=None if restarts is None else int(restarts),
         comment=read_text(record.get("comment")),
+        sluid=read_text(record.get("sluid")),
     )
 
 

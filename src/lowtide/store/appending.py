@@ -261,9 +261,7 @@ class HostWriter:
             twice = next(key for key in keys if keys.count(key) > 1)
             raise InvalidInput(f"a unit is in a tick once, and {twice} is there twice")
         new = [unit for unit, key in zip(tick.units, keys, strict=True) if key not in known]
-        known |= self._looked_up(
-            connection, state.host, new, tick.time, resuming=state.time is None
-        )
+        known |= self._looked_up(connection, state.host, new, tick, resuming=state.time is None)
         stayed = {clean(unit.key) for unit in old.units}
         mine = [known.pop(key) if key in stayed else known.pop(key).back_at(since) for key in keys]
         if not mine:
@@ -284,7 +282,7 @@ class HostWriter:
         connection: sa.Connection,
         host: int,
         new: Sequence[Unit],
-        time: float,
+        tick: Tick,
         *,
         resuming: bool,
     ) -> dict[str, _Gone]:
@@ -297,7 +295,7 @@ class HostWriter:
             strangers = [unit for unit in strangers if clean(unit.key) not in found]
         if not strangers:
             return found
-        numbers = attach(connection, self._name, strangers, time)
+        numbers = attach(connection, self._name, strangers, tick.time, cluster=tick.cluster)
         empty = pack_numbers(nothing_yet())
         rows = [
             {

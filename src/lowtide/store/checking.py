@@ -22,7 +22,7 @@ from lowtide.store.columns import (
 )
 from lowtide.store.database import Database
 from lowtide.store.encoding import decode
-from lowtide.store.tables import chunks, hosts, jobs, phases, present, ticks, units
+from lowtide.store.tables import chunks, hosts, jobs, origins, phases, present, ticks, units
 from lowtide.store.ticks import unpack
 
 # So many damaged places are named; what is beyond is counted.
@@ -132,6 +132,7 @@ _LINKS = (
     ("units without their host", units, units.c.host, hosts.c.id),
     ("ticks without their host", ticks, ticks.c.host, hosts.c.id),
     ("phases without their job", phases, phases.c.job, jobs.c.id),
+    ("origins without their job", origins, origins.c.job, jobs.c.id),
 )
 
 

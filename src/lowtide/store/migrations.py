@@ -14,11 +14,13 @@ import sqlalchemy as sa
 
 from lowtide.errors import StoreProblem
 from lowtide.store.database import Database
+from lowtide.store.matching import drop_old_waits
 from lowtide.store.tables import (
     META,
     chunks,
     hosts,
     jobs,
+    origins,
     phases,
     schema,
     synthetic_grids,
@@ -53,6 +55,12 @@ def _add_synthetic_grids(connection: sa.Connection) -> None:
     META.create_all(connection, tables=[synthetic_grids])
 
 
+def _add_origins(connection: sa.Connection) -> None:
+    META.create_all(connection, tables=[origins])
+    # Until here a job that had begun could be left behind as one that waits, too.
+    drop_old_waits(connection)
+
+
 # Any number, as long as no other program on the server has the same.
 _LOCK = 0x6C6F7774
 # The steps, counted from 1.
@@ -62,6 +70,7 @@ STEPS: tuple[Callable[[sa.Connection], None], ...] = (
     _keep_more,
     _keep_checksums,
     _add_synthetic_grids,
+    _add_origins,
 )
 
 

@@ -10,7 +10,7 @@ from lowtide.errors import InvalidInput
 from lowtide.store.database import Database
 from lowtide.store.records import DAY_S, Retention
 from lowtide.store.rolling_up import consolidate_forgotten, roll_up_old
-from lowtide.store.tables import chunks, jobs, phases, size_bytes, units
+from lowtide.store.tables import chunks, jobs, origins, phases, size_bytes, units
 from lowtide.units import format_hours
 
 # Watchers remember for a day what they saw, and count on from it.
@@ -112,7 +112,8 @@ def _delete(database: Database, limit: float) -> tuple[int, int]:
         gone_chunks = connection.execute(
             sa.delete(chunks).where(sa.or_(chunks.c.ends < limit, chunks.c.unit.in_(theirs)))
         ).rowcount
-        connection.execute(sa.delete(phases).where(phases.c.job.in_(over)))
+        for table in (phases, origins):
+            connection.execute(sa.delete(table).where(table.c.job.in_(over)))
         connection.execute(sa.delete(units).where(units.c.job.in_(over)))
         gone_jobs = connection.execute(sa.delete(jobs).where(jobs.c.ends < limit)).rowcount
     return gone_jobs, gone_chunks

@@ -22,7 +22,7 @@ from lowtide.monitor.facts import NOT_OVER
 from lowtide.monitor.snapshot import FloatArray
 from lowtide.store.columns import FACT, FACTS, PLACE, TOTALS, as_numbers, padded, unpack_numbers
 from lowtide.store.records import HostRecord, JobRecord
-from lowtide.store.tables import hosts, in_parts, jobs, split, ticks, units
+from lowtide.store.tables import hosts, in_parts, jobs, origins, present, split, ticks, units
 
 # What a short list shows needs; finding out how running jobs stand; and what there is besides.
 _SHORT = ("user", "state", "facts", "totals")
@@ -62,6 +62,7 @@ class Question:
         partitions: Those in these partitions.
         names: Those that are called so; `*`, `?` and `[…]` stand for others, as in a shell.
         sources: Those found there, of `monitor.snapshot.SOURCES`.
+        clusters: Those of these clusters.
     """
 
     users: Sequence[str] = ()
@@ -74,6 +75,7 @@ class Question:
     partitions: Sequence[str] = ()
     names: Sequence[str] = ()
     sources: Sequence[str] = ()
+    clusters: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +208,7 @@ class JobTable:
         numbers["mean_memory_bytes"] = self.per_second("memory_byte_s")
         codes = {name: self.number(name).tolist() for name in ("exit_code", "restarts")}
         given: dict[str, Sequence[Any]] = {
-            **{name: self.columns[name] for name in (*_FURTHER, "shown_id", "user")},
+            **{name: self.columns[name] for name in (*_FURTHER, "cluster", "shown_id", "user")},
             **{name: column.tolist() for name, column in numbers.items()},
             **{
                 name: [None if math.isnan(code) else int(code) for code in column]
@@ -292,10 +294,11 @@ def read_jobs(
     names = (*_SHORT, *(_STANDING if whole or newer or watched else ()), *(_FURTHER * whole))
     if question.names and "name" not in names:
         names = (*names, "name")
-    columns: dict[str, list[Any]] = {name: [] for name in ("shown_id", *names)}
+    columns: dict[str, list[Any]] = {name: [] for name in ("cluster", "shown_id", *names)}
     numbers = {name: bytearray() for name in _PACKED}
     # Part by part, so that what was unpacked makes room for what comes.
-    for rows in connection.execute(_select(names, question, stale_s, watched)).partitions(_AT_ONCE):
+    asked = _select(names, question, stale_s, watched, origins in present(connection))
+    for rows in connection.execute(asked).partitions(_AT_ONCE):
         for name, values in zip(columns, zip(*rows, strict=True), strict=True):
             if name in numbers:
                 numbers[name] += padded(values, _PACKED[name])
@@ -368,22 +371,32 @@ def _newer_totals(
         fresh |= dict(zip(tail.units.tolist(), tail.carried_on(before), strict=True))
         touched |= set(owners.values())
     parts: dict[int, list[FloatArray]] = defaultdict(list)
+    where: dict[int, list[int]] = defaultdict(list)
     for part in in_parts(sorted(touched)):
-        for number, job, blob in connection.execute(
-            sa.select(units.c.id, units.c.job, units.c.totals)
+        for number, job, host_of, blob in connection.execute(
+            sa.select(units.c.id, units.c.job, units.c.host, units.c.totals)
             .where(units.c.job.in_(part))
             .order_by(units.c.id)
         ):
             row = fresh.get(number)
+            where[job].append(host_of)
             parts[job].append(unpack_numbers([blob], TOTALS)[0] if row is None else row)
-    return {job: together(np.stack(rows)) for job, rows in parts.items()}, behind_s
+    return {job: together(np.stack(rows), where[job]) for job, rows in parts.items()}, behind_s
 
 
 def _select(
-    names: Sequence[str], question: Question, stale_s: float, watched: Mapping[str, float]
+    names: Sequence[str],
+    question: Question,
+    stale_s: float,
+    watched: Mapping[str, float],
+    has_origins: bool,
 ) -> sa.Select[tuple[Any, ...]]:
     shown = sa.func.coalesce(jobs.c.shown_id, jobs.c.job_id)
-    asked = sa.select(shown, *(jobs.c[name] for name in names)).order_by(jobs.c.id)
+    # An older store knows of no clusters.
+    told = sa.func.coalesce(origins.c.cluster, "") if has_origins else sa.literal("")
+    asked = sa.select(told, shown, *(jobs.c[name] for name in names)).order_by(jobs.c.id)
+    if has_origins:
+        asked = asked.outerjoin(origins, origins.c.job == jobs.c.id)
     if question.start is not None:
         # What waits does so now, where somebody watches.
         waits = [jobs.c.state == "pending"] if watched else []
@@ -395,6 +408,7 @@ def _select(
         (jobs.c.account, question.accounts),
         (jobs.c.partition, question.partitions),
         (jobs.c.source, question.sources),
+        (told, question.clusters),
     ):
         if wanted:
             asked = asked.where(column.in_(wanted))

@@ -32,6 +32,7 @@ class JobRecord:
         partition: Where it runs.
         name: What it is called.
         comment: What the user wrote beside it.
+        cluster: Which of several clusters it is of; empty where not known or none.
         hosts: Where it was seen, or else where facts say that it runs.
         submitted: When it was submitted, epoch seconds.
         started: When it began.
@@ -84,6 +85,7 @@ class JobRecord:
     partition: str | None
     name: str | None
     comment: str | None
+    cluster: str
     hosts: tuple[str, ...]
     submitted: float
     started: float

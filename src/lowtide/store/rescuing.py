@@ -31,6 +31,7 @@ from lowtide.store.tables import (
     hosts,
     jobs,
     joined,
+    origins,
     phases,
     schema,
     split,
@@ -257,6 +258,7 @@ def _reconnect(connection: sa.Connection) -> dict[str, int]:
     for table, child, parent in (
         (chunks, chunks.c.unit, units.c.id),
         (phases, phases.c.job, jobs.c.id),
+        (origins, origins.c.job, jobs.c.id),
     ):
         lonely = sa.delete(table).where(~sa.exists().where(parent == child))
         alone[table.name] = connection.execute(lonely).rowcount

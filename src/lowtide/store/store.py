@@ -172,16 +172,17 @@ class Store:
         with self._database.writing() as connection:
             place_facts(connection, list(facts))
 
-    def waiting(self, source: str) -> list[tuple[str, float | None]]:
+    def waiting(self, source: str, *, cluster: str = "") -> list[tuple[str, float | None]]:
         """Return the numbers of jobs last known to wait, and when they were submitted.
 
         Args:
             source: Where they were found, one of `monitor.snapshot.SOURCES`.
+            cluster: Only those that are of no other cluster.
         """
         from lowtide.store.matching import waiting
 
         with self._database.reading() as connection:
-            return waiting(connection, source)
+            return waiting(connection, source, cluster=cluster)
 
     def put_phases(self, record: JobRecord, document: str | None) -> None:
         """Keep the phases that were found in a job's course.
@@ -235,6 +236,7 @@ class Store:
         ids: Sequence[str] = (),
         states: Sequence[str] = (),
         hosts: Sequence[str] = (),
+        clusters: Sequence[str] = (),
         now: float | None = None,
     ) -> list[JobRecord]:
         """Return jobs, in the order in which they were first heard of.
@@ -246,9 +248,18 @@ class Store:
             ids: Only those with these numbers; an array's number stands for all its elements.
             states: Only those that stand so.
             hosts: Only those that ran on these hosts.
+            clusters: Only those of these clusters.
             now: The present moment; by default it is.
         """
-        question = Question(users=users, start=start, end=end, ids=ids, states=states, hosts=hosts)
+        question = Question(
+            users=users,
+            start=start,
+            end=end,
+            ids=ids,
+            states=states,
+            hosts=hosts,
+            clusters=clusters,
+        )
         return self.table(question, now=now).records()
 
     def table(

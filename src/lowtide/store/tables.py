@@ -139,8 +139,20 @@ synthetic_grids = sa.Table(
     sa.Index("synthetic_grids_by_host", "host", "ends"),
 )
 
+# What tells jobs of one number apart besides: only where it is known.
+origins = sa.Table(
+    "origins",
+    META,
+    sa.Column("job", _NUMBER, primary_key=True, autoincrement=False),
+    # Each cluster counts its jobs by itself.
+    _text("cluster", unknown=False),
+    # What Slurm names the group of a job by, where that is not its number.
+    _text("sluid", unknown=False),
+    sa.Index("origins_by_sluid", "sluid"),
+)
+
 # In the order in which a copy may be filled.
-CONTENTS = (hosts, jobs, units, ticks, chunks, phases, synthetic_grids)
+CONTENTS = (hosts, jobs, units, ticks, chunks, phases, synthetic_grids, origins)
 
 
 def present(connection: sa.Connection) -> tuple[sa.Table, ...]:

@@ -228,15 +228,20 @@ def last_known(values: FloatArray) -> FloatArray:
     return filled
 
 
-def together(rows: FloatArray) -> FloatArray:
-    """Return the totals of a job from those of its units, one per host.
+def together(rows: FloatArray, hosts: Sequence[int]) -> FloatArray:
+    """Return the totals of a job from those of its units.
 
     What was used is summed, and so are peaks, though hosts need not reach theirs together. A job is
-    seen while any of its units is.
+    seen while any of its units is. Units of one host were there one after the other: the group of
+    a job may be made anew for each of its steps.
 
     Args:
         rows: The units' totals.
+        hosts: The host of each.
     """
+    if len(set(hosts)) < len(hosts):
+        of = np.asarray(hosts)
+        rows = np.stack([_in_turn(rows[of == host]) for host in dict.fromkeys(hosts)])
     if len(rows) == 1:
         return np.asarray(rows[0])
     joined: FloatArray = rows.sum(axis=0)
@@ -249,4 +254,19 @@ def together(rows: FloatArray) -> FloatArray:
     # As long as it lacks one host, it lacks a part.
     joined[PLACE["unmetered_s"]] = np.fmax.reduce(rows[:, PLACE["unmetered_s"]])
     joined[PLACE["first_seen"]] = rows[:, PLACE["first_seen"]].min()
+    return joined
+
+
+def _in_turn(rows: FloatArray) -> FloatArray:
+    """Return the totals of units that were there one after the other."""
+    if len(rows) == 1:
+        return np.asarray(rows[0])
+    known = np.isnan(rows).all(axis=0)
+    joined: FloatArray = np.where(known, np.nan, np.nansum(rows, axis=0))
+    last = rows[np.argmax(np.nan_to_num(rows[:, PLACE["last_seen"]]))]
+    for name, place in PLACE.items():
+        if name.startswith(("peak_", "reserved_")) or name == "last_seen":
+            joined[place] = np.fmax.reduce(rows[:, place])
+    joined[PLACE["first_seen"]] = np.fmin.reduce(rows[:, PLACE["first_seen"]])
+    joined[PLACE["seen_end"]] = last[PLACE["seen_end"]]
     return joined

@@ -1,8 +1,9 @@
 """Asking Slurm about its jobs beside the ticks, so that none of them waits for it.
 
 Nothing that Slurm tells is lost on the way: an outage of Slurm is caught up with when it is over,
-from the last answer on, and what a store does not take is kept for it. Jobs that wait may be many,
-and every node of a cluster asks for them, so that is done at a pace which costs Slurm little.
+from the last answer on, and what a store does not take is kept for it. A cluster has thousands of
+nodes, so a node asks little: one question at a time, for its own jobs, when there is news of them.
+The accounting is asked only for what the queue has forgotten.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lowtide.monitor.facts import ELSEWHERE, UNKNOWN, JobFacts
+from lowtide.monitor.facts import ELSEWHERE, NOT_OVER, UNKNOWN, JobFacts
 from lowtide.monitor.snapshot import Unit
 from lowtide.slurm.client import MOST_IDS, SlurmClient
 
@@ -25,8 +26,12 @@ MOST_WAITING = 5000
 _EARLY_S = 2.0
 # How long the start of a job that is not seen any more may still be explained.
 _REMEMBERED_S = 600.0
-# How long the last question may take.
+# How long the last questions may take.
 _LAST_S = 3.0
+# How often Slurm is asked about a start of which it does not tell.
+_MOST_ASKED = 8
+# What ended while a question was on its way is asked for again.
+_OVERLAP_S = 60.0
 
 _Key = tuple[str, float | None]
 
@@ -40,12 +45,22 @@ class _Start:
         seen: When it was last seen, in seconds of a clock that only counts.
         told: When Slurm says that it began; None before it said so.
         ended: Whether it was once not seen any more.
+        asked: How often Slurm was asked while it had not told all of it.
+        is_over: Whether Slurm has told how it ended.
     """
 
     unit: Unit
     seen: float
     told: float | None = None
     ended: bool = False
+    asked: int = 0
+    is_over: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether Slurm is still to tell something of it, and may be hoped to."""
+        missing = self.told is None or (self.ended and not self.is_over)
+        return missing and self.asked < _MOST_ASKED
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,26 +69,37 @@ class FactsSource:
 
     Attributes:
         client: Whom it asks.
-        every_s: How often.
-        soonest_s: How soon again when jobs begin or end.
+        every_s: How often, where there is no news.
+        soonest_s: How soon again when jobs begin or end: no two questions are closer.
+        follows_waiting: Whether it asks for jobs that wait, too.
         waiting_every_s: How often it asks for jobs that wait, at most.
         waiting_share: The share of the time that Slurm may spend on answering that, at most.
         since: From when on it asks for jobs that have ended, epoch seconds; by default an hour ago.
         waiting: Numbers of jobs that were last known to wait, and when they were submitted.
         say: Told what goes wrong, each thing once.
+        number: Told the numbers of jobs whose groups are named by SLUID.
     """
 
     client: SlurmClient
-    every_s: float = 30.0
-    soonest_s: float = 2.0
+    every_s: float = 240.0
+    soonest_s: float = 10.0
+    follows_waiting: bool = True
     waiting_every_s: float = 60.0
     waiting_share: float = 0.005
     since: float | None = None
     waiting: Iterable[tuple[str, float | None]] = ()
     say: Callable[[str], None] = print
+    number: Callable[[Mapping[str, str]], None] = lambda _: None
+    _numbers: dict[str, str] = field(default_factory=dict, init=False)
+    # Whether the accounting has something to tell that the queue has not; at first, the past.
+    _past_due: bool = field(default=True, init=False)
     _found: dict[_Key, JobFacts] = field(default_factory=dict, init=False)
     _waiting: dict[str, JobFacts] = field(default_factory=dict, init=False)
     _waiting_due: float = field(default=-math.inf, init=False)
+    _queue_due: float = field(default=-math.inf, init=False)
+    _told_queue: bool = field(default=False, init=False)
+    _here: list[JobFacts] = field(default_factory=list, init=False)
+    _restarts: dict[str, int] = field(default_factory=dict, init=False)
     _names: set[str] = field(default_factory=set, init=False)
     _starts: dict[str, _Start] = field(default_factory=dict, init=False)
     _said: set[str] = field(default_factory=set, init=False)
@@ -88,8 +114,8 @@ class FactsSource:
         since = now if self.since is None or not math.isfinite(self.since) else self.since
         self.since = max(min(since, now - _BACK_S), now - _FARTHEST_S)
         for job_id, submitted in self.waiting:
-            known = JobFacts(source="slurm", job_id=job_id, state="pending", submitted=submitted)
-            self._waiting[job_id] = known
+            known = self._stands(job_id, "pending")
+            self._waiting[job_id] = replace(known, submitted=submitted)
         self._thread = threading.Thread(target=self._ask_on, name="slurm facts", daemon=True)
         self._thread.start()
 
@@ -101,18 +127,25 @@ class FactsSource:
         """
         now = time.monotonic()
         running = {unit.key: unit for unit in units if unit.source == "slurm"}
+        self.client.name_nodes(unit.node_name for unit in running.values() if unit.node_name)
+        self.client.wants_sluid |= any(unit.sluid for unit in running.values())
         with self._lock:
             for key, unit in running.items():
                 start = self._starts.get(key)
                 if start is None:
                     start = self._starts[key] = _Start(unit, now)
-                    self._wake.set()
-                start.seen = now
+                    self._hear_news()
+                start.seen, start.unit = now, unit
             for key in self._starts.keys() - running.keys():
                 # Some do nothing for a while and are left out: they ask once for all their ends.
                 if not self._starts[key].ended:
                     self._starts[key].ended = True
-                    self._wake.set()
+                    self._starts[key].asked = 0
+                    self._hear_news()
+
+    def _hear_news(self) -> None:
+        self._queue_due = -math.inf
+        self._wake.set()
 
     def hand_over(self, put: Callable[[Sequence[JobFacts]], None]) -> None:
         """Give away what was found; what cannot be taken is there the next time again.
@@ -143,27 +176,101 @@ class FactsSource:
             last = self._stop.is_set()
             self._wake.clear()
             if last:
-                self._waiting_due = -math.inf
+                self._waiting_due = self._queue_due = -math.inf
             try:
                 self._ask()
+                # At the end there is no later: what is open is asked for at once.
+                if last and self._told_queue and self._past_due:
+                    self._ask_for_past()
+                if last and self._told_queue and self._asks_for_waiting():
+                    self._ask_for_waiting()
             except Exception as error:  # noqa: BLE001 - nothing may end the asking for good
                 self._tell([f"what Slurm says is not understood: {type(error).__name__}: {error}"])
             if last:
                 return
             self._stop.wait(self.soonest_s)
-            self._wake.wait(max(self.every_s - self.soonest_s, 0.0))
+            self._wake.wait(max(self._next_s() - self.soonest_s, 0.0))
             if self._stop.is_set() and self.client.is_resting:
                 return
 
+    def _next_s(self) -> float:
+        """Return after how long to ask again, where nothing wakes it."""
+        if self._past_due and self._told_queue:
+            return self.soonest_s
+        due = [self._queue_due, *([self._waiting_due] if self._asks_for_waiting() else [])]
+        return max(min(due) - time.monotonic(), self.soonest_s)
+
     def _ask(self) -> None:
-        answer = self.client.facts(since=self.since)
+        """Ask one question: for the queue, for what has left it, or for those that wait."""
+        now = time.monotonic()
+        if self._past_due and self._told_queue:
+            self._ask_for_past()
+        elif self._asks_for_waiting() and self._waiting_due <= now < self._queue_due:
+            self._ask_for_waiting()
+        else:
+            self._ask_for_queue()
+
+    def _ask_for_queue(self) -> None:
+        begun = time.monotonic()
+        with self._lock:
+            self._queue_due = begun + self.every_s
+        answer = self.client.facts(since=None)
         self._tell(answer.problems)
-        if answer.until is not None:
-            self.since = answer.until
         self._keep(answer.facts)
-        if answer.is_whole:
+        self._told_queue = answer.is_whole
+        if not answer.is_whole:
+            # What ended meanwhile the queue may have forgotten.
+            self._past_due, self._queue_due = self.client.has_accounting, begun + self.soonest_s
+            return
+        self._here = [each for each in answer.facts if each.state != "pending"]
+        self._explain_starts(answer.facts)
+        if not self._is_explained(answer.facts):
+            self._past_due = True
+        self._past_due = self._past_due and self.client.has_accounting
+        if not self._past_due:
+            # Whatever ended is known, so that an outage begins here.
+            self.since = max(self.since or 0.0, time.time() - _OVERLAP_S)
+        with self._lock:
+            open_ = [start.asked for start in self._starts.values() if start.is_open]
+            if open_:
+                # Of what Slurm does not tell it is asked more and more rarely.
+                again = begun + self.soonest_s * 2 ** min(open_)
+                self._queue_due = min(self._queue_due, again)
+        if self.client.asks_node is None and self.follows_waiting:
+            # All were told already.
+            self._follow([each for each in answer.facts if each.state == "pending"], answer.facts)
+
+    def _ask_for_past(self) -> None:
+        answer = self.client.facts(since=self.since, queue=False)
+        self._tell(answer.problems)
+        self._keep(answer.facts)
+        if answer.until is not None:
+            self.since, self._past_due = answer.until, False
             self._explain_starts(answer.facts)
-            self._ask_for_waiting(answer.facts)
+        else:
+            # One that is out of order does not keep the other from being asked.
+            self._told_queue = False
+
+    def _is_explained(self, facts: Sequence[JobFacts]) -> bool:
+        """Return whether the queue tells of all that was seen, so that nobody else need be asked.
+
+        It forgets jobs some minutes after their end, and of one that was requeued it tells the last
+        start alone.
+        """
+        there = {name for each in facts for name in (each.job_id, each.sluid)}
+        with self._lock:
+            starts = [
+                start
+                for start in self._starts.values()
+                if start.is_open and start.ended and start.unit.job_id not in there
+            ]
+        restarts = {each.job_id: each.restarts or 0 for each in facts}
+        again = any(count > self._restarts.get(job_id, 0) for job_id, count in restarts.items())
+        self._restarts = restarts
+        return not starts and not again
+
+    def _asks_for_waiting(self) -> bool:
+        return self.follows_waiting and self.client.asks_node is not None
 
     def _explain_starts(self, facts: Sequence[JobFacts]) -> None:
         """Say of earlier starts of a requeued job what is known of the later one.
@@ -171,11 +278,19 @@ class FactsSource:
         Where there is accounting, it tells of each start by itself.
         """
         latest = {each.job_id: each for each in facts}
+        named = {each.sluid: each for each in facts if each.sluid}
+        self._number({sluid: each.job_id for sluid, each in named.items()})
+        ends: dict[str, list[JobFacts]] = {}
+        for each in facts:
+            if each.started is not None and each.state not in NOT_OVER:
+                ends.setdefault(each.job_id, []).append(each)
         now = time.monotonic()
         with self._lock:
             starts = list(self._starts.values())
         for start in starts:
-            unit, fact = start.unit, latest.get(start.unit.job_id)
+            unit = start.unit
+            fact = named.get(unit.sluid) if unit.sluid else latest.get(unit.job_id)
+            start.asked += start.is_open
             begun = None if fact is None else fact.started
             if begun is not None and begun <= unit.started + _EARLY_S:
                 start.told = begun
@@ -184,25 +299,34 @@ class FactsSource:
                 when = unit.started if start.told is None else start.told
                 self._keep([replace(earlier, started=when, ended=None, exit_code=None)])
                 start.seen = -math.inf
+            number = unit.job_id if fact is None else fact.job_id
+            for end in ends.get(number, ()):
+                begun = end.started or 0.0
+                if begun - _EARLY_S <= unit.started <= (end.ended or math.inf) + _EARLY_S:
+                    start.told, start.is_over = begun, True
         with self._lock:
             for start in starts:
                 if now - start.seen > _REMEMBERED_S:
                     self._starts.pop(start.unit.key, None)
 
-    def _ask_for_waiting(self, facts: Sequence[JobFacts]) -> None:
-        if self.client.asks_node is None:
-            # All were told already.
-            self._follow([each for each in facts if each.state == "pending"], facts)
-            return
+    def _number(self, numbers: Mapping[str, str]) -> None:
+        """Hand on the numbers of jobs, and forget those of jobs that nobody sees."""
+        with self._lock:
+            seen = {start.unit.sluid for start in self._starts.values()}
+        known = {name: number for name, number in self._numbers.items() if name in seen}
+        known |= {name: number for name, number in numbers.items() if name in seen}
+        if known != self._numbers:
+            self._numbers = known
+            self.number(known)
+
+    def _ask_for_waiting(self) -> None:
         # Slurm may know the node by another name than it was asked by.
-        self._names |= {each.nodes[0] for each in facts if len(each.nodes) == 1}
+        self._names |= {each.nodes[0] for each in self._here if len(each.nodes) == 1}
         begun = time.monotonic()
-        if begun < self._waiting_due:
-            return
         answer = self.client.waiting()
         self._tell(answer.problems)
         if answer.is_whole:
-            self._follow(answer.facts, facts)
+            self._follow(answer.facts, self._here)
         took_s = time.monotonic() - begun
         self._waiting_due = begun + max(self.waiting_every_s, took_s / self.waiting_share)
 
@@ -234,20 +358,24 @@ class FactsSource:
 
     def _resolve(self, asked: Sequence[str], facts: Sequence[JobFacts]) -> list[str]:
         """Keep what became of jobs; return those that wait after all."""
-        here = self._names | {self.client.asks_node}
+        here = {*self._names, *(self.client.asks_node or "").split(",")} - {""}
         # Of several starts the last one counts.
         last = {each.job_id: each for each in sorted(facts, key=lambda each: each.submitted or 0.0)}
         waiting = []
         for job_id in asked:
-            stands = last.get(job_id, JobFacts(source="slurm", job_id=job_id, state=UNKNOWN))
+            stands = last.get(job_id) or self._stands(job_id, UNKNOWN)
             if stands.state == "pending":
                 waiting.append(job_id)
-            elif stands.nodes and None not in here and here.isdisjoint(stands.nodes):
+            elif stands.nodes and self.client.asks_node and here.isdisjoint(stands.nodes):
                 # Other nodes have watches of their own.
-                self._keep([JobFacts(source="slurm", job_id=job_id, state=ELSEWHERE)])
+                self._keep([self._stands(job_id, ELSEWHERE)])
             else:
                 self._keep([stands])
         return waiting
+
+    def _stands(self, job_id: str, state: str) -> JobFacts:
+        cluster = self.client.cluster or None
+        return JobFacts(source="slurm", job_id=job_id, state=state, cluster=cluster)
 
     def _keep(self, facts: Iterable[JobFacts]) -> None:
         with self._lock:

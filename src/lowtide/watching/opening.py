@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -52,6 +52,7 @@ def open_watch(
     rules: str = "conserving",
     idle_w: float | None = None,
     host: str | None = None,
+    nodes: Collection[str] = (),
 ) -> Iterator[Watch]:
     """Open everything that watching this node takes.
 
@@ -65,6 +66,7 @@ def open_watch(
         rules: How power is shared out.
         idle_w: What the node draws when nothing runs; None to learn it.
         host: What the node is called; its own name by default.
+        nodes: What Slurm calls it, or nodes that are on this machine.
     """
     roots = roots or Roots()
     search = None
@@ -86,6 +88,7 @@ def open_watch(
             sysfs=roots.sysfs,
             cgroupfs=cgroupfs or roots.sysfs / "fs" / "cgroup",
             gpus=gpus,
+            nodes=nodes or (host or platform.node(),),
         ) as reader:
             cards = [card for card in reader.cards or () if card.maker in unread]
             for card, told in name_unread(cards).items():

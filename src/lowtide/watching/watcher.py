@@ -59,11 +59,22 @@ class Power(Protocol):
 
 @dataclass(slots=True)
 class _Accounts:
-    """What units had counted when they were first seen, and what they have come to since."""
+    """What units had counted when they were first seen, and what they have come to since.
+
+    Attributes:
+        units: The units.
+        first: What they had counted.
+        added: What they have come to.
+        owed: What the whole node would have been charged with for just being kept while nobody
+            knew how much of it is kept for a job: energy, and what making the node emitted.
+        is_kept: Which are jobs of Slurm, that keep a part of the node in any case.
+    """
 
     units: tuple[Unit, ...] = ()
     first: FloatArray = field(default_factory=lambda: np.empty((len(_COUNTED), 0)))
     added: FloatArray = field(default_factory=lambda: np.empty((len(_ADDED), 0)))
+    owed: FloatArray = field(default_factory=lambda: np.empty((2, 0)))
+    is_kept: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
 
     def follow(self, snapshot: Snapshot, *, watched_since: float) -> None:
         """Begin to count for units that were not there before, and drop those that are gone."""
@@ -76,6 +87,8 @@ class _Accounts:
         now = np.where(young, 0.0, _counted(snapshot))
         self.first = np.where(places < 0, now, _taken(self.first, places))
         self.added = np.where(places < 0, np.nan, _taken(self.added, places))
+        self.owed = np.where(places < 0, 0.0, _taken(self.owed, places))
+        self.is_kept = np.array([unit.source == "slurm" for unit in snapshot.units], dtype=np.bool_)
         self.units = snapshot.units
 
     def used(self, snapshot: Snapshot) -> FloatArray:
@@ -119,6 +132,7 @@ class Watcher:
         idle_w: What the node draws when nothing runs; None to learn it.
         floor: What has been learned of that.
         host: The node's name.
+        cluster: Which cluster the node is of, empty where not known or none.
     """
 
     reader: Reader
@@ -128,6 +142,7 @@ class Watcher:
     idle_w: float | None = None
     floor: IdleFloor = field(default_factory=IdleFloor)
     host: str = field(default_factory=platform.node)
+    cluster: str = ""
     _before: Snapshot | None = field(default=None, init=False)
     _untold: list[str] = field(default_factory=list, init=False)
     _accounts: _Accounts = field(default_factory=_Accounts, init=False)
@@ -160,6 +175,7 @@ class Watcher:
         # Power is energy over the time between two readings of the meters, so that multiplied by
         # the same time it is what their counters moved by.
         drawn_s = power.passed_s if power.passed_s > 0 else after.seconds_after(before)
+        shares = self._charge_late(before, after, shares, drawn_s, idle_w)
         self._dram_j = _sum(self._dram_j, np.array(power.dram_w * drawn_s))
         packages_j = np.array(power.package_w) * drawn_s
         if packages_j.shape != self._packages_j.shape:
@@ -169,6 +185,42 @@ class Watcher:
         self._untold.clear()
         self.power.problems.clear()
         return self._made(before, after, shares, drawn_s, problems, power.answers)
+
+    def _charge_late(
+        self,
+        before: Snapshot,
+        after: Snapshot,
+        shares: Shares,
+        drawn_s: float,
+        idle_w: float | None,
+    ) -> Shares:
+        """Charge jobs for the time before it was known how much of the node is kept for them.
+
+        Slurm makes the group of a job first and limits it then. What was idle meanwhile was the
+        job's, so it is taken from what is idle now, and no step shares out more than was drawn.
+        """
+        owed, kept = self._accounts.owed, after.reserved_cpus / max(after.node.cpus, 1)
+        late = self._accounts.is_kept & np.isnan(kept)
+        if late.any():
+            floor_w = 0.0 if idle_w is None or math.isnan(idle_w) else min(idle_w, shares.node_w)
+            there = np.where(late, presence(before, after), 0.0)
+            owed[0] += there * (0.0 if math.isnan(floor_w) else floor_w) * drawn_s
+            owed[1] += there * after.seconds_after(before)
+        due_j = np.where(np.isnan(kept), 0.0, np.minimum(kept, 1.0) * owed[0])
+        # Other rules charge nobody for what is kept.
+        if self.rules != "conserving" or not due_j.any() or not shares.idle_w * drawn_s > 0:
+            return shares
+        paid_w = due_j * min(1.0, shares.idle_w * drawn_s / float(due_j.sum())) / drawn_s
+        owed[0] = np.where(
+            due_j > 0, owed[0] * (1 - paid_w * drawn_s / np.fmax(due_j, 1e-300)), owed[0]
+        )
+        measured = shares.node_measured_w / shares.node_w if shares.node_w > 0 else 0.0
+        return replace(
+            shares,
+            power_w=shares.power_w + paid_w,
+            measured_w=shares.measured_w + paid_w * measured,
+            idle_w=shares.idle_w - float(paid_w.sum()),
+        )
 
     def _made(
         self,
@@ -185,13 +237,18 @@ class Watcher:
         marginal = self.emissions.marginal(since, after.time)
         drawn_j = shares.power_w * drawn_s
         kept = np.minimum(_known(after.reserved_cpus) / max(after.node.cpus, 1), 1.0)
+        # As above: what is known now was so before.
+        late_s = np.where(kept > 0, self._accounts.owed[1], 0.0)
+        self._accounts.owed[1] -= late_s
         steps = np.stack(
             [
                 drawn_j,
                 shares.measured_w * drawn_s,
                 self.emissions.emitted_g(drawn_j, average),
                 self.emissions.emitted_g(drawn_j, marginal),
-                self.emissions.made_g(kept * presence(before, after), passed_s),
+                self.emissions.made_g(
+                    kept * (presence(before, after) + late_s / passed_s), passed_s
+                ),
                 np.where(np.isnan(drawn_j) | _at(shares.lacking, drawn_j.size), passed_s, 0.0),
                 drawn_j if math.isnan(average) else 0.0 * drawn_j,
             ]
@@ -212,6 +269,7 @@ class Watcher:
         shares = replace(shares, gpu_w=np.where(np.isnan(gpus_held), np.nan, shares.gpu_w))
         return Tick(
             host=self.host,
+            cluster=self.cluster,
             since=since,
             skipped_s=max(since - before.time, 0.0),
             time=after.time,
