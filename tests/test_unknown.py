@@ -217,7 +217,7 @@ def shown(world: World) -> tuple[dict[str, Any], tuple[str, ...]]:
         with Store.open(place) as store:
             for tick in world.ticks():
                 store.append(tick)
-                text = page.render(tick).decode()
+                text = page.render(tick).whole.decode()
             store.put_facts(world.facts())
         window = ("-S", "2024-07-03", "-E", "2024-07-05")
         commands = {

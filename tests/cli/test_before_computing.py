@@ -76,7 +76,7 @@ def test_the_summary_is_told_where_the_table_cannot_be_written(tmp_path, capsys)
     table = str(tmp_path / "taken" / "jobs.csv")
     answer = run(capsys, "simulate", str(file), "--jobs-table", table)
     assert answer.code == 2 and "cannot write" in answer.err
-    assert "against run_now" in answer.out and "jobs:" not in answer.out
+    assert "29 jobs by run_now" in answer.out and "jobs:" not in answer.out
 
 
 def test_a_policy_is_swept_by_its_place(tmp_path, capsys, monkeypatch):

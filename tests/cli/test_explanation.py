@@ -59,6 +59,6 @@ def test_an_unknown_gap_is_said_to_be_unknown(
     answer = run(
         capsys,
         *("plan", "--profile", str(tmp_path / "job.toml"), "--deadline", "+24h"),
-        *("--grid", "windy", "--interruptible", "anywhere"),
+        *("--grid", "windy", "--interruptible", "anywhere", "--now", "2024-07-02T18:00Z"),
     )
     assert "What other moments would gain is not known" in answer.out

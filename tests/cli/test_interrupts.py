@@ -69,13 +69,18 @@ def interrupted(words, after_s, cwd, *, first_line=False):
         text=True,
         start_new_session=True,
     )
-    if first_line:
-        process.stdout.readline()
-    time.sleep(after_s)
-    os.killpg(process.pid, signal.SIGINT)
-    clock = time.monotonic()
-    _, said = process.communicate(timeout=30)
-    return process.returncode, said, time.monotonic() - clock
+    try:
+        if first_line:
+            process.stdout.readline()
+        time.sleep(after_s)
+        os.killpg(process.pid, signal.SIGINT)
+        clock = time.monotonic()
+        _, said = process.communicate(timeout=30)
+        return process.returncode, said, time.monotonic() - clock
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
 
 
 def test_a_kernel_that_runs_for_long_is_ended(tmp_path):

@@ -539,13 +539,13 @@ def test_weights_trade_carbon_for_time_and_money() -> None:
     [
         (lambda job, curve: lt.plan(job, curve, weights={"carbo": 1}), "unknown weight"),
         (lambda job, curve: lt.plan(job, curve, weights={"price": 1}), "give a Grid"),
-        (lambda job, curve: lt.plan(job, curve, weights={"carbon": -1}), "0 or more"),
+        (lambda job, curve: lt.plan(job, curve, weights={"carbon": -1}), "at least 0, not -1"),
         (lambda job, curve: lt.plan(job, curve, weights={"wait": 1}), "both weigh nothing"),
         (lambda job, curve: lt.plan(job, curve, step_s=0), "longer than 0 s"),
         (lambda job, curve: Exact(step_s=math.inf), "and finite, not inf"),
         (lambda job, curve: Exact(step_s=math.nan), "and finite, not nan"),
         (lambda job, curve: Exact(time_budget_s=-1), "longer than 0 s, not -1"),
-        (lambda job, curve: Exact(time_budget_s=math.nan), "longer than 0 s, not nan"),
+        (lambda job, curve: Exact(time_budget_s=math.nan), "is a number, not nan"),
         (
             lambda job, curve: lt.plan(replace(job, interruptible="anywhere"), curve, step_s=1e-3),
             "use a step of",

@@ -63,7 +63,7 @@ def test_slurm_gives_the_same_table_as_processes(
     # No job, no key and no log is left, and Ctrl-C is what it was.
     assert ask(slurm, "squeue", "-h", "-t", "PENDING,RUNNING") == ""
     assert {path.name for path in Path("there").iterdir()} == {
-        *(".lock", "manifest.json", "runs", "table.parquet")
+        *(".lock", "blocks.parquet", "manifest.json", "runs", "table.parquet")
     }
     assert signal.getsignal(signal.SIGINT) == before
 

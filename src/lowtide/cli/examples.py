@@ -55,7 +55,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "watch": (
         "lowtide watch --once",
         "lowtide watch --interval 5 --store node.sqlite",
-        "lowtide watch --listen 127.0.0.1:9470 --grid windy --pue 1.3",
+        "lowtide watch --listen 127.0.0.1:9470 --token-file token --grid windy --pue 1.3",
     ),
     "node": (
         "lowtide node",

@@ -19,7 +19,7 @@ _STEP_S = 1800.0
 
 
 def warm(as_json: AsJson = False, parsable: Parsable = False) -> None:
-    """Compile everything that is compiled at first use, so that no command has to.
+    """Compile beforehand what is compiled at first use.
 
     It is kept in the folder that LOWTIDE_CACHE names, else in the user's cache. A folder that is
     warmed once can serve a whole site, which need not be able to write to it.

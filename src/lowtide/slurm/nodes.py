@@ -41,7 +41,7 @@ def shorten_nodes(names: Iterable[str]) -> str:
         names: The nodes; a name that is there twice is there once in the list.
 
     >>> shorten_nodes(["node01", "node02", "node03", "node7", "login"])
-    'login,node[01-03,7]'
+    'login,node[7,01-03]'
     """
     plain: list[str] = []
     counted: dict[tuple[str, str], set[str]] = {}
