@@ -64,7 +64,7 @@ def test_a_real_slurm(slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch) ->
     assert second.started is not None
     assert second.started > first.started
     # Asked about one node it is asked in another way, and says the same.
-    for name in (second.nodes[0], f"{second.nodes[0]}.example.org", "n1,n2"):
+    for name in (second.nodes[0], f"{second.nodes[0]}.example.org", "n1,n2", "c1,n1,n2"):
         told = {facts.job_id: facts for facts in SlurmClient(node=name).queue()}
         assert told[again] == second
     # Never for all jobs of the cluster where it does not know the node.

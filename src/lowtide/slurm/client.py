@@ -209,6 +209,16 @@ class SlurmClient:
 
         return self._answer(ask)
 
+    def _knows(self, node: str) -> bool:
+        """Return whether a node is of this Slurm."""
+        try:
+            self._queue_text("-t", "R", "-w", node)
+        except SlurmProblem as error:
+            if _NO_NODE not in str(error).lower():
+                raise
+            return False
+        return True
+
     def queue(self) -> list[JobFacts]:
         """Return the jobs that Slurm has in mind: waiting, running and lately ended."""
         while self._node is not None:
@@ -218,14 +228,17 @@ class SlurmClient:
                 if _NO_NODE not in str(error).lower():
                     raise
                 # Slurm may know it by its short name, or by one that this machine does not have.
-                short = ",".join(each.partition(".")[0] for each in self._node.split(","))
-                if short == self._node:
+                names = [each.partition(".")[0] for each in self._node.split(",")]
+                if ",".join(names) == self._node:
+                    # Another cluster may have nodes on this machine, too.
+                    names = [each for each in names if len(names) > 1 and self._knows(each)]
+                if not names:
                     # Every node would ask for all jobs of the cluster else.
                     raise SlurmProblem(
                         f"Slurm knows no node called {self._node}, so that nobody says what jobs "
                         "of this node are called and how they end: name it with --slurm-node"
                     ) from None
-                self._node = short
+                self._node = ",".join(names)
         # With --json squeue prints every job of the cluster, whatever else it is told: for one
         # node that would be a lot to ask, from every node.
         if self._json:
