@@ -26,7 +26,9 @@ def defined():
     return {
         name: kind
         for name, kind in vars(errors).items()
-        if inspect.isclass(kind) and kind.__module__ == errors.__name__
+        if inspect.isclass(kind)
+        and issubclass(kind, BaseException)
+        and kind.__module__ == errors.__name__
     }
 
 
@@ -91,3 +93,11 @@ def test_errors_cross_to_another_process(error):
     assert type(again) is type(error)
     assert str(again) == str(error)
     assert vars(again) == vars(error)
+
+
+def test_what_cures_is_told_in_words_and_crosses_processes():
+    cure = errors.Cure("job", "max_starts", 3, "raise max_starts to 3")
+    error = pickle.loads(pickle.dumps(errors.Infeasible("no way", [cure])))
+    assert str(error) == "no way: raise max_starts to 3"
+    assert error.cures == (cure,)
+    assert "nothing short of new rules" in str(errors.Infeasible("no way", []))

@@ -11,7 +11,8 @@ LowtideError
 │   ├── InvalidSignal
 │   ├── InvalidProfile
 │   ├── InvalidJob
-│   │   └── DeadlineTooEarly      carries available_s, needed_s
+│   │   ├── DeadlineTooEarly      carries available_s, needed_s
+│   │   └── Infeasible            no schedule keeps a job's rules; carries cures
 │   ├── InvalidTrace
 │   └── InvalidSchedule           a schedule that its job could not run
 ├── NotCovered (LookupError)      a signal was asked about a time outside its span
@@ -28,10 +29,11 @@ LowtideError
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 
 class LowtideError(Exception):
@@ -85,6 +87,37 @@ class DeadlineTooEarly(InvalidJob):
         super().__init__(message)
         self.available_s = available_s
         self.needed_s = needed_s
+
+
+@dataclass(frozen=True, slots=True)
+class Cure:
+    """A change that lets a job be planned, by itself.
+
+    Attributes:
+        of: Whose argument is to be changed: the `job`'s, or the policy's, `Exact(...)`.
+        argument: Its name, such as `deadline`.
+        value: What to give it.
+        text: The same in words.
+    """
+
+    of: Literal["job", "policy"]
+    argument: str
+    value: Any
+    text: str
+
+
+class Infeasible(InvalidJob):
+    """No schedule keeps a job's rules.
+
+    Attributes:
+        cures: What would let it be planned, each by itself; empty where nothing short of new
+            rules would.
+    """
+
+    def __init__(self, what: str, cures: Sequence[Cure]) -> None:
+        helps = ", or ".join(cure.text for cure in cures)
+        super().__init__(f"{what}: {helps or 'nothing short of new rules helps'}")
+        self.cures = tuple(cures)
 
 
 class InvalidTrace(InvalidInput):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import lowtide as lt
-from lowtide.errors import InvalidInput, InvalidJob
+from lowtide.errors import Infeasible, InvalidInput, InvalidJob
 from lowtide.forecasting import Perfect
 from lowtide.policies import POLICIES, continuous, feasibility, gridded
 from lowtide.policies.advice import Advice
@@ -23,7 +22,6 @@ from lowtide.policies.exact import Exact, _is_gridded
 from lowtide.policies.problem import make_problem
 from lowtide.policies.rolling import Rolling
 from lowtide.schedule import Schedule, State
-from lowtide.units import parse_duration, parse_time
 from support.planning_oracles import ARRIVED, SlotJob, SlotState, least_cost
 
 HOUR = 3600.0
@@ -545,7 +543,7 @@ def test_weights_trade_carbon_for_time_and_money() -> None:
         (lambda job, curve: Exact(step_s=math.inf), "and finite, not inf"),
         (lambda job, curve: Exact(step_s=math.nan), "and finite, not nan"),
         (lambda job, curve: Exact(time_budget_s=-1), "longer than 0 s, not -1"),
-        (lambda job, curve: Exact(time_budget_s=math.nan), "is a number, not nan"),
+        (lambda job, curve: Exact(time_budget_s=math.nan), "a number, not nan"),
         (
             lambda job, curve: lt.plan(replace(job, interruptible="anywhere"), curve, step_s=1e-3),
             "use a step of",
@@ -597,44 +595,104 @@ def test_a_cure_says_how_far_a_rule_must_give() -> None:
     planner.decide(replace(rushed, min_run_s=HOUR), curve)
 
 
-@settings(max_examples=200)
-@given(slot_problems())
-def test_every_cure_cures_and_none_asks_for_more_than_needed(drawn) -> None:
-    slots, values = drawn["slots"], drawn["values"]
-    job = as_lowtide(slots, len(values), drawn["kind"])
-    # Ragged, so that no cure is a matter of whole hours.
-    windows = [(hour * HOUR + 20.5, (hour + 1) * HOUR - 20.2) for hour in range(1, 13, 3)]
-    signal = lt.Signal.from_values([1.0] * 24 * 60, start=0, step_s=HOUR)
-    planner = Exact(forbidden=windows)
+@st.composite
+def tight_jobs(draw) -> tuple[lt.Job, Exact]:
+    """Jobs with little room: ragged phases, windows up to the deadline, steps that may not fit."""
+    seconds = st.sampled_from([0.0, 0.5, 61.3, 600.0, 900.0, 1234.567, 1800.0, 3600.0])
+    kind = draw(st.sampled_from(["never", "checkpoints", "anywhere"]))
+    work = [
+        lt.Phase(name="w", duration_s=draw(seconds) + 300, power_w=100, checkpoint=True)
+        for _ in range(draw(st.integers(1, 5)))
+    ]
+    lengths_s = [draw(seconds), 0.0 if kind == "never" else draw(seconds)]
+    startup, stop = (
+        [lt.Phase(name="s", duration_s=each_s, power_w=50)] if each_s else []
+        for each_s in lengths_s
+    )
+    profile = lt.PowerProfile(startup=startup, work=work, stop=stop)
+    arrival = draw(st.sampled_from([0.0, 7.25, 1.7e9, 1.7e9 + 1234.5]))
+    room_s = draw(seconds) * draw(st.integers(0, 3))
+    deadline = arrival + profile.startup_s + profile.work_s + room_s
+    edges = [0.0]
+    for _ in range(2 * draw(st.integers(0, 3))):
+        edges.append(edges[-1] + draw(seconds) + 60)
+    windows = [
+        (arrival + low, arrival + high) for low, high in zip(edges[1::2], edges[2::2], strict=True)
+    ]
+    if draw(st.booleans()):
+        windows.append((deadline - draw(st.sampled_from([0.0, 30.0, 700.0])), deadline + 7200))
+    job = lt.Job(
+        id="a",
+        arrival=arrival,
+        deadline=deadline,
+        profile=profile,
+        interruptible=kind,
+        max_starts=draw(st.sampled_from([None, 1, 2, 3])),
+        min_run_s=min(draw(seconds), profile.work_s),
+    )
+    return job, Exact(forbidden=windows, step_s=draw(st.sampled_from([None, 600, 1000, 3600])))
+
+
+@settings(max_examples=300)
+@given(tight_jobs())
+def test_every_cure_cures_by_itself_and_asks_for_no_more_than_needed(drawn) -> None:
+    job, planner = drawn
+    start = math.floor(job.arrival / HOUR) * HOUR
+    signal = lt.Signal.from_values([1.0, 2.0] * 24 * 30, start=start, step_s=HOUR)
     try:
         planner.optimise(job, signal)
-    except InvalidJob as error:
-        said = str(error)
+    except Infeasible as error:
+        said, cures = str(error), error.cures
     else:
         return
 
     def possible(**rules) -> bool:
-        return planner._can_plan(make_problem(replace(job, **rules), signal, forbidden=windows))
-
-    def plan(**rules) -> None:
-        planner.optimise(replace(job, **rules), signal)
+        changed = replace(job, **rules)
+        problem = make_problem(changed, signal, forbidden=planner.windows)
+        return planner._can_plan(problem)
 
     assert not possible()
-    exact = drawn["kind"] != "anywhere"
-    if found := re.search(r"move the deadline to (.*?) UTC or later", said):
-        until = parse_time(f"{found[1]}Z")
-        plan(deadline=until)
-        # On a grid what is possible at a second need not be at the next.
-        assert not (exact and possible(deadline=until - 1))
-    if found := re.search(r"raise max_starts from \d+ to (\d+)", said):
-        plan(max_starts=int(found[1]))
-        assert not possible(max_starts=int(found[1]) - 1)
-    if found := re.search(r"lower min_run_s from .*? to (.*?)(?:,|$)", said):
-        least_s = parse_duration(found[1])
-        plan(min_run_s=least_s)
-        assert not (exact and possible(min_run_s=least_s + 1))
-    if "let it be stopped anywhere" in said:
-        plan(interruptible="anywhere")
+    # More room always helps.
+    assert cures
+    # On a grid what is possible at a second need not be at the next.
+    exact = job.interruptible != "anywhere"
+    for cure in cures:
+        assert cure.text in said
+        change = {cure.argument: cure.value}
+        if cure.of == "job":
+            lt.plan(replace(job, **change), signal, policy=planner)
+        else:
+            lt.plan(job, signal, policy=replace(planner, **change))
+        if cure.argument == "max_starts" and cure.value is not None:
+            assert not possible(max_starts=cure.value - 1)
+        if cure.argument == "min_run_s" and exact and cure.value + 1 <= job.min_run_s:
+            assert not possible(min_run_s=cure.value + 1)
+        if cure.argument == "deadline" and exact and cure.value - 1 > job.deadline:
+            assert not possible(deadline=cure.value - 1)
+
+
+def test_a_cure_beyond_the_signal_says_that_it_must_reach_as_far() -> None:
+    job = lt.Job(id="a", arrival=0, deadline="+3h", profile=lt.PowerProfile.constant(9, "2h"))
+    planner = Exact(forbidden=[(HOUR, 2 * HOUR)])
+    for hours, says in ((3, True), (4, False)):
+        flat = lt.Signal.from_values([1.0] * hours, start=0, step_s=HOUR)
+        with pytest.raises(Infeasible) as caught:
+            planner.decide(job, flat)
+        (deadline,) = [each for each in caught.value.cures if each.argument == "deadline"]
+        assert deadline.value == 4 * HOUR
+        assert deadline.text.endswith("with a signal that reaches as far") == says
+
+
+def test_a_job_that_is_late_is_told_a_deadline_that_its_windows_allow() -> None:
+    flat = lt.Signal.from_values([1.0] * 24, start=0, step_s=HOUR)
+    job = lt.Job(id="a", arrival=0, deadline="+3h", profile=lt.PowerProfile.constant(9, "2h"))
+    planner = Exact(forbidden=[(2 * HOUR, 6 * HOUR)])
+    late = lt.State(now=1.5 * HOUR)
+    with pytest.raises(Infeasible, match=r"cannot be done in time: .* needs 2 h") as caught:
+        planner.decide(job, flat, state=late)
+    (cure,) = caught.value.cures
+    assert (cure.argument, cure.value) == ("deadline", 8 * HOUR)
+    planner.decide(replace(job, deadline=cure.value), flat, state=late)
 
 
 @settings(max_examples=200)

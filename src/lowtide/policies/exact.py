@@ -275,6 +275,8 @@ class Exact:
             state=state,
         )
         step_s, asked = None, None
+        if problem.slack_s < -TIME_TOLERANCE_S:
+            raise feasibility.refusal(problem, None, (), self._can_plan)
         if _is_gridded(problem):
             step_s, lossless = self._step(problem)
             found = [(problem, gridded.solve(problem, step_s))]
@@ -294,7 +296,7 @@ class Exact:
         (best, solution), *others = found
         if solution.cost == np.inf:
             usable = [each for each in _NICE_S if _fits(problem, each, math.inf)]
-            raise InvalidJob(feasibility.refusal(problem, step_s, usable, self._can_plan))
+            raise feasibility.refusal(problem, step_s, usable, self._can_plan)
         return Optimum(
             problem=best, solution=solution, step_s=step_s, asked=asked, others=tuple(others)
         )
@@ -361,9 +363,8 @@ def common_step(problem: Problem) -> float | None:
         *(phase.duration_s for phase in (*profile.startup, *profile.stop)),
         *(edge - base for window in problem.forbidden for edge in window),
     }
-    for signal in (problem.energy, problem.occupancy):
-        if signal is not None:
-            lengths |= {signal.step_s, (base - signal.start) % signal.step_s}
+    for signal in problem.signals:
+        lengths |= {signal.step_s, (base - signal.start) % signal.step_s}
     divisor = 0
     for length_s in lengths:
         whole_ms = round(1000 * length_s)

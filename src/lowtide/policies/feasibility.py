@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from lowtide.errors import Cure, Infeasible
 from lowtide.job import TIME_TOLERANCE_S
 from lowtide.policies import continuous, gridded
 from lowtide.policies.problem import Problem
@@ -61,7 +62,8 @@ def solvable(problem: Problem, step_s: float | None = None) -> bool:
     if problem.slack_s < -TIME_TOLERANCE_S:
         return False
     if problem.job.interruptible != "anywhere":
-        return continuous.solve(problem).cost < np.inf
+        # What the signal says changes nothing, and a plan on one that is flat is quick.
+        return continuous.solve(_later(problem, problem.job.deadline)).cost < np.inf
     if step_s is None:
         return _fits(problem, *_in_seconds(problem))
     grids = (problem, aligned(problem, step_s))
@@ -180,8 +182,8 @@ def refusal(
     step_s: float | None,
     steps_s: Sequence[float],
     can_plan: Callable[[Problem], bool],
-) -> str:
-    """Say which rule leaves no way to run a job, and how far it would have to give.
+) -> Infeasible:
+    """Return an error that says which rule leaves no way to run a job, and what would cure it.
 
     Args:
         problem: What has no solution.
@@ -189,22 +191,31 @@ def refusal(
         steps_s: Steps that could be used instead.
         can_plan: Whether a plan would be found.
     """
-    job = problem.job
-    window = f"between {format_time(problem.state.now)} and {format_time(job.deadline)}"
-    if step_s is not None and solvable(problem):
-        finer_s = finer_step(problem, step_s, steps_s)
-        cure = "no step that fits into memory will do, so give it more room"
-        if finer_s is not None:
-            cure = f"a step_s of {_exactly(finer_s)} will do"
-        return (
-            f"job {job.id} can be run by its rules {window}, but not if decisions are "
-            f"{_exactly(step_s)} apart, counted from {format_time(problem.base)}: {cure}"
+    job, now = problem.job, problem.state.now
+    if problem.slack_s < -TIME_TOLERANCE_S:
+        needed_s = problem.base - now + problem.work_s
+        what = (
+            f"job {job.id} cannot be done in time: from {format_time(now)} on it needs "
+            f"{_exactly(needed_s)}, and its deadline leaves {_exactly(job.deadline - now)}"
         )
-    cures = ", or ".join(_cures(problem, can_plan)) or "nothing short of new rules helps"
-    return f"job {job.id} cannot be run by its rules {window}: {cures}"
+        return Infeasible(what, _cures(problem, can_plan))
+    window = f"between {format_time(now)} and {format_time(job.deadline)}"
+    if step_s is None or not solvable(problem):
+        what = f"job {job.id} cannot be run by its rules {window}"
+        return Infeasible(what, _cures(problem, can_plan))
+    finer_s = finer_step(problem, step_s, steps_s)
+    if finer_s is None:
+        cures = _cures(problem, can_plan)
+    else:
+        cures = [Cure("policy", "step_s", finer_s, f"a step_s of {_exactly(finer_s)} will do")]
+    return Infeasible(
+        f"job {job.id} can be run by its rules {window}, but not if decisions are "
+        f"{_exactly(step_s)} apart, counted from {format_time(problem.base)}",
+        cures,
+    )
 
 
-def _cures(problem: Problem, can_plan: Callable[[Problem], bool]) -> list[str]:
+def _cures(problem: Problem, can_plan: Callable[[Problem], bool]) -> list[Cure]:
     """Return what would let a job be run, each by itself."""
     job = problem.job
     cures = []
@@ -223,24 +234,32 @@ def _cures(problem: Problem, can_plan: Callable[[Problem], bool]) -> list[str]:
         return high
 
     if problem.forbidden and can_plan(replace(problem, forbidden=())):
-        cures.append("allow some of the forbidden windows")
+        # Which of them need not give is not looked for: there may be hundreds.
+        cures.append(Cure("policy", "forbidden", (), "allow some of the forbidden windows"))
     if job.max_starts is not None and can_plan(_with(problem, max_starts=None)):
         now = job.max_starts
         more = least(lambda n: _with(problem, max_starts=now + n), _MOST_STARTS)
-        cures.append(f"raise max_starts from {now}" + (f" to {now + more}" if more else ""))
+        text = f"raise max_starts from {now} to {now + more}" if more else "set no max_starts"
+        cures.append(Cure("job", "max_starts", now + more if more else None, text))
     if job.min_run_s > 0:
         whole_s = math.ceil(job.min_run_s)
         fewer = least(lambda n: _with(problem, min_run_s=float(whole_s - n)), whole_s)
         if fewer is not None:
-            lower = _exactly(float(whole_s - fewer))
-            cures.append(f"lower min_run_s from {_exactly(job.min_run_s)} to {lower}")
+            lower_s = float(whole_s - fewer)
+            text = f"lower min_run_s from {_exactly(job.min_run_s)} to {_exactly(lower_s)}"
+            cures.append(Cure("job", "min_run_s", lower_s, text))
     if job.interruptible != "anywhere" and can_plan(_with(problem, interruptible="anywhere")):
-        cures.append(f"let it be stopped anywhere (now {job.interruptible})")
+        text = f"let it be stopped anywhere (now {job.interruptible})"
+        cures.append(Cure("job", "interruptible", "anywhere", text))
     first = math.floor(job.deadline)
     most_s = max(8 * (job.deadline - problem.state.now), 30 * 86400.0)
     later = least(lambda n: _later(problem, float(first + n)), math.ceil(most_s))
     if later is not None:
-        cures.append(f"move the deadline to {format_time(first + later)} or later")
+        deadline = float(first + later)
+        text = f"move the deadline to {format_time(deadline)} or later"
+        if not all(each.covers(problem.state.now, deadline) for each in problem.signals):
+            text += ", with a signal that reaches as far"
+        cures.append(Cure("job", "deadline", deadline, text))
     return cures
 
 
@@ -250,7 +269,7 @@ def _with(problem: Problem, **rules: Any) -> Problem:
 
 
 def _later(problem: Problem, deadline: float) -> Problem:
-    """Return the problem with another deadline, and a signal that reaches as far."""
+    """Return the problem with another deadline, on a flat signal that reaches as far."""
     # From where the signal starts, so that steps can meet the same moments.
     start = problem.energy.start
     flat = Signal.from_values([1.0], start=start, step_s=deadline - start)

@@ -20,7 +20,7 @@ from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.profile import Phase
 from lowtide.schedule import State
 from lowtide.signal import FloatArray, Signal
-from lowtide.units import JOULES_PER_KWH, format_hours, format_time
+from lowtide.units import JOULES_PER_KWH, format_time
 
 # The most memory that a plan may take.
 MOST_BYTES = 2**30
@@ -115,6 +115,11 @@ class Problem:
             ("slack_s", self.job.deadline - base - work_s),
         ):
             object.__setattr__(self, name, value)
+
+    @property
+    def signals(self) -> tuple[Signal, ...]:
+        """What time costs: energy, and holding the machine where that costs something."""
+        return (self.energy,) if self.occupancy is None else (self.energy, self.occupancy)
 
     @cached_property
     def starts_left(self) -> int | None:
@@ -298,7 +303,7 @@ def make_problem(
     forbidden: Sequence[tuple[float, float]] = (),
     state: State | None = None,
 ) -> Problem:
-    """Return the problem of planning a job, its input checked.
+    """Return the problem of planning a job, its input checked; not whether it can be solved.
 
     Args:
         job: What is to be run.
@@ -326,7 +331,7 @@ def make_problem(
         if occupancy.kind != "occupancy":
             raise InvalidInput(f"occupancy is a signal of that kind, not {occupancy.kind!r}")
         occupancy.require(state.now, job.deadline, what="the occupancy price")
-    problem = Problem(
+    return Problem(
         job=job,
         state=state,
         energy=energy,
@@ -334,15 +339,6 @@ def make_problem(
         wait=wait,
         forbidden=tuple(forbidden),
     )
-    if problem.slack_s < -TIME_TOLERANCE_S:
-        needed_s = problem.base - state.now + problem.work_s
-        raise InvalidJob(
-            f"job {job.id} cannot be done in time: from {format_time(state.now)} on it needs "
-            f"{format_hours(needed_s)}, and its deadline leaves "
-            f"{format_hours(job.deadline - state.now)}: move the deadline to "
-            f"{format_time(math.ceil(state.now + needed_s))} or later"
-        )
-    return problem
 
 
 def _ahead(signal: Signal, begin: float, end: float) -> FloatArray:
