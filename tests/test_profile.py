@@ -181,6 +181,7 @@ ROW = {"name": "a", "duration_s": 1, "power_w": 1}
         ({"work": [ROW], "startup": [ROW | {"checkpoint": True}]}, "only work can be resumed"),
         ({"work": [ROW], "stop": [ROW | {"checkpoint": True}]}, "only work can be resumed"),
         ({"work": [ROW], "suspended_power_w": -1}, "suspended job must draw 0 W or more, not -1"),
+        ({"work": [ROW], "suspended_power_w": 10**400}, "suspended job must draw 0 W or more"),
         ({"work": [ROW], "suspended_power_w": math.nan}, "0 W or more, not nan"),
         ({"work": [ROW], "suspended_power_w": "12"}, "suspended"),
     ],

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -131,8 +132,8 @@ class PowerProfile:
             raise InvalidProfile("a profile needs at least one phase of work")
         if isinstance(suspended_power_w, bool | str) or not (
             isinstance(suspended_power_w, int | float | np.number)
-            and math.isfinite(suspended_power_w)
-            and suspended_power_w >= 0
+            # Whole numbers may be larger than any float.
+            and 0 <= suspended_power_w <= sys.float_info.max
         ):
             raise InvalidProfile(
                 f"a suspended job must draw 0 W or more, not {suspended_power_w!r}"

@@ -292,7 +292,8 @@ def test_pinpoint_counts_milliwatts_and_finds_idle_time(tmp_path: Path) -> None:
     assert run.times[1] - run.times[0] == pytest.approx(0.05, abs=1e-6)
     assert [event.label for event in run.events] == ["work", "Exit"]
     assert recordings[0].notes == (
-        "30 s of idle time before the program are left out",
+        "30 s of idle time before the program are left out: they draw 50 W, and both ends draw the "
+        "same; --idle-before 0 keeps them",
         "the program ends with its last event, 'Exit'; the 40 s after it are left out",
     )
 
@@ -309,8 +310,9 @@ def test_pinpoint_without_idle_time(tmp_path: Path) -> None:
     run = recording.runs[0]
     assert (run.start, run.end) == (1720910400.0, 1720910500.0)
     before, after = recording.notes
-    assert "the first 19.4 s draw a steady 112 W" in before
-    assert "counted as the program's; --idle-before 19.4 leaves them out" in before
+    # No more than until its first word.
+    assert "the first 3.0 s draw a steady 112 W" in before
+    assert "counted as the program's; --idle-before 3.0 leaves them out" in before
     assert after == "no idle time was found after the program"
     # Whoever knows better says so, and what cannot be is refused with what to do.
     ((told,),) = read_recordings(folder, idle_before="3", idle_after="5s")

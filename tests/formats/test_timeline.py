@@ -59,3 +59,15 @@ def test_refused(times: list[float], values: list[float], gaps: str, message: st
 def test_unknown_gap_policy() -> None:
     with pytest.raises(InvalidInput, match="refuse, hold, interpolate, not 'zero'"):
         lay([0, 1], [1, 2], gaps="zero")
+
+
+@pytest.mark.parametrize("step_s", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_stated_step_is_longer_than_nothing(step_s: float) -> None:
+    with pytest.raises(FormatError, match="a step is longer than 0 s"):
+        lay_out(np.array([0.0, 3600.0]), np.ones(2), Place(path=Path("a.csv")), step_s=step_s)
+
+
+def test_a_time_that_is_none_is_named_by_its_line() -> None:
+    times = np.array([0.0, 3600.0, np.nan, 10800.0])
+    with pytest.raises(FormatError, match="this is no moment in time"):
+        lay_out(times, np.ones(4), Place(path=Path("a.csv")), gaps="hold")

@@ -88,6 +88,7 @@ class Pinpointed:
     events: tuple[Event, ...]
     idle_before_s: float
     idle_after_s: float
+    idle_w: float
 
     def write(self, folder: Path) -> Path:
         """Write it as a folder of pinpoint."""
@@ -159,6 +160,7 @@ def make_pinpointed(
         events=tuple(events),
         idle_before_s=before_s,
         idle_after_s=after_s,
+        idle_w=float(idle_w),
     )
 
 

@@ -4,8 +4,8 @@ A meter that was switched on early sees the idle machine first: a steady, low po
 the program begins. A program that waits for its data looks the same. So a quiet stretch is taken
 for idle time only where something besides its shape says so:
 
-- it lasts 5, 10, 15, 20, 30 s or whole half minutes, as scripts pause and hardly a startup does;
-- there is one at either end, and both draw the same.
+- there is one at either end, and both draw the same;
+- it draws what this machine draws in a measurement of itself alone, without a program.
 
 What is left is counted as the program's, and said. Nothing after the first event, or before the
 last, is ever idle time.
@@ -25,16 +25,14 @@ from lowtide.changepoints import find_changes, noise_variance, price_of_a_change
 from lowtide.recording import Event
 from lowtide.signal import FloatArray
 
-# What people tell scripts to pause for, besides whole half minutes; and how exactly scripts do so.
-_PAUSES_S = (5.0, 10.0, 15.0, 20.0, 45.0)
-_LONG_S = 30.0
+# When power rises is known this well; scripts pause for whole seconds, which is rounded to.
 _EXACT_S = 0.1
 _COARSE_S = 0.25
 # Power is looked at in bins of this length, and in so many of them at a time.
 _BIN_S = 0.25
 _BINS = 600
 # A rise by less than such a share, or by less than so many standard errors, is none. Idle machines
-# wander by a few per cent; which share is right for this one, the length of the stretch tells.
+# wander by a few per cent: the most cautious share at which something tells idle time counts.
 _RISES = (0.02, 0.05, 0.1)
 _SURE = 3.0
 # Idle time is this long at least, and this after a machine has calmed down, within so much.
@@ -45,6 +43,8 @@ _CALMING_S = 12.0
 _LOWEST = 1.1
 # A blip within idle time is at most this long, and idle time goes on after it for as long as above.
 _BLIP_S = 1.2
+# A machine that has just been busy wanders by this share before it is steady.
+_WANDERS = 0.15
 # Levels at either end that differ by less than this share are the same.
 _SAME = 0.02
 _THE_END = re.compile(
@@ -64,7 +64,9 @@ class Quiet:
         error_w: The standard error of that.
         sharp_s: How exactly it is known when it ends, where it ends in a clear rise.
         doubt_s: How much of it may belong to what follows: where a small rise begins is not sharp.
-        fell: Whether something else was drawn at first: a machine that calms down, or a program.
+        fell: Whether more was drawn at first: by a machine that calms down, or a program.
+        rose: Whether power has risen before: a program may have begun.
+        last_w: What its last part draws.
     """
 
     seconds: float
@@ -73,6 +75,8 @@ class Quiet:
     sharp_s: float
     doubt_s: float
     fell: bool
+    rose: bool
+    last_w: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +102,7 @@ def find_idle_time(
     on: float = 0.0,
     before_s: float | None = None,
     after_s: float | None = None,
+    known_w: Sequence[float] = (),
 ) -> IdleTime:
     """Tell the idle machine from the program.
 
@@ -108,6 +113,7 @@ def find_idle_time(
         on: When the first sample was taken.
         before_s: The idle time before the program, if it is known.
         after_s: The idle time after it, if it is known.
+        known_w: What the machine drew without a program, in measurements of their own.
     """
     length_s = power_w.size * step_s
     until_first_s = max(events[0].time - on, 0.0) if events else length_s
@@ -121,10 +127,12 @@ def find_idle_time(
     trails = [quiet for quiet in trails if quiet.level_w <= most_w and not quiet.fell]
     notes = []
     if before_s is None:
-        before_s, note = _idle_s(leads, until_first_s, trails, since_last_s, where="before")
+        before_s, note = _idle_s(
+            leads, until_first_s, trails, since_last_s, known_w, where="before"
+        )
         notes.append(note)
     if after_s is None:
-        if events and _THE_END.fullmatch(events[-1].label.strip().lower()):
+        if _says_the_end(events):
             after_s = since_last_s
             notes.append(
                 "no idle time was found after the program"
@@ -133,7 +141,9 @@ def find_idle_time(
                 f"{since_last_s:.0f} s after it are left out"
             )
         else:
-            after_s, note = _idle_s(trails, since_last_s, leads, until_first_s, where="after")
+            after_s, note = _idle_s(
+                trails, since_last_s, leads, until_first_s, known_w, where="after"
+            )
             notes.append(note)
     return IdleTime(before_s=before_s, after_s=after_s, notes=tuple(notes))
 
@@ -197,7 +207,7 @@ def _first_rise(
 ) -> Quiet | None:
     bin_s = width * step_s
     levels = [float(bins[a:b].mean()) for a, b in pairwise(edges)]
-    first, fell, place = 0, False, 1
+    first, fell, rose, place = 0, False, False, 1
     while place < len(levels):
         begin, edge = edges[first], edges[place]
         level = float(bins[begin:edge].mean())
@@ -219,6 +229,7 @@ def _first_rise(
                 return None
             if (edge - begin) * bin_s < (_LEAST_AFTER_FALL_S if fell else _LEAST_S - bin_s):
                 # Too short to be told idle by: look for a steadier stretch after it.
+                rose = rose or levels[place] > (1 + _WANDERS) * level
                 first, fell, place = place, True, place + 1
                 continue
             sharp = _sharpened(power_w, (begin * width, edge * width), count * width, width)
@@ -230,6 +241,8 @@ def _first_rise(
                 sharp_s=max(_EXACT_S, min(step_s, _COARSE_S)),
                 doubt_s=min(doubt_s, _LEAST_S),
                 fell=fell,
+                rose=rose,
+                last_w=levels[place - 1],
             )
         place += 1
     return None
@@ -250,51 +263,70 @@ def _sharpened(power_w: FloatArray, stretch: tuple[int, int], after: int, width:
     return low + best
 
 
+def _says_the_end(events: Sequence[Event]) -> bool:
+    """Return whether the last event says that the program ends; what is said twice does not."""
+    labels = [event.label.strip().lower() for event in events]
+    return bool(labels) and bool(_THE_END.fullmatch(labels[-1])) and labels.count(labels[-1]) == 1
+
+
 def _idle_s(
     quiets: Sequence[Quiet],
     room_s: float,
     others: Sequence[Quiet],
     other_room_s: float,
+    known_w: Sequence[float],
     *,
     where: str,
 ) -> tuple[float, str]:
-    """Return how much of one end is idle time, by itself or the other end, and what to say."""
+    """Return how much of one end is idle time, by the other end or what is known, and say so."""
     if not quiets:
         return 0.0, f"no idle time was found {where} the program"
-    told = "{:.0f} s of idle time " + where + " the program are left out"
-    # Where the other end draws less, this one is not idle.
-    lower = bool(others) and all(
-        quiet.level_w > other.level_w + _apart_w(quiet, other)
-        for quiet in quiets
-        for other in others
-    )
-    for quiet in quiets:
-        if not lower and (whole_s := _whole_s(quiet, room_s)) is not None:
-            return whole_s, told.format(whole_s)
+    fitting = [quiet for quiet in quiets if not quiet.rose and quiet.seconds <= room_s + _BIN_S]
+    known = [quiet for quiet in fitting if _is_known(quiet, known_w)]
+    alike = [
+        quiet
+        for quiet in fitting
+        if not quiet.fell
+        and any(
+            abs(quiet.level_w - other.level_w) <= _apart_w(quiet, other)
+            and not other.fell
+            and _LEAST_S <= other.seconds <= other_room_s + _BIN_S
+            for other in others
+        )
+    ]
+    if known or alike:
+        quiet = max(known, key=lambda each: each.seconds) if known else alike[0]
+        why = "the machine drew the same without a program" if known else "both ends draw the same"
+        seconds = min(_pause_s(quiet), room_s)
+        return seconds, (
+            f"{seconds:.0f} s of idle time {where} the program are left out: they draw "
+            f"{quiet.level_w:.0f} W, and {why}; --idle-{where} 0 keeps them"
+        )
     quiet = quiets[0]
-    alike = any(
-        abs(quiet.level_w - other.level_w) <= _apart_w(quiet, other)
-        and (_whole_s(other, other_room_s) is not None or not other.fell)
-        and min(other.seconds, other_room_s) >= _LEAST_S
-        for other in others
-    )
-    if alike and not quiet.fell and quiet.seconds <= room_s + _BIN_S:
-        seconds = min(max(quiet.seconds - quiet.doubt_s, 0.0), room_s)
-        return seconds, told.format(seconds)
+    seconds = min(quiet.seconds, room_s)
     which = "first" if where == "before" else "last"
     return 0.0, (
-        f"the {which} {quiet.seconds:.1f} s draw a steady {quiet.level_w:.0f} W: idle time or a "
+        f"the {which} {seconds:.1f} s draw a steady {quiet.level_w:.0f} W: idle time or a "
         f"quiet part of the program. Nothing tells which, so they are counted as the program's; "
-        f"--idle-{where} {quiet.seconds:.1f} leaves them out"
+        f"--idle-{where} {seconds:.1f} leaves them out"
     )
 
 
-def _whole_s(quiet: Quiet, room_s: float) -> float | None:
-    """Return the pause that somebody told a script to make, None where it was not told one."""
-    seconds = min(quiet.seconds, room_s)
-    pauses_s = (*_PAUSES_S, max(_LONG_S * round(seconds / _LONG_S), _LONG_S))
-    pause_s = min(pauses_s, key=lambda pause: abs(seconds - pause))
-    return min(pause_s, room_s) if abs(seconds - pause_s) <= quiet.sharp_s else None
+def _is_known(quiet: Quiet, known_w: Sequence[float]) -> bool:
+    """Return whether all of a stretch draws what the machine did without a program."""
+    room_w = _SURE * quiet.error_w
+    return bool(known_w) and all(
+        min(known_w) - room_w <= level_w <= max(known_w) + room_w
+        for level_w in (quiet.level_w, quiet.last_w)
+    )
+
+
+def _pause_s(quiet: Quiet) -> float:
+    """Return how long a stretch is sure to be idle."""
+    whole_s = float(round(quiet.seconds))
+    if abs(quiet.seconds - whole_s) <= quiet.sharp_s:
+        return whole_s
+    return max(quiet.seconds - quiet.doubt_s, 0.0)
 
 
 def _apart_w(quiet: Quiet, other: Quiet) -> float:

@@ -10,7 +10,7 @@ much: `idle_time` tells. What a run was is told by its folder's name:
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +45,11 @@ def recognises(path: Path) -> bool:
 
 
 def read(
-    path: Path | str, *, idle_before_s: float | None = None, idle_after_s: float | None = None
+    path: Path | str,
+    *,
+    idle_before_s: float | None = None,
+    idle_after_s: float | None = None,
+    known_w: Sequence[float] = (),
 ) -> Recording:
     """Read one run.
 
@@ -54,6 +58,7 @@ def read(
         idle_before_s: How long the idle machine was measured before the program was started; by
             default this is found out.
         idle_after_s: How long it was measured after the program.
+        known_w: What the machine drew without a program, as `idle_powers_w` finds it.
     """
     folder = Path(path)
     readings = _readings(folder / _SAMPLES)
@@ -71,7 +76,13 @@ def read(
         notes: tuple[str, ...] = ()
     else:
         idle = find_idle_time(
-            power_w, step_s, events, on=on, before_s=idle_before_s, after_s=idle_after_s
+            power_w,
+            step_s,
+            events,
+            on=on,
+            before_s=idle_before_s,
+            after_s=idle_after_s,
+            known_w=known_w,
         )
         start, end = on + idle.before_s, off - idle.after_s
         notes = idle.notes
@@ -99,6 +110,17 @@ def read(
     except InvalidInput as error:
         raise FormatError(str(error), path=folder / _SAMPLES) from error
     return Recording(runs=(run,), source=f"pinpoint, {folder.name}", notes=notes)
+
+
+def idle_powers_w(folders: Iterable[Path]) -> list[float]:
+    """Return what was drawn in those measurements that are of the idle machine alone.
+
+    Args:
+        folders: Folders, of pinpoint or not.
+    """
+    idle = [each for each in folders if told_by_name(each.name)[0] == "idle" and recognises(each)]
+    # A median: what the machine did by itself for a moment does not count.
+    return [float(np.median(run.idle())) for each in idle for run in read(each)]
 
 
 def _check_within(

@@ -38,9 +38,16 @@ def read_recordings(
     ]
     if any(seconds is not None and seconds < 0 for seconds in idle_s):
         raise InvalidInput("idle time around a program is 0 s or more")
-    pinpointed = partial(pinpoint.read, idle_before_s=idle_s[0], idle_after_s=idle_s[1])
     several = [paths] if isinstance(paths, Path | str) else list(paths)
     given = [Path(path) for path in several]
+    folders = [path for path in given if path.is_dir()]
+    inner = [path for folder in folders for path in sorted(folder.iterdir()) if path.is_dir()]
+    pinpointed = partial(
+        pinpoint.read,
+        idle_before_s=idle_s[0],
+        idle_after_s=idle_s[1],
+        known_w=pinpoint.idle_powers_w([*folders, *inner]),
+    )
     tables = [path for path in given if path.is_file()]
     kinds = {path: samples_and_events.table_of(path) for path in tables}
     events = [path for path, kind in kinds.items() if kind == "events"]

@@ -64,6 +64,8 @@ def lay_out(
     if gaps not in GAP_POLICIES:
         raise InvalidInput(f"gaps is one of {', '.join(GAP_POLICIES)}, not {gaps!r}")
     _check_order(times, place)
+    if step_s is not None and not 0 < step_s < np.inf:
+        raise place.error(f"a step is longer than 0 s, and the file says {step_s:g} s: mend step_s")
     step = usual_step(times, place) if step_s is None else step_s
     index = _index(times, step, place)
     size = int(index[-1]) + 1
@@ -78,6 +80,8 @@ def lay_out(
 
 
 def _check_order(times: FloatArray, place: Place) -> None:
+    if not np.all(np.isfinite(times)):
+        raise place.error("this is no moment in time", int(np.flatnonzero(~np.isfinite(times))[0]))
     steps = np.diff(times)
     if np.any(steps <= 0):
         row = int(np.flatnonzero(steps <= 0)[0]) + 1
