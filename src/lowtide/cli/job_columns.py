@@ -397,6 +397,7 @@ ALL = (
         heading="Cluster",
         read=lambda table: [each or None for each in table.text("cluster")],
         show=_texts,
+        whole=True,
     ),
     _moment("submitted", "Submit"),
     _moment("started", "Start"),

@@ -329,15 +329,12 @@ def _with_synthetic(table: JobTable, made_up: Sequence[tuple[str, float, float]]
     """Return the jobs with whether their grams are those of a synthetic grid, even in part."""
     from dataclasses import replace
 
-    seen = zip(table.total("first_seen").tolist(), table.total("last_seen").tolist(), strict=True)
-    where = table.text("hosts") if made_up else [None] * len(table)
-    flags = [
-        any(
-            f",{host}," in (names or "") and first < ends and last > begins
-            for host, begins, ends in made_up
-        )
-        for names, (first, last) in zip(where, seen, strict=True)
-    ]
+    first, last = table.total("first_seen"), table.total("last_seen")
+    flags = [False] * len(table)
+    for host, begins, ends in made_up:
+        # Few jobs of many are of that time, and only those need to be looked at.
+        for place in ((first < ends) & (last > begins)).nonzero()[0].tolist():
+            flags[place] = flags[place] or f",{host}," in (table.text("hosts")[place] or "")
     return replace(table, columns={**table.columns, "synthetic": flags})
 
 

@@ -27,7 +27,7 @@ from lowtide.store.tables import hosts, in_parts, jobs, origins, present, split,
 # What a short list shows needs; finding out how running jobs stand; and what there is besides.
 _SHORT = ("user", "state", "facts", "totals")
 _STANDING = ("id", "hosts", "ends")
-_FURTHER = ("job_id", "source", "account", "partition", "name", "comment", "nodes")
+_FURTHER = ("job_id", "source", "account", "partition", "name", "comment", "nodes", "cluster")
 _PACKED = {"facts": FACTS, "totals": TOTALS}
 # Rows that are unpacked together.
 _AT_ONCE = 5000
@@ -208,7 +208,7 @@ class JobTable:
         numbers["mean_memory_bytes"] = self.per_second("memory_byte_s")
         codes = {name: self.number(name).tolist() for name in ("exit_code", "restarts")}
         given: dict[str, Sequence[Any]] = {
-            **{name: self.columns[name] for name in (*_FURTHER, "cluster", "shown_id", "user")},
+            **{name: self.columns[name] for name in (*_FURTHER, "shown_id", "user")},
             **{name: column.tolist() for name, column in numbers.items()},
             **{
                 name: [None if math.isnan(code) else int(code) for code in column]
@@ -294,7 +294,7 @@ def read_jobs(
     names = (*_SHORT, *(_STANDING if whole or newer or watched else ()), *(_FURTHER * whole))
     if question.names and "name" not in names:
         names = (*names, "name")
-    columns: dict[str, list[Any]] = {name: [] for name in ("cluster", "shown_id", *names)}
+    columns: dict[str, list[Any]] = {name: [] for name in ("shown_id", *names)}
     numbers = {name: bytearray() for name in _PACKED}
     # Part by part, so that what was unpacked makes room for what comes.
     asked = _select(names, question, stale_s, watched, origins in present(connection))
@@ -394,8 +394,10 @@ def _select(
     shown = sa.func.coalesce(jobs.c.shown_id, jobs.c.job_id)
     # An older store knows of no clusters.
     told = sa.func.coalesce(origins.c.cluster, "") if has_origins else sa.literal("")
-    asked = sa.select(told, shown, *(jobs.c[name] for name in names)).order_by(jobs.c.id)
-    if has_origins:
+    chosen = (told if name == "cluster" else jobs.c[name] for name in names)
+    asked = sa.select(shown, *chosen).order_by(jobs.c.id)
+    # Looking up the cluster of each of many jobs takes a while.
+    if has_origins and ("cluster" in names or question.clusters):
         asked = asked.outerjoin(origins, origins.c.job == jobs.c.id)
     if question.start is not None:
         # What waits does so now, where somebody watches.
