@@ -1,8 +1,9 @@
-"""Tables in the documentation: a blank line inside one makes text of the rest."""
+"""Tables and lists in the documentation that have to hold together, or to match another file."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from itertools import groupby
 from pathlib import Path
 
@@ -20,3 +21,13 @@ def test_every_table_has_its_head(page: Path) -> None:
         if is_table:
             assert len(rows) > 1, rows
             assert re.fullmatch(r"\|(\s*:?-+:?\s*\|)+", rows[1]), rows[0]
+
+
+def test_the_layers_are_those_of_the_contract() -> None:
+    document = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contract = document["tool"]["importlinter"]["contracts"][0]["layers"]
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    listed = text.split("## The layers")[1].split("```")[1].strip().splitlines()
+    assert [re.split(r"\s{2,}", line)[0] for line in listed] == [
+        layer.replace("lowtide.", "") for layer in contract
+    ]

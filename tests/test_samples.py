@@ -36,9 +36,21 @@ def test_h200_equals_the_measurement(data: Callable[[str], Path]) -> None:
         assert phase.power_w == pytest.approx(joules[name] / sum(seconds[name]), abs=0.1)
 
 
+def test_the_day_of_training_is_the_measured_job_stretched_and_repeated() -> None:
+    measured, day = sample_profile("h200"), sample_profile("h200-day")
+    epoch = measured.work[:3]
+    count = round(86400 / (60 * sum(phase.duration_s for phase in epoch)))
+    assert (len(day.startup), len(day.work)) == (len(measured.startup), 3 * count)
+    originals = (*measured.startup, *(epoch * count))
+    for phase, original in zip((*day.startup, *day.work), originals, strict=True):
+        assert phase.duration_s == pytest.approx(60 * original.duration_s, rel=1e-12)
+        for same in ("name", "power_w", "checkpoint"):
+            assert getattr(phase, same) == getattr(original, same)
+
+
 def test_samples_are_found_by_name() -> None:
-    assert sample_names() == ["h200"]
-    with pytest.raises(UnknownName, match="known are h200"):
+    assert sample_names() == ["h200", "h200-day"]
+    with pytest.raises(UnknownName, match="known are h200, h200-day"):
         sample_profile("h100")
 
 

@@ -1,14 +1,17 @@
 """Piecewise-constant series."""
 
+import html
 import re
 from dataclasses import FrozenInstanceError, replace
 from fractions import Fraction
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+import lowtide as lt
 from lowtide.errors import InvalidSignal, InvalidTime, InvalidUnit, NotCovered
 from lowtide.signal import Signal
 from support.oracles import exact_integral, value_at
@@ -317,3 +320,23 @@ def test_rounding_of_epoch_seconds_does_not_lead_out_of_the_span(start, step_s):
 def test_near_zero_the_span_ends_where_it_ends():
     curve = Signal.from_values([100.0] * 3, start=0, step_s=1e-3)
     assert not curve.covers(0.0, 0.003 + 1e-9)
+
+
+def test_a_signal_passes_through_a_data_frame() -> None:
+    curve = lt.Signal.from_values([300, 100, 200], start="2024-07-01T00:00Z", step_s="15m")
+    frame = pl.DataFrame(curve.columns())
+    times = frame["time"].to_numpy()
+    again = lt.Signal.from_values(frame["value"], start=times[0], step_s=times[1] - times[0])
+    assert (again.start, again.step_s) == (curve.start, curve.step_s)
+    assert again.values.tolist() == curve.values.tolist()
+
+
+def test_notebooks_show_what_is_printed_and_nothing_of_it_is_markup() -> None:
+    curve = lt.Signal.from_values([300, 100], start=0, step_s="1h", zone="<b>&")
+    job = lt.Job(id="a", arrival=0, deadline="+2h", profile=lt.PowerProfile.constant(300, "1h"))
+    best = lt.plan(job, curve)
+    shown = curve._repr_html_()
+    assert "&lt;b&gt;&amp;" in shown and "<b>" not in shown
+    for each in (best, best.schedule, best.footprint):
+        page = each._repr_html_()
+        assert html.unescape(page).startswith(f"<pre>{each}") and page.endswith("</pre>")

@@ -5,6 +5,7 @@ import re
 from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -251,3 +252,31 @@ def test_a_date_may_carry_a_zone() -> None:
 def test_numbers_of_hundreds_of_digits_are_refused() -> None:
     with pytest.raises(InvalidTime, match="one of 401 digits"):
         units.parse_duration(10**400)
+
+
+@given(st.integers(0, 10**6), st.sampled_from(["s", "m", "h", "D", "W", "ms", "us", "ns"]))
+def test_time_deltas_of_python_and_numpy_are_seconds(count: int, unit: str) -> None:
+    size = {"s": 1, "m": 60, "h": 3600, "D": 86400, "W": 604800, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+    delta = np.timedelta64(count, unit)
+    assert units.parse_duration(delta) == pytest.approx(count * size[unit], rel=1e-12)
+    assert units.parse_time(delta, relative_to=7.0) == pytest.approx(7.0 + count * size[unit])
+    assert units.parse_duration(timedelta(seconds=count)) == count
+
+
+@pytest.mark.parametrize("unit", ["m", "s", "us", "ns"])
+def test_times_of_numpy_are_utc(unit: str) -> None:
+    moment = np.datetime64("2024-07-01T06:00").astype(f"datetime64[{unit}]")
+    assert units.parse_time(moment) == units.parse_time("2024-07-01T06:00Z")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.timedelta64("NaT"), np.timedelta64(3), np.timedelta64(1, "M"), np.datetime64("NaT")],
+)
+def test_what_is_no_fixed_time_is_refused(value: np.timedelta64 | np.datetime64) -> None:
+    with pytest.raises(InvalidTime):
+        units.parse_time(value, relative_to=0.0)
+    with pytest.raises(InvalidTime):
+        units.parse_duration(value)  # type: ignore[arg-type]
+    with pytest.raises(InvalidTime, match="nothing to count from"):
+        units.parse_time(timedelta(hours=1))

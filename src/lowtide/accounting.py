@@ -24,6 +24,7 @@ from lowtide.units import (
     DurationLike,
     format_count,
     format_energy,
+    format_html,
     format_mass,
     parse_duration,
 )
@@ -90,6 +91,9 @@ class Footprint:
         if not units > 0:
             raise InvalidInput(f"SCI is per functional unit, of which there are more than {units}")
         return (self.carbon_g + self.embodied_g) / units
+
+    def _repr_html_(self) -> str:
+        return format_html(str(self))
 
     def __str__(self) -> str:
         return (

@@ -1,4 +1,4 @@
-"""Profiles and recordings that come with lowtide, measured by its developers."""
+"""Profiles and recordings that come with lowtide, measured or made from what was measured."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ from lowtide.units import (
     TimeLike,
     format_duration,
     format_hours,
+    format_html,
     format_percent,
     format_time,
     parse_duration,
@@ -303,6 +304,9 @@ class Schedule:
     def busy_s(self) -> float:
         """How long the job runs, suspension not counted."""
         return sum(span.duration_s for span in self.spans if span.kind != "suspended")
+
+    def _repr_html_(self) -> str:
+        return format_html(str(self))
 
     def __str__(self) -> str:
         return self.told()

@@ -20,6 +20,7 @@ from lowtide.units import (
     TimeLike,
     format_count,
     format_hours,
+    format_html,
     format_time,
     intensity_factor,
     parse_duration,
@@ -220,6 +221,18 @@ class Signal:
         zone = f", {self.zone}" if self.zone else ""
         told = self.synthetic and "synthetic" not in zone
         return f"{what}{zone}{' (synthetic)' if told else ''}"
+
+    def columns(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Return when each step begins, in UTC, and its value: what a data frame is made of.
+
+        >>> Signal.from_values([300, 100], start=0, step_s="1h").columns()["time"].astype(str)[1]
+        '1970-01-01T01:00:00.000000'
+        """
+        times = np.round(1e6 * self.edges[:-1]).astype("datetime64[us]")
+        return {"time": times, "value": self.values}
+
+    def _repr_html_(self) -> str:
+        return format_html(repr(self))
 
     def __len__(self) -> int:
         return int(self.values.size)

@@ -8,19 +8,27 @@ and back.
 
 from __future__ import annotations
 
+import html
 import math
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from numbers import Real
+from typing import TYPE_CHECKING
 
 from lowtide.errors import InvalidInput, InvalidTime, InvalidUnit
 
 JOULES_PER_KWH = 3.6e6
 GRAMS_PER_POUND = 453.59237
 
-TimeLike = datetime | str | float | int
-DurationLike = str | float | int
+if TYPE_CHECKING:
+    import numpy as np
+
+    TimeLike = datetime | np.datetime64 | timedelta | np.timedelta64 | str | float | int
+    DurationLike = timedelta | np.timedelta64 | str | float | int
+else:  # NumPy is fetched when it is needed: `lowtide --help` does not wait for it.
+    TimeLike = datetime | timedelta | str | float | int
+    DurationLike = timedelta | str | float | int
 
 MISSING = "---"
 
@@ -61,7 +69,7 @@ def parse_duration(value: DurationLike, *, bare_unit_s: float | None = None) -> 
     what it means.
 
     Args:
-        value: The duration; a number is seconds.
+        value: The duration; a number is seconds. Python's and NumPy's time deltas will do.
         bare_unit_s: Seconds that a unit-less text counts, e.g. 60 for Slurm's minutes.
 
     >>> parse_duration("1d12h") / 3600
@@ -69,6 +77,10 @@ def parse_duration(value: DurationLike, *, bare_unit_s: float | None = None) -> 
     >>> parse_duration("6:00:00")
     21600.0
     """
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if _of_numpy(value, "timedelta64"):
+        return _numpy_seconds(value)
     if not isinstance(value, str):
         return _number(value, "a duration is seconds or a text such as '36h'")
     text = value.strip()
@@ -93,6 +105,23 @@ def parse_duration(value: DurationLike, *, bare_unit_s: float | None = None) -> 
     if match["c"]:  # HH:MM:SS
         return fields[0] * 3600 + fields[1] * 60 + fields[2]
     return fields[0] * 60 + fields[1]  # MM:SS
+
+
+def _of_numpy(value: object, kind: str) -> bool:
+    return type(value).__module__ == "numpy" and type(value).__name__ == kind
+
+
+def _numpy_seconds(value: object) -> float:
+    """Return seconds from NumPy's time delta, or from its time, which counts in UTC."""
+    import numpy as np
+
+    if np.isnat(value):  # type: ignore[call-overload]
+        raise InvalidTime("a time or duration must be known, not NaT")
+    unit, _ = np.datetime_data(value.dtype)  # type: ignore[attr-defined]
+    delta = value if isinstance(value, np.timedelta64) else value - np.datetime64(0, "s")  # type: ignore[operator]
+    if unit == "generic" or (unit in "YM" and isinstance(value, np.timedelta64)):
+        raise InvalidTime(f"{value!r} is no fixed time: give it in weeks, days, hours, ... or 'ns'")
+    return float(delta / np.timedelta64(1, "s"))
 
 
 def _number(value: object, rule: str) -> float:
@@ -144,7 +173,8 @@ def parse_time(value: TimeLike, *, relative_to: float | None = None) -> float:
 
     Args:
         value: An aware datetime, an ISO 8601 text with its offset, epoch seconds, or `+36h`.
-        relative_to: What `+…` counts from.
+            NumPy's times have no zone and are taken for UTC, as NumPy does.
+        relative_to: What `+…`, or a time delta, counts from.
 
     >>> parse_time("2024-07-01T00:00Z")
     1719792000.0
@@ -157,12 +187,14 @@ def parse_time(value: TimeLike, *, relative_to: float | None = None) -> float:
                 f"time {value.isoformat()} has no time zone: use e.g. datetime(..., tzinfo=UTC)"
             )
         return value.timestamp()
+    if _of_numpy(value, "datetime64"):
+        return _numpy_seconds(value)
+    text = value.strip() if isinstance(value, str) else ""
+    if text.startswith("+") or isinstance(value, timedelta) or _of_numpy(value, "timedelta64"):
+        if relative_to is None:
+            raise InvalidTime(f"time {value!r} is relative, and here is nothing to count from")
+        return relative_to + parse_duration(text[1:] if text else value)  # type: ignore[arg-type]
     if isinstance(value, str):
-        text = value.strip()
-        if text.startswith("+"):
-            if relative_to is None:
-                raise InvalidTime(f"time {value!r} is relative, and here is nothing to count from")
-            return relative_to + parse_duration(text[1:])
         # A date alone is its first moment, and may carry a zone as a time does.
         if dated := _DATE.fullmatch(text):
             text = f"{dated[1]}T00:00{dated[2]}"
@@ -360,6 +392,15 @@ def format_number(value: float | None, *, digits: int = 4) -> str:
     if value is None or not math.isfinite(value):
         return MISSING
     return f"{value:,.0f}" if abs(value) >= 10**digits - 0.5 else f"{value:.{digits}g}"
+
+
+def format_html(text: str) -> str:
+    """Return a text for people as a notebook shows it.
+
+    >>> format_html("a < b")
+    '<pre>a &lt; b</pre>'
+    """
+    return f"<pre>{html.escape(text)}</pre>"
 
 
 def format_percent(share: float | None) -> str:

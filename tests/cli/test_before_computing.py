@@ -76,7 +76,7 @@ def test_the_summary_is_told_where_the_table_cannot_be_written(tmp_path, capsys)
     table = str(tmp_path / "taken" / "jobs.csv")
     answer = run(capsys, "simulate", str(file), "--jobs-table", table)
     assert answer.code == 2 and "cannot write" in answer.err
-    assert "29 jobs by run_now" in answer.out and "jobs:" not in answer.out
+    assert "saving per job" in answer.out and "jobs:" not in answer.out
 
 
 def test_a_policy_is_swept_by_its_place(tmp_path, capsys, monkeypatch):
@@ -107,3 +107,31 @@ def test_jobs_wider_than_a_node_are_offered_more_nodes_and_take_them():
 def test_doctor_can_be_read_off_a_terminal(capsys):
     answer = run(capsys, "doctor")
     assert max(map(len, answer.out.splitlines())) <= 120
+
+
+def test_a_queue_beside_machines_that_are_bought_is_said_to_play_no_part(tmp_path, capsys):
+    file = tmp_path / "e.toml"
+    text = EXPERIMENT.replace('interruptible = "anywhere"\n', "") + ON_CLUSTER
+    file.write_text(text + '[queue]\nname = "easy"\n')
+    bought = run(capsys, "simulate", str(file), "--set", "policy.name=reserved_first")
+    assert bought.code == 0 and "[queue] played no part" in bought.out
+    queued = run(capsys, "simulate", str(file), "--set", "policy.name=run_now")
+    assert queued.code == 0 and "queue easy" in queued.out and "no part" not in queued.out
+
+
+@pytest.mark.parametrize("verb", ["plan", "when"])
+@pytest.mark.parametrize(
+    ("said", "past"),
+    [
+        (["--arrival", "2024-07-01T00:00Z"], True),
+        (["--arrival", "2024-07-01T00:00Z", "--now", "2024-06-30T00:00Z"], False),
+        (["--arrival", "+2h"], False),
+        ([], False),
+    ],
+)
+def test_an_arrival_that_is_past_is_remarked_upon(verb, said, past, capsys):
+    power = ["--power", "300"] * (verb == "plan")
+    job = ["-t", "1:00:00", *power, "--deadline", "+8h", "--grid", "sunny"]
+    answer = run(capsys, verb, *job, *said)
+    assert answer.code == 0
+    assert ("--arrival is past" in answer.out + answer.err) == past

@@ -734,3 +734,18 @@ def is_at_work(pid: str) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def test_a_report_says_what_its_savings_are_of_where_nodes_draw_power(tmp_path, capsys):
+    file = tmp_path / "e.toml"
+    file.write_text(
+        '[grid]\nsynthetic = "windy"\ndays = 10\n[workload]\nscenario = "nightly"\n'
+        'duration = "5d"\n[cluster]\nnodes = 4\ncpus_per_node = 64\nidle_power_w = 100\n'
+        '[sweep]\npolicy.name = ["run_now", "oracle"]\n'
+    )
+    out, page = str(tmp_path / "out"), tmp_path / "out" / "report.html"
+    assert run(capsys, "sweep", str(file), "-o", out, "-j", "1").code == 0
+    own = run(capsys, "report", out, "--no-figures").out
+    assert "carbon in all" in own and "without what nodes draw" not in page.read_text()
+    told = run(capsys, "report", out, "--no-figures", "--baseline", "run_now").out
+    assert "carbon of jobs" in told and "without what nodes draw" in page.read_text()

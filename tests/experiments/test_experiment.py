@@ -142,6 +142,15 @@ def test_setting_a_grid_sets_the_other_kinds_aside(tmp_path: Path, zones: Path) 
     assert len(experiment) == 1
 
 
+@pytest.mark.parametrize("zone", ["../../etc", "../carbon/DE", "XX", "", "de"])
+def test_a_zone_is_a_name_of_the_folder_and_no_way_out_of_it(
+    tmp_path: Path, zones: Path, zone: str
+) -> None:
+    experiment = Experiment.load(write(tmp_path, f'[grid]\nzone = "{zone}"\n'), data=zones)
+    with pytest.raises(UnknownName, match=r"known are DE, "):
+        next(experiment.runs())
+
+
 def test_full_is_laid_over(tmp_path: Path) -> None:
     text = """
 [sweep]

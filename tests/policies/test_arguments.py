@@ -27,6 +27,10 @@ class Silent:
 
 
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
+    "one edge of a window": (lambda: Exact(forbidden=[("x",)]), "pairs of moments"),
+    "a window alone": (lambda: Exact(forbidden=(0.0, 3600.0)), "pairs of moments"),
+    "a number for windows": (lambda: Exact(forbidden=3600), "pairs of moments"),
+    "a word for a moment": (lambda: Exact(forbidden=[("x", "y")]), "cannot read time 'x'"),
     "swapped": (lambda: lt.plan(_CURVE, _JOB), "is a Job, not a Signal"),
     "swapped in tradeoff": (lambda: lt.tradeoff(_CURVE, _JOB), "is a Job, not a Signal"),
     "a list": (lambda: lt.plan([_JOB], _CURVE), "not a list of 1: use plan_many"),

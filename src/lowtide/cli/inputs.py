@@ -187,6 +187,8 @@ def load_window(
     else:
         present = clock
     begin = present if arrival is None else _moment("--arrival", arrival, present, present, notes)
+    if now is None and arrival is not None and begin < clock:
+        notes.append("--arrival is past: this tells what would have been best.")
     if signal is not None and arrival in (None, "now"):
         _require_now(signal, begin, Path(str(file)).name, said=now is not None)
     end = _moment("--deadline", deadline, present, begin, notes)

@@ -41,7 +41,9 @@ Time = Annotated[
 Power = Annotated[float | None, typer.Option(help="What the job draws, in watts.")]
 Profile = Annotated[
     str | None,
-    typer.Option(help="What the job draws over its phases: a .toml or .json file, or 'h200'."),
+    typer.Option(
+        help="What the job draws over its phases: a .toml or .json file, 'h200' or 'h200-day'."
+    ),
 ]
 Arrival = Annotated[
     str | None,

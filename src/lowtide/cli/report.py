@@ -81,7 +81,8 @@ def report(
         print_parsable(list(numbers[0]), rows)
         return
     # The page has them all; a terminal has room for these.
-    table = policies_table(study, ("saving", "carbon_g", "mean_wait_s"))
+    carbon = "total_carbon_g" if study.has_nodes and not study.told_of else "carbon_g"
+    table = policies_table(study, ("saving", carbon, "mean_wait_s"))
     failed = f", {study.failed.height} more failed" if study.failed.height else ""
     say(f"{study.title}: {len(study)} runs{failed}, {study.grids}.")
     print()

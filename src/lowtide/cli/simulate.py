@@ -110,6 +110,11 @@ def simulate(
         print_parsable(["name", "value"], rows)
     else:
         _tell(simulation, summary)
+        if run.parameters["queue"] and simulation.discipline is None:
+            say(
+                f"[queue] played no part: {simulation.policy} buys machines as jobs need them, "
+                "and none queues."
+            )
     # Last: what was computed is told even where the table cannot be written.
     if jobs_table is not None:
         _write_jobs(simulation, jobs_table)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from lowtide.experiments.comparison import Comparison, compare
 from lowtide.grids import synthetic_grid
 from lowtide.job import Job, Resources
-from lowtide.profile import PowerProfile
 from lowtide.samples import sample_profile
 
 POLICIES = ("run_now", "lowest_slot", "oracle", "wait_awhile", "exact")
@@ -23,29 +20,6 @@ ABOUT = (
     "startups and lost work."
 )
 
-# A measured second stands for a minute: as if model and data were sixty times larger.
-_STRETCH = 60.0
-_DAY_S = 86400.0
-
-
-def training_day() -> PowerProfile:
-    """Return the measured H200 job, scaled to a day of training.
-
-    >>> training_day()
-    <PowerProfile: 13.04 min startup + 23.9 h work in 324 phases, 8.768 kWh, 108 checkpoints>
-    """
-    measured = sample_profile("h200")
-    stretched = {
-        group: [
-            replace(phase, duration_s=_STRETCH * phase.duration_s)
-            for phase in getattr(measured, group)
-        ]
-        for group in ("startup", "work")
-    }
-    epoch = stretched["work"][:3]
-    count = round(_DAY_S / sum(phase.duration_s for phase in epoch))
-    return PowerProfile(startup=stretched["startup"], work=epoch * count)
-
 
 def run_demo(grid: str, *, seed: int) -> Comparison:
     """Plan the day of training on a synthetic week under the five policies.
@@ -58,7 +32,7 @@ def run_demo(grid: str, *, seed: int) -> Comparison:
         id="h200-day",
         arrival="2024-07-01T08:00Z",
         deadline="+5d",
-        profile=training_day(),
+        profile=sample_profile("h200-day"),
         interruptible="checkpoints",
         resources=Resources(cpus=16, gpus=1),
     )

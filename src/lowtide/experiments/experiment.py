@@ -265,10 +265,11 @@ class Experiment:
                 f"grid.zone = {zone!r} is looked for in a folder of data: say where with "
                 "--data DIR or LOWTIDE_DATA, or use grid.synthetic or grid.file"
             )
-        file = self.data / "carbon" / f"{zone}.csv"
-        if not file.exists():
-            raise UnknownName("zone", str(zone), [each.stem for each in file.parent.glob("*.csv")])
-        return str(file.resolve())
+        # A zone is a name among those of the folder, never a way out of it.
+        zones = {each.stem: each for each in (self.data / "carbon").glob("*.csv")}
+        if str(zone) not in zones:
+            raise UnknownName("zone", str(zone), zones)
+        return str(zones[str(zone)].resolve())
 
     def _path(self, name: str) -> Path:
         for folder in (self.folder, self.data):

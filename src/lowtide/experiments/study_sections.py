@@ -464,7 +464,11 @@ def facts(study: Study) -> list[tuple[str, str]]:
     if study.judged:
         said.append(("judged by", study.judged))
     if study.baseline is not None:
-        said.append(("savings", f"against {study.baseline}, with the same jobs on the same grid"))
+        savings = f"against {study.baseline}, with the same jobs on the same grid"
+        # Each run looks at its nodes until it and its own baseline are done: not as long as others.
+        if study.told_of and study.has_nodes:
+            savings += "; of what jobs emit or cost alone, without what nodes draw beside them"
+        said.append(("savings", savings))
     said.append(("intervals", study.chance.sentence))
     return said
 

@@ -156,6 +156,12 @@ class Study:
         return self.outcome.best * float(f"{mean:.9g}")
 
     @property
+    def has_nodes(self) -> bool:
+        """Whether nodes drew power beside the jobs, which savings of the runs' own then count."""
+        drawn = self.measured(MEASURES["node_carbon_g"])
+        return drawn is not None and bool(np.isfinite(drawn).any())
+
+    @property
     def leader(self) -> str:
         """The policy that does best among those that keep deadlines as the baseline does."""
         return self.ranking[0]

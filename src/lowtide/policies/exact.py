@@ -129,11 +129,19 @@ class Exact:
         if not require_number(self.time_budget_s, "time_budget_s") > 0:
             raise InvalidInput(f"a plan may take longer than 0 s, not {self.time_budget_s}")
         require_number(self.wait, "what a second of waiting counts", least=0.0)
+        _ = self.windows  # refused here, not at the first job
 
     @property
     def windows(self) -> list[tuple[float, float]]:
         """The forbidden stretches of time, as instants."""
-        return [(parse_time(begin), parse_time(end)) for begin, end in self.forbidden]
+        try:
+            pairs = [(begin, end) for begin, end in self.forbidden]
+        except (TypeError, ValueError):
+            raise InvalidInput(
+                "forbidden stretches are pairs of moments, such as "
+                f"[('2024-07-01T06:00Z', '2024-07-01T18:00Z')], not {self.forbidden!r}"
+            ) from None
+        return [(parse_time(begin), parse_time(end)) for begin, end in pairs]
 
     def decide(self, job: Job, signal: Signal, *, state: State | None = None) -> Decision:
         """Decide for one job.

@@ -13,7 +13,7 @@ from lowtide.policies.bounds import rearrangement_bound
 from lowtide.policies.policy import Decision, Policy, goes_on, make_policy, require_decision
 from lowtide.schedule import Schedule, State, Stretch
 from lowtide.signal import Signal
-from lowtide.units import DurationLike, format_percent, format_time, parse_duration
+from lowtide.units import DurationLike, format_html, format_percent, format_time, parse_duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +64,9 @@ class Plan:
         share = 1.0 - self.footprint.amount / at_once
         # What is left of equal amounts after rounding is nothing.
         return share if abs(share) > 1e-12 else 0.0
+
+    def _repr_html_(self) -> str:
+        return format_html(f"{self}\n\n{self.schedule}")
 
     def __str__(self) -> str:
         note = " (synthetic grid)" if self.synthetic else ""

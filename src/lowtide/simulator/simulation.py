@@ -69,7 +69,8 @@ def simulate(
         policy: A policy's name, or a policy.
         cluster: The machines; None for as many as it takes.
         discipline: How the queue of a cluster is served: a name, or a discipline; by default
-            `fifo`. Without a cluster nobody queues, and none may be given.
+            `fifo`. Without a cluster nobody queues, and none may be given; under a policy that
+            buys machines as jobs need them it plays no part.
         queue: The same by the name that it has in an experiment's file.
         baseline: The policy that savings are told against, on the same machines; None for none.
         repeat_signal: Go on with the signal from its beginning where it ends too early.
