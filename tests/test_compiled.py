@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import os
+import pickle
 import resource
 import shutil
 import subprocess
@@ -129,6 +131,69 @@ def test_a_folder_of_somebody_elses_making_is_not_trusted(script, tmp_path):
     own.chmod(0o777)
     assert script(HOME=str(tmp_path / "file")).endswith("3.0 compiled\n")
     assert not kernels(own)
+
+
+def plant(folder, mark):
+    """Make every kernel of a folder a program of somebody else's that leaves a mark."""
+
+    class Planted:
+        def __reduce__(self):
+            return (os.mkdir, (str(mark),))
+
+    payload = pickle.dumps(Planted())
+    for path in kernels(folder):
+        path.write_bytes(hashlib.sha256(payload).digest() + payload)
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize(
+    "who", ["own", "group's", "all's", "a file of all's", "a link", "another's"]
+)
+def test_what_somebody_else_could_have_written_is_never_run(script, tmp_path, named, who):
+    folder = tmp_path / "home/.cache/lowtide/kernels"
+    where = {"LOWTIDE_CACHE": str(folder), "HOME": str(tmp_path / "none")} if named else {}
+    script(**where)
+    mark = tmp_path / "mark"
+    plant(folder, mark)
+    if who in ("group's", "all's"):
+        folder.chmod(0o770 if who == "group's" else 0o777)
+    elif who == "a file of all's":
+        for path in kernels(folder):
+            path.chmod(0o666)
+    elif who == "a link":
+        for path in kernels(folder):
+            path.symlink_to(path.replace(tmp_path / path.name))
+    elif who == "another's":
+        if os.geteuid() != 0:
+            pytest.skip("needs root to give a folder away")
+        os.chown(folder, 12345, 12345)
+    said = script(**where)
+    assert said.endswith("3.0 compiled\n")
+    # One's own files are trusted: that is what shows that the others were not read.
+    assert mark.exists() == (who == "own")
+
+
+def test_what_is_kept_is_nobody_elses_to_change(script, tmp_path):
+    script(limit=lambda: os.umask(0))
+    folder = tmp_path / "home/.cache/lowtide/kernels"
+    assert not any(path.stat().st_mode & 0o022 for path in (folder, *folder.iterdir()))
+    assert script(limit=lambda: os.umask(0)) == "3.0 found\n"
+
+
+def test_what_nobody_uses_is_dropped_and_what_is_used_stays(script, tmp_path):
+    script()
+    folder = tmp_path / "home/.cache/lowtide/kernels"
+    used = kernels(folder)
+    (folder / "gone.kernel").write_bytes(b"")
+    (folder / ".gone.kernel.0123abcd").write_bytes(b"")
+    for path in folder.iterdir():
+        os.utime(path, (0, 0))
+    assert script() == "3.0 found\n"
+    (tmp_path / "inside.py").write_text(INNER.replace("STEP = 1.0", "STEP = 2.0"))
+    assert script() == "5.0 compiled\n"
+    left = set(folder.iterdir())
+    outer = [path for path in used if "twice" in path.name]
+    assert left >= set(outer) and not [path for path in left if "gone" in path.name]
 
 
 def test_no_room_for_a_whole_file_leaves_none(script, tmp_path):
