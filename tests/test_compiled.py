@@ -282,3 +282,64 @@ def test_kernels_that_only_kernels_may_call_are_not_called_from_elsewhere():
                 if isinstance(each, ast.Call) and isinstance(each.func, ast.Name)
             }
             assert not called & known, path
+
+
+# Runs a command of lowtide's, then says how long it compiled.
+COUNTED = """
+import sys
+from lowtide import compiled
+from lowtide.__main__ import main
+try:
+    main()
+finally:
+    print("compiled", compiled.compiling_s(), file=sys.stderr)
+"""
+EXPERIMENT = """
+[workload]
+duration = "2d"
+arrivals = { kind = "daily", per_day = 10 }
+lengths = { kind = "lognormal", median = "2h", sigma = 1.0, high = "1d" }
+wait = "12h"
+jobs = { kind = "constant", power_w = 100 }
+[grid]
+synthetic = "windy"
+days = 10
+"""
+PLAN = "plan --grid windy --deadline +36h"
+CLUSTER = (
+    "simulate e.toml --repeat-signal --set workload.interruptible=anywhere "
+    "--set cluster.nodes=2 --set cluster.cpus_per_node=4"
+)
+BULK = "simulate e.toml --set workload.interruptible=anywhere --set policy.name="
+LONG = [
+    f"{CLUSTER} --set queue.name=feedback",
+    f"{PLAN} -t 6:00:00 --power 300 --interruptible anywhere --explain",
+]
+OTHERS = [
+    f"{PLAN} --profile h200 --interruptible checkpoints --explain",
+    "when --profile h200 --deadline +36h --grid windy --tradeoff --interruptible checkpoints",
+    *(f"{CLUSTER} --set queue.name={each}" for each in ("fifo", "round_robin")),
+    *(f"{BULK}{each}" for each in ("exact", "wait_awhile", "threshold", "rolling", "advice")),
+    "demo",
+]
+# In CPU-seconds, on a machine that has nothing else to do.
+LIMIT_S = 10.0
+
+
+def counted(command, tmp_path, cache):
+    (tmp_path / "e.toml").write_text(EXPERIMENT)
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTED, *command.split()],
+        env={**os.environ, "LOWTIDE_CACHE": str(cache), "HOME": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return float(done.stderr.rsplit("compiled ", 1)[1])
+
+
+@pytest.mark.parametrize("command", LONG + OTHERS * ("LOWTIDE_NIGHTLY" in os.environ))
+def test_from_an_empty_cache_no_command_compiles_long(command, tmp_path):
+    took_s = counted(command, tmp_path, tmp_path / "kernels")
+    assert 0.5 < took_s < LIMIT_S
