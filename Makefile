@@ -49,7 +49,7 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest
 
 nightly: $(VENV)/.dev
-	LOWTIDE_NIGHTLY=1 $(BIN)/python -m pytest tests/policies/test_exact.py tests/formats/test_fuzz.py
+	LOWTIDE_NIGHTLY=1 $(BIN)/python -m pytest tests/policies/test_exact.py tests/formats/test_fuzz.py tests/test_compiled.py
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/accounting.py

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import os
+import pickle
 import resource
 import shutil
 import subprocess
@@ -131,6 +133,69 @@ def test_a_folder_of_somebody_elses_making_is_not_trusted(script, tmp_path):
     assert not kernels(own)
 
 
+def plant(folder, mark):
+    """Make every kernel of a folder a program of somebody else's that leaves a mark."""
+
+    class Planted:
+        def __reduce__(self):
+            return (os.mkdir, (str(mark),))
+
+    payload = pickle.dumps(Planted())
+    for path in kernels(folder):
+        path.write_bytes(hashlib.sha256(payload).digest() + payload)
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize(
+    "who", ["own", "group's", "all's", "a file of all's", "a link", "another's"]
+)
+def test_what_somebody_else_could_have_written_is_never_run(script, tmp_path, named, who):
+    folder = tmp_path / "home/.cache/lowtide/kernels"
+    where = {"LOWTIDE_CACHE": str(folder), "HOME": str(tmp_path / "none")} if named else {}
+    script(**where)
+    mark = tmp_path / "mark"
+    plant(folder, mark)
+    if who in ("group's", "all's"):
+        folder.chmod(0o770 if who == "group's" else 0o777)
+    elif who == "a file of all's":
+        for path in kernels(folder):
+            path.chmod(0o666)
+    elif who == "a link":
+        for path in kernels(folder):
+            path.symlink_to(path.replace(tmp_path / path.name))
+    elif who == "another's":
+        if os.geteuid() != 0:
+            pytest.skip("needs root to give a folder away")
+        os.chown(folder, 12345, 12345)
+    said = script(**where)
+    assert said.endswith("3.0 compiled\n")
+    # One's own files are trusted: that is what shows that the others were not read.
+    assert mark.exists() == (who == "own")
+
+
+def test_what_is_kept_is_nobody_elses_to_change(script, tmp_path):
+    script(limit=lambda: os.umask(0))
+    folder = tmp_path / "home/.cache/lowtide/kernels"
+    assert not any(path.stat().st_mode & 0o022 for path in (folder, *folder.iterdir()))
+    assert script(limit=lambda: os.umask(0)) == "3.0 found\n"
+
+
+def test_what_nobody_uses_is_dropped_and_what_is_used_stays(script, tmp_path):
+    script()
+    folder = tmp_path / "home/.cache/lowtide/kernels"
+    used = kernels(folder)
+    (folder / "gone.kernel").write_bytes(b"")
+    (folder / ".gone.kernel.0123abcd").write_bytes(b"")
+    for path in folder.iterdir():
+        os.utime(path, (0, 0))
+    assert script() == "3.0 found\n"
+    (tmp_path / "inside.py").write_text(INNER.replace("STEP = 1.0", "STEP = 2.0"))
+    assert script() == "5.0 compiled\n"
+    left = set(folder.iterdir())
+    outer = [path for path in used if "twice" in path.name]
+    assert left >= set(outer) and not [path for path in left if "gone" in path.name]
+
+
 def test_no_room_for_a_whole_file_leaves_none(script, tmp_path):
     def small():
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
@@ -217,3 +282,64 @@ def test_kernels_that_only_kernels_may_call_are_not_called_from_elsewhere():
                 if isinstance(each, ast.Call) and isinstance(each.func, ast.Name)
             }
             assert not called & known, path
+
+
+# Runs a command of lowtide's, then says how long it compiled.
+COUNTED = """
+import sys
+from lowtide import compiled
+from lowtide.__main__ import main
+try:
+    main()
+finally:
+    print("compiled", compiled.compiling_s(), file=sys.stderr)
+"""
+EXPERIMENT = """
+[workload]
+duration = "2d"
+arrivals = { kind = "daily", per_day = 10 }
+lengths = { kind = "lognormal", median = "2h", sigma = 1.0, high = "1d" }
+wait = "12h"
+jobs = { kind = "constant", power_w = 100 }
+[grid]
+synthetic = "windy"
+days = 10
+"""
+PLAN = "plan --grid windy --deadline +36h"
+CLUSTER = (
+    "simulate e.toml --repeat-signal --set workload.interruptible=anywhere "
+    "--set cluster.nodes=2 --set cluster.cpus_per_node=4"
+)
+BULK = "simulate e.toml --set workload.interruptible=anywhere --set policy.name="
+LONG = [
+    f"{CLUSTER} --set queue.name=feedback",
+    f"{PLAN} -t 6:00:00 --power 300 --interruptible anywhere --explain",
+]
+OTHERS = [
+    f"{PLAN} --profile h200 --interruptible checkpoints --explain",
+    "when --profile h200 --deadline +36h --grid windy --tradeoff --interruptible checkpoints",
+    *(f"{CLUSTER} --set queue.name={each}" for each in ("fifo", "round_robin")),
+    *(f"{BULK}{each}" for each in ("exact", "wait_awhile", "threshold", "rolling", "advice")),
+    "demo",
+]
+# In CPU-seconds, on a machine that has nothing else to do.
+LIMIT_S = 10.0
+
+
+def counted(command, tmp_path, cache):
+    (tmp_path / "e.toml").write_text(EXPERIMENT)
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTED, *command.split()],
+        env={**os.environ, "LOWTIDE_CACHE": str(cache), "HOME": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return float(done.stderr.rsplit("compiled ", 1)[1])
+
+
+@pytest.mark.parametrize("command", LONG + OTHERS * ("LOWTIDE_NIGHTLY" in os.environ))
+def test_from_an_empty_cache_no_command_compiles_long(command, tmp_path):
+    took_s = counted(command, tmp_path, tmp_path / "kernels")
+    assert 0.5 < took_s < LIMIT_S

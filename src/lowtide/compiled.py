@@ -8,7 +8,8 @@ Nothing that can happen to a folder ends a command. Machine code is looked for, 
 
 and in memory alone where none of them can be written. A file is known by all that its code was
 made of: the function, the kernels and constants that it uses, the versions, the processor. So a
-kernel that has changed is compiled anew wherever it is used, and a damaged file counts as none.
+kernel that has changed is compiled anew wherever it is used, and a damaged file counts as none,
+as does one that somebody else could have written: machine code that is read is run.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import gc
-import glob
 import hashlib
 import os
 import pickle
@@ -41,8 +41,10 @@ _LONG_S = 1.0
 # How long to wait for another process that compiles: what it keeps need not be done twice.
 _PATIENCE_S = 60.0
 _LOOK_AGAIN_S = 0.05
-# Machine code of what a kernel was before is kept for so long.
-_STALE_S = 90 * 86400.0
+# Machine code that nobody uses is kept for so long.
+_DAY_S = 86400.0
+_STALE_S = 90 * _DAY_S
+_OTHERS_WRITE = 0o022
 _DIGEST_SIZE = 32
 
 # Who is told, once per process, of compiling that takes long and of folders that fail.
@@ -99,29 +101,36 @@ class Folder(NamedTuple):
 
     Attributes:
         path: The folder.
-        private: Whether it must be nobody else's, as others can write beside it.
+        named: Whether the user named it: then it may be another's, such as the site's.
     """
 
     path: Path
-    private: bool = False
+    named: bool = False
 
     @property
     def safe(self) -> bool:
-        """Whether nobody else can have put machine code there that is not wanted."""
-        if not self.private:
-            return True
+        """Whether nobody can have put machine code there whom this user does not trust.
+
+        Code that is read is run. So the folder must be this user's or root's, and writable by its
+        owner alone. One that the user named may be another's where nobody can have put it there in
+        another's stead; root trusts nobody.
+        """
         try:
-            found = self.path.lstat()
+            found = self.path.stat() if self.named else self.path.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_mode & _OTHERS_WRITE:
+                return False
+            if found.st_uid in (0, os.geteuid()):
+                return True
+            above = [each.stat().st_mode for each in self.path.resolve().parents]
         except OSError:
             return False
-        own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-        return own and not found.st_mode & 0o077
+        return self.named and os.geteuid() != 0 and not any(m & _OTHERS_WRITE for m in above)
 
     def make(self) -> None:
         """Make the folder where it is not there, or raise an OSError."""
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700 if self.private else 0o777)
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o755 if self.named else 0o700)
         if not self.safe:
-            raise PermissionError(errno.EPERM, "it is not this user's alone")
+            raise PermissionError(errno.EPERM, "others can write there, or it is another user's")
 
     def keep(self, name: str, data: bytes) -> None:
         """Write a file, or raise an OSError.
@@ -135,6 +144,33 @@ class Folder(NamedTuple):
             files.write_whole(self.path / name, data, lasting=False)
         except FileProblem as error:
             raise error.__cause__ or error from None
+        # Whatever a generous umask allows, others could make another program of it.
+        (self.path / name).chmod(0o644)
+
+    def read(self, name: str) -> bytes:
+        """Return what a file holds, nothing where there is none that can be trusted.
+
+        Args:
+            name: What it is called.
+        """
+        path = self.path / name
+        try:
+            found = path.lstat()
+            if not self.safe or not stat.S_ISREG(found.st_mode) or found.st_mode & _OTHERS_WRITE:
+                return b""
+        except OSError:
+            return b""
+        if time.time() - found.st_mtime > _DAY_S:
+            with suppress(OSError):  # What is in use is not stale.
+                os.utime(path)
+        return files.read_or_empty(str(path))
+
+    def drop_stale(self) -> None:
+        """Remove what nobody has used for long, and what a process left that was killed."""
+        with suppress(OSError):
+            for path in self.path.glob("*.kernel*"):
+                if path.stat().st_mtime < time.time() - _STALE_S:
+                    path.unlink()
 
 
 def folders(environment: Mapping[str, str] | None = None) -> list[Folder]:
@@ -151,9 +187,9 @@ def folders(environment: Mapping[str, str] | None = None) -> list[Folder]:
     caches = environment.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else "")
     own = f"lowtide-kernels-{os.geteuid()}"
     return [
-        *(Folder(Path(said)) for said in (environment.get("LOWTIDE_CACHE"),) if said),
+        *(Folder(Path(said), named=True) for said in (environment.get("LOWTIDE_CACHE"),) if said),
         *([Folder(Path(caches) / "lowtide" / "kernels")] if caches else []),
-        Folder(Path(environment.get("TMPDIR") or "/tmp") / own, private=True),  # noqa: S108
+        Folder(Path(environment.get("TMPDIR") or "/tmp") / own),  # noqa: S108
     ]
 
 
@@ -183,7 +219,7 @@ class _Cache:
         if not made.library.has_dynamic_globals:
             payload = _part("numba.core.serialize").dumps(made._reduce())
             name = self._file_name(signature, made.codegen)
-            _work.keep(name, hashlib.sha256(payload).digest() + payload, self._name)
+            _work.keep(name, hashlib.sha256(payload).digest() + payload)
 
     def flush(self) -> None:
         """Do nothing: what has changed has another name."""
@@ -195,7 +231,7 @@ class _Cache:
     def _load(self, name: str, target: Any) -> Any:
         rebuild = _part("numba.core.compiler").CompileResult._rebuild
         for folder in folders():
-            data = files.read_or_empty(str(folder.path / name)) if folder.safe else b""
+            data = folder.read(name)
             payload = data[_DIGEST_SIZE:]
             if payload and hashlib.sha256(payload).digest() == data[:_DIGEST_SIZE]:
                 # Whatever is the matter with it, compiling anew mends it.
@@ -255,7 +291,7 @@ class _Work:
         self.took_s = 0.0
         self._depth = 0
         self._began: float | None = None
-        self._collects = self._announced = False
+        self._collects = self._announced = self._tidied = False
         self._lock: int | None = None
         self._patient = True
         self._failed: dict[Path, str] = {}
@@ -271,7 +307,7 @@ class _Work:
             self._depth -= 1
             if self._depth == 0:
                 if self._began is not None:
-                    self.took_s += time.monotonic() - self._began
+                    self.took_s += time.thread_time() - self._began
                     self._began = None
                     if self._collects:
                         gc.enable()
@@ -281,7 +317,7 @@ class _Work:
 
     def begin(self) -> None:
         """Mind that a kernel is now compiled, and say so if that takes long."""
-        now = time.monotonic()
+        now = time.thread_time()
         if self._began is None:
             self._began = now
             # A compiler makes much and drops little: to look for garbage takes a sixth of its time.
@@ -302,7 +338,7 @@ class _Work:
             with suppress(OSError):
                 folder.make()
                 path = folder.path / ".lock"
-                self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 break
         if self._lock is None:
             return False
@@ -319,13 +355,12 @@ class _Work:
                 break
         return True
 
-    def keep(self, name: str, data: bytes, family: str) -> None:
+    def keep(self, name: str, data: bytes) -> None:
         """Write machine code into the first folder that takes it, and say so if that is another.
 
         Args:
             name: What the file is called.
             data: What it holds.
-            family: How the names of all files of this kernel begin.
         """
         taken: Path | None = None
         for folder in folders():
@@ -336,7 +371,9 @@ class _Work:
                     self._failed[folder.path] = error.strerror or str(error)
                 else:
                     taken = folder.path
-                    _drop_stale(taken, name, family)
+                    if not self._tidied:
+                        self._tidied = True
+                        folder.drop_stale()
                     break
         if self._failed and taken != self._fallback:
             self._fallback = taken
@@ -347,14 +384,6 @@ class _Work:
                 else f"compiled kernels cannot be kept ({why}), so that each command compiles "
                 "again: let LOWTIDE_CACHE name a folder with some 20 MB of room"
             )
-
-
-def _drop_stale(folder: Path, name: str, family: str) -> None:
-    """Remove what a kernel was before, long ago."""
-    with suppress(OSError):
-        for path in folder.glob(f"{glob.escape(family)}*.kernel"):
-            if path.name != name and path.stat().st_mtime < time.time() - _STALE_S:
-                path.unlink()
 
 
 _work = _Work()
@@ -371,5 +400,5 @@ def kept_in() -> Path | None:
 
 
 def compiling_s() -> float:
-    """Return how long this process has compiled."""
+    """Return how long this process has compiled, in CPU-seconds."""
     return _work.took_s

@@ -69,6 +69,49 @@ def test_a_sweep_is_refused_before_its_first_run(tmp_path, capsys):
     assert "done" not in answer.out
 
 
+JOBS = {
+    "checkpoints": """
+interruptible = "checkpoints"
+jobs = { kind = "phased", high_w = 500, high_s = "40m", low_w = 200, low_s = "20m", \
+startup_w = 300, startup_s = "10m", checkpoint_every_s = "30m" }
+""",
+    "a mix": """
+jobs = [{ kind = "constant", power_w = 100, interruptible = "never" }, \
+{ kind = "constant", power_w = 100, interruptible = "anywhere" }]
+""",
+}
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_a_sweep_of_other_jobs_that_can_be_stopped_is_refused_too(kind, tmp_path, capsys):
+    rest = "".join(
+        f"{line}\n"
+        for line in EXPERIMENT.splitlines()
+        if not line.startswith(("interruptible", "jobs"))
+    )
+    head, grid = rest.split("[grid]")
+    text = f"{head}{JOBS[kind]}[grid]{grid}{ON_CLUSTER}"
+    file, out = tmp_path / "e.toml", tmp_path / "out"
+    file.write_text(text + '[sweep]\npolicy.name = ["run_now", "exact"]\n')
+    answer = run(capsys, "sweep", str(file), "-o", str(out), "-j", "1")
+    assert answer.code == 2 and "stops them" in answer.err, answer.err
+    assert not out.exists()
+
+
+def test_a_sweep_of_a_trace_whose_jobs_can_be_stopped_is_refused_too(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("arrival_time,length,cpus\n0,7200,1\n3600,7200,1\n")
+    file, out = tmp_path / "e.toml", tmp_path / "out"
+    for interruptible, code in (("anywhere", 2), ("never", 0)):
+        file.write_text(
+            f'[workload]\ntrace = "t.csv"\ninterruptible = "{interruptible}"\nwait = "12h"\n'
+            f'time_unit = "s"\npower_w_per_cpu = 10\n[grid]\nsynthetic = "windy"\ndays = 10\n'
+            f'{ON_CLUSTER}[sweep]\npolicy.name = ["run_now", "exact"]\n'
+        )
+        answer = run(capsys, "sweep", str(file), "-o", str(out), "-j", "1")
+        assert answer.code == code, answer.err
+        assert ("stops them" in answer.err, out.exists()) == (code == 2, code == 0)
+
+
 def test_the_summary_is_told_where_the_table_cannot_be_written(tmp_path, capsys):
     file = tmp_path / "e.toml"
     file.write_text(EXPERIMENT)

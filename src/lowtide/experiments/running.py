@@ -32,7 +32,7 @@ from lowtide.policies.rolling import Rolling
 from lowtide.signal import Signal
 from lowtide.simulator import Cluster, Simulation, make_discipline, simulate
 from lowtide.simulator.disciplines import DISCIPLINES, Discipline
-from lowtide.simulator.simulation import NO_STOPS, OVERSIZED
+from lowtide.simulator.simulation import OVERSIZED, refuse_stops
 from lowtide.units import parse_duration, parse_time
 from lowtide.workload import Workload
 from lowtide.workloads import generate, read_spec
@@ -187,10 +187,9 @@ def _policy(parameters: Parameters) -> Policy:
 def _check_policy(parameters: Parameters) -> None:
     policy = _policy(parameters)
     decider = policy.inner if isinstance(policy, Purchasing) else policy
-    # What jobs of a trace or a mix allow is seen once they are there.
-    anywhere = parameters["workload"].get("interruptible") == "anywhere"
-    if parameters["cluster"] and anywhere and stops_jobs(decider):
-        raise InvalidInput(NO_STOPS)
+    if parameters["cluster"] and stops_jobs(decider):
+        # Which of them may be stopped hangs neither on the seed nor on when they come.
+        refuse_stops(_workload(_text(_powered(parameters)), 0, 0.0), decider)
 
 
 def _check_forecast(said: Parameters) -> None:

@@ -101,7 +101,7 @@ def simulate(
     base_name, base_policy = (None, None) if baseline is None else make_policy(baseline)
     if cluster is not None:
         for each in (decider, base_policy):
-            _refuse_stops(workload, each.inner if isinstance(each, Purchasing) else each)
+            refuse_stops(workload, each.inner if isinstance(each, Purchasing) else each)
     begin(len(workload))
     course = _run(workload, known, decider, cluster, served, advance)
     base = None
@@ -199,8 +199,13 @@ def _on_machines(jobs: Workload, cluster: Cluster, oversized: str, *, any_size: 
     return replace(jobs.take(fits), left_out={**jobs.left_out, "oversized": dropped})
 
 
-def _refuse_stops(jobs: Workload, policy: Policy | None) -> None:
-    """Refuse a policy that stops jobs where it would, before it decides for the first."""
+def refuse_stops(jobs: Workload, policy: Policy | None) -> None:
+    """Refuse a policy that stops jobs where it would, before it decides for the first.
+
+    Args:
+        jobs: The jobs, which are to run on limited machines.
+        policy: Who would decide for them.
+    """
     if policy is None or not stops_jobs(policy):
         return
     saves = np.array([*(bool(each.checkpoints_s) for each in jobs.profiles), False])
