@@ -72,10 +72,9 @@ def test_sockets_are_numbered_in_order(tmp_path: Path) -> None:
     assert read(tmp_path).sockets == {0: 1, 1: 0, 2: 1}
 
 
-def test_threads_of_a_core_are_counted_by_socket(tmp_path: Path) -> None:
+def test_threads_of_a_core_are_known_where_the_kernel_says_so(tmp_path: Path) -> None:
     assert math.isnan(read(tmp_path).read().threads_per_core)
-    # Two sockets of two cores with two threads each; both number their cores from 0.
     for cpu in range(8):
         where = f"sys/devices/system/cpu/cpu{cpu}/topology"
-        write(tmp_path, f"{where}/physical_package_id = {cpu // 4}\n{where}/core_id = {cpu % 2}")
+        write(tmp_path, f"{where}/core_cpus_list = {cpu % 4},{cpu % 4 + 4}")
     assert read(tmp_path).read().threads_per_core == 2

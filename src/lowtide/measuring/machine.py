@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.meters import Roots
-from lowtide.monitor.cgroups import parse_cpus
-from lowtide.monitor.kernel_files import NONSENSE
+from lowtide.monitor.node import count_threads_per_core
 
 
 def machine_facts(roots: Roots | None = None) -> dict[str, Any]:
@@ -39,7 +38,7 @@ def machine_facts(roots: Roots | None = None) -> dict[str, Any]:
         text = _line(path)
         if text:
             facts[name] = text
-    facts["threads_per_core"] = _threads_per_core(settings)
+    facts["threads_per_core"] = count_threads_per_core(roots.sysfs)
     return {name: value for name, value in facts.items() if value not in (None, "")}
 
 
@@ -53,18 +52,6 @@ def _cpu_model(roots: Roots) -> str:
         if key.strip() in ("model name", "Model", "cpu model"):
             return value.strip()
     return ""
-
-
-def _threads_per_core(settings: Path) -> int | None:
-    """Return how many hardware threads share a core at most, None where nobody says."""
-    most = None
-    for path in settings.glob("cpu[0-9]*/topology"):
-        said = _line(path / "core_cpus_list") or _line(path / "thread_siblings_list")
-        try:
-            most = max(most or 0, len(parse_cpus(said)))
-        except NONSENSE:
-            continue
-    return most or None
 
 
 def _memory_bytes(roots: Roots) -> int | None:

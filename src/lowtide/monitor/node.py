@@ -32,7 +32,7 @@ class NodeFiles:
         problems: Where to name what makes no sense.
         disks: The disks that stand for themselves, as major:minor.
         sockets: The socket of each CPU; empty where it is not known.
-        threads_per_core: Hardware threads in a core, NaN where that is not known.
+        threads_per_core: Hardware threads in a core, None where that is not known.
     """
 
     procfs: Path
@@ -41,22 +41,15 @@ class NodeFiles:
     problems: Problems = field(default_factory=Problems)
     disks: frozenset[bytes] = field(default=frozenset(), init=False)
     sockets: dict[int, int] = field(default_factory=dict, init=False)
-    threads_per_core: float = field(default=math.nan, init=False)
+    threads_per_core: int | None = field(default=None, init=False)
     _open: dict[str, KernelFile] = field(default_factory=dict, init=False)
     _cards: Cards = field(init=False)
 
     def __post_init__(self) -> None:
         self._cards = Cards(str(self.sysfs))
         self.disks = _find_disks(self.sysfs)
-        packages = _topology(self.sysfs, "physical_package_id")
-        order = sorted(set(packages.values()))
-        self.sockets = {cpu: order.index(package) for cpu, package in packages.items()}
-        # Cores are numbered anew in each socket.
-        cores = [
-            (packages.get(cpu), core) for cpu, core in _topology(self.sysfs, "core_id").items()
-        ]
-        if cores:
-            self.threads_per_core = len(cores) / len(set(cores))
+        self.sockets = _find_sockets(self.sysfs)
+        self.threads_per_core = count_threads_per_core(self.sysfs)
 
     def read(self) -> NodeCounts:
         """Return what the node has used so far and holds now."""
@@ -81,7 +74,7 @@ class NodeFiles:
             sent_bytes=sent,
             pressure_s=pressures,
             mode_s=_modes(stat),
-            threads_per_core=self.threads_per_core,
+            threads_per_core=self.threads_per_core or math.nan,
         )
 
     @property
@@ -201,15 +194,33 @@ def _find_disks(sysfs: Path) -> frozenset[bytes]:
     return frozenset(found - {b""})
 
 
-def _topology(sysfs: Path, name: str) -> dict[int, int]:
-    """Return what the kernel says about the place of each CPU, by the CPU's number."""
-    found = {}
+def _find_sockets(sysfs: Path) -> dict[int, int]:
+    """Return the socket of each CPU, counted from 0 in the order of their numbers."""
+    packages = {}
     try:
         for each in (sysfs / "devices/system/cpu").iterdir():
             number = os.fsencode(each.name).removeprefix(b"cpu")
-            said = read_or_empty(f"{each}/topology/{name}").strip()
+            said = read_or_empty(f"{each}/topology/physical_package_id").strip()
             with suppress(*NONSENSE):
-                found[parse_count(number)] = parse_count(said)
+                packages[parse_count(number)] = parse_count(said)
     except OSError:
         return {}
-    return found
+    order = sorted(set(packages.values()))
+    return {cpu: order.index(package) for cpu, package in packages.items()}
+
+
+def count_threads_per_core(sysfs: Path) -> int | None:
+    """Return how many hardware threads share a core at most, None where nobody says.
+
+    Args:
+        sysfs: Where /sys is.
+    """
+    most = 0
+    for core in (sysfs / "devices/system/cpu").glob("cpu[0-9]*/topology"):
+        # The second is what older kernels call it.
+        said = read_or_empty(f"{core}/core_cpus_list") or read_or_empty(
+            f"{core}/thread_siblings_list"
+        )
+        with suppress(*NONSENSE):
+            most = max(most, len(parse_cpus(said.decode())))
+    return most or None
