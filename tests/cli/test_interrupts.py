@@ -94,8 +94,8 @@ def test_a_kernel_that_runs_for_long_is_ended(tmp_path):
 def test_simulate_ends_at_any_moment(tmp_path, after_s):
     (tmp_path / "long.toml").write_text(EXPERIMENT)
     code, said, took_s = interrupted(["-m", "lowtide", "simulate", "long.toml"], after_s, tmp_path)
-    if after_s < 0.2 and code in (1, -signal.SIGINT):
-        return  # Python itself was not there yet.
+    if after_s < 2 and (code == -signal.SIGINT or (code == 1 and "__main__.py" not in said)):
+        return  # Python was still on its way to lowtide: that takes a while on a busy machine.
     assert code == 130, said
     lines = [line for line in said.splitlines() if "compiling" not in line]
     assert lines == ["lowtide: interrupted"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "demo": ("lowtide demo", "lowtide demo --grid sunny --seed 3"),
     "plan": (
-        "lowtide plan --profile h200-day --deadline +5d --grid windy --interruptible checkpoints "
-        "--explain",
+        "lowtide plan --profile h200-day --deadline +5d --grid windy --interruptible checkpoints",
         "lowtide plan -t 6:00:00 --power 300 --deadline +36h --signal DE.csv "
         "--now 2024-07-01T00:00Z --interruptible anywhere --policy wait_awhile --policy exact "
         "--explain",
