@@ -22,10 +22,14 @@ settings.register_profile(
 )
 settings.load_profile("ci")
 
-# Whoever runs the tests in the background of a script has Ctrl-C ignored, for all programs that the
-# tests start as well; and some tests press it.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Whoever runs the tests in the background of a script has Ctrl-C or a hang-up ignored, for all
+# programs that the tests start as well; and some tests send these.
+for number, usual in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 
 @pytest.fixture(scope="session")
