@@ -67,7 +67,7 @@ def test_equals_one_by_one() -> None:
     assert plans.saving == pytest.approx([each.saving for each in plans])
 
 
-@settings(max_examples=80)
+@settings(max_examples=30)
 @given(st.integers(0, 100_000))
 def test_says_what_planning_alone_says_in_every_field(seed: int) -> None:
     rng = np.random.default_rng(seed)
