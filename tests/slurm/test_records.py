@@ -142,6 +142,34 @@ def test_newer_releases_wrap_numbers_and_list_states() -> None:
 
 
 @pytest.mark.parametrize(
+    ("restarts", "limit_min", "end", "state"),
+    [
+        # No end, the end of a limit, and that of none in 32 bits: foretold, as of all that wait.
+        *((1, 7, 0, "pending"), (1, 7, 2420, "pending"), (2, None, 2000 + 2**32 - 60, "pending")),
+        # These are over, the first start and a later one.
+        *((0, 7, 2060, "running"), (1, 7, 2060, "running"), (0, 7, 2420, "running")),
+        (1, None, 2060, "running"),
+    ],
+)
+def test_a_job_that_is_being_requeued_has_not_begun(
+    restarts: int, limit_min: int | None, end: int, state: str
+) -> None:
+    record = {"job_id": 7, "job_state": "COMPLETING", "nodes": "n1", "submit_time": 1990}
+    times = {"start_time": 2000, "end_time": end, "time_limit": limit_min, "restart_cnt": restarts}
+    (queued,) = facts_from_json(json.dumps({"jobs": [record | times]}))
+    limit = f"{limit_min}:00" if limit_min else "UNLIMITED"
+    (shown,) = facts_from_scontrol(
+        "JobId=7 JobName=a\n   JobState=COMPLETING Reason=None\n"
+        f"   Restarts={restarts} TimeLimit={limit} SubmitTime=1990\n"
+        f"   StartTime=2000 EndTime={end if 0 < end < 2**32 else 'Unknown'}\n   NodeList=n1\n"
+    )
+    for facts in (queued, shown):
+        assert (facts.state, facts.submitted, facts.restarts) == (state, 1990, restarts)
+        began = (None, ()) if state == "pending" else (2000, ("n1",))
+        assert (facts.started, facts.nodes) == began
+
+
+@pytest.mark.parametrize(
     ("field", "value"),
     [
         *(("exit_code", value) for value in ("x", [], {"signal": 9}, {"return_code": "x"})),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 
 from lowtide.monitor.snapshot import Unit
+from lowtide.slurm.records import QUEUE_FIELDS, SEPARATOR, facts_from_lines
 from lowtide.store import JobRecord, Store
 from support.ticks import START, Watcher, facts, unit
 
@@ -20,6 +21,17 @@ DAY = 86400.0
 
 def watched(store: Store, number: int | str, started: float, *, host: str = "n1") -> None:
     store.append(Watcher(host=host, time=started).tick([unit(number, started=started)]))
+
+
+def in_queue(number: int, asked: float, **known: float | str) -> Any:
+    """Return facts as read from what squeue prints."""
+    told = {"job_id": number, "restarts": 0} | known
+    texts = [
+        f"{each:.0f}" if isinstance(each, float) else str(each)
+        for each in (told.get(name, "N/A") for name in QUEUE_FIELDS.values())
+    ]
+    (found,) = facts_from_lines(SEPARATOR.join([*texts, "\n"]))
+    return replace(found, asked=asked)
 
 
 def summary(records: list[JobRecord]) -> list[tuple[Any, ...]]:
@@ -277,6 +289,42 @@ def test_a_start_takes_over_the_wait_that_was_kept_beside_it(place: str) -> None
         assert summary(store.jobs(now=START + 20)) == [("7", "running", START + 2, True)]
 
 
+@pytest.mark.parametrize("limit_s", [None, 420])
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_requeue_that_is_seen_while_it_happens_is_no_start(
+    place: str, waits: bool, limit_s: int | None
+) -> None:
+    """As Slurm 22.05 tells it: until all is cleared away, the next start would be now."""
+
+    def told(asked: float, state: str, started: float, **known: float | str) -> Any:
+        ends = "NONE" if limit_s is None else started + limit_s
+        limit = "UNLIMITED" if limit_s is None else "7:00"
+        known = {"ended": ends, "limit": limit, "nodes": "n1"} | known
+        return in_queue(7, asked, state=state, started=started, **known)
+
+    again = {"submitted": START + 6, "restarts": 1}
+    with Store.open(place) as store:
+        watched(store, 7, START + 0.5)
+        store.put_facts([told(START + 1, "RUNNING", START, submitted=START)])
+        for asked in (START + 4, START + 5):
+            store.put_facts(
+                [told(asked, "COMPLETING", asked, submitted=START, restarts=1)],
+            )
+        if waits:
+            store.put_facts([told(START + 8, "PENDING", START + 127, **again, nodes="")])
+        watched(store, 7, START + 20.5)
+        store.put_facts([facts(7, state="requeued", started=START, asked=START + 21)])
+        store.put_facts([told(START + 22, "RUNNING", START + 20, **again)])
+        over = {**again, "ended": START + 36}
+        for state in ("COMPLETING", "CANCELLED"):
+            store.put_facts([told(START + 37, state, START + 20, **over)])
+        assert summary(store.jobs()) == [
+            ("7", "requeued", START, True),
+            ("7", "cancelled", START + 20, True),
+        ]
+        assert [each.restarts for each in store.jobs()] == [0, 1]
+
+
 @settings(max_examples=60)
 @given(data=st.data())
 def test_however_late_facts_come_each_start_is_one_job(
@@ -301,6 +349,14 @@ def test_however_late_facts_come_each_start_is_one_job(
             (asked[1], facts(7, state="running", started=begin, asked=asked[1], **known)),
         ]
         over.append(facts(7, state=state, started=begin, ended=end, asked=end + 500, **known))
+        # Before it is submitted anew, what is left of it is cleared away.
+        time += data.draw(st.integers(0, 30)) if state == "requeued" else 0
+        limit = data.draw(st.sampled_from([None, 600]))
+        for asked_s in data.draw(st.lists(st.floats(end, time), max_size=2)) if time > end else ():
+            next_ = {"started": asked_s // 1, "restarts": again + 1, "submitted": submitted}
+            foretold = {} if limit is None else {"ended": asked_s // 1 + limit, "limit": "10:00"}
+            now = in_queue(7, asked_s, state="COMPLETING", nodes="n1", **next_, **foretold)
+            told.append((asked_s, now))
     happens: list[tuple[float, int, Any]] = [
         (asked + data.draw(st.sampled_from([0.0, 0.0, 3.0, 400.0])), 0, each)
         for asked, each in told

@@ -349,6 +349,18 @@ def test_each_start_of_a_requeued_job_has_its_facts(
     assert it.taken() == slurm.queue
 
 
+def test_what_is_being_requeued_explains_its_last_start_alone(
+    asking: Callable[..., Asking],
+) -> None:
+    slurm = Slurm()
+    it = asking(slurm)
+    it.source.see([unit(5, started=NOW)])
+    slurm.queue = [job("5", "pending", submitted=NOW, restarts=1)]
+    it.source._ask()
+    # That it waits is told, and followed, when it is asked who does.
+    assert [(each.state, each.started) for each in it.taken()] == [("requeued", NOW)]
+
+
 def test_where_there_is_accounting_it_tells_of_each_start(asking: Callable[..., Asking]) -> None:
     slurm = Slurm(accounting=True)
     it = asking(slurm)

@@ -65,6 +65,8 @@ QUEUE_FIELDS = {
     "Comment": "comment",
     "Name": "name",
 }
+# What squeue --json makes of no limit: minutes without end, as seconds in 32 bits.
+_ENDLESS_S = 2.0**32 - 60
 # What is asked for besides where groups are named by it; an older Slurm does not know it.
 SLUID_FIELD = "SLUID"
 ACCOUNTING_FIELDS = (
@@ -374,9 +376,10 @@ def _of_accounting(cells: Cells, before: int) -> JobFacts:
 
 def _facts(record: Mapping[str, Any]) -> JobFacts:
     """Return what a record means: what is planned is no fact, and no word for nothing is one."""
-    state = read_state(read_text(record.get("state")))
+    state = "pending" if _will_wait(record) else read_state(read_text(record.get("state")))
     over = state is not None and state not in NOT_OVER
-    nodes = expand_nodes(read_text(record.get("nodes")))
+    # Those that it leaves behind when it is requeued are of its last start.
+    nodes = () if state == "pending" else expand_nodes(read_text(record.get("nodes")))
     # What has no nodes and is over never ran; squeue then has its end for its start, too.
     ran = state != "pending" and (bool(nodes) or not over)
     exit_code = record.get("exit_code") if over and ran else None
@@ -407,6 +410,21 @@ def _facts(record: Mapping[str, Any]) -> JobFacts:
         comment=read_text(record.get("comment")),
         sluid=read_text(record.get("sluid")),
     )
+
+
+def _will_wait(record: Mapping[str, Any]) -> bool:
+    """Return whether a job is being requeued: its last start is cleared away, and no other began.
+
+    Slurm then counts the next start already, and foretells it as for all that wait: it would begin
+    now, and end when its limit is reached. Of one that is over it tells when that was.
+    """
+    state = read_text(record.get("state")) or ""
+    if state.upper() != "COMPLETING" or not read_number(record.get("restarts")):
+        return False
+    started, ended = (read_instant(record.get(name)) for name in ("started", "ended"))
+    if started is None or ended is None:
+        return True
+    return ended - started in (read_limit(record.get("limit")), _ENDLESS_S)
 
 
 def _gpus(record: Mapping[str, Any], tres: Mapping[str, float]) -> float | None:

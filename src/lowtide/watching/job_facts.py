@@ -216,13 +216,16 @@ class FactsSource:
             self._queue_due = begun + self.every_s
         answer = self.client.facts(since=None)
         self._tell(answer.problems)
-        self._keep(answer.facts)
+        begun_here = [each for each in answer.facts if each.state != "pending"]
+        # Of a node only what is being requeued is told to wait: all that waits is asked for apart,
+        # and followed from then on.
+        self._keep(answer.facts if self.client.asks_node is None else begun_here)
         self._told_queue = answer.is_whole
         if not answer.is_whole:
             # What ended meanwhile the queue may have forgotten.
             self._past_due, self._queue_due = self.client.has_accounting, begun + self.soonest_s
             return
-        self._here = [each for each in answer.facts if each.state != "pending"]
+        self._here = begun_here
         self._explain_starts(answer.facts)
         if not self._is_explained(answer.facts):
             self._past_due = True
