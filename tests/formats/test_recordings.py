@@ -162,7 +162,7 @@ def test_samples_without_power_are_left_out_not_filled(tmp_path: Path) -> None:
         (0.1, 1200, 0.09, False),
         (0.001, 200, 0.04, False),
         (0.1, 120, 0.3, True),
-        (1.0, 86400, 100.0, True),
+        (1.0, 20000, 100.0, True),
         (60.0, 10, 50.0, True),
     ],
 )
@@ -171,13 +171,12 @@ def test_a_gap_that_is_nothing_is_not_noted(
 ) -> None:
     with RecordingWriter(tmp_path / "rec", flush_s=math.inf) as writer:
         writer.begin("r")
-        for i in range(samples):
-            writer.append(i * step_s, 5.0)
-        # The meter was silent for the last of it.
-        writer.append(samples * step_s, math.nan)
-        writer.append(samples * step_s + lacks_s, 5.0)
-        writer.start(0.0)
-        writer.end(samples * step_s + lacks_s, exit_status=0)
+        # The meter is silent before the program begins, and for a while after.
+        silent = 20 + math.ceil(lacks_s / step_s)
+        for i in range(5 + silent + samples):
+            writer.append(i * step_s, math.nan if 5 <= i < 5 + silent else 5.0)
+        writer.start((5 + silent) * step_s - lacks_s)
+        writer.end((5 + silent + samples) * step_s, exit_status=0)
     (recording,) = read_recordings(tmp_path / "rec")
     run = recording["r"]
     assert run.missing_s == pytest.approx(lacks_s, abs=1e-6)
