@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -13,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from lowtide.cli import main
 from lowtide.formats.recording_folder import read
+from lowtide.meters import source
+from support.steady import Steady
 
 LOWTIDE = [sys.executable, "-c", "from lowtide.cli import main; main()"]
 
@@ -217,3 +221,22 @@ def test_an_empty_mark_is_refused(tmp_path: Path) -> None:
     done = lowtide("mark", "", cwd=tmp_path)
     assert done.returncode == 2
     assert "a mark says what begins, such as epoch_1" in done.stderr
+
+
+def test_power_that_is_not_known_was_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # As where no GPU is the program's, and there is no other meter.
+    monkeypatch.setattr(source, "choose_meters", lambda *_: [Steady(absurd=True)])
+    shown = {}
+    for option in ("--json", "-P", "--share=node"):
+        words = ["measure", "--idle", "0.1", "-o", str(tmp_path / option), option]
+        monkeypatch.setattr(sys, "argv", ["lowtide", *words, "--", "sleep", "0.2"])
+        with contextlib.suppress(SystemExit):
+            main()
+        shown[option] = capsys.readouterr().out
+    (row,) = json.loads(shown["--json"])["runs"]
+    assert (row["energy_j"], row["power"]) == (None, None)
+    header, line = (each.split("|") for each in shown["-P"].splitlines())
+    assert dict(zip(header, line, strict=True))["power"] == ""
+    assert shown["--share=node"].splitlines()[1].split()[2:5] == ["---", "---", "---"]

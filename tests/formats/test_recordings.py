@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -152,6 +153,34 @@ def test_samples_without_power_are_left_out_not_filled(tmp_path: Path) -> None:
     assert run.gaps == (pytest.approx((2.0, 6.0)),)
     assert run.energy_j() == pytest.approx(4 * 5.0)
     assert "no power was read for 4.0 s of the 8.0 s" in " ".join(run.notes)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "samples", "lacks_s", "noted"),
+    [
+        (0.1, 120, 0.02, False),
+        (0.1, 1200, 0.09, False),
+        (0.001, 200, 0.04, False),
+        (0.1, 120, 0.3, True),
+        (1.0, 20000, 100.0, True),
+        (60.0, 10, 50.0, True),
+    ],
+)
+def test_a_gap_that_is_nothing_is_not_noted(
+    tmp_path: Path, step_s: float, samples: int, lacks_s: float, noted: bool
+) -> None:
+    with RecordingWriter(tmp_path / "rec", flush_s=math.inf) as writer:
+        writer.begin("r")
+        # The meter is silent before the program begins, and for a while after.
+        silent = 20 + math.ceil(lacks_s / step_s)
+        for i in range(5 + silent + samples):
+            writer.append(i * step_s, math.nan if 5 <= i < 5 + silent else 5.0)
+        writer.start((5 + silent) * step_s - lacks_s)
+        writer.end((5 + silent + samples) * step_s, exit_status=0)
+    (recording,) = read_recordings(tmp_path / "rec")
+    run = recording["r"]
+    assert run.missing_s == pytest.approx(lacks_s, abs=1e-6)
+    assert any("no power was read" in note for note in run.notes) == noted
 
 
 def test_a_meter_that_never_comes_back_leaves_the_end_where_it_was(tmp_path: Path) -> None:

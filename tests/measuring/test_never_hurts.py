@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 from lowtide import files
@@ -270,7 +271,7 @@ def test_a_limit_on_the_size_of_files_is_no_reason_to_die(tmp_path: Path) -> Non
         "import polars\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))\n"
         "sys.argv = ['lowtide', 'measure', '--idle', '0.2', '--meter', 'estimate', '-o', 'rec',"
-        " '--', 'sh', '-c', 'sleep 2.5; exit 7']\n"
+        " '--', 'sh', '-c', 'sleep 1.2; exit 7']\n"
         "from lowtide.cli import main; main()"
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
@@ -300,7 +301,7 @@ def fill_a_disk(tmp_path: Path) -> None:
     ):
         return
     try:
-        script = f"sleep 1; cat /dev/zero > {disk}/filler; sleep 2; exit 7"
+        script = f"sleep 0.4; cat /dev/zero > {disk}/filler; sleep 1; exit 7"
         words = ["measure", "--idle", "0.2", "--json", "-o", str(disk / "rec"), "--", "sh", "-c"]
         done = subprocess.run(
             [*LOWTIDE, *words, script], capture_output=True, text=True, check=False, timeout=60
@@ -324,7 +325,7 @@ def test_a_kill_of_the_recorder_does_not_take_the_program_along(
 ) -> None:
     code = (
         "import pathlib, sys, time\n"
-        "for n in range(25): print('line', n, flush=True); time.sleep(0.1)\n"
+        "for n in range(15): print('line', n, flush=True); time.sleep(0.1)\n"
         "print('to stderr', file=sys.stderr); pathlib.Path('done').touch()"
     )
     out, err = tmp_path / "out", tmp_path / "err"
@@ -345,14 +346,14 @@ def test_a_kill_of_the_recorder_does_not_take_the_program_along(
         time.sleep(0.05)
     time.sleep(0.3)
     assert (tmp_path / "done").exists()
-    lines = [f"line {n}" for n in range(25)]
+    lines = [f"line {n}" for n in range(15)]
     assert [line for line in printed.read_text().splitlines() if "line" in line] == lines
     assert "to stderr" in err.read_text()
     assert read(tmp_path / "rec").unmeasured or read(tmp_path / "rec").runs
 
 
 def test_a_relay_that_is_killed_is_replaced(tmp_path: Path) -> None:
-    code = "import time\nfor n in range(20): print('line', n, flush=True); time.sleep(0.1)"
+    code = "import time\nfor n in range(20): print('line', n, flush=True); time.sleep(0.06)"
     measuring = subprocess.Popen(
         [
             *LOWTIDE,
@@ -376,7 +377,7 @@ def test_a_relay_that_is_killed_is_replaced(tmp_path: Path) -> None:
     relays = [
         int(pid) for pid in children if b"relay.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
-    time.sleep(0.3)
+    time.sleep(0.2)
     os.kill(relays[0], signal.SIGKILL)
     out, _ = measuring.communicate(timeout=30)
     assert measuring.returncode == 0
@@ -387,22 +388,22 @@ def test_a_relay_that_is_killed_is_replaced(tmp_path: Path) -> None:
 
 
 def test_measurements_that_begin_together_have_folders_of_their_own(tmp_path: Path) -> None:
-    words = ["measure", "--idle", "0.1", "--meter", "estimate", "--", "sleep", "0.6"]
+    words = ["measure", "--idle", "0.1", "--meter", "estimate", "--", "sleep", "0.3"]
     together = [
         subprocess.Popen(
             [*LOWTIDE, *words], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
-        for _ in range(8)
+        for _ in range(5)
     ]
     for each in together:
         _, said = each.communicate(timeout=60)
         assert each.returncode == 0, said
     folders = sorted(tmp_path.glob("recording-*"))
-    assert len(folders) == 8
+    assert len(folders) == 5
     for folder in folders:
         run = read(folder)["full_0"]
         assert run.exit_status == 0
-        assert run.duration_s == pytest.approx(0.6, abs=0.6)
+        assert run.duration_s == pytest.approx(0.3, abs=0.6)
         assert run.energy_j() > 0
 
 
@@ -453,3 +454,103 @@ def test_folders_are_called_by_job_and_process(tmp_path: Path) -> None:
     assert second.is_dir()
     with pytest.raises(FileProblem, match="with -o"):
         new_folder(tmp_path / "nowhere")
+
+
+HANGING = (
+    "import os, sys, threading, time\n"
+    "from lowtide import files\n"
+    "from lowtide.measuring import recorder, sampler\n"
+    "from lowtide.meters import source\n"
+    "from support.steady import Steady\n"
+    "recorder._PATIENCE_S, recorder._CLOSE_S, sampler._LET_GO_S = 0.4, 0.6, 0.3\n"
+    "began = time.monotonic()\n"
+    "def hang(): threading.Event().wait()\n"
+    "class Hangs(Steady):\n"
+    "    name = 'hangs'\n"
+    "    def sample(self):\n"
+    "        if time.monotonic() > began + float(os.environ['READ_HANGS_S']): hang()\n"
+    "        return super().sample()\n"
+    "    def close(self): hang()\n"
+    "write = files.write_whole\n"
+    "def write_whole(path, *words):\n"
+    "    late = time.monotonic() > began + float(os.environ['WRITE_HANGS_S'])\n"
+    "    if late and 'away' in str(path): hang()\n"
+    "    write(path, *words)\n"
+    "files.write_whole = write_whole\n"
+    "source.choose_meters = lambda *_: [Hangs(), Steady()]\n"
+    "from lowtide.cli import main; main()"
+)
+
+
+def hanging(tmp_path: Path, *words: str, read_s: float = 99.0, write_s: float = 99.0) -> Any:
+    (tmp_path / "tmp").mkdir()
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(__file__).parent.parent),
+        "TMPDIR": str(tmp_path / "tmp"),
+        "READ_HANGS_S": str(read_s),
+        "WRITE_HANGS_S": str(write_s),
+    }
+    options = ["measure", "--idle", "0.2", "--share", "node", "-o", "away/rec", *words]
+    return subprocess.Popen(
+        [*python(HANGING), *options],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("read_s", [0.0, 0.9])
+def test_a_meter_that_hangs_for_ever_keeps_nobody(tmp_path: Path, read_s: float) -> None:
+    measuring = hanging(tmp_path, "--", "sh", "-c", "sleep 1.5; exit 7", read_s=read_s)
+    out, said = measuring.communicate(timeout=20)
+    assert measuring.returncode == 7, said
+    assert "meter hangs did not answer within 0.4 s" in said
+    assert "full_0" in out
+    recording = read(tmp_path / "away/rec")
+    (run,) = (*recording, *recording.unmeasured)
+    assert run.exit_status == 7
+    assert any("meter hangs did not answer" in note for note in run.notes)
+    # The other meter is read on; what the one that hangs would have said is not filled in.
+    samples = pl.read_parquet(next((tmp_path / "away/rec").glob("*.parquet")))
+    assert samples["steady.node_w"].is_not_nan().sum() > 8
+    assert samples["hangs.node_w"].is_nan().sum() > 5
+
+
+@pytest.mark.parametrize("hangs", [{"read_s": 0.6}, {"write_s": 1.5}])
+def test_signals_reach_a_program_whatever_hangs(tmp_path: Path, hangs: dict[str, float]) -> None:
+    trap = "trap 'echo told; exit 5' TERM; echo ready; while :; do sleep 0.05; done"
+    measuring = hanging(tmp_path, "--", "sh", "-c", trap, **hangs)
+    assert measuring.stdout.readline() == "ready\n"
+    time.sleep(1.2)
+    measuring.send_signal(signal.SIGTERM)
+    out, said = measuring.communicate(timeout=20)
+    assert "told" in out, said
+    assert measuring.returncode == 128 + signal.SIGTERM
+
+
+def test_a_disk_that_hangs_for_ever_keeps_nobody(tmp_path: Path) -> None:
+    words = [
+        "--json",
+        "--event",
+        r"e_{}=line (\d+)",
+        "--",
+        *python(PROGRAM.replace("range(8)", "range(25)")),
+    ]
+    measuring = hanging(tmp_path, *words, write_s=1.2)
+    out, said = measuring.communicate(timeout=20)
+    assert measuring.returncode == 7, said
+    assert "writing to away/rec hangs" in said
+    assert "the rest is in" in said
+    answer = json.loads(out)
+    assert Path(answer["folder"]).parent == tmp_path / "tmp"
+    (row,) = answer["runs"]
+    assert row["exit_status"] == 7
+    # What could not be written is there, to the last sample and event.
+    (run,) = read(Path(answer["folder"]))
+    assert run.events[-1].label == "e_24"
+    assert run.times[-1] > run.end - 0.3
+    assert run.energy_j() == pytest.approx(row["energy_j"])
+    assert run.energy_j() == pytest.approx(100 * (run.duration_s - run.missing_s))

@@ -126,7 +126,7 @@ def record(folder: Path, share: str | None) -> None:
     sampler.open()
     with RecordingWriter(folder) as writer:
         recorder = Recorder(writer=writer, sampler=sampler, interval_s=0.05, idle_s=0.3)
-        step = Step(kind="full", command=python("import time; time.sleep(1.5)"))
+        step = Step(kind="full", command=["sleep", "1" if share else "0.2"])
         recorder.run("full_0", step)
         recorder.run("idle_0", Step(kind="idle"))
     sampler.close()

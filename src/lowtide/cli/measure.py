@@ -123,17 +123,17 @@ def measure(
     missed = ""
     try:
         folder = new_folder() if out is None else out
-        with RecordingWriter(folder) as writer:
-            recorder = Recorder(
-                writer=writer,
-                sampler=sampler,
-                interval_s=interval,
-                idle_s=idle if experiment != "idle" else max(idle, 1.0),
-                patterns=patterns,
-                to_stderr=as_json or parsable,
-                say=_tell,
-            )
-            _tell(f"Reading {'; '.join(sampler.names)} every {interval:g} s")
+        recorder = Recorder(
+            writer=RecordingWriter(folder),
+            sampler=sampler,
+            interval_s=interval,
+            idle_s=idle if experiment != "idle" else max(idle, 1.0),
+            patterns=patterns,
+            to_stderr=as_json or parsable,
+            say=_tell,
+        )
+        _tell(f"Reading {'; '.join(sampler.names)} every {interval:g} s")
+        try:
             with recorder.heeding_signals():
                 for number, (name, step) in enumerate(steps):
                     if number:
@@ -150,13 +150,19 @@ def measure(
                     if step.stop_mark and not recorder.interrupted:
                         # That it was ended is what was asked for.
                         status = 0
+        finally:
+            hangs = recorder.close()
         if recorder.interrupted:
             _tell(f"Interrupted; what was measured until then is in {folder}")
             status = 128 + recorder.interrupted
     finally:
         sampler.close()
     try:
-        _report(writer, as_json=as_json, parsable=parsable)
+        if hangs:
+            elsewhere = _kept(folder.name, recorder.escape)
+            where = f"the rest is in {elsewhere}" if elsewhere else "the rest is lost"
+            typer.echo(f"lowtide: the recording is not whole: {hangs}; {where}", err=True)
+        _report(recorder.writer, as_json=as_json, parsable=parsable)
     except Exception as error:  # noqa: BLE001
         # Whatever became of the recording, how the program ended is passed on.
         typer.echo(f"lowtide: the recording cannot be shown: {error}", err=True)
@@ -177,15 +183,15 @@ def _report(writer: RecordingWriter, *, as_json: bool, parsable: bool) -> None:
     """Print what was recorded; what could not be written where it belongs is kept elsewhere."""
     recording, folder = writer.recording(), writer.folder
     if writer.unwritten:
-        elsewhere = _rescued(writer)
+        elsewhere = _kept(folder.name, writer.rescue)
         where = f"all of it is in {elsewhere}" if elsewhere else "what is not there is lost"
         typer.echo(f"lowtide: the recording is not whole: {writer.unwritten}; {where}", err=True)
         folder = elsewhere or folder
     _print(recording, folder, as_json=as_json, parsable=parsable)
 
 
-def _rescued(writer: RecordingWriter) -> Path | None:
-    """Return a folder elsewhere that has all of a recording, None where there is no room either."""
+def _kept(name: str, keep: Callable[[Path], None]) -> Path | None:
+    """Return a folder elsewhere that has what is to be kept, None where there is no room either."""
     import tempfile
 
     from lowtide.errors import LowtideError
@@ -193,8 +199,8 @@ def _rescued(writer: RecordingWriter) -> Path | None:
     # The last lives in memory, and is there where no disk is.
     for place in dict.fromkeys([tempfile.gettempdir(), "/var/tmp", "/dev/shm"]):  # noqa: S108
         try:
-            folder = Path(tempfile.mkdtemp(prefix=f"{writer.folder.name}-", dir=place))
-            writer.rescue(folder)
+            folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=place))
+            keep(folder)
         except (LowtideError, OSError):
             continue
         return folder
@@ -226,7 +232,8 @@ def _row(run: Run | Unmeasured) -> dict[str, Any]:
         "energy_j": known and known.energy_j(),
         "mean_w": known and known.mean_w,
         "missing_s": known and known.missing_s,
-        "power": run.power,
+        # What is not known was not measured.
+        "power": run.power if known and not math.isnan(known.energy_j()) else None,
         "share": run.machine.get("share", "node"),
         "node_energy_j": known and _node_energy_j(known),
         "events": len(run.events),
@@ -283,7 +290,7 @@ def _show(rows: list[dict[str, Any]], folder: Path) -> None:
                 shown(row["duration_s"], format_duration),
                 shown(row["energy_j"], format_energy),
                 shown(row["mean_w"], "{:.1f}".format),
-                row["power"],
+                row["power"] or "---",
                 str(row["events"]),
                 shown(row["exit_status"], str),
             ]

@@ -47,6 +47,8 @@ _OWN = ("run", "time", "power_w")
 _SHARES = {"node": "node_w", "process": "program_w"}
 # A counter that differs more from the power beside it counts something else.
 _COUNTER_OFF = 0.05
+# What lacks less than this lacks nothing, as figures are shown.
+_LEAST_MISSING_S = 0.05
 _CUT_SHORT = "cut short: the end of the program is not in the recording"
 
 
@@ -206,7 +208,9 @@ def _run(
         f"no power was read for {run.missing_s:.1f} s of the {run.duration_s:.1f} s that the "
         "program ran: its energy is that of the rest"
     )
-    return replace(run, notes=(*notes, lacking)) if run.gaps and lacking not in notes else run
+    # One sample that came late is nothing to tell, unless it is much of the run.
+    misses = run.missing_s > max(_LEAST_MISSING_S, min(run.step_s, 0.01 * run.duration_s))
+    return replace(run, notes=(*notes, lacking)) if misses and lacking not in notes else run
 
 
 def _silences(

@@ -125,6 +125,11 @@ class RecordingWriter:
         waits = self._rows or self._parts or self._events or self._unsaid
         return self._failing[1] if waits and self._failing else ""
 
+    @property
+    def parts(self) -> int:
+        """How many parts are on disk, which are one in the end."""
+        return self._part
+
     def begin(
         self,
         run: str,
@@ -416,6 +421,22 @@ class RecordingWriter:
             events.setdefault(run, []).append(event)
         whole = pl.concat(frames, how="diagonal") if frames else None
         return put_together(self._runs, whole, events, notes, self.folder)
+
+    def elsewhere(self, folder: Path | str) -> RecordingWriter:
+        """Return a writer into another folder that has all that is not on disk yet.
+
+        It waits for nobody: a thread may hang in the middle of a write, for ever.
+
+        Args:
+            folder: A folder without a recording.
+        """
+        other = RecordingWriter(folder, flush_s=math.inf)
+        other._runs = [{**run, "notes": list(run["notes"])} for run in self._runs]
+        other._parts, other._rows = list(self._parts), list(self._rows)
+        other._events, other._last = list(self._events), self._last
+        if self._tell is not None:
+            other.be_patient(self._tell)
+        return other
 
     def rescue(self, folder: Path | str) -> None:
         """Write all that can be had of the recording into another folder.

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import TypeVar
 
@@ -32,8 +33,9 @@ from lowtide.measuring.program import (
     refusal,
     terminal_tells,
 )
-from lowtide.measuring.sampler import Sampler
+from lowtide.measuring.sampler import Sample, Sampler
 from lowtide.measuring.steps import Step
+from lowtide.measuring.worker import Hung, Worker
 from lowtide.monitor.processes import ProcessTree
 
 # What ends a measurement early, and is told to the program.
@@ -44,6 +46,12 @@ _LOOK_S = 0.1
 _LINGER_S = 0.5
 # Sampling that takes more of a core than this is noted, unless it is over before it matters.
 _MOST_SHARE, _LEAST_SPENT_S = 0.05, 0.1
+# How long reading the meters and writing may take before the program is followed without.
+_PATIENCE_S = 3.0
+# How long the last of it may take to be written, and longer by so much for each part to be joined.
+_CLOSE_S, _JOIN_S = 5.0, 0.05
+# Samples that a hanging disk keeps waiting: some hundred megabytes.
+_MOST_WAITING = 200_000
 
 T = TypeVar("T")
 
@@ -90,6 +98,10 @@ class Recorder:
     _program_s: float = field(default=0.0, init=False)
     _heard: deque[str] = field(default_factory=deque, init=False)
     _failures: set[str] = field(default_factory=set, init=False)
+    # Meters and disks may hang for ever: neither signals nor the program's end wait for them.
+    _reading: Worker = field(default_factory=Worker, init=False)
+    _writing: Worker = field(default_factory=Worker, init=False)
+    _left_out: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         # A disk that is full must not stop a program that has nothing to do with it.
@@ -125,16 +137,19 @@ class Recorder:
             prepare(step.before, to_stderr=self.to_stderr, stopped=lambda: bool(self.interrupted))
         self._failures.clear()
         machine = self._safely("looking at the machine", machine_facts) or {}
-        self._safely(
+        power = "measured" if self.sampler.measured else "estimated"
+        meters, counted = self.sampler.names, self.sampler.counted
+        machine = {**machine, **self.sampler.facts, **(facts or {})}
+        self._write(
             "beginning the run",
             lambda: self.writer.begin(
                 name,
                 kind=step.kind,
                 pair=step.pair,
-                power="measured" if self.sampler.measured else "estimated",
-                meters=self.sampler.names,
-                counted=self.sampler.counted,
-                machine={**machine, **self.sampler.facts, **(facts or {})},
+                power=power,
+                meters=meters,
+                counted=counted,
+                machine=machine,
             ),
         )
         self.sampler.restart(whole=step.kind == "idle")
@@ -162,7 +177,7 @@ class Recorder:
             # All that this process does meanwhile, and the tools it asks, serve the sampling.
             spent_s = max(own_cpu_s() - spent_s - self._program_s, 0.0)
             share = spent_s / (time.monotonic() - clock)
-            self._safely(
+            self._write(
                 "describing the run",
                 lambda: self.writer.describe({"sampling_cpu_share": round(share, 5)}),
             )
@@ -175,7 +190,34 @@ class Recorder:
                 self._note(f"the measurement was ended by {self.interrupted.name}")
             self._safely("summing up", self.sampler.conclude)
             self._tell_troubles(counts=True)
+            self._settle()
         return status
+
+    def close(self) -> str:
+        """Write what is left; return why that hangs, empty where it does not."""
+        patience_s = _CLOSE_S + _JOIN_S * self.writer.parts
+        with suppress(Hung):
+            self._writing.do(
+                lambda: self._safely("ending the recording", lambda: self.writer.close()),
+                patience_s=patience_s,
+            )
+            self._writing.stop()
+            return ""
+        return (
+            f"writing to {self.writer.folder} hangs, for {self._writing.busy_s:.0f} s by now; it "
+            "has what was written before"
+        )
+
+    def escape(self, folder: Path) -> None:
+        """Write what a hanging disk keeps waiting elsewhere, where `writer` then is.
+
+        Args:
+            folder: A folder without a recording.
+        """
+        self.writer = self.writer.elsewhere(folder)
+        for action in self._writing.left():
+            action()
+        self.writer.close()
 
     def rest(self, seconds: float) -> None:
         """Wait without measuring, unless the measurement is to end.
@@ -190,7 +232,7 @@ class Recorder:
     def _run_program(self, name: str, step: Step) -> int | None:
         environment = {
             **os.environ,
-            EVENTS_VARIABLE: str((self.writer.folder / "events.csv").resolve()),
+            EVENTS_VARIABLE: self._events_path(),
             RUN_VARIABLE: name,
             CLOCK_VARIABLE: clock_words(self.sampler.clock_offset_s),
             "PYTHONUNBUFFERED": "1",
@@ -299,8 +341,20 @@ class Recorder:
         # What was heard may not be on disk yet.
         heard = [self._heard.popleft() for _ in range(len(self._heard))]
         self._marks.extend(heard)
-        read = self._safely("reading marks", lambda: self._marked(run, label))
-        return bool(read) or label in heard
+        read = False
+        with suppress(Hung):
+            read = self._writing.do(
+                lambda: bool(self._safely("reading marks", lambda: self._marked(run, label))),
+                patience_s=_PATIENCE_S,
+            )
+        return read or label in heard
+
+    def _events_path(self) -> str:
+        path = self.writer.folder / "events.csv"
+        try:
+            return str(self._writing.do(path.resolve, patience_s=_PATIENCE_S))
+        except (Hung, OSError):
+            return str(path.absolute())
 
     def _marked(self, run: str, label: str) -> bool:
         """Return whether a run has set a mark since this was last asked."""
@@ -324,30 +378,69 @@ class Recorder:
             self._wait()
 
     def _take(self, tree: ProcessTree | None) -> None:
-        sample = self._safely("sampling", lambda: self.sampler.sample(tree))
-        if sample is not None:
-            self._safely(
+        sample = self._safely("sampling", lambda: self._sampled(tree))
+        if sample is not None and self._writing.waiting > _MOST_WAITING:
+            self._left_out += 1
+        elif sample is not None:
+            self._write(
                 "keeping samples",
                 lambda: self.writer.append(sample.time, sample.power_w, sample.columns),
             )
+        if self._writing.busy_s > _PATIENCE_S:
+            self._complain(
+                f"writing to {self.writer.folder} hangs; the program goes on, and what is measured "
+                "is kept in memory"
+            )
         self._tell_troubles()
+
+    def _sampled(self, tree: ProcessTree | None) -> Sample | None:
+        try:
+            return self._reading.do(lambda: self.sampler.sample(tree), patience_s=_PATIENCE_S)
+        except Hung:
+            name = self.sampler.set_aside()
+        if name:
+            # Who hangs there finds out once it comes back; the others are read by somebody else.
+            self._reading.stop()
+            self._reading = Worker()
+            self._complain(
+                f"meter {name} did not answer within {_PATIENCE_S:g} s; the program goes on, and "
+                "nothing is filled in until it does"
+            )
+        else:
+            self._complain(
+                f"sampling did not come back within {_PATIENCE_S:g} s; the program goes on, and "
+                "nothing is measured until it does"
+            )
+        return None
+
+    def _settle(self) -> None:
+        """Wait until all is written, unless that hangs."""
+        if self._left_out:
+            self._note(f"{self._left_out} samples were left out while writing hung")
+            self._left_out = 0
+        with suppress(Hung):
+            self._writing.do(lambda: None, patience_s=_PATIENCE_S)
+
+    def _write(self, what: str, action: Callable[[], None]) -> None:
+        """Have the writer do something, after all that it was asked to do before."""
+        self._writing.post(lambda: self._safely(what, action))
 
     def _tell_troubles(self, *, counts: bool = False) -> None:
         for text, earlier in self.sampler.troubles.news(counts=counts):
             self._note(text, instead_of=earlier)
 
     def _start(self, moment: float) -> None:
-        self._safely("noting the start", lambda: self.writer.start(moment))
+        self._write("noting the start", lambda: self.writer.start(moment))
 
     def _end(self, status: int | None) -> None:
         moment = self.sampler.now()
-        self._safely("noting the end", lambda: self.writer.end(moment, exit_status=status))
+        self._write("noting the end", lambda: self.writer.end(moment, exit_status=status))
 
     def _mark(self, moment: float, label: str) -> None:
-        self._safely("keeping events", lambda: self.writer.mark(moment, label))
+        self._write("keeping events", lambda: self.writer.mark(moment, label))
 
     def _note(self, text: str, *, instead_of: str | None = None) -> None:
-        self._safely("keeping notes", lambda: self.writer.note(text, instead_of=instead_of))
+        self._write("keeping notes", lambda: self.writer.note(text, instead_of=instead_of))
 
     def _hear(self, label: str, listener: Listener | None) -> None:
         """Keep what the program was heard to say, at the time when it was said."""
@@ -366,15 +459,17 @@ class Recorder:
     def _fail(self, what: str, error: Exception) -> None:
         """Tell once of a run what went wrong with the measuring."""
         text = f"{what} failed ({type(error).__name__}: {error}); the program goes on"
-        kind = f"{what} {type(error).__name__} {getattr(error, 'errno', '')}"
-        if kind in self._failures:
+        self._complain(text, f"{what} {type(error).__name__} {getattr(error, 'errno', '')}")
+
+    def _complain(self, text: str, kind: str = "") -> None:
+        """Tell once of a run that something of a kind went wrong, by default in these words."""
+        if (kind or text) in self._failures:
             return
-        self._failures.add(kind)
+        self._failures.add(kind or text)
         with suppress(Exception):
             self.warn(text)
-        # Where notes cannot be kept either, there is nothing left to tell.
-        with suppress(Exception):
-            self.writer.note(text)
+        # Where notes cannot be kept either, this fails in the same way, and is not told again.
+        self._note(text)
 
     def _wait(self, program: Program | None = None) -> None:
         """Wait for the next sample's time; one that was missed is not made up for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from lowtide.monitor.processes import ProcessTree, Usage
 
 # A clock that moves this far against the other has been set.
 _STEPPED_S = 0.5
+# How long meters may take to be let go of, all together.
+_LET_GO_S = 5.0
 
 T = TypeVar("T")
 
@@ -197,12 +200,25 @@ class Sampler:
             if source.last is None and source.silent_since is not None:
                 self.troubles.add(f"meter {source.meter.name} never answered")
 
-    def close(self) -> None:
-        """Let go of the meters."""
+    def set_aside(self) -> str:
+        """Go on without the meter that does not come back; return its name, empty if none is so."""
         for source in self._sources:
-            self._heed(source.end, None)
+            if source.set_aside():
+                return source.meter.name
+        return ""
+
+    def close(self) -> None:
+        """Let go of the meters; those that do not let go within a while are left to the kernel."""
+        ends = [*(source.end for source in self._sources), self._cards.close]
+        threads = [
+            threading.Thread(target=self._heed, args=(end, None), daemon=True) for end in ends
+        ]
+        for thread in threads:
+            thread.start()
+        until_s = time.monotonic() + _LET_GO_S
+        for thread in threads:
+            thread.join(max(until_s - time.monotonic(), 0.0))
         self._sources.clear()
-        self._heed(self._cards.close, None)
 
     def _heed(self, ask: Callable[[], T], otherwise: T) -> T:
         """Ask, and note what goes wrong: who asks is busy with somebody else's program."""

@@ -130,6 +130,10 @@ class Source:
     _begun_s: float = field(default=0.0, init=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
+    # Whether a meter that is not slow is being asked, and whether nobody waits for that any more.
+    _asking: bool = field(default=False, init=False)
+    _stuck: bool = field(default=False, init=False)
+    _turns: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def begin(self, *, first: bool = False) -> None:
         """Read a slow meter beside the others, so that none waits for it.
@@ -146,8 +150,10 @@ class Source:
 
     def read(self) -> Reading | None:
         """Return the newest reading, None where the meter does not answer; `problem` says why."""
-        if self._thread is None:
-            reading, problem = self._ask()
+        if self._stuck:
+            reading, problem = None, "it has not come back since it was last asked"
+        elif self._thread is None:
+            reading, problem = self._ask_here()
         elif self._newest is None:
             return None
         else:
@@ -168,7 +174,28 @@ class Source:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout=10)
-        self.meter.close()
+        if not self._stuck:
+            self.meter.close()
+
+    def set_aside(self) -> bool:
+        """Go on without a meter that is being asked and does not come back; return whether it is.
+
+        It is asked again once it has come back. Whoever was asking it finds an error then.
+        """
+        with self._turns:
+            self._stuck = self._stuck or self._asking
+            aside, self._asking = self._asking, False
+            return aside
+
+    def _ask_here(self) -> tuple[Reading | None, str]:
+        self._asking = True
+        said = self._ask()
+        with self._turns:
+            self._asking = False
+            if self._stuck:
+                self._stuck = False
+                raise MeterProblem(f"meter {self.meter.name} came back too late")
+        return said
 
     def _listen(self) -> None:
         while not self._stop.wait(self.pause_s if self._newest is not None else 0.0):
