@@ -10,6 +10,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -101,10 +102,14 @@ class Sheet:
         Args:
             row: The row, counted from 0 below the heading.
         """
-        for number, (line, _) in enumerate(self._rows()):
-            if number == row:
-                return line
-        raise IndexError(f"row {row} of {self.source.path}")
+        line = self.source.data.count(b"\n", 0, self.body) + 1
+        with suppress(csv.Error):
+            for number, (at, _) in enumerate(self._rows()):
+                line = at
+                if number == row:
+                    break
+        # Polars makes rows of stray ends of lines where csv does not: the last line is near.
+        return line
 
     def first(self, heading: str) -> str | None:
         """Return the first cell of a column, None where there is none.
@@ -129,11 +134,14 @@ class Sheet:
             numbers: Headings of columns of numbers.
         """
         wanted = dict.fromkeys(texts, pl.String) | dict.fromkeys(numbers, pl.Float64)
-        try:
-            frame = self._frame(wanted)
-            values = [frame[self._key(name)].to_numpy() for name in numbers]
-        except pl.exceptions.PolarsError:
-            # Something is no number as polars writes them, or a line has too many cells.
+        values: list[FloatArray] | None = None
+        # A quote that nothing closes, in a column of numbers, makes polars panic.
+        if self.source.data.find(b'"', self.body) < 0:
+            # Something may be no number as polars writes them, or a line have too many cells.
+            with suppress(pl.exceptions.PolarsError):
+                frame = self._frame(wanted)
+                values = [frame[self._key(name)].to_numpy() for name in numbers]
+        if values is None:
             try:
                 frame = self._frame(dict.fromkeys(wanted, pl.String))
             except pl.exceptions.PolarsError as error:
