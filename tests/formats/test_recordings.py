@@ -270,11 +270,21 @@ def test_a_writer_knows_its_runs(tmp_path: Path) -> None:
         read_recordings(tmp_path / "none")
 
 
+def _manifest(**wrong: object) -> str:
+    run = dict.fromkeys(("id", "kind", "pair", "start", "end", "exit_status", "power"))
+    run |= {"meters": [], "notes": [], "machine": {}} | wrong  # type: ignore[dict-item]
+    return json.dumps({"format": "lowtide recording", "version": 1, "runs": [run]})
+
+
 @pytest.mark.parametrize(
     ("manifest", "message"),
     [
         ('{"format": "lowtide recording", "version": 9, "runs": []}', "version 9"),
         ('{"format": "lowtide recording", "version": 1, "runs": [{}]}', "each run needs id"),
+        (_manifest(meters=0), "meters of a run are a list of texts, not 0"),
+        (_manifest(notes="late"), "notes of a run are a list of texts, not late"),
+        (_manifest(meters=[1]), "meters of a run"),
+        (_manifest(machine=[]), "the machine of a run is an object"),
         ('{"format": "lowtide recording"', "not the manifest of a recording"),
         ('{"format": "lowtide recording", "version": 1}', "not the manifest of a recording"),
     ],
@@ -288,7 +298,7 @@ def test_a_manifest_that_makes_no_sense(tmp_path: Path, manifest: str, message: 
 def test_an_event_that_makes_no_sense_is_left_out_and_noted(tmp_path: Path) -> None:
     half_written(tmp_path)
     with (tmp_path / "events.csv").open("ab") as file:
-        file.write(b"soon,r,label,0\n1.0,r,,0\n1.5,r,caf\xe9,0\n2.0,r,good,1\n")
+        file.write(b"soon,r,label,0\n1.0,r,,0\n1.5,r,caf\xe9,0\n2.0,r,good,1\n2.5,r,a\rb,0\n")
     (recording,) = read_recordings(tmp_path)
     run = recording["r"]
     assert [event.label for event in run.events] == ["caf\ufffd", "good"]

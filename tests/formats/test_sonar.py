@@ -14,7 +14,7 @@ import pytest
 
 from lowtide.errors import FormatError, InvalidInput
 from lowtide.formats.sonar import read_ticks
-from lowtide.formats.sonar_samples import _unpacked, recognises
+from lowtide.formats.sonar_samples import _unpacked, read_samples, recognises
 from lowtide.formats.source import Source
 from lowtide.monitor.tick import Tick
 from lowtide.store import Store
@@ -338,3 +338,96 @@ def test_no_gpu_is_claimed_that_no_sample_tells_of(tmp_path: Path) -> None:
             assert math.isnan(of(tick, "7", "gpus_busy"))
         else:
             assert of(tick, "8", "gpus_busy") == 0
+
+
+def bare(
+    minutes: float, job: int, cpu: str, *gpus: str, host: str = "n1", user: str = "ann"
+) -> str:
+    """Return a line as 0.6 wrote it: time in UTC with parts of a second, and no names."""
+    at = f"2024-03-01T09:{minutes:02.0f}:00.123456789+00:00"
+    return ",".join([at, host, "64", user, str(job), "md", cpu, "2048", *gpus])
+
+
+def test_bare_columns_of_0_6(tmp_path: Path) -> None:
+    path = put(
+        tmp_path,
+        bare(0, 7, "250.5"),
+        bare(5, 7, "200", "1010", "150", "30", "1024"),
+        bare(5, 8, "0", "0", "0", "0", "0"),
+        bare(10, 7, "200", "1" * 32, "80", "0", "512"),
+    )
+    assert recognises(Source.open(path))
+    first, second, third = read_ticks([path])
+    assert [first.time - START, second.time - START] == pytest.approx([0.123456, 300.123456])
+    assert (first.host, first.node.cpus, math.isnan(first.node.memory_bytes)) == ("n1", 64, True)
+    (unit,) = first.units
+    assert (unit.source, unit.job_id, unit.user, unit.name) == ("slurm", "7", "ann", "md")
+    assert [of(tick, "7", "cpus_busy") for tick in (first, second)] == [2.505, 2]
+    assert of(first, "7", "memory_bytes") == 2048 * KIB
+    # CPU time is not written, so no sum of it may look as if it were.
+    for tick in (first, second, third):
+        assert math.isnan(of(tick, "7", "cpu_s"))
+        assert math.isnan(of(tick, "7", "watched_cpu_s"))
+    # The lowest bit is the first card: 1010 are cards 1 and 3.
+    assert (of(second, "7", "gpus_busy"), of(second, "7", "reserved_gpus")) == (1.5, 2)
+    assert of(second, "7", "gpu_memory_bytes") == 1024 * KIB
+    assert (of(second, "8", "reserved_gpus"), of(second, "8", "gpus_busy")) == (0, 0)
+    # All 32 bits say that nobody knows which.
+    assert (math.isnan(of(third, "7", "reserved_gpus")), of(third, "7", "gpus_busy")) == (True, 0.8)
+
+
+@pytest.mark.parametrize("cards", [(0,), (1,), (0, 3), (2, 5, 7), (31,), tuple(range(31)), ()])
+def test_bits_are_cards(tmp_path: Path, cards: tuple[int, ...]) -> None:
+    bits = f"{sum(2**card for card in cards):b}"
+    path = put(tmp_path, bare(0, 7, "1", bits, "100", "0", "0"))
+    (sample,) = read_samples(Source.open(path), source="slurm", sizes={})
+    assert set(sample.processes[0].gpus or {}) == {f"gpu-{card}" for card in cards}
+
+
+def test_a_store_shows_bare_columns(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store.sqlite") as store:
+        for tick in read_ticks([put(tmp_path, *(bare(at, 7, "300") for at in (0, 5, 10)))]):
+            store.append(tick)
+        (record,) = store.jobs(ids=["7"])
+        series = store.series(record)
+    assert record.seen_s == pytest.approx(600)
+    # A store keeps CPU time, which 0.6 does not tell: unknown, and never none.
+    assert math.isnan(record.cpu_s)
+    assert math.isnan(record.mean_cpus)
+    assert np.isnan(series.columns["cpus_busy"]).all()
+    assert series.columns["memory_bytes"].tolist() == [2048 * KIB] * 2
+
+
+def test_a_log_goes_on_when_sonar_is_renewed(tmp_path: Path) -> None:
+    rows = [bare(0, 7, "100"), line(5, 7, 400), line(10, 7, 1000)]
+    for named_first in (False, True):
+        path = put(tmp_path, *(rows[::-1] if named_first else rows))
+        ticks = list(read_ticks([path]))
+        assert [len(tick.units) for tick in ticks] == [1, 1, 1]
+        assert len({unit.key for tick in ticks for unit in tick.units}) == 1
+        assert of(ticks[2], "7", "cpus_busy") == 2
+
+
+def test_bare_columns_without_a_job_stay_with_their_user(tmp_path: Path) -> None:
+    rows = [bare(0, 0, "1"), bare(0, 0, "2", user="bob")]
+    (tick,) = read_ticks([put(tmp_path, *rows)])
+    assert [(unit.source, unit.user, unit.name) for unit in tick.units] == [
+        ("process", "ann", "md"),
+        ("process", "bob", "md"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (bare(0, 7, "1", "0"), "line 1.*not the columns of sonar 0.6"),
+        (bare(0, 7, "1") + "\n" + bare(1, 7, "1")[:30], "line 2.*cut short"),
+        (bare(0, 7, "1", "12", "0", "0", "0"), "'12' is no set of GPUs"),
+        (bare(0, 7, "much"), "line 1, column 'cpu%'.*'much' is not a number"),
+        # What 0.5 and older wrote: user, project and job, and no cores.
+        ("2019-05-08T15:54:06.292155+0200,c6,ann,nn1,16,md,98.1,3", "older releases wrote others"),
+    ],
+)
+def test_bare_columns_that_are_not_0_6_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(FormatError, match=said):
+        list(read_ticks([put(tmp_path, text)]))

@@ -30,6 +30,12 @@ def test_columns_are_read(tmp_path: Path) -> None:
         ("time,cpu\n2,2\n1,2\n", "line 3.*does not come after"),
         ("time,cpu\n1,2\n,2\n", "line 3.*a time is missing"),
         ("time,cpu\n1,2\n2,high\n", "'high' is not a number"),
+        ("time,cpu\n1,2\n" + "9" * 400 + ",3\n" + "9" * 400 + ",4\n", "line 3.*beyond all numbers"),
+        ("time,cpu\n1,2\n2,3\n\r", "line 3.*a time is missing"),
+        # In a column of numbers, quotes that nothing closes.
+        ('time,cpu\n1,2\n2,"\n', "not a"),
+        ('time,cpu\n1,"\n2,3\n', "not a"),
+        ('time,cpu\n1,2\n"', "line 3.*1 cells under 2 headings"),
     ],
 )
 def test_bad_tables(text: str, message: str, tmp_path: Path) -> None:
@@ -37,3 +43,11 @@ def test_bad_tables(text: str, message: str, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(FormatError, match=message):
         read_usage(path)
+
+
+def test_quoted_numbers_are_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "use.csv"
+    path.write_text('time,cpu\n"1","0.5"\n2,""\n"3",1\n')
+    times, columns = read_usage(path)
+    assert times.tolist() == [1, 2, 3]
+    assert columns["cpu"].tolist() == pytest.approx([0.5, np.nan, 1], nan_ok=True)

@@ -160,14 +160,14 @@ def _cells(trace: Trace, name: str) -> list[str]:
 def _arrivals(sheet: Sheet) -> tuple[FloatArray | None, bool]:
     """Return arrivals that are written as dates, None where they are numbers."""
     heading = _NUMBERS[0]
-    (texts,), _ = sheet.read(texts=[heading])
-    first = texts[0]
+    first = sheet.first(heading)
     if first is None or not _DATED.match(first.strip()):
         return None, False
     if not _ZONED.search(first.strip()):
         raise sheet.place(heading).error(
             f"{first!r} has no time zone: write {first.strip()}Z, or its offset behind it", 0
         )
+    (texts,), _ = sheet.read(texts=[heading])
     return instants(texts, sheet.place(heading), tz=None), True
 
 

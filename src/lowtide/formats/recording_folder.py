@@ -272,6 +272,15 @@ def _read_manifest(path: Path) -> list[dict[str, Any]]:
     if not whole:
         raise FormatError(f"each run needs {', '.join(needed)}, machine and notes", path=path)
     for entry in entries:
+        for key in ("meters", "notes"):
+            if not isinstance(entry[key], list) or not all(isinstance(e, str) for e in entry[key]):
+                raise FormatError(
+                    f"{key} of a run are a list of texts, not {entry[key]}", path=path
+                )
+        if not isinstance(entry["machine"], dict):
+            raise FormatError(
+                f"the machine of a run is an object, not {entry['machine']}", path=path
+            )
         machine = entry["machine"]
         # Early recordings have whether threads share cores under the name of how many do.
         if isinstance(machine.get("threads_per_core"), str):
@@ -291,20 +300,25 @@ def read_events(path: Path, notes: list[str]) -> dict[str, list[Event]]:
     # What follows the last line's end was being written when the writer was killed.
     text = files.read_bytes(path).decode(errors="replace").rpartition("\n")[0]
     found: dict[str, list[Event]] = {}
-    for number, cells in enumerate(csv.reader(io.StringIO(text)), start=1):
-        if number == 1 or not cells:
-            continue
+    rows = csv.reader(io.StringIO(text, newline=""))
+    next(rows, None)
+    while True:
+        cells: list[str] = []
         try:
+            cells = next(rows)
+            if not cells:
+                continue
             time, run, label, checkpoint = cells
             event = Event(time=float(time), label=label, checkpoint=checkpoint == "1")
-        except ValueError as error:
+        except StopIteration:
+            return found
+        except (ValueError, csv.Error) as error:
             notes.append(
-                f"{path.name}, line {number} is left out: an event is {EVENT_HEADINGS}, not "
+                f"{path.name}, line {rows.line_num} is left out: an event is {EVENT_HEADINGS}, not "
                 f"{','.join(cells)!r} ({error})"
             )
         else:
             found.setdefault(run, []).append(event)
-    return found
 
 
 def read_samples(folder: Path) -> tuple[pl.DataFrame | None, list[str]]:

@@ -10,6 +10,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -22,6 +23,8 @@ from lowtide.signal import ESTIMATED, FILLED, FloatArray, MarkArray
 
 # What people write where there is no number.
 _MISSING = ("", "nan", "na", "n/a", "null", "none")
+# Enough for a row of any table, and for the remarks above it.
+_PEEKED_BYTES = 65_536
 _NOTE = re.compile(r"#\s*([A-Za-z_]+):\s*(.*)")
 
 
@@ -99,10 +102,27 @@ class Sheet:
         Args:
             row: The row, counted from 0 below the heading.
         """
-        for number, (line, _) in enumerate(self._rows()):
-            if number == row:
-                return line
-        raise IndexError(f"row {row} of {self.source.path}")
+        line = self.source.data.count(b"\n", 0, self.body) + 1
+        with suppress(csv.Error):
+            for number, (at, _) in enumerate(self._rows()):
+                line = at
+                if number == row:
+                    break
+        # Polars makes rows of stray ends of lines where csv does not: the last line is near.
+        return line
+
+    def first(self, heading: str) -> str | None:
+        """Return the first cell of a column, None where there is none.
+
+        Args:
+            heading: The column's.
+        """
+        try:
+            _, cells = next(self._rows(_PEEKED_BYTES))
+            return cells[self.headings.index(heading)]
+        except (StopIteration, csv.Error, IndexError):
+            # Whoever reads the rows will say what is wrong with them.
+            return None
 
     def read(
         self, *, texts: Sequence[str] = (), numbers: Sequence[str] = ()
@@ -114,16 +134,19 @@ class Sheet:
             numbers: Headings of columns of numbers.
         """
         wanted = dict.fromkeys(texts, pl.String) | dict.fromkeys(numbers, pl.Float64)
-        try:
-            frame = self._frame(wanted)
-            values = [frame[self._key(name)].to_numpy() for name in numbers]
-        except pl.exceptions.PolarsError:
-            # Something is no number as polars writes them, or a line has too many cells.
+        values: list[FloatArray] | None = None
+        # A quote that nothing closes, in a column of numbers, makes polars panic.
+        if self.source.data.find(b'"', self.body) < 0:
+            # Something may be no number as polars writes them, or a line have too many cells.
+            with suppress(pl.exceptions.PolarsError):
+                frame = self._frame(wanted)
+                values = [frame[self._key(name)].to_numpy() for name in numbers]
+        if values is None:
             try:
                 frame = self._frame(dict.fromkeys(wanted, pl.String))
             except pl.exceptions.PolarsError as error:
                 raise self._broken(error) from None
-            values = [self._numbers(frame[self._key(name)], self.place(name)) for name in numbers]
+            values = self._numbers(frame, numbers)
         if frame.height == 0:
             raise FormatError("there is a heading and no row below it", path=self.source.path)
         return [frame[self._key(name)] for name in texts], values
@@ -158,9 +181,10 @@ class Sheet:
             comment_prefix="#" if b"#" in rows else None,
         )
 
-    def _rows(self) -> Iterator[tuple[int, list[str]]]:
+    def _rows(self, most_bytes: int | None = None) -> Iterator[tuple[int, list[str]]]:
         before = self.source.data.count(b"\n", 0, self.body)
-        rest = self.source.data[self.body :].decode("utf-8", "replace")
+        end = None if most_bytes is None else self.body + most_bytes
+        rest = self.source.data[self.body : end].decode("utf-8", "replace")
         reader = csv.reader(io.StringIO(rest, newline=""), delimiter=self.separator)
         for cells in reader:
             if cells and not cells[0].startswith("#"):
@@ -182,19 +206,29 @@ class Sheet:
             error = problem
         return FormatError(f"not a readable table ({error})", path=self.source.path)
 
-    @staticmethod
-    def _numbers(cells: pl.Series, place: Place) -> FloatArray:
-        trimmed = cells.str.strip_chars()
-        numbers = trimmed.cast(pl.Float64, strict=False)
-        wrong = (
-            numbers.is_null()
-            & trimmed.is_not_null()
-            & ~trimmed.str.to_lowercase().is_in(list(_MISSING))
+    def _numbers(self, frame: pl.DataFrame, headings: Iterable[str]) -> list[FloatArray]:
+        keys = dict.fromkeys(self._key(name) for name in headings)
+        trimmed = {key: pl.col(key).str.strip_chars() for key in keys}
+        # All at once: with small tables each question takes longer than its answer.
+        found = frame.select(
+            *(text.cast(pl.Float64, strict=False) for text in trimmed.values()),
+            *(
+                (
+                    text.cast(pl.Float64, strict=False).is_null()
+                    & text.is_not_null()
+                    & ~text.str.to_lowercase().is_in(_MISSING)
+                ).alias(f"{key} is wrong")
+                for key, text in trimmed.items()
+            ),
         )
-        if wrong.any():
-            row = int(wrong.arg_true()[0])
-            raise place.error(f"{cells[row]!r} is not a number", row)
-        return np.asarray(numbers.to_numpy(), dtype=np.float64)
+        for name in headings:
+            wrong = found[f"{self._key(name)} is wrong"].to_numpy()
+            if wrong.any():
+                row = int(wrong.argmax())
+                raise self.place(name).error(
+                    f"{frame[self._key(name)][row]!r} is not a number", row
+                )
+        return [np.asarray(found[self._key(name)].to_numpy(), np.float64) for name in headings]
 
 
 def estimates_marked(cells: pl.Series) -> MarkArray:

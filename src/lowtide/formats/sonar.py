@@ -55,8 +55,8 @@ def read_ticks(
         opened = Source.open(path)
         if not recognises(opened):
             raise FormatError(
-                "these are no samples of sonar's: lines such as v=0.13.0,time=…,host=…, or JSON "
-                "with samples or attributes",
+                "these are no samples of sonar's: lines such as v=0.13.0,time=…,host=…, "
+                "the bare columns of 0.6, or JSON with samples or attributes",
                 path=path,
             )
         for sample in read_samples(opened, source=source, sizes=sizes):
@@ -192,6 +192,9 @@ class _Host:
             used_s = math.nan
         if not math.isnan(used_s):
             now.cpu_s += used_s
+        elif any(math.isnan(each) for each in counted.values()):
+            # Bare columns of 0.6 do not tell it.
+            now.cpu_s = math.nan
         step_s = time - since
         if step_s > 0 and not math.isnan(used_s):
             return now, used_s / step_s

@@ -1,9 +1,13 @@
 """Sonar's log files, read into samples: what each process used on a host at a moment.
 
-Three forms are known: lines of named fields (from 0.7 on: `v=0.13.0,time=…,host=…,job=…`), the
-same names in JSON (`{"v": …, "samples": […]}`), and the structured JSON of newer releases
-(`{"meta": …, "data": {"type": "sample", "attributes": …}}`). A file may hold many samples, and
-samples of many hosts. Numbers that are left out are 0; sizes are in KiB and shares in percent.
+Four forms are known: lines of named fields (from 0.7 on: `v=0.13.0,time=…,host=…,job=…`), lines of
+bare columns (0.6), the names of the lines in JSON (`{"v": …, "samples": […]}`), and the structured
+JSON of newer releases (`{"meta": …, "data": {"type": "sample", "attributes": …}}`). A file may hold
+many samples, samples of many hosts, and lines of both kinds where sonar was renewed meanwhile.
+Numbers that are left out are 0; sizes are in KiB and shares in percent.
+
+Bare columns know neither CPU time nor process numbers: how many CPUs a process kept busy is its
+mean since it began, all that 0.6 says.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +30,10 @@ _KIB = 1024.0
 # letters of its own.
 _FIRST_DIGITS = "(){}[]<>+-abcdefghijklmnopqrstuvwxyz!@#$%^&*_"
 _OTHER_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ~|';:.?/`"
+# What 0.6 wrote, in this order; the columns of GPUs came later, and may be missing.
+_BARE = ("time", "host", "cores", "user", "job", "cmd", "cpu%", "cpukib")
+_BARE_GPUS = ("gpus", "gpu%", "gpumem%", "gpukib")
+_BARE_START = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:?\d\d)(,[^\n]*){7}")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,6 +103,8 @@ def recognises(source: Source) -> bool:
     head = source.head.lstrip()
     if head[:1] in ("{", "["):
         return '"samples"' in head or '"attributes"' in head
+    if _BARE_START.match(head):
+        return True
     return "," in head and all(f"{name}=" in head for name in ("time", "host"))
 
 
@@ -201,20 +212,47 @@ def _from_lines(opened: Source, source: str) -> Iterator[Sample]:
         place = _Place(path=opened.path, line=line)
         if not cells:
             continue
-        fields = {}
-        for cell in cells:
-            name, equals, value = cell.partition("=")
-            if not equals:
-                raise place.error(
-                    f"{cell!r} has no name: releases before 0.7 wrote bare columns, which cannot "
-                    "be read"
-                )
-            fields[name] = value
+        bare = "=" not in cells[0]
+        fields = _bare_fields(cells, place) if bare else _named_fields(cells, place)
         host, time = place.name(fields, "host"), place.moment(fields)
         sample = samples.setdefault((host, time), Sample(host=host, time=time))
         _add_host(sample, fields, place)
-        sample.processes.append(_flat_process(fields, source, place))
+        process = _flat_process(fields, source, place)
+        if bare:
+            process.cpu_s, process.cpus_busy = math.nan, place.number(fields, "cpu%") / 100.0
+        sample.processes.append(process)
     yield from samples.values()
+
+
+def _named_fields(cells: list[str], place: _Place) -> dict[str, str]:
+    fields = {}
+    for cell in cells:
+        name, equals, value = cell.partition("=")
+        if not equals:
+            raise place.error(f"{cell!r} has no name: a field is written name=value")
+        fields[name] = value
+    return fields
+
+
+def _bare_fields(cells: list[str], place: _Place) -> dict[str, str]:
+    """Return the columns of a line of 0.6 under the names, and as the values, of later releases."""
+    whole = _BARE + _BARE_GPUS
+    if len(cells) not in (len(_BARE), len(whole)) or not cells[2].isdecimal():
+        raise place.error(
+            f"these are not the columns of sonar 0.6 ({', '.join(_BARE)}; then none or all of "
+            f"{', '.join(_BARE_GPUS)}): the line may be cut short; older releases wrote others, "
+            "which cannot be read"
+        )
+    fields = dict(zip(whole, cells, strict=False))
+    bits = fields.get("gpus", "0")
+    if bits == "1" * 32:
+        fields["gpus"] = "unknown"
+    elif set(bits) <= {"0", "1"}:
+        cards = [str(card) for card, bit in enumerate(reversed(bits)) if bit == "1"]
+        fields["gpus"] = ",".join(cards)
+    else:
+        raise place.error(f"{bits[:40]!r} is no set of GPUs: 0.6 wrote a bit for each", "gpus")
+    return fields
 
 
 def _from_flat(document: Mapping[str, Any], source: str, place: _Place) -> Sample:
@@ -255,6 +293,7 @@ def _unpacked(text: str, place: _Place) -> list[float]:
 def _flat_process(fields: Mapping[str, Any], source: str, place: _Place) -> Process:
     job = int(place.number(fields, "job"))
     pid = int(place.number(fields, "pid"))
+    user, command = str(fields.get("user") or ""), str(fields.get("cmd") or "")
     gpus: dict[str, float] | None = {}
     said = str(fields.get("gpus") or "none")
     busy = place.number(fields, "gpu%") / 100.0
@@ -270,10 +309,10 @@ def _flat_process(fields: Mapping[str, Any], source: str, place: _Place) -> Proc
     return Process(
         # A process without a job is one by itself, and never one with others of that kind.
         source=source if job else "process",
-        job_id=str(job or pid or fields.get("cmd")),
-        user=str(fields.get("user") or ""),
+        job_id=str(job or pid or f"{user}:{command}"),
+        user=user,
         pid=pid,
-        command=str(fields.get("cmd") or ""),
+        command=command,
         cpu_s=place.number(fields, "cputime_sec"),
         cpus_busy=math.nan,
         memory_bytes=resident * _KIB,

@@ -32,9 +32,12 @@ def read_usage(path: Path | str) -> tuple[FloatArray, dict[str, FloatArray]]:
     if not names:
         raise FormatError("there is no column besides the time", path=path)
     _, (times, *values) = sheet.read(numbers=["time", *names])
-    if np.isnan(times).any():
-        raise sheet.place("time").error("a time is missing", int(np.isnan(times).argmax()))
-    back = np.flatnonzero(np.diff(times) <= 0)
+    unknown = ~np.isfinite(times)
+    if unknown.any():
+        row = int(unknown.argmax())
+        given = "missing" if np.isnan(times[row]) else "beyond all numbers: write epoch seconds"
+        raise sheet.place("time").error(f"a time is {given}", row)
+    back = np.flatnonzero(times[1:] <= times[:-1])
     if back.size:
         row = int(back[0]) + 1
         raise sheet.place("time").error(
