@@ -225,8 +225,9 @@ class Signal:
     def columns(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return when each step begins, in UTC, and its value: what a data frame is made of.
 
-        >>> Signal.from_values([300, 100], start=0, step_s="1h").columns()["time"].astype(str)[1]
-        '1970-01-01T01:00:00.000000'
+        >>> Signal.from_values([300, 100], start=0, step_s="1h").columns()["time"]
+        array(['1970-01-01T00:00:00.000000', '1970-01-01T01:00:00.000000'],
+              dtype='datetime64[us]')
         """
         times = np.round(1e6 * self.edges[:-1]).astype("datetime64[us]")
         return {"time": times, "value": self.values}

@@ -90,6 +90,34 @@ def test_a_kernel_that_runs_for_long_is_ended(tmp_path):
     assert took_s < 5  # A second on a machine that has nothing else to do.
 
 
+def test_an_interrupt_that_python_throws_away_comes_again(tmp_path):
+    # Whatever is raised where an object is deleted goes no further.
+    deleted = """
+import os, signal, time
+
+class Gone:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+
+def doctor():
+    Gone()
+    time.sleep(60)
+"""
+    script = LONG_KERNEL[: LONG_KERNEL.index("@compiled")] + deleted
+    script += LONG_KERNEL[LONG_KERNEL.index("\nfor each in") :]
+    (tmp_path / "deleted.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, "deleted.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (130, "lowtide: interrupted\n")
+
+
 @pytest.mark.parametrize("after_s", [0.05, 0.4, 0.9, 2.0, 4.0])
 def test_simulate_ends_at_any_moment(tmp_path, after_s):
     (tmp_path / "long.toml").write_text(EXPERIMENT)
