@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from lowtide import compiled
+from support.needs import is_missing
 
 SOURCES = Path(compiled.__file__).parent
 
@@ -165,7 +166,7 @@ def test_what_somebody_else_could_have_written_is_never_run(script, tmp_path, na
             path.symlink_to(path.replace(tmp_path / path.name))
     elif who == "another's":
         if os.geteuid() != 0:
-            pytest.skip("needs root to give a folder away")
+            is_missing("needs root to give a folder away")
         os.chown(folder, 12345, 12345)
     said = script(**where)
     assert said.endswith("3.0 compiled\n")
@@ -225,11 +226,10 @@ def test_several_processes_compile_once(script, tmp_path):
     assert said == [b"3.0 compiled\n", b"3.0 found\n", b"3.0 found\n"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
 def test_an_unprivileged_user_without_a_home_plans_and_simulates(tmp_path, root):
     """As a service would run it: no home, an install that cannot be written."""
-    if not shutil.which("setpriv"):
-        pytest.skip("needs setpriv of util-linux")
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        is_missing("needs root, and setpriv of util-linux, to become somebody else")
     (tmp_path / "open").mkdir(mode=0o777)
     (tmp_path / "open").chmod(0o777)
     for folder in (tmp_path, *tmp_path.parents):
