@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+CORES  ?= $(shell nproc)
 # Which packages are fetched and installed is said as it happens; all else only if it fails.
 TELL   := sed --unbuffered -nE -e 's/^Collecting ([^ ]+).*/  looking for \1/p' -e 's/^ *Downloading ([^ ]+) (\(.*\)).*/  fetching \1 \2/p' \
           -e 's/^Installing collected packages.*/  unpacking .../p' -e 's/^Building/  building/p' -e '/^ *(error|ERROR)/,$$p'
@@ -45,8 +46,10 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# First, on all cores, what does not mind company; then, one by one, what counts seconds.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not alone" -n $(CORES) --dist worksteal
+	$(BIN)/python -m pytest -m alone
 
 nightly: $(VENV)/.dev
 	LOWTIDE_NIGHTLY=1 $(BIN)/python -m pytest tests/policies/test_exact.py tests/formats/test_fuzz.py tests/test_compiled.py

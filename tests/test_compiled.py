@@ -17,6 +17,8 @@ import pytest
 from lowtide import compiled
 from support.needs import is_missing
 
+pytestmark = pytest.mark.alone
+
 SOURCES = Path(compiled.__file__).parent
 
 # A kernel of its own, so that little is compiled: it calls another of another module.

@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 # A run whose queue keeps the compiled kernel of the simulator busy for longer than anybody waits.
 EXPERIMENT = """
 [workload]

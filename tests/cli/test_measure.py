@@ -19,6 +19,8 @@ from lowtide.formats.recording_folder import read
 from lowtide.meters import source
 from support.steady import Steady
 
+pytestmark = pytest.mark.alone
+
 LOWTIDE = [sys.executable, "-c", "from lowtide.cli import main; main()"]
 
 

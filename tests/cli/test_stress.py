@@ -17,6 +17,8 @@ from lowtide.stress.conductor import END_MARK
 from lowtide.stress.plan import LoadPlan, make_plan
 from support.commands import run
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -23,6 +23,7 @@ from lowtide.samples import sample_profile
 from lowtide.stress.plan import make_plan
 from lowtide.units import format_iso, format_time
 from support.commands import all_verbs, run
+from support.faces import assert_as_kept, assert_keys_as_kept
 from support.studies import write_study
 from support.watched import write_store
 
@@ -99,7 +100,8 @@ def test_every_verb_speaks_json_and_columns(verb: str, capsys: pytest.CaptureFix
     named, rest = verb.split(), words[len(verb.split()) :]
     document = run(capsys, *named, "--json", *rest)
     assert document.code == 0
-    assert json.loads(document.out)
+    said = json.loads(document.out)
+    assert said
     for flag in ("-P", "--parsable"):
         columns = run(capsys, *named, flag, *rest)
         assert columns.code == 0
@@ -107,12 +109,17 @@ def test_every_verb_speaks_json_and_columns(verb: str, capsys: pytest.CaptureFix
         assert len(lines) >= 2
         assert len({line.count("|") for line in lines}) == 1
         assert "|" in lines[0]
+    assert_keys_as_kept(f"verbs/{verb}.txt", said, lines[0])
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_shows_the_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_the_examples(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     answer = run(capsys, *verb.split(), "--help")
     assert answer.code == 0
+    assert_as_kept(f"help/{verb}.txt", answer.out)
     for line in EXAMPLES[verb]:
         assert line in answer.out
 

@@ -26,6 +26,8 @@ from support.commands import run
 from support.lines import Line
 from support.snapshots import tick
 
+pytestmark = pytest.mark.alone
+
 LOWTIDE = Path(sys.executable).with_name("lowtide")
 
 

@@ -34,6 +34,8 @@ from lowtide.measuring.folders import folder_name, new_folder
 from lowtide.meters import Reading
 from support.steady import Steady, python
 
+pytestmark = pytest.mark.alone
+
 LOWTIDE = [sys.executable, "-c", "from lowtide.cli import main; main()"]
 ERRNOS = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.ENOENT)
 # It says when it is told to end, and ends with a code of its own.

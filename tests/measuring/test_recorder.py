@@ -29,6 +29,8 @@ from lowtide.monitor.processes import ProcessTree, children_of, read_stat
 from support.meters import tree
 from support.steady import Steady, python
 
+pytestmark = pytest.mark.alone
+
 
 def record(folder: Path, *steps: tuple[str, Step], meter: Steady | None = None, **options):
     sampler = Sampler(meters=[meter or Steady()])

@@ -19,6 +19,8 @@ from lowtide.measuring.sharing import GpuPower, Sharing
 from lowtide.meters import Roots
 from support.steady import Steady, python
 
+pytestmark = pytest.mark.alone
+
 CPUS = 4
 IDLE_W, EACH_W = 50.0, 40.0
 

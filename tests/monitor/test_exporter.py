@@ -18,6 +18,8 @@ from lowtide.monitor import exporter as module
 from lowtide.monitor.exporter import Exporter, load_token
 from lowtide.monitor.exposition import Page
 
+pytestmark = pytest.mark.alone
+
 NODE, JOBS = b"# HELP x An x.\n# TYPE x gauge\nx 1\n", b'y{job_id="7",user="ann"} 1\n'
 PAGE = NODE + JOBS
 TOKEN = "a-token-of-24-characters"

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from lowtide.monitor.exposition import Exposition, OwnUse, own_use
-from lowtide.monitor.tick import Tick
-from support.snapshots import GIB, gpu, render, tick, unit, units
+from support.snapshots import GIB, render, tick, tick_of_everything, unit, units
 
 
 def read(page: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -36,45 +35,9 @@ def job(page: bytes, name: str, /, **labels: str) -> list[float]:
     ]
 
 
-def of_everything() -> Tick:
-    """A tick that has all there is."""
-    jobs = [unit("1", user="ann", name='say "hi"\n', started=5.0), unit("2", source="container")]
-    return dataclasses.replace(
-        tick(
-            jobs,
-            power_w=[100.25, 50.0],
-            gpu_w=[60.0, 0.0],
-            gpus_busy=[0.5, 0.0],
-            gpu_memory_bytes=[GIB, 0.0],
-            reserved_gpus=[1.0, 0.0],
-            carbon_g=[1.5, 0.25],
-            marginal_g=[2.5, np.nan],
-            embodied_g=[0.125, 0.5],
-            gpus=(gpu("gpu-0", {0: 0.75}, busy=0.5),),
-            problems=("no RAPL",),
-            received_bytes=[np.nan, 500.0],
-            sent_bytes=[np.nan, 70.0],
-            cpu_wait_s=[1.5, 0.0],
-            memory_wait_s=[0.25, np.nan],
-            unmetered_s=[30.0, 0.0],
-            unpriced_j=[0.0, 12.5],
-            node_carbon_g=9.0,
-            idle_carbon_g=6.0,
-            unattributed_carbon_g=1.25,
-            marginal_g_per_kwh=700.0,
-            pue=1.25,
-            node_unmetered_s=30.0,
-            node_unpriced_j=12.5,
-            rejected=4,
-        ),
-        package_energy_j=(11.0, 22.0),
-        dram_energy_j=3.0,
-    )
-
-
 class TestParts:
     def test_nothing_in_the_part_of_the_node_tells_of_a_job(self) -> None:
-        page = Exposition(compat=("ceems",)).render(of_everything(), own=own_use())
+        page = Exposition(compat=("ceems",)).render(tick_of_everything(), own=own_use())
         for label in (b"job_id=", b"user=", b'uuid="1"', b'name="say'):
             assert label not in page.node
             assert label in page.jobs
@@ -85,7 +48,7 @@ class TestParts:
     def test_counters_carry_the_time_of_the_tick_and_gauges_none(self) -> None:
         shown = Exposition(compat=("ceems",))
         shown.render(tick([unit("gone")], time=999.0))
-        page = shown.render(of_everything(), own=own_use()).whole
+        page = shown.render(tick_of_everything(), own=own_use()).whole
         found = {"counter": set(), "gauge": set()}
         for each in text_string_to_metric_families(page.decode()):
             found[each.type] |= {sample.timestamp for sample in each.samples}
@@ -94,7 +57,7 @@ class TestParts:
 
 class TestOwnNames:
     def test_every_column_is_there_with_its_value(self) -> None:
-        at = of_everything()
+        at = tick_of_everything()
         page = render(at)
         columns = {
             "power_watts": at.shares.power_w,
@@ -123,7 +86,7 @@ class TestOwnNames:
             assert job(page, "pressure_seconds_total", resource=resource) == waited
 
     def test_what_is_lacking_is_said_of_those_that_lack_it(self) -> None:
-        page = render(of_everything())
+        page = render(tick_of_everything())
         assert job(page, "unmetered_seconds_total") == [30.0]
         assert job(page, "unpriced_energy_joules_total", job_id="2") == [12.5]
         assert b'lowtide_node_unmetered_seconds_total{host="n1"} 30.000 1000000\n' in page
@@ -132,7 +95,7 @@ class TestOwnNames:
         assert job(whole, "unpriced_energy_joules_total") == []
 
     def test_who_holds_which_gpu(self) -> None:
-        found = read(render(of_everything()))
+        found = read(render(tick_of_everything()))
         [(labels, share)] = [
             (dict(labels), value)
             for (name, labels), value in found.items()
@@ -154,7 +117,7 @@ class TestOwnNames:
         assert sum(not line.startswith("#") for line in lines) == 15 * 100
 
     def test_only_holders_of_gpus_have_lines_about_them(self) -> None:
-        page = render(of_everything())
+        page = render(tick_of_everything())
         assert job(page, "gpu_power_watts") == [60.0]
         assert job(page, "gpus_busy") == [0.5]
         assert job(page, "gpu_memory_bytes") == [GIB]
@@ -163,10 +126,10 @@ class TestOwnNames:
     def test_the_node_adds_up(self) -> None:
         found = {
             name: value
-            for (name, labels), value in read(render(of_everything())).items()
+            for (name, labels), value in read(render(tick_of_everything())).items()
             if len(labels) == 1
         }
-        watts = sum(job(render(of_everything()), "power_watts"))
+        watts = sum(job(render(tick_of_everything()), "power_watts"))
         parts = (
             found["lowtide_node_idle_power_watts"] + found["lowtide_node_unattributed_power_watts"]
         )
@@ -182,7 +145,7 @@ class TestOwnNames:
         assert found["lowtide_node_measured_power_watts"] == found["lowtide_node_power_watts"]
         sockets = {
             dict(labels)["socket"]: value
-            for (name, labels), value in read(render(of_everything())).items()
+            for (name, labels), value in read(render(tick_of_everything())).items()
             if name == "lowtide_node_socket_energy_joules_total"
         }
         assert sockets == {"0": 11.0, "1": 22.0}
@@ -190,7 +153,7 @@ class TestOwnNames:
     def test_the_grid_has_two_intensities_and_the_node_its_emissions(self) -> None:
         kinds = {
             (name, dict(labels)["kind"]): value
-            for (name, labels), value in read(render(of_everything())).items()
+            for (name, labels), value in read(render(tick_of_everything())).items()
             if {key for key, _ in labels} == {"host", "kind"}
         }
         assert kinds == {
@@ -215,7 +178,9 @@ class TestOwnNames:
         assert b"nan" not in page.lower()
 
     def test_no_label_is_called_job(self) -> None:
-        page = Exposition(compat=("ceems",)).render(of_everything(), own=own_use()).whole.decode()
+        page = (
+            Exposition(compat=("ceems",)).render(tick_of_everything(), own=own_use()).whole.decode()
+        )
         assert not re.search(r"[{,](job|instance)=", page)
 
     def test_its_own_cost_is_shown(self) -> None:
@@ -364,7 +329,7 @@ class TestComingAndGoing:
 
     def test_a_page_that_remembers_is_as_one_that_does_not(self) -> None:
         shown = Exposition()
-        at = of_everything()
+        at = tick_of_everything()
         shown.render(at)
         again = dataclasses.replace(at, problems=())
         assert read(shown.render(again).whole) | {} == {
@@ -377,6 +342,6 @@ def test_the_page_of_docs_names_every_metric(root: Path) -> None:
     text = (root / "docs/howto/prometheus.md").read_text(encoding="utf-8")
     rapl = [("package", "/sys/0", 1.0), ("dram", "/sys/0:0", 1.0)]
     shown = Exposition(compat=("ceems",), rapl=rapl)
-    page = shown.render(of_everything(), own=own_use()).whole.decode()
+    page = shown.render(tick_of_everything(), own=own_use()).whole.decode()
     for name in re.findall(r"^# TYPE (\w+)", page, re.M):
         assert f"`{name}`" in text, name

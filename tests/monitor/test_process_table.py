@@ -24,6 +24,8 @@ from lowtide.monitor.process_table import ProcessTable
 from lowtide.monitor.snapshot import Unit
 from support.trees import write_process
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture
 def procfs(tmp_path: Path) -> Path:

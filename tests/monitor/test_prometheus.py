@@ -25,6 +25,8 @@ from support.needs import is_missing
 from support.prometheus import Prometheus, missing_programs, running_prometheus
 from support.snapshots import GIB, gpu, tick, unit
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy/prometheus/lowtide.rules.yml"
 DASHBOARD = ROOT / "deploy/grafana/lowtide.json"

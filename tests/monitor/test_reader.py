@@ -34,6 +34,8 @@ from support.trees import (
     write_unified,
 )
 
+pytestmark = pytest.mark.alone
+
 SCOPE = "system.slice/slurmstepd.scope"
 # When the node of `NODE` was started.
 BOOT = 1.7e9

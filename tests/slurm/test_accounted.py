@@ -23,6 +23,8 @@ from lowtide.units import parse_duration
 from lowtide.watching.job_facts import FactsSource
 from support.slurm import HAS_CGROUPS, ask
 
+pytestmark = pytest.mark.alone
+
 LOWTIDE = Path(sys.executable).with_name("lowtide")
 NAME = "a|b 'c'\nd = ünï"
 COMMENT = "x|y\n7\tz"

@@ -15,6 +15,8 @@ from lowtide.monitor.facts import JobFacts
 from lowtide.slurm import SlurmClient
 from support.slurm import ask
 
+pytestmark = pytest.mark.alone
+
 
 def submit(slurm: dict[str, str], *options: str, run: str = "sleep 30") -> str:
     said = ask(slurm, "sbatch", "--mem=50M", "-o", "/dev/null", *options, "--wrap", run)

@@ -17,6 +17,8 @@ from support.commands import run
 from support.slurm import ask
 from support.stand_ins import squares
 
+pytestmark = pytest.mark.alone
+
 EXPERIMENT = """
 [grid]
 synthetic = "windy"

@@ -14,6 +14,8 @@ import pytest
 from lowtide.store import Store
 from support.ticks import START
 
+pytestmark = pytest.mark.alone
+
 # Writes as fast as it can, brings ticks into chunks all the time, and says what is safe by now.
 WRITER = """
 import sys

@@ -30,6 +30,8 @@ from lowtide.stress.outcome import Outcome, gather
 from lowtide.stress.plan import LoadPlan, make_plan
 from lowtide.stress.worker import Report
 
+pytestmark = pytest.mark.alone
+
 # How late a step of half a second may end.
 LATE_S = 0.2
 # How long after the end processes may be there.

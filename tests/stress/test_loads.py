@@ -16,6 +16,8 @@ from lowtide.errors import FileProblem, InvalidInput
 from lowtide.stress import loads
 from lowtide.stress.loads import FILE_BYTES, MIB, Writing, gpu_library, make_load
 
+pytestmark = pytest.mark.alone
+
 
 class Clock:
     """A clock that moves when it is told to."""

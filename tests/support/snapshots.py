@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -173,3 +174,39 @@ TICK_COLUMNS = (
     "unmetered_s",
     "unpriced_j",
 )
+
+
+def tick_of_everything() -> Tick:
+    """A tick that has all there is."""
+    jobs = [unit("1", user="ann", name='say "hi"\n', started=5.0), unit("2", source="container")]
+    return replace(
+        tick(
+            jobs,
+            power_w=[100.25, 50.0],
+            gpu_w=[60.0, 0.0],
+            gpus_busy=[0.5, 0.0],
+            gpu_memory_bytes=[GIB, 0.0],
+            reserved_gpus=[1.0, 0.0],
+            carbon_g=[1.5, 0.25],
+            marginal_g=[2.5, np.nan],
+            embodied_g=[0.125, 0.5],
+            gpus=(gpu("gpu-0", {0: 0.75}, busy=0.5),),
+            problems=("no RAPL",),
+            received_bytes=[np.nan, 500.0],
+            sent_bytes=[np.nan, 70.0],
+            cpu_wait_s=[1.5, 0.0],
+            memory_wait_s=[0.25, np.nan],
+            unmetered_s=[30.0, 0.0],
+            unpriced_j=[0.0, 12.5],
+            node_carbon_g=9.0,
+            idle_carbon_g=6.0,
+            unattributed_carbon_g=1.25,
+            marginal_g_per_kwh=700.0,
+            pue=1.25,
+            node_unmetered_s=30.0,
+            node_unpriced_j=12.5,
+            rejected=4,
+        ),
+        package_energy_j=(11.0, 22.0),
+        dram_energy_j=3.0,
+    )

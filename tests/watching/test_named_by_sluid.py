@@ -18,6 +18,8 @@ import pytest
 from lowtide.slurm.records import QUEUE_FIELDS
 from support.trees import NODE, cpu, write, write_group, write_unified
 
+pytestmark = pytest.mark.alone
+
 LOWTIDE = Path(sys.executable).with_name("lowtide")
 NAME = "s5K1KKYAYG5D00"
 KNOWN = {

@@ -21,6 +21,8 @@ from lowtide.watching import power as module
 from lowtide.watching.power import PowerReader
 from support.meters import tree
 
+pytestmark = pytest.mark.alone
+
 NAN = math.nan
 
 

@@ -18,6 +18,8 @@ from lowtide.watching.service import Service
 from lowtide.watching.watcher import Watcher
 from support.nodes import START, Drawn, snapshot, unit
 
+pytestmark = pytest.mark.alone
+
 
 class Node:
     """A node with one job; its clock is the real one."""

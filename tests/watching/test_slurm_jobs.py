@@ -18,6 +18,8 @@ import pytest
 
 from support.slurm import ask, running_slurm
 
+pytestmark = pytest.mark.alone
+
 LOWTIDE = Path(sys.executable).with_name("lowtide")
 # Control groups v1 as Slurm uses them; a host with v2 alone tracks its jobs otherwise.
 HAS_V1 = all(Path(f"/sys/fs/cgroup/{name}/tasks").exists() for name in ("cpuacct", "freezer"))
