@@ -11,31 +11,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.errors import InvalidInput, UnknownName
+from lowtide.errors import InvalidInput
 from lowtide.signal import FloatArray
 
-# Lentz's continued fraction for the incomplete beta function converges in O(√max(a, b)) terms.
-_TERMS = 10_000
-_TINY = 1e-300
-_PRECISION = 1e-15
 # Smaller than this, relative to the whole, a direction or a residual is nothing but rounding.
 _ROUNDING = 1e-12
-# Resamples are drawn in batches of about so many numbers, which bounds the memory.
-_BATCH = 1_000_000
 # Up to so many pairs every assignment of signs is counted; the normal curve is close beyond.
 _COUNTED = 80
 # A series is cut into no fewer blocks than this, or nothing could be said of how they vary.
 _LEAST_BLOCKS = 5
-_NORMAL = NormalDist()
-
-METHODS = ("bca", "percentile")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,24 +43,6 @@ class Interval:
     low: float | None
     high: float | None
     count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Paired:
-    """What became of the same cases under two treatments.
-
-    Attributes:
-        difference: The mean of the first less the second, with its interval.
-        higher: In how many cases the first is higher.
-        lower: In how many it is lower.
-        p: Probability of so lopsided ranks if the sign of each difference were a toss of a coin;
-            None where nothing differs.
-    """
-
-    difference: Interval
-    higher: int
-    lower: int
-    p: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,53 +64,6 @@ class Effect:
     f: float | None
     p: float | None
     share: float | None
-
-
-def _mean(values: FloatArray) -> FloatArray:
-    mean: FloatArray = values.mean(axis=-1)
-    return mean
-
-
-def bootstrap(
-    values: npt.ArrayLike,
-    *,
-    statistic: Callable[[FloatArray], FloatArray] = _mean,
-    method: str = "bca",
-    level: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> Interval:
-    """Return a statistic of a sample and its bootstrap interval.
-
-    Args:
-        values: The sample.
-        statistic: What is computed along the last axis; the mean unless another is given.
-        method: `percentile`, or `bca`, which corrects for bias and skewness (Efron 1987).
-        level: How often such intervals hold the true value.
-        resamples: How many samples are drawn from the sample.
-        seed: Which ones.
-
-    >>> interval = bootstrap([3.0, 5.0, 4.0, 6.0, 2.0, 4.0])
-    >>> interval.value, round(interval.low, 1), round(interval.high, 1)
-    (4.0, 3.0, 5.0)
-    """
-    sample = _finite(values, "a bootstrap", least=1)
-    if method not in METHODS:
-        raise UnknownName("method of the bootstrap", method, METHODS)
-    if not (0 < level < 1 and resamples >= 1):
-        raise InvalidInput(
-            f"an interval has a level between 0 and 1 and at least one resample, "
-            f"unlike {level} and {resamples}"
-        )
-    value = float(statistic(sample))
-    if sample.size < 2:
-        return Interval(value=value, low=None, high=None, count=sample.size)
-    draws = np.concatenate(list(_resampled(sample, statistic, resamples, seed)))
-    tails = [(1 - level) / 2, (1 + level) / 2]
-    if method == "bca" and np.ptp(draws) > 0:
-        tails = _corrected(tails, sample, statistic, draws, value)
-    low, high = np.quantile(draws, tails)
-    return Interval(value=value, low=float(low), high=float(high), count=sample.size)
 
 
 def block_bootstrap(
@@ -168,6 +93,8 @@ def block_bootstrap(
     >>> interval.value, round(interval.low, 1), round(interval.high, 1)
     (4.0, 2.6, 5.4)
     """
+    from scipy import special
+
     sample = _finite(values, "a bootstrap", least=1)
     value, count = float(sample.mean()), sample.size
     likeness = _likeness(sample) if length is None else 0.0
@@ -185,38 +112,11 @@ def block_bootstrap(
     begin = np.random.default_rng(seed).integers(0, count, size=(resamples, lengths.size))
     draws = (sums[begin + lengths] - sums[begin]).sum(axis=1) / count
     cut_off = 2 * likeness * (1 - likeness**length) / (length * (1 - likeness**2))
-    wider = _student(level, blocks - 1) / _NORMAL.inv_cdf((1 + level) / 2)
+    inside = (1 + level) / 2
+    wider = float(special.stdtrit(blocks - 1, inside) / special.ndtri(inside))
     wider *= math.sqrt(blocks / (blocks - 1) / (1 - cut_off))
     low, high = value + wider * np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
     return Interval(value=value, low=float(low), high=float(high), count=count)
-
-
-def compare_pairs(
-    first: npt.ArrayLike, second: npt.ArrayLike, *, level: float = 0.95, seed: int = 0
-) -> Paired:
-    """Compare two treatments of the same cases.
-
-    Args:
-        first: The outcome of each case under one treatment.
-        second: The outcome of the same cases, in the same order, under the other.
-        level: Level of the interval of the mean difference.
-        seed: Which resamples are drawn.
-
-    >>> pairs = compare_pairs([5.0, 7.0, 6.0, 9.0], [4.0, 5.0, 3.0, 5.0])
-    >>> pairs.difference.value, pairs.higher, pairs.p
-    (2.5, 4, 0.125)
-    """
-    ours = _finite(first, "a paired comparison", least=1)
-    theirs = _finite(second, "a paired comparison", least=1)
-    if ours.size != theirs.size:
-        raise InvalidInput(f"pairs come in twos, unlike {ours.size} and {theirs.size} outcomes")
-    differences = _without_rounding(ours - theirs, max(np.abs(ours).max(), np.abs(theirs).max()))
-    return Paired(
-        difference=bootstrap(differences, level=level, seed=seed),
-        higher=int((differences > 0).sum()),
-        lower=int((differences < 0).sum()),
-        p=signed_rank(differences),
-    )
 
 
 def signed_rank(differences: npt.ArrayLike) -> float | None:
@@ -376,32 +276,10 @@ def f_tail(f: float, above: float, below: float) -> float:
             f"an F value is 0 or more and degrees of freedom are positive, "
             f"unlike {f}, {above} and {below}"
         )
-    return incomplete_beta(below / (below + above * f), below / 2, above / 2)
+    # Imported where it is needed: most commands do without, and it takes a while.
+    from scipy import special
 
-
-def incomplete_beta(x: float, a: float, b: float) -> float:
-    """Return the regularised incomplete beta function I_x(a, b).
-
-    Args:
-        x: From 0 to 1.
-        a: First shape, more than 0.
-        b: Second shape, more than 0.
-
-    >>> round(incomplete_beta(0.25, 2.0, 3.0), 12)
-    0.26171875
-    """
-    if not (0 <= x <= 1 and a > 0 and b > 0):
-        raise InvalidInput(
-            f"I_x(a, b) takes 0 ≤ x ≤ 1 and positive shapes, unlike x={x}, a={a}, b={b}"
-        )
-    if x in (0, 1):
-        return float(x)
-    # The fraction converges fast on this side of the mean only; the other is its mirror image.
-    if x > (a + 1) / (a + b + 2):
-        return 1.0 - incomplete_beta(1.0 - x, b, a)
-    scale = a * math.log(x) + b * math.log1p(-x) - math.log(a)
-    scale += math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-    return math.exp(scale) * _fraction(x, a, b)
+    return float(special.fdtrc(above, below, f))
 
 
 def _finite(values: npt.ArrayLike, what: str, *, least: int) -> FloatArray:
@@ -410,45 +288,6 @@ def _finite(values: npt.ArrayLike, what: str, *, least: int) -> FloatArray:
         count = {1: "one finite number", 2: "two finite numbers"}[least]
         raise InvalidInput(f"{what} needs at least {count}")
     return numbers
-
-
-def _resampled(
-    sample: FloatArray,
-    statistic: Callable[[FloatArray], FloatArray],
-    resamples: int,
-    seed: int,
-) -> Iterator[FloatArray]:
-    rng = np.random.default_rng(seed)
-    rows = max(_BATCH // sample.size, 1)
-    for begin in range(0, resamples, rows):
-        count = min(rows, resamples - begin)
-        yield statistic(sample[rng.integers(0, sample.size, size=(count, sample.size))])
-
-
-def _corrected(
-    tails: Sequence[float],
-    sample: FloatArray,
-    statistic: Callable[[FloatArray], FloatArray],
-    draws: FloatArray,
-    value: float,
-) -> list[float]:
-    """Return the quantiles to read off instead, given how far draws lie off and lean."""
-    below = float((draws < value).mean() + (draws == value).mean() / 2)
-    # A statistic beyond all its resamples would be infinitely far off.
-    bias = _NORMAL.inv_cdf(min(max(below, 0.5 / draws.size), 1 - 0.5 / draws.size))
-    if statistic is _mean:
-        left_out = (sample.sum() - sample) / (sample.size - 1)
-    else:
-        places = np.arange(sample.size)
-        left_out = np.array([statistic(sample[places != place]) for place in places])
-    offset = left_out.mean() - left_out
-    spread = float((offset**2).sum()) ** 1.5
-    lean = float((offset**3).sum()) / (6 * spread) if spread else 0.0
-    moved = []
-    for tail in tails:
-        step = bias + _NORMAL.inv_cdf(tail)
-        moved.append(_NORMAL.cdf(bias + step / (1 - lean * step)))
-    return moved
 
 
 def _likeness(sample: FloatArray) -> float:
@@ -461,57 +300,12 @@ def _likeness(sample: FloatArray) -> float:
     return min(max(found + (1 + 3 * found) / sample.size, 0.0), 0.9)
 
 
-def _student(level: float, freedom: float) -> float:
-    """Return the number that Student's t stays within so often, whatever its sign."""
-    low, high = 0.0, 1.0
-    while f_tail(high * high, 1, freedom) > 1 - level:
-        high *= 2
-    while high - low > _PRECISION * high:
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        if f_tail(middle * middle, 1, freedom) > 1 - level:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
 def _ranks(sizes: FloatArray) -> FloatArray:
     """Return ranks from 1, equal numbers sharing the mean of theirs."""
     _, place, counts = np.unique(sizes, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     ranks: FloatArray = (last - (counts - 1) / 2)[place]
     return ranks
-
-
-def _without_rounding(differences: FloatArray, scale: float) -> FloatArray:
-    """Return differences with what is rounding alone as 0, and equal ones truly equal."""
-    if not scale:
-        return differences
-    # A power of two, so that rounding to its multiples adds no rounding of its own.
-    digit = 2.0 ** math.floor(math.log2(_ROUNDING * scale))
-    cleaned: FloatArray = np.rint(differences / digit) * digit
-    return cleaned
-
-
-def _fraction(x: float, a: float, b: float) -> float:
-    """Evaluate 1/(1 + d₁/(1 + d₂/(1 + …))) from the front."""
-    c, d = 1.0, 1.0 - (a + b) * x / (a + 1)
-    d = 1.0 / (d if abs(d) > _TINY else _TINY)
-    value = d
-    for m in range(1, _TERMS):
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        for coefficient in (even, odd):
-            d = 1.0 + coefficient * d
-            c = 1.0 + coefficient / c
-            d = 1.0 / (d if abs(d) > _TINY else _TINY)
-            c = c if abs(c) > _TINY else _TINY
-            value *= c * d
-        if abs(c * d - 1.0) < _PRECISION:
-            break
-    return value
 
 
 def _indicators(levels: Sequence[object]) -> FloatArray:

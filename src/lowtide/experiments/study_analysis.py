@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lowtide.experiments.statistics import Interval, Paired, anova, holm, is_balanced
+from lowtide.experiments.statistics import Interval, anova, holm, is_balanced
 from lowtide.experiments.study_axes import Axis, Level
 from lowtide.experiments.study_chance import Numbers, numbers
 from lowtide.experiments.study_table import MEASURES, POLICY, Measure, Study
@@ -91,6 +91,24 @@ class Point:
     wait: Interval
     outcome: Interval
     on_front: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paired:
+    """What became of the same settings under two policies.
+
+    Attributes:
+        difference: The mean of the first less the second, with its interval.
+        higher: In how many settings the first is higher.
+        lower: In how many it is lower.
+        p: Probability of so lopsided ranks if the sign of each difference were a toss of a coin;
+            None where nothing was drawn or nothing differs.
+    """
+
+    difference: Interval
+    higher: int
+    lower: int
+    p: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

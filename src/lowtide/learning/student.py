@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
-from lowtide.experiments.statistics import incomplete_beta
+from scipy import special
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +110,7 @@ def tail(t: float, freedom: float) -> float:
     >>> round(tail(2.228, 10), 4)
     0.05
     """
-    return incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5)
+    return float(2 * special.stdtr(freedom, -abs(t)))
 
 
 def quantile(level: float, freedom: float) -> float:
@@ -124,10 +123,4 @@ def quantile(level: float, freedom: float) -> float:
     >>> round(quantile(0.95, 10), 3)
     2.228
     """
-    low, high = 0.0, 1.0
-    while tail(high, freedom) > 1 - level:
-        high *= 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if tail(middle, freedom) > 1 - level else (low, middle)
-    return (low + high) / 2
+    return float(special.stdtrit(freedom, (1 + level) / 2))
