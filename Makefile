@@ -15,7 +15,7 @@ export LOWTIDE_DATA ?= ../shared/data
 .PHONY: help demo check test nightly bench docs clean
 help:
 	@echo "make demo    install, plan the sample job five ways, write an HTML report"
-	@echo "make check   format, lint, types, import contract"
+	@echo "make check   format, lint, types, import contract, size"
 	@echo "make test    all tests (data tests need LOWTIDE_DATA, default ../shared/data)"
 	@echo "make nightly the planner against brute force, the readers against damaged files, by the thousand"
 	@echo "make bench   benchmarks, as ratios against a stated baseline"
@@ -45,6 +45,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/size.py
 
 # First, on all cores, what does not mind company; then, one by one, what counts seconds.
 test: $(VENV)/.dev
