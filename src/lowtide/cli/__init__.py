@@ -70,12 +70,12 @@ for verb in (
     simulate,
     sweep,
     report,
-    reproduce,
     doctor,
     warm,
     version,
 ):
     app.command(epilog=epilog(verb.__name__))(verb)
+app.add_typer(reproduce)
 app.add_typer(store)
 app.add_typer(stress)
 

@@ -48,10 +48,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lowtide report worth-it-results",
         "lowtide report worth-it-results --baseline oracle --no-figures -o against-oracle.html",
     ),
-    "reproduce": (
+    "reproduce thesis": (
         "lowtide reproduce thesis --only length=16h,wait=24h",
         "lowtide reproduce thesis --signal DE.csv --startup added --only length=8h,length=16h",
     ),
+    "reproduce gaia": ("lowtide reproduce gaia --zone US-CAL-CISO --out gaia",),
+    "reproduce wait-awhile": ("lowtide reproduce wait-awhile --zone fr",),
     "watch": (
         "lowtide watch --once",
         "lowtide watch --interval 5 --store node.sqlite",

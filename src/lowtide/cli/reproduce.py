@@ -1,114 +1,154 @@
-"""`lowtide reproduce`: published evaluations, run again."""
+"""`lowtide reproduce thesis|gaia|wait-awhile`: published evaluations, run again."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from lowtide.cli.examples import epilog
 from lowtide.cli.options import AsJson, Parsable
+from lowtide.cli.output import print_json, print_parsable, print_table, say
 
-# The options that each study takes beside those of all.
-STUDIES = {
-    "thesis": ("--signal", "--startup", "--only"),
-    "gaia": ("--zone", "--start-row"),
-    "wait-awhile": ("--zone",),
-}
+if TYPE_CHECKING:
+    from lowtide.reproductions.findings import Findings
+
+Item = TypeVar("Item")
+
+reproduce = typer.Typer(
+    name="reproduce",
+    help="Run a published evaluation again, and check its numbers.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Data = Annotated[
+    Path | None,
+    typer.Option(help="Folder with the real data. [default: LOWTIDE_DATA, if that is set]"),
+]
+Out = Annotated[Path | None, typer.Option(help="Folder for report, figures and results.csv.")]
 
 
-def reproduce(
-    study: Annotated[str, typer.Argument(help="Which evaluation: thesis, gaia or wait-awhile.")],
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Folder with the real data. [default: LOWTIDE_DATA, if that is set]"),
-    ] = None,
+@reproduce.command(epilog=epilog("reproduce thesis"))
+def thesis(
+    data: Data = None,
     signal: Annotated[
         Path | None,
-        typer.Option(
-            help="thesis: file with carbon intensity, instead of the one in the data folder."
-        ),
+        typer.Option(help="File with carbon intensity, instead of the one in the data folder."),
     ] = None,
     startup: Annotated[
         str,
         typer.Option(
-            help="thesis: how the startup is read: carved out of the job's length as published, "
-            "added to it as it should be, or both."
+            help="How the startup is read: carved out of the job's length as published, added to "
+            "it as it should be, or both."
         ),
     ] = "both",
     only: Annotated[
         str | None,
         typer.Option(
-            help="thesis: which jobs, e.g. length=16h,wait=24h. A key may be given again. Keys: "
-            "strategy, power, phases, startup, startup_w, wait, length, startup_mode.",
+            help="Which jobs, e.g. length=16h,wait=24h. A key may be given again. Keys: strategy, "
+            "power, phases, startup, startup_w, wait, length, startup_mode.",
             metavar="KEY=VALUE,...",
         ),
     ] = None,
-    zone: Annotated[
-        str | None,
-        typer.Option(
-            help="gaia: which carbon intensity, by default US-CAL-CISO. wait-awhile: ger, gb or "
-            "fr, by default all."
-        ),
-    ] = None,
-    start_row: Annotated[
-        int | None,
-        typer.Option(
-            help="gaia: the row of its file, counted from 0, at which the first job arrives. "
-            "[default: 7000]"
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for report, figures and results.csv.")
-    ] = None,
+    out: Out = None,
     as_json: AsJson = False,
     parsable: Parsable = False,
 ) -> None:
-    """Run a published evaluation again, and check its numbers.
+    """Suspend and resume 2,400 jobs on the German grid of July 2024.
 
-    thesis: 2,400 jobs with phases and startups on the German grid of July 2024, uninterrupted or
-    suspended and resumed; published totals beside what they truly are and what is possible.
-
-    gaia: 1,000 jobs under 17 start policies and kinds of machines, by the original's rules and with
-    its errors fixed.
-
-    wait-awhile: nightly and training jobs shifted on the grids of 2020, by the original's rules and
-    with one error fixed after the other.
+    The jobs have phases and startups, and run uninterrupted or are suspended and resumed.
+    Published totals stand beside what they truly are and what is possible.
     """
-    from lowtide.errors import InvalidInput, UnknownName
+    from lowtide.reproductions.thesis_report import reproduce_thesis
 
-    if study not in STUDIES:
-        raise UnknownName("evaluation", study, STUDIES)
-    given = {
-        "--signal": signal is not None,
-        "--startup": startup != "both",
-        "--only": only is not None,
-        "--zone": zone is not None,
-        "--start-row": start_row is not None,
-    }
-    for option, is_given in given.items():
-        if is_given and option not in STUDIES[study]:
-            known = " and ".join(name for name, options in STUDIES.items() if option in options)
-            raise InvalidInput(f"{option} belongs to {known}, not to {study}: leave it out")
-    if study == "gaia":
-        from lowtide.cli.reproduce_gaia import reproduce_gaia
+    findings = reproduce_thesis(
+        data, signal=signal, startup=startup, only=only, progress=_with_progress
+    )
+    _hand_over(findings, out=out, as_json=as_json, parsable=parsable)
 
-        reproduce_gaia(
-            data=data, zone=zone, start_row=start_row, out=out, as_json=as_json, parsable=parsable
+
+@reproduce.command(epilog=epilog("reproduce gaia"))
+def gaia(
+    data: Data = None,
+    zone: Annotated[str, typer.Option(help="Which carbon intensity.")] = "US-CAL-CISO",
+    start_row: Annotated[
+        int,
+        typer.Option(help="The row of its file, counted from 0, at which the first job arrives."),
+    ] = 7000,
+    out: Out = None,
+    as_json: AsJson = False,
+    parsable: Parsable = False,
+) -> None:
+    """Start 1,000 jobs by 17 policies and kinds of machines.
+
+    By the original's rules, and with its errors fixed one after the other.
+    """
+    from lowtide.reproductions.gaia_report import reproduce_gaia
+
+    findings = reproduce_gaia(data, zone=zone, start_row=start_row, progress=_with_progress)
+    _hand_over(findings, out=out, as_json=as_json, parsable=parsable)
+
+
+@reproduce.command(name="wait-awhile", epilog=epilog("reproduce wait-awhile"))
+def wait_awhile(
+    data: Data = None,
+    zone: Annotated[
+        str | None, typer.Option(help="Which grid: ger, gb or fr.  [default: all]")
+    ] = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    parsable: Parsable = False,
+) -> None:
+    """Shift nightly and training jobs on the grids of 2020.
+
+    By the original's rules, and with one error fixed after the other.
+    """
+    from lowtide.reproductions.wait_awhile_report import reproduce_wait_awhile
+
+    findings = reproduce_wait_awhile(data, zone=zone, progress=_with_progress)
+    _hand_over(findings, out=out, as_json=as_json, parsable=parsable)
+
+
+def _with_progress(items: Iterable[Item], *, total: int, doing: str) -> Iterator[Item]:
+    """Pass items on, with a progress bar where somebody is watching."""
+    import sys
+
+    from rich.console import Console
+    from rich.progress import track
+
+    return iter(
+        track(
+            items,
+            total=total,
+            description=doing,
+            console=Console(stderr=True),
+            transient=True,
+            disable=not sys.stderr.isatty(),
         )
-    elif study == "wait-awhile":
-        from lowtide.cli.reproduce_wait_awhile import reproduce_wait_awhile
+    )
 
-        reproduce_wait_awhile(data=data, zone=zone, out=out, as_json=as_json, parsable=parsable)
-    else:
-        from lowtide.cli.reproduce_thesis import reproduce_thesis
 
-        reproduce_thesis(
-            data=data,
-            signal=signal,
-            startup=startup,
-            only=only,
-            out=out,
-            as_json=as_json,
-            parsable=parsable,
-        )
+def _hand_over(findings: Findings, *, out: Path | None, as_json: bool, parsable: bool) -> None:
+    """Print what an evaluation found, and write it where a folder is named."""
+    written = [] if out is None else findings.write(out)
+    if as_json or parsable:
+        if findings.synthetic:
+            typer.echo(findings.note, err=True)
+        if as_json:
+            print_json(findings.documents())
+        else:
+            print_parsable(findings.header, findings.rows())
+        return
+    say(findings.note)
+    for section in findings.sections():
+        print()
+        print(f"{section.heading}.")
+        say(section.text)
+        if section.rows:
+            print()
+            print_table(section.header, section.rows)
+    for path in written:
+        print(f"written: {path}")

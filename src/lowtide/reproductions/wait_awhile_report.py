@@ -1,23 +1,26 @@
-"""The tables and the figure of Let's Wait Awhile, run again."""
+"""The tables and figures of Let's Wait Awhile, run again: what jobs save, what nights meet."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowtide import files
-from lowtide.errors import FormatError
-from lowtide.experiments.lets_wait_awhile import (
+from lowtide.errors import UnknownName
+from lowtide.experiments.report import Section
+from lowtide.reproductions.findings import Findings, Progress, read_published, require_folder
+from lowtide.reproductions.wait_awhile import (
     DEADLINES,
     ERRORS,
     FIXED,
     FIXES,
     NIGHTLY_ERRORS,
     ORIGINAL,
+    REPETITIONS,
+    WINDOWS,
+    ZONES,
     Curve,
     Nightly,
     Rules,
@@ -25,13 +28,14 @@ from lowtide.experiments.lets_wait_awhile import (
     TrainingJobs,
     describe,
     nights,
+    read_curve,
+    read_training_jobs,
     train,
 )
-from lowtide.experiments.report import Section
 from lowtide.units import MISSING
 
 if TYPE_CHECKING:
-    from lowtide.experiments.figures import Chart
+    import altair as alt
 
 TITLE = "Let's Wait Awhile: as published and with its errors fixed"
 COLUMNS = (
@@ -60,6 +64,11 @@ _WHAT_WAS_FIXED = (
     "on Saturday. Fixed: forecast errors too, which grow with lead time and go together, as wide "
     "as published a day ahead. Each on top of those before it."
 )
+_NAMES = {ORIGINAL: "original", FIXED: "fixed"}
+_ERROR = 0.05
+# Where things lie in a folder of the real data.
+_CURVE = "carbon-raw/wait-awhile_{zone}_ci.csv"
+_GOLDENS = Path("goldens", "wait-awhile")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +174,44 @@ class Study:
         return found
 
 
+def reproduce_wait_awhile(data: Path | None, *, zone: str | None, progress: Progress) -> Findings:
+    """Run both scenarios, by the original's rules and with its errors fixed.
+
+    Args:
+        data: Folder with the real data.
+        zone: Which zone; None for all.
+        progress: Shows how far it is.
+    """
+    if zone is not None and zone not in ZONES:
+        raise UnknownName("zone", zone, ZONES)
+    folder = require_folder(data, "wait-awhile")
+    curves = [
+        read_curve(folder / _CURVE.format(zone=each), each)
+        for each in (ZONES if zone is None else (zone,))
+    ]
+    jobs = read_training_jobs(folder / _GOLDENS / "ml_jobs.csv")
+    total = len(curves) * len(RULES)
+    study = Study(
+        parts=tuple(progress(evaluate(curves, jobs), total=total, doing="simulating")),
+        published=read_published(folder / _GOLDENS / "published.json"),
+    )
+    return Findings(
+        title=TITLE,
+        note=f"Half-hour slots of 2020 in {', '.join(study.curves)}; {jobs.length.size} training "
+        "jobs and a nightly one. Where a file has quarter-hours, all of them or from some day on, "
+        "they are brought to half-hours. Forecast errors are seeded, and averaged over "
+        f"{REPETITIONS} repetitions.",
+        documents=study.documents,
+        header=COLUMNS,
+        rows=lambda: columns(study),
+        sections=lambda: tables(study),
+        figures=lambda: {
+            "training": Section(heading="Training", chart=training_chart(study)),
+            "nightly": Section(heading="Nightly", chart=nightly_chart(study)),
+        },
+    )
+
+
 def evaluate(curves: Sequence[Curve], jobs: TrainingJobs) -> Iterator[Part]:
     """Run both scenarios in every zone, under the original's rules and those of every fix.
 
@@ -180,21 +227,6 @@ def evaluate(curves: Sequence[Curve], jobs: TrainingJobs) -> Iterator[Part]:
                 training=tuple(train(curve, jobs, rules)),
                 nightly=tuple(nights(curve, rules)),
             )
-
-
-def read_published(path: Path) -> Mapping[str, Any]:
-    """Read what was published; nothing where the file is absent.
-
-    Args:
-        path: A JSON file.
-    """
-    if not path.is_file():
-        return {}
-    try:
-        found: Mapping[str, Any] = json.loads(files.read_text(path))
-    except json.JSONDecodeError as error:
-        raise FormatError(f"not valid JSON ({error.msg})", path=path, line=error.lineno) from None
-    return found
 
 
 def tables(study: Study) -> list[Section]:
@@ -359,15 +391,74 @@ def columns(study: Study) -> list[list[str]]:
     return rows
 
 
-def charts(study: Study) -> dict[str, Chart]:
-    """Return the figures by the name of their files.
+def training_chart(study: Study) -> alt.Chart:
+    """Draw what training jobs save with a forecast error of 5 %.
 
     Args:
         study: The outcomes.
     """
-    from lowtide.experiments.lets_wait_awhile_figures import nightly_chart, training_chart
+    import altair as alt
 
-    return {"training": training_chart(study), "nightly": nightly_chart(study)}
+    rows = [
+        {
+            "case": f"{zone}, {deadline.replace('_', ' ')}{', stops' if stops else ''}",
+            "rules": _NAMES[rules],
+            "saving": saving,
+        }
+        for (rules, zone, deadline, stops, error), saving in study.saving_pct.items()
+        if rules in _NAMES and error == _ERROR
+    ]
+    chart: alt.Chart = (
+        alt.Chart(alt.InlineData(values=rows), width=420, title="Training jobs, 5 % error")
+        .mark_bar()
+        .encode(
+            x=alt.X("saving:Q", title="saving, %"),
+            y=alt.Y("case:N", title=None, sort=None),
+            yOffset=alt.YOffset("rules:N", sort=[*_NAMES.values()]),
+            color=_colours(),
+        )
+    )
+    return chart
+
+
+def nightly_chart(study: Study) -> alt.VConcatChart:
+    """Draw what the nightly job meets over the width of its window, zone by zone.
+
+    Args:
+        study: The outcomes.
+    """
+    import altair as alt
+
+    charts = []
+    for zone in study.curves:
+        rows = [
+            {
+                "window": window / 2,
+                "rules": name,
+                "intensity": study.intensity[rules, zone, window, _ERROR],
+            }
+            for rules, name in _NAMES.items()
+            for window in WINDOWS
+        ]
+        charts.append(
+            alt.Chart(
+                alt.InlineData(values=rows), width=420, height=160, title=f"{zone}, 5 % error"
+            )
+            .mark_line(point=True)
+            .encode(
+                x=alt.X("window:Q", title="window, ± h"),
+                y=alt.Y("intensity:Q", title="g/kWh", scale=alt.Scale(zero=False)),
+                color=_colours(),
+            )
+        )
+    return alt.vconcat(*charts, spacing=16)
+
+
+def _colours() -> alt.Color:
+    import altair as alt
+
+    scale = alt.Scale(domain=[*_NAMES.values()], range=["#D55E00", "#0072B2"])
+    return alt.Color("rules:N", title="rules", scale=scale)
 
 
 def _percent(value: float | None) -> str:

@@ -1,18 +1,81 @@
-"""The tables of the evaluation that is run again: savings, published totals, what explains them."""
+"""The evaluation that is run again, on paper: savings, published totals, what explains them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lowtide.errors import InvalidInput
 from lowtide.experiments.report import Section
 from lowtide.experiments.statistics import Effect, anova
-from lowtide.experiments.thesis import LEVELS, STARTUP_MODES, Case, Outcome, savings
-from lowtide.experiments.thesis_published import Published, belongs, judge
+from lowtide.formats import read_signal
+from lowtide.grids import synthetic_grid
+from lowtide.reproductions.findings import Findings, Progress, data_folder
+from lowtide.reproductions.thesis import (
+    LEVELS,
+    STARTUP_MODES,
+    Case,
+    Outcome,
+    Published,
+    belongs,
+    evaluate,
+    judge,
+    make_cases,
+    read_totals,
+    savings,
+)
+from lowtide.signal import Signal
 from lowtide.units import MISSING
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    from lowtide.experiments.figures import Chart
+
+TITLE = "2,400 jobs: published, true and optimal"
+COLUMNS = (
+    "strategy",
+    "power",
+    "phases",
+    "startup_s",
+    "startup_w",
+    "wait_h",
+    "length_s",
+    "startup_mode",
+    "carbon_g",
+    "starts",
+    "free_start_g",
+    "published_g",
+    "true_g",
+)
+
+_ABOUT = {
+    "schedules": (
+        "Schedules over the curve",
+        "The jobs that suspending saves most, with startups of every length. The dashed line is "
+        "the latest deadline. Suspended time is pale.",
+    ),
+    "savings": (
+        "What suspend & resume saves",
+        "Mean saving of suspend & resume over the best uninterrupted start, by the length of jobs "
+        "and how long they may wait.",
+    ),
+    "published": (
+        "Published and true totals against the optimum",
+        "A point per suspended job whose published total or schedule differs from the optimum. "
+        "Below 0 % lies what no schedule can reach.",
+    ),
+}
+
+# Where things lie in a folder of the real data, and what stands in where there is none.
+_SIGNAL = Path("carbon", "DE-july2024.csv")
+_PUBLISHED = Path("goldens", "thesis", "evaluation_jobs_to_8h.csv")
+_SYNTHETIC = "windy"
 
 _FACTORS = {
     "wait": "wait_h",
@@ -27,6 +90,14 @@ _INTERACTIONS = (("wait", "length"),)
 _MODE_WORDS = {"carved": "carved out of the length", "added": "added to the length"}
 # Below this probability a term is said to have an effect.
 _SEEN = 0.05
+_WIDTH = 420
+_TITLES = {
+    "carved": "Saving of suspend & resume, the startup carved out of the length (as published)",
+    "added": "Saving of suspend & resume, the startup added to the length",
+}
+# Differences below this share are the six decimals that totals were published with.
+_SAME = 1e-6
+_TICKS = (-0.05, -0.02, 0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +131,77 @@ class Study:
         """The published totals, none where they belong to another signal."""
         known = self.published or {}
         return known if belongs(known, self.outcomes) else {}
+
+
+def reproduce_thesis(
+    data: Path | None,
+    *,
+    signal: Path | None,
+    startup: str,
+    only: str | None,
+    progress: Progress,
+) -> Findings:
+    """Plan the evaluation's jobs to the optimum, and set published totals beside them.
+
+    Args:
+        data: Folder with the real data.
+        signal: File with carbon intensity, instead of the one in that folder.
+        startup: How the startup is read: a reading, or `both`.
+        only: Which jobs.
+        progress: Shows how far it is.
+    """
+    if startup not in (*STARTUP_MODES, "both"):
+        raise InvalidInput(f"--startup is carved, added or both, not {startup!r}")
+    modes = STARTUP_MODES if startup == "both" else (startup,)
+    cases = make_cases(startup_modes=modes, only=only)
+    folder = data_folder(data)
+    curve, note = _load_signal(signal, folder, named=data is not None)
+    totals = folder / _PUBLISHED if folder is not None else None
+    study = Study(
+        outcomes=tuple(progress(evaluate(curve, cases), total=len(cases), doing="planning")),
+        published=read_totals(totals) if totals is not None and totals.is_file() else None,
+    )
+    return findings(study, curve, note=note)
+
+
+def findings(study: Study, signal: Signal, *, note: str) -> Findings:
+    """Return what was found, in every form.
+
+    Args:
+        study: The outcomes.
+        signal: What they were planned on.
+        note: What a reader must know of the signal.
+    """
+    return Findings(
+        title=TITLE,
+        note=note,
+        documents=lambda: [outcome.document() for outcome in study.outcomes],
+        header=COLUMNS,
+        rows=lambda: columns(study),
+        sections=lambda: tables(study),
+        figures=lambda: figures(study, signal),
+        synthetic=signal.synthetic,
+        footer=" Times are UTC.",
+    )
+
+
+def _load_signal(file: Path | None, folder: Path | None, *, named: bool) -> tuple[Signal, str]:
+    """Return the signal, and what a reader must know of it."""
+    if file is None and folder is not None and (named or (folder / _SIGNAL).is_file()):
+        file = folder / _SIGNAL
+    if file is None:
+        curve = synthetic_grid(_SYNTHETIC, start="2024-07-01T00:00Z", days=5, seed=0).average
+        return curve, (
+            f"SYNTHETIC GRID ({_SYNTHETIC}): no real signal was found, so published numbers "
+            "cannot be compared. Name the real data by --data DIR or --signal FILE."
+        )
+    # The first days decide alone; what is missing months later is no reason to refuse the file.
+    curve = read_signal(file, gaps="hold")
+    filled = f"; {curve.filled} of its {len(curve)} steps were missing and held" * bool(
+        curve.filled
+    )
+    label = curve.label[:1].upper() + curve.label[1:]
+    return curve, f"{label}, from {file.name}{filled}. Every job arrives at its first moment."
 
 
 def tables(study: Study) -> list[Section]:
@@ -298,6 +440,193 @@ def startup_verdict(found: Mapping[str, Sequence[Effect]]) -> str:
             f"(F {_number(effect.f)}, p {_p(effect.p)}: {seen})"
         )
     return f"Length of the startup: {'; '.join(said)}." if said else ""
+
+
+def columns(study: Study) -> list[list[str]]:
+    """Return a row per job, as `COLUMNS` names them; what is missing is `---`.
+
+    Args:
+        study: The outcomes.
+    """
+    known = study.comparable
+    rows = []
+    for outcome in study.outcomes:
+        total = known.get(outcome.case)
+        grams = (
+            outcome.free_start_g,
+            None if total is None else total.published_g,
+            None if total is None else total.true_g,
+        )
+        rows.append(
+            [
+                *(_text(value) for value in outcome.document().values()),
+                *(MISSING if each is None else _text(each) for each in grams),
+            ]
+        )
+    return rows
+
+
+def figures(study: Study, signal: Signal) -> dict[str, Section]:
+    """Return the figures that these outcomes allow, by the name of their files.
+
+    Args:
+        study: The outcomes.
+        signal: What they were planned on.
+    """
+    from lowtide.experiments.figures import schedules_chart
+
+    charts: dict[str, Chart] = {}
+    chosen = choose(study)
+    if chosen:
+        schedules = {
+            f"{each.case.strategy}, startup {each.case.startup_s // 60} min": each.case.schedule(
+                signal
+            )
+            for each in chosen
+        }
+        deadline = max(each.case.job(signal.start).deadline for each in chosen)
+        window = signal.window(signal.start, deadline)
+        charts["schedules"] = schedules_chart(window, schedules, deadline=deadline)
+    saved = {mode: savings(study.of(mode)) for mode in study.startup_modes}
+    if any(saved.values()):
+        charts["savings"] = savings_chart(saved, synthetic=signal.synthetic)
+    if study.comparable:
+        charts["published"] = published_chart(study)
+    return {
+        name: Section(heading=_ABOUT[name][0], text=_ABOUT[name][1], chart=chart)
+        for name, chart in charts.items()
+    }
+
+
+def choose(study: Study) -> list[Outcome]:
+    """Return the jobs whose schedules tell most: those like the one that suspending saves most.
+
+    They differ in strategy and length of the startup alone.
+
+    Args:
+        study: The outcomes.
+    """
+    outcomes = study.of(study.startup_modes[0])
+    saved = savings(outcomes)
+    if not saved:
+        return []
+    best = max(saved, key=lambda case: saved[case])
+    same = ("power", "phases", "startup_w", "wait_h", "length_s")
+    return sorted(
+        (
+            each
+            for each in outcomes
+            if all(getattr(each.case, name) == getattr(best, name) for name in same)
+        ),
+        key=lambda each: (each.case.strategy == "suspend", each.case.startup_s),
+    )
+
+
+def _text(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:.12g}"
+
+
+def savings_chart(
+    saved: Mapping[str, Mapping[Case, float]], *, synthetic: bool
+) -> alt.VConcatChart:
+    """Draw the mean saving by length and wait as a map, one for each reading of the startup.
+
+    Args:
+        saved: What suspending saves, by reading of the startup and by job.
+        synthetic: Whether the signal comes from a model.
+    """
+    import altair as alt
+
+    means = {mode: _means(each) for mode, each in saved.items() if each}
+    most = max(row["saving"] for rows in means.values() for row in rows)
+    made_up = " (synthetic grid)" if synthetic else ""
+    maps = [_map(_TITLES[mode] + made_up, rows, most) for mode, rows in means.items()]
+    return alt.vconcat(*maps, spacing=16)
+
+
+def _means(saved: Mapping[Case, float]) -> list[dict[str, Any]]:
+    cells: dict[tuple[int, int], list[float]] = {}
+    for case, saving in saved.items():
+        cells.setdefault((case.length_s // 3600, case.wait_h), []).append(saving)
+    return [
+        {"length": length_h, "wait": wait_h, "saving": max(float(np.mean(values)), 0.0)}
+        for (length_h, wait_h), values in sorted(cells.items())
+    ]
+
+
+def _map(title: str, rows: list[dict[str, Any]], most: float) -> alt.LayerChart:
+    import altair as alt
+
+    base = alt.Chart(alt.InlineData(values=rows), width=_WIDTH, height=180, title=title).encode(
+        x=alt.X("wait:O", title="may wait, h", axis=alt.Axis(labelAngle=0)),
+        y=alt.Y("length:O", title="job length, h"),
+    )
+    cells = base.mark_rect().encode(
+        color=alt.Color(
+            "saving:Q",
+            title="saving",
+            scale=alt.Scale(scheme="tealblues", domain=[0.0, max(most, _SAME)]),
+            legend=alt.Legend(format=".0%"),
+        )
+    )
+    dark = f"datum.saving > {0.6 * most}"
+    words = base.mark_text().encode(
+        text=alt.Text("saving:Q", format=".1%"),
+        color=alt.condition(dark, alt.value("white"), alt.value("black")),
+    )
+    return alt.LayerChart(layer=[cells, words])
+
+
+def published_chart(study: Study) -> alt.LayerChart:
+    """Draw how far published and true totals of suspended jobs lie from the optimum.
+
+    Args:
+        study: The outcomes, with totals that were published for them.
+    """
+    import altair as alt
+
+    known = study.comparable
+    rows = []
+    for outcome in study.of("carved"):
+        total = known.get(outcome.case)
+        if total is None or not total.stretches or outcome.case.strategy != "suspend":
+            continue
+        for what, grams in (("published", total.published_g), ("true", total.true_g)):
+            if not math.isclose(grams, outcome.carbon_g, rel_tol=_SAME):
+                excess = grams / outcome.carbon_g - 1
+                rows.append({"optimum": outcome.carbon_g, "excess": excess, "total": what})
+    points = (
+        alt.Chart(
+            alt.InlineData(values=rows),
+            width=_WIDTH,
+            height=300,
+            title="Published and true totals of suspended jobs against the optimum",
+        )
+        .mark_point(filled=True, opacity=0.75, size=45)
+        .encode(
+            x=alt.X("optimum:Q", title="optimum, g of CO2e", scale=alt.Scale(zero=False)),
+            y=alt.Y(
+                "excess:Q",
+                title="above the optimum",
+                scale=alt.Scale(type="symlog", constant=0.02),
+                axis=alt.Axis(format="+.0%", values=list(_TICKS)),
+            ),
+            color=alt.Color(
+                "total:N",
+                title="total",
+                scale=alt.Scale(domain=["published", "true"], range=["#D55E00", "#0072B2"]),
+            ),
+            shape=alt.Shape(
+                "total:N", title="total", scale=alt.Scale(domain=["published", "true"])
+            ),
+        )
+    )
+    zero = (
+        alt.Chart(alt.InlineData(values=[{"y": 0}]))
+        .mark_rule(color="#444444", strokeDash=[4, 3])
+        .encode(y="y:Q")
+    )
+    return alt.LayerChart(layer=[points, zero])
 
 
 def _mean(saved: Mapping[Case, float], **levels: int) -> float | None:

@@ -1,8 +1,7 @@
-"""The tables and the figure of the GAIA comparison that is run again."""
+"""The tables and the figure of the GAIA comparison that is run again: what waiting buys."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,14 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowtide import files
-from lowtide.errors import FormatError
-from lowtide.experiments.gaia import FIXED, FIXES, ORIGINAL, RUNS, Bench, Outcome, Rules
+from lowtide.errors import FormatError, UnknownName
 from lowtide.experiments.report import Section
+from lowtide.formats import read_jobs, read_signal
+from lowtide.reproductions.findings import Findings, Progress, read_published, require_folder
+from lowtide.reproductions.gaia import (
+    FIXED,
+    FIXES,
+    ORIGINAL,
+    RUNS,
+    Bench,
+    Outcome,
+    Rules,
+    cut_signal,
+)
+from lowtide.signal import Signal
 from lowtide.units import MISSING
 
 if TYPE_CHECKING:
-    from lowtide.experiments.figures import Chart
+    import altair as alt
 
 TITLE = "GAIA: as published and with its errors fixed"
 COLUMNS = (
@@ -38,8 +48,14 @@ COLUMNS = (
 STEPS = (1 + len(FIXES)) * len(RUNS)
 
 _RULE_NAMES = {ORIGINAL: "original", **{rules: name for name, rules in FIXES.items()}}
+# Where things lie in a folder of the real data.
+_TRACE = Path("traces", "pai_1k.csv")
+_CARBON = "carbon"
+_GOLDENS = Path("goldens", "gaia")
 _COMPARED = ("carbon_cost", "dollar_cost")
 _WHAT = {"carbon": "carbon_cost", "cost": "dollar_cost", "wait": "mean_wait_h"}
+_NAMES = {ORIGINAL: "original", FIXED: "fixed"}
+_COLOURS = ["#D55E00", "#0072B2"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +117,48 @@ class Study:
         return max(abs(float(here[name] / there[name]) - 1) for name in _COMPARED)
 
 
+def reproduce_gaia(data: Path | None, *, zone: str, start_row: int, progress: Progress) -> Findings:
+    """Run the comparison, by the original's rules and with its errors fixed.
+
+    Args:
+        data: Folder with the real data.
+        zone: Whose carbon intensity.
+        start_row: The row of its file at which the first job arrives.
+        progress: Shows how far it is.
+    """
+    folder = require_folder(data, "gaia")
+    trace = read_jobs(folder / _TRACE)
+    bench = Bench(trace=trace, signal=cut_signal(_load_signal(folder, zone), trace, start_row))
+    study = Study(
+        zone=zone,
+        start_row=start_row,
+        task_trace=_TRACE.stem,
+        outcomes=tuple(progress(evaluate(bench), total=STEPS, doing="simulating")),
+        totals=read_totals(folder / _GOLDENS / f"totals_{zone}.json", start_row),
+        notebook=read_published(folder / _GOLDENS / "published_notebook_AU-SA.json"),
+    )
+    caveat = f" ({bench.signal.caveat})" if bench.signal.caveat else ""
+    return Findings(
+        title=TITLE,
+        note=f"{len(trace)} jobs of {_TRACE.name} at 1 W per CPU, on the {bench.signal.label} of "
+        f"{zone} from row {start_row}{caveat}. Jobs below 2 h wait up to 6 h, others up to 24 h. "
+        "In r9, 9 CPUs are reserved.",
+        documents=study.documents,
+        header=COLUMNS,
+        rows=lambda: columns(study),
+        sections=lambda: tables(study),
+        figures=lambda: {"policies": Section(heading="Policies", chart=policies_chart(study))},
+    )
+
+
+def _load_signal(folder: Path, zone: str) -> Signal:
+    known = sorted(path.stem for path in (folder / _CARBON).glob("*.csv"))
+    if known and zone not in known:
+        raise UnknownName("zone", zone, known)
+    # What is missing elsewhere in the file is no reason to refuse the part that is needed.
+    return read_signal(folder / _CARBON / f"{zone}.csv", gaps="hold")
+
+
 def evaluate(bench: Bench) -> Iterator[Outcome]:
     """Run everything, under the original's rules and with one error fixed after the other.
 
@@ -119,22 +177,11 @@ def read_totals(path: Path, start_row: int) -> dict[str, Mapping[str, Any]]:
         path: A JSON file with a list of totals.
         start_row: The row at which the first job arrived.
     """
-    if not path.is_file():
-        return {}
-    rows = _read_json(path)
+    rows = read_published(path)
     try:
         return {row["policy"]: row for row in rows if row["start_index"] == start_row}
     except (KeyError, TypeError) as error:
         raise FormatError(f"is no list of totals ({error!r})", path=path) from None
-
-
-def read_notebook(path: Path) -> Mapping[str, Any]:
-    """Read the figures that were published for another zone; nothing where there are none.
-
-    Args:
-        path: A JSON file.
-    """
-    return _read_json(path) if path.is_file() else {}
 
 
 def tables(study: Study) -> list[Section]:
@@ -304,19 +351,50 @@ def columns(study: Study) -> list[list[str]]:
     ]
 
 
-def charts(study: Study) -> dict[str, Chart]:
-    """Return the figures by the name of their files.
+def policies_chart(study: Study) -> alt.LayerChart:
+    """Draw what every run emits over how long its jobs wait.
 
     Args:
         study: The outcomes.
     """
-    from lowtide.experiments.gaia_figures import policies_chart
+    import altair as alt
 
-    return {"policies": policies_chart(study)}
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(files.read_text(path))
-    except json.JSONDecodeError as error:
-        raise FormatError(f"not valid JSON ({error.msg})", path=path, line=error.lineno) from None
+    rows = []
+    # Runs that differ in what machines cost alone lie on one point, and share its label.
+    labels: dict[tuple[float, float], list[str]] = {}
+    for run in RUNS:
+        for rules, name in _NAMES.items():
+            outcome = study.by_rules[rules][run.policy]
+            wait_h, carbon_g = outcome.mean_wait_h, float(outcome.carbon_g.sum())
+            rows.append({"policy": run.policy, "rules": name, "wait": wait_h, "carbon": carbon_g})
+            if rules == FIXED:
+                labels.setdefault((wait_h, carbon_g), []).append(run.policy)
+    base = alt.Chart(
+        alt.InlineData(values=rows),
+        width=680,
+        height=420,
+        title=f"{study.zone} from row {study.start_row}",
+    ).encode(
+        x=alt.X("wait:Q", title="mean wait, h"),
+        y=alt.Y("carbon:Q", title="g", scale=alt.Scale(zero=False)),
+    )
+    lines = base.mark_line(color="#999999").encode(detail="policy:N")
+    points = base.mark_point(filled=True, size=60).encode(
+        color=alt.Color(
+            "rules:N", title="rules", scale=alt.Scale(domain=[*_NAMES.values()], range=_COLOURS)
+        ),
+        tooltip=["policy:N", "rules:N", "wait:Q", "carbon:Q"],
+    )
+    # Neighbours in carbon take turns above and below their points, so that labels stay apart.
+    words = []
+    for side, dy in ((0, -11), (1, 13)):
+        names = [
+            {"wait": wait_h, "carbon": carbon_g, "label": ", ".join(labels[wait_h, carbon_g])}
+            for wait_h, carbon_g in sorted(labels, key=lambda point: point[1])[side::2]
+        ]
+        words.append(
+            alt.Chart(alt.InlineData(values=names))
+            .mark_text(align="left", dx=6, dy=dy, fontSize=10)
+            .encode(x="wait:Q", y="carbon:Q", text="label:N")
+        )
+    return alt.LayerChart(layer=[lines, points, *words])

@@ -11,18 +11,29 @@ import pytest
 
 import lowtide as lt
 from lowtide.errors import FormatError, InvalidInput
-from lowtide.experiments.thesis import LEVELS, Case, evaluate, make_cases, savings
-from lowtide.experiments.thesis_published import judge, read_published
-from lowtide.experiments.thesis_report import COLUMNS, choose, columns, write_study
-from lowtide.experiments.thesis_tables import (
+from lowtide.formats import read_signal, write_signal
+from lowtide.policies.exact import Exact
+from lowtide.reproductions.thesis import (
+    LEVELS,
+    Case,
+    evaluate,
+    judge,
+    make_cases,
+    read_totals,
+    savings,
+)
+from lowtide.reproductions.thesis_report import (
+    COLUMNS,
     Study,
+    choose,
+    columns,
     effects,
+    figures,
+    findings,
     published_table,
     savings_table,
     tables,
 )
-from lowtide.formats import read_signal, write_signal
-from lowtide.policies.exact import Exact
 from support.commands import run
 
 GOLDEN = "goldens/thesis/evaluation_jobs_to_8h.csv"
@@ -41,7 +52,7 @@ def signal(data: Data) -> lt.Signal:
 @pytest.fixture(scope="module")
 def study(signal: lt.Signal, data: Data) -> Study:
     outcomes = tuple(evaluate(signal, make_cases()))
-    return Study(outcomes=outcomes, published=read_published(data(GOLDEN)))
+    return Study(outcomes=outcomes, published=read_totals(data(GOLDEN)))
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +225,7 @@ def test_a_damaged_file_of_totals_names_its_line(tmp_path: Path) -> None:
     path = tmp_path / "totals.csv"
     path.write_text("strategy,power\nsuspend,phased\n")
     with pytest.raises(FormatError, match="line 2"):
-        read_published(path)
+        read_totals(path)
 
 
 def test_a_single_job_still_has_all_tables(windy: lt.Signal) -> None:
@@ -226,7 +237,7 @@ def test_a_single_job_still_has_all_tables(windy: lt.Signal) -> None:
 
 def test_report_figures_and_table_are_written(windy: lt.Signal, tmp_path: Path) -> None:
     study = Study(outcomes=tuple(evaluate(windy, make_cases(only="length=16h,wait=24h"))))
-    written = write_study(tmp_path, study, windy, sections=tables(study), note="synthetic")
+    written = findings(study, windy, note="synthetic").write(tmp_path)
     assert sorted(path.name for path in written) == [
         "report.html",
         "results.csv",
@@ -243,9 +254,7 @@ def test_report_figures_and_table_are_written(windy: lt.Signal, tmp_path: Path) 
 
 
 def test_the_published_chart_is_drawn(study: Study, signal: lt.Signal) -> None:
-    from lowtide.experiments.thesis_report import make_charts
-
-    assert set(make_charts(study, signal)) == {"schedules", "savings", "published"}
+    assert set(figures(study, signal)) == {"schedules", "savings", "published"}
 
 
 def test_the_verb_prints_one_object_per_job(
@@ -295,7 +304,6 @@ def test_the_verb_takes_a_signal(
 @pytest.mark.parametrize(
     "words",
     [
-        ("reproduce", "novel"),
         ("reproduce", "thesis", "--startup", "sideways"),
         ("reproduce", "thesis", "--only", "length=3h"),
         ("reproduce", "thesis", "--data", "nowhere"),

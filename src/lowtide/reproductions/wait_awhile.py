@@ -366,7 +366,7 @@ def _forecasts(
 
 
 def _draw(curve: Curve, rules: Rules, error: float, seed: int) -> _Forecast:
-    from lowtide.experiments.lets_wait_awhile_kernel import autocorrelated
+    from lowtide.reproductions.wait_awhile_kernel import autocorrelated
 
     year = curve.values(rules)[curve.lead_in :]
     rng = np.random.default_rng(seed)
@@ -390,7 +390,7 @@ def _emissions(
     stops: bool,
 ) -> float:
     """Return what all jobs emit; begin and end are counted from the beginning of 2020."""
-    from lowtide.experiments.lets_wait_awhile_kernel import emit
+    from lowtide.reproductions.wait_awhile_kernel import emit
 
     values, shift = curve.values(rules), curve.lead_in
     if begin.min() + shift < 0 or end.max() + shift > values.size:

@@ -13,8 +13,10 @@ import pytest
 
 import lowtide as lt
 from lowtide.errors import FormatError, NotCovered
-from lowtide.experiments import lets_wait_awhile_report as report
-from lowtide.experiments.lets_wait_awhile import (
+from lowtide.policies import plan
+from lowtide.reproductions import wait_awhile_report as report
+from lowtide.reproductions.findings import read_published
+from lowtide.reproductions.wait_awhile import (
     FIXED,
     FIXES,
     ORIGINAL,
@@ -30,10 +32,10 @@ from lowtide.experiments.lets_wait_awhile import (
     read_training_jobs,
     train,
 )
-from lowtide.experiments.lets_wait_awhile_kernel import autocorrelated, emit
-from lowtide.experiments.lets_wait_awhile_report import Study
-from lowtide.policies import plan
+from lowtide.reproductions.wait_awhile_kernel import autocorrelated, emit
+from lowtide.reproductions.wait_awhile_report import Study
 from support.commands import run
+from support.faces import assert_keys_as_kept
 
 GOLDENS = "goldens/wait-awhile"
 CURVE = "carbon-raw/wait-awhile_{}_ci.csv"
@@ -307,8 +309,8 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         read_training_jobs(path)
     path.write_text("{")
     with pytest.raises(FormatError, match="not valid JSON"):
-        report.read_published(path)
-    assert report.read_published(tmp_path / "none.json") == {}
+        read_published(path)
+    assert read_published(tmp_path / "none.json") == {}
 
 
 def test_a_curve_that_ends_too_early_is_refused() -> None:
@@ -372,6 +374,7 @@ def test_the_verb_prints_one_object_per_case(
     assert (answer.code, answer.err) == (0, "")
     document = json.loads(answer.out)
     assert len(document) == 12 + 34
+    assert_keys_as_kept("verbs/reproduce wait-awhile.txt", document, "|".join(report.COLUMNS))
     case = next(
         each
         for each in document
@@ -387,8 +390,7 @@ def test_the_verb_prints_one_object_per_case(
     ("words", "told"),
     [
         (("--zone", "cal"), "known are fr, gb, ger"),
-        (("--start-row", "7000"), "--start-row belongs to gaia"),
-        (("--signal", "DE.csv"), "--signal belongs to thesis"),
+        (("--start-row", "7000"), "No such option: --start-row"),
         (("--data", "nowhere"), "no such file: nowhere"),
     ],
 )

@@ -1,0 +1,1 @@
+"""Published evaluations, run again: each as published, and with its errors mended."""

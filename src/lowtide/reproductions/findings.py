@@ -1,0 +1,126 @@
+"""What an evaluation that is run again found, in every form that may be asked for."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from lowtide import files
+from lowtide.errors import FormatError, InvalidInput
+from lowtide.experiments.report import Section, write_report
+
+Item = TypeVar("Item")
+
+
+class Progress(Protocol):
+    """Passes items on as they are made, and may show how many there are by now."""
+
+    def __call__(self, items: Iterable[Item], *, total: int, doing: str) -> Iterator[Item]:
+        """Pass items on.
+
+        Args:
+            items: What is being made.
+            total: How many there will be.
+            doing: What to call it.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What an evaluation found; nothing is made before it is asked for.
+
+    Attributes:
+        title: What it is called.
+        note: What a reader must know first.
+        documents: Makes the JSON.
+        header: Names of the columns.
+        rows: Makes the columns.
+        sections: Makes the tables.
+        figures: Makes the figures, by the name of their files.
+        synthetic: Whether the grid comes from a model, which then must be said beside any form.
+        footer: What closes the page, after who made it.
+    """
+
+    title: str
+    note: str
+    documents: Callable[[], object]
+    header: Sequence[str]
+    rows: Callable[[], list[list[str]]]
+    sections: Callable[[], list[Section]]
+    figures: Callable[[], Mapping[str, Section]]
+    synthetic: bool = False
+    footer: str = ""
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write report.html, the figures as PNG and SVG, and results.csv; return what was written.
+
+        Args:
+            folder: Where to.
+        """
+        from lowtide.experiments.figures import IMAGE_SUFFIXES, save_image
+
+        figures = self.figures()
+        written = [folder / "results.csv", folder / "report.html"]
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([self.header, *self.rows()])
+        files.write_whole(written[0], text.getvalue())
+        write_report(
+            written[1],
+            title=self.title,
+            note=self.note,
+            sections=[*self.sections(), *figures.values()],
+            footer=f"Made by lowtide {version('lowtide')}.{self.footer}",
+        )
+        charts = {name: each.chart for name, each in figures.items() if each.chart is not None}
+        for name, chart in charts.items():
+            for suffix in IMAGE_SUFFIXES:
+                written.append(folder / f"{name}{suffix}")
+                save_image(chart, written[-1])
+        return written
+
+
+def data_folder(data: Path | None) -> Path | None:
+    """Return the folder with the real data, as an option or the environment names it.
+
+    Args:
+        data: What was given as an option.
+    """
+    said = os.environ.get("LOWTIDE_DATA")
+    return data if data is not None else Path(said) if said else None
+
+
+def require_folder(data: Path | None, study: str) -> Path:
+    """Return the folder with the real data, or say that there is no doing without.
+
+    Args:
+        data: What was given as an option.
+        study: What needs it.
+    """
+    folder = data_folder(data)
+    if folder is None:
+        raise InvalidInput(
+            f"reproduce {study} needs the real data: name its folder by --data DIR or the variable "
+            "LOWTIDE_DATA"
+        )
+    return folder
+
+
+def read_published(path: Path) -> Any:
+    """Read a JSON file of published figures; nothing where it is absent.
+
+    Args:
+        path: The file.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        return json.loads(files.read_text(path))
+    except json.JSONDecodeError as error:
+        raise FormatError(f"not valid JSON ({error.msg})", path=path, line=error.lineno) from None
