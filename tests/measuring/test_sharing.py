@@ -33,7 +33,9 @@ class Machine:
         monkeypatch.setattr(sharing.time, "monotonic", lambda: self.now_s)
         monkeypatch.setattr(sharing.time, "process_time", lambda: 0.0)
         self.write()
-        self.sharing = Sharing(share="process", roots=Roots(procfs=root), environment=environment)
+        self.sharing = Sharing(
+            share="process", roots=Roots(procfs=root, sysfs=root), environment=environment
+        )
 
     def write(self) -> None:
         ticks = round(self.busy_s * os.sysconf("SC_CLK_TCK"))

@@ -7,8 +7,9 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from lowtide.files import read_or_empty
 from lowtide.meters import Roots
-from lowtide.monitor.node import count_threads_per_core
+from lowtide.monitor.node import count_threads_per_core, memory_of
 
 
 def machine_facts(roots: Roots | None = None) -> dict[str, Any]:
@@ -18,12 +19,13 @@ def machine_facts(roots: Roots | None = None) -> dict[str, Any]:
         roots: Where the kernel's files are.
     """
     roots = roots or Roots()
+    memory = memory_of(read_or_empty(f"{roots.procfs}/meminfo"))
     facts: dict[str, Any] = {
         "system": f"{platform.system()} {platform.release()}",
         "architecture": platform.machine(),
         "cpus": os.cpu_count(),
         "cpu": _cpu_model(roots),
-        "memory_bytes": _memory_bytes(roots),
+        "memory_bytes": int(memory["MemTotal"]) if "MemTotal" in memory else None,
         "python": platform.python_version(),
     }
     settings = roots.sysfs / "devices" / "system" / "cpu"
@@ -52,16 +54,6 @@ def _cpu_model(roots: Roots) -> str:
         if key.strip() in ("model name", "Model", "cpu model"):
             return value.strip()
     return ""
-
-
-def _memory_bytes(roots: Roots) -> int | None:
-    try:
-        for line in (roots.procfs / "meminfo").read_text().splitlines():
-            if line.startswith("MemTotal:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        return None
-    return None
 
 
 def _line(path: Path) -> str:

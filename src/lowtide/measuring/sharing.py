@@ -20,9 +20,8 @@ import numpy as np
 from lowtide.attribution import IdleFloor, NodePower, share_out
 from lowtide.files import read_or_empty
 from lowtide.meters import Roots
-from lowtide.meters.usage import count_cpus
 from lowtide.monitor.environment import find_job, find_reserved
-from lowtide.monitor.node import busy_of
+from lowtide.monitor.node import busy_of, count_cpus, modes_of
 from lowtide.monitor.snapshot import GpuCounts, NodeCounts, Snapshot, Unit
 
 SHARES = ("process", "node")
@@ -88,7 +87,7 @@ class Sharing:
     _blind: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self.cpus = count_cpus(self.roots)
+        self.cpus = count_cpus(self.roots.procfs, self.roots.sysfs)
         self._reserved = float(self.cpus)
         reserved, _ = find_reserved(self.environment)
         if find_job(self.environment) and 0 < reserved < self.cpus:
@@ -203,7 +202,7 @@ class Sharing:
         return busy_s - (after.used_s - before.used_s) - (after.own_s - before.own_s)
 
     def _busy_s(self) -> float:
-        return busy_of(read_or_empty(f"{self.roots.procfs}/stat"))
+        return busy_of(modes_of(read_or_empty(f"{self.roots.procfs}/stat")))
 
     def _snapshot(self, moment: _Moment, gpus: Sequence[GpuPower]) -> Snapshot:
         unknown = np.full(1, np.nan)

@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from lowtide.errors import MeterProblem
+from lowtide.files import read_or_empty
 from lowtide.meters.meter import Channel, Found, Reading, Roots, checked
 from lowtide.meters.nvml import Nvml
 from lowtide.meters.usage import (
     FEATURES,
     Counts,
     MachineUse,
-    count_cpus,
-    read_cpu_times,
     use_between,
 )
 from lowtide.meters.utilisation import UtilisationModel
+from lowtide.monitor.node import count_cpus, modes_of
 
 _CHANNEL = Channel(name="node", domain="node")
 
@@ -51,7 +51,7 @@ class Estimate:
         Args:
             roots: Where the kernel's files are.
         """
-        if read_cpu_times(roots) is None:
+        if not modes_of(read_or_empty(f"{roots.procfs}/stat")):
             return Found(meter=cls.name, state="absent", what="no /proc/stat")
         return Found(
             meter=cls.name,
@@ -90,7 +90,7 @@ class Estimate:
         self._use = MachineUse(features=names, roots=self.roots, gpus=gpus)
         first = self._use.look()
         known = {
-            "cpu": first.cpu_ticks,
+            "cpu": first.cpu_s,
             "memory": first.memory_share,
             "disk": first.disk_bytes,
             "gpu": first.gpu_share,
@@ -107,7 +107,7 @@ class Estimate:
             raise MeterProblem("the estimate is opened before it is read")
         now = time.time()
         counts = self._use.look()
-        if counts.cpu_ticks == self._seen[-1].cpu_ticks and self._last is not None:
+        if counts.cpu_s == self._seen[-1].cpu_s and self._last is not None:
             # The kernel counts in hundredths of a second: without a tick it is as it was.
             return checked(now, [_CHANNEL], self._last.power_w, problems=self._last.problems)
         self._seen.append(counts)
@@ -118,10 +118,12 @@ class Estimate:
         return self._last
 
     def _model(self) -> UtilisationModel:
-        return self.model or UtilisationModel.generic(count_cpus(self.roots) or os.cpu_count() or 1)
+        return self.model or UtilisationModel.generic(
+            count_cpus(self.roots.procfs, self.roots.sysfs) or os.cpu_count() or 1
+        )
 
     def close(self) -> None:
-        """Let go of the GPUs, where they were looked at."""
-        if self._use is not None and self._use.gpus is not None:
-            self._use.gpus.close()
+        """Let go of what was looked at."""
+        if self._use is not None:
+            self._use.close()
         self._use = None

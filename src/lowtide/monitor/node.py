@@ -1,9 +1,13 @@
-"""What the whole node uses: CPU time, memory, storage, network, pressure."""
+"""What the whole node uses: CPU time, memory, storage, network, pressure.
+
+Whoever measures, estimates or watches reads it here, so that "busy" has one answer.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +23,7 @@ _SECTOR_BYTES = 512
 _KILOBYTE = 1024
 # What the columns of the first line of /proc/stat are; guests, which follow, are users.
 _MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+_BUSY = ("user", "nice", "system", "irq", "softirq")
 
 
 @dataclass(slots=True)
@@ -53,9 +58,9 @@ class NodeFiles:
 
     def read(self) -> NodeCounts:
         """Return what the node has used so far and holds now."""
-        stat = self._said("stat")
-        memory = self._memory()
-        read, written = self._storage()
+        modes = self.modes()
+        memory = self.memory()
+        read, written = self.storage()
         received, sent = self._network()
         pressures = {}
         for each in PRESSURES:
@@ -64,18 +69,42 @@ class NodeFiles:
             except NONSENSE:
                 continue
         return NodeCounts(
-            cpus=self._cpus(stat),
-            busy_s=busy_of(stat),
-            memory_bytes=memory.get(b"MemTotal", math.nan),
-            available_bytes=memory.get(b"MemAvailable", math.nan),
+            cpus=count_cpus(self.procfs, self.sysfs),
+            busy_s=busy_of(modes),
+            memory_bytes=memory.get("MemTotal", math.nan),
+            available_bytes=memory.get("MemAvailable", math.nan),
             read_bytes=read,
             written_bytes=written,
             received_bytes=received,
             sent_bytes=sent,
             pressure_s=pressures,
-            mode_s=_modes(stat),
+            mode_s=modes,
             threads_per_core=self.threads_per_core or math.nan,
         )
+
+    def modes(self) -> dict[str, float]:
+        """Return the CPU time since boot by what it went to, as `modes_of`."""
+        return modes_of(self._said("stat"))
+
+    def memory(self) -> dict[str, float]:
+        """Return `MemTotal` and `MemAvailable` in bytes, as far as they are known."""
+        return memory_of(self._said("meminfo"), lambda line: self._reject("meminfo", line))
+
+    def storage(self) -> tuple[float, float]:
+        """Return how many bytes disks have read and written, NaN where nobody says."""
+        said = self._said("diskstats")
+        if not said or not self.disks:
+            return math.nan, math.nan
+        read = written = 0
+        for line in said.splitlines():
+            fields = line.split()
+            try:
+                if b"%s:%s" % (fields[0], fields[1]) in self.disks:
+                    read += parse_count(fields[5])
+                    written += parse_count(fields[9])
+            except NONSENSE:
+                self._reject("diskstats", line)
+        return float(read * _SECTOR_BYTES), float(written * _SECTOR_BYTES)
 
     @property
     def boot(self) -> float:
@@ -108,41 +137,6 @@ class NodeFiles:
         told = f"{self.procfs}/{name} makes no sense: {line[:80]!r}"
         self.problems.reject(f"broken {name}", told)
 
-    def _cpus(self, stat: bytes) -> int:
-        online = read_or_empty(f"{self.sysfs}/devices/system/cpu/online")
-        try:
-            found = len(parse_cpus(online.decode()))
-        except NONSENSE:
-            found = 0
-        # The first line of the file adds them up.
-        return found or max(stat.count(b"\ncpu"), 0)
-
-    def _memory(self) -> dict[bytes, float]:
-        found = {}
-        for line in self._said("meminfo").splitlines():
-            name, _, rest = line.partition(b":")
-            if name in (b"MemTotal", b"MemAvailable"):
-                try:
-                    found[name] = float(parse_count(rest.split()[0])) * _KILOBYTE
-                except NONSENSE:
-                    self._reject("meminfo", line)
-        return found
-
-    def _storage(self) -> tuple[float, float]:
-        said = self._said("diskstats")
-        if not said or not self.disks:
-            return math.nan, math.nan
-        read = written = 0
-        for line in said.splitlines():
-            fields = line.split()
-            try:
-                if b"%s:%s" % (fields[0], fields[1]) in self.disks:
-                    read += parse_count(fields[5])
-                    written += parse_count(fields[9])
-            except NONSENSE:
-                self._reject("diskstats", line)
-        return float(read * _SECTOR_BYTES), float(written * _SECTOR_BYTES)
-
     def _network(self) -> tuple[float, float]:
         said = self._said("net/dev")
         if not said:
@@ -155,8 +149,15 @@ class NodeFiles:
         return float(received), float(sent)
 
 
-def _modes(stat: bytes) -> dict[str, float]:
-    """Return the CPU time since boot by what it went to."""
+def modes_of(stat: bytes) -> dict[str, float]:
+    r"""Return the CPU time since boot by what it went to; nothing where that makes no sense.
+
+    Args:
+        stat: What /proc/stat says.
+
+    >>> modes_of(b"cpu  300 0 100 500 100 0 0 50\n")["steal"] * TICKS_PER_S
+    50.0
+    """
     first = stat.partition(b"\n")[0].split()[1:]
     try:
         return {
@@ -166,20 +167,50 @@ def _modes(stat: bytes) -> dict[str, float]:
         return {}
 
 
-def busy_of(stat: bytes) -> float:
-    """Return the CPU time in use: user, nice, system, irq, softirq; guests are users.
+def busy_of(modes: Mapping[str, float]) -> float:
+    """Return the CPU time in use, NaN where it is not known.
+
+    Time that the hypervisor took away was used by others, and is no use of this machine.
 
     Args:
-        stat: What /proc/stat says.
+        modes: CPU time by what it went to; guests are users.
     """
-    first = stat.partition(b"\n")[0].split()
+    return sum(modes.get(name, math.nan) for name in _BUSY)
+
+
+def memory_of(
+    meminfo: bytes, reject: Callable[[bytes], object] = lambda _: None
+) -> dict[str, float]:
+    """Return `MemTotal` and `MemAvailable` in bytes, as far as they are known.
+
+    Args:
+        meminfo: What /proc/meminfo says.
+        reject: Told of a line that makes no sense.
+    """
+    found = {}
+    for line in meminfo.splitlines():
+        name, _, rest = line.partition(b":")
+        if name in (b"MemTotal", b"MemAvailable"):
+            try:
+                found[name.decode()] = float(parse_count(rest.split()[0])) * _KILOBYTE
+            except NONSENSE:
+                reject(line)
+    return found
+
+
+def count_cpus(procfs: Path, sysfs: Path) -> int:
+    """Return how many CPUs are online, 0 where nobody says.
+
+    Args:
+        procfs: Where /proc is.
+        sysfs: Where /sys is.
+    """
     try:
-        ticks = [parse_count(each) for each in first[1:8]]
-        user, nice, system, _, _, irq, softirq = ticks
+        found = len(parse_cpus(read_or_empty(f"{sysfs}/devices/system/cpu/online").decode()))
     except NONSENSE:
-        return math.nan
-    # Time that the hypervisor took away was used by others.
-    return (user + nice + system + irq + softirq) / TICKS_PER_S
+        found = 0
+    # The first line of the other file adds them up.
+    return found or read_or_empty(f"{procfs}/stat").count(b"\ncpu")
 
 
 def _find_disks(sysfs: Path) -> frozenset[bytes]:
