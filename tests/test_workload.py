@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from lowtide.errors import InvalidJob, InvalidTrace
 from lowtide.job import Job, Resources
 from lowtide.profile import Phase, PowerProfile
-from lowtide.trace import STATUSES, Trace
+from lowtide.states import STATUSES
+from lowtide.trace import Trace
 from lowtide.workload import Workload
 from support.strategies import cases
 

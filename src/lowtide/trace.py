@@ -19,6 +19,7 @@ import numpy.typing as npt
 from lowtide.errors import InvalidTrace, UnknownName
 from lowtide.job import Job, Resources
 from lowtide.profile import PowerProfile
+from lowtide.states import STATUSES
 from lowtide.units import DurationLike, TimeLike, parse_duration, parse_time
 
 Column = npt.NDArray[Any]
@@ -44,24 +45,6 @@ NUMBERS = (
     "think_s",
 )
 TEXTS = ("id", "user", "group", "account", "executable", "name", "queue", "partition")
-# The status column holds places in this list.
-STATUSES = (
-    "unknown",
-    "completed",
-    "failed",
-    "cancelled",
-    "timeout",
-    "out_of_memory",
-    "node_failure",
-    "preempted",
-    "requeued",
-    "running",
-    "pending",
-    "suspended",
-    "partial",
-    "partial_completed",
-    "partial_failed",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

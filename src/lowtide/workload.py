@@ -19,7 +19,8 @@ from lowtide.errors import InvalidJob, InvalidTrace, UnknownName
 from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S, Job, Resources, require_jobs
 from lowtide.profile import Phase, PowerProfile
 from lowtide.signal import FloatArray
-from lowtide.trace import STATUSES, Trace
+from lowtide.states import STATUSES
+from lowtide.trace import Trace
 from lowtide.units import DurationLike, format_count, parse_duration
 
 IntArray = npt.NDArray[np.int64]
@@ -74,7 +75,7 @@ class Workload:
         memory_bytes: Memory, likewise.
         requested_s: How long its user said it would run; never less than it does.
         priority: The higher, the sooner its turn, where a discipline looks at it.
-        status: Its place in `trace.STATUSES`: how it ends.
+        status: Its place in `states.STATUSES`: how it ends.
         user: Whose it is.
         profiles: What jobs with phases draw.
         source: Where the jobs come from, in words.

@@ -11,7 +11,8 @@ import pytest
 import lowtide as lt
 from lowtide.errors import FormatError, InvalidInput, UnknownName
 from lowtide.formats import read_jobs, write_jobs
-from lowtide.trace import STATUSES, Trace
+from lowtide.states import STATUSES
+from lowtide.trace import Trace
 
 
 def put(folder: Path, text: str) -> Path:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from lowtide.errors import FormatError, InvalidInput
 from lowtide.formats import read_jobs, write_jobs
-from lowtide.trace import NUMBERS, STATUSES, TEXTS, Trace
+from lowtide.states import STATUSES
+from lowtide.trace import NUMBERS, TEXTS, Trace
 
 HEADER = """; Version: 2.2
 ; Computer: a cluster

@@ -16,7 +16,8 @@ from lowtide.profile import PowerProfile
 from lowtide.simulator import Cluster, simulate
 from lowtide.simulator.disciplines import Feedback, RoundRobin
 from lowtide.simulator.series import Series
-from lowtide.trace import STATUSES, Trace
+from lowtide.states import STATUSES
+from lowtide.trace import Trace
 from lowtide.workload import Workload
 from support.clusters import queues
 

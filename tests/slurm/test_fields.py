@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from lowtide.monitor.facts import NOT_OVER, STATES
-from lowtide.slurm.fields import read_limit, read_number, read_state, read_text, status_of_wait
+from lowtide.slurm.fields import read_limit, read_number, read_text, status_of_wait
+from lowtide.states import NOT_OVER, STATES, read_state
 
 # The states of Slurm in which a job is over, of its manual.
 ENDS = (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lowtide.errors import FormatError, InvalidInput
-from lowtide.monitor.facts import STATES, JobFacts
+from lowtide.monitor.facts import JobFacts
 from lowtide.slurm.records import (
     ACCOUNTING_FIELDS,
     SEPARATOR,
@@ -19,6 +19,7 @@ from lowtide.slurm.records import (
     facts_from_sacct,
     facts_from_scontrol,
 )
+from lowtide.states import STATES
 
 RECORDED = Path(__file__).parent / "recorded"
 MB = 1024.0**2

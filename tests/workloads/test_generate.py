@@ -23,7 +23,7 @@ from lowtide.job import INTERRUPTIBLE
 from lowtide.profile import PowerProfile
 from lowtide.samples import sample_profile
 from lowtide.simulator import Cluster, simulate
-from lowtide.trace import STATUSES
+from lowtide.states import STATUSES
 from lowtide.units import parse_time
 from lowtide.workload import Workload
 from lowtide.workloads import TraceSpec, WorkloadSpec, generate, read_spec

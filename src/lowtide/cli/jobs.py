@@ -25,30 +25,6 @@ _DAY_S = 86400.0
 _AT_ONCE = 5000
 # Lines that are written at once.
 _BLOCK = 5000
-# What Slurm calls the states, short and long, where that differs.
-_SLURM_STATES = {
-    "bf": "boot_fail",
-    "ca": "cancelled",
-    "cd": "completed",
-    "cf": "running",
-    "configuring": "running",
-    "cg": "running",
-    "completing": "running",
-    "dl": "deadline",
-    "f": "failed",
-    "nf": "node_fail",
-    "oom": "out_of_memory",
-    "pd": "pending",
-    "pr": "preempted",
-    "r": "running",
-    "rq": "requeued",
-    "rv": "cancelled",
-    "revoked": "cancelled",
-    "s": "suspended",
-    "st": "suspended",
-    "stopped": "suspended",
-    "to": "timeout",
-}
 # A step is part of its job, and some elements of an array are written as one.
 _STEP = re.compile(r"(\d+(?:[_+]\d+)?)\.(?:batch|extern|interactive|\d+)")
 _ELEMENTS = re.compile(r"(\d+)_\[([\d,:-]+)(?:%\d+)?\]")
@@ -340,15 +316,13 @@ def _with_synthetic(table: JobTable, made_up: Sequence[tuple[str, float, float]]
 
 def _states(given: Sequence[str] | None) -> list[str]:
     from lowtide.errors import UnknownName
-    from lowtide.monitor.facts import STATES
+    from lowtide.states import WORDS
 
-    found = []
-    for name in listed(given):
-        plain = _SLURM_STATES.get(name.lower(), name.lower())
-        if plain not in STATES:
-            raise UnknownName("state", name, [*STATES, *_SLURM_STATES])
-        found.append(plain)
-    return found
+    names = listed(given)
+    for name in names:
+        if name.lower() not in WORDS:
+            raise UnknownName("state", name, WORDS)
+    return [WORDS[name.lower()] for name in names]
 
 
 def _order(text: str | None) -> list[tuple[JobColumn, bool]]:

@@ -18,9 +18,9 @@ from lowtide.formats.jobs import TIME_UNITS_S
 from lowtide.formats.sheet import Sheet
 from lowtide.formats.source import Source
 from lowtide.formats.stamps import instants
-from lowtide.formats.states import status_code
 from lowtide.signal import FloatArray
-from lowtide.trace import STATUSES, Trace
+from lowtide.states import STATUSES, status_code
+from lowtide.trace import Trace
 
 _NUMBERS = ("arrival_time", "length", "cpus")
 # Columns that need not be there, by what a trace calls them.

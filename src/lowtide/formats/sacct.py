@@ -16,9 +16,9 @@ import numpy as np
 from lowtide.errors import FormatError, InvalidInput
 from lowtide.formats.jobs import seconds_only
 from lowtide.formats.source import Source
-from lowtide.formats.states import status_code
 from lowtide.formats.tres import count_gpus, parse_tres
-from lowtide.trace import STATUSES, Trace
+from lowtide.states import STATUSES, status_code
+from lowtide.trace import Trace
 from lowtide.units import parse_duration, parse_size, parse_time
 
 Row = Mapping[str, str]

@@ -22,7 +22,8 @@ from lowtide.formats.source import Source
 from lowtide.formats.swf_columns import BYTES_PER_KB, COLUMNS, STATUS, WHOLE
 from lowtide.formats.swf_render import render
 from lowtide.signal import FloatArray
-from lowtide.trace import STATUSES, TEXTS, Trace
+from lowtide.states import STATUSES
+from lowtide.trace import TEXTS, Trace
 
 __all__ = ["read", "recognises", "render"]
 

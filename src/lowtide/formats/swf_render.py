@@ -11,7 +11,8 @@ import numpy as np
 from lowtide.errors import InvalidInput
 from lowtide.formats.swf_columns import BYTES_PER_KB, COLUMNS, STATUS
 from lowtide.signal import FloatArray
-from lowtide.trace import STATUSES, TEXTS, Column, Trace
+from lowtide.states import STATUSES
+from lowtide.trace import TEXTS, Column, Trace
 
 # Arrivals this late are instants rather than seconds since some origin (1973).
 _EPOCH_LIKE = 1e8

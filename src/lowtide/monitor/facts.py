@@ -6,13 +6,6 @@ from dataclasses import dataclass, field
 
 from lowtide.monitor.snapshot import Unit
 
-# How a job stands, in Slurm's words. What other systems say is brought to these.
-NOT_OVER = ("pending", "running", "suspended")
-STATES = (
-    *NOT_OVER,
-    *("completed", "failed", "cancelled", "timeout", "out_of_memory", "node_fail", "preempted"),
-    *("deadline", "boot_fail", "requeued"),
-)
 # Said of a job that waited: nobody knows what became of it, or it went where nobody watches.
 UNKNOWN, ELSEWHERE = "unknown", "elsewhere"
 
@@ -27,7 +20,7 @@ class JobFacts:
         source: Where the job was found, one of `snapshot.SOURCES`.
         job_id: The number it is accounted by.
         shown_id: What users type: `4711_3` for an element of an array.
-        state: One of `STATES`; or `UNKNOWN` or `ELSEWHERE`, which take back that it waits.
+        state: One of `states.STATES`; or `UNKNOWN` or `ELSEWHERE`, which take back that it waits.
         user: Who runs it.
         account: Who pays for it.
         partition: Where it runs.

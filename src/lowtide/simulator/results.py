@@ -17,8 +17,8 @@ from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.events import NodeSpans
 from lowtide.simulator.purchasing import Bought
 from lowtide.simulator.series import Series
+from lowtide.states import STATUSES
 from lowtide.tally import Pieces, Stretches, Tally, pieces_of
-from lowtide.trace import STATUSES
 from lowtide.workload import Workload
 
 if TYPE_CHECKING:

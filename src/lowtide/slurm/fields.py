@@ -8,9 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from lowtide.errors import InvalidInput
-from lowtide.formats.states import status_code
-from lowtide.monitor.facts import STATES
-from lowtide.trace import STATUSES
+from lowtide.states import STATES, read_state
 from lowtide.units import parse_duration
 
 _NOTHING = frozenset(
@@ -20,22 +18,6 @@ _ENDLESS = frozenset(("unlimited", "infinite", "partition_limit"))
 # Signals have numbers up to this; Slurm gives greater ones for reasons of its own, such as 125 for
 # a job that ran out of memory.
 _LAST_SIGNAL = 64
-
-
-def read_state(text: str | None) -> str | None:
-    """Return how a job stands in our words, None where that is not known.
-
-    Args:
-        text: Slurm's word, with what may stand behind it.
-
-    >>> read_state("CANCELLED by 1000"), read_state("COMPLETING"), read_state("BORED")
-    ('cancelled', 'running', None)
-    """
-    words = (text or "").split()
-    if words and (own := words[0].rstrip("+").lower()) in STATES:
-        return own
-    status = STATUSES[status_code(text)]
-    return status if status in STATES else None
 
 
 def choose_state(states: Iterable[Any]) -> str | None:

@@ -20,19 +20,19 @@ from lowtide.errors import FormatError, InvalidInput, LowtideError
 from lowtide.formats.sacct import Cells, requested_memory
 from lowtide.formats.source import Source
 from lowtide.formats.tres import count_gpus, parse_tres, requested_gpus
-from lowtide.monitor.facts import NOT_OVER, JobFacts
+from lowtide.monitor.facts import JobFacts
 from lowtide.slurm.fields import (
     choose_state,
     exit_status,
     read_instant,
     read_limit,
     read_number,
-    read_state,
     read_text,
     status_of_pair,
     status_of_wait,
 )
 from lowtide.slurm.nodes import expand_nodes
+from lowtide.states import NOT_OVER, read_state
 
 _Record = TypeVar("_Record")
 

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import sqlalchemy as sa
 
-from lowtide.monitor.facts import NOT_OVER
 from lowtide.monitor.snapshot import FloatArray
+from lowtide.states import NOT_OVER
 from lowtide.store.columns import FACT, FACTS, PLACE, TOTALS, as_numbers, padded, unpack_numbers
 from lowtide.store.records import HostRecord, JobRecord
 from lowtide.store.tables import hosts, in_parts, jobs, origins, present, split, ticks, units

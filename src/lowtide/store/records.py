@@ -26,7 +26,7 @@ class JobRecord:
         source: Where it was found, one of `monitor.snapshot.SOURCES`.
         job_id: The number it is accounted by.
         shown_id: What users type.
-        state: One of `monitor.facts.STATES`.
+        state: One of `states.STATES`.
         user: Who runs it.
         account: Who pays for it.
         partition: Where it runs.

@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lowtide.monitor.facts import ELSEWHERE, NOT_OVER, UNKNOWN, JobFacts
+from lowtide.monitor.facts import ELSEWHERE, UNKNOWN, JobFacts
 from lowtide.monitor.snapshot import Unit
 from lowtide.slurm.client import MOST_IDS, SlurmClient
+from lowtide.states import NOT_OVER
 
 # How far back jobs are asked about that ended before this began.
 _BACK_S, _FARTHEST_S = 3600.0, 30 * 86400.0

@@ -10,7 +10,7 @@ import numpy as np
 
 from lowtide.errors import InvalidInput
 from lowtide.formats import read_jobs
-from lowtide.trace import STATUSES
+from lowtide.states import STATUSES
 from lowtide.units import format_count
 from lowtide.workload import Workload
 from lowtide.workloads.kinds import Sizes
