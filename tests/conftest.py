@@ -17,6 +17,9 @@ from support.slurm import HAS_CGROUPS, running_slurm
 
 ROOT = Path(__file__).parents[1]
 
+# Its tables are small here, and handing them to other threads costs more than it saves.
+os.environ.setdefault("POLARS_MAX_THREADS", "1")
+
 settings.register_profile(
     "ci", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -2,6 +2,8 @@
 
 import math
 import re
+import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
@@ -49,6 +51,15 @@ def test_a_number_is_seconds(number):
 @given(st.integers(0, 10**8))
 def test_what_format_duration_prints_parses_back(whole):
     assert units.parse_duration(units.format_duration(whole)) == whole
+
+
+@pytest.mark.parametrize("text", ["1:{}x", "{}", "1-{}:x", "{}.x", "1h{}x", "1h{}"])
+def test_a_duration_of_many_digits_is_read_or_refused_at_once(text):
+    begin = time.process_time()
+    with suppress(InvalidTime):
+        units.parse_duration(text.format("9" * 40_000), bare_unit_s=1.0)
+    # Looking at each digit once for each digit takes a minute.
+    assert time.process_time() - begin < 5
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,12 @@ def parse_duration(value: DurationLike, *, bare_unit_s: float | None = None) -> 
                 f"duration {value!r} has no unit: write '{text}s', '{text}m' or '{text}h'"
             )
         return float(text) * bare_unit_s
-    parts = list(_PART.finditer(text))
-    if parts and "".join(part.group() for part in parts) == text:
+    parts, end = [], 0
+    # One behind the other: to look for parts anywhere in thousands of digits takes seconds.
+    while part := _PART.match(text, end):
+        parts.append(part)
+        end = part.end()
+    if parts and end == len(text):
         return sum(float(part[1]) * _SECONDS[part[2]] for part in parts)
     match = _SLURM.fullmatch(text)
     if match is None or not (match["d"] or match["b"]):

@@ -39,6 +39,29 @@ ROLES = sorted(path.name for path in (ANSIBLE / "roles").iterdir())
 SECRET = "correct horse $HOME"
 IN_WHEELHOUSE = "shellingham"
 
+# Ansible packs what a module imports into an archive, and Python compiles what is in archives each
+# time: two thirds of the time of a task.
+KEEP_COMPILED = """
+import hashlib, marshal, os, zipimport
+
+compile_anew = zipimport._compile_source
+
+def compile_once(path, source):
+    where = os.path.join(__file__ + ".kept", hashlib.sha256(source).hexdigest())
+    try:
+        with open(where, "rb") as file:
+            return marshal.load(file)
+    except OSError:
+        code = compile_anew(path, source)
+    os.makedirs(os.path.dirname(where), exist_ok=True)
+    with open(f"{where}.{os.getpid()}", "wb") as file:
+        marshal.dump(code, file)
+    os.replace(file.name, where)
+    return code
+
+zipimport._compile_source = compile_once
+"""
+
 REFUSED = {
     "no_scheme": (
         {"lowtide_scrape_remote_write_url": "metrics.example.org:9090/api/v1/write"},
@@ -121,6 +144,8 @@ class Control:
             "ANSIBLE_NOCOLOR": "1",
             "LC_ALL": "C.UTF-8",
             "PIP_CONFIG_FILE": os.devnull,
+            # Few of the modules are imported here.
+            "PIP_NO_COMPILE": "1",
             "PYTHONPATH": str(self.needs()),
         }
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -143,6 +168,7 @@ class Control:
             for path in Path(sysconfig.get_path(name)).iterdir():
                 if not left_out.match(path.name) and not (folder / path.name).exists():
                     (folder / path.name).symlink_to(path)
+        (folder / "sitecustomize.py").write_text(KEEP_COMPILED, encoding="utf-8")
         return folder
 
     def checkout(self) -> None:

@@ -63,6 +63,8 @@ def test_local_times_follow_daylight_saving() -> None:
         (["2024-13-01T00:00Z"], None, "cannot read time"),
         (["0", "2024-07-01T00:00Z"], None, "line 3.*not epoch seconds"),
         (["2024-07-01T00:00Z", None], None, "line 3.*a time is missing"),
+        (["0", "3600", "1e20"], None, "line 4.*no calendar goes as far as '1e20'"),
+        (["0", "1e308"], None, "line 3.*no calendar goes as far as '1e308'"),
     ],
 )
 def test_refused(stamps: list[str | None], tz: str | None, message: str) -> None:

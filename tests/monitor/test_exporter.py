@@ -32,7 +32,7 @@ def exporter() -> Iterator[Exporter]:
 
 
 def page(plain: bytes = NODE, jobs: bytes = JOBS) -> Page:
-    return Page(node=plain, jobs=jobs)
+    return Page(node=plain, pieces=(jobs[:9], jobs[9:]))
 
 
 def ask(exporter: Exporter, path: str = "/metrics", **headers: str):
@@ -68,6 +68,18 @@ class TestAnswers:
         assert len(body) < len(large) / 5
         assert gzip.decompress(body) == large
         assert "Content-Encoding" not in ask(exporter)[1]
+
+    def test_a_page_is_laid_out_when_it_is_asked_for_and_once(
+        self, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        laid_out, whole = [], Page.whole.fget
+        monkeypatch.setattr(Page, "whole", property(lambda it: laid_out.append(it) or whole(it)))
+        exporter.publish(page(b"old"))
+        shown = page()
+        exporter.publish(shown)
+        assert laid_out == []
+        assert [ask(exporter)[2] for _ in range(3)] == [PAGE] * 3
+        assert laid_out == [shown]
 
     def test_before_the_first_tick_there_is_nothing(self, exporter: Exporter) -> None:
         assert ask(exporter)[0] == 503

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     with Exporter(address="127.0.0.1:0", open_to_all=True) as exporter:
         feeding = threading.Thread(target=feed, args=[exporter])
         feeding.start()
-        target = exporter.url.removeprefix("http://").removesuffix("/metrics")
+        target = place(exporter)
         folder = tmp_path_factory.mktemp("prometheus")
         try:
             with running_prometheus(folder, [target], rules=RULES) as server:
@@ -129,6 +130,10 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         finally:
             over.set()
             feeding.join()
+
+
+def place(exporter: Exporter) -> str:
+    return exporter.url.removeprefix("http://").removesuffix("/metrics")
 
 
 def wait_for(server: Prometheus, expression: str) -> None:
@@ -525,75 +530,105 @@ def test_alerts_fire_when_they_should_and_not_before(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("ratio", [2 / 3, 1.0, 3 / 2])
-def test_a_constant_load_is_constant_however_often_it_is_scraped(
-    tmp_path: Path, ratio: float
-) -> None:
-    every_s = 0.4
-    watts, over, began = 700.0, threading.Event(), time.time()
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Others:
+    """A server that scrapes pages of several kinds, as it takes five seconds to begin at all."""
 
-    def feed(exporter: Exporter) -> None:
+    server: Prometheus
+    watcher: subprocess.Popen[bytes]
+    steady: list[str]
+
+
+STEADY_W, STEADY_S = 700.0, 0.4
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Others]:
+    over, began = threading.Event(), time.time()
+
+    def feed(exporter: Exporter, ratio: float) -> None:
         page = Exposition()
-        while not over.wait(every_s / ratio):
+        while not over.wait(STEADY_S / ratio):
             now = time.time()
-            drawn = tick((), time=now, node_energy_j=watts * (now - began))
-            exporter.publish(page.render(drawn))
+            drawn = tick((), time=now, node_energy_j=STEADY_W * (now - began))
+            exporter.publish(page.render(dataclasses.replace(drawn, host="steady")))
 
-    with Exporter(address="127.0.0.1:0") as exporter:
-        feeding = threading.Thread(target=feed, args=[exporter])
-        feeding.start()
-        target = exporter.url.removeprefix("http://").removesuffix("/metrics")
-        every = f"{round(every_s * 1000)}ms"
-        try:
-            with running_prometheus(tmp_path, [target], rules=RULES, every=every) as server:
-                wait_for(server, "count_over_time(lowtide_node_energy_joules_total[1m]) > 12")
-                # The rate at every tenth of a second of the last four, between two readings each.
-                rates = "irate(lowtide_node_energy_joules_total[3s])[4s:100ms]"
-                [(_, least)] = server.query(f"min_over_time({rates})")
-                [(_, most)] = server.query(f"max_over_time({rates})")
-                assert server.query(f"count_over_time({rates})")[0][1] > 30
-        finally:
-            over.set()
-            feeding.join()
-    assert least == pytest.approx(watts, rel=0.02)
-    assert most == pytest.approx(watts, rel=0.02)
-
-
-def test_a_watcher_that_was_killed_raises_an_alarm(tmp_path: Path) -> None:
+    folder = tmp_path_factory.mktemp("others")
     # The waits of the rules would make this a test of minutes; what they are is tested above.
     quick = yaml.safe_load(RULES.read_text())
     for rule in quick["groups"][1]["rules"]:
         rule["for"] = "0s"
-    rules = tmp_path / "quick.rules.yml"
+    rules = folder / "quick.rules.yml"
     rules.write_text(yaml.safe_dump(quick))
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        target = f"127.0.0.1:{taken.getsockname()[1]}"
-    command = [sys.executable, "-m", "lowtide", "watch", "--no-store", "--interval", "0.5"]
-    watcher = subprocess.Popen([*command, "--listen", target], start_new_session=True)
-    try:
-        with running_prometheus(tmp_path, [target], rules=rules) as server:
-            wait_for(server, "lowtide_tick_time_seconds")
-            wait_for(server, 'up{job="lowtide"} == 1')
-            assert "LowtideGone" not in server.alerts()
-            watcher.kill()
-            wait_for(server, 'ALERTS{alertname="LowtideDown"}')
-            wait_for(server, 'ALERTS{alertname="LowtideGone"}')
-    finally:
-        watcher.kill()
-        watcher.wait()
+    token = load_token(folder / "token")
+    shown = {"authorization": {"credentials_file": str(folder / "token")}}
+    every = f"{round(STEADY_S * 1000)}ms"
+    slower = {"scrape_interval": every, "scrape_timeout": every}
+    with ExitStack() as opened:
+        # Pages that change less often than they are scraped, as often, and more often.
+        steady = []
+        for ratio in (2 / 3, 1.0, 3 / 2):
+            exporter = opened.enter_context(Exporter(address="127.0.0.1:0"))
+            feeding = threading.Thread(target=feed, args=[exporter, ratio])
+            opened.callback(feeding.join)
+            feeding.start()
+            steady.append(place(exporter))
+        opened.callback(over.set)
+        known = {}
+        for host in ("untold", "told"):
+            exporter = opened.enter_context(Exporter(address="127.0.0.1:0", token=token))
+            state = dataclasses.replace(at(0.0, time.time(), short=False), host=host)
+            exporter.publish(Exposition().render(state))
+            known[host] = place(exporter)
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            watched = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = [sys.executable, "-m", "lowtide", "watch", "--no-store", "--interval", "0.5"]
+        watcher = subprocess.Popen([*command, "--listen", watched], start_new_session=True)
+        opened.callback(watcher.wait)
+        opened.callback(watcher.kill)
+        server = opened.enter_context(
+            running_prometheus(
+                folder,
+                [watched],
+                rules=rules,
+                more=[([known["untold"]], {}), ([known["told"]], shown), (steady, slower)],
+            )
+        )
+        yield Others(server=server, watcher=watcher, steady=steady)
 
 
-def test_prometheus_sees_jobs_by_the_token_alone(tmp_path: Path) -> None:
-    token = load_token(tmp_path / "token")
-    with Exporter(address="127.0.0.1:0", token=token) as exporter:
-        exporter.publish(Exposition().render(at(0.0, time.time(), short=False)))
-        target = exporter.url.removeprefix("http://").removesuffix("/metrics")
-        how = {"authorization": {"credentials_file": str(tmp_path / "token")}}
-        for scrape, jobs in (({}, 0), (how, 2)):
-            folder = tmp_path / f"jobs-{jobs}"
-            folder.mkdir()
-            with running_prometheus(folder, [target], rules=RULES, scrape=scrape) as server:
-                wait_for(server, "lowtide_node_power_watts")
-                assert len(server.query("lowtide_job_power_watts")) == jobs
-                assert bool(server.query("host:lowtide_power_balance:ratio")) <= bool(jobs)
+def test_prometheus_sees_jobs_by_the_token_alone(others: Others) -> None:
+    hosts = '{host=~"untold|told"}'
+    wait_for(others.server, f"count(lowtide_node_power_watts{hosts}) == 2")
+    jobs = f"count by (host) (lowtide_job_power_watts{hosts})"
+    assert by(others.server, "host", jobs) == {"told": 2.0}
+    balance = f"host:lowtide_power_balance:ratio{hosts}"
+    wait_for(others.server, balance)
+    assert set(by(others.server, "host", balance)) == {"told"}
+
+
+def test_a_watcher_that_was_killed_raises_an_alarm(others: Others) -> None:
+    up = 'up{job="lowtide"}'
+    wait_for(others.server, f"lowtide_tick_time_seconds * on (instance) group_left () {up} > 0")
+    assert "LowtideGone" not in others.server.alerts()
+    others.watcher.kill()
+    wait_for(others.server, 'ALERTS{alertname="LowtideDown"}')
+    wait_for(others.server, 'ALERTS{alertname="LowtideGone"}')
+
+
+def test_a_constant_load_is_constant_however_often_it_is_scraped(others: Others) -> None:
+    counter = 'lowtide_node_energy_joules_total{host="steady"}'
+    count = f"count(count_over_time({counter}[1m]) > 9)"
+    wait_for(others.server, f"{count} == {len(others.steady)}")
+    # The rate at every tenth of a second of the last three, between two readings each.
+    rates = f"irate({counter}[3s])[3s:100ms]"
+    least, most, counts = (
+        by(others.server, "instance", f"{what}_over_time({rates})")
+        for what in ("min", "max", "count")
+    )
+    assert set(counts) == set(others.steady)
+    assert min(counts.values()) > 22
+    expected = dict.fromkeys(others.steady, STEADY_W)
+    assert least == pytest.approx(expected, rel=0.02)
+    assert most == pytest.approx(expected, rel=0.02)

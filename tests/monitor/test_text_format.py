@@ -54,3 +54,36 @@ def test_numbers_of_any_size_are_written(value: float) -> None:
 def test_whole_numbers_are_rounded_not_cut() -> None:
     page = gauge("x", "One.", alone(labels(), 2.0**40 - 0.25, digits=0))
     assert page.endswith(f"x{{}} {2**40}\n")
+
+
+def _near_halves(rng: np.random.Generator, digits: int) -> np.ndarray:
+    """Return numbers that lie on the middle of two that can be written, or a breath beside it."""
+    halves = (rng.integers(0, 10 ** rng.integers(1, 13), 200) + 0.5) / 10.0**digits
+    return np.nextafter(halves, rng.choice([-np.inf, 0.0, np.inf], 200))
+
+
+@pytest.mark.parametrize("digits", [0, 1, 3, 6])
+@pytest.mark.parametrize("seed", range(20))
+def test_many_numbers_are_written_as_each_alone_would_be(digits: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    values = np.concatenate(
+        [
+            _near_halves(rng, digits),
+            # What a kernel counts: whole microseconds.
+            rng.integers(0, 10 ** rng.integers(1, 15), 200) / 1e6,
+            np.exp2(rng.uniform(-60, rng.uniform(0, 60 - 4 * digits), 200)),
+            np.arange(0.0, 2100.0, rng.integers(1, 90)),
+            # With these among them, or what a column of large numbers has, none is taken apart.
+            *([[-0.0, -1.5, 2.0**70]] if seed % 4 == 0 else []),
+        ]
+    )
+    of = [labels(a=f"100 % {n}") for n in range(len(values))]
+    page = counter(
+        "x", "Many.", Series(labels=of, values=values, more='b="1"', digits=digits), at=1
+    )
+    expected = [
+        f'x{{a="100 % {n}",b="1"}} {value if digits else round(value):.{digits}f} 1000'
+        for n, value in enumerate(values.tolist())
+    ]
+    assert page.splitlines()[2:] == expected
+    assert page.endswith("\n")

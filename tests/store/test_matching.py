@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -325,16 +328,22 @@ def test_a_requeue_that_is_seen_while_it_happens_is_no_start(
         assert [each.restarts for each in store.jobs()] == [0, 1]
 
 
-@settings(max_examples=60)
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with nothing in it: a copy is there sooner than another one is made."""
+    path = tmp_path_factory.mktemp("empty") / "s.sqlite"
+    Store.open(path).close()
+    return path
+
+
+@settings(max_examples=500 if os.environ.get("LOWTIDE_NIGHTLY") else 30)
 @given(data=st.data())
-def test_however_late_facts_come_each_start_is_one_job(
-    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_however_late_facts_come_each_start_is_one_job(data: st.DataObject, empty: Path) -> None:
     """What a queue says at any moment may be kept at any later one; a start stays one row."""
     told: list[tuple[float, Any]] = []
     begins: list[float] = []
     time = START
-    starts = data.draw(st.integers(1, 3))
+    starts = data.draw(st.sampled_from([2, 3, 1]))
     over: list[Any] = []
     for again in range(starts):
         submitted = time
@@ -361,7 +370,8 @@ def test_however_late_facts_come_each_start_is_one_job(
         (asked + data.draw(st.sampled_from([0.0, 0.0, 3.0, 400.0])), 0, each)
         for asked, each in told
     ] + [(begin + 0.5, 1, begin) for begin in begins]
-    with Store.open(tmp_path_factory.mktemp("s") / "s.sqlite") as store:
+    copy = shutil.copyfile(empty, empty.with_name("copy.sqlite"))
+    with Store.open(copy) as store:
         for _, is_seen, what in sorted(happens, key=lambda each: each[:2]):
             if is_seen:
                 watched(store, 7, what)

@@ -75,9 +75,9 @@ def running_prometheus(
     *,
     rules: Path,
     every: str = "200ms",
-    scrape: Mapping[str, Any] | None = None,
+    more: Sequence[tuple[Sequence[str], Mapping[str, Any]]] = (),
 ) -> Iterator[Prometheus]:
-    """Start a Prometheus that scrapes the targets, and end it."""
+    """Start a Prometheus that scrapes the targets, and more with settings of theirs, and end it."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -86,10 +86,11 @@ def running_prometheus(
         "rule_files": [str(rules)],
         "scrape_configs": [
             {
-                "job_name": "lowtide",
-                "static_configs": [{"targets": list(targets)}],
-                **(scrape or {}),
+                "job_name": "lowtide" if number == 0 else f"lowtide-{number}",
+                "static_configs": [{"targets": list(where)}],
+                **how,
             }
+            for number, (where, how) in enumerate([(targets, {}), *more])
         ],
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))

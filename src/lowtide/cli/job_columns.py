@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import add, attrgetter, mod
+from operator import add, attrgetter
 from typing import Any
 
 import numpy as np
@@ -216,7 +216,9 @@ def _written(forms: Sequence[str], place: npt.NDArray[np.int64], values: FloatAr
     """Write each number in the form at its place; one place further on is not known."""
     # That form takes the number and shows none of it.
     known = np.array([*forms, f"%.0s{MISSING}"], dtype=object)
-    return list(map(mod, known[place].tolist(), values.tolist()))
+    # All in one go: a call per number takes a third longer.
+    lines = "\n".join(known[place].tolist()) % tuple(values.tolist())
+    return lines.split("\n") if lines else []
 
 
 SIZES = (

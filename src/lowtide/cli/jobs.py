@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -397,10 +397,10 @@ def _print(table: JobTable, chosen: Sequence[JobColumn], *, header: bool, usual:
     )
     if header:
         print(line % tuple(each.heading for each in laid_out))
-    rows = map(line.__mod__, zip(*(each.texts for each in laid_out), strict=True))
+    rows = zip(*(each.texts for each in laid_out), strict=True)
     # In blocks, which share their memory.
     while block := list(islice(rows, _BLOCK)):
-        sys.stdout.write("\n".join(block) + "\n")
+        sys.stdout.write(f"{line}\n" * len(block) % tuple(chain.from_iterable(block)))
     if header:
         shown = {mark for each in laid_out for mark in each.marks}
         explain_marks(estimated="~" in shown, partial=">" in shown)

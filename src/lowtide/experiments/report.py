@@ -6,6 +6,7 @@ import html
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,6 +72,17 @@ class Section:
     chart: Chart | None = None
 
 
+@cache
+def chart_library() -> str:
+    """Return the script that draws charts in a page; putting it together takes two seconds."""
+    try:
+        import vl_convert
+    except ImportError:  # pragma: no cover - needs an environment without the extra
+        raise MissingExtra("writing a report", extra="figures") from None
+    script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return script.replace("</script", "<\\/script")
+
+
 def write_report(
     path: Path | str, *, title: str, note: str, sections: Iterable[Section], footer: str
 ) -> None:
@@ -83,10 +95,7 @@ def write_report(
         sections: Its parts, in order.
         footer: What made it.
     """
-    try:
-        import vl_convert
-    except ImportError:  # pragma: no cover - needs an environment without the extra
-        raise MissingExtra("writing a report", extra="figures") from None
+    library = chart_library()
     body: list[str] = []
     charts: list[str] = []
     for section in sections:
@@ -101,9 +110,6 @@ def write_report(
     embed = "\n".join(
         f'vegaEmbed("#chart{number}", fitted({chart}, room), {{renderer: "svg"}});'
         for number, chart in enumerate(charts)
-    )
-    library = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace(
-        "</script", "<\\/script"
     )
     page = f"""<!doctype html>
 <html lang="en">

@@ -7,11 +7,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from lowtide import files
-from lowtide.errors import MissingExtra
+from lowtide.experiments.report import chart_library
 from lowtide.experiments.study_looks import Figure
 
 # Charts are drawn with neutral inks; here their words and lines take the colours of the page.
@@ -170,7 +169,7 @@ def write_page(
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{_escaped(title)}</title>
 <style>{_STYLE}</style>
-<script>{_library()}</script>
+<script>{chart_library()}</script>
 </head>
 <body>
 <h1>{_escaped(title)}</h1>
@@ -185,17 +184,6 @@ def write_page(
 </html>
 """
     files.write_whole(path, page)
-
-
-@cache
-def _library() -> str:
-    """Return the script that draws charts; putting it together takes two seconds."""
-    try:
-        import vl_convert
-    except ImportError:  # pragma: no cover - needs an environment without the extra
-        raise MissingExtra("writing a report", extra="figures") from None
-    script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return script.replace("</script", "<\\/script")
 
 
 def _section(section: Section, links: Mapping[str, Sequence[str]]) -> str:

@@ -25,6 +25,8 @@ _NOTATIONS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S%.f", "%Y
 _NUMBER = r"-?\d+(?:\.\d+)?"
 # Epoch seconds stay below this until the year 5138; milliseconds have been above it since 1973.
 _MILLISECONDS_FROM = 1e11
+# The year 9999 ends here, and calendars with it.
+_LAST_S = 253402300800.0
 
 
 def check_zone(tz: str | None) -> None:
@@ -93,7 +95,13 @@ def _from_epoch(texts: pl.Series, place: Place) -> FloatArray:
         row = int(numbers.is_null().arg_true()[0])
         raise place.error(f"{texts[row]!r} is not epoch seconds, as other times here are", row)
     seconds = np.array(numbers.to_numpy(), dtype=np.float64)
-    return seconds / 1000.0 if np.abs(seconds).max() >= _MILLISECONDS_FROM else seconds
+    if np.abs(seconds).max() >= _MILLISECONDS_FROM:
+        seconds /= 1000.0
+    beyond = np.abs(seconds) >= _LAST_S
+    if beyond.any():
+        row = int(np.flatnonzero(beyond)[0])
+        raise place.error(f"no calendar goes as far as {texts[row]!r}: mend that time", row)
+    return seconds
 
 
 def _clock(texts: pl.Series, place: Place) -> pl.Series:

@@ -66,7 +66,11 @@ class _Published:
     def __init__(self, page: Page) -> None:
         self.made = time.monotonic()
         self.node = _Body(_NODE_ALONE + page.node)
-        self.whole = _Body(page.whole)
+        self._page = page
+
+    @cached_property
+    def whole(self) -> _Body:
+        return _Body(self._page.whole)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """The text that Prometheus reads (exposition format 0.0.4), written a column at a time.
 
-A thousand jobs make a page of fifteen thousand lines. So the labels of a job are written once and
-kept, and each metric is one join and one formatting over all jobs, not a call per line.
+A thousand jobs make a page of nineteen thousand lines. So the labels of a job are written once and
+kept, and each metric is one join over all jobs, not a call per line. Most of the time would go into
+the digits of numbers: of many, all are taken apart at once, three digits at a time.
 
 Counters carry the moment at which they were read. A scraper that takes them for values of the
 moment at which it asks would see a constant load go up and down with the time between the two.
@@ -25,7 +26,17 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # What a terminal or a parser may trip over; the format itself has escapes for three of them.
 _UNSAFE = re.compile(r'[\x00-\x1f\x7f-\x9f\\"\ud800-\udfff]')
 _ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n"}
-_LARGEST_WHOLE = 2.0**63
+# Whole numbers below this are exact, and so is what is left of them after a division.
+_EXACT = 2.0**52
+# Fewer numbers than this are written sooner one by one.
+_MANY = 50
+# Three digits as they stand behind others, behind the point, and at the end and further to the
+# front of a whole number; in the last two from 1000 on where others precede them.
+_PLAIN, _PADDED = [str(number) for number in range(1000)], [f"{n:03}" for n in range(1000)]
+_BEHIND = np.array(_PADDED, dtype=object)
+_POINTED = np.array([f".{digits}" for digits in _PADDED], dtype=object)
+_LAST = np.array([*_PLAIN, *_PADDED], dtype=object)
+_FURTHER = np.array(["", *_PLAIN[1:], *_PADDED], dtype=object)
 
 
 def escape(value: str) -> str:
@@ -56,9 +67,7 @@ def labels(**values: str) -> str:
     >>> labels(host="n1", job_id="42")
     '{host="n1",job_id="42"'
     """
-    inside = ",".join(f'{name}="{escape(value)}"' for name, value in values.items())
-    # Lines are made by formatting, where a % would begin a field.
-    return "{" + inside.replace("%", "%%")
+    return "{" + ",".join(f'{name}="{escape(value)}"' for name, value in values.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +133,51 @@ def _lines(name: str, series: Series, stamp: str) -> str:
         values, found = values[known], list(compress(found, known))
     if not len(found):
         return ""
-    end = f",{series.more}}}" if series.more else "}"
-    # Whole numbers are formatted three times as fast as others, but must fit into 64 bits.
-    whole = series.digits == 0 and bool((np.abs(values) < _LARGEST_WHOLE).all())
-    line = f"{end} %d{stamp}\n" if whole else f"{end} %.{series.digits}f{stamp}\n"
-    template = f"{name}{f'{line}{name}'.join(found)}{line}"
-    return template % tuple((np.rint(values).astype(np.int64) if whole else values).tolist())
+    numbers = _written(values, series.digits)
+    step = 3 + len(numbers)
+    closing = f",{series.more}}} " if series.more else "} "
+    pieces = [closing] * (step * len(found))
+    pieces[::step] = found
+    for place, each in enumerate(numbers, 2):
+        pieces[place::step] = each
+    pieces[step - 1 :: step] = [f"{stamp}\n{name}"] * len(found)
+    pieces[-1] = f"{stamp}\n"
+    return name + "".join(pieces)
+
+
+def _written(values: FloatArray, digits: int) -> list[list[str]]:
+    """Return the digits of numbers in one or more pieces, each as a list over all numbers.
+
+    Args:
+        values: Finite numbers.
+        digits: Decimals; rounded as formatting does, to the nearest of what the number really is.
+    """
+    scale = 10.0**digits
+    if (
+        len(values) < _MANY
+        or digits % 3
+        or np.signbit(values).any()
+        or (values >= _EXACT / scale).any()
+    ):
+        if digits == 0:
+            return [[str(round(value)) for value in values.tolist()]]
+        return [[f"{value:.{digits}f}" for value in values.tolist()]]
+    scaled = values * scale
+    rest = np.rint(scaled)
+    # Where the product is half a step off, it may itself have been rounded to there.
+    for place in np.flatnonzero(np.abs(np.abs(scaled - rest) - 0.5) <= scaled * 2.0**-52):
+        rest[place] = float(f"{values[place]:.{digits}f}".replace(".", ""))
+    rest = rest.astype(np.int64)
+    pieces = []
+    tables = [_BEHIND] * (digits // 3 - 1) + [_POINTED] * (digits > 0)
+    for table in tables:
+        rest, last = np.divmod(rest, 1000)
+        pieces.append(table[last].tolist())
+    table = _LAST
+    while True:
+        rest, last = np.divmod(rest, 1000)
+        more = rest > 0
+        pieces.append(table[last + 1000 * more].tolist())
+        if not more.any():
+            return pieces[::-1]
+        table = _FURTHER

@@ -14,7 +14,6 @@ import sqlalchemy as sa
 
 from lowtide.errors import StoreProblem
 from lowtide.store.database import Database
-from lowtide.store.matching import drop_old_waits
 from lowtide.store.tables import (
     META,
     chunks,
@@ -56,6 +55,9 @@ def _add_synthetic_grids(connection: sa.Connection) -> None:
 
 
 def _add_origins(connection: sa.Connection) -> None:
+    # Whoever only lists jobs need not wait for this to be imported.
+    from lowtide.store.matching import drop_old_waits
+
     META.create_all(connection, tables=[origins])
     # Until here a job that had begun could be left behind as one that waits, too.
     drop_old_waits(connection)
