@@ -32,6 +32,8 @@ _HOG_CORE_S = 86400.0
 SATURATED = 0.9
 # Whoever waits for something for this share of the time is held back by it.
 _WAITS = 0.1
+# Who never keeps more of a core busy than this hardly uses one.
+_ASLEEP = 0.05
 # Who holds this much of its memory has none left to speak of.
 _NEAR = 0.9
 # What was watched for less of its time than this may have done anything meanwhile.
@@ -259,10 +261,15 @@ def is_held_back(behaviour: Behaviour) -> Verdict:
     """
     question = "Was it held back?"
     found = _limits(behaviour)
-    if behaviour.starved:
+    # What hardly ever wants a CPU may have slept on a full node as on any other.
+    slept = behaviour.cpus.peak < _ASLEEP and not behaviour.cpu_wait >= _WAITS
+    if behaviour.starved and not slept:
         found.append(behaviour.starved)
     if found:
         return Verdict(question=question, answer=YES, evidence=_listed(found))
+    if behaviour.starved:
+        told = f"it hardly used a CPU, and {behaviour.starved}"
+        return _unknown(question, told)
     unknown = [
         what
         for what, known in (
