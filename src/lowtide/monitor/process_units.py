@@ -192,7 +192,7 @@ class Process:
         unknown = child.is_inside and not child.hosts
         self.foreign = self.foreign or unknown
         self.tainted = self.tainted or child.tainted or child.foreign or unknown
-        if not child.is_inside:
+        if child.key is not None and not child.is_inside:
             # One that was read after its end has used nothing since.
             unread_s = 0.0 if child.stat.dead else now - child.read
             likely_s = 0.0 if math.isnan(child.rate) else child.rate * unread_s
