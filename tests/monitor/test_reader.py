@@ -351,6 +351,22 @@ def test_what_others_use_while_a_reading_lasts_is_not_given_to_a_job_that_ended(
         assert table(node.read())["1"] == pytest.approx(used_s["job_1"])
 
 
+def test_a_job_that_begins_to_go_is_read_while_it_can_be(root: Path) -> None:
+    """Slurm removes the folders of a job one by one, and after the last job what is above them."""
+    path = "/slurm_n1/uid_0/job_7"
+    write_legacy(root / "cgroup", path, usage_s=100.0)
+    for name in ("cpuacct", "memory", "freezer"):
+        os.utime(root / "cgroup" / f"{name}{path}", (BOOT, BOOT))
+    with read_at(root) as node:
+        node.read()
+        (root / f"cgroup/cpuacct{path}/cpuacct.usage").write_text("108500000000\n")
+        shutil.rmtree(root / f"cgroup/memory{path}")
+        node.look()
+        shutil.rmtree(root / "cgroup/cpuacct/slurm_n1")
+        node.look()
+        assert table(node.read()) == {"7": pytest.approx(108.5)}
+
+
 def test_a_job_between_two_readings_is_seen(root: Path, two: Path) -> None:
     write_group(two / SCOPE)
     write_group(two / "system.slice", cpu_stat=cpu(100))

@@ -82,6 +82,9 @@ class GroupTable:
                 group.folders.pop(event.folder, None)
                 if event.folder == group.cpu_folder or not group.folders:
                     self._end(group, now)
+                else:
+                    # Its other folders are about to go, too: this may be the last chance.
+                    self._read(group, now)
         self._followed = now
 
     def set_clock(self, off_s: float, now: float) -> None:
