@@ -64,8 +64,11 @@ def slurm() -> Iterator[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def accounted_slurm() -> Iterator[dict[str, str]]:
-    """A real Slurm of two nodes that keeps accounts: sacct knows its jobs."""
-    with running_slurm(nodes=2, cgroups=HAS_CGROUPS, accounting=True) as environment:
+    """A real Slurm of two nodes that keeps accounts: sacct knows its jobs.
+
+    It believes in more CPUs than there are, so that many jobs that do nothing run at once.
+    """
+    with running_slurm(nodes=2, cpus=8, cgroups=HAS_CGROUPS, accounting=True) as environment:
         yield environment
 
 

@@ -57,6 +57,11 @@ def test_what_a_job_and_its_node_had(tmp_path: Path) -> None:
     # One of eight GPUs of 80 GiB.
     assert (told.gpu_memory.asked, told.gpu_memory.peak) == (80 * GIB, 20 * GIB)
     assert told.load == pytest.approx(8 / 64, rel=0.01)
+    ended = replace(record, state="out_of_memory")
+    assert (told.out_of_memory, behaviour_of(ended, series([1], [0]), []).out_of_memory) == (
+        False,
+        True,
+    )
 
 
 def test_a_job_that_was_seen_once_has_no_length(tmp_path: Path) -> None:

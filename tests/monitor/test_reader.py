@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from lowtide.monitor import kernel_files, reader
 from lowtide.monitor.cgroups import find_value
+from lowtide.monitor.gpus import GpuReading, GpuSource
 from lowtide.monitor.reader import NodeReader
 from lowtide.monitor.snapshot import Snapshot
 from support.needs import is_missing
@@ -53,8 +54,9 @@ def two(root: Path) -> Path:
     return write_unified(root / "cgroup")
 
 
-def read_at(root: Path) -> NodeReader:
-    return NodeReader(procfs=root / "proc", sysfs=root / "sys", cgroupfs=root / "cgroup", name=str)
+def read_at(root: Path, gpus: GpuSource | None = None) -> NodeReader:
+    places = {"procfs": root / "proc", "sysfs": root / "sys", "cgroupfs": root / "cgroup"}
+    return NodeReader(**places, name=str, gpus=gpus)  # type: ignore[arg-type]
 
 
 def table(snapshot: Snapshot, column: str = "cpu_s") -> dict[str, float]:
@@ -304,6 +306,67 @@ def test_a_group_that_sleeps_takes_nothing_from_one_that_works(
             shutil.rmtree(job)
         (two / "system.slice/cpu.stat").write_text(cpu(17))
         assert table(node.read()) == {"1": 1.0, "2": pytest.approx(16.0)}
+
+
+@pytest.mark.parametrize("which", [1, 2])
+def test_what_others_use_while_a_reading_lasts_is_not_given_to_a_job_that_ended(
+    root: Path, two: Path, wait: Callable[[float], None], which: int
+) -> None:
+    """A busy machine may stop the reader for a while after it has read the groups."""
+    used_s = {"job_1": 1.0, "job_2": 1.0}
+    ended: set[str] = set()
+
+    def use(**more_s: float) -> None:
+        for name, more in more_s.items():
+            used_s[name] += more
+            if name not in ended:
+                write_group(two / SCOPE / name, cpu_stat=cpu(used_s[name]))
+        write_group(two / "system.slice", cpu_stat=cpu(sum(used_s.values())))
+
+    class Gpus:
+        """Are read after the groups, and take long."""
+
+        long = False
+
+        def read(self) -> tuple[GpuReading, ...]:
+            if self.long:
+                use(job_2=0.4)
+            return ()
+
+        def close(self) -> None:
+            pass
+
+    gpus = Gpus()
+    use(job_1=0, job_2=0)
+    with read_at(root, gpus=gpus) as node:
+        node.read()
+        wait(1.0)
+        use(job_1=0.3, job_2=0.9)
+        # It is the reading before the end that takes long, or the one that finds it.
+        gpus.long = which == 1
+        node.read()
+        gpus.long = which == 2
+        wait(1.0)
+        shutil.rmtree(two / SCOPE / "job_1")
+        ended.add("job_1")
+        use(job_1=0.3, job_2=0.5)
+        assert table(node.read())["1"] == pytest.approx(used_s["job_1"])
+
+
+def test_a_job_that_begins_to_go_is_read_while_it_can_be(root: Path) -> None:
+    """Slurm removes the folders of a job one by one, and after the last job what is above them."""
+    path = "/slurm_n1/uid_0/job_7"
+    write_legacy(root / "cgroup", path, usage_s=100.0)
+    for name in ("cpuacct", "memory", "freezer"):
+        os.utime(root / "cgroup" / f"{name}{path}", (BOOT, BOOT))
+    with read_at(root) as node:
+        node.read()
+        (root / f"cgroup/cpuacct{path}/cpuacct.usage").write_text("108500000000\n")
+        shutil.rmtree(root / f"cgroup/memory{path}")
+        node.look()
+        shutil.rmtree(root / "cgroup/cpuacct/slurm_n1")
+        node.look()
+        assert table(node.read()) == {"7": pytest.approx(108.5)}
 
 
 def test_a_job_between_two_readings_is_seen(root: Path, two: Path) -> None:

@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +16,12 @@ from test_columns import Part, job
 
 from lowtide.monitor.columns import Columns, Jobs
 from lowtide.monitor.exposition import Exposition
+from lowtide.monitor.group_counts import Group
 from lowtide.monitor.reader import NodeReader
 from lowtide.monitor.snapshot import Snapshot
 from lowtide.watching.watcher import Watcher
 from support.nodes import Drawn
-from support.trees import NODE, write, write_group, write_process, write_unified
+from support.trees import NODE, write, write_group, write_legacy, write_process, write_unified
 
 SCOPE = "system.slice/slurmstepd.scope"
 TOLD = {"SLURM_JOB_ID": "4", "SLURM_CPUS_ON_NODE": "2", "SLURMD_NODENAME": "n1"}
@@ -98,6 +100,95 @@ def test_what_moves_out_of_its_group_is_not_counted_twice(root: Path) -> None:
         assert only(node.read())["cpu_s"] == 12.0
         stray(root, 9.5)
         assert only(node.read())["cpu_s"] == 12.5
+
+
+JOB = "/slurm_n1/uid_0/job_4"
+OUTSIDE = "6:freezer:/\n2:cpuacct,cpu:/"
+FROZEN = f"6:freezer:{JOB}/step_batch\n2:cpuacct,cpu:/"
+INSIDE = f"6:freezer:{JOB}/step_batch\n2:cpuacct,cpu:{JOB}/step_batch/task_0"
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Path:
+    """A node of version 1 before its first job."""
+    write(tmp_path, NODE)
+    for name in ("cpuacct", "freezer"):
+        write(tmp_path, f"cgroup/{name}/tasks =\ncgroup/{name}/cgroup.procs =")
+        (tmp_path / "cgroup" / name / JOB.split("/")[1]).mkdir()
+    return tmp_path
+
+
+def run(root: Path, cpu_s: float, cgroup: str, **more: Any) -> Path:
+    more = {"environment": TOLD, "parent": 60} | more
+    return write_process(root / "proc", 70, cpu_s=cpu_s, cgroup=cgroup, **more)
+
+
+def cpu_of(snapshot: Snapshot) -> float:
+    assert [unit.job_id for unit in snapshot.units] == ["4"]
+    return float(snapshot.cpu_s[0])
+
+
+def count(root: Path, usage_s: float) -> None:
+    write_legacy(root / "cgroup", JOB, usage_s=usage_s)
+
+
+def test_what_slurm_moves_into_a_group_is_not_counted_twice(one: Path) -> None:
+    """Slurm makes the freezer's group first, and the one that counts a moment later."""
+    write_process(one / "proc", 60, name="slurmstepd", cgroup=OUTSIDE)
+    with reading(one) as node:
+        node.read()
+        (one / "cgroup/freezer" / JOB[1:]).mkdir(parents=True)
+        run(one, 0.05, FROZEN)
+        node.look()
+        count(one, 0.3)
+        run(one, 0.35, INSIDE)
+        node.look()
+        assert cpu_of(node.read()) == pytest.approx(0.35)
+        count(one, 2.3)
+        run(one, 2.35, INSIDE)
+        assert cpu_of(node.read()) == pytest.approx(2.35)
+
+
+def test_what_is_in_a_group_that_nobody_saw_come_is_not_counted_twice(one: Path) -> None:
+    """The group is made after the groups were looked at, and before the processes were."""
+    with reading(one) as node:
+        node.read()
+        home = node._processes.home
+
+        def made(said: str) -> Group | None:
+            count(one, 0.2)
+            return home(said)
+
+        run(one, 0.2, INSIDE, parent=1)
+        node._processes.home = made
+        assert cpu_of(node.read()) == pytest.approx(0.2)
+        node._processes.home = home
+        count(one, 0.9)
+        run(one, 0.9, INSIDE, parent=1)
+        node.look()
+        assert cpu_of(node.read()) == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("dead", [False, True])
+def test_what_moves_into_a_group_and_ends_is_not_counted_by_who_waited(
+    one: Path, dead: bool
+) -> None:
+    """Slurm's helper is outside of the group that counts, and waits for the script."""
+    helper = {"name": "slurmstepd", "cgroup": FROZEN}
+    (one / "cgroup/freezer" / JOB[1:]).mkdir(parents=True)
+    write_process(one / "proc", 60, **helper)  # type: ignore[arg-type]
+    with reading(one) as node:
+        node.read()
+        script = run(one, 0.05, FROZEN)
+        node.look()
+        count(one, 0.7)
+        if dead:
+            run(one, 0.75, "0::/", environment={}, dead=True)
+            node.look()
+        shutil.rmtree(script)
+        write_process(one / "proc", 60, cpu_s=0.75, waited_s=0.75, **helper)  # type: ignore[arg-type]
+        assert cpu_of(node.read()) == pytest.approx(0.75)
+        assert cpu_of(node.read()) == pytest.approx(0.75)
 
 
 def test_the_shell_of_an_allocation_and_its_steps_are_one_job(root: Path) -> None:

@@ -188,6 +188,34 @@ def test_a_job_that_others_starve_is_not_blamed() -> None:
     assert (will_scale(left_alone).answer, appropriate(left_alone).answer) == (NO, NO)
 
 
+@pytest.mark.parametrize("wait", [math.nan, 0.0])
+def test_a_job_that_sleeps_on_a_full_node_is_not_said_to_be_held_back(wait: float) -> None:
+    sleeps = replace(STARVED, cpus=Use(asked=1, node=2, mean=4e-5, peak=5e-4), cpu_wait=wait)
+    found = is_held_back(sleeps)
+    assert (found.answer, "hardly used a CPU" in found.evidence) == (CANNOT_TELL, True)
+    assert is_held_back(STARVED).answer == YES
+    waits = is_held_back(replace(sleeps, cpu_wait=0.9))
+    assert (waits.answer, "100 % busy" in waits.evidence) == (YES, True)
+    full = is_held_back(replace(sleeps, memory=Use(asked=100, peak=97)))
+    assert (full.answer, "busy" in full.evidence) == (YES, False)
+
+
+def test_a_job_that_ran_out_of_memory_is_not_told_that_it_used_little_of_it() -> None:
+    """Its memory grew faster than anybody looked."""
+    calm = replace(STARVED, load=0.2, io_wait=0.0, memory_wait=0.0)
+    assert appropriate(calm).answer == NO
+    ended = replace(calm, out_of_memory=True)
+    assert (appropriate(ended).answer, "100 % of the memory" in appropriate(ended).evidence) == (
+        PARTLY,
+        True,
+    )
+    assert is_held_back(ended).evidence == "it ran out of memory"
+    assert "ran out of memory" in will_scale(ended).evidence
+    assert will_scale(ended).answer == CANNOT_TELL
+    unread = replace(ended, memory=Use())
+    assert is_held_back(unread).answer == YES
+
+
 def test_memory_and_storage_are_told_as_limits() -> None:
     calm = replace(STARVED, load=0.2, io_wait=0.0, memory_wait=0.0)
     assert is_held_back(calm).answer == NO

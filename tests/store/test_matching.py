@@ -138,6 +138,64 @@ def test_a_requeue_without_any_facts_is_told_by_the_group(place: str) -> None:
         assert [each.energy_j for each in store.jobs()] == [1000.0, 1000.0]
 
 
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_start_that_nobody_saw_end_was_requeued_once_a_later_one_is_told(
+    place: str, told: bool, waits: bool
+) -> None:
+    """The watcher was killed before Slurm told it of the end of the first."""
+    again = {"submitted": START + 300, "restarts": 1}
+    with Store.open(place) as store:
+        watched(store, 7, START)
+        if told:
+            store.put_facts([facts(7, state="running", started=START, restarts=0)])
+        later = START + 400
+        assert [each.state for each in store.jobs(now=later)] == [None]
+        if waits:
+            store.put_facts([facts(7, state="pending", **again)])
+            first, waiting = store.jobs(now=later)
+            assert (first.state, first.energy_j, waiting.energy_j > 0) == (
+                "requeued",
+                1000.0,
+                False,
+            )
+        watched(store, 7, START + 500)
+        store.put_facts([facts(7, state="running", started=START + 499, **again)])
+        assert summary(store.jobs(now=START + 515)) == [
+            ("7", "requeued", START, True),
+            ("7", "running", START + 499, True),
+        ]
+        # Whoever keeps accounts knows better.
+        store.put_facts([facts(7, state="node_fail", started=START, ended=START + 250)])
+        store.put_facts([facts(7, state="completed", started=START + 499, **again)])
+        assert [each.state for each in store.jobs()] == ["node_fail", "completed"]
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_only_as_many_starts_as_it_has_restarts_were_requeued(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Of a number that is used again nobody knows how its first job ended."""
+    starts = data.draw(st.integers(1, 5))
+    restarts = data.draw(st.integers(0, starts - 1))
+    ends = data.draw(st.lists(st.sampled_from([None, "failed"]), min_size=starts, max_size=starts))
+    begins = [START + 1000 * number for number in range(starts)]
+    with Store.open(tmp_path_factory.mktemp("s") / "s.sqlite") as store:
+        for begin, state in zip(begins, ends, strict=True):
+            watched(store, 7, begin)
+            if state is not None:
+                store.put_facts([facts(7, state=state, started=begin, ended=begin + 100)])
+        last = {"started": begins[-1], "submitted": begins[-1] - 50, "restarts": restarts}
+        store.put_facts([facts(7, state="completed", **last, ended=begins[-1] + 100)])
+        found = [each.state for each in store.jobs()]
+    expected = [
+        state or ("requeued" if number >= starts - 1 - restarts else None)
+        for number, state in enumerate(ends[:-1])
+    ]
+    assert found == [*expected, "completed"]
+
+
 def test_a_step_that_starts_hours_later_on_another_node_is_the_same_job(place: str) -> None:
     nodes = ("n1", "n2")
     with Store.open(place) as store:

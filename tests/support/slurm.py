@@ -170,6 +170,14 @@ def ask(environment: dict[str, str], *command: str) -> str:
     return done.stdout.strip()
 
 
+def used_s(said: str) -> float:
+    """Return the CPU time that a group has counted, or that the `times` of a shell tells."""
+    if said.strip().isdecimal():
+        return int(said) / 1e9
+    parts = [each.rstrip("s").split("m") for each in said.split()]
+    return sum(60 * float(minutes) + float(seconds) for minutes, seconds in parts)
+
+
 def _path() -> str:
     return os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 

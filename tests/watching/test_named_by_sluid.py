@@ -124,7 +124,7 @@ def test_a_job_is_one_row_before_and_after_its_number_is_known(node: Path) -> No
     assert all(later - earlier > 0.8 for earlier, later in pairwise(times))
 
 
-@pytest.mark.parametrize("who", ["store", "none"])
+@pytest.mark.parametrize("who", ["none", "store"])
 def test_a_node_that_is_told_so_asks_nobody(node: Path, who: str) -> None:
     store = node / "store.sqlite"
     program = watching(node, store, "--facts-from", who)

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from lowtide.watching.watcher import Watcher
 
 
-FACTS_FROM = ("squeue", "cluster", "store", "none")
+# The last is another word for `none`: what others tell is in the store, whoever reads it.
+FACTS_FROM = ("squeue", "cluster", "none", "store")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +140,8 @@ def watch(
         typer.Option(
             help="Who says what Slurm's jobs are called and how they end: squeue (this node asks "
             "for its own jobs), cluster (it asks for all jobs of the cluster, for nodes that share "
-            "the store), store (another does that), none.",
-            metavar="squeue|cluster|store|none",
+            "the store), none (it does not ask: another does that, or nobody).",
+            metavar="squeue|cluster|none",
         ),
     ] = "squeue",
     slurm_node: Annotated[
@@ -425,7 +426,7 @@ def _facts_source(kept: Store, opened: Watch, asking: Asking) -> FactsSource | N
         return None
     watcher = opened.watcher
     watcher.cluster = SlurmClient.find_cluster()
-    if asking.facts_from in ("store", "none"):
+    if asking.facts_from in ("none", "store"):
         return None
     host = watcher.host
     whole = asking.facts_from == "cluster"

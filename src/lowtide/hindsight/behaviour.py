@@ -51,6 +51,7 @@ def behaviour_of(record: JobRecord, series: Series, nodes: Sequence[Series]) -> 
         load=_load(nodes),
         **{f"{kind}_wait": _waited(record, series, kind) for kind in PRESSURES},
         watched=_watched(record),
+        out_of_memory=record.state == "out_of_memory",
     )
 
 

@@ -27,6 +27,8 @@ YOUNG_S, _OFTEN_S = 15.0, 3.0
 _SOON_S = 0.1
 # Over how long it is judged how busy something is: looks may follow each other within milliseconds.
 _RATE_S = 2.0
+# How many CPUs something keeps busy that does as good as nothing.
+_HARDLY = 1e-3
 # The file cache is also read again when memory has changed by so much.
 _CACHE_SHARE, _CACHE_BYTES = 0.05, 16 * 2**20
 # Traffic has a line of about 80 bytes for each disk; few nodes have more than these hold.
@@ -268,6 +270,18 @@ class Group:
         if slow:
             self._read_slowly(now, means)
         return slow
+
+    def count_now(self) -> float:
+        """Return the CPU time at this very moment, NaN if it is not known.
+
+        One that has hardly used any of late counts as it was last read.
+        """
+        if self._cpu is None or self.rate < _HARDLY:
+            return self.cpu_s
+        try:
+            return self._cpu.parse(self._cpu.file.read())
+        except (OSError, *NONSENSE):
+            return self.cpu_s
 
     def end(self, now: float) -> None:
         """Let go of the files, and keep what was counted.

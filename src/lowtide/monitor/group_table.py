@@ -82,6 +82,9 @@ class GroupTable:
                 group.folders.pop(event.folder, None)
                 if event.folder == group.cpu_folder or not group.folders:
                     self._end(group, now)
+                else:
+                    # Its other folders are about to go, too: this may be the last chance.
+                    self._read(group, now)
         self._followed = now
 
     def set_clock(self, off_s: float, now: float) -> None:
@@ -161,16 +164,27 @@ class GroupTable:
         Args:
             said: Its file /proc/PID/cgroup.
         """
-        found = self.tree.home(said)
-        groups = [self._groups[path] for path in found if path in self._groups]
-        if not groups:
+        found, best = self._at(said)
+        if (best is None or not best.counts_itself) and _names_group(said):
+            # It came, or began to count, since anybody looked.
+            self.follow(self._followed)
+            found, best = self._at(said)
+            if best is not None and math.isnan(best.cpu_s):
+                self._read(best, self._followed)
+        if best is None:
             return None
-        best = max(groups, key=lambda each: RANKS[each.unit.source])
+        groups = [self._groups[path] for path in found if path in self._groups]
         for group in groups:
             controller = "" if group.cpu_folder.startswith(self._unified()) else "cpuacct"
             if group is not best and group.counts_itself and controller in found[group.path]:
                 group.hidden = True
         return best
+
+    def _at(self, said: str) -> tuple[dict[str, set[str]], Group | None]:
+        found = self.tree.home(said)
+        groups = [self._groups[path] for path in found if path in self._groups]
+        best = max(groups, key=lambda each: RANKS[each.unit.source], default=None)
+        return found, best
 
     def close(self) -> None:
         """Let go of everything."""
@@ -304,6 +318,12 @@ class GroupTable:
     def _holders(self) -> set[str]:
         """Return the groups that hold others."""
         return {above for path in self._groups for above in _above(path) if above in self._groups}
+
+
+def _names_group(said: str) -> bool:
+    """Return whether a file /proc/PID/cgroup names a job, a service or a container."""
+    paths = [line.split(":", 2)[-1] for line in said.splitlines()]
+    return any(name_group(each) is not None for path in paths for each in (path, *_above(path)))
 
 
 def _above(path: str) -> Iterator[str]:

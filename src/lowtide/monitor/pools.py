@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -18,6 +19,11 @@ from lowtide.files import read_or_empty
 from lowtide.monitor.cgroups import Layout
 from lowtide.monitor.group_counts import Group
 from lowtide.monitor.kernel_files import NONSENSE
+
+# How often a pool and its groups are read until nothing came in between: what they used meanwhile
+# is little, or the reading took about as long as it keeps a CPU busy.
+_TRIES = 4
+_STEADY_S, _AT_ONCE_S = 0.005, 0.001
 
 
 @dataclass(slots=True)
@@ -43,22 +49,21 @@ class Pools:
             now: Seconds by a clock that nobody sets.
             all_cpus: How many CPUs the node has: nobody can have used more.
         """
-        sums: dict[str, float] = {}
+        lives: dict[str, list[Group]] = {}
         for group in living:
-            if group.pool and not math.isnan(group.cpu_s):
-                sums[group.pool] = sums.get(group.pool, 0.0) + group.cpu_s
+            if group.pool:
+                lives.setdefault(group.pool, []).append(group)
         gone: dict[str, list[Group]] = {}
         for group in ended:
             if group.pool:
                 gone.setdefault(group.pool, []).append(group)
         # At first also those without a group in them: they have counted others before.
         known = self._folders() if self._is_new else self._rests_s
-        for pool in {*known, *sums, *gone}:
-            counted_s = self._read(pool)
-            if math.isnan(counted_s):
+        for pool in {*known, *lives, *gone}:
+            rest_s = self._rest(pool, lives.get(pool, ()))
+            if math.isnan(rest_s):
                 self._rests_s.pop(pool, None)
                 continue
-            rest_s = counted_s - sums.get(pool, 0.0)
             if pool in gone and not self._is_new:
                 # One that came since the last time had counted nothing then.
                 used_s = rest_s - self._rests_s.get(pool, 0.0)
@@ -70,6 +75,28 @@ class Pools:
         """Begin anew, since groups count otherwise than before."""
         self._rests_s.clear()
         self._is_new = True
+
+    def _rest(self, pool: str, living: Sequence[Group]) -> float:
+        """Return what a pool counts beyond its living groups; NaN where it is no more.
+
+        They go on while they are read, one after the other: the pool is read before and after them,
+        and all of it again where the machine was too busy to let it be read at once.
+        """
+        rest_s, least_s = math.nan, math.inf
+        for _ in range(_TRIES):
+            clock, used = time.perf_counter(), time.thread_time()
+            before_s = self._read(pool)
+            counted_s = [each.count_now() for each in living]
+            after_s = self._read(pool)
+            took_s = time.perf_counter() - clock
+            if after_s - before_s < least_s:
+                least_s = after_s - before_s
+                known_s = math.fsum(each for each in counted_s if not math.isnan(each))
+                rest_s = (before_s + after_s) / 2 - known_s
+            at_once = took_s < 2 * (time.thread_time() - used) + _AT_ONCE_S
+            if at_once or least_s <= _STEADY_S or math.isnan(after_s):
+                break
+        return rest_s
 
     def _folders(self) -> Iterator[str]:
         for folder in {place.folder for place in self.layout.cpu_places}:

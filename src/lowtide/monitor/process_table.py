@@ -99,8 +99,15 @@ class ProcessTable:
                 self._bury({pid}, now)
                 process = None
             # What has ended does not say any more what it was.
-            if process is None or (now >= process.due and not stat.dead):
+            if process is None or (not stat.dead and now >= process.due):
                 process = self._place(pid, stat, process, now)
+            elif process.key is not None and self._has_moved(pid, process, stat):
+                # What it used since it was last read may be in the counters of the group.
+                process.stat, process.read = stat, now
+                if stat.dead:
+                    process.key = None
+                else:
+                    process = self._place(pid, stat, process, now)
             if process.key is None:
                 if process.hosts:
                     read[pid] = stat
@@ -232,13 +239,14 @@ class ProcessTable:
         inside = pid in self._processes and process.key is None and not process.hosts
         process.due = now + wait_s
         self._processes[pid] = process
-        process.key = process.unit = None
+        process.key = process.group = None
         if pid == _KERNEL or stat.parent == _KERNEL:
             return process
-        group = self.home(read_or_empty(f"{self.procfs}/{pid}/cgroup").decode(errors="replace"))
+        process.said = self._groups_of(pid)
+        group = self.home(process.said)
         parent = self._processes.get(stat.parent)
         if group is not None and not group.counts_itself:
-            process.unit = group.unit
+            process.group = group
             process.key = (group.unit.source, group.unit.job_id)
         elif group is None or group.unit.job_id.startswith("slurmd"):
             process.environment = self._environment(pid)
@@ -263,6 +271,22 @@ class ProcessTable:
             parent.hosts = True
             parent.stat = self._stat(stat.parent) or parent.stat
         return process
+
+    def _has_moved(self, pid: int, process: Process, stat: Stat) -> bool:
+        """Return whether a process that counts by itself may be counted by a group by now.
+
+        Slurm makes the groups of a job one after the other, and moves its processes into them; so
+        what was outside a moment ago may be inside. Its counters were read before this is asked:
+        what is outside now was so all the time.
+        """
+        if process.is_inside:
+            return True
+        used = stat.cpu_s > process.stat.cpu_s
+        said = self._groups_of(pid) if used and not stat.dead else ""
+        return said not in ("", process.said)
+
+    def _groups_of(self, pid: int) -> str:
+        return read_or_empty(f"{self.procfs}/{pid}/cgroup").decode(errors="replace")
 
     def _environment(self, pid: int) -> dict[str, str]:
         path = f"{self.procfs}/{pid}/environ"
@@ -315,13 +339,15 @@ class ProcessTable:
         oldest = min(processes, key=lambda each: each.stat.started_s)
         told = next((each.environment for each in processes if find_job(each.environment)), {})
         uid = find_uid((), pids, self.procfs)
-        unit = oldest.unit or Unit(
+        unit = Unit(
             source=key[0],
             job_id=key[1],
             started=self.boot + self.ahead_s + oldest.stat.started_s,
             user="" if uid is None else self.name(uid),
             name=told.get("SLURM_JOB_NAME", "") if key[0] == "slurm" else oldest.stat.name,
         )
+        if oldest.group is not None:
+            unit = oldest.group.unit
         cpus, memory_bytes = find_reserved(told)
         allocates = any(holds_allocation(each.environment, self.nodes) for each in processes)
         if "SLURM_CPUS_ON_NODE" not in told and not allocates:

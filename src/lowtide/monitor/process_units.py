@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from lowtide.files import read_or_empty
-from lowtide.monitor.group_counts import smooth
+from lowtide.monitor.group_counts import Group, smooth
 from lowtide.monitor.kernel_files import NONSENSE, parse_count
 from lowtide.monitor.networks import Traffic
 from lowtide.monitor.processes import Stat, read_stat
@@ -114,12 +114,14 @@ class Process:
         read: When that was, seconds since boot.
         due: When to place it again.
         key: The unit that it counts for; None inside of a group that counts itself.
-        unit: What that is, where a group without counters says so.
+        group: The group without counters that says so, where one does.
+        said: The groups that it was in when it was placed, as /proc/PID/cgroup names them.
         environment: What matters of its environment.
         stored: What it had read and written.
         rate: CPUs that it kept busy in the last seconds until then; NaN where not known.
         foreign: Whether it waits for children that are counted elsewhere.
-        tainted: Whether a child that did so has ended since it was last read.
+        tainted: Whether a child has ended since it was last read that did so, or that was counted
+            elsewhere itself.
         hosts: Whether it is counted elsewhere, and waits for children that are not.
         seen: When it was first seen.
         ended: What its children counted for that ended since it was last read, each with the CPU
@@ -131,7 +133,8 @@ class Process:
     due: float
     seen: float
     key: Key | None = None
-    unit: Unit | None = None
+    group: Group | None = None
+    said: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     stored: tuple[float, float] = (0.0, 0.0)
     rate: float = math.nan
@@ -139,6 +142,11 @@ class Process:
     tainted: bool = False
     hosts: bool = False
     ended: list[tuple[Key, float]] = field(default_factory=list)
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether a group counts it; the group may have begun to since the process was placed."""
+        return self.key is None or (self.group is not None and bool(self.group.cpu_folder))
 
     def gain(self, stat: Stat, now: float, *, is_first: bool) -> tuple[dict[Key, float], float]:
         """Return the CPU time that is new, for each unit that it belongs to.
@@ -180,8 +188,11 @@ class Process:
         self.expect(child.stat.cpu_s)
         self.stored = self.stored[0] + child.stored[0], self.stored[1] + child.stored[1]
         self.ended += child.ended
-        self.tainted = self.tainted or child.tainted or child.foreign
-        if child.key is not None:
+        # Of one that hosts others it is known what it used, of all others inside it is not.
+        unknown = child.is_inside and not child.hosts
+        self.foreign = self.foreign or unknown
+        self.tainted = self.tainted or child.tainted or child.foreign or unknown
+        if child.key is not None and not child.is_inside:
             # One that was read after its end has used nothing since.
             unread_s = 0.0 if child.stat.dead else now - child.read
             likely_s = 0.0 if math.isnan(child.rate) else child.rate * unread_s

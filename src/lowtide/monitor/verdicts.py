@@ -32,6 +32,8 @@ _HOG_CORE_S = 86400.0
 SATURATED = 0.9
 # Whoever waits for something for this share of the time is held back by it.
 _WAITS = 0.1
+# Who never keeps more of a core busy than this hardly uses one.
+_ASLEEP = 0.05
 # Who holds this much of its memory has none left to speak of.
 _NEAR = 0.9
 # What was watched for less of its time than this may have done anything meanwhile.
@@ -92,6 +94,7 @@ class Behaviour:
         memory_wait: The same for memory.
         io_wait: The same for storage.
         watched: Share of its time in which it was watched.
+        out_of_memory: Whether it ended because it had no memory left, whatever was seen of that.
     """
 
     length_s: float
@@ -104,6 +107,7 @@ class Behaviour:
     memory_wait: float = math.nan
     io_wait: float = math.nan
     watched: float = 1.0
+    out_of_memory: bool = False
 
     @property
     def starved(self) -> str | None:
@@ -174,6 +178,9 @@ def appropriate(behaviour: Behaviour) -> Verdict:
     shares = {
         name: share for name, use in named if not math.isnan(share := use.share("peak", "asked"))
     }
+    if behaviour.out_of_memory:
+        # It came to its limit in less time than there is between two looks.
+        shares["memory"] = 1.0
     if not shares:
         return _unknown(question, "what it asked for, or what it used, is not known")
     # What others were in the way of says nothing of the job.
@@ -259,10 +266,15 @@ def is_held_back(behaviour: Behaviour) -> Verdict:
     """
     question = "Was it held back?"
     found = _limits(behaviour)
-    if behaviour.starved:
+    # What hardly ever wants a CPU may have slept on a full node as on any other.
+    slept = behaviour.cpus.peak < _ASLEEP and not behaviour.cpu_wait >= _WAITS
+    if behaviour.starved and not slept:
         found.append(behaviour.starved)
     if found:
         return Verdict(question=question, answer=YES, evidence=_listed(found))
+    if behaviour.starved:
+        told = f"it hardly used a CPU, and {behaviour.starved}"
+        return _unknown(question, told)
     unknown = [
         what
         for what, known in (
@@ -287,7 +299,9 @@ def _limits(behaviour: Behaviour) -> list[str]:
     """Return what held a job back besides CPUs, as far as is known."""
     found = []
     memory = behaviour.memory
-    if memory.share("peak", "had") >= _NEAR:
+    if behaviour.out_of_memory:
+        found.append("it ran out of memory")
+    elif memory.share("peak", "had") >= _NEAR:
         of = "it asked for" if memory.asked > 0 else "its node has"
         found.append(f"it came to {_percent(memory.share('peak', 'had'))} of the memory that {of}")
     for what, share in (("memory", behaviour.memory_wait), ("storage", behaviour.io_wait)):

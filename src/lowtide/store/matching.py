@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from lowtide.monitor.facts import ELSEWHERE, UNKNOWN, JobFacts
+from lowtide.monitor.facts import ELSEWHERE, NOT_OVER, UNKNOWN, JobFacts
 from lowtide.monitor.snapshot import FloatArray, Unit
 from lowtide.store.columns import FACT, FACTS, PLACE, TOTALS, pack_numbers, unpack_numbers
 from lowtide.store.tables import (
@@ -43,6 +43,8 @@ _EARLY_S = 60.0
 _LATE_S = 3600.0
 # By how much hosts may differ in when a job began that nobody told facts about.
 _APART_S = 120.0
+# How long before a start of a job another one may have been.
+_FARTHEST_S = 30 * 86400.0
 
 # What tells jobs of one number apart besides their start.
 _ORIGIN = ("cluster", "sluid")
@@ -217,6 +219,8 @@ def place_facts(connection: sa.Connection, facts: Sequence[JobFacts]) -> None:
         job, others = _choose(
             fact, [each for each in named if shared or each.home in ("", *fact.nodes)]
         )
+        for earlier in _requeued(fact, named, (job, *others)):
+            earlier.change(connection, {"state": "requeued"}, {})
         texts, numbers = _known(fact)
         if job is None:
             who = {"source": fact.source, "job_id": clean(fact.job_id)}
@@ -471,6 +475,30 @@ def _waited(job: _Job, begun: _Job) -> bool:
 def _submitted_at(job: _Job, time: float | None) -> bool:
     submitted = job.number("submitted")
     return submitted is not None and time is not None and abs(submitted - time) <= _SAME_S
+
+
+def _requeued(fact: JobFacts, named: list[_Job], its: Collection[_Job | None]) -> list[_Job]:
+    """Return earlier starts of a job of which nobody told how they ended: it was requeued since.
+
+    There were as many as it has restarts; those before are of another job with its number.
+    """
+    again = fact.submitted if fact.started is None else fact.started
+    if not fact.restarts or again is None:
+        return []
+    theirs = {job.id for job in its if job is not None}
+    earlier = [
+        job
+        for job in named
+        if job.id not in theirs
+        and again - _FARTHEST_S < (job.started or -math.inf) < again - _SAME_S
+        and (job.number("restarts") or 0) < fact.restarts
+    ]
+    earlier.sort(key=lambda job: job.started or 0.0)
+    return [
+        job
+        for job in earlier[-fact.restarts :]
+        if job.row["state"] in (None, *NOT_OVER) and job.ended is None
+    ]
 
 
 def _ran_meanwhile(fact: JobFacts, job: _Job) -> bool:
