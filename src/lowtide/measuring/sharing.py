@@ -52,11 +52,13 @@ class GpuPower:
         name: What it is called.
         power_w: What it drew.
         share: Which share of it is the program's.
+        given: Whether the program may use it at all.
     """
 
     name: str
     power_w: float
     share: float
+    given: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,6 +88,8 @@ class Sharing:
     _before: tuple[float, float] = field(default=(0.0, 0.0), init=False)
     _beside: tuple[float, float] = field(default=(0.0, 0.0), init=False)
     _blind: bool = field(default=False, init=False)
+    # What GPUs that the program may use drew, for others and in all, summed over samples.
+    _cards_w: dict[str, tuple[float, float]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.cpus = count_cpus(self.roots)
@@ -106,6 +110,7 @@ class Sharing:
         self._moments.clear()
         self._before = self._beside = (0.0, 0.0)
         self._ran = self._blind = False
+        self._cards_w.clear()
 
     def look(self, used_s: float | None) -> None:
         """Take down what was used until now.
@@ -161,6 +166,11 @@ class Sharing:
         if math.isnan(total_w) or math.isnan(others):
             return math.nan
         known = [gpu for gpu in gpus if gpu.power_w > 0]
+        for gpu in known if runs else ():
+            if gpu.given:
+                others_w, all_w = self._cards_w.get(gpu.name, (0.0, 0.0))
+                others_w += gpu.power_w * (1 - gpu.share)
+                self._cards_w[gpu.name] = (others_w, all_w + gpu.power_w)
         power = NodePower(
             node_w=total_w, gpu_w={gpu.name: gpu.power_w for gpu in known}, measured=self.measured
         )
@@ -187,8 +197,19 @@ class Sharing:
             if passed_s > 0 and others_s > _OWN_SHARE * passed_s:
                 share = min(others_s / passed_s, 1.0)
                 found.append(f"the machine was {share:.0%} busy {when}".replace("%", " %"))
-        if found and self.share == "process":
-            found[-1] += "; what that drew is taken off, by CPU time"
+        taken_off = self.share == "process"
+        cards = [
+            f"{name} was shared: {others_w / all_w:.0%} of what it drew ".replace("%", " %")
+            + (
+                "is taken off, by who ran on it"
+                if taken_off
+                else "was for others, and is in the power (--share node)"
+            )
+            for name, (others_w, all_w) in self._cards_w.items()
+            if others_w > _OWN_SHARE * all_w
+        ]
+        if found and taken_off:
+            found[-1] += "; what others drew on the CPUs is taken off, by CPU time"
             if self._blind:
                 found[-1] += (
                     ". What the machine draws when nothing runs is not known, since it never was "
@@ -196,7 +217,7 @@ class Sharing:
                 )
         elif found:
             found[-1] += "; what that drew is in the power (--share node)"
-        return found
+        return found + cards
 
     def _others_s(self, before: _Moment, after: _Moment) -> float:
         busy_s = after.busy_s - before.busy_s
