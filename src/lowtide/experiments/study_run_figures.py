@@ -203,7 +203,11 @@ def cumulative_figure(study: Study, look: Look) -> Figure:
             {POLICY: name, "time": format_iso(time), "amount": value / (1000 if carbon else 1)}
             for time, value in zip(times.tolist(), done.tolist(), strict=True)
         ]
-    what, unit = ("carbon", "CO2e, kg") if carbon else ("cost of electricity", "cost")
+    what, unit = (
+        ("carbon", "CO2e, kg")
+        if carbon
+        else ("cost of electricity", f"cost, {look.first.currency}")
+    )
     line = (
         alt.Chart()
         .mark_line(interpolate="step-after", strokeWidth=2)
