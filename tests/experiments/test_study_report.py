@@ -778,6 +778,14 @@ def test_a_run_on_machines_shows_its_nodes_and_their_use(tmp_path: Path) -> None
     assert max(row["use"] for row in rows) > 0
     assert all(0 <= row["nodes"] <= row["power"] + 1e-9 for row in rows)
     assert max(row["nodes"] for row in rows) > 0
+    # Of nodes that draw nothing of their own there is nothing to see.
+    for path in (tmp_path / "runs").iterdir():
+        record = json.loads(path.read_text())
+        record["parameters"]["cluster"] = {"nodes": 2, "cpus_per_node": 1}
+        path.write_text(json.dumps(record))
+    figure = figures(make_sections(read_study(tmp_path)))["over-time"]
+    assert "nodes" not in figure.tables["rows"][0]
+    assert "power of nodes alone" not in json.dumps(figure.document)
 
 
 def test_cumulative_carbon_ends_at_what_the_jobs_came_to(study: Study, report: Report) -> None:
