@@ -226,13 +226,19 @@ def test_a_folder_that_vanishes_is_made_anew(
     folder = tmp_path / "r"
     writer = RecordingWriter(folder, flush_s=0.1)
     program = (
-        "import shutil, sys, time\n"
-        f"time.sleep(0.5); shutil.rmtree({str(folder)!r}); time.sleep(0.5); sys.exit(7)"
+        "import shutil, sys, time, lowtide\n"
+        "lowtide.mark('early'); time.sleep(0.5)\n"
+        f"shutil.rmtree({str(folder)!r}, True); time.sleep(0.5); until = time.monotonic() + 20\n"
+        "while not lowtide.mark('late') and time.monotonic() < until: time.sleep(0.05)\n"
+        "sys.exit(7)"
     )
     status, warned = record_with(writer, program=program)
     assert status == 7
     run = read(folder)["full_0"]
     assert run.sampled > 10
+    # Marks that are set once it is there again are kept, and that earlier ones are lost is said.
+    assert [event.label for event in run.events] == ["late"]
+    assert any("events.csv vanished, with the marks in it" in note for note in run.notes)
     assert any("vanished" in note for note in run.notes)
     assert any("vanished" in text for text in warned)
 
