@@ -147,6 +147,16 @@ def test_a_gpu_that_is_shared_is_noted(machine: Machine, share: str, words: str)
     assert machine.sharing.notes() == []
 
 
+def test_where_no_meter_sees_cpus_nothing_of_theirs_is_taken_off(machine: Machine) -> None:
+    for sees_cpus in (True, False):
+        machine.sharing.restart()
+        machine.sharing.sees_cpus = sees_cpus
+        machine.go(2, others=2.0)
+        machine.go(2, others=2.0, program=1.0)
+        assert ("taken off" in machine.sharing.notes()[-1]) == sees_cpus
+        assert ("the meters see GPUs alone" in machine.sharing.notes()[-1]) != sees_cpus
+
+
 def record(folder: Path, share: str | None) -> None:
     sampler = Sampler(meters=[Steady()], share=share)
     sampler.open()

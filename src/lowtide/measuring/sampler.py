@@ -112,6 +112,7 @@ class Sampler:
                 share=self.share,
                 idle_w=models[0].idle_w if len(models) == len(self.meters) else math.nan,
                 measured=self.measured,
+                sees_cpus=any(name not in self._gpus for name in self.counted),
             )
             if not self._sharing.can_tell:
                 self._sharing = None

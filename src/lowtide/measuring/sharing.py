@@ -69,6 +69,7 @@ class Sharing:
         share: Which of them is asked for, one of `SHARES`: the notes say what that means.
         idle_w: What a model says the machine draws when nothing runs; NaN where there is none.
         measured: Whether meters measured the power.
+        sees_cpus: Whether what CPUs draw is in the power, and not that of GPUs alone.
         environment: Where Slurm says what is reserved.
         roots: Where the kernel's files are.
         cpus: How many CPUs the machine has.
@@ -77,6 +78,7 @@ class Sharing:
     share: str
     idle_w: float = math.nan
     measured: bool = True
+    sees_cpus: bool = True
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
     roots: Roots = field(default_factory=Roots)
     cpus: int = field(default=0, init=False)
@@ -208,7 +210,9 @@ class Sharing:
             for name, (others_w, all_w) in self._cards_w.items()
             if others_w > _OWN_SHARE * all_w
         ]
-        if found and taken_off:
+        if found and not self.sees_cpus:
+            found[-1] += "; the meters see GPUs alone, so nothing of that is in the power"
+        elif found and taken_off:
             found[-1] += "; what others drew on the CPUs is taken off, by CPU time"
             if self._blind:
                 found[-1] += (
