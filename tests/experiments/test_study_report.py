@@ -287,8 +287,9 @@ def test_every_question_is_answered_with_figures_of_the_data(report: Report) -> 
     )
     assert said["paired"].startswith("Policy oracle saves 2.")
     assert re.search(
-        r"less in 191 of 191 pairs of runs; policies wait_awhile, lowest_slot and run_now differ "
-        r"from policy exact by \d.\d to 13.\d points. An interval says how far other seeds",
+        r"less in 191 of 191 pairs of runs; policies wait_awhile, lowest_slot and run_now save "
+        r"\d.\d to 13.\d points less\. Savings are against policy run_now\. An interval says how "
+        r"far other seeds",
         said["paired"],
     )
     assert said["effects"].startswith(
