@@ -152,9 +152,11 @@ class Job:
                 else ""
             )
             earliest = math.ceil(self.arrival + self.profile.run_s)
+            leaves = f"leaves {format_hours(available)} for a job that"
+            if available <= 0:
+                leaves = f"does not come after its arrival, {format_time(self.arrival)}, and it"
             raise DeadlineTooEarly(
-                f"job {self.id}: deadline {format_time(self.deadline)} leaves "
-                f"{format_hours(available)} for a job that needs "
+                f"job {self.id}: deadline {format_time(self.deadline)} {leaves} needs "
                 f"{format_hours(self.profile.run_s)}{parts}: "
                 f"move the deadline to {format_time(earliest)} or later",
                 available_s=available,

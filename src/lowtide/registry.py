@@ -57,7 +57,7 @@ class Registry(Generic[T]):
         point = self._points[name]
         try:
             return cast(T, point.load())
-        except (ImportError, AttributeError) as error:
+        except Exception as error:
             raise LowtideError(
                 f"{self.what} {name!r} is registered as {point.value} but cannot be loaded: {error}"
             ) from error

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 from lowtide.errors import InvalidInput, InvalidJob
+from lowtide.experiments.study_sections import facts
+from lowtide.experiments.study_table import read_study
 from lowtide.policies.policy import POLICIES, stops_jobs
 from lowtide.signal import Signal
 from lowtide.simulator import Cluster, simulate
@@ -160,6 +164,16 @@ def test_a_queue_beside_machines_that_are_bought_is_said_to_play_no_part(tmp_pat
     assert bought.code == 0 and "[queue] played no part" in bought.out
     queued = run(capsys, "simulate", str(file), "--set", "policy.name=run_now")
     assert queued.code == 0 and "queue easy" in queued.out and "no part" not in queued.out
+    # Whoever reads no table is told as well.
+    for policy, used in (("reserved_first", False), ("run_now", True)):
+        words = ("simulate", str(file), "--set", f"policy.name={policy}")
+        assert json.loads(run(capsys, *words, "--json").out)["queue_used"] is used
+        assert f"queue_used|{'yes' if used else 'no'}" in run(capsys, *words, "-P").out
+    file.write_text(file.read_text() + '[sweep]\npolicy.name = ["reserved_first", "run_now"]\n')
+    swept = run(capsys, "sweep", str(file), "-j", "1", "-o", str(tmp_path / "r"))
+    told = "[queue] played no part in 1 of 2 runs (reserved_first)"
+    assert swept.code == 0 and told in swept.out
+    assert dict(facts(read_study(tmp_path / "r")))["queue"].startswith(told)
 
 
 @pytest.mark.parametrize("verb", ["plan", "when"])

@@ -94,8 +94,8 @@ def test_the_next_step_that_is_offered_works(
     script = [each.replace("exit 3; sleep 0.5", "exit 3") for each in script]
     what = ["--", "sh", "-c", *script] if script else []
     done = lowtide("measure", "--idle", "1", "-o", "rec", *words, *what, cwd=tmp_path)
-    assert "Kept in rec" in done.stdout
-    offered = "next: lowtide learn rec" in done.stdout
+    assert "Kept in rec" in done.stderr
+    offered = "next: lowtide learn rec" in done.stderr
     assert offered == (lowtide("learn", "rec", cwd=tmp_path).returncode == 0)
     assert offered == (program == ["true"])
 
@@ -120,6 +120,16 @@ def test_without_patterns_stdout_holds_the_document_alone(tmp_path: Path) -> Non
     assert run["energy_j"] is None
 
 
+@pytest.mark.parametrize("options", [[], ["--event", "nothing=never said"]])
+def test_stdout_is_the_programs_byte_by_byte(tmp_path: Path, options: list[str]) -> None:
+    wanted = bytes(range(256)) * 400 + b"\xff\x00no line end"
+    (tmp_path / "data").write_bytes(wanted)
+    words = ["measure", "--idle", "0", *options, "-o", "rec", "--", "cat", "data"]
+    done = subprocess.run([*LOWTIDE, *words], cwd=tmp_path, capture_output=True, check=True)
+    assert done.stdout == wanted
+    assert b"Kept in rec" in done.stderr
+
+
 def test_a_stop_that_never_came_resumes_nothing(tmp_path: Path) -> None:
     mark = f"{sys.executable} -c 'import lowtide; lowtide.mark(\"epoch_1\")'"
     words = ["measure", "--idle", "0.2", "--experiment", "stop-resume", "-o", "rec"]
@@ -138,21 +148,21 @@ def test_a_request_to_end_reaches_the_program(tmp_path: Path, number: signal.Sig
     )
     command = [*LOWTIDE, "measure", "--idle", "0.3", "-o", "rec", "--", sys.executable, "-c", code]
     measuring = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, start_new_session=True
+        command, cwd=tmp_path, stderr=subprocess.PIPE, start_new_session=True
     )
     deadline = time.monotonic() + 30
     while not (tmp_path / "ready").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     time.sleep(0.3)
     os.kill(measuring.pid, number)
-    out, _ = measuring.communicate(timeout=30)
+    _, said = measuring.communicate(timeout=30)
     assert measuring.returncode == 128 + number
     assert (tmp_path / "told").exists()
     run = read(tmp_path / "rec")["full_0"]
     assert run.exit_status == 5
     assert run.sampled >= 2
     assert f"the measurement was ended by {number.name}" in run.notes
-    assert b"full_0" in out
+    assert b"full_0" in said
 
 
 def test_a_kill_after_two_seconds_leaves_a_readable_recording(tmp_path: Path) -> None:
@@ -229,14 +239,15 @@ def test_power_that_is_not_known_was_not_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # As where no GPU is the program's, and there is no other meter.
-    monkeypatch.setattr(source, "choose_meters", lambda *_: [Steady(absurd=True)])
+    monkeypatch.setattr(source, "choose_meters", lambda *_, **__: [Steady(absurd=True)])
     shown = {}
     for option in ("--json", "-P", "--share=node"):
         words = ["measure", "--idle", "0.1", "-o", str(tmp_path / option), option]
         monkeypatch.setattr(sys, "argv", ["lowtide", *words, "--", "sleep", "0.2"])
         with contextlib.suppress(SystemExit):
             main()
-        shown[option] = capsys.readouterr().out
+        said = capsys.readouterr()
+        shown[option] = said.out or said.err
     (row,) = json.loads(shown["--json"])["runs"]
     assert (row["energy_j"], row["power"]) == (None, None)
     header, line = (each.split("|") for each in shown["-P"].splitlines())

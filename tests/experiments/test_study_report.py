@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from lowtide.experiments.study_report import Report, make_sections, write_study_
 from lowtide.experiments.study_run import Look, choose_jobs, choose_row, look_closely, quantiles
 from lowtide.experiments.study_sections import facts
 from lowtide.experiments.study_table import Study, read_study, run_parameters
-from lowtide.experiments.study_words import format_p
+from lowtide.experiments.study_words import comparison_answer, format_p
 from lowtide.grids import synthetic_grid
 from lowtide.simulator import simulate
 from lowtide.workloads import generate
@@ -286,8 +287,9 @@ def test_every_question_is_answered_with_figures_of_the_data(report: Report) -> 
     )
     assert said["paired"].startswith("Policy oracle saves 2.")
     assert re.search(
-        r"less in 191 of 191 pairs of runs; policies wait_awhile, lowest_slot and run_now differ "
-        r"from policy exact by \d.\d to 13.\d points. An interval says how far other seeds",
+        r"less in 191 of 191 pairs of runs; policies wait_awhile, lowest_slot and run_now save "
+        r"\d.\d to 13.\d points less\. Savings are against policy run_now\. An interval says how "
+        r"far other seeds",
         said["paired"],
     )
     assert said["effects"].startswith(
@@ -551,7 +553,8 @@ def test_significance_comes_with_its_size(tmp_path: Path) -> None:
     )
     assert said["paired"].startswith(
         "Policy oracle saves 0.03 points less than policy exact, and less in 8 of 8 pairs of runs: "
-        "no practical difference; policy run_now differs from policy exact by 13.9 points. Nothing "
+        "no practical difference; policy run_now saves 13.9 points less. Savings are against "
+        "policy run_now. Nothing "
     )
     section = next(each for each in make_sections(study) if each.name == "paired")
     assert section.notes[-1].startswith(
@@ -562,6 +565,35 @@ def test_significance_comes_with_its_size(tmp_path: Path) -> None:
         "no practical difference",
         "differs in these runs",
     ]
+
+
+def test_it_is_said_which_policy_saves_how_much_more_or_less(tmp_path: Path) -> None:
+    study = read_study(write_study(tmp_path, **FEW, policies=["exact", "oracle", "run_now"]))
+    better, worse = compare(study, "oracle")
+    assert (better.policy, worse.policy) == ("exact", "run_now")
+    said = comparison_answer(study, [worse, better])
+    more, less = (abs(each.pairs.difference.value) for each in (better, worse))
+    assert f"Policy run_now saves {less:.1f} points less than policy oracle" in said
+    assert f"; policy exact saves {more:.1f} points more. Savings are against" in said
+    assert "differ" not in said.partition("Savings")[0]
+    # Of several, those on the same side are told in one go.
+    several = replace(worse, policy="other")
+    said = comparison_answer(study, [better, worse, several])
+    assert f"; policies run_now and other save {less:.1f} points less." in said
+
+
+def test_what_electricity_costs_has_its_currency(tmp_path: Path) -> None:
+    path = write_study(tmp_path, **FEW, policies=["exact", "run_now"]) / "table.parquet"
+    table = pl.read_parquet(path).with_columns(
+        cost=pl.col("carbon_g") / 1000, currency=pl.lit("SEK")
+    )
+    table.write_parquet(path)
+    sections = make_sections(read_study(tmp_path))
+    first = next(each for each in sections if each.name == "policies")
+    shown = next(part for part in first.parts if isinstance(part, Table))
+    column = next(n for n, name in enumerate(shown.header) if "cost of electricity" in name)
+    assert all("SEK" in row[column] for row in shown.rows)
+    assert "cost of electricity, SEK" in json.dumps(figures(sections)["tradeoffs"].document)
 
 
 def test_savings_can_be_told_against_another_policy(tmp_path: Path) -> None:
@@ -747,6 +779,14 @@ def test_a_run_on_machines_shows_its_nodes_and_their_use(tmp_path: Path) -> None
     assert max(row["use"] for row in rows) > 0
     assert all(0 <= row["nodes"] <= row["power"] + 1e-9 for row in rows)
     assert max(row["nodes"] for row in rows) > 0
+    # Of nodes that draw nothing of their own there is nothing to see.
+    for path in (tmp_path / "runs").iterdir():
+        record = json.loads(path.read_text())
+        record["parameters"]["cluster"] = {"nodes": 2, "cpus_per_node": 1}
+        path.write_text(json.dumps(record))
+    figure = figures(make_sections(read_study(tmp_path)))["over-time"]
+    assert "nodes" not in figure.tables["rows"][0]
+    assert "power of nodes alone" not in json.dumps(figure.document)
 
 
 def test_cumulative_carbon_ends_at_what_the_jobs_came_to(study: Study, report: Report) -> None:

@@ -79,6 +79,13 @@ def test_without_idle_time_all_is_the_programs() -> None:
         assert idle.before_s == 0, seed
 
 
+def test_a_program_that_speaks_at_once_has_no_quiet_part_before() -> None:
+    power_w = np.repeat([110.0, 214.0], [400, 1200])
+    events = [Event(time=0.0, label="starting"), Event(time=20.0, label="epoch")]
+    note, *_ = find_idle_time(power_w, 0.05, events).notes
+    assert note == "no idle time was found before the program"
+
+
 def test_what_is_kept_though_it_may_be_idle_is_said() -> None:
     silent = []
     for seed in HELD_OUT[:40]:

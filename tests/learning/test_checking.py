@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lowtide.learning.checking import check, summaries
+from lowtide.learning.checking import check, comparable, summaries
 from lowtide.profile import Phase, PowerProfile
 from lowtide.recording import Run
 from support.recordings import EPOCH, EXIT, PHASES, STARTUP, labels_of, make_run
@@ -67,6 +67,19 @@ def test_full_runs_and_what_cannot_be_compared() -> None:
     assert abs(only.error) < 1e-3
     assert summaries([only]) == [f"one uninterrupted run: energy off by {100 * only.error:+.1f} %"]
     assert "2 uninterrupted runs: energy off by" in summaries([only, only])[0]
+
+
+def test_runs_with_other_epochs_are_left_out_as_when_learning() -> None:
+    def epochs(name: str, count: int) -> Run:
+        labels = labels_of(tuple(range(1, count + 1)))
+        return run(name, (*STARTUP, *EPOCH * count, *EXIT), labels, "full")
+
+    runs = [epochs("a", 3), epochs("b", 3), epochs("c", 3), epochs("few", 2), epochs("many", 4)]
+    assert [each.runs for each in check(profile(), runs)] == [("a",), ("b",), ("c",)]
+    notes = comparable(runs)[1]
+    assert [note.split()[1] for note in notes] == ["few", "many"]
+    # Of two that differ, neither is the odd one.
+    assert len(check(profile(), runs[2:4])) == 2
 
 
 def test_a_baseline_is_taken_off_what_was_measured() -> None:

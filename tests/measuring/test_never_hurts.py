@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,12 +25,12 @@ import polars as pl
 import pytest
 
 from lowtide import files
-from lowtide.errors import FileProblem
+from lowtide.errors import FileProblem, MeterProblem
 from lowtide.formats import recording_writer
 from lowtide.formats.recording_folder import read
 from lowtide.formats.recording_writer import RecordingWriter
 from lowtide.marks import append_line
-from lowtide.measuring import Recorder, Sampler, Step
+from lowtide.measuring import Recorder, Sampler, Step, sampler
 from lowtide.measuring.folders import folder_name, new_folder
 from lowtide.meters import Reading
 from support.steady import Steady, python
@@ -227,13 +228,19 @@ def test_a_folder_that_vanishes_is_made_anew(
     folder = tmp_path / "r"
     writer = RecordingWriter(folder, flush_s=0.1)
     program = (
-        "import shutil, sys, time\n"
-        f"time.sleep(0.5); shutil.rmtree({str(folder)!r}); time.sleep(0.5); sys.exit(7)"
+        "import shutil, sys, time, lowtide\n"
+        "lowtide.mark('early'); time.sleep(0.5)\n"
+        f"shutil.rmtree({str(folder)!r}, True); time.sleep(0.5); until = time.monotonic() + 20\n"
+        "while not lowtide.mark('late') and time.monotonic() < until: time.sleep(0.05)\n"
+        "sys.exit(7)"
     )
     status, warned = record_with(writer, program=program)
     assert status == 7
     run = read(folder)["full_0"]
     assert run.sampled > 10
+    # Marks that are set once it is there again are kept, and that earlier ones are lost is said.
+    assert [event.label for event in run.events] == ["late"]
+    assert any("events.csv vanished, with the marks in it" in note for note in run.notes)
     assert any("vanished" in note for note in run.notes)
     assert any("vanished" in text for text in warned)
 
@@ -286,8 +293,8 @@ def test_a_limit_on_the_size_of_files_is_no_reason_to_die(tmp_path: Path) -> Non
     assert "The program goes on" in done.stderr
     # What cannot be kept anywhere is at least told.
     assert "what is not there is lost" in done.stderr
-    name, _, energy = done.stdout.splitlines()[1].split()[:3]
-    assert name == "full_0"
+    (row,) = [line for line in done.stderr.splitlines() if line.startswith("full_0  ")]
+    energy = row.split()[2]
     assert float(energy) > 0
     # Where mounting is allowed, a real file system of a few kilobytes.
     fill_a_disk(tmp_path)
@@ -479,7 +486,7 @@ HANGING = (
     "    if late and 'away' in str(path): hang()\n"
     "    write(path, *words)\n"
     "files.write_whole = write_whole\n"
-    "source.choose_meters = lambda *_: [Hangs(), Steady()]\n"
+    "source.choose_meters = lambda *_, **__: [Hangs(), Steady()]\n"
     "from lowtide.cli import main; main()"
 )
 
@@ -510,7 +517,8 @@ def test_a_meter_that_hangs_for_ever_keeps_nobody(tmp_path: Path, read_s: float)
     out, said = measuring.communicate(timeout=20)
     assert measuring.returncode == 7, said
     assert "meter hangs did not answer within 0.4 s" in said
-    assert "full_0" in out
+    assert "full_0" in said
+    assert out == ""
     recording = read(tmp_path / "away/rec")
     (run,) = (*recording, *recording.unmeasured)
     assert run.exit_status == 7
@@ -519,6 +527,53 @@ def test_a_meter_that_hangs_for_ever_keeps_nobody(tmp_path: Path, read_s: float)
     samples = pl.read_parquet(next((tmp_path / "away/rec").glob("*.parquet")))
     assert samples["steady.node_w"].is_not_nan().sum() > 8
     assert samples["hangs.node_w"].is_nan().sum() > 5
+
+
+class Stuck(Steady):
+    """A meter whose driver never comes back while it is opened."""
+
+    name = "stuck"
+
+    def open(self) -> Any:
+        threading.Event().wait()
+
+
+def test_a_meter_that_hangs_while_it_is_opened_keeps_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "_OPEN_S", 2.0)
+    reading = Sampler(meters=[Stuck(), Steady()], named=False)
+    reading.open()
+    (why,) = reading.left_out
+    assert "meter stuck did not answer within 2 s" in why
+    with RecordingWriter(tmp_path / "r") as writer:
+        recorder = Recorder(writer=writer, sampler=reading, interval_s=0.02, idle_s=0.1)
+        # Every run says so, not the first alone.
+        for name in ("full_0", "full_1"):
+            assert recorder.run(name, Step(kind="full", command=python("exit(7)"))) == 7
+    reading.close()
+    recording = read(tmp_path / "r")
+    for run in (*recording, *recording.unmeasured):
+        assert why in run.notes
+
+
+def test_where_no_meter_opens_power_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: Any) -> Any:
+        raise OSError("the driver is gone")
+
+    monkeypatch.setattr(Steady, "open", broken)
+    reading = Sampler(meters=[Steady()], named=False)
+    reading.open()
+    assert [each.partition(" ")[0] for each in reading.names] == ["estimate"]
+    assert not reading.measured
+    assert reading.left_out == ["meter steady is left out: the driver is gone"]
+    reading.close()
+
+
+def test_a_meter_that_was_named_has_to_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "_NAMED_S", 0.2)
+    with pytest.raises(MeterProblem, match=r"meter stuck did not answer within 0\.2 s"):
+        Sampler(meters=[Stuck()]).open()
 
 
 @pytest.mark.parametrize("hangs", [{"read_s": 0.6}, {"write_s": 1.5}])

@@ -125,6 +125,42 @@ def test_gpus_of_others_are_taken_off_the_node(machine: Machine) -> None:
     assert busy == (770.0, pytest.approx(IDLE_W + EACH_W + 350, rel=0.02))
 
 
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        ("process", "b was shared: 60 % of what it drew is taken off, by who ran on it"),
+        ("node", "b was shared: 60 % of what it drew was for others, and is in the power"),
+    ],
+)
+def test_a_gpu_that_is_shared_is_noted(machine: Machine, share: str, words: str) -> None:
+    machine.sharing.share = share
+    alone = GpuPower(name="a", power_w=300.0, share=1.0)
+    away = GpuPower(name="c", power_w=100.0, share=0.0, given=False)
+
+    def shared(watts: float, part: float) -> list[GpuPower]:
+        return [alone, GpuPower(name="b", power_w=watts, share=part), away]
+
+    machine.go(2, gpus=shared(100.0, 0.0))
+    assert machine.sharing.notes() == []
+    # Joules count, not moments: 100 of 100 W, then 200 of 400 W.
+    machine.go(2, program=0.0, gpus=shared(100.0, 0.0))
+    machine.go(2, program=0.0, gpus=shared(400.0, 0.5))
+    (note,) = machine.sharing.notes()
+    assert note.startswith(words)
+    machine.sharing.restart()
+    assert machine.sharing.notes() == []
+
+
+def test_where_no_meter_sees_cpus_nothing_of_theirs_is_taken_off(machine: Machine) -> None:
+    for sees_cpus in (True, False):
+        machine.sharing.restart()
+        machine.sharing.sees_cpus = sees_cpus
+        machine.go(2, others=2.0)
+        machine.go(2, others=2.0, program=1.0)
+        assert ("taken off" in machine.sharing.notes()[-1]) == sees_cpus
+        assert ("the meters see GPUs alone" in machine.sharing.notes()[-1]) != sees_cpus
+
+
 def record(folder: Path, share: str | None) -> None:
     sampler = Sampler(meters=[Steady()], share=share)
     sampler.open()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import math
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,12 +14,13 @@ from typing import ClassVar
 
 import pytest
 
-from lowtide.errors import InvalidInput, MeterProblem
+from lowtide.errors import InvalidInput, LowtideError, MeterProblem
 from lowtide.measuring.sampler import total_w
-from lowtide.meters import METERS, Channel, Reading
+from lowtide.meters import METERS, Channel, Found, Reading, Roots, source
 from lowtide.meters.external import External
 from lowtide.meters.source import Source, choose_meters
 from support.meters import BOOT, rapl_tree, tool, tree
+from support.steady import Steady
 
 
 def test_nothing_is_counted_twice() -> None:
@@ -39,6 +41,43 @@ def test_without_a_sensor_there_is_an_estimate(tmp_path: Path, tools: Path) -> N
     assert [each.name for each in chosen] == ["estimate"]
     roots = rapl_tree(tmp_path)
     assert [each.name for each in choose_meters([], roots)] == ["rapl"]
+
+
+class Hangs(Steady):
+    """A meter that never says whether it is there."""
+
+    name = "hangs"
+
+    @classmethod
+    def find(cls, roots: Roots) -> Found:
+        threading.Event().wait()
+        raise AssertionError
+
+
+class Registered:
+    """Some meters, of which one cannot be loaded."""
+
+    def __init__(self, **meters: type) -> None:
+        self.meters = meters
+
+    def names(self) -> list[str]:
+        return ["broken", *self.meters]
+
+    def load(self, name: str) -> type:
+        if name == "broken":
+            raise LowtideError("broken cannot be loaded")
+        return self.meters[name]
+
+
+def test_a_meter_that_hangs_while_it_is_looked_for_keeps_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(source, "METERS", Registered(hangs=Hangs, steady=Steady))
+    monkeypatch.setattr(source, "FIND_S", 2.0)
+    told: list[str] = []
+    assert [each.name for each in choose_meters([], tell=told.append)] == ["steady"]
+    assert len(told) == 1
+    assert "meter hangs did not answer within 2 s" in told[0]
 
 
 def test_meters_are_named(tmp_path: Path) -> None:

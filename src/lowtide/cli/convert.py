@@ -17,8 +17,8 @@ def convert(
     target: Annotated[
         Path,
         typer.Argument(
-            help="File to write: .swf or .csv for jobs, .csv for a signal, .toml or .json for a "
-            "profile."
+            help="File to write: .swf, .csv or .parquet for jobs, .csv or .parquet for a signal, "
+            ".toml or .json for a profile."
         ),
     ],
     time_unit: Annotated[
@@ -34,28 +34,29 @@ def convert(
     """Convert a job trace, a signal or a power profile."""
     from lowtide.cli.inputs import read_how
     from lowtide.errors import InvalidInput
-    from lowtide.formats import read_jobs, read_signal, write_jobs, write_signal
+    from lowtide.formats import job_table, read_jobs, read_signal, write_jobs, write_signal
+    from lowtide.formats import table as signal_table
     from lowtide.profile import PowerProfile
 
     facts: dict[str, str | int] = {"wrote": str(target)}
-    if target.suffix == ".swf":
+    table = target.suffix in (".csv", ".parquet")
+    if target.suffix == ".swf" or (table and _holds_jobs(source, how)):
         said = read_how(how)
         layout = said.pop("format", None)
         _refuse(said, "a job trace")
         trace = read_jobs(source, format=layout, time_unit=time_unit, start=start)
-        write_jobs(trace, target)
+        if target.suffix == ".parquet":
+            _write_parquet(target, job_table.render(trace))
+        else:
+            write_jobs(trace, target, format=target.suffix[1:])
         facts |= {"what": "job trace", "count": len(trace)}
-    elif target.suffix == ".csv" and _holds_jobs(source, how):
-        said = read_how(how)
-        layout = said.pop("format", None)
-        _refuse(said, "a job trace")
-        trace = read_jobs(source, format=layout, time_unit=time_unit, start=start)
-        write_jobs(trace, target, format="csv")
-        facts |= {"what": "job trace", "count": len(trace)}
-    elif target.suffix == ".csv":
+    elif table:
         _refuse({"--time-unit": time_unit, "--start": start}, "a signal")
         signal = read_signal(source, **read_how(how))
-        write_signal(signal, target)
+        if target.suffix == ".parquet":
+            _write_parquet(target, signal_table.render(signal))
+        else:
+            write_signal(signal, target)
         facts |= {"what": "signal", "count": len(signal), "filled": signal.filled}
     elif target.suffix in (".toml", ".json"):
         _refuse({"--time-unit": time_unit, "--start": start, "--how": how}, "a power profile")
@@ -64,8 +65,8 @@ def convert(
         facts |= {"what": "power profile", "count": len(profile.work)}
     else:
         raise InvalidInput(
-            f"cannot tell what {target.name!r} shall be: end it in .swf (jobs), .csv (jobs or a "
-            "signal), .toml or .json (a power profile)"
+            f"cannot tell what {target.name!r} shall be: end it in .swf (jobs), .csv or "
+            ".parquet (jobs or a signal), .toml or .json (a power profile)"
         )
     if as_json:
         print_json(facts)
@@ -75,6 +76,22 @@ def convert(
         what = {"job trace": "jobs", "signal": "steps", "power profile": "work phases"}
         filled = f", {facts['filled']} filled" if facts.get("filled") else ""
         print(f"{facts['wrote']}: {facts['count']} {what[str(facts['what'])]}{filled}")
+
+
+def _write_parquet(path: Path, text: str) -> None:
+    """Write a table that is there as CSV as Parquet; its remarks become metadata."""
+    import io
+
+    import polars as pl
+
+    from lowtide import files
+
+    remarks = [line[2:].partition(": ") for line in text.splitlines() if line.startswith("# ")]
+    buffer = io.BytesIO()
+    pl.read_csv(
+        text.encode(), try_parse_dates=True, comment_prefix="#", infer_schema_length=None
+    ).write_parquet(buffer, metadata={key: value for key, _, value in remarks})
+    files.write_whole(path, buffer.getvalue())
 
 
 def _holds_jobs(source: Path, how: list[str] | None) -> bool:

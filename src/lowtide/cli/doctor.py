@@ -8,7 +8,7 @@ from lowtide.cli.options import AsJson, Parsable
 from lowtide.cli.output import print_json, print_parsable, print_table
 
 if TYPE_CHECKING:
-    from lowtide.meters import Roots
+    from lowtide.meters import Found, Roots
 
 # The packages that each part needs, what it brings, and the extra it comes with.
 _PARTS = {
@@ -21,6 +21,8 @@ _PARTS = {
     "power models": (("scikit-learn",), "lowtide learn --utilisation", "learn"),
 }
 _WIDEST = 120
+# Tools give up after five seconds; what takes longer hangs.
+_METERS_S = 8.0
 # Packages that are imported by another name than they are installed by.
 _MODULES = {"scikit-learn": "sklearn", "vl-convert-python": "vl_convert"}
 
@@ -110,32 +112,43 @@ def _formats() -> list[dict[str, str]]:
 
 def _meters() -> list[dict[str, str]]:
     """Return what this machine offers of each kind of meter."""
-    from concurrent.futures import ThreadPoolExecutor
+    from functools import partial
 
-    from lowtide.errors import LowtideError
     from lowtide.meters import METERS, Roots
+    from lowtide.meters.source import side_by_side
 
-    def look(name: str) -> dict[str, str]:
-        try:
-            found = METERS.load(name).find(Roots())
-        except LowtideError as error:
-            return _check(f"meter {name}", "broken", str(error))
-        return _check(f"meter {name}", found.state, found.what, found.cure)
+    def look(name: str) -> Found:
+        return METERS.load(name).find(Roots())
 
-    # Tools may hang: side by side they cost as much as one.
     names = METERS.names()
-    with ThreadPoolExecutor(len(names)) as pool:
-        return list(pool.map(look, names))
+    # Tools and drivers may hang: side by side they cost as much as one.
+    answers = side_by_side([partial(look, name) for name in names], _METERS_S)
+    checks = []
+    for name, found in zip(names, answers, strict=True):
+        if found is None:
+            detail, cure = f"it hangs, for over {_METERS_S:g} s", "name the meters with --meter"
+            checks.append(_check(f"meter {name}", "no answer", detail, cure))
+        elif isinstance(found, Exception):
+            checks.append(_check(f"meter {name}", "broken", str(found)))
+        else:
+            checks.append(_check(f"meter {name}", found.state, found.what, found.cure))
+    return checks
 
 
 def _gpus(roots: Roots | None = None) -> dict[str, str]:
     """Return whether the GPUs that the PCI bus shows are read, and the cure where they are not."""
     from lowtide.meters import Roots
+    from lowtide.meters.source import side_by_side
     from lowtide.monitor.pci_gpus import cards_on_bus, name_unread
     from lowtide.watching.opening import cure_of, find_gpus
 
     roots = roots or Roots()
-    source, unread = find_gpus((), roots)
+    (answer,) = side_by_side([lambda: find_gpus((), roots)], _METERS_S)
+    if answer is None:
+        return _check("GPUs", "no answer", f"their driver hangs, for over {_METERS_S:g} s")
+    if isinstance(answer, Exception):
+        raise answer
+    source, unread = answer
     if source is not None:
         source.close()
     cards = cards_on_bus(roots.sysfs)

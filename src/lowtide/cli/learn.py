@@ -301,10 +301,9 @@ def _check(
     from lowtide.cli.inputs import load_profile
     from lowtide.errors import InvalidInput, UnknownName
     from lowtide.learning import check
-    from lowtide.learning.checking import summaries
+    from lowtide.learning.checking import comparable, summaries
     from lowtide.learning.costs import format_joules
-    from lowtide.learning.learned import BASELINES, idle_power_w
-    from lowtide.learning.series import uninterrupted
+    from lowtide.learning.learned import BASELINES, idle_power_w, noted
 
     if baseline not in BASELINES:
         raise UnknownName("baseline", baseline, BASELINES)
@@ -316,8 +315,10 @@ def _check(
             "nothing to compare with: there is no uninterrupted run, and no stop or kill with its "
             "resumption"
         )
+    notes = [*noted(recordings), *comparable(runs)[1]]
     if as_json:
-        print_json({"profile": profile, "checks": [asdict(each) for each in checks]})
+        document = [asdict(each) for each in checks]
+        print_json({"profile": profile, "checks": document, "notes": notes})
     elif parsable:
         print_parsable(
             ("runs", "kind", "measured_j", "predicted_j", "error", "rmse_w"),
@@ -349,7 +350,7 @@ def _check(
             ],
         )
         print()
-        for line in [*summaries(checks), *uninterrupted(runs)[1]]:
+        for line in [*summaries(checks), *notes]:
             say(f"{line[:1].upper()}{line[1:]}.")
 
 

@@ -6,6 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -117,8 +118,17 @@ def measure(
         if (refused := refusal(words)) is not None:
             typer.echo(f"lowtide: {refused[1]}. Nothing was run or kept", err=True)
             raise typer.Exit(refused[0])
-    sampler = Sampler(meters=choose_meters(meter or []), share=share, gpus=gpus.strip())
+    left_out: list[str] = []
+    sampler = Sampler(
+        meters=choose_meters(meter or [], tell=left_out.append),
+        share=share,
+        gpus=gpus.strip(),
+        named=bool(meter),
+        left_out=left_out,
+    )
     sampler.open()
+    for text in sampler.left_out:
+        typer.echo(f"lowtide: {text}", err=True)
     status: int | None = 0
     missed = ""
     try:
@@ -217,7 +227,9 @@ def _print(recording: Recording, folder: Path, *, as_json: bool, parsable: bool)
         header = [name for name in rows[0] if name != "notes"]
         print_parsable(header, [[_cell(row[name]) for name in header] for row in rows])
     else:
-        _show(rows, folder)
+        # Stdout is the program's, and may be a file that holds nothing else: x.gz, a picture.
+        with redirect_stdout(sys.stderr):
+            _show(rows, folder)
 
 
 def _row(run: Run | Unmeasured) -> dict[str, Any]:

@@ -274,12 +274,25 @@ def progress_bar(*columns: ProgressColumn, refresh_per_second: float = 10.0) -> 
     """Return a bar that shows on a terminal how far something is, and is gone afterwards.
 
     Args:
-        columns: What it shows; by default the task, a bar, the share and the time left.
+        columns: What it shows; by default the task, a bar, how many of all and the time left.
         refresh_per_second: How often it is drawn.
     """
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
+    columns = columns or (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
     return Progress(
         *columns,
         console=Console(stderr=True),

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from lowtide.cli.options import AsJson, Parsable
-from lowtide.cli.output import print_json, print_parsable, print_table, say
+from lowtide.cli.output import print_json, print_parsable, print_table, progress_bar, say
 
 
 def report(
@@ -102,16 +102,5 @@ def _text(value: str | float | None) -> str:
 
 
 def _track(items: Iterable[Any], what: str, total: int) -> Iterable[Any]:
-    import sys
-
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(
-        items,
-        total=total,
-        description=what,
-        console=Console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
+    with progress_bar() as bar:
+        yield from bar.track(items, total=total, description=what)

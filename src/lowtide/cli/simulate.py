@@ -82,7 +82,7 @@ def simulate(
     """
     from lowtide.errors import InvalidInput
     from lowtide.experiments.experiment import Experiment
-    from lowtide.experiments.running import assumptions, check_runs, simulate_run
+    from lowtide.experiments.running import assumptions, check_runs, queue_use, simulate_run
 
     said = read_settings(settings, repeat_signal=repeat_signal)
     if jobs_table is not None and jobs_table.suffix not in (".parquet", ".csv"):
@@ -92,6 +92,7 @@ def simulate(
     check_runs([run], experiment)
     with _progress() as (begin, advance):
         simulation = simulate_run(run.parameters, begin=begin, advance=advance)
+    told_of_queue = queue_use(run.parameters, simulation)
     summary = {**assumptions(run.parameters), **simulation.summary()}
     if as_json:
         from lowtide.cli.documents import signal_document
@@ -101,16 +102,21 @@ def simulate(
                 "parameters": run.shown,
                 "synthetic": _synthetic(simulation),
                 "signal": signal_document(simulation.used_signal),
+                **told_of_queue,
                 **summary,
             }
         )
     elif parsable:
-        told = {"synthetic": "yes" if _synthetic(simulation) else "no", **summary}
+        told = {
+            "synthetic": "yes" if _synthetic(simulation) else "no",
+            **{key: "yes" if used else "no" for key, used in told_of_queue.items()},
+            **summary,
+        }
         rows = [[key, "" if value is None else str(value)] for key, value in told.items()]
         print_parsable(["name", "value"], rows)
     else:
         _tell(simulation, summary)
-        if run.parameters["queue"] and simulation.discipline is None:
+        if not all(told_of_queue.values()):
             say(
                 f"[queue] played no part: {simulation.policy} buys machines as jobs need them, "
                 "and none queues."

@@ -286,7 +286,7 @@ def _currency(results: ResultFolder) -> str:
 
 def _remarks(results: ResultFolder) -> Iterator[str]:
     """Yield what the grid is, what was left out of the runs, and what they take for granted."""
-    from lowtide.experiments.study import ASSUMED, imputed_words
+    from lowtide.experiments.study import ASSUMED, imputed_words, queue_words
     from lowtide.units import format_count, format_number
 
     table = results.table()
@@ -295,6 +295,8 @@ def _remarks(results: ResultFolder) -> Iterator[str]:
         yield f"synthetic: the grids of {which}; so are their emissions"
     if told := imputed_words(table):
         yield f"imputed: {told}"
+    if told := queue_words(table):
+        yield f"queue: {told}"
     for key, words in LEFT_OUT.items():
         if key in table.columns:
             counts = [int(count) for count in table[key].drop_nulls()]

@@ -154,11 +154,11 @@ def power_chart(
             _data(rows),
             width=_WIDTH,
             height=160,
-            title=f"Power of {name}, from {format_time(schedule.start)}"
+            title=f"Power of the job under policy {name}, from {format_time(schedule.start)}"
             + (" (planned on a synthetic grid)" if synthetic else ""),
         )
         .mark_area(interpolate="step-after", color=_COLOURS["work"], opacity=0.75)
-        .encode(x=time_axis("time"), y=alt.Y("power:Q", title="W"))
+        .encode(x=time_axis("time"), y=alt.Y("power:Q", title="power, W"))
     )
     return chart
 

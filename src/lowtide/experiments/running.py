@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from lowtide.errors import FormatError, InvalidInput, LowtideError, UnknownName
 from lowtide.experiments.blocks import block_sums
 from lowtide.experiments.experiment import Experiment, Parameters, Run
-from lowtide.experiments.study import BLOCKS
+from lowtide.experiments.study import BLOCKS, QUEUE_USED
 from lowtide.forecasting import ForecastModel, LeadScaled, Perfect, Persistence
 from lowtide.formats import read_signal
 from lowtide.grid import Grid
@@ -92,10 +92,21 @@ def run_row(parameters: Parameters) -> dict[str, Any]:
     return {
         "synthetic": signal.synthetic,
         **assumptions(parameters),
+        **queue_use(parameters, simulation),
         **simulation.summary(),
         **_missed_by_the_baseline(simulation),
         BLOCKS: block_sums(simulation),
     }
+
+
+def queue_use(parameters: Parameters, simulation: Simulation) -> dict[str, bool]:
+    """Return whether the queue that a run describes played a part; nothing where it has none.
+
+    Args:
+        parameters: The sections of the run.
+        simulation: What it came to. Who buys machines as jobs need them has no queue.
+    """
+    return {QUEUE_USED: simulation.discipline is not None} if parameters["queue"] else {}
 
 
 def _missed_by_the_baseline(simulation: Simulation) -> dict[str, int]:

@@ -47,6 +47,8 @@ _LOCK = ".lock"
 DONE, FAILED = "done", "failed"
 # What a run took for granted is a number of it, and its name begins like this.
 ASSUMED = "assumed_"
+# The column that says whether the queue that runs describe played a part.
+QUEUE_USED = "queue_used"
 
 _PACKAGES = ("lowtide", "numpy", "numba", "polars")
 
@@ -329,6 +331,25 @@ def imputed_words(table: pl.DataFrame) -> str:
     if format_percent(least) != how_much:
         how_much = f"{format_percent(least)} to {how_much}"
     return f"{how_much} of the grid's steps in the time of a run were filled in or estimated"
+
+
+def queue_words(table: pl.DataFrame) -> str:
+    """Return in which runs a queue was described that played no part, in words; empty if in none.
+
+    Args:
+        table: The runs.
+    """
+    if QUEUE_USED not in table.columns:
+        return ""
+    unused = table.filter(~table[QUEUE_USED].fill_null(value=True))
+    if not unused.height:
+        return ""
+    policies = ", ".join(sorted(set(unused["policy.name"].drop_nulls().to_list())))
+    who = f" ({policies})" if policies else ""
+    return (
+        f"[queue] played no part in {unused.height} of {table.height} runs{who}: machines were "
+        "bought there as jobs needed them, and none queued"
+    )
 
 
 def _grid_name(shown: Mapping[str, Any]) -> str:

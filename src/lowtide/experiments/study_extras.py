@@ -16,7 +16,14 @@ from lowtide.experiments.study_chance import Numbers, numbers
 from lowtide.experiments.study_figures import axis_figure
 from lowtide.experiments.study_looks import Figure, Row
 from lowtide.experiments.study_page import Section, Table
-from lowtide.experiments.study_table import MEASURES, POLICY, Measure, Study, parameter_keys
+from lowtide.experiments.study_table import (
+    MEASURES,
+    POLICY,
+    Measure,
+    Study,
+    measure_in,
+    parameter_keys,
+)
 from lowtide.experiments.study_words import difference_unit, format_interval, format_value
 from lowtide.units import format_percent
 
@@ -196,4 +203,6 @@ def _measure(study: Study, key: str) -> Measure:
     known = {*numbers, study.outcome.key}
     if key not in known:
         raise UnknownName("value of [[report.figures]]", key, known)
-    return MEASURES.get(key, Measure(key=key, name=key.replace("_", " "), unit=""))
+    if key in MEASURES:
+        return measure_in(study.runs, key)
+    return Measure(key=key, name=key.replace("_", " "), unit="")

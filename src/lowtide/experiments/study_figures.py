@@ -32,7 +32,7 @@ from lowtide.experiments.study_looks import (
     titled,
     tooltip,
 )
-from lowtide.experiments.study_table import MEASURES, POLICY, Measure, Study
+from lowtide.experiments.study_table import POLICY, Measure, Study, measure_in
 from lowtide.experiments.study_words import difference_unit
 from lowtide.units import format_iso
 
@@ -121,7 +121,7 @@ def tradeoffs_figure(study: Study) -> Figure | None:
     Args:
         study: The runs.
     """
-    measures = [MEASURES[key] for key in ("mean_wait_s", "carbon_g", "cost")]
+    measures = [measure_in(study.runs, key) for key in ("mean_wait_s", "carbon_g", "cost")]
     means = {
         policy: [policy_mean(study, policy, measure) for measure in measures]
         for policy in study.ranking

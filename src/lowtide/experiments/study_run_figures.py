@@ -131,6 +131,9 @@ def time_figure(study: Study, look: Look) -> Figure:
     begin, end = float(edges[0]), float(edges[-1])
     names = [name for name in look.simulations if name in (study.leader, study.baseline)]
     rows: list[Row] = []
+    spans = [look.simulations[name].node_spans for name in names]
+    # Nodes that nobody gave any watts of their own draw what their jobs do.
+    with_nodes = any(each is not None and bool((each.power_w > 0).any()) for each in spans)
     for name in names:
         each = look.simulations[name]
         columns = {
@@ -138,9 +141,8 @@ def time_figure(study: Study, look: Look) -> Figure:
             # A mean over an hour would be of parts of jobs.
             "queue": each.queue.at(edges[:-1]),
         }
-        if each.node_spans is not None and each.node_spans.begin.size:
-            spans = each.node_spans
-            nodes = Series.of_spans(spans.begin, spans.end, spans.power_w)
+        if with_nodes and (drawn := each.node_spans) is not None:
+            nodes = Series.of_spans(drawn.begin, drawn.end, drawn.power_w)
             columns["nodes"] = nodes.mean(edges) / 1000
         if each.cluster is not None and each.bought is None:
             columns["use"] = 100 * each.running.mean(edges) / each.cluster.cpus
@@ -148,7 +150,6 @@ def time_figure(study: Study, look: Look) -> Figure:
         for place, time in enumerate(times):
             values = {key: float(column[place]) for key, column in columns.items()}
             rows.append({POLICY: name, "time": time, **values})
-    with_nodes = "nodes" in rows[0]
     titles = {
         "power": "power of jobs and nodes, kW" if with_nodes else "power of all jobs, kW",
         "nodes": "power of nodes alone, kW",
@@ -161,8 +162,8 @@ def time_figure(study: Study, look: Look) -> Figure:
         _curve(look, begin, end),
         *(_panel(field, titles[field], x, color) for field in titles if field in rows[0]),
     ]
-    drawn = ["power", *(["use of CPUs"] if "use" in rows[0] else []), "jobs waiting"]
-    title = f"{', '.join(drawn[:-1])} and {drawn[-1]} under "
+    shown = ["power", *(["use of CPUs"] if "use" in rows[0] else []), "jobs waiting"]
+    title = f"{', '.join(shown[:-1])} and {shown[-1]} under "
     title += f"{' and '.join(f'policy {name}' for name in names)}, {_period(begin, end)}"
     chart = alt.vconcat(*parts, spacing=10, title=titled(study, title, look.setting)).resolve_scale(
         x="shared"
@@ -203,7 +204,11 @@ def cumulative_figure(study: Study, look: Look) -> Figure:
             {POLICY: name, "time": format_iso(time), "amount": value / (1000 if carbon else 1)}
             for time, value in zip(times.tolist(), done.tolist(), strict=True)
         ]
-    what, unit = ("carbon", "CO2e, kg") if carbon else ("cost of electricity", "cost")
+    what, unit = (
+        ("carbon", "CO2e, kg")
+        if carbon
+        else ("cost of electricity", f"cost, {look.first.currency}")
+    )
     line = (
         alt.Chart()
         .mark_line(interpolate="step-after", strokeWidth=2)

@@ -8,6 +8,7 @@ from itertools import islice
 
 import numpy as np
 
+from lowtide.experiments.study import queue_words
 from lowtide.experiments.study_analysis import (
     COLUMNS,
     balanced,
@@ -41,7 +42,7 @@ from lowtide.experiments.study_run_figures import (
     spread_figures,
     time_figure,
 )
-from lowtide.experiments.study_table import MEASURES, POLICY, Measure, Study
+from lowtide.experiments.study_table import MEASURES, POLICY, Measure, Study, measure_in
 from lowtide.experiments.study_words import (
     axis_answer,
     capital,
@@ -126,7 +127,7 @@ def policies_table(study: Study, columns: Sequence[str] = COLUMNS) -> Table:
     """
     # What policies are judged by comes first.
     keys = dict.fromkeys((study.outcome.key, *columns))
-    measures = [MEASURES[key] for key in keys if _known(study, MEASURES[key])]
+    measures = [measure_in(study.runs, key) for key in keys if _known(study, MEASURES[key])]
     rows = []
     for policy in study.ranking:
         means = [
@@ -456,6 +457,8 @@ def facts(study: Study) -> list[tuple[str, str]]:
     if study.lost:
         runs += f"; {study.lost} more are left out, as their {study.outcome.name} is not known"
     said = [("runs", runs), ("policies", ", ".join(study.ranking)), ("grids", study.grids)]
+    if unused := queue_words(study.runs):
+        said.append(("queue", unused))
     for axis in study.axes:
         levels = [format_level(axis, level) for level in axis.levels]
         shown = ", ".join(levels[:12]) + (f" and {len(levels) - 12} more" * (len(levels) > 12))

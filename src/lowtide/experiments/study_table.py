@@ -95,6 +95,20 @@ MEASURES = {
 }
 
 
+def measure_in(runs: pl.DataFrame, key: str) -> Measure:
+    """Return a number of runs, and how it is told: what electricity costs in their currency.
+
+    Args:
+        runs: The runs.
+        key: Its column, one of `MEASURES`.
+    """
+    measure = MEASURES[key]
+    if key != "cost" or "currency" not in runs.columns:
+        return measure
+    found = runs["currency"].drop_nulls().unique().to_list()
+    return replace(measure, unit=str(found[0])) if len(found) == 1 else measure
+
+
 @dataclass(frozen=True, kw_only=True)
 class Study:
     """The runs of a sweep that came to an end.
@@ -412,7 +426,7 @@ def _outcome(runs: pl.DataFrame) -> tuple[Measure, np.ndarray[Any, np.dtype[np.b
         numbers = _numbers(runs, MEASURES[key])
         if numbers is None or not np.isfinite(numbers).any():
             continue
-        measure, judged = MEASURES[key], ""
+        measure, judged = measure_in(runs, key), ""
         if runs.height > 1 and key == "saving" and not _differs(numbers):
             # Queues, for instance, are told against the same queue: none saves anything.
             for other in _INSTEAD:
@@ -422,7 +436,7 @@ def _outcome(runs: pl.DataFrame) -> tuple[Measure, np.ndarray[Any, np.dtype[np.b
                         f"the saving is {np.nanmean(numbers):.1f} % in every run, so they are "
                         f"judged by their {MEASURES[other].name}"
                     )
-                    measure, numbers = MEASURES[other], found
+                    measure, numbers = measure_in(runs, other), found
                     break
         return measure, np.isfinite(numbers), judged
     raise InvalidInput("the runs of this study have neither savings nor carbon nor cost")

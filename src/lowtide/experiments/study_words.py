@@ -222,39 +222,59 @@ def comparison_answer(study: Study, comparisons: Sequence[Comparison]) -> str:
     more = difference.value > 0
     # Told by its size, a difference that is less has its bounds the other way round.
     size = difference if more else _turned(difference)
-    amount = _difference(size.value, study.outcome)
-    if study.outcome.verb == PLAIN_VERB:
-        way = "higher" if more else "lower"
-        text = f"The {study.outcome.name} of policy {first.policy} is {amount} {way} than that of "
-        text += f"policy {reference}"
-    else:
-        way = "more" if more else "less"
-        text = f"Policy {first.policy} {study.outcome.verb} {amount} {way} than policy {reference}"
+    plain = study.outcome.verb == PLAIN_VERB
+    text = _beside(study, [first], [size.value], more=more)
+    text += f" than {'that of ' * plain}policy {reference}"
     if size.low is not None:
         points = replace(study.outcome, unit=difference_unit(study.outcome))
         text += f" (95 % interval {_bounds(size, points)} {study.chance.over})"
     if difference.count > 1:
         count = pairs.higher if more else pairs.lower
-        text += f", and {way} in {count} of {difference.count} pairs of runs"
+        text += (
+            f", and {_way(study.outcome, more=more)} in {count} of {difference.count} pairs of runs"
+        )
     text += "" if first.counts else ": no practical difference"
     others = [each for each, _ in known[1:]]
-    verdicts = {
-        "also no practical difference": [each.policy for each in others if not each.counts],
-        "which is better is left open by chance": [
-            each.policy for each in others if each.counts and not told_apart(each)
-        ],
-    }
-    differ = [each for each in others if each.counts and told_apart(each)]
-    for verdict, names in verdicts.items():
-        text += f"; {verdict}: {_policies(names)}" if names else ""
-    if differ:
-        sizes = sorted(abs(pairs.difference.value) for each, pairs in known[1:] if each in differ)
-        least = f"{_digits(sizes[0], study.outcome)} to " if len(sizes) > 1 else ""
-        text += f"; {_policies([each.policy for each in differ])} "
-        text += f"differ{'s' * (len(differ) == 1)} from policy {reference} by "
-        text += f"{least}{_difference(sizes[-1], study.outcome)}"
-    text += f"; {alike}." if same else "."
+    for more in (False, True):
+        differ = [
+            (each, abs(pairs.difference.value))
+            for each, pairs in known[1:]
+            if each.counts and told_apart(each) and (pairs.difference.value > 0) == more
+        ]
+        if differ:
+            names, sizes = zip(*differ, strict=True)
+            text += f"; {_beside(study, names, sizes, more=more)}"
+    if same_in_practice := [each.policy for each in others if not each.counts]:
+        text += f"; between {_listed([f'policy {reference}', *same_in_practice])} there is no "
+        text += "practical difference"
+    if left_open := [each.policy for each in others if each.counts and not told_apart(each)]:
+        text += f"; chance leaves open whether {_policies(left_open)} "
+        text += f"{'are' if len(left_open) > 1 else 'is'} better or worse than policy {reference}"
+    text = f"{capital(text)}; {alike}." if same else f"{capital(text)}."
+    if study.outcome.key == "saving" and study.baseline:
+        text += f" Savings are against policy {study.baseline}."
     return f"{text} {study.chance.limits or _NOT_RANDOM}"
+
+
+def _beside(
+    study: Study, policies: Sequence[Comparison], sizes: Sequence[float], *, more: bool
+) -> str:
+    """Say by how much policies lie above a reference, or below it."""
+    outcome, many = study.outcome, len(policies) > 1
+    amount = _difference(max(sizes), outcome)
+    if _digits(min(sizes), outcome) != _digits(max(sizes), outcome):
+        amount = f"{_digits(min(sizes), outcome)} to {amount}"
+    names = _policies([each.policy for each in policies])
+    if outcome.verb == PLAIN_VERB:
+        return f"the {outcome.name} of {names} is {amount} {_way(outcome, more=more)}"
+    verb = outcome.verb[: -1 if many else None]
+    return f"{names} {verb} {amount} {_way(outcome, more=more)}"
+
+
+def _way(outcome: Measure, *, more: bool) -> str:
+    if outcome.verb == PLAIN_VERB:
+        return "higher" if more else "lower"
+    return "more" if more else "less"
 
 
 def told_apart(comparison: Comparison) -> bool:
@@ -444,7 +464,7 @@ def spread_answer(study: Study, look: Look) -> str:
     at_once = float((waits == 0).mean())
     text = (
         f"Under policy {study.leader} half of the jobs wait at most {format_hours(half)} and one "
-        f"in twenty longer than {format_hours(most)}; {format_percent(at_once)} do not wait at all"
+        f"in twenty {format_hours(most)} or longer; {format_percent(at_once)} do not wait at all"
     )
     saving = look.first.saving
     known = np.array([]) if saving is None else saving[np.isfinite(saving)]

@@ -304,6 +304,9 @@ def _idle_s(
         )
     quiet = quiets[0]
     seconds = min(quiet.seconds, room_s)
+    if seconds < _LEAST_S - _BIN_S:
+        # The program speaks at once: what is quiet there is its own.
+        return 0.0, f"no idle time was found {where} the program"
     which = "first" if where == "before" else "last"
     return 0.0, (
         f"the {which} {seconds:.1f} s draw a steady {quiet.level_w:.0f} W: idle time or a "

@@ -506,6 +506,10 @@ class RecordingWriter:
                 file.write(b"\n")
 
     def _write_parts(self) -> None:
+        if self._parts and self._tell is not None and not (self.folder / EVENTS).exists():
+            # Programs add their marks to a file that is there, and to no other.
+            self._mend_events()
+            self._complain("marks", f"{EVENTS} vanished, with the marks in it; later ones are kept")
         while self._parts:
             path = self.folder / f"samples-{self._part + 1:04}.parquet"
             _write_part(path, self._parts[0].frame)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lowtide.accounting import power_steps
-from lowtide.learning.marks import says_checkpoint
+from lowtide.learning.marks import common_marks, says_checkpoint
 from lowtide.learning.series import Series, uninterrupted
 from lowtide.learning.validation import energy_error, predicted_w, rmse
 from lowtide.profile import PowerProfile
@@ -56,7 +56,7 @@ def check(profile: PowerProfile, runs: Sequence[Run], *, baseline_w: float = 0.0
     whole = [run for run in runs if run.sampled > 1 and not run.gaps]
     checks = [
         _check("full", profile, [run], [(0.0, profile.work_s)], baseline_w)
-        for run in uninterrupted(runs)[0]
+        for run in comparable(runs)[0]
     ]
     for kind in ("stop", "kill"):
         for first, second in pairs(whole, kind):
@@ -64,6 +64,24 @@ def check(profile: PowerProfile, runs: Sequence[Run], *, baseline_w: float = 0.0
             starts = [(0.0, reached_s), (kept_s, profile.work_s)]
             checks.append(_check(kind, profile, [first, second], starts, baseline_w))
     return checks
+
+
+def comparable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+    """Return the uninterrupted runs that did what most of them did, and why others are left out.
+
+    As when a profile is learned, one with more or fewer marks, such as those of another epoch, did
+    something else; unless there is no most.
+
+    Args:
+        runs: Runs of any kind.
+    """
+    chosen, notes = uninterrupted(runs)
+    if not any(run.events for run in chosen):
+        return chosen, notes
+    _, alike, left_out = common_marks([Series.of(run) for run in chosen], 0.0)
+    if 2 * len(alike) <= len(chosen):
+        return chosen, notes
+    return [chosen[number] for number in alike], [*notes, *left_out]
 
 
 def summaries(checks: Sequence[Check]) -> list[str]:

@@ -191,7 +191,7 @@ def learn(
         raise UnknownName("method", method, METHODS)
     given = [recordings] if isinstance(recordings, Recording) else list(recordings)
     runs = [run for recording in given for run in recording]
-    notes = _noted(given)
+    notes = noted(given)
     chosen, left_out = uninterrupted(runs)
     notes += left_out
     if not chosen:
@@ -267,8 +267,12 @@ def _fit(
     return PhaseFit.of(model, find_structure(model, resumed, repeats=averaged))
 
 
-def _noted(recordings: Sequence[Recording]) -> list[str]:
-    """Return what recordings say, what several of them say once."""
+def noted(recordings: Sequence[Recording]) -> list[str]:
+    """Return what recordings say, what several of them say once.
+
+    Args:
+        recordings: The recordings.
+    """
     said: dict[str, list[str]] = {}
     for recording in recordings:
         for note in recording.notes:

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from lowtide.errors import UnknownName
+from lowtide.errors import MeterProblem, UnknownName
 from lowtide.measuring.cards import Cards
 from lowtide.measuring.sharing import SHARES, GpuPower, Sharing
 from lowtide.measuring.troubles import Troubles
 from lowtide.meters import Channel, Meter, Reading
 from lowtide.meters.estimate import Estimate
 from lowtide.meters.nvml import Nvml
-from lowtide.meters.source import Source, counted
+from lowtide.meters.source import Source, counted, late, side_by_side
 from lowtide.meters.usage import FEATURES, Counts, MachineUse, use_between
 from lowtide.monitor.processes import ProcessTree, Usage
 
@@ -25,6 +25,8 @@ from lowtide.monitor.processes import ProcessTree, Usage
 _STEPPED_S = 0.5
 # How long meters may take to be let go of, all together.
 _LET_GO_S = 5.0
+# How long meters may take to open: those that were found here, and those that somebody named.
+_OPEN_S, _NAMED_S = 3.0, 20.0
 
 T = TypeVar("T")
 
@@ -65,12 +67,17 @@ class Sampler:
             or all (`node`), and both are kept. None for all, without looking at others.
         gpus: Which GPUs are the program's: `all`, `none`, numbers and identities; empty for those
             that the environment lets it see.
+        named: Whether the meters were asked for by name, so that one that does not open is an
+            error. Others are left out then, and the program need not wait for them.
+        left_out: Which meters are left out and why, in words: noted in every run.
         troubles: What went wrong so far, each thing once.
     """
 
     meters: Sequence[Meter]
     share: str | None = None
     gpus: str = ""
+    named: bool = True
+    left_out: list[str] = field(default_factory=list)
     troubles: Troubles = field(default_factory=Troubles)
     _cards: Cards = field(init=False)
     _sharing: Sharing | None = field(default=None, init=False)
@@ -86,8 +93,9 @@ class Sampler:
     def open(self) -> None:
         """Open the meters."""
         self._cards = Cards(said=self.gpus)
-        for meter in self.meters:
-            channels = meter.open()
+        opened = self._opened()
+        self.meters = [meter for meter, _ in opened]
+        for meter, channels in opened:
             self._gpus |= {f"{meter.name}.{each.name}" for each in channels if each.domain == "gpu"}
             source = Source(meter, self._cards.choose(meter, channels))
             source.begin()
@@ -104,9 +112,33 @@ class Sampler:
                 share=self.share,
                 idle_w=models[0].idle_w if len(models) == len(self.meters) else math.nan,
                 measured=self.measured,
+                sees_cpus=any(name not in self._gpus for name in self.counted),
             )
             if not self._sharing.can_tell:
                 self._sharing = None
+
+    def _opened(self) -> list[tuple[Meter, tuple[Channel, ...]]]:
+        """Open all meters beside each other; return those that opened, with their channels."""
+        within_s = _NAMED_S if self.named else _OPEN_S
+        answers = side_by_side([meter.open for meter in self.meters], within_s)
+        opened = []
+        for meter, answer in zip(self.meters, answers, strict=True):
+            if isinstance(answer, tuple):
+                opened.append((meter, answer))
+            elif not self.named:
+                why = f"meter {meter.name} is left out: {answer}"
+                self.left_out.append(why if answer else late(meter.name, within_s))
+            elif answer is None:
+                raise MeterProblem(
+                    f"meter {meter.name} did not answer within {within_s:g} s: leave --meter out "
+                    "to measure with those that do"
+                )
+            else:
+                raise answer
+        if not opened:
+            estimate = Estimate()
+            opened = [(estimate, estimate.open())]
+        return opened
 
     @property
     def facts(self) -> dict[str, str]:
@@ -180,7 +212,7 @@ class Sampler:
         """
         self._before, self._whole = None, whole
         self.troubles, self._off_s = Troubles(), 0.0
-        for note in self._cards.notes:
+        for note in (*self.left_out, *self._cards.notes):
             self.troubles.add(note)
         if self._sharing is not None:
             self._sharing.restart()
@@ -249,8 +281,9 @@ class Sampler:
                 drawn.append((channel, watts))
                 if name in self._gpus:
                     part = shares.get(channel.name, 1.0) if isinstance(source.meter, Nvml) else 1.0
-                    part = part if channel.domain == "gpu" else 0.0
-                    gpus.append(GpuPower(name=name, power_w=watts, share=part))
+                    given = channel.domain == "gpu"
+                    part = part if given else 0.0
+                    gpus.append(GpuPower(name=name, power_w=watts, share=part, given=given))
         for name, value in use_between(before.machine, after.machine).items():
             if not math.isnan(value):
                 columns[FEATURES[name]] = value

@@ -51,11 +51,13 @@ class GpuPower:
         name: What it is called.
         power_w: What it drew.
         share: Which share of it is the program's.
+        given: Whether the program may use it at all.
     """
 
     name: str
     power_w: float
     share: float
+    given: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,6 +68,7 @@ class Sharing:
         share: Which of them is asked for, one of `SHARES`: the notes say what that means.
         idle_w: What a model says the machine draws when nothing runs; NaN where there is none.
         measured: Whether meters measured the power.
+        sees_cpus: Whether what CPUs draw is in the power, and not that of GPUs alone.
         environment: Where Slurm says what is reserved.
         roots: Where the kernel's files are.
         cpus: How many CPUs the machine has.
@@ -74,6 +77,7 @@ class Sharing:
     share: str
     idle_w: float = math.nan
     measured: bool = True
+    sees_cpus: bool = True
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
     roots: Roots = field(default_factory=Roots)
     cpus: int = field(default=0, init=False)
@@ -85,6 +89,8 @@ class Sharing:
     _before: tuple[float, float] = field(default=(0.0, 0.0), init=False)
     _beside: tuple[float, float] = field(default=(0.0, 0.0), init=False)
     _blind: bool = field(default=False, init=False)
+    # What GPUs that the program may use drew, for others and in all, summed over samples.
+    _cards_w: dict[str, tuple[float, float]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.cpus = count_cpus(self.roots.procfs, self.roots.sysfs)
@@ -105,6 +111,7 @@ class Sharing:
         self._moments.clear()
         self._before = self._beside = (0.0, 0.0)
         self._ran = self._blind = False
+        self._cards_w.clear()
 
     def look(self, used_s: float | None) -> None:
         """Take down what was used until now.
@@ -160,6 +167,11 @@ class Sharing:
         if math.isnan(total_w) or math.isnan(others):
             return math.nan
         known = [gpu for gpu in gpus if gpu.power_w > 0]
+        for gpu in known if runs else ():
+            if gpu.given:
+                others_w, all_w = self._cards_w.get(gpu.name, (0.0, 0.0))
+                others_w += gpu.power_w * (1 - gpu.share)
+                self._cards_w[gpu.name] = (others_w, all_w + gpu.power_w)
         power = NodePower(
             node_w=total_w, gpu_w={gpu.name: gpu.power_w for gpu in known}, measured=self.measured
         )
@@ -186,8 +198,21 @@ class Sharing:
             if passed_s > 0 and others_s > _OWN_SHARE * passed_s:
                 share = min(others_s / passed_s, 1.0)
                 found.append(f"the machine was {share:.0%} busy {when}".replace("%", " %"))
-        if found and self.share == "process":
-            found[-1] += "; what that drew is taken off, by CPU time"
+        taken_off = self.share == "process"
+        cards = [
+            f"{name} was shared: {others_w / all_w:.0%} of what it drew ".replace("%", " %")
+            + (
+                "is taken off, by who ran on it"
+                if taken_off
+                else "was for others, and is in the power (--share node)"
+            )
+            for name, (others_w, all_w) in self._cards_w.items()
+            if others_w > _OWN_SHARE * all_w
+        ]
+        if found and not self.sees_cpus:
+            found[-1] += "; the meters see GPUs alone, so nothing of that is in the power"
+        elif found and taken_off:
+            found[-1] += "; what others drew on the CPUs is taken off, by CPU time"
             if self._blind:
                 found[-1] += (
                     ". What the machine draws when nothing runs is not known, since it never was "
@@ -195,7 +220,7 @@ class Sharing:
                 )
         elif found:
             found[-1] += "; what that drew is in the power (--share node)"
-        return found
+        return found + cards
 
     def _others_s(self, before: _Moment, after: _Moment) -> float:
         busy_s = after.busy_s - before.busy_s

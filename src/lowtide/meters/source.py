@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TypeVar
 
 from lowtide.errors import InvalidInput, LowtideError, MeterProblem
 from lowtide.meters.estimate import Estimate
@@ -24,26 +27,80 @@ _STALE_TURNS = 3
 _LEAST_STALE_S = 3.0
 # Until then it is not silent, only slow.
 _FIRST_S = 6.0
+# How long meters that nobody named are looked for: tools have given up by then.
+FIND_S = 5.5
+
+T = TypeVar("T")
 
 
-def choose_meters(said: Sequence[str], roots: Roots | None = None) -> list[Meter]:
+def choose_meters(
+    said: Sequence[str],
+    roots: Roots | None = None,
+    *,
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[Meter]:
     """Return the meters that were asked for, or all that this machine offers.
 
     Args:
         said: Names, each maybe with more after a colon (`external:meter.csv`); empty for all that
             work here, and an estimate where none does.
         roots: Where the kernel's files are.
+        tell: Told of every meter that did not answer in time and is left out.
     """
     roots = roots or Roots()
     found: list[Meter] = [_named(each, roots) for each in said]
     if not said:
         kinds = kinds_here(roots)
-        with ThreadPoolExecutor(len(kinds)) as pool:
-            found_here = pool.map(lambda kind: _works(kind, roots), kinds)
-            works = [kind for kind, does in zip(kinds, found_here, strict=True) if does]
-        found = [made(kind, roots) for kind in works]
+        answers = side_by_side([partial(_works, kind, roots) for kind in kinds], FIND_S)
+        for kind, works in zip(kinds, answers, strict=True):
+            if works is None:
+                tell(late(kind.name, FIND_S))
+            elif works is True:
+                found.append(made(kind, roots))
     tell_apart(found)
     return found or [Estimate(roots=roots)]
+
+
+def late(name: str, within_s: float) -> str:
+    """Say that a meter is left out because it did not answer in time.
+
+    Args:
+        name: The kind of meter.
+        within_s: How long it was waited for.
+    """
+    return (
+        f"meter {name} did not answer within {within_s:g} s while meters were looked for, and is "
+        f"left out: lowtide doctor shows its state, --meter {name} insists on it"
+    )
+
+
+def side_by_side(actions: Sequence[Callable[[], T]], within_s: float) -> list[T | Exception | None]:
+    """Do things that may hang for ever beside each other; return what each returns or raises.
+
+    Args:
+        actions: What to do. One that does not come back in time is left behind, and has None.
+        within_s: How long all of them together may take.
+    """
+    came: SimpleQueue[tuple[int, T | Exception]] = SimpleQueue()
+
+    def act(number: int) -> None:
+        try:
+            came.put((number, actions[number]()))
+        except Exception as error:  # noqa: BLE001 - it is handed to whoever asked
+            came.put((number, error))
+
+    for number in range(len(actions)):
+        # Unlike those of a pool, such threads keep no process from ending.
+        threading.Thread(target=act, args=(number,), daemon=True).start()
+    answers: list[T | Exception | None] = [None] * len(actions)
+    until_s = time.monotonic() + within_s
+    for _ in actions:
+        try:
+            number, answer = came.get(timeout=max(until_s - time.monotonic(), 0.0))
+        except Empty:
+            break
+        answers[number] = answer
+    return answers
 
 
 def tell_apart(meters: Iterable[Meter]) -> None:
@@ -65,7 +122,11 @@ def kinds_here(roots: Roots) -> list[type[Meter]]:
     Args:
         roots: Where the kernel's files are.
     """
-    kinds = [METERS.load(name) for name in METERS.names()]
+    kinds: list[type[Meter]] = []
+    for name in METERS.names():
+        # A plug-in that cannot be loaded is told by `lowtide doctor`, and keeps nobody.
+        with suppress(LowtideError):
+            kinds.append(METERS.load(name))
     return [kind for kind in kinds if kind.measured and (roots.is_here or _reads(kind))]
 
 
