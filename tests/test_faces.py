@@ -120,7 +120,8 @@ def signatures(name: str, thing: Any) -> Iterator[str]:
 
 def test_public_names_are_called_as_before() -> None:
     lines = [line for name in lowtide.__all__ for line in signatures(name, getattr(lowtide, name))]
-    assert_as_kept("python.txt", "\n".join(lines) + "\n")
+    # Where a default is a function, its address says nothing.
+    assert_as_kept("python.txt", re.sub(r" at 0x\w+>", ">", "\n".join(lines)) + "\n")
 
 
 def test_the_plug_in_groups_have_the_names_of_before() -> None:
