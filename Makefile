@@ -53,7 +53,8 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest -m alone
 
 nightly: $(VENV)/.dev
-	LOWTIDE_NIGHTLY=1 $(BIN)/python -m pytest tests/policies/test_exact.py tests/formats/test_fuzz.py tests/test_compiled.py
+	LOWTIDE_NIGHTLY=1 $(BIN)/python -m pytest tests/policies/test_exact.py tests/policies/test_batches.py \
+		tests/policies/test_replanning.py tests/simulator/test_queue.py tests/formats/test_fuzz.py tests/test_compiled.py
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/accounting.py

@@ -94,22 +94,24 @@ class Cure:
     """A change that lets a job be planned, by itself.
 
     Attributes:
-        of: Whose argument is to be changed: the `job`'s, or the policy's, `Exact(...)`.
+        of: Whose argument is to be changed: the `job`'s, the `state`'s, or the policy's,
+            `Exact(...)`.
         argument: Its name, such as `deadline`.
         value: What to give it.
         text: The same in words.
     """
 
-    of: Literal["job", "policy"]
+    of: Literal["job", "policy", "state"]
     argument: str
     value: Any
     text: str
 
 
 class Infeasible(InvalidJob):
-    """No schedule keeps a job's rules.
+    """No schedule keeps a job's rules, from where it stands.
 
     Attributes:
+        what: What cannot be, without the cures.
         cures: What would let it be planned, each by itself; empty where nothing short of new
             rules would.
     """
@@ -117,6 +119,7 @@ class Infeasible(InvalidJob):
     def __init__(self, what: str, cures: Sequence[Cure]) -> None:
         helps = ", or ".join(cure.text for cure in cures)
         super().__init__(f"{what}: {helps or 'nothing short of new rules helps'}")
+        self.what = what
         self.cures = tuple(cures)
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 import lowtide as lt
 from lowtide.errors import Infeasible, InvalidInput, InvalidJob
 from lowtide.forecasting import Perfect
-from lowtide.policies import POLICIES, continuous, feasibility, gridded
+from lowtide.policies import POLICIES, continuous, exact, feasibility, gridded
 from lowtide.policies.advice import Advice
 from lowtide.policies.dtpr import Dtpr
 from lowtide.policies.exact import Exact, _is_gridded
@@ -303,7 +304,7 @@ def test_no_registered_policy_is_left_out() -> None:
     assert {"run_now", "oracle", "wait_awhile", "dtpr", "rolling", "threshold"} <= set(OTHERS[:-2])
 
 
-@settings(max_examples=60)
+@settings(max_examples=CASES // 20)
 @given(st.integers(0, 10_000))
 def test_no_policy_beats_it_in_continuous_time(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -633,10 +634,16 @@ def tight_jobs(draw) -> tuple[lt.Job, Exact]:
     return job, Exact(forbidden=windows, step_s=draw(st.sampled_from([None, 600, 1000, 3600])))
 
 
-@settings(max_examples=300)
+@settings(max_examples=CASES // 4)
 @given(tight_jobs())
 def test_every_cure_cures_by_itself_and_asks_for_no_more_than_needed(drawn) -> None:
-    job, planner = drawn
+    # Steps of its own choosing are then coarser, and no less often too coarse.
+    with mock.patch.object(exact, "STATES_PER_SECOND", 3e6):
+        apply_every_cure(*drawn)
+
+
+def apply_every_cure(job: lt.Job, planner: Exact) -> None:
+    """Plan a job, and if that cannot be, apply each cure that is offered."""
     start = math.floor(job.arrival / HOUR) * HOUR
     signal = lt.Signal.from_values([1.0, 2.0] * 24 * 30, start=start, step_s=HOUR)
     try:
@@ -655,7 +662,7 @@ def test_every_cure_cures_by_itself_and_asks_for_no_more_than_needed(drawn) -> N
     # More room always helps.
     assert cures
     # On a grid what is possible at a second need not be at the next.
-    exact = job.interruptible != "anywhere"
+    in_seconds = job.interruptible != "anywhere"
     for cure in cures:
         assert cure.text in said
         change = {cure.argument: cure.value}
@@ -665,10 +672,71 @@ def test_every_cure_cures_by_itself_and_asks_for_no_more_than_needed(drawn) -> N
             lt.plan(job, signal, policy=replace(planner, **change))
         if cure.argument == "max_starts" and cure.value is not None:
             assert not possible(max_starts=cure.value - 1)
-        if cure.argument == "min_run_s" and exact and cure.value + 1 <= job.min_run_s:
+        if cure.argument == "min_run_s" and in_seconds and cure.value + 1 <= job.min_run_s:
             assert not possible(min_run_s=cure.value + 1)
-        if cure.argument == "deadline" and exact and cure.value - 1 > job.deadline:
+        if cure.argument == "deadline" and in_seconds and cure.value - 1 > job.deadline:
             assert not possible(deadline=cure.value - 1)
+
+
+@settings(max_examples=100)
+@given(tight_jobs(), st.integers(0, 3), st.booleans(), st.data())
+def test_every_cure_of_a_state_that_cannot_be_cures(drawn, starts, running, data) -> None:
+    job, planner = drawn
+    points = (0.0, *job.profile.checkpoints_s)
+    progress_s = data.draw(st.sampled_from(points)) + data.draw(st.sampled_from([0.0, 10.0]))
+    now = job.arrival + data.draw(st.sampled_from([-60.0, 0.0]))
+    starts = max(starts, int(running or progress_s > 0))
+    state = State(now=now, progress_s=progress_s, running=running, starts=starts)
+    start = math.floor(job.arrival / HOUR - 1) * HOUR
+    signal = lt.Signal.from_values([1.0, 2.0] * 24 * 30, start=start, step_s=HOUR)
+    try:
+        planner.optimise(job, signal, state=state)
+    except Infeasible as error:
+        said, cures = str(error), error.cures
+    except InvalidInput:
+        return
+    else:
+        return
+    assert len({cure.argument for cure in cures}) == len(cures)
+    for cure in cures:
+        assert cure.text in said
+        changed = {"job": job, "policy": planner, "state": state}
+        changed[cure.of] = replace(changed[cure.of], **{cure.argument: cure.value})
+        changed["policy"].optimise(changed["job"], signal, state=changed["state"])
+        if cure.argument == "max_starts" and cure.value is not None:
+            with pytest.raises(InvalidInput):
+                fewer = replace(job, max_starts=cure.value - 1)
+                planner.optimise(fewer, signal, state=state)
+
+
+def test_a_state_that_cannot_be_says_what_cures_it() -> None:
+    work = [lt.Phase(name="w", duration_s=HOUR, power_w=9, checkpoint=True) for _ in range(3)]
+    job = lt.Job(
+        id="a",
+        arrival=0,
+        deadline=9 * HOUR,
+        profile=lt.PowerProfile(work=work),
+        interruptible="checkpoints",
+        max_starts=2,
+    )
+    curve = lt.Signal.from_values([3.0, 2.0, 1.0] * 4, start=-3 * HOUR, step_s=HOUR)
+    straight = replace(job, interruptible="never", max_starts=None)
+    for each, state, cures in (
+        (job, State(now=-60.0), {("state", "now", 0.0), ("job", "arrival", -60.0)}),
+        (job, State(now=0, running=True, starts=5, progress_s=60), {("job", "max_starts", 5)}),
+        (job, State(now=0, progress_s=HOUR, starts=2), {("job", "max_starts", 3)}),
+        (straight, State(now=0, starts=1), {("job", "interruptible", "anywhere")}),
+        (
+            job,
+            State(now=0, progress_s=1.5 * HOUR, starts=1),
+            {("state", "progress_s", HOUR), ("job", "interruptible", "anywhere")},
+        ),
+        # With no time left for what it has to do, none of it helps.
+        (job, State(now=8 * HOUR, starts=2), set()),
+    ):
+        with pytest.raises(Infeasible) as caught:
+            Exact().decide(each, curve, state=state)
+        assert {(cure.of, cure.argument, cure.value) for cure in caught.value.cures} == cures
 
 
 def test_a_cure_beyond_the_signal_says_that_it_must_reach_as_far() -> None:
@@ -832,7 +900,10 @@ def test_a_plan_that_would_take_long_is_refused_at_once() -> None:
     )
     problem = make_problem(job, curve)
     planner = continuous._Planner(problem, most_s=0.01)
-    with pytest.raises(InvalidInput, match=r"would take about .*time_budget_s=\d+"):
+    says = (
+        r"would take about 1 min: give it .*anywhere, or allow it with Exact\(time_budget_s=\d+\)$"
+    )
+    with pytest.raises(InvalidInput, match=says):
         planner.solve()
     whole = continuous._Planner(problem)
     assert whole.solve().cost < math.inf

@@ -1,5 +1,6 @@
 """Queues on limited machines: worked examples, a slow queue beside them, what always holds."""
 
+import os
 from dataclasses import replace
 from unittest import mock
 
@@ -25,6 +26,7 @@ from lowtide.tally import tally
 from lowtide.workload import Workload
 from support.clusters import ANYWHERE, TickingQueue, in_order, in_turns, most_at_once, queues
 
+CASES = 1500 if os.environ.get("LOWTIDE_NIGHTLY") else 150
 ONE_CPU = Cluster(nodes=1, cpus_per_node=1)
 FOUR_NODES = Cluster(nodes=4, cpus_per_node=1)
 
@@ -302,7 +304,7 @@ def test_jobs_in_order_run_as_in_the_slow_queue(case, discipline):
     compared(case, discipline)
 
 
-@settings(max_examples=400)
+@settings(max_examples=CASES)
 @given(queues())
 def test_easy_runs_as_in_the_slow_queue(case):
     slow = compared(case, Easy())

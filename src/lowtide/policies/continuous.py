@@ -6,7 +6,8 @@ everything that happens to it from one checkpoint to the next:
 - running adds a sum of shifted running integrals of the signal;
 - stopping and starting again turns it into min(V(x), min over y ≤ x − lag of V(y) + costs).
 
-So no grid of times is needed, and the result is exact.
+So no grid of times is needed, and the result is exact. Where there are many checkpoints, V is kept
+only where it can be a part of the best plan: see `solve`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 from lowtide.errors import InvalidInput
 from lowtide.job import TIME_TOLERANCE_S
-from lowtide.policies import piecewise
+from lowtide.policies import gridded, piecewise
 from lowtide.policies.piecewise import FloatArray, Function
 from lowtide.policies.problem import MOST_BYTES, Cost, Problem, Solution, Start
 
@@ -28,6 +29,15 @@ _WORTH = 1e-12
 MOST_S = 120.0
 # What one core gets through in a second: knots of functions and of what is added to them.
 _KNOTS_PER_SECOND = 1e7
+# From how many checkpoints on V is kept only where it can matter, and by how many times fewer
+# checkpoints a plan is made first.
+_MANY = 150
+_FINER = 8
+# How many bounds on what is still to be paid are kept, and for how many starts they are told apart.
+_CELLS = 3e6
+_LAYERS = 16
+# What rounding may do to a cost, relative to the largest.
+_MARGIN = 1e-9
 # How many checkpoints are passed between two looks at how long the rest will take.
 _LOOK = 32
 # How far delays reach beyond the slack while a job is planned, so that the last is not lost where
@@ -66,22 +76,67 @@ class _Point:
     stopped: dict[int, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
 
 
-def solve(problem: Problem, *, most_s: float = MOST_S) -> Solution:
+def solve(
+    problem: Problem, *, most_s: float = MOST_S, whole: bool = False, counted: int | None = None
+) -> Solution:
     """Return the least cost and the starts that reach it.
+
+    With many checkpoints nearly all of V is of no use: from most delays on, whatever follows, the
+    job comes to more than a plan that is known. So it is first planned with a part of its
+    checkpoints, which is such a plan, and then with more of them and only where V, together with
+    the least that is still to be paid, is no more than that. What is left out cannot be a part of
+    the best plan, which is as good as that one or better.
 
     Args:
         problem: A job that is stopped at checkpoints or never.
         most_s: About how long it may take on one core; more is refused as soon as it is foreseen.
+        whole: Whether the least by the delay and by the number of starts is asked for, too.
+        counted: A number of starts for which alone it is.
     """
-    return _Planner(problem, most_s=most_s).solve()
+    planner = _Planner(problem, most_s=most_s)
+    if whole or len(planner.points) <= _MANY or not _prunable(problem):
+        return planner.solve()
+    layers = 1 if planner.limit is None or planner.limit >= _LAYERS else planner.limit + 1
+    step_s = math.sqrt(problem.work_s * planner.longest_s * layers / _CELLS)
+    rest = gridded.Rest(problem, step_s, layers)
+    most = np.inf
+    strides = [1]
+    while len(planner.points) / strides[-1] > _MANY:
+        strides.append(_FINER * strides[-1])
+    for stride in reversed(strides):
+        planner = _Planner(problem, most_s=most_s, stride=stride, rest=rest, most=most)
+        solution = planner.solve()
+        wanted = solution.cost
+        if counted is not None and counted < len(solution.by_starts):
+            wanted = solution.by_starts[counted]
+        most = min(most, wanted)
+    # What is more than the plan that was known is not all there.
+    by_starts = tuple(cost if cost <= planner.most else np.inf for cost in solution.by_starts)
+    return replace(solution, by_delay=(np.empty(0), np.empty(0)), by_starts=by_starts)
+
+
+def _prunable(problem: Problem) -> bool:
+    """Return whether what is still to be paid can be bounded."""
+    return problem.boundable and bool(problem.values_ahead.min() >= 0) and problem.slack_s > 0
 
 
 class _Planner:
     """The points of one problem: filled on the way out, read on the way back."""
 
-    def __init__(self, problem: Problem, *, most_s: float = MOST_S) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        most_s: float = MOST_S,
+        stride: int = 1,
+        rest: gridded.Rest | None = None,
+        most: float = np.inf,
+    ) -> None:
         self.problem = problem
         self.most_s = most_s
+        self.rest = rest if most < np.inf else None
+        # Rounding may not make a plan cost more than it does.
+        self.most = most + _MARGIN * problem.largest
         self.effort = self.looked = 0.0
         self.lag_s = problem.startup_s + problem.stop_s
         self.slack_s = max(problem.slack_s, 0.0)
@@ -92,8 +147,12 @@ class _Planner:
         left = problem.starts_left
         # Where the limit cannot bind, one layer holds every number of starts.
         self.limit = None if left is None or left > len(inner) + 1 else left
+        inner = inner[stride - 1 :: stride]
         self.points = [_Point(progress_s=at) for at in (0.0, *inner, problem.work_s)]
         self.kept_bytes = 0
+        # What a stop and a start cost at progress 0: elsewhere it is the same, shifted.
+        self.stop, self.ready = problem.stop(0.0), problem.startup(0.0)
+        self.stopped, self.resumed = problem.held(problem.stop_s), problem.held(-problem.startup_s)
 
     def solve(self) -> Solution:
         problem, last = self.problem, len(self.points) - 1
@@ -103,7 +162,11 @@ class _Planner:
         for number, point in enumerate(self.points):
             if number:
                 cost = problem.run(self.points[number - 1].progress_s, point.progress_s)
-                running = {layer: self._add(each, cost) for layer, each in running.items()}
+                passed = {
+                    layer: self._useful(self._add(each, cost), point, layer)
+                    for layer, each in running.items()
+                }
+                running = {layer: each for layer, each in passed.items() if _anywhere(each)}
             for each in [each for each in waiting if self._ran_enough(each, point)]:
                 # What it ran in the meantime is added in one go: step by step it would be gone
                 # through once for every checkpoint that it passes.
@@ -141,11 +204,9 @@ class _Planner:
     def _refuse_if_large(self, functions: list[Function]) -> None:
         used = self.kept_bytes + sum(part.nbytes for each in functions for part in each)
         if used > MOST_BYTES:
-            raise InvalidInput(
-                f"job {self.problem.job.id}: planning {len(self.points) - 2} checkpoints on "
-                f"{self.problem.values_ahead.size} steps of the signal takes more than "
-                f"{MOST_BYTES / 2**30:.3g} GiB: give it fewer checkpoints, a lower max_starts or a "
-                "coarser signal, or let it be stopped anywhere with a step_s"
+            raise self._too_much(
+                f"takes more than {MOST_BYTES / 2**30:.3g} GiB",
+                "or let it be stopped anywhere with a step_s",
             )
 
     def _refuse_if_long(self, number: int) -> None:
@@ -155,27 +216,32 @@ class _Planner:
         self.looked = self.effort
         needed_s = (self.effort + recent * (len(self.points) - 1 - number)) / _KNOTS_PER_SECOND
         if needed_s > self.most_s:
-            raise InvalidInput(
-                f"job {self.problem.job.id}: planning {len(self.points) - 2} checkpoints on "
-                f"{self.problem.values_ahead.size} steps of the signal would take about "
-                f"{needed_s / 60:.0f} min, and may take {self.most_s / 60:.3g} min: give it fewer "
-                "checkpoints, a lower max_starts or a coarser signal, let it be stopped anywhere, "
-                f"or allow it with Exact(time_budget_s={_round_up(needed_s)})"
+            raise self._too_much(
+                f"would take about {math.ceil(needed_s / 60)} min",
+                f"let it be stopped anywhere, or allow it with "
+                f"Exact(time_budget_s={_round_up(needed_s)})",
             )
+
+    def _too_much(self, what: str, last: str) -> InvalidInput:
+        """Return an error that says what a plan would take, and what takes less."""
+        lower = "" if self.limit is None else ", a lower max_starts"
+        return InvalidInput(
+            f"job {self.problem.job.id}: planning {len(self.points) - 2:,} checkpoints on "
+            f"{self.problem.values_ahead.size:,} steps of the signal {what}: give it fewer "
+            f"checkpoints{lower} or a coarser signal, {last}"
+        )
 
     def _start(self, running: dict[int, Function], number: int) -> list[_Origin]:
         """Return the starts that can be made at a point."""
         problem, point = self.problem, self.points[number]
         progress_s = point.progress_s
-        ready = problem.startup(progress_s)
-        resumed = problem.held(progress_s - problem.startup_s)
         if number == 0 and not problem.state.running:
             if self.limit == 0:
                 return []
-            first = self._add(piecewise.constant(0.0, self.longest_s), ready)
+            first = self._add(piecewise.constant(0.0, self.longest_s), self.ready)
             if problem.state.starts:
                 # It was stopped before, and is held until it starts again.
-                first = self._add(first, resumed)
+                first = self._add(first, self.resumed)
                 first = (first[0], first[1] - problem.held_before, first[2] - problem.held_before)
             return [_Origin(0, 0 if self.limit is None else 1, first)]
         if number == 0 and not problem.may_stop_now:
@@ -187,24 +253,39 @@ class _Planner:
         for layer, arrived in running.items():
             if self.limit is not None and layer >= self.limit:
                 continue
-            leaving = self._add(arrived, problem.stop(progress_s))
-            leaving = self._add(leaving, problem.held(progress_s + problem.stop_s), sign=-1.0)
+            leaving = self._add(arrived, self.stop, progress_s)
+            leaving = self._add(leaving, self.stopped, progress_s, sign=-1.0)
             lowest = piecewise.delayed_minimum(*leaving, self.lag_s)
             point.stopped[layer] = piecewise.first_lows(*lowest, self.worth)
             self.kept_bytes += sum(part.nbytes for part in point.stopped[layer])
-            function = self._add(self._add(lowest, ready), resumed)
-            begun.append(_Origin(number, layer if self.limit is None else layer + 1, function))
+            used = layer if self.limit is None else layer + 1
+            function = self._add(
+                self._add(lowest, self.ready, progress_s), self.resumed, progress_s
+            )
+            function = self._useful(function, point, used)
+            if _anywhere(function):
+                begun.append(_Origin(number, used, function))
         return begun
 
-    def _add(self, function: Function, cost: Cost, *, sign: float = 1.0) -> Function:
-        """Add a cost to a function of the delay."""
+    def _useful(self, function: Function, point: _Point, layer: int) -> Function:
+        """Return a function where it can still lead to the best plan."""
+        if self.rest is None:
+            return function
+        left = 0 if self.limit is None else self.limit - layer
+        rest = self.rest.at(point.progress_s, left)
+        return piecewise.no_more_than(*function, rest, self.rest.step_s, self.most)
+
+    def _add(
+        self, function: Function, cost: Cost, later_s: float = 0.0, *, sign: float = 1.0
+    ) -> Function:
+        """Add a cost to a function of the delay, or that of the same so much later."""
         problem = self.problem
         for term in cost.terms:
             signal = term.signal
             self.effort += function[0].size + term.offsets_s.size * (self.longest_s / signal.step_s)
             function = piecewise.add_shifted(
                 *function,
-                term.offsets_s + (problem.base - signal.start),
+                term.offsets_s + (later_s + (problem.base - signal.start)),
                 sign * term.weights,
                 signal.prefix,
                 signal.values,
@@ -214,8 +295,8 @@ class _Planner:
             for low, high in problem.forbidden:
                 function = piecewise.without(
                     *function,
-                    low - problem.base - cost.busy[1],
-                    high - problem.base - cost.busy[0],
+                    low - problem.base - (cost.busy[1] + later_s),
+                    high - problem.base - (cost.busy[0] + later_s),
                 )
         return function
 
@@ -289,6 +370,12 @@ def _round_up(seconds: float) -> int:
 def _holds(edges: FloatArray | None, delay_s: float) -> bool:
     """Return whether a delay lies between an edge and the next that goes with it."""
     return edges is not None and bool(np.searchsorted(edges, delay_s, side="right") % 2)
+
+
+def _anywhere(function: Function) -> bool:
+    """Return whether a function can be at any delay."""
+    _, left, _ = function
+    return left.size > 1 or left[0] < np.inf
 
 
 def _now(slack_s: float) -> Function:

@@ -16,12 +16,19 @@ from typing import ClassVar
 import numpy as np
 
 from lowtide.accounting import footprint
-from lowtide.errors import InvalidInput, InvalidJob
+from lowtide.errors import Cure, Infeasible, InvalidInput, InvalidJob, LowtideError
 from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.policies import continuous, feasibility, gridded
 from lowtide.policies.oracle import Oracle
 from lowtide.policies.policy import Decision
-from lowtide.policies.problem import MOST_BYTES, Problem, Solution, Start, make_problem
+from lowtide.policies.problem import (
+    MOST_BYTES,
+    Problem,
+    Solution,
+    Start,
+    check_state,
+    make_problem,
+)
 from lowtide.policies.wait_awhile import WaitAwhile
 from lowtide.schedule import Schedule, State, Stretch
 from lowtide.signal import Signal
@@ -220,6 +227,7 @@ class Exact:
         if occupancy is not None and not occupancy.covers(job.arrival, job.deadline):
             return None
         try:
+            check_state(job, state)
             whole, _ = self.lay_out(self.optimise(job, signal), job, signal)
         except InvalidJob:
             return None
@@ -266,22 +274,29 @@ class Exact:
 
         return plan_together(self, jobs, signal)
 
-    def optimise(self, job: Job, signal: Signal, *, state: State | None = None) -> Optimum:
+    def optimise(
+        self,
+        job: Job,
+        signal: Signal,
+        *,
+        state: State | None = None,
+        whole: bool = False,
+        counted: int | None = None,
+    ) -> Optimum:
         """Return the best way to run a job from a state on.
 
         Args:
             job: What is to be run.
             signal: What a kWh emits or costs.
             state: Where the job stands, by default at its arrival.
+            whole: Whether the least by the delay and by the number of starts is asked for, too,
+                which takes far longer if there are many checkpoints.
+            counted: A number of starts from the state on for which alone it is.
         """
-        problem = make_problem(
-            job,
-            signal,
-            wait=self.wait,
-            occupancy=self.occupancy,
-            forbidden=self.windows,
-            state=state,
-        )
+        try:
+            problem = self._problem(job, signal, state)
+        except Infeasible as error:
+            raise Infeasible(error.what, self._curing(error.cures, job, signal, state)) from None
         step_s, asked = None, None
         if problem.slack_s < -TIME_TOLERANCE_S:
             raise feasibility.refusal(problem, None, (), self._can_plan)
@@ -300,7 +315,8 @@ class Exact:
             found = [(problem, _forced(problem))]
         else:
             most_s = max(self.time_budget_s, continuous.MOST_S)
-            found = [(problem, continuous.solve(problem, most_s=most_s))]
+            solved = continuous.solve(problem, most_s=most_s, whole=whole, counted=counted)
+            found = [(problem, solved)]
         (best, solution), *others = found
         if solution.cost == np.inf:
             usable = [each for each in _NICE_S if _fits(problem, each, math.inf)]
@@ -308,6 +324,38 @@ class Exact:
         return Optimum(
             problem=best, solution=solution, step_s=step_s, asked=asked, others=tuple(others)
         )
+
+    def _problem(self, job: Job, signal: Signal, state: State | None) -> Problem:
+        return make_problem(
+            job,
+            signal,
+            wait=self.wait,
+            occupancy=self.occupancy,
+            forbidden=self.windows,
+            state=state,
+        )
+
+    def _curing(
+        self, cures: Sequence[Cure], job: Job, signal: Signal, state: State | None
+    ) -> list[Cure]:
+        """Return those of some changes of a job or its state after which there is a plan.
+
+        Of several values for one argument it is the first that cures.
+        """
+        found: dict[str, Cure] = {}
+        state = state or State(now=job.arrival)
+        for cure in cures:
+            change = {cure.argument: cure.value}
+            try:
+                if cure.of == "job":
+                    problem = self._problem(replace(job, **change), signal, state)
+                else:
+                    problem = self._problem(job, signal, replace(state, **change))
+                if self._can_plan(problem):
+                    found.setdefault(cure.argument, cure)
+            except LowtideError:
+                continue  # It would break another rule.
+        return list(found.values())
 
     def _can_plan(self, problem: Problem) -> bool:
         """Return whether there is a schedule, and a step on which it would be found."""

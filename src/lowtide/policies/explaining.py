@@ -215,15 +215,15 @@ class _Case:
         used_up = job.max_starts is not None and starts >= job.max_starts
         if job.interruptible == "never" or used_up:
             return None
-        solution = self._solve(starts + 1)
         # From the state on. Numbers that no schedule can have are not told apart.
         number = starts + 1 - (0 if self.state is None else self.state.starts)
+        solution = self._solve(starts + 1, number)
         if solution is None or number >= len(solution.by_starts):
             return None
         found = solution.by_starts[number]
         return found if np.isfinite(found) else None
 
-    def _solve(self, starts: int) -> Solution | None:
+    def _solve(self, starts: int, counted: int | None = None) -> Solution | None:
         # Telling numbers of starts apart takes longer, and shall not make the step much coarser.
         budget_s = _PATIENCE * self.planner.time_budget_s
         planner = replace(self.planner, time_budget_s=budget_s)
@@ -234,6 +234,6 @@ class _Case:
                 effort = gridded.size_of(problem, planner.step_s).effort
                 if effort > budget_s * STATES_PER_SECOND:
                     planner = replace(planner, step_s=None)
-            return planner.optimise(job, self.target, state=self.state).solution
+            return planner.optimise(job, self.target, state=self.state, counted=counted).solution
         except InvalidJob:
             return None

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lowtide.policies.kernels import (
+    fill_rest,
     forward,
     forward_with_rules,
     off_grid,
@@ -141,6 +142,64 @@ def lower_bound(problem: Problem, step_s: float) -> float:
     """
     size = size_of(problem, step_s)
     return _run(problem, size, step_s, _optimistic(problem, size, step_s)).cost
+
+
+class Rest:
+    """What is still to be paid at least, from wherever a job may get.
+
+    The recursion of `lower_bound` from the end back, kept in every row. Progress lies between two
+    rows. The bound there is a minimum of functions that are linear in the share of the row's
+    energy that is still to come, so it is concave in that share, and not below what lies between
+    the bounds of the two rows.
+    """
+
+    def __init__(self, problem: Problem, step_s: float, layers: int = 1) -> None:
+        """Bound what is to be paid.
+
+        Args:
+            problem: A job that is `boundable`, on a signal that is nowhere below 0.
+            step_s: The step between rows, and between delays.
+            layers: How many numbers of starts left are told apart, from 0 on; 1 for none.
+        """
+        size = size_of(problem, step_s)
+        tables = _optimistic(problem, size, step_s)
+        self.problem, self.step_s = problem, step_s
+        self._delays_s = _multiples(step_s, size.columns)
+        self._rest = np.empty((layers, size.rows + 1, size.columns))
+        self._rest[:, -1] = _held(problem, self._delays_s + problem.work_s)
+        self._rest[:, -1] += problem.wait * self._delays_s
+        fill_rest(tables.power, tables.slot, tables.leave, tables.start, tables.lag, self._rest)
+        self._row_j = np.append(0.0, np.cumsum(tables.power)) * JOULES_PER_KWH
+        self._edges_s, self._energy_j = _excess(problem)
+        self._known: tuple[float, dict[int, FloatArray]] = (-1.0, {})
+
+    def at(self, progress_s: float, starts_left: int = 0) -> FloatArray:
+        """Return the least that a job that runs has still to pay, per step of its delay.
+
+        Args:
+            progress_s: How far it is.
+            starts_left: How often it may still be started, where numbers are told apart.
+        """
+        if self._known[0] != progress_s:
+            self._known = progress_s, {}
+        known = self._known[1]
+        if starts_left not in known:
+            known[starts_left] = self._at(progress_s, starts_left)
+        return known[starts_left]
+
+    def _at(self, progress_s: float, starts_left: int) -> FloatArray:
+        row = min(int(progress_s / self.step_s), self._row_j.size - 2)
+        i = min(int(np.searchsorted(self._edges_s, progress_s)), self._edges_s.size - 1)
+        i = max(i, 1)
+        low_s, high_s = self._edges_s[i - 1], self._edges_s[i]
+        gone = (progress_s - low_s) / (high_s - low_s)
+        here_j = self._energy_j[i - 1] + gone * (self._energy_j[i] - self._energy_j[i - 1])
+        begin_j, end_j = self._row_j[row], self._row_j[row + 1]
+        share = min(max((end_j - here_j) / (end_j - begin_j), 0.0), 1.0) if end_j > begin_j else 0.0
+        layer = self._rest[min(starts_left, len(self._rest) - 1)]
+        rest: FloatArray = share * layer[row] + (1.0 - share) * layer[row + 1]
+        # From here on, and not from the first start; the latest of a step has paid the most.
+        return rest - _held(self.problem, self._delays_s + (progress_s + self.step_s))
 
 
 def _run(problem: Problem, size: Size, step_s: float, tables: _Tables) -> Solution:
@@ -344,24 +403,19 @@ def _optimistic(problem: Problem, size: Size, step_s: float) -> _Tables:
             offset_s += phase.duration_s
         return total
 
-    def held(until_s: FloatArray) -> FloatArray:
-        now_s, end_s = problem.state.now - problem.base, problem.job.deadline - problem.base
-        return problem.evaluate(problem.held(0.0), np.clip(until_s, now_s, end_s))
-
-    edges_s, power_w = problem.work
-    energy_j = np.concatenate(([0.0], np.cumsum(np.diff(edges_s) * (power_w - suspended_w))))
+    edges_s, energy_j = _excess(problem)
     cuts_s = np.minimum(_multiples(step_s, size.rows + 1), problem.work_s)
     per_row = np.diff(np.interp(cuts_s, edges_s, energy_j))
     resume = phases(profile.startup, -problem.startup_s)
     delays_s = at_s[: size.columns]
     begin = np.full(size.columns, np.inf)
-    final = held(delays_s + problem.work_s)
+    final = _held(problem, delays_s + problem.work_s)
     if problem.state.starts:
         final -= problem.held_before
     if not problem.state.running:
         begin = resume[: size.columns].copy()
         if not problem.state.starts:
-            begin -= held(delays_s + step_s - problem.startup_s)
+            begin -= _held(problem, delays_s + step_s - problem.startup_s)
     return _Tables(
         begin=begin,
         power=per_row / JOULES_PER_KWH,
@@ -380,6 +434,22 @@ def _optimistic(problem: Problem, size: Size, step_s: float) -> _Tables:
         last=size.rows - 1,
         final=final,
     )
+
+
+def _excess(problem: Problem) -> tuple[FloatArray, FloatArray]:
+    """Return edges of work, and what it has drawn up to each beyond what it would suspended."""
+    edges_s, power_w = problem.work
+    more_w = power_w - problem.job.profile.suspended_power_w
+    return edges_s, np.concatenate(([0.0], np.cumsum(np.diff(edges_s) * more_w)))
+
+
+def _held(problem: Problem, until_s: FloatArray) -> FloatArray:
+    """Return what being suspended up to some times after progress 0 costs, cut to the window."""
+    held = problem.held(0.0)
+    if not held.terms:
+        return np.zeros(until_s.size)
+    now_s, end_s = problem.state.now - problem.base, problem.job.deadline - problem.base
+    return problem.evaluate(held, np.clip(until_s, now_s, end_s))
 
 
 def _lowest(signal: Signal, base: float, low_s: FloatArray, high_s: FloatArray) -> FloatArray:

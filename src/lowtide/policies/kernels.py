@@ -145,6 +145,40 @@ def off_grid(edges_s: FloatArray, step_s: float) -> int:
 
 
 @compiled()
+def fill_rest(
+    power: FloatArray,
+    slot: FloatArray,
+    leave: FloatArray,
+    start: FloatArray,
+    lag: int,
+    rest: npt.NDArray[np.float64],
+) -> None:
+    """Fill in what is still to be paid, by starts left, row and column, from the last row back.
+
+    Args:
+        power: Per row.
+        slot: What a row of power 1 costs, per time slot.
+        leave: What a stop costs that begins with a slot.
+        start: What a start costs that is ready at a slot's beginning.
+        lag: By how many columns a stop and a start delay the work.
+        rest: Its last row is given, the others are filled in; with one layer starts are unlimited.
+    """
+    layers, rows, columns = rest.shape
+    for i in range(rows - 2, -1, -1):
+        for k in range(layers):
+            source = k - 1 if layers > 1 else k
+            lowest = np.inf
+            for j in range(columns - 1, -1, -1):
+                again = j + lag
+                if source >= 0 and again < columns:
+                    worked = power[i] * slot[i + again] + rest[source, i + 1, again]
+                    lowest = min(lowest, start[i + again] + worked)
+                rest[k, i, j] = min(
+                    power[i] * slot[i + j] + rest[k, i + 1, j], leave[i + j] + lowest
+                )
+
+
+@compiled()
 def settle(cost: FloatArray, wait: float, by_delay: FloatArray) -> int:
     """Add what waiting costs, fill in the least of each column, and return the cheapest column.
 

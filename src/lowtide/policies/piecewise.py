@@ -64,7 +64,13 @@ def add_shifted(
         values: The signal's values.
         step_s: The signal's step.
     """
-    low, high = x[0], x[-1]
+    # Where the function is infinite it stays so, whatever is added.
+    first_x, last_x = 0, left.size
+    while first_x < left.size - 1 and left[first_x] == np.inf:
+        first_x += 1
+    while last_x > first_x + 1 and left[last_x - 1] == np.inf:
+        last_x -= 1
+    low, high = x[first_x], x[last_x]
     count = 0
     for k in range(offsets_s.size):
         if weights[k] != 0.0:
@@ -103,12 +109,13 @@ def add_shifted(
             i += 1
         else:
             at = bends[j]
-        if at > high - _SAME_S and i < x.size:
-            # A bend at the very end changes nothing.
-            j = n
-            continue
-        value += slope * (at - before)
-        before = at
+            if at > high - _SAME_S:
+                # A bend at the very end changes nothing.
+                j = n
+                continue
+        if at > low:
+            value += slope * (at - before)
+            before = at
         while j < n and bends[j] <= at + _SAME_S:
             slope += jumps[j]
             j += 1
@@ -403,6 +410,43 @@ def without(
             n += 1
     out_x[n] = x[-1]
     return simplified(out_x[: n + 1], out_left[:n], out_right[:n])
+
+
+@compiled()
+def no_more_than(
+    x: FloatArray, left: FloatArray, right: FloatArray, rest: FloatArray, step_s: float, most: float
+) -> Function:
+    """Return a function without the segments that lead to more than so much, whatever follows.
+
+    Args:
+        x: Its knots.
+        left: Its left values.
+        right: Its right values.
+        rest: What follows costs at least, by the delay in steps; the last holds from there on.
+        step_s: The step.
+        most: What is too much if it is exceeded.
+    """
+    new_left, new_right = left.copy(), right.copy()
+    for i in range(left.size):
+        if left[i] == np.inf:
+            continue
+        first = min(max(int(x[i] / step_s), 0), rest.size - 1)
+        last = min(max(int(x[i + 1] / step_s), 0), rest.size - 1)
+        slope = (right[i] - left[i]) / (x[i + 1] - x[i])
+        kept = False
+        for j in range(first, last + 1):
+            begin, end = left[i], right[i]
+            if j > first:
+                begin += slope * (j * step_s - x[i])
+            if j < last:
+                end = left[i] + slope * ((j + 1) * step_s - x[i])
+            if min(begin, end) + rest[j] <= most:
+                kept = True
+                break
+        if not kept:
+            new_left[i] = np.inf
+            new_right[i] = np.inf
+    return simplified(x, new_left, new_right)
 
 
 def value_at(x: FloatArray, left: FloatArray, right: FloatArray, at: float) -> float:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.errors import InvalidInput, InvalidJob
+from lowtide.errors import Cure, Infeasible, InvalidInput, InvalidJob
 from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.profile import Phase
 from lowtide.schedule import State
@@ -59,9 +59,10 @@ class Solution:
         cost: The least cost; inf where no schedule keeps the rules.
         starts: The starts in order, without one that is already running.
         by_delay: Delays of the finish, and the least cost of being done with each; linear in
-            between where the plan is in continuous time.
+            between where the plan is in continuous time. Empty where many checkpoints left only
+            the best to be looked for.
         by_starts: The least cost with exactly 0, 1, 2, ... starts, where their number is limited
-            and so told apart; else empty.
+            and so told apart; else empty. There, too, inf for what was not looked for.
     """
 
     cost: float
@@ -325,7 +326,7 @@ def make_problem(
             f"job {job.id} has stop phases but may never be stopped: leave them out, or let it be "
             "interruptible anywhere or at checkpoints"
         )
-    _check_state(job, state)
+    check_state(job, state)
     energy.require(state.now, job.deadline)
     if occupancy is not None:
         if occupancy.kind != "occupancy":
@@ -348,13 +349,22 @@ def _ahead(signal: Signal, begin: float, end: float) -> FloatArray:
     return signal.values[first : max(last, first + 1)]
 
 
-def _check_state(job: Job, state: State) -> None:
-    """Refuse a state that the job cannot be in."""
+def check_state(job: Job, state: State) -> None:
+    """Refuse a state that the job cannot be in; of the cures it is not known whether each cures.
+
+    Args:
+        job: The job.
+        state: Where it is said to stand.
+    """
     work_s = job.profile.work_s
     if state.now < job.arrival - TIME_TOLERANCE_S:
-        raise InvalidInput(
-            f"job {job.id} arrives at {format_time(job.arrival)}: it cannot be planned from "
-            f"{format_time(state.now)} on"
+        arrival, now = format_time(job.arrival), format_time(state.now)
+        raise Infeasible(
+            f"job {job.id} arrives at {arrival}: it cannot be planned from {now} on",
+            [
+                Cure("state", "now", job.arrival, f"plan it from {arrival} on"),
+                Cure("job", "arrival", state.now, f"let it arrive at {now}"),
+            ],
         )
     if not 0 <= state.progress_s < work_s - TIME_TOLERANCE_S:
         raise InvalidInput(
@@ -363,23 +373,26 @@ def _check_state(job: Job, state: State) -> None:
         )
     never = job.interruptible == "never"
     limit = 1 if never else job.max_starts
-    cure = "let it be interruptible" if never else "raise max_starts"
-    if limit is not None and state.starts > limit:
-        raise InvalidJob(
-            f"job {job.id} was started {state.starts} times, and may be {limit} times: {cure}"
-        )
-    if state.running:
-        return
-    if job.interruptible == "checkpoints":
+    used = state.starts + int(not state.running)
+    if not state.running and job.interruptible == "checkpoints":
         points = np.array([0.0, *job.profile.checkpoints_s])
         kept_s = float(points[points <= state.progress_s + TIME_TOLERANCE_S].max())
         if state.progress_s - kept_s > TIME_TOLERANCE_S:
-            raise InvalidInput(
+            raise Infeasible(
                 f"job {job.id}: a stopped job has kept {kept_s:g} s, its last checkpoint, not "
-                f"{state.progress_s:g} s"
+                f"{state.progress_s:g} s",
+                [
+                    Cure("state", "progress_s", kept_s, f"plan it from {kept_s:g} s on"),
+                    Cure("job", "interruptible", "anywhere", "let it be stopped anywhere"),
+                ],
             )
-    if limit is not None and state.starts >= limit:
-        raise InvalidJob(
-            f"job {job.id} is stopped and has used all its starts ({state.starts} of {limit}): "
-            f"{cure}"
-        )
+    if limit is None or used <= limit:
+        return
+    what = f"job {job.id} was started {state.starts} times, and may be {limit} times"
+    if used == limit + 1 and not state.running:
+        what = f"job {job.id} is stopped and has used all its starts ({state.starts} of {limit})"
+    if never:
+        text = "let it be stopped anywhere (now never)"
+        raise Infeasible(what, [Cure("job", "interruptible", "anywhere", text)])
+    cures = [Cure("job", "max_starts", used, f"raise max_starts from {limit} to {used}")]
+    raise Infeasible(what, [*cures, Cure("job", "max_starts", None, "set no max_starts")])

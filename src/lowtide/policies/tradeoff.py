@@ -91,7 +91,7 @@ def tradeoff(job: Job, signal: Signal | Grid, *, step_s: DurationLike | None = N
     require_job(job)
     target = deciding_signal(signal)
     planner = Exact(step_s=None if step_s is None else parse_duration(step_s))
-    optimum = planner.optimise(job, target)
+    optimum = planner.optimise(job, target, whole=True)
     if optimum.step_s is None:
         delays_s, costs = _falling(*optimum.solution.by_delay)
         finish = job.arrival + job.profile.run_s + delays_s
