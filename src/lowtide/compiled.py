@@ -46,6 +46,9 @@ _DAY_S = 86400.0
 _STALE_S = 90 * _DAY_S
 _OTHERS_WRITE = 0o022
 _DIGEST_SIZE = 32
+# What is kept of a kernel: to be changed with `_libraries`.
+_FORM = "linked"
+_UNSAFE = "others can write there, or it is another user's"
 
 # Who is told, once per process, of compiling that takes long and of folders that fail.
 tell: Callable[[str], object] = lambda _: None  # noqa: E731 - replaced by whoever wants to know
@@ -62,7 +65,7 @@ def compiled(*, inner: bool = False, fastmath: Any = False) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         numba = _part("numba")
-        config, lock = numba.config, _part("numba.core.compiler_lock").global_compiler_lock
+        lock = _part("numba.core.compiler_lock").global_compiler_lock
         kernel = numba.njit(
             nogil=True,
             error_model="numpy",
@@ -70,18 +73,16 @@ def compiled(*, inner: bool = False, fastmath: Any = False) -> Callable[[F], F]:
             no_cfunc_wrapper=True,
             no_cpython_wrapper=inner,
         )(function)
-        compile_for, thorough = kernel.compile, (config.OPT, config.LOOP_VECTORIZE)
-        # What only kernels call is optimised with each of them, and need not be before.
-        effort = (type(config.OPT)(1), 0) if inner else thorough
+        compile_for, codegen = kernel.compile, kernel.targetdescr.target_context.codegen()
 
         def compile_one(signature: Any) -> Any:
             with lock, _work.compiling():
-                before = config.OPT, config.LOOP_VECTORIZE
-                config.OPT, config.LOOP_VECTORIZE = effort
+                before = codegen._library_class
+                codegen._library_class = _libraries(None if inner else function.__qualname__)
                 try:
                     return compile_for(signature)
                 finally:
-                    config.OPT, config.LOOP_VECTORIZE = before
+                    codegen._library_class = before
 
         # Numba's own cache raises where it cannot write, and sees no changes in other modules.
         kernel._cache = _Cache(kernel)
@@ -89,6 +90,58 @@ def compiled(*, inner: bool = False, fastmath: Any = False) -> Callable[[F], F]:
         return cast(F, kernel)
 
     return decorate
+
+
+@cache
+def _libraries(kernel: str | None) -> Any:
+    """Return the kind of library that a kernel is compiled into, with all that it calls.
+
+    What only kernels call becomes part of each of them, and is optimised there. To optimise it
+    and to make machine code of it beforehand would take a third of all compiling.
+
+    Args:
+        kernel: What Python is to be given a way into, None where there is no such thing.
+    """
+
+    class Library(_part("numba.core.codegen").JITCodeLibrary):  # type: ignore[misc]
+        def __init__(self, codegen: Any, name: str) -> None:
+            super().__init__(codegen, name)
+            self._called = name == kernel
+
+        @property
+        def codegen(self) -> Any:
+            return super().codegen if self._called else self
+
+        def set_env(self, name: str, environment: Any) -> None:
+            """Do nothing: kernels compute, and know no objects of Python's."""
+
+        def get_pointer_to_function(self, name: str) -> int:
+            if self._called:
+                return int(super().get_pointer_to_function(name))
+            self._ensure_finalized()
+            return 0
+
+        def serialize_using_object_code(self) -> Any:
+            if self._called:
+                return super().serialize_using_object_code()
+            return self.serialize_using_bitcode()
+
+        def _optimize_functions(self, module: Any) -> None:
+            if self._called:
+                super()._optimize_functions(module)
+
+        def _optimize_final_module(self) -> None:
+            if self._called:
+                super()._optimize_final_module()
+
+        def _finalize_final_module(self) -> None:
+            if self._called:
+                super()._finalize_final_module()
+            else:
+                self._finalize_dynamic_globals()
+                self._finalized = True
+
+    return Library
 
 
 def _part(name: str) -> Any:
@@ -130,7 +183,7 @@ class Folder(NamedTuple):
         """Make the folder where it is not there, or raise an OSError."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o755 if self.named else 0o700)
         if not self.safe:
-            raise PermissionError(errno.EPERM, "others can write there, or it is another user's")
+            raise PermissionError(errno.EPERM, _UNSAFE)
 
     def keep(self, name: str, data: bytes) -> None:
         """Write a file, or raise an OSError.
@@ -231,6 +284,7 @@ class _Cache:
     def _load(self, name: str, target: Any) -> Any:
         rebuild = _part("numba.core.compiler").CompileResult._rebuild
         for folder in folders():
+            _work.mind(folder)
             data = folder.read(name)
             payload = data[_DIGEST_SIZE:]
             if payload and hashlib.sha256(payload).digest() == data[:_DIGEST_SIZE]:
@@ -243,7 +297,7 @@ class _Cache:
 @cache
 def _versions() -> tuple[str, ...]:
     names = (_part(name).__version__ for name in ("numba", "llvmlite", "numpy"))
-    return (*names, platform.python_implementation(), platform.python_version())
+    return (_FORM, *names, platform.python_implementation(), platform.python_version())
 
 
 _contents: dict[int, str] = {}
@@ -295,7 +349,7 @@ class _Work:
         self._lock: int | None = None
         self._patient = True
         self._failed: dict[Path, str] = {}
-        self._fallback: Path | str | None = ""
+        self._told: set[Path] = set()
 
     @contextmanager
     def compiling(self) -> Iterator[None]:
@@ -355,6 +409,23 @@ class _Work:
                 break
         return True
 
+    def mind(self, folder: Folder) -> None:
+        """Say once of a folder that the user named, and that is there, why it is not used.
+
+        Args:
+            folder: The folder.
+        """
+        if not folder.named or folder.path in self._failed:
+            return
+        if os.path.isdir(folder.path) and not folder.safe:  # noqa: PTH112 - never raises
+            self._failed[folder.path] = _UNSAFE
+            self._told.add(folder.path)
+            tell(
+                f"{folder.path}, which LOWTIDE_CACHE names, is not used: {_UNSAFE}. What is read "
+                f"there is run, so only you or root may own it, and only its owner may write: "
+                f"chmod go-w {folder.path}"
+            )
+
     def keep(self, name: str, data: bytes) -> None:
         """Write machine code into the first folder that takes it, and say so if that is another.
 
@@ -375,8 +446,8 @@ class _Work:
                         self._tidied = True
                         folder.drop_stale()
                     break
-        if self._failed and taken != self._fallback:
-            self._fallback = taken
+        if not self._failed.keys() <= self._told:
+            self._told |= self._failed.keys()
             why = "; ".join(f"{path}: {reason}" for path, reason in self._failed.items())
             tell(
                 f"compiled kernels are kept in {taken} instead ({why})"

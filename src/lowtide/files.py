@@ -8,6 +8,7 @@ import os
 import secrets
 import tomllib
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,34 @@ def read_text(path: Path | str) -> str:
         raise FileProblem(
             f"{path} is not UTF-8 text (byte {error.start}): convert it, e.g. with iconv", path=path
         ) from error
+
+
+def expanded(path: Path | str) -> Path:
+    """Return a path with the user's home for `~`.
+
+    A user whom the system does not know, as in many a container, has the root folder for a home.
+
+    Args:
+        path: What was given.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path("/", *Path(path).parts[1:])
+
+
+def user_folder(environment: Mapping[str, str], variable: str, below: str) -> Path:
+    """Return the folder of one user for files of a kind.
+
+    Args:
+        environment: The environment.
+        variable: What names it there.
+        below: Where it is else, below the user's home.
+
+    >>> user_folder({"HOME": "/home/ada"}, "XDG_CACHE_HOME", ".cache").as_posix()
+    '/home/ada/.cache'
+    """
+    return expanded(environment.get(variable) or f"{environment.get('HOME', '~')}/{below}")
 
 
 def read_document(path: Path | str, form: str) -> Any:

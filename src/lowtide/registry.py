@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import sys
+from contextlib import suppress
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
@@ -109,7 +110,9 @@ def _module(name: str) -> ModuleType:
 
 def _file(path: Path) -> ModuleType:
     """Import a file, once, under a name of its own, so that what it makes can be pickled."""
-    path = path.expanduser().resolve()
+    with suppress(RuntimeError):  # A user whom the system does not know has no home.
+        path = path.expanduser()
+    path = path.resolve()
     name = f"lowtide_own_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shlex
 import shutil
@@ -19,15 +20,19 @@ import polars as pl
 import pytest
 
 import lowtide as lt
+from lowtide import compiled
 from lowtide.cli.examples import EXAMPLES
 from lowtide.formats import write_signal
 from lowtide.meters.meter import STATES
+from lowtide.policies.policy import POLICIES
 from lowtide.samples import sample_profile
+from lowtide.simulator.disciplines import DISCIPLINES
 from lowtide.stress.plan import make_plan
 from lowtide.units import format_iso, format_time
 from support.commands import all_verbs, run
 from support.faces import assert_as_kept, assert_keys_as_kept
 from support.studies import write_study
+from support.users import open_to_all, run_as
 from support.watched import write_store
 
 VERBS = all_verbs()
@@ -63,21 +68,26 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: Path) -> Pat
     """A folder with the files that the examples name, and a store of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LOWTIDE_STORE", str(shutil.copy(watched, tmp_path)))
+    return fill(tmp_path)
+
+
+def fill(folder: Path) -> Path:
+    """Write the files that the examples name."""
     grid = lt.synthetic_grid("windy", start="2024-07-01T00:00Z", days=7, seed=1)
-    write_signal(grid.average, tmp_path / "DE.csv")
+    write_signal(grid.average, folder / "DE.csv")
     rows = ["arrival_time,length,cpus", "0,3600,4", "60,7200,1", "120,90,2"]
-    (tmp_path / "jobs.csv").write_text("\n".join(rows) + "\n")
-    sample_profile("h200").dump(tmp_path / "profile.toml")
-    (tmp_path / "exp.toml").write_text(EXPERIMENT)
+    (folder / "jobs.csv").write_text("\n".join(rows) + "\n")
+    sample_profile("h200").dump(folder / "profile.toml")
+    (folder / "exp.toml").write_text(EXPERIMENT)
     few = {"grids": ["sunny"], "waits": ["6h", "24h"], "lengths": ["4h"], "seeds": [0]}
-    write_study(tmp_path / "worth-it-results", **few)
+    write_study(folder / "worth-it-results", **few)
     short = {"cpu": (0.0, 30.0), "disk": (0.0, 30.0)}
     sonar = "v=0.13.0,time=2024-07-01T00:0{}:00+00:00,host=n1,user=ada,job=7,cmd=md,cputime_sec={}"
-    (tmp_path / "sonar.csv").write_text(
+    (folder / "sonar.csv").write_text(
         "".join(sonar.format(minute, 60 * minute) + "\n" for minute in range(5))
     )
-    make_plan("random", short, duration="0.6s", step="0.1s").dump(tmp_path / "load.toml")
-    return tmp_path
+    make_plan("random", short, duration="0.6s", step="0.1s").dump(folder / "load.toml")
+    return folder
 
 
 def test_every_verb_has_an_example() -> None:
@@ -101,6 +111,143 @@ def test_examples_of_the_help_run(
     assert (answer.code, err) == (0, "")
     # What keeps and serves without end shows it on a terminal alone.
     assert bool(out.strip()) != is_endless
+
+
+# Runs commands one after another in one process, and tells of each how it ended, what it said and
+# which kernels it asked for that had not been asked for before.
+RUN_ALL = """
+import contextlib, io, json, sys
+from lowtide import compiled
+from lowtide.cli import main
+
+asked, told = [], []
+load = compiled._Cache.load_overload
+
+def noting(cache, signature, target):
+    asked.append(cache._name + str(signature))
+    return load(cache, signature, target)
+
+compiled._Cache.load_overload = noting
+for words in json.loads(sys.argv[1]):
+    asked.clear()
+    sys.argv = ["lowtide", *words]
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+    told.append({"code": code, "err": err.getvalue(), "kernels": asked[:]})
+print(json.dumps(told))
+"""
+# One line for each verb: the first example, or one that is sooner done and ends by itself.
+LINES = {
+    **{verb: lines[0] for verb, lines in EXAMPLES.items()},
+    "sweep": "lowtide sweep exp.toml -j 1",
+    "report": "lowtide report worth-it-results --no-figures",
+    "when": "lowtide when -t 6:00:00 --deadline +24h --signal DE.csv --now start --tradeoff",
+}
+
+
+LONG = ("demo", "learn", "report", "reproduce thesis", "simulate", "sweep", "warm")
+# Commands that look below the home, and no example does.
+LOOKING = ["grid gb:13", "grid watttime:DE", "watch --once --grid gb:13"]
+HOMES = {
+    "whom nobody knows": {},
+    "whose home is another's": {"HOME": "{closed}"},
+}
+
+
+@pytest.fixture(scope="module", params=list(HOMES))
+def homeless(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, object]]:
+    """How commands end for a user who has no home."""
+    folder = open_to_all(tmp_path_factory.mktemp("homeless") / "open")
+    fill(folder)
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o777)
+    closed = folder.parent / "closed"
+    closed.mkdir(mode=0o700)
+    # What is compiled already, as a site would offer it; it is not what this is about.
+    kernels = folder.parent / "kernels"
+    known = next((each.path for each in compiled.folders() if each.path.is_dir()), None)
+    if known is not None:
+        shutil.copytree(known, kernels)
+    home = {key: value.format(closed=closed) for key, value in HOMES[request.param].items()}
+    # Those that take long are tried once.
+    some = [verb for verb in RUN_HERE if not home or verb not in LONG]
+    lines = [*(LINES[verb].removeprefix("lowtide ") for verb in some), *LOOKING]
+    # Nobody answers there, so that no network is needed.
+    environment = {"LOWTIDE_CACHE": str(kernels), "https_proxy": "http://127.0.0.1:9", **home}
+    words = json.dumps([shlex.split(line) for line in lines])
+    done = run_as(54321, ["-c", RUN_ALL, words], environment, folder)
+    assert done.returncode == 0, done.stderr
+    return dict(zip(lines, json.loads(done.stdout), strict=True))
+
+
+def test_no_verb_needs_a_home(homeless: dict[str, dict[str, object]]) -> None:
+    # Where everything is kept in a file below the home, another has to be named. Providers are
+    # out of reach. A load needs Python itself, which others may not be able to run.
+    cures = ("--store", "cannot be reached", "needs a key", "cannot be started")
+    for line, told in homeless.items():
+        said = str(told["err"])
+        assert "Traceback" not in said and "lowtide's own" not in said, line
+        if told["code"] != 0:
+            assert told["code"] == 2 and any(each in said for each in cures), (line, told)
+
+
+# Beyond the examples: what is compiled for other policies, queues, jobs and options.
+STOPPED = "simulate exp.toml --set workload.interruptible=anywhere --set policy.name="
+QUEUED = (
+    "simulate exp.toml --repeat-signal --set policy.name=run_now --set cluster.nodes=2 "
+    "--set cluster.cpus_per_node=4 --set workload.interruptible=anywhere --set queue.name="
+)
+BUYING = ("reserved_first", "spot_reserved")
+PLANNED = "plan -t 3:00:00 --power 300 --deadline +24h --grid windy --interruptible"
+WHEN = "when --profile h200 --deadline +24h --grid windy --tradeoff --interruptible"
+KERNELS = [
+    f"{PLANNED} anywhere --explain",
+    f"{WHEN} checkpoints",
+    *(f"{STOPPED}{each}" for each in ("wait_awhile", "threshold")),
+    f"{STOPPED}exact --set policy.step_s=1860",
+    *(f"{QUEUED}{each}" for each in ("easy", "feedback")),
+]
+# Every policy, queue and kind of job takes long.
+MORE = [
+    f"{PLANNED} never --explain",
+    "plan --profile h200 --deadline +24h --grid windy --interruptible checkpoints --explain",
+    *(f"{WHEN} {each}" for each in ("never", "anywhere")),
+    *(f"{STOPPED}{each}" for each in POLICIES.names() if each not in BUYING),
+    f"{STOPPED}exact --set policy.step_s=1800",
+    *(f"{QUEUED}{each} --set cluster.off_after_s=3600" for each in DISCIPLINES),
+    *(
+        "simulate exp.toml --repeat-signal --set cluster.nodes=1 --set cluster.reserved_cpus=1 "
+        f"--set policy.name={each}"
+        for each in BUYING
+    ),
+    *(LINES[verb].removeprefix("lowtide ") for verb in RUN_HERE if verb not in ("warm", "stress run")),
+]
+if "LOWTIDE_NIGHTLY" in os.environ:
+    KERNELS += MORE
+
+
+def test_after_warm_nothing_is_left_to_compile(files: Path) -> None:
+    """In one process, so that whatever is asked for anew is something that warm left out."""
+    verbs = ("plan", "when", "simulate", "sweep", "learn", "show", "jobs", "usage")
+    lines = [["warm"], *(shlex.split(LINES[verb])[1:] for verb in verbs)]
+    lines += [shlex.split(line) for line in KERNELS]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_ALL, json.dumps(lines)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    warm, *others = json.loads(done.stdout)
+    assert len(warm["kernels"]) > 40
+    ends = zip(lines[1:], others, strict=True)
+    assert [each for each in ends if each[1]["code"] or each[1]["kernels"]] == []
 
 
 @pytest.mark.parametrize("verb", RUN_HERE)

@@ -40,6 +40,7 @@ from lowtide.cli.warm import warm
 from lowtide.cli.watch import watch
 from lowtide.cli.when import when
 from lowtide.errors import LowtideError
+from lowtide.files import expanded
 
 _INTERRUPTED = 130
 
@@ -107,6 +108,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    # Libraries ask for a home when they are imported, and a user may have none.
+    os.environ.setdefault("HOME", str(expanded("~")))
     try:
         _needed(sys.argv[1:2])()
     except LowtideError as error:

@@ -112,8 +112,7 @@ def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
     '/home/ada/.cache/lowtide/grids'
     """
     environment = os.environ if environment is None else environment
-    folder = environment.get("XDG_CACHE_HOME") or f"{environment.get('HOME', '~')}/.cache"
-    return Path(folder).expanduser() / "lowtide" / "grids"
+    return files.user_folder(environment, "XDG_CACHE_HOME", ".cache") / "lowtide" / "grids"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,8 @@ class Cache:
             name: The zone.
         """
         path = self.path(name)
-        if not path.exists():
+        # Whoever has a home that is another's cannot even look, and Path would raise an error.
+        if not os.path.exists(path):  # noqa: PTH110
             return Entry(name=name)
         try:
             return Entry.from_document(name, json.loads(files.read_bytes(path)))
@@ -188,10 +188,14 @@ class Cache:
         Args:
             provider: The provider's name.
         """
+        try:
+            found = sorted((self.folder / provider).iterdir())
+        except OSError:
+            return []
         return [
             ZoneName(provider=provider, zone=path.stem)
-            for path in sorted((self.folder / provider).glob("*.json"))
-            if "." not in path.stem
+            for path in found
+            if path.suffix == ".json" and "." not in path.stem
         ]
 
     @contextmanager

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lowtide import files
 from lowtide.errors import FileProblem, InvalidInput, ProviderProblem
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -24,8 +25,7 @@ def keys_file(environment: Mapping[str, str] | None = None) -> Path:
     '/home/ada/.config/lowtide/keys.toml'
     """
     environment = os.environ if environment is None else environment
-    folder = environment.get("XDG_CONFIG_HOME") or f"{environment.get('HOME', '~')}/.config"
-    return Path(folder).expanduser() / "lowtide" / "keys.toml"
+    return files.user_folder(environment, "XDG_CONFIG_HOME", ".config") / "lowtide" / "keys.toml"
 
 
 def find_keys(provider: str, names: Sequence[str]) -> tuple[str, ...]:
@@ -39,16 +39,17 @@ def find_keys(provider: str, names: Sequence[str]) -> tuple[str, ...]:
         return ()
     found: dict[str, str] = {}
     path = keys_file()
-    written = _section(path, provider, names)
+    said = {name: os.environ.get(variable_of(provider, name), "").strip() for name in names}
+    # Who has all in the environment needs no file, nor a home to have one in.
+    written = {} if all(said.values()) else _section(path, provider, names)
     for name in names:
-        variable = variable_of(provider, name)
-        key = os.environ.get(variable, "").strip() or written.get(name, "")
+        key = said[name] or written.get(name, "")
         if not key:
             continue
         if not (key.isascii() and key.isprintable()):
             raise InvalidInput(
                 f"the {name} for {provider} has characters that no key has: copy it again into "
-                f"{variable} or {path}"
+                f"{variable_of(provider, name)} or {path}"
             )
         found[name] = key
     if lacking := [name for name in names if name not in found]:
@@ -87,9 +88,10 @@ def _section(path: Path, provider: str, names: Sequence[str]) -> Mapping[str, st
             # What was opened is what is asked about: a name could be changed in between.
             mode = os.fstat(file.fileno()).st_mode & 0o777
             data = b"" if mode & _OTHERS else file.read()
-    except FileNotFoundError:
-        return {}
     except OSError as error:
+        # In a home that is another's nobody can look: that is as good as none.
+        if not os.path.exists(path):  # noqa: PTH110 - Path would raise an error there
+            return {}
         raise FileProblem(f"cannot read {path}: {error.strerror}", path=path) from None
     if mode & _OTHERS:
         raise FileProblem(

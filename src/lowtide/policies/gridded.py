@@ -114,7 +114,7 @@ def size_of(problem: Problem, step_s: float) -> Size:
         rows=rows,
         columns=columns,
         layers=layers,
-        special=min(rows, off_grid(edges_s, step_s) + 1),
+        special=min(rows, off_grid(edges_s, float(step_s)) + 1),
         least=math.ceil(problem.job.min_run_s / step_s - 1e-9),
     )
 

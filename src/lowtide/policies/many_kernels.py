@@ -6,7 +6,7 @@ additions, so that the two agree where costs are equal but for rounding.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 Made = tuple[IntArray, FloatArray, FloatArray, FloatArray]
 
+# NumPy's, as in `heaps`: a kernel that is given a plain 0 is compiled for that alone, then again.
+NONE_YET: Any = np.int64(0)
 # As in `signal`: how far into a step, in steps, rounding may put a moment that is its edge.
 _EDGE_STEPS = 1e-9
 

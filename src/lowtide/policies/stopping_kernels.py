@@ -7,6 +7,7 @@ import numpy as np
 from lowtide.compiled import compiled
 from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S
 from lowtide.policies.many_kernels import (
+    NONE_YET,
     FloatArray,
     IntArray,
     Made,
@@ -40,7 +41,7 @@ def _carry_out(
     """
     startup_s, stop_s = jobs.startup_s[job], jobs.stop_s[job]
     work_s, deadline = jobs.work_s[job], jobs.deadline[job]
-    now, kept_s, starts = jobs.arrival[job], 0.0, 0
+    now, kept_s, starts = jobs.arrival[job], 0.0, NONE_YET
     wish = 0
     while work_s - kept_s > TIME_TOLERANCE_S:
         left_s = work_s - kept_s
@@ -140,7 +141,7 @@ def work_in_cheapest(jobs: Rules, series: Series, order: IntArray, rank: IntArra
         Job, start, work and lost work of every stretch.
     """
     made = no_stretches(2 * jobs.arrival.size + 64)
-    count = 0
+    count = NONE_YET
     for job in range(jobs.arrival.size):
         begin, end = jobs.arrival[job] + jobs.startup_s[job], jobs.deadline[job]
         first, last = steps_of(begin, end, series)
@@ -196,7 +197,7 @@ def work_below(
         Job, start, work and lost work of every stretch.
     """
     made = no_stretches(2 * jobs.arrival.size + 64)
-    count = 0
+    count = NONE_YET
     signal_end = series.start + series.values.size * series.step_s
     for job in range(jobs.arrival.size):
         begin = jobs.arrival[job]

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
+from lowtide import files
 from lowtide.errors import InvalidInput, MissingExtra, StoreProblem
 from lowtide.store.places import check_may_read
 
@@ -40,7 +41,7 @@ class Database:
         self._answer_s = ANSWER_S
         url = _address(where)
         if url.get_backend_name() == "sqlite":
-            self.path = Path(url.database or "").expanduser()
+            self.path = files.expanded(url.database or "")
             self._engine = self._open_file(self.path)
         elif url.get_backend_name() == "postgresql":
             self._engine = self._open_server(url)

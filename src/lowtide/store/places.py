@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from lowtide import files
 from lowtide.errors import StoreProblem
 
 FILE_NAME = "store.sqlite"
@@ -43,8 +44,7 @@ def default_place(
     systems = system / FILE_NAME
     if is_root:
         return str(systems)
-    state = environment.get("XDG_STATE_HOME") or f"{environment.get('HOME', '~')}/.local/state"
-    own = Path(state).expanduser() / "lowtide" / FILE_NAME
+    own = files.user_folder(environment, "XDG_STATE_HOME", ".local/state") / "lowtide" / FILE_NAME
     if not reading or _is_there(own):
         return str(own)
     if system.is_dir():

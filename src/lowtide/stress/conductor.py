@@ -198,21 +198,26 @@ def check_job_id(job_id: str) -> str:
 
 
 def _start(plan: LoadPlan, part: str, core: int | None, folder: Path, job_id: str) -> _Worker:
-    process = subprocess.Popen(
-        # -P: a file in the current folder is not taken for a library.
-        [sys.executable, "-P", "-m", "lowtide.stress.worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={
-            **os.environ,
-            JOB_VARIABLE: job_id,
-            # A worker is one core's load: its library shall not start threads of its own.
-            "OMP_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-            "MKL_NUM_THREADS": "1",
-        },
-    )
+    try:
+        process = subprocess.Popen(
+            # -P: a file in the current folder is not taken for a library.
+            [sys.executable, "-P", "-m", "lowtide.stress.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={
+                **os.environ,
+                JOB_VARIABLE: job_id,
+                # A worker is one core's load: its library shall not start threads of its own.
+                "OMP_NUM_THREADS": "1",
+                "OPENBLAS_NUM_THREADS": "1",
+                "MKL_NUM_THREADS": "1",
+            },
+        )
+    except OSError as error:
+        raise LowtideError(
+            f"a process of the {part} load cannot be started: {error.strerror} ({sys.executable})"
+        ) from None
     worker = _Worker(
         part=part,
         process=process,
