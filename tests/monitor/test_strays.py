@@ -149,6 +149,15 @@ def test_what_slurm_moves_into_a_group_is_not_counted_twice(one: Path) -> None:
         assert cpu_of(node.read()) == pytest.approx(2.35)
 
 
+def test_what_moves_from_one_place_outside_to_another_goes_on_counting(root: Path) -> None:
+    group(root, 10.0, 2.0)
+    with reading(root) as node:
+        node.read()
+        for cpu_s, cgroup in ((1.5, "0::/"), (4.0, "0::/elsewhere"), (4.5, "0::/elsewhere")):
+            write_process(root / "proc", 70, cpu_s=cpu_s, environment=TOLD, cgroup=cgroup)
+            assert cpu_of(node.read()) == pytest.approx(12.0 + cpu_s)
+
+
 def test_what_is_in_a_group_that_nobody_saw_come_is_not_counted_twice(one: Path) -> None:
     """The group is made after the groups were looked at, and before the processes were."""
     with reading(one) as node:

@@ -58,7 +58,8 @@ def ask_with(slurm: dict[str, str], text: str, *command: str) -> str:
 
 
 def until(is_so: Callable[[], bool], what: object = "", *, every_s: float = 0.2) -> None:
-    end = time.monotonic() + 60
+    """Wait for what takes a moment, and a minute where nobody saw a job that was known to wait."""
+    end = time.monotonic() + 120
     while not is_so():
         assert time.monotonic() < end, (what, ask({}, "squeue", "-t", "all"))
         time.sleep(every_s)
@@ -197,6 +198,16 @@ def watching(store: Path, *options: str, **environment: str) -> Iterator[None]:
     assert program.returncode == 0
 
 
+@contextmanager
+def made_in_the_end(*files: Path) -> Iterator[None]:
+    """Let nothing wait for files for ever, whatever goes wrong."""
+    try:
+        yield
+    finally:
+        for each in files:
+            each.touch()
+
+
 def listed(store: Path, *options: str) -> dict[str, dict[str, Any]]:
     return {row["job_id"]: row for row in rows_of(store, *options)}
 
@@ -237,8 +248,9 @@ def test_two_jobs_side_by_side_have_the_cpu_time_that_sacct_says(
     total = dict(line.split("|") for line in table.splitlines())
     for job in burning:
         told_s = parse_duration(total[job])
-        assert told_s > 1
-        assert rows[job]["cpu_s"] == pytest.approx(told_s, rel=0.02)
+        assert told_s > 0.3
+        # Slurm's helper counts until it has made the group.
+        assert rows[job]["cpu_s"] == pytest.approx(told_s, abs=0.1)
         assert (rows[job]["source"], rows[job]["exit_code"]) == ("slurm", 0)
         assert rows[job]["energy_j"] > 0
     assert rows[burning[0]]["cpu_s"] > rows[burning[1]]["cpu_s"]
@@ -262,13 +274,22 @@ def test_one_job_is_one_row_whatever_sacct_has_to_tell(
     """An allocation, strays, an array, a requeue and sixty short jobs, all at once."""
     store = tmp_path / "store.sqlite"
     begun = time.time()
-    burn = BURN.format(python=sys.executable, seconds=4)
+    burn = BURN.format(python=sys.executable, seconds=3)
     clients = logged_clients(tmp_path / "bin", slurm["PATH"])
     path = os.pathsep.join([str(clients), slurm["PATH"]])
-    go, own = tmp_path / "go", tmp_path / "own"
-    with watching(store, "--embodied", "1000", PATH=path):
+    go, left, own = (tmp_path / name for name in ("go", "left", "own"))
+    with watching(store, "--embodied", "1000", PATH=path), made_in_the_end(go, left):
         again = submit(slurm, "--requeue", "-J", "again", "-w", "n2", run="sleep 300")
-        control = submit(slurm, "-J", "control", "-w", "n1", run=burn)
+        waits = f"until [ -e {left} ]; do sleep 0.2; done"
+        control = submit(slurm, "-J", "control", "-w", "n1", run=f"{burn}; {waits}")
+        until(lambda: ask(slurm, "squeue", "-h", "-t", "R", "-j", control) != "")
+        # As an ssh does that forwards the environment.
+        stray = subprocess.Popen(
+            [sys.executable, "-c", STRAY],
+            env={**os.environ, "SLURM_JOB_ID": control, "SLURM_CPUS_ON_NODE": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         # All that hardly does anything is on the other node: of those that end in one step only the
         # sum is known.
         array = submit(slurm, "-a", "1-4", "-J", "array", "-w", "n2", run="sleep 2")
@@ -285,15 +306,8 @@ def test_one_job_is_one_row_whatever_sacct_has_to_tell(
             env={**os.environ, **slurm},
             stderr=subprocess.DEVNULL,
         )
-        until(lambda: ask(slurm, "squeue", "-h", "-t", "R", "-j", control) != "")
-        # As an ssh does that forwards the environment.
-        stray = subprocess.run(
-            [sys.executable, "-c", STRAY],
-            env={**os.environ, "SLURM_JOB_ID": control, "SLURM_CPUS_ON_NODE": "1"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        outside, _ = stray.communicate(timeout=60)
+        left.touch()
         until(lambda: ask(slurm, "squeue", "-h", "-t", "R", "-j", again) != "")
         ask(slurm, "scontrol", "requeue", again)
         until(lambda: listed(store)[control]["state"] == "completed", every_s=0.5)
@@ -321,7 +335,7 @@ def test_one_job_is_one_row_whatever_sacct_has_to_tell(
     said = ask(slurm, "sacct", "-n", "-P", "-j", both, "--format=JobIDRaw,TotalCPU")
     used = {each: parse_duration(cpu) for each, cpu in (row.split("|") for row in said.split())}
     # What a stray says of itself lacks its end; Slurm's helper counts until it has made the group.
-    outside_s = {free["job_id"]: used_s(own.read_text()), hold["job_id"]: float(stray.stdout)}
+    outside_s = {free["job_id"]: used_s(own.read_text()), hold["job_id"]: float(outside)}
     for row in (free, hold):
         expected_s = used[row["job_id"]] + outside_s[row["job_id"]]
         assert row["cpu_s"] == pytest.approx(expected_s, abs=0.15)

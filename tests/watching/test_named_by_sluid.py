@@ -60,7 +60,7 @@ def rows(store: Path, *options: str) -> list[dict[str, Any]]:
 
 
 def until(is_so: Any) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not is_so():
         assert time.monotonic() < end
         time.sleep(0.2)

@@ -102,12 +102,13 @@ class ProcessTable:
             if process is None or (not stat.dead and now >= process.due):
                 process = self._place(pid, stat, process, now)
             elif process.key is not None and self._has_moved(pid, process, stat):
-                # What it used since it was last read may be in the counters of the group.
-                process.stat, process.read = stat, now
                 if stat.dead:
                     process.key = None
                 else:
                     process = self._place(pid, stat, process, now)
+                if process.key is None:
+                    # What it used since it was last read may be in the counters of the group.
+                    process.stat, process.read = stat, now
             if process.key is None:
                 if process.hosts:
                     read[pid] = stat
