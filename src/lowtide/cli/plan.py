@@ -92,7 +92,7 @@ def plan(
     with waiting("planning"):
         result = compare(job, window.signal, policies)
         best = result.cleanest
-        why = lowtide.explain(best, job, window.signal) if explain and not parsable else None
+        why = lowtide.explain(best, job, window.signal) if explain else None
     if output is not None:
         best.schedule.dump(output, about=f"{best}; {result.note}")
     if report is not None:
