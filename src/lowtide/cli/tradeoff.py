@@ -56,7 +56,8 @@ def show_tradeoff(
     if image is not None:
         from lowtide.experiments.figures import save_image, tradeoff_chart
 
-        save_image(tradeoff_chart(every, unit=unit, of=signal.label), image)
+        what = "cost" if signal.kind == "price" else "CO2e"
+        save_image(tradeoff_chart(every, unit=unit, what=what, of=signal.label), image)
     if as_json:
         print_json(
             {
