@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -62,3 +65,21 @@ def test_an_unknown_gap_is_said_to_be_unknown(
         *("--grid", "windy", "--interruptible", "anywhere", "--now", "2024-07-02T18:00Z"),
     )
     assert "What other moments would gain is not known" in answer.out
+
+
+def test_whoever_waits_for_a_plan_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[str] = []
+
+    @contextmanager
+    def waiting(what: str) -> Iterator[None]:
+        told.append(what)
+        yield
+
+    for verb in ("plan", "tradeoff"):
+        monkeypatch.setattr(import_module(f"lowtide.cli.{verb}"), "waiting", waiting)
+    job = ("-t", "2:00:00", "--deadline", "+12h", "--grid", "windy")
+    assert run(capsys, "plan", *job, "--power", "100", "--explain").code == 0
+    assert run(capsys, "when", *job, "--tradeoff").code == 0
+    assert told == ["planning", "planning for every finish"]

@@ -13,6 +13,7 @@ import altair as alt
 import numpy as np
 import polars as pl
 import pytest
+import vl_convert
 
 from lowtide.errors import FileProblem, FormatError, InvalidInput, UnknownName
 from lowtide.experiments.study_analysis import (
@@ -350,6 +351,16 @@ def test_jobs_are_drawn_large_enough_to_be_seen(period: str, length: str) -> Non
     # A chart is 680 points wide: no job is thinner than four.
     assert 680 * run.jobs.run_s[0] / (end - begin) >= 4
     assert len(chosen) == {"160h": 1, "247h": 2, "2h": 16}[period]
+
+
+def test_axes_of_spreads_write_thousands_out(report: Report) -> None:
+    document = figures(report.sections)["cdf-slowdown"].document
+    (x,) = [layer["encoding"]["x"] for layer in document["layer"]]
+    assert x["title"] == "slowdown: from arrival to end, over run time"
+    chart = alt.Chart(alt.Data(values=[{"value": v} for v in (1, 1000)])).mark_point()
+    svg = vl_convert.vegalite_to_svg(chart.encode(x=alt.X.from_dict(x)).to_json())
+    assert ">1,000<" in svg
+    assert "e+" not in svg
 
 
 def test_jobs_chosen_lie_together_and_all_policies_have_the_same(study: Study) -> None:

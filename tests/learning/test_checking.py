@@ -65,8 +65,25 @@ def test_full_runs_and_what_cannot_be_compared() -> None:
     (only,) = check(profile(), runs)
     assert only.kind == "full"
     assert abs(only.error) < 1e-3
-    assert summaries([only]) == [f"one uninterrupted run: energy off by {100 * only.error:+.1f} %"]
+    assert summaries([only]) == [
+        f"one uninterrupted run: energy off by {100 * only.error:+.1f} %, duration by +0.0 %"
+    ]
     assert "2 uninterrupted runs: energy off by" in summaries([only, only])[0]
+
+
+@pytest.mark.parametrize("slower", [0.8, 1.0, 1.25])
+def test_how_long_runs_take_is_checked_as_well(slower: float) -> None:
+    phases = tuple((slower * seconds, watts) for seconds, watts in PHASES)
+    runs = [run("a", phases, labels_of((1, 2, 3)), "full")]
+    (only,) = check(profile(), runs)
+    assert only.predicted_s == pytest.approx(profile().run_s)
+    assert only.measured_s == pytest.approx(slower * profile().run_s, rel=1e-3)
+    assert only.late == pytest.approx(1 / slower - 1, abs=2e-3)
+    # Both parts of a pair count, each with its startup.
+    both = pair("stop")
+    (only,) = check(profile(), both)
+    assert only.late == pytest.approx(0.0, abs=2e-3)
+    assert only.predicted_s == pytest.approx(profile().run_s + profile().startup_s)
 
 
 def test_runs_with_other_epochs_are_left_out_as_when_learning() -> None:

@@ -146,7 +146,7 @@ def _as_typed(message: str, words: list[str]) -> str:
     options = inspect.signature(verb).parameters if verb is not None else {}
     if "how" in options:
         keys = "basis|column|format|gaps|kind|tz|unit|zone"
-        message = re.sub(rf"(?<![\w-])({keys})=(?:'([^']*)'|(?![\w'\"]))", _how, message)
+        message = re.sub(rf"(?<![\w-])(?<!--how )({keys})=(?:'([^']*)'|(?![\w'\"]))", _how, message)
     if "time_unit" in options:
         message = re.sub(r"(?<![\w-])time_unit='?(\w*)'?", r"--time-unit=\1", message)
     return message

@@ -129,9 +129,10 @@ def _refuse(options: Mapping[str, object], what: str) -> None:
 
     for option, given in options.items():
         if given is not None:
+            instead = {"--kind": "--how kind=...", "--days": "--from and --to"}.get(option)
             raise InvalidInput(
-                f"{option} is for synthetic grids, and {what}: leave it out, or say --how kind=... "
-                "and --from, --to"
+                f"{option} is for synthetic grids, and {what}: leave it out"
+                + (f", or say {instead}" if instead else "")
             )
 
 

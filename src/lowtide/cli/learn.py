@@ -321,7 +321,10 @@ def _check(
         print_json({"profile": profile, "checks": document, "notes": notes})
     elif parsable:
         print_parsable(
-            ("runs", "kind", "measured_j", "predicted_j", "error", "rmse_w"),
+            (
+                *("runs", "kind", "measured_j", "predicted_j", "error", "rmse_w"),
+                *("measured_s", "predicted_s"),
+            ),
             [
                 [
                     "+".join(each.runs),
@@ -330,13 +333,15 @@ def _check(
                     f"{each.predicted_j:.10g}",
                     "" if each.error is None else f"{each.error:.10g}",
                     f"{each.rmse_w:.10g}",
+                    f"{each.measured_s:.10g}",
+                    f"{each.predicted_s:.10g}",
                 ]
                 for each in checks
             ],
         )
     else:
         print_table(
-            ("runs", "kind", "measured", "predicted", "energy off by", "power RMSE"),
+            ("runs", "kind", "measured", "predicted", "energy off by", "duration", "power RMSE"),
             [
                 [
                     " + ".join(each.runs),
@@ -344,6 +349,7 @@ def _check(
                     format_joules(each.measured_j),
                     format_joules(each.predicted_j),
                     "---" if each.error is None else f"{100 * each.error:+.2f} %",
+                    f"{100 * each.late:+.2f} %",
                     f"{each.rmse_w:.1f} W",
                 ]
                 for each in checks

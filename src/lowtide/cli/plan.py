@@ -24,7 +24,7 @@ from lowtide.cli.options import (
     Time,
     Tz,
 )
-from lowtide.cli.output import print_json, print_parsable, print_table, say
+from lowtide.cli.output import print_json, print_parsable, print_table, say, waiting
 
 
 def plan(
@@ -88,8 +88,11 @@ def plan(
         min_run_s=min_run,
     )
     asked = policy or ["exact"]
-    result = compare(job, window.signal, [*(["run_now"] if "run_now" not in asked else []), *asked])
-    best = result.cleanest
+    policies = [*(["run_now"] if "run_now" not in asked else []), *asked]
+    with waiting("planning"):
+        result = compare(job, window.signal, policies)
+        best = result.cleanest
+        why = lowtide.explain(best, job, window.signal) if explain else None
     if output is not None:
         best.schedule.dump(output, about=f"{best}; {result.note}")
     if report is not None:
@@ -101,8 +104,8 @@ def plan(
             "now": format_iso(window.now),
             "note": window.note,
         }
-        if explain:
-            document["explanation"] = asdict(lowtide.explain(best, job, window.signal))
+        if why is not None:
+            document["explanation"] = asdict(why)
         print_json(document)
         return
     if parsable:
@@ -142,11 +145,11 @@ def plan(
             f"Decided every {format_hours(best.step_s or 0.0)}. What other moments would gain is "
             "not known for a job that draws more while suspended than at other times."
         )
-    if explain:
+    if why is not None:
         from lowtide.cli.explanation import show_explanation
 
         print()
-        show_explanation(lowtide.explain(best, job, window.signal), unit=unit, zone=zone)
+        show_explanation(why, unit=unit, zone=zone)
     for what, path in (("schedule", output), ("report", report)):
         if path is not None:
             print(f"{what} written to {path}")

@@ -11,7 +11,7 @@ import numpy as np
 from lowtide.cli.chart import draw_curve
 from lowtide.cli.documents import signal_document
 from lowtide.cli.inputs import Zone
-from lowtide.cli.output import print_json, print_parsable, print_table, say
+from lowtide.cli.output import print_json, print_parsable, print_table, say, waiting
 from lowtide.errors import InvalidInput
 from lowtide.job import Job
 from lowtide.policies.tradeoff import Tradeoff, tradeoff
@@ -48,14 +48,16 @@ def show_tradeoff(
         as_json: Whether to print JSON.
         parsable: Whether to print columns for scripts.
     """
-    every = tradeoff(job, signal)
+    with waiting("planning for every finish"):
+        every = tradeoff(job, signal)
     unit = signal.currency if signal.kind == "price" else "g"
     if not knows_power:
         every, unit = _in_percent(every), "% of run_now"
     if image is not None:
         from lowtide.experiments.figures import save_image, tradeoff_chart
 
-        save_image(tradeoff_chart(every, unit=unit, of=signal.label), image)
+        what = "cost" if signal.kind == "price" else "CO2e"
+        save_image(tradeoff_chart(every, unit=unit, what=what, of=signal.label), image)
     if as_json:
         print_json(
             {

@@ -163,15 +163,15 @@ def power_chart(
     return chart
 
 
-def tradeoff_chart(every: Tradeoff, *, unit: str, of: str = "") -> alt.LayerChart:
+def tradeoff_chart(every: Tradeoff, *, unit: str, what: str, of: str = "") -> alt.LayerChart:
     """Draw the least that a job can come to by each finish time, the knee marked.
 
     Args:
         every: The trade-off.
         unit: What the amounts are in.
+        what: What they are of, such as `CO2e`.
         of: What it was planned on, for the title.
     """
-    what = "CO2e" if unit == "g" else "amount" if "%" in unit else "cost"
     rows = [
         {"finish": 1000 * finish, "least": least, "saving": saving}
         for finish, least, saving in zip(
@@ -193,7 +193,7 @@ def tradeoff_chart(every: Tradeoff, *, unit: str, of: str = "") -> alt.LayerChar
     straight = base.mark_line(color=_COLOURS["work"])
     line = straight if every.step_s is None else stepped
     knee = alt.Chart(_data([rows[every.knee]])).encode(
-        x=alt.X("finish:T", title=_TIME), y=alt.Y("least:Q", title=unit)
+        x=alt.X("finish:T", title=_TIME), y=alt.Y("least:Q", title=f"{what}, {unit}")
     )
     point = knee.mark_point(size=90, filled=True, color=_COLOURS["lost"])
     return alt.LayerChart(layer=[line, point])

@@ -38,7 +38,8 @@ figure { margin: 1.2rem 0 1.8rem; } figcaption { margin-top: .3rem; }
 .chart svg g.mark-text:not(.role-mark) text { fill: var(--ink); }
 .chart svg g.role-axis-grid line { stroke: var(--line); }
 .chart svg g.role-axis-domain line, .chart svg g.role-axis-tick line { stroke: var(--soft); }
-.wide { overflow-x: auto; margin: 1rem 0; }
+.wide { overflow-x: auto; margin: 1rem 0; width: max-content;
+        max-width: max(100%, min(50vw + 27rem, 100vw - 3rem)); }
 table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .45rem; border-bottom: 1px solid var(--line); text-align: right;
          vertical-align: top; white-space: nowrap; }
@@ -58,7 +59,7 @@ footer { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: .6rem
 @media print {
   body { max-width: none; font-size: 10.5pt; padding: 0; } nav, .files, .chart summary {
     display: none; } h2 { break-after: avoid; } figure, tr { break-inside: avoid; }
-  .wide { overflow: visible; } pre { white-space: pre-wrap; }
+  .wide { overflow: visible; width: auto; max-width: none; } pre { white-space: pre-wrap; }
   table { font-size: 8pt; width: 100%; }
   th, td { padding: .2rem .25rem; white-space: normal; overflow-wrap: break-word; }
   td small { font-size: 7pt; } td.words { min-width: 0; }

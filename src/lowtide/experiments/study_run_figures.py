@@ -267,7 +267,7 @@ def spread_figures(study: Study, look: Look) -> list[Figure]:
                 look,
                 slowdowns,
                 "cdf-slowdown",
-                "slowdown",
+                "slowdown: from arrival to end, over run time",
                 "How much longer jobs take under each policy",
             ),
             "The share of jobs whose time from arrival to end is at most so many times their run "
@@ -319,7 +319,8 @@ def _spread(
                 "value:Q",
                 title=axis_title,
                 scale=alt.Scale(type="log", nice=False),
-                axis=alt.Axis(format=".3~g", labelOverlap=True),
+                # A thousand is written out, and not as 1e+3.
+                axis=alt.Axis(format=",.6~g", labelOverlap=True),
             ),
             y=alt.Y(
                 "share of jobs:Q",

@@ -29,6 +29,8 @@ class Check:
         kind: `full`, `stop` or `kill`.
         measured_j: What was measured.
         predicted_j: What the profile says.
+        measured_s: How long the runs took, together.
+        predicted_s: What the profile says of that, with every startup: deadlines hang on it.
         error: The predicted less the measured energy, as a share of the measured one; None where
             nothing was drawn.
         rmse_w: How far off its power is at absolute time, counted from each start.
@@ -39,9 +41,16 @@ class Check:
     kind: str
     measured_j: float
     predicted_j: float
+    measured_s: float
+    predicted_s: float
     error: float | None
     rmse_w: float
     starts: tuple[tuple[float, float], ...]
+
+    @property
+    def late(self) -> float:
+        """The predicted less the measured duration, as a share of the measured one."""
+        return self.predicted_s / self.measured_s - 1
 
 
 def check(profile: PowerProfile, runs: Sequence[Run], *, baseline_w: float = 0.0) -> list[Check]:
@@ -96,17 +105,22 @@ def summaries(checks: Sequence[Check]) -> list[str]:
         ("stop", "one stop with its resumption", "stops with their resumption"),
         ("kill", "one kill with its resumption", "kills with their resumption"),
     ):
-        errors = [
-            100 * each.error for each in checks if each.kind == kind and each.error is not None
-        ]
+        known = [each for each in checks if each.kind == kind and each.error is not None]
+        errors = [100 * each.error for each in known if each.error is not None]
+        late = [100 * each.late for each in known]
         if len(errors) > 1:
             said.append(
-                f"{len(errors)} {several}: energy off by {np.mean(errors):+.1f} % on average "
-                f"({min(errors):+.1f} to {max(errors):+.1f} %)"
+                f"{len(errors)} {several}: energy off by {_spread(errors)}, duration by "
+                f"{_spread(late)}"
             )
         elif errors:
-            said.append(f"{one}: energy off by {errors[0]:+.1f} %")
+            said.append(f"{one}: energy off by {errors[0]:+.1f} %, duration by {late[0]:+.1f} %")
     return said
+
+
+def _spread(shares: Sequence[float]) -> str:
+    ends = f"({min(shares):+.1f} to {max(shares):+.1f} %)"
+    return f"{np.mean(shares):+.1f} % on average {ends}"
 
 
 def _progress(profile: PowerProfile, first: Run, second: Run) -> tuple[float, float]:
@@ -131,7 +145,7 @@ def _check(
     starts: Sequence[tuple[float, float]],
     baseline_w: float,
 ) -> Check:
-    measured_j = predicted_j = 0.0
+    measured_j = predicted_j = predicted_s = 0.0
     errors_w = []
     for run, (begin_s, end_s) in zip(runs, starts, strict=True):
         series = Series.of(run, baseline_w=baseline_w)
@@ -154,12 +168,15 @@ def _check(
         seconds, drawn_w = np.diff(times), power_w[:-1]
         measured_j += series.energy_j
         predicted_j += float(seconds @ drawn_w)
+        predicted_s += profile.startup_s + max(end_s - begin_s, 0.0)
         errors_w.append(predicted_w(seconds, drawn_w, series.times_s) - series.power_w)
     return Check(
         runs=tuple(run.id for run in runs),
         kind=kind,
         measured_j=measured_j,
         predicted_j=predicted_j,
+        measured_s=sum(run.duration_s for run in runs),
+        predicted_s=predicted_s,
         error=energy_error(predicted_j, measured_j, sum(run.energy_j() for run in runs)),
         rmse_w=rmse(np.concatenate(errors_w)),
         starts=tuple(starts),

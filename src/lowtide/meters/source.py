@@ -50,12 +50,12 @@ def choose_meters(
     roots = roots or Roots()
     found: list[Meter] = [_named(each, roots) for each in said]
     if not said:
-        kinds = kinds_here(roots)
-        answers = side_by_side([partial(_works, kind, roots) for kind in kinds], FIND_S)
-        for kind, works in zip(kinds, answers, strict=True):
-            if works is None:
-                tell(late(kind.name, FIND_S))
-            elif works is True:
+        names = METERS.names()
+        answers = side_by_side([partial(_working, name, roots) for name in names], FIND_S)
+        for name, kind in zip(names, answers, strict=True):
+            if kind is None:
+                tell(late(name, FIND_S))
+            elif isinstance(kind, type):
                 found.append(made(kind, roots))
     tell_apart(found)
     return found or [Estimate(roots=roots)]
@@ -127,13 +127,18 @@ def kinds_here(roots: Roots) -> list[type[Meter]]:
         # A plug-in that cannot be loaded is told by `lowtide doctor`, and keeps nobody.
         with suppress(LowtideError):
             kinds.append(METERS.load(name))
-    return [kind for kind in kinds if kind.measured and (roots.is_here or _reads(kind))]
+    return [kind for kind in kinds if _is_of(kind, roots)]
 
 
-def _works(kind: type[Meter], roots: Roots) -> bool:
-    """Return whether a kind of meter works here; one that breaks when it is looked for does not."""
+def _is_of(kind: type[Meter], roots: Roots) -> bool:
+    return kind.measured and (roots.is_here or _reads(kind))
+
+
+def _working(name: str, roots: Roots) -> type[Meter] | bool:
+    """Return a kind of meter that works here; False where it does not, or breaks on the way."""
     try:
-        return kind.find(roots).state == "works"
+        kind = METERS.load(name)
+        return kind if _is_of(kind, roots) and kind.find(roots).state == "works" else False
     except Exception:  # noqa: BLE001 - a broken driver or plug-in is no reason to measure nothing
         return False
 
