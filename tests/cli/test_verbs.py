@@ -227,7 +227,11 @@ MORE = [
         f"--set policy.name={each}"
         for each in BUYING
     ),
-    *(LINES[verb].removeprefix("lowtide ") for verb in RUN_HERE if verb not in ("warm", "stress run")),
+    *(
+        LINES[verb].removeprefix("lowtide ")
+        for verb in RUN_HERE
+        if verb not in ("warm", "stress run")
+    ),
 ]
 if "LOWTIDE_NIGHTLY" in os.environ:
     KERNELS += MORE
