@@ -151,8 +151,11 @@ class _Planner:
         self.points = [_Point(progress_s=at) for at in (0.0, *inner, problem.work_s)]
         self.kept_bytes = 0
         # What a stop and a start cost at progress 0: elsewhere it is the same, shifted.
-        self.stop, self.ready = problem.stop(0.0), problem.startup(0.0)
-        self.stopped, self.resumed = problem.held(problem.stop_s), problem.held(-problem.startup_s)
+        self.ready = problem.startup(0.0)
+        self.stop = self.stopped = self.resumed = Cost((), None)
+        if inner or problem.state.running or problem.state.starts:
+            self.stop, self.stopped = problem.stop(0.0), problem.held(problem.stop_s)
+            self.resumed = problem.held(-problem.startup_s)
 
     def solve(self) -> Solution:
         problem, last = self.problem, len(self.points) - 1

@@ -466,13 +466,16 @@ def ends_upto(
     x: FloatArray, left: FloatArray, right: FloatArray, until: float
 ) -> tuple[FloatArray, FloatArray]:
     """Return the delays and values at both ends of each segment, cut off at a delay."""
-    ends = np.minimum(np.column_stack((x[:-1], x[1:])), until)
-    # A segment that is cut has been gone through in part; infinite ones stay so.
-    share = np.clip((ends[:, 1] - x[:-1]) / np.diff(x), 0.0, 1.0)
-    finite = np.isfinite(left)
-    cut = right.copy()
-    cut[finite] = left[finite] + (right[finite] - left[finite]) * share[finite]
-    return ends.ravel(), np.column_stack((left, cut)).ravel()
+    ends, values = np.column_stack((x[:-1], x[1:])), np.column_stack((left, right))
+    # Next to nothing lies beyond the limit: one segment as a rule.
+    for i in range(left.size - 1, -1, -1):
+        if x[i + 1] <= until:
+            break
+        if left[i] < np.inf:
+            share = max((until - x[i]) / (x[i + 1] - x[i]), 0.0)
+            values[i, 1] = left[i] + (right[i] - left[i]) * share
+        ends[i] = np.minimum(ends[i], until)
+    return ends.ravel(), values.ravel()
 
 
 @compiled()
