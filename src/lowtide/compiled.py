@@ -100,8 +100,8 @@ def compiled(*, inner: bool = False, fastmath: Any = False) -> Callable[[F], F]:
 def _libraries(kernel: str | None) -> Any:
     """Return the kind of library that a kernel is compiled into, with all that it calls.
 
-    What only kernels call becomes part of each of them. To make machine code of it by itself as
-    well would take a fifth of all compiling.
+    What only kernels call becomes part of each of them: it need not be made machine code of by
+    itself as well.
 
     Args:
         kernel: What Python is to be given a way into, None where there is no such thing.
