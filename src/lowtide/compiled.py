@@ -47,7 +47,7 @@ _STALE_S = 90 * _DAY_S
 _OTHERS_WRITE = 0o022
 _DIGEST_SIZE = 32
 # What is kept of a kernel: to be changed with `_libraries`.
-_FORM = "linked"
+_FORM = "within kernels"
 _UNSAFE = "others can write there, or it is another user's"
 
 # Who is told, once per process, of compiling that takes long and of folders that fail.
@@ -65,7 +65,7 @@ def compiled(*, inner: bool = False, fastmath: Any = False) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         numba = _part("numba")
-        lock = _part("numba.core.compiler_lock").global_compiler_lock
+        config, lock = numba.config, _part("numba.core.compiler_lock").global_compiler_lock
         kernel = numba.njit(
             nogil=True,
             error_model="numpy",
@@ -74,15 +74,19 @@ def compiled(*, inner: bool = False, fastmath: Any = False) -> Callable[[F], F]:
             no_cpython_wrapper=inner,
         )(function)
         compile_for, codegen = kernel.compile, kernel.targetdescr.target_context.codegen()
+        # What only kernels call is optimised with each of them, and need not be much before.
+        thorough = (config.OPT, config.LOOP_VECTORIZE)
+        effort = (type(config.OPT)(1), 0) if inner else thorough
 
         def compile_one(signature: Any) -> Any:
             with lock, _work.compiling():
-                before = codegen._library_class
+                before = config.OPT, config.LOOP_VECTORIZE, codegen._library_class
+                config.OPT, config.LOOP_VECTORIZE = effort
                 codegen._library_class = _libraries(None if inner else function.__qualname__)
                 try:
                     return compile_for(signature)
                 finally:
-                    codegen._library_class = before
+                    config.OPT, config.LOOP_VECTORIZE, codegen._library_class = before
 
         # Numba's own cache raises where it cannot write, and sees no changes in other modules.
         kernel._cache = _Cache(kernel)
@@ -96,8 +100,8 @@ def compiled(*, inner: bool = False, fastmath: Any = False) -> Callable[[F], F]:
 def _libraries(kernel: str | None) -> Any:
     """Return the kind of library that a kernel is compiled into, with all that it calls.
 
-    What only kernels call becomes part of each of them, and is optimised there. To optimise it
-    and to make machine code of it beforehand would take a third of all compiling.
+    What only kernels call becomes part of each of them: it need not be made machine code of by
+    itself as well.
 
     Args:
         kernel: What Python is to be given a way into, None where there is no such thing.
@@ -125,14 +129,6 @@ def _libraries(kernel: str | None) -> Any:
             if self._called:
                 return super().serialize_using_object_code()
             return self.serialize_using_bitcode()
-
-        def _optimize_functions(self, module: Any) -> None:
-            if self._called:
-                super()._optimize_functions(module)
-
-        def _optimize_final_module(self) -> None:
-            if self._called:
-                super()._optimize_final_module()
 
         def _finalize_final_module(self) -> None:
             if self._called:
