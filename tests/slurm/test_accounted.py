@@ -233,14 +233,25 @@ def test_two_jobs_side_by_side_have_the_cpu_time_that_sacct_says(
 
     with watching(store):
         until(lambda: held in listed(store, "-s", "PD"), every_s=0.5)
+        # Slurm removes with the groups of a node's last job all that stands above them, and with
+        # that what the job used in its last moments: this one stays.
+        stays = submit(slurm, "-w", "n1", run="sleep 300")
         burning = [
-            submit(slurm, "-J", name, run=BURN.format(python=sys.executable, seconds=seconds))
+            submit(
+                slurm,
+                "-J",
+                name,
+                "-w",
+                "n1",
+                run=BURN.format(python=sys.executable, seconds=seconds),
+            )
             for name, seconds in (("long", 7), ("short", 3))
         ]
         until(lambda: ask(slurm, "squeue", "-h", "-t", "R", "-j", burning[1]) != "")
         ask(slurm, "scancel", held)
-        until(lambda: ask(slurm, "squeue", "-h") == "")
         until(lambda: all(known(job) == "completed" for job in burning), every_s=0.5)
+        ask(slurm, "scancel", stays)
+        until(lambda: ask(slurm, "squeue", "-h") == "")
     rows = listed(store)
     # Of those that wait it asks more rarely, and once more when it ends.
     assert rows[held]["state"] == "cancelled"
