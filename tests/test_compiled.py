@@ -38,6 +38,7 @@ from lowtide.compiled import compiled
 from inside import more
 
 owner.tell = lambda words: print("told:", words)
+owner.gather = "GATHER" in os.environ
 
 @compiled()
 def twice(x):
@@ -233,6 +234,17 @@ def test_a_shared_folder_serves_who_cannot_write_there(script, tmp_path):
     shared.chmod(0o555)
     assert script(LOWTIDE_CACHE=str(shared), HOME=str(tmp_path / "nobody")) == "3.0 found\n"
     assert not (tmp_path / "nobody").exists()
+
+
+def test_a_folder_for_a_site_gets_what_the_user_has_already(script, tmp_path):
+    script()
+    site = tmp_path / "site"
+    assert script(LOWTIDE_CACHE=str(site)) == "3.0 found\n"
+    assert kernels(site) == []
+    assert script(LOWTIDE_CACHE=str(site), GATHER="1") == "3.0 found\n"
+    assert len(kernels(site)) == 1
+    other = {"HOME": str(tmp_path / "none"), "TMPDIR": str(tmp_path / "nowhere")}
+    assert script(LOWTIDE_CACHE=str(site), **other) == "3.0 found\n"
 
 
 def test_several_processes_compile_once(script, tmp_path):

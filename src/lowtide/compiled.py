@@ -52,6 +52,8 @@ _UNSAFE = "others can write there, or it is another user's"
 
 # Who is told, once per process, of compiling that takes long and of folders that fail.
 tell: Callable[[str], object] = lambda _: None  # noqa: E731 - replaced by whoever wants to know
+# Whether the first folder gets what is found in another: one that serves a site has to be whole.
+gather = False
 
 
 def compiled(*, inner: bool = False, fastmath: Any = False) -> Callable[[F], F]:
@@ -286,7 +288,10 @@ class _Cache:
             if payload and hashlib.sha256(payload).digest() == data[:_DIGEST_SIZE]:
                 # Whatever is the matter with it, compiling anew mends it.
                 with suppress(Exception):
-                    return rebuild(target, *pickle.loads(payload))  # noqa: S301
+                    found = rebuild(target, *pickle.loads(payload))  # noqa: S301
+                    if gather and folder != folders()[0]:
+                        _work.keep(name, data)
+                    return found
         return None
 
 

@@ -250,7 +250,8 @@ def test_after_warm_nothing_is_left_to_compile(files: Path) -> None:
         check=True,
     )
     warm, *others = json.loads(done.stdout)
-    assert len(warm["kernels"]) > 40
+    # Those that are kept already are not asked for what is inside of them.
+    assert len(warm["kernels"]) > 20
     ends = zip(lines[1:], others, strict=True)
     assert [each for each in ends if each[1]["code"] or each[1]["kernels"]] == []
 

@@ -480,6 +480,8 @@ def test_what_slurm_calls_the_nodes_of_a_machine_is_told_by_slurmd(procfs: Path)
         (11, "slurmd", ["slurmd", "-Naud1", "-D"]),
         (12, "slurmd", ["slurmd", "-D"]),
         (13, "vi", ["vi", "-N", "notes"]),
+        # A child that is about to be another program, or to end.
+        (14, "slurmd", []),
     ):
         folder = write_process(procfs, pid, name=name)
         (folder / "comm").write_text(f"{name}\n")

@@ -31,6 +31,7 @@ def warm(as_json: AsJson = False, parsable: Parsable = False) -> None:
     parts, clock = _parts(), process_time()
     # A bar says that it compiles, and everybody who asks for this knows.
     tell, compiled.tell = compiled.tell, _only_problems(compiled.tell)
+    compiled.gather = True
     try:
         with progress_bar() as bar:
             task = bar.add_task("compiling", total=len(parts))
@@ -39,7 +40,7 @@ def warm(as_json: AsJson = False, parsable: Parsable = False) -> None:
                 part()
                 bar.advance(task)
     finally:
-        compiled.tell = tell
+        compiled.tell, compiled.gather = tell, False
     took_s = process_time() - clock
     folder = compiled.kept_in()
     told = {

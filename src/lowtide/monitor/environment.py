@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from lowtide.files import read_or_empty
 
@@ -112,7 +113,8 @@ def find_slurm_nodes(procfs: str) -> tuple[str, ...]:
         if read_or_empty(f"{procfs}/{pid}/comm").strip() != b"slurmd":
             continue
         words = read_or_empty(f"{procfs}/{pid}/cmdline").decode(errors="replace").split("\0")
-        for word, after in zip(words[1:], [*words[2:], ""], strict=True):
+        # One that is about to end has no words any more.
+        for word, after in pairwise([*words[1:], ""]):
             if word == "-N" and after:
                 found.append(after)
             elif word.startswith("-N") and len(word) > 2:
