@@ -247,7 +247,7 @@ def test_two_jobs_side_by_side_have_the_cpu_time_that_sacct_says(
             )
             for name, seconds in (("long", 7), ("short", 3))
         ]
-        until(lambda: ask(slurm, "squeue", "-h", "-t", "R", "-j", burning[1]) != "")
+        until(lambda: ask(slurm, "squeue", "-h", "-t", "R,CG,CD", "-j", burning[1]) != "")
         ask(slurm, "scancel", held)
         until(lambda: all(known(job) == "completed" for job in burning), every_s=0.5)
         ask(slurm, "scancel", stays)
