@@ -108,7 +108,8 @@ def test_a_recorded_tree_is_not_mixed_with_this_machine(tmp_path: Path, tools: P
         assert watch.power.names == ["estimate (node)"]
     assert tick.gpus == ()
     assert not tick.shares.measured
-    assert tick.shares.node_w < 100
+    # The card of this machine alone would come to more.
+    assert tick.shares.node_w < 300
 
 
 def test_what_hangs_or_may_not_be_read_is_named_and_the_rest_goes_on(
