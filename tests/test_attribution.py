@@ -636,6 +636,7 @@ class TestIdleFloor:
         assert not floor.known
 
 
+@pytest.mark.alone
 def test_a_thousand_units_take_no_time() -> None:
     jobs = units(1000)
     cards = [gpu(f"gpu-{n}", {n: 0.5, n + 8: 0.5}, busy=0.5) for n in range(8)]

@@ -293,6 +293,7 @@ def test_a_watcher_knows_at_its_second_look(server: StandIn, cache: Cache) -> No
     assert LiveGrid("gb", cache=cache).grid(NOW) is not None
 
 
+@pytest.mark.alone
 def test_a_watcher_never_waits(
     server: StandIn, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,6 +310,7 @@ def test_a_watcher_never_waits(
     assert "does not answer within 0.3 s; the cache answers, 1 h old" in problem
 
 
+@pytest.mark.alone
 def test_looking_costs_next_to_nothing(server: StandIn, cache: Cache) -> None:
     live = LiveGrid("gb", cache=cache)
     live.grid(NOW)

@@ -21,6 +21,7 @@ def here(root: Path) -> Roots:
     return tree(root, {BOOT: (Path("/") / BOOT).read_text()})
 
 
+@pytest.mark.alone
 def test_tools_that_hang_cost_the_same_whether_one_or_many(
     tmp_path: Path, tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
