@@ -17,8 +17,6 @@ from lowtide import compiled
 from support.needs import is_missing
 from support.users import open_to_all, run_as
 
-pytestmark = pytest.mark.alone
-
 SOURCES = Path(compiled.__file__).parent
 
 # A kernel of its own, so that little is compiled: it calls another of another module.
@@ -373,6 +371,7 @@ def counted(command, tmp_path, cache):
     return took_s / max(work_s / WORK_S, 1.0)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("command", LONG + OTHERS * ("LOWTIDE_NIGHTLY" in os.environ))
 def test_from_an_empty_cache_no_command_compiles_long(command, tmp_path):
     took_s = counted(command, tmp_path, tmp_path / "kernels")
