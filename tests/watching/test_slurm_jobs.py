@@ -126,7 +126,7 @@ def test_two_jobs_side_by_side(tmp_path: Path, cgroups: bool) -> None:
     for job, path in said.items():
         # What a job says of itself lacks the end of its shell, and the start of Slurm's helper,
         # which is outside of the group; each process is counted in hundredths of a second.
-        assert rows[job]["cpu_s"] == pytest.approx(used_s(path.read_text()), abs=0.06)
+        assert rows[job]["cpu_s"] == pytest.approx(used_s(path.read_text()), abs=0.15)
         assert rows[job]["source"] == "slurm"
         assert rows[job]["energy_j"] > 0
         assert rows[job]["carbon_g"] > 0
