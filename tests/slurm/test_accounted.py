@@ -357,9 +357,9 @@ def test_one_job_is_one_row_whatever_sacct_has_to_tell(
     # An allocation is charged as a batch job is that lasts as long.
     for row in (hold, free):
         assert row["cpus"] == 1
-        assert row["embodied_g"] / row["elapsed_s"] == pytest.approx(
-            1e6 / (1461 * 86400) / (os.cpu_count() or 1), rel=0.3
-        )
+        per_s = 1e6 / (1461 * 86400) / (os.cpu_count() or 1)
+        # Slurm does not count the seconds that it takes to end a job, several on a busy machine.
+        assert 0.7 < row["embodied_g"] / row["elapsed_s"] / per_s < 1.7
     assert array in {row["shown_id"].partition("_")[0] for row in rows}
     assert set(short) <= {row["job_id"] for row in rows}
     # One question at a time, and no more than one in a second.
