@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event
@@ -17,6 +18,8 @@ from sqlalchemy import event
 from lowtide.monitor.snapshot import Unit
 from lowtide.slurm.records import QUEUE_FIELDS, SEPARATOR, facts_from_lines
 from lowtide.store import JobRecord, Store
+from lowtide.store.matching import drop_old_waits
+from lowtide.store.tables import jobs
 from support.ticks import START, Watcher, facts, unit
 
 DAY = 86400.0
@@ -574,3 +577,22 @@ def test_starts_of_two_names_within_a_moment_are_two(empty: Path) -> None:
             known = {"started": START + number, "sluid": f"s5K1KKYAYG5D0{number}"}
             store.put_facts([facts(7, state="requeued", ended=START + number, **known)])
         assert [each.started for each in store.jobs()] == [START, START + 1]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "left"), [("alpha", []), ("", []), ("beta", [("9", START + 1)])]
+)
+def test_a_wait_on_another_cluster_is_left_where_old_ones_are_dropped(
+    empty: Path, cluster: str, left: list[tuple[str, float]]
+) -> None:
+    copy = shutil.copyfile(empty, empty.with_name("copy.sqlite"))
+    begun = {"submitted": START, "started": START + 5, "cluster": "alpha"}
+    with Store.open(copy) as store:
+        store.put_facts([facts(8, state="pending", submitted=START + 1, cluster=cluster)])
+        store.put_facts([facts(9, state="running", **begun)])
+        with store._database.writing() as connection:
+            # As stores of before hold it: the same job twice.
+            connection.execute(sa.update(jobs).values(job_id="9"))
+            drop_old_waits(connection)
+        assert store.waiting("slurm") == left
+        assert store.check().is_sound

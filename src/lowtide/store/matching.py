@@ -257,9 +257,9 @@ def drop_old_waits(connection: sa.Connection) -> None:
     known = _Known.read(connection, names)
     for name in sorted(names):
         for source in SHARED_SOURCES:
-            named = known.find(source, (name,), "")
-            begun = [job for job in named if job.started is not None]
-            for job in named:
+            for job in known.find(source, (name,), ""):
+                named = known.find(source, (name,), job.row["cluster"])
+                begun = [each for each in named if each.started is not None]
                 if job.started is None and any(_waited(job, each) for each in begun):
                     _delete(connection, job)
 
