@@ -255,6 +255,22 @@ def test_several_processes_compile_once(script, tmp_path):
     assert said == [b"3.0 compiled\n", b"3.0 found\n", b"3.0 found\n"]
 
 
+def test_processes_that_ask_at_once_are_told_the_same_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOWTIDE_CACHE", str(tmp_path / "kept"))
+    write, told = compiled.files.write_whole, []
+
+    def write_while_another_asks(*words, **options):
+        write(*words, **options)
+        if not told:
+            told.append(None)
+            told[0] = compiled.kept_in()
+
+    monkeypatch.setattr(compiled.files, "write_whole", write_while_another_asks)
+    assert compiled.kept_in() == tmp_path / "kept"
+    assert told == [tmp_path / "kept"]
+    assert list((tmp_path / "kept").iterdir()) == []
+
+
 def test_an_unprivileged_user_without_a_home_plans(tmp_path):
     """As a service would run it: no home, an install that cannot be written."""
     folder = open_to_all(tmp_path / "open")

@@ -21,6 +21,7 @@ import hashlib
 import os
 import pickle
 import platform
+import secrets
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -465,8 +466,10 @@ def kept_in() -> Path | None:
     """Return the folder in which machine code is kept, None for memory alone."""
     for folder in folders():
         with suppress(OSError):
-            folder.keep(".probe", b"")
-            (folder.path / ".probe").unlink(missing_ok=True)
+            # Others try at the same time, perhaps on other nodes; what is left is stale some day.
+            name = f".probe-{secrets.token_hex(4)}.kernel"
+            folder.keep(name, b"")
+            (folder.path / name).unlink(missing_ok=True)
             return folder.path
     return None
 

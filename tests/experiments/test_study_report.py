@@ -32,8 +32,9 @@ from lowtide.experiments.study_report import Report, make_sections, write_study_
 from lowtide.experiments.study_run import Look, choose_jobs, choose_row, look_closely, quantiles
 from lowtide.experiments.study_sections import facts
 from lowtide.experiments.study_table import Study, read_study, run_parameters
-from lowtide.experiments.study_words import comparison_answer, format_p
+from lowtide.experiments.study_words import comparison_answer, format_p, spread_answer
 from lowtide.grids import synthetic_grid
+from lowtide.signal import Signal
 from lowtide.simulator import simulate
 from lowtide.workloads import generate
 from support.commands import run
@@ -605,6 +606,30 @@ def test_what_electricity_costs_has_its_currency(tmp_path: Path) -> None:
     column = next(n for n, name in enumerate(shown.header) if "cost of electricity" in name)
     assert all("SEK" in row[column] for row in shown.rows)
     assert "cost of electricity, SEK" in json.dumps(figures(sections)["tradeoffs"].document)
+
+
+@pytest.mark.parametrize(("kind", "unit"), [("price", "EUR/kWh"), ("average", "g/kWh")])
+def test_jobs_that_save_nothing_cost_more_where_only_the_price_is_known(
+    tmp_path: Path, kind: str, unit: str
+) -> None:
+    study = read_study(write_study(tmp_path, **FEW, policies=["exact", "run_now"]))
+    workload = {
+        "start": "2023-01-01T00:00Z",
+        "duration": "1d",
+        "arrivals": {"kind": "periodic", "period": "3h"},
+        "lengths": "4h",
+        "jobs": {"kind": "constant", "power_w": 300},
+        "wait": "6h",
+    }
+    jobs = generate(workload, seed=0)
+    signal = Signal.from_values(
+        [30.0, 10.0] * 24, start=float(jobs.arrival.min()), step_s=3600, kind=kind, unit=unit
+    )
+    look = Look(row=0, setting="", simulations={"exact": simulate(jobs, signal)}, chosen=(0,))
+    what, other = ("cost", "emit") if kind == "price" else ("emit", "cost")
+    said = spread_answer(study, look)
+    assert f"0.0 % {what} more than under policy run_now" in said
+    assert other not in said
 
 
 def test_savings_can_be_told_against_another_policy(tmp_path: Path) -> None:

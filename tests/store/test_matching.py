@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event
@@ -17,6 +18,8 @@ from sqlalchemy import event
 from lowtide.monitor.snapshot import Unit
 from lowtide.slurm.records import QUEUE_FIELDS, SEPARATOR, facts_from_lines
 from lowtide.store import JobRecord, Store
+from lowtide.store.matching import drop_old_waits
+from lowtide.store.tables import jobs
 from support.ticks import START, Watcher, facts, unit
 
 DAY = 86400.0
@@ -523,3 +526,73 @@ def test_a_job_is_known_by_the_name_of_its_group_until_its_number_is(
             [facts(4711, state="running", started=START + 50, nodes=("n1",), sluid=other)]
         )
         assert [job.started for job in store.jobs()] == [START, START + 50]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("late", [True, False])
+@pytest.mark.parametrize("gap_s", [1, 20, 3000])
+@pytest.mark.parametrize("sluids", [("s5K1KKYAYG5D00", "s5K1KKYAYG5D01"), None])
+def test_a_start_on_another_node_soon_after_a_requeue_is_a_job_of_its_own(
+    empty: Path, sluids: tuple[str, str] | None, gap_s: int, late: bool, waits: bool
+) -> None:
+    """Whether the end of the first start is told before the next one is seen, or after."""
+    first, second = ({"sluid": each} for each in sluids) if sluids else ({}, {})
+    begin = START + 200 + gap_s
+    told = {"started": START, "nodes": ("n1",), "submitted": START - 5, "restarts": 0, **first}
+    again = {"submitted": START + 200, "restarts": 1, **second}
+    over = facts(7, state="preempted" if waits else "requeued", ended=START + 200, **told)
+    copy = shutil.copyfile(empty, empty.with_name("copy.sqlite"))
+    with Store.open(copy) as store:
+        store.append(Watcher(time=START).tick([unit(7, started=START, **first)]))
+        if not late:
+            store.put_facts([facts(7, state="running", **told), over])
+            if waits:
+                store.put_facts([facts(7, state="pending", **again)])
+        seen = unit(7, started=begin + 0.5, **second)
+        store.append(Watcher(host="n2", time=begin).tick([seen]))
+        if late:
+            store.put_facts([over])
+        store.put_facts([facts(7, state="running", started=begin, nodes=("n2",), **again)])
+        found = [(each.started, each.hosts, each.energy_j) for each in store.jobs()]
+    assert found == [(START, ("n1",), 1000.0), (begin, ("n2",), 1000.0)]
+
+
+@pytest.mark.parametrize(("off_s", "starts"), [(1.5, 1), (-30, 1), (5, 2)])
+def test_a_node_that_a_requeued_start_had_is_its_part_as_far_as_clocks_agree(
+    empty: Path, off_s: float, starts: int
+) -> None:
+    copy = shutil.copyfile(empty, empty.with_name("copy.sqlite"))
+    known = {"started": START, "ended": START + 100, "nodes": ("n1", "n2")}
+    with Store.open(copy) as store:
+        watched(store, 7, START)
+        store.put_facts([facts(7, state="requeued", **known)])
+        watched(store, 7, START + 100 + off_s, host="n2")
+        assert len(store.jobs()) == starts
+
+
+def test_starts_of_two_names_within_a_moment_are_two(empty: Path) -> None:
+    copy = shutil.copyfile(empty, empty.with_name("copy.sqlite"))
+    with Store.open(copy) as store:
+        for number in range(2):
+            known = {"started": START + number, "sluid": f"s5K1KKYAYG5D0{number}"}
+            store.put_facts([facts(7, state="requeued", ended=START + number, **known)])
+        assert [each.started for each in store.jobs()] == [START, START + 1]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "left"), [("alpha", []), ("", []), ("beta", [("9", START + 1)])]
+)
+def test_a_wait_on_another_cluster_is_left_where_old_ones_are_dropped(
+    empty: Path, cluster: str, left: list[tuple[str, float]]
+) -> None:
+    copy = shutil.copyfile(empty, empty.with_name("copy.sqlite"))
+    begun = {"submitted": START, "started": START + 5, "cluster": "alpha"}
+    with Store.open(copy) as store:
+        store.put_facts([facts(8, state="pending", submitted=START + 1, cluster=cluster)])
+        store.put_facts([facts(9, state="running", **begun)])
+        with store._database.writing() as connection:
+            # As stores of before hold it: the same job twice.
+            connection.execute(sa.update(jobs).values(job_id="9"))
+            drop_old_waits(connection)
+        assert store.waiting("slurm") == left
+        assert store.check().is_sound

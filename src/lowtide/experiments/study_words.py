@@ -469,9 +469,10 @@ def spread_answer(study: Study, look: Look) -> str:
     saving = look.first.saving
     known = np.array([]) if saving is None else saving[np.isfinite(saving)]
     if known.size:
+        what = "cost" if look.first.tally.carbon_g is None else "emit"
         text += (
             f"; half save more than {format_percent(float(np.median(known)))}, and "
-            f"{format_percent(float((known < -1e-9).mean()))} emit more than under policy "
+            f"{format_percent(float((known < -1e-9).mean()))} {what} more than under policy "
             f"{look.first.baseline_policy}"
         )
     return f"{text}."

@@ -46,6 +46,8 @@ _LATE_S = 3600.0
 _APART_S = 120.0
 # How long before a start of a job another one may have been.
 _FARTHEST_S = 30 * 86400.0
+# After these Slurm starts a job over, perhaps at once and on other nodes.
+_AGAIN = frozenset(("requeued", "preempted", "node_fail", "boot_fail"))
 
 # What tells jobs of one number apart besides their start.
 _ORIGIN = ("cluster", "sluid")
@@ -175,7 +177,9 @@ def attach(
         named = known.find(unit.source, _names(unit), of)
         # Each start has a name of its own where Slurm gives it one.
         fitting = [job for job in named if unit.sluid and job.row["sluid"] == clean(unit.sluid)]
-        fitting = fitting or [job for job in named if _fits(unit.started, host, job)]
+        fitting = fitting or [
+            job for job in named if not _differ(unit, job) and _fits(unit.started, host, job)
+        ]
         if fitting:
             job = min(fitting, key=lambda each: _distance(unit.started, each))
             start = unit.started if job.started is None else job.started
@@ -253,9 +257,9 @@ def drop_old_waits(connection: sa.Connection) -> None:
     known = _Known.read(connection, names)
     for name in sorted(names):
         for source in SHARED_SOURCES:
-            named = known.find(source, (name,), "")
-            begun = [job for job in named if job.started is not None]
-            for job in named:
+            for job in known.find(source, (name,), ""):
+                named = known.find(source, (name,), job.row["cluster"])
+                begun = [each for each in named if each.started is not None]
                 if job.started is None and any(_waited(job, each) for each in begun):
                     _delete(connection, job)
 
@@ -373,6 +377,11 @@ def _origin(sluid: str | None, cluster: str | None) -> dict[str, str]:
     return {"cluster": clean(cluster or ""), "sluid": clean(sluid or "")}
 
 
+def _differ(told: Unit | JobFacts, job: _Job) -> bool:
+    """Return whether Slurm has two names for two starts."""
+    return bool(told.sluid and job.row["sluid"]) and clean(told.sluid or "") != job.row["sluid"]
+
+
 def _fits(began: float, host: str, job: _Job) -> bool:
     """Return whether a unit on a host can be a part of a job."""
     if job.home not in ("", host) or f",{host}," in job.hosts:
@@ -382,8 +391,13 @@ def _fits(began: float, host: str, job: _Job) -> bool:
         return job.ended is None
     if not job.start_is_fact:
         return abs(began - job.started) <= _APART_S
-    end = float("inf") if job.ended is None else job.ended + _EARLY_S
-    if f",{host}," not in job.nodes:
+    named = f",{host}," in job.nodes
+    late_s = _EARLY_S
+    if job.row["state"] in _AGAIN:
+        # What begins soon after is its next start, above all where it was not.
+        late_s = _SAME_S if named or not job.nodes else 0.0
+    end = float("inf") if job.ended is None else job.ended + late_s
+    if not named:
         end = min(end, job.started + _LATE_S)
     return job.started - _EARLY_S <= began <= end
 
@@ -409,10 +423,14 @@ def _choose(fact: JobFacts, named: list[_Job]) -> tuple[_Job | None, list[_Job]]
         return max(named, key=lambda job: job.started or 0.0), []
     start = fact.started
     told = [
-        job for job in begun if job.start_is_fact and abs((job.started or 0.0) - start) <= _SAME_S
+        job
+        for job in begun
+        if job.start_is_fact
+        and not _differ(fact, job)
+        and abs((job.started or 0.0) - start) <= _SAME_S
     ]
     told_of = _Job(
-        {"home": "", "hosts": "", "nodes": joined(fact.nodes)},
+        {"home": "", "hosts": "", "nodes": joined(fact.nodes), "state": fact.state},
         np.array([start, math.nan if fact.ended is None else fact.ended, *[math.nan] * 3, 1.0]),
     )
     seen = sorted(
@@ -420,7 +438,7 @@ def _choose(fact: JobFacts, named: list[_Job]) -> tuple[_Job | None, list[_Job]]
             job
             for job in begun
             if not job.start_is_fact
-            and (not job.row["sluid"] or not fact.sluid or job in same)
+            and not _differ(fact, job)
             and all(_fits(job.started or 0.0, host, told_of) for host in split(job.hosts))
         ),
         key=lambda job: _distance(start, job),
