@@ -5,6 +5,7 @@ Verbs import what they need when they run, so that `lowtide --help` answers at o
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import io
 import os
@@ -104,6 +105,10 @@ def main() -> None:
 
     0 is success, 1 an error of lowtide's own, 2 bad input, 130 Ctrl-C.
     """
+    # Who starts this may have closed them: no other file may come by their numbers.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
     # A terminal that cannot show a character gets another one instead of an error.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -181,5 +186,6 @@ def _is_interrupt(error: BaseException) -> bool:
 
 
 def _fail(message: str, *, code: int) -> None:
-    print(f"lowtide: {message}", file=sys.stderr)
+    with contextlib.suppress(OSError):
+        print(f"lowtide: {message}", file=sys.stderr)
     sys.exit(code)
