@@ -307,3 +307,32 @@ def test_where_no_folder_can_be_made_the_program_runs_all_the_same(tmp_path: Pat
     # Who names a folder is told before anything is run.
     refused = measured("-o", "rec")
     assert (refused.returncode, refused.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "added"),
+    [
+        ([], {}, {}),
+        (["--event", "a=b"], {}, {"PYTHONUNBUFFERED": "1"}),
+        (["--event", "a=b"], {"PYTHONUNBUFFERED": ""}, {}),
+    ],
+)
+def test_a_program_finds_its_environment_as_it_was(
+    tmp_path: Path, options: list[str], given: dict[str, str], added: dict[str, str]
+) -> None:
+    unset = ("HOME", "PYTHONUNBUFFERED")
+    before = {name: value for name, value in os.environ.items() if name not in unset} | given
+    words = ["measure", "--idle", "0", "--meter", "estimate", "-o", "rec", *options]
+    done = subprocess.run(
+        [*LOWTIDE, *words, "--", "env", "-0"],
+        cwd=tmp_path,
+        env=before,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    found = dict(line.split("=", 1) for line in done.stdout.split("\0") if line)
+    own = {name for name in found if name.startswith("LOWTIDE_")} - set(before)
+    assert len(own) == 3
+    assert {name: value for name, value in found.items() if name not in own} == before | added

@@ -113,8 +113,10 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    # Libraries ask for a home when they are imported, and a user may have none.
-    os.environ.setdefault("HOME", str(expanded("~")))
+    # Libraries ask for a home when they are imported, and a user may have none. None that measuring
+    # needs does, and a program that is measured finds its environment as it was.
+    if sys.argv[1:2] != ["measure"]:
+        os.environ.setdefault("HOME", str(expanded("~")))
     try:
         _needed(sys.argv[1:2])()
     except LowtideError as error:

@@ -95,6 +95,8 @@ def measure(
     whole at every moment: a kill loses at most the last ten seconds. With --json or -P, what the
     program prints goes to stderr.
     """
+    # Libraries leave words for themselves there when they are imported.
+    environment = dict(os.environ)
     import shlex
 
     from lowtide.formats.recording_writer import RecordingWriter
@@ -142,6 +144,7 @@ def measure(
             idle_s=idle if experiment != "idle" else max(idle, 1.0),
             patterns=patterns,
             to_stderr=as_json or parsable,
+            environment=environment,
             say=_tell,
         )
         _tell(f"Reading {'; '.join(sampler.names)} every {interval:g} s")
