@@ -253,3 +253,86 @@ def test_power_that_is_not_known_was_not_measured(
     header, line = (each.split("|") for each in shown["-P"].splitlines())
     assert dict(zip(header, line, strict=True))["power"] == ""
     assert shown["--share=node"].splitlines()[1].split()[2:5] == ["---", "---", "---"]
+
+
+@pytest.mark.parametrize(
+    ("told", "code"),
+    [
+        ("2>/dev/full", 0),
+        ("2>/dev/full", 7),
+        ("2>&-", 7),
+        ("<&- >&- 2>&-", 7),
+        ("2>&1 | true", 0),
+        ("2>&1 | true", 7),
+        ("--json >/dev/full", 7),
+    ],
+)
+def test_whoever_cannot_be_told_the_exit_code_is_the_programs(
+    tmp_path: Path, told: str, code: int
+) -> None:
+    option = "--json" if "--json" in told else ""
+    measure = f"measure --idle 0 --meter estimate -o rec {option}"
+    program = f"sh -c 'echo ran > ran; exit {code}'"
+    line = f'"$0" -c "$1" {measure} -- {program} {told.removeprefix("--json")}'
+    shell = ["bash", "-c", f'{line}; exit "${{PIPESTATUS[0]}}"', *LOWTIDE[::2]]
+    done = subprocess.run(shell, cwd=tmp_path, capture_output=True, check=False, timeout=60)
+    assert (tmp_path / "ran").read_text() == "ran\n"
+    assert done.returncode == code, done
+    recording = read(tmp_path / "rec")
+    assert [run.exit_status for run in (*recording, *recording.unmeasured)] == [code]
+
+
+def test_where_no_folder_can_be_made_the_program_runs_all_the_same(tmp_path: Path) -> None:
+    words = ["measure", "--idle", "0", "--meter", "estimate"]
+    program = ["--", "sh", "-c", "echo ran; exit 7"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+
+    def measured(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*LOWTIDE, *words, *options, *program],
+            cwd="/proc",
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+    done = measured()
+    (folder,) = tmp_path.glob("recording-*")
+    assert (done.returncode, done.stdout) == (7, "ran\n")
+    assert f"this recording goes to {folder}\n" in done.stderr
+    recording = read(folder)
+    assert [run.exit_status for run in (*recording, *recording.unmeasured)] == [7]
+    # Who names a folder is told before anything is run.
+    refused = measured("-o", "rec")
+    assert (refused.returncode, refused.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "added"),
+    [
+        ([], {}, {}),
+        (["--event", "a=b"], {}, {"PYTHONUNBUFFERED": "1"}),
+        (["--event", "a=b"], {"PYTHONUNBUFFERED": ""}, {}),
+    ],
+)
+def test_a_program_finds_its_environment_as_it_was(
+    tmp_path: Path, options: list[str], given: dict[str, str], added: dict[str, str]
+) -> None:
+    unset = ("HOME", "PYTHONUNBUFFERED")
+    before = {name: value for name, value in os.environ.items() if name not in unset} | given
+    words = ["measure", "--idle", "0", "--meter", "estimate", "-o", "rec", *options]
+    done = subprocess.run(
+        [*LOWTIDE, *words, "--", "env", "-0"],
+        cwd=tmp_path,
+        env=before,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    found = dict(line.split("=", 1) for line in done.stdout.split("\0") if line)
+    own = {name for name in found if name.startswith("LOWTIDE_")} - set(before)
+    assert len(own) == 3
+    assert {name: value for name, value in found.items() if name not in own} == before | added

@@ -10,8 +10,11 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from lowtide.errors import FileProblem
 from lowtide.measuring.output import Listener
+from lowtide.measuring.relay import write_all
 
 
 def heard(pieces: list[bytes], pattern: str, label: str, sink: io.TextIOBase | None = None):
@@ -182,3 +185,31 @@ def test_a_slow_program_is_heard_when_it_speaks(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes() == b"tick\n" * 4
     late = [stamp - when for stamp, when in zip(stamps[1:], said[1:], strict=True)]
     assert all(0 <= each < 1 for each in late)
+
+
+def test_who_does_not_wait_to_write_loses_nothing() -> None:
+    data = b"".join(b"line %d\n" % number for number in range(50_000))
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+
+    def write() -> None:
+        with os.fdopen(writing, "wb", buffering=0):
+            write_all(writing, data)
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    # By now the pipe is full, and nobody has read of it.
+    thread.join(0.1)
+    with os.fdopen(reading, "rb") as source:
+        assert source.read() == data
+    thread.join()
+
+
+def test_whose_reader_has_gone_does_not_wait_for_room() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    closing = threading.Timer(0.1, os.close, [reading])
+    closing.start()
+    with pytest.raises(BrokenPipeError):
+        write_all(writing, b"x" * 1_000_000)
+    os.close(writing)

@@ -5,6 +5,7 @@ Verbs import what they need when they run, so that `lowtide --help` answers at o
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import io
 import os
@@ -104,12 +105,18 @@ def main() -> None:
 
     0 is success, 1 an error of lowtide's own, 2 bad input, 130 Ctrl-C.
     """
+    # Who starts this may have closed them: no other file may come by their numbers.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
     # A terminal that cannot show a character gets another one instead of an error.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    # Libraries ask for a home when they are imported, and a user may have none.
-    os.environ.setdefault("HOME", str(expanded("~")))
+    # Libraries ask for a home when they are imported, and a user may have none. None that measuring
+    # needs does, and a program that is measured finds its environment as it was.
+    if sys.argv[1:2] != ["measure"]:
+        os.environ.setdefault("HOME", str(expanded("~")))
     try:
         _needed(sys.argv[1:2])()
     except LowtideError as error:
@@ -181,5 +188,6 @@ def _is_interrupt(error: BaseException) -> bool:
 
 
 def _fail(message: str, *, code: int) -> None:
-    print(f"lowtide: {message}", file=sys.stderr)
+    with contextlib.suppress(OSError):
+        print(f"lowtide: {message}", file=sys.stderr)
     sys.exit(code)

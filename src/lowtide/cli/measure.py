@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -94,11 +95,13 @@ def measure(
     whole at every moment: a kill loses at most the last ten seconds. With --json or -P, what the
     program prints goes to stderr.
     """
+    # Libraries leave words for themselves there when they are imported.
+    environment = dict(os.environ)
     import shlex
 
     from lowtide.formats.recording_writer import RecordingWriter
     from lowtide.measuring import Recorder, Sampler
-    from lowtide.measuring.folders import new_folder
+    from lowtide.measuring.folders import kept_elsewhere, new_writer
     from lowtide.measuring.program import refusal
     from lowtide.measuring.steps import plan
     from lowtide.meters.source import choose_meters
@@ -116,7 +119,7 @@ def measure(
     # What --before makes is not there yet.
     for words in [] if before else {tuple(step.command): None for _, step in steps if step.command}:
         if (refused := refusal(words)) is not None:
-            typer.echo(f"lowtide: {refused[1]}. Nothing was run or kept", err=True)
+            _warn(f"{refused[1]}. Nothing was run or kept")
             raise typer.Exit(refused[0])
     left_out: list[str] = []
     sampler = Sampler(
@@ -128,18 +131,20 @@ def measure(
     )
     sampler.open()
     for text in sampler.left_out:
-        typer.echo(f"lowtide: {text}", err=True)
+        _warn(text)
     status: int | None = 0
     missed = ""
     try:
-        folder = new_folder() if out is None else out
+        writer = new_writer(tell=_warn) if out is None else RecordingWriter(out)
+        folder = writer.folder
         recorder = Recorder(
-            writer=RecordingWriter(folder),
+            writer=writer,
             sampler=sampler,
             interval_s=interval,
             idle_s=idle if experiment != "idle" else max(idle, 1.0),
             patterns=patterns,
             to_stderr=as_json or parsable,
+            environment=environment,
             say=_tell,
         )
         _tell(f"Reading {'; '.join(sampler.names)} every {interval:g} s")
@@ -169,20 +174,17 @@ def measure(
         sampler.close()
     try:
         if hangs:
-            elsewhere = _kept(folder.name, recorder.escape)
+            elsewhere = kept_elsewhere(folder.name, recorder.escape)
             where = f"the rest is in {elsewhere}" if elsewhere else "the rest is lost"
-            typer.echo(f"lowtide: the recording is not whole: {hangs}; {where}", err=True)
+            _warn(f"the recording is not whole: {hangs}; {where}")
         _report(recorder.writer, as_json=as_json, parsable=parsable)
-    except Exception as error:  # noqa: BLE001
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - rich exits where nobody reads
         # Whatever became of the recording, how the program ended is passed on.
-        typer.echo(f"lowtide: the recording cannot be shown: {error}", err=True)
-        status = status or 1
+        _warn(f"the recording cannot be shown: {error}")
     if missed:
-        typer.echo(
-            f"lowtide: {missed}. Nothing more was run: name a mark that comes, "
-            "with --stop-after-mark",
-            err=True,
-        )
+        _warn(f"{missed}. Nothing more was run: name a mark that comes, with --stop-after-mark")
+    _forget_unwritten()
+    if missed:
         raise typer.Exit(1)
     if status:
         # As shells do: what a signal ended has 128 and its number.
@@ -191,30 +193,15 @@ def measure(
 
 def _report(writer: RecordingWriter, *, as_json: bool, parsable: bool) -> None:
     """Print what was recorded; what could not be written where it belongs is kept elsewhere."""
+    from lowtide.measuring.folders import kept_elsewhere
+
     recording, folder = writer.recording(), writer.folder
     if writer.unwritten:
-        elsewhere = _kept(folder.name, writer.rescue)
+        elsewhere = kept_elsewhere(folder.name, writer.rescue)
         where = f"all of it is in {elsewhere}" if elsewhere else "what is not there is lost"
-        typer.echo(f"lowtide: the recording is not whole: {writer.unwritten}; {where}", err=True)
+        _warn(f"the recording is not whole: {writer.unwritten}; {where}")
         folder = elsewhere or folder
     _print(recording, folder, as_json=as_json, parsable=parsable)
-
-
-def _kept(name: str, keep: Callable[[Path], None]) -> Path | None:
-    """Return a folder elsewhere that has what is to be kept, None where there is no room either."""
-    import tempfile
-
-    from lowtide.errors import LowtideError
-
-    # The last lives in memory, and is there where no disk is.
-    for place in dict.fromkeys([tempfile.gettempdir(), "/var/tmp", "/dev/shm"]):  # noqa: S108
-        try:
-            folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=place))
-            keep(folder)
-        except (LowtideError, OSError):
-            continue
-        return folder
-    return None
 
 
 def _print(recording: Recording, folder: Path, *, as_json: bool, parsable: bool) -> None:
@@ -267,8 +254,25 @@ def _cell(value: object) -> str:
 
 def _tell(text: str) -> None:
     """Say how it goes, to people: stdout belongs to the program and the result."""
-    if sys.stderr.isatty():
-        typer.echo(text, err=True)
+    with suppress(OSError, ValueError):
+        if sys.stderr.isatty():
+            typer.echo(text, err=True)
+
+
+def _warn(text: str) -> None:
+    """Say what went wrong; that nobody can be told is no reason to stop a program."""
+    with suppress(OSError, ValueError):
+        typer.echo(f"lowtide: {text}", err=True)
+
+
+def _forget_unwritten() -> None:
+    """Drop what cannot be printed: Python would try again at its end, and exit with 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _pattern(text: str) -> tuple[re.Pattern[str], str]:

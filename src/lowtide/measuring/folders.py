@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from lowtide.errors import FileProblem
+from lowtide.errors import FileProblem, LowtideError
+from lowtide.formats.recording_writer import RecordingWriter
 
 
 def folder_name(environment: Mapping[str, str], *, host: str, pid: int, moment: float) -> str:
@@ -61,3 +65,51 @@ def new_folder(parent: Path | str = ".") -> Path:
             ) from error
         return folder
     raise AssertionError("numbers do not end")
+
+
+def new_writer(*, tell: Callable[[str], None]) -> RecordingWriter:
+    """Return a recording in a new folder: here, or where there is no room, elsewhere.
+
+    Args:
+        tell: Told where it is, if not here.
+    """
+    problems: list[FileProblem] = []
+    for place in (".", *_places()):
+        made: list[Path] = []
+        try:
+            made.append(new_folder(place))
+            writer = RecordingWriter(made[0])
+        except FileProblem as problem:
+            problems.append(problem)
+            for folder in made:
+                shutil.rmtree(folder, ignore_errors=True)
+            continue
+        if problems:
+            tell(f"{problems[0]}; this recording goes to {writer.folder}")
+        return writer
+    raise problems[0]
+
+
+def kept_elsewhere(name: str, keep: Callable[[Path], None]) -> Path | None:
+    """Return a folder elsewhere that has what is to be kept, None where there is no room either.
+
+    Args:
+        name: What its name begins with.
+        keep: Writes to a folder what is to be kept.
+    """
+    for place in _places():
+        try:
+            folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=place))
+            keep(folder)
+        except (LowtideError, OSError):
+            continue
+        return folder
+    return None
+
+
+def _places() -> list[str]:
+    """Return where else there may be room; the last lives in memory, and is there without disks."""
+    places = ["/var/tmp", "/dev/shm"]  # noqa: S108
+    with suppress(OSError):
+        places.insert(0, tempfile.gettempdir())
+    return list(dict.fromkeys(places))

@@ -245,16 +245,25 @@ def refusal(command: Sequence[str]) -> tuple[int, str] | None:
     return NOT_A_PROGRAM, f"{name} may not be run: make it a program with chmod +x {name}"
 
 
-def prepare(command: str, *, to_stderr: bool, stopped: Callable[[], bool]) -> int:
+def prepare(
+    command: str,
+    *,
+    environment: Mapping[str, str],
+    to_stderr: bool,
+    stopped: Callable[[], bool],
+) -> int:
     """Run a shell command to its end, or until this is to stop; return how it ended.
 
     Args:
         command: The command.
+        environment: Its environment.
         to_stderr: Whether what it prints goes to stderr.
         stopped: Whether this is to stop.
     """
     sink = _STDERR if to_stderr else None
-    with subprocess.Popen(command, shell=True, stdout=sink) as shell:  # noqa: S602 - the user's own
+    with subprocess.Popen(  # noqa: S602 - the user's own
+        command, shell=True, stdout=sink, env=dict(environment)
+    ) as shell:
         while shell.poll() is None:
             if stopped():
                 shell.terminate()

@@ -74,6 +74,7 @@ class Recorder:
         patterns: Regular expressions on the program's output, each with the label of its event;
             where one has a group, that is put in place of `{}` in the label.
         to_stderr: Whether what the program prints goes to stderr, because stdout is taken.
+        environment: What programs find in theirs; by default what is in that of this process.
         say: Told what happens, line by line.
         warn: Told what went wrong with the measuring itself, each thing once.
         interrupted: The signal that ended the measurement early, None if none did.
@@ -87,6 +88,7 @@ class Recorder:
     patience_s: float = 30.0
     patterns: Sequence[tuple[re.Pattern[str], str]] = ()
     to_stderr: bool = False
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
     say: Callable[[str], None] = print
     warn: Callable[[str], None] = _to_stderr
     interrupted: signal.Signals | None = field(default=None, init=False)
@@ -134,7 +136,12 @@ class Recorder:
             facts: More to keep about the machine.
         """
         if step.before:
-            prepare(step.before, to_stderr=self.to_stderr, stopped=lambda: bool(self.interrupted))
+            prepare(
+                step.before,
+                environment=self.environment,
+                to_stderr=self.to_stderr,
+                stopped=lambda: bool(self.interrupted),
+            )
         self._failures.clear()
         machine = self._safely("looking at the machine", machine_facts) or {}
         power = "measured" if self.sampler.measured else "estimated"
@@ -231,14 +238,15 @@ class Recorder:
 
     def _run_program(self, name: str, step: Step) -> int | None:
         environment = {
-            **os.environ,
+            **self.environment,
             EVENTS_VARIABLE: self._events_path(),
             RUN_VARIABLE: name,
             CLOCK_VARIABLE: clock_words(self.sampler.clock_offset_s),
-            "PYTHONUNBUFFERED": "1",
         }
         listener = None
         if self.patterns:
+            # Into a pipe Python writes blocks: lines would be heard long after they were printed.
+            environment.setdefault("PYTHONUNBUFFERED", "1")
             listener = Listener(
                 patterns=self.patterns, heard=lambda label: self._hear(label, listener)
             )

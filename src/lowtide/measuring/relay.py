@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import struct
 import sys
@@ -95,7 +96,13 @@ def write_all(handle: int, data: bytes) -> None:
     """
     rest = memoryview(data)
     while rest:
-        rest = rest[os.write(handle, rest) :]
+        try:
+            rest = rest[os.write(handle, rest) :]
+        except BlockingIOError:
+            # Whoever shares it may have asked not to wait; that it is full does not mean gone.
+            room = select.poll()
+            room.register(handle, select.POLLOUT)
+            room.poll()
 
 
 def pass_on(stream: int, source: int, sink: int, copies: Copies) -> None:
