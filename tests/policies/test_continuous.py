@@ -191,3 +191,56 @@ def test_plans_with_many_checkpoints_are_explained_and_traded_off() -> None:
     of_all = Exact().optimise(more, signal, whole=True).solution.by_starts
     assert told.one_start_more == pytest.approx(of_all[-1], rel=1e-11)
     assert lt.tradeoff(job, signal).amount[-1] == pytest.approx(best.footprint.carbon_g, rel=1e-9)
+
+
+def tiny_job(seed: int, *, count: int = 2000, days: float = 2, each_s: float = 1.1e-3) -> Problem:
+    """Draw next to no work, late in a year: running integrals are far larger than what it costs."""
+    rng = np.random.default_rng(seed)
+    signal = lt.Signal.from_values(rng.uniform(50, 500, 8760), start=0, step_s=HOUR)
+    work = [lt.Phase(name="w", duration_s=each_s, power_w=200, checkpoint=True)] * count
+    profile = lt.PowerProfile(startup=[lt.Phase(name="s", duration_s=1, power_w=100)], work=work)
+    arrival = 3e7 if seed == 0 else rng.uniform(1e7, 3e7)
+    job = lt.Job(
+        id="a",
+        arrival=arrival,
+        deadline=arrival + days * 24 * HOUR,
+        profile=profile,
+        interruptible="checkpoints",
+    )
+    return make_problem(job, signal)
+
+
+@pytest.mark.parametrize(
+    ("seed", "rules"),
+    [
+        (0, {}),
+        (0, {"days": 5}),
+        (1, {"count": 200, "each_s": 2e-3}),
+        (2, {"count": 300, "days": 20}),
+        (3, {"count": 400, "each_s": 0.01}),
+        (4, {"count": 500, "days": 7}),
+        (5, {"count": 700, "days": 1}),
+    ],
+)
+def test_rounding_leaves_a_way_to_run_little_work_late_in_a_year(
+    seed: int, rules: dict[str, Any]
+) -> None:
+    problem = tiny_job(seed, **rules)
+    whole = continuous.solve(problem, whole=True)
+    best = continuous.solve(problem)
+    # Each is rounded by itself, at every checkpoint.
+    rounding = continuous._rounding(problem, problem.checkpoints_s.size)
+    assert rounding < 0.01 * whole.cost
+    assert best.cost == pytest.approx(whole.cost, rel=1e-9, abs=rounding)
+
+
+def test_where_too_much_was_left_out_everything_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(continuous, "_MANY", 3)
+    monkeypatch.setattr(continuous, "_rounding", lambda problem, points: 0.0)
+    problem = make_problem(*long_job(40))
+    whole = continuous.solve(problem, whole=True)
+    # A bound that is none.
+    monkeypatch.setattr(gridded.Rest, "at", lambda self, *_: np.full(9, 2 * whole.cost))
+    best = continuous.solve(problem)
+    assert best.cost == pytest.approx(whole.cost, rel=1e-11)
+    assert best.starts == whole.starts
