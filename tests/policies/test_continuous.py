@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.policies import continuous, gridded
+from lowtide.policies import continuous, explaining, gridded
 from lowtide.policies.exact import Exact, Optimum
 from lowtide.policies.problem import Problem, make_problem
 
@@ -244,3 +244,37 @@ def test_where_too_much_was_left_out_everything_is_kept(monkeypatch: pytest.Monk
     best = continuous.solve(problem)
     assert best.cost == pytest.approx(whole.cost, rel=1e-11)
     assert best.starts == whole.starts
+
+
+def test_what_would_take_far_longer_than_the_plan_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = []
+
+    class Noted(continuous._Planner):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            made.append(self)
+
+    def effort() -> float:
+        total = sum(each.effort for each in made)
+        made.clear()
+        return total
+
+    monkeypatch.setattr(continuous, "_Planner", Noted)
+    monkeypatch.setattr(explaining, "_LEAST_S", 0.0)
+    job, signal = long_job(300, days=15)
+    best = lt.plan(job, signal)
+    planned = effort()
+    assert best.schedule.starts > 8
+    told = lt.explain(best, job, signal)
+    # Many numbers of starts are not told apart, one is; counted, not timed.
+    assert told.total == pytest.approx(best.footprint.carbon_g)
+    assert told.uninterrupted is not None and told.uninterrupted > told.total
+    assert told.one_start_fewer is None and told.one_start_more is None
+    most = 2 * planned + 3 * max(3 * planned, 0.3 * continuous._KNOTS_PER_SECOND)
+    assert effort() < most
+    # Who waits for them gets them.
+    patient = lt.explain(best, job, signal, policy=Exact(time_budget_s=100))
+    assert told.total <= patient.one_start_fewer and told.total <= patient.one_start_more
+    assert effort() > most

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from lowtide.errors import InvalidInput
+from lowtide.errors import TooLaborious
 from lowtide.job import TIME_TOLERANCE_S
 from lowtide.policies import gridded, piecewise
 from lowtide.policies.piecewise import FloatArray, Function
@@ -106,6 +106,7 @@ def solve(
     step_s = math.sqrt(problem.work_s * planner.longest_s * layers / _CELLS)
     rest = gridded.Rest(problem, max(step_s, planner.longest_s / _DELAYS), layers)
     most = np.inf
+    effort_s = 0.0
     strides = [1]
     while len(planner.points) / strides[-1] > _MANY:
         strides.append(_FINER * strides[-1])
@@ -113,12 +114,15 @@ def solve(
         planner = _Planner(problem, most_s=most_s, stride=stride, rest=rest, most=most)
         solution = planner.solve()
         if _wanted(solution, counted) > planner.most:
+            effort_s += solution.effort_s
             planner = _Planner(problem, most_s=most_s, stride=stride)
             solution = planner.solve()
+        effort_s += solution.effort_s
         most = min(most, _wanted(solution, counted))
     # What is more than the plan that was known is not all there.
     by_starts = tuple(cost if cost <= planner.most else np.inf for cost in solution.by_starts)
-    return replace(solution, by_delay=(np.empty(0), np.empty(0)), by_starts=by_starts)
+    nothing = (np.empty(0), np.empty(0))
+    return replace(solution, by_delay=nothing, by_starts=by_starts, effort_s=effort_s)
 
 
 def _wanted(solution: Solution, counted: int | None) -> float:
@@ -256,10 +260,10 @@ class _Planner:
                 f"Exact(time_budget_s={_round_up(needed_s)})",
             )
 
-    def _too_much(self, what: str, last: str) -> InvalidInput:
+    def _too_much(self, what: str, last: str) -> TooLaborious:
         """Return an error that says what a plan would take, and what takes less."""
         lower = "" if self.limit is None else ", a lower max_starts"
-        return InvalidInput(
+        return TooLaborious(
             f"job {self.problem.job.id}: planning {len(self.points) - 2:,} checkpoints on "
             f"{self.problem.values_ahead.size:,} steps of the signal {what}: give it fewer "
             f"checkpoints{lower} or a coarser signal, {last}"
@@ -363,6 +367,7 @@ class _Planner:
             starts=starts,
             by_delay=piecewise.ends_upto(*final, self.slack_s),
             by_starts=tuple(by_starts),
+            effort_s=self.effort / _KNOTS_PER_SECOND,
         )
 
     def _way_back(self, layer: int, delay_s: float) -> tuple[Start, ...]:
