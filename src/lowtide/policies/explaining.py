@@ -80,7 +80,7 @@ class Explanation:
     uninterrupted: float | None
     one_start_fewer: float | None
     one_start_more: float | None
-    blind_to_phases: float
+    blind_to_phases: float | None
 
 
 def explain(
@@ -134,13 +134,16 @@ def explain(
     )
 
 
-def _blind(case: _Case, policy: Policy, total: float) -> float:
+def _blind(case: _Case, policy: Policy, total: float) -> float | None:
     """Return what a policy comes to that takes the job for one of its mean power."""
     job = case.job
     if len({phase.power_w for phase in (*job.profile.startup, *job.profile.work)}) == 1:
         return total
     level = replace(job, profile=job.profile.averaged())
-    return case.amount(decide(policy, level, case.target, case.state).schedule)
+    try:
+        return case.amount(decide(policy, level, case.target, case.state).schedule)
+    except TooLaborious:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
