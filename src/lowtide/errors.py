@@ -13,6 +13,7 @@ LowtideError
 │   ├── InvalidJob
 │   │   ├── DeadlineTooEarly      carries available_s, needed_s
 │   │   └── Infeasible            no schedule keeps a job's rules; carries cures
+│   ├── TooLaborious              a plan would take too long, or too much memory
 │   ├── InvalidTrace
 │   └── InvalidSchedule           a schedule that its job could not run
 ├── NotCovered (LookupError)      a signal was asked about a time outside its span
@@ -121,6 +122,10 @@ class Infeasible(InvalidJob):
         super().__init__(f"{what}: {helps or 'nothing short of new rules helps'}")
         self.what = what
         self.cures = tuple(cures)
+
+
+class TooLaborious(InvalidInput):
+    """A plan that could be made would take too long, or too much memory."""
 
 
 class InvalidTrace(InvalidInput):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.policies import continuous, gridded
+from lowtide.policies import continuous, explaining, gridded
 from lowtide.policies.exact import Exact, Optimum
 from lowtide.policies.problem import Problem, make_problem
 
@@ -191,3 +191,90 @@ def test_plans_with_many_checkpoints_are_explained_and_traded_off() -> None:
     of_all = Exact().optimise(more, signal, whole=True).solution.by_starts
     assert told.one_start_more == pytest.approx(of_all[-1], rel=1e-11)
     assert lt.tradeoff(job, signal).amount[-1] == pytest.approx(best.footprint.carbon_g, rel=1e-9)
+
+
+def tiny_job(seed: int, *, count: int = 2000, days: float = 2, each_s: float = 1.1e-3) -> Problem:
+    """Draw next to no work, late in a year: running integrals are far larger than what it costs."""
+    rng = np.random.default_rng(seed)
+    signal = lt.Signal.from_values(rng.uniform(50, 500, 8760), start=0, step_s=HOUR)
+    work = [lt.Phase(name="w", duration_s=each_s, power_w=200, checkpoint=True)] * count
+    profile = lt.PowerProfile(startup=[lt.Phase(name="s", duration_s=1, power_w=100)], work=work)
+    arrival = 3e7 if seed == 0 else rng.uniform(1e7, 3e7)
+    job = lt.Job(
+        id="a",
+        arrival=arrival,
+        deadline=arrival + days * 24 * HOUR,
+        profile=profile,
+        interruptible="checkpoints",
+    )
+    return make_problem(job, signal)
+
+
+@pytest.mark.parametrize(
+    ("seed", "rules"),
+    [
+        (0, {}),
+        (0, {"days": 5}),
+        (1, {"count": 200, "each_s": 2e-3}),
+        (2, {"count": 300, "days": 20}),
+        (3, {"count": 400, "each_s": 0.01}),
+        (4, {"count": 500, "days": 7}),
+        (5, {"count": 700, "days": 1}),
+    ],
+)
+def test_rounding_leaves_a_way_to_run_little_work_late_in_a_year(
+    seed: int, rules: dict[str, Any]
+) -> None:
+    problem = tiny_job(seed, **rules)
+    whole = continuous.solve(problem, whole=True)
+    best = continuous.solve(problem)
+    # Each is rounded by itself, at every checkpoint.
+    rounding = continuous._rounding(problem, problem.checkpoints_s.size)
+    assert rounding < 0.01 * whole.cost
+    assert best.cost == pytest.approx(whole.cost, rel=1e-9, abs=rounding)
+
+
+def test_where_too_much_was_left_out_everything_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(continuous, "_MANY", 3)
+    monkeypatch.setattr(continuous, "_rounding", lambda problem, points: 0.0)
+    problem = make_problem(*long_job(40))
+    whole = continuous.solve(problem, whole=True)
+    # A bound that is none.
+    monkeypatch.setattr(gridded.Rest, "at", lambda self, *_: np.full(9, 2 * whole.cost))
+    best = continuous.solve(problem)
+    assert best.cost == pytest.approx(whole.cost, rel=1e-11)
+    assert best.starts == whole.starts
+
+
+def test_what_would_take_far_longer_than_the_plan_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = []
+
+    class Noted(continuous._Planner):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            made.append(self)
+
+    def effort() -> float:
+        total = sum(each.effort for each in made)
+        made.clear()
+        return total
+
+    monkeypatch.setattr(continuous, "_Planner", Noted)
+    monkeypatch.setattr(explaining, "_LEAST_S", 0.0)
+    job, signal = long_job(300, days=15)
+    best = lt.plan(job, signal)
+    planned = effort()
+    assert best.schedule.starts > 8
+    told = lt.explain(best, job, signal)
+    # Many numbers of starts are not told apart, one is; counted, not timed.
+    assert told.total == pytest.approx(best.footprint.carbon_g)
+    assert told.uninterrupted is not None and told.uninterrupted > told.total
+    assert told.one_start_fewer is None and told.one_start_more is None
+    most = 2 * planned + 3 * max(3 * planned, 0.3 * continuous._KNOTS_PER_SECOND)
+    assert effort() < most
+    # Who waits for them gets them.
+    patient = lt.explain(best, job, signal, policy=Exact(time_budget_s=100))
+    assert told.total <= patient.one_start_fewer and told.total <= patient.one_start_more
+    assert effort() > most

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.errors import InvalidInput
-from lowtide.policies import POLICIES
+from lowtide.errors import InvalidInput, TooLaborious
+from lowtide.policies import POLICIES, explaining
 from lowtide.policies.blind import Blind
 from lowtide.policies.exact import Exact
 
@@ -216,3 +216,19 @@ def test_weights_rent_and_waiting_add_up() -> None:
     assert why.total == pytest.approx(made.lower_bound)
     parts = sum(block.amount for block in why.blocks) + why.suspended
     assert parts + why.rent + why.waiting == pytest.approx(why.total)
+
+
+def test_a_blind_plan_that_would_take_too_long_is_missing(case, monkeypatch) -> None:
+    job, signal = case
+    best = lt.plan(job, signal)
+    usual = explaining.decide
+
+    def decide(policy, planned, *args, **options):
+        if planned.profile != job.profile:
+            raise TooLaborious("would take about 3 min")
+        return usual(policy, planned, *args, **options)
+
+    monkeypatch.setattr(explaining, "decide", decide)
+    why = lt.explain(best, job, signal)
+    assert why.blind_to_phases is None
+    assert why.total == pytest.approx(best.footprint.carbon_g)

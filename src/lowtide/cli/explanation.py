@@ -56,8 +56,9 @@ def show_explanation(reasons: Explanation, *, unit: str, zone: Zone) -> None:
             for what, amount in rows
         ],
     )
-    worth = reasons.blind_to_phases - reasons.total
-    share = worth / reasons.blind_to_phases if reasons.blind_to_phases > 0 else None
+    blind = reasons.blind_to_phases
+    worth = None if blind is None else blind - reasons.total
+    share = worth / blind if worth is not None and blind is not None and blind > 0 else None
     print()
     say(
         f"Knowing the phases is worth {format_number(worth)} {unit} ({format_percent(share)}); "

@@ -17,11 +17,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from lowtide.errors import InvalidInput
+from lowtide.errors import TooLaborious
 from lowtide.job import TIME_TOLERANCE_S
 from lowtide.policies import gridded, piecewise
 from lowtide.policies.piecewise import FloatArray, Function
 from lowtide.policies.problem import MOST_BYTES, Cost, Problem, Solution, Start
+from lowtide.units import JOULES_PER_KWH
 
 # A restart must be worth more than rounding, relative to what is paid in all.
 _WORTH = 1e-12
@@ -33,11 +34,15 @@ _KNOTS_PER_SECOND = 1e7
 # checkpoints a plan is made first.
 _MANY = 150
 _FINER = 8
-# How many bounds on what is still to be paid are kept, and for how many starts they are told apart.
+# How many bounds on what is still to be paid are kept, for how many delays at the most (each is
+# looked at for every checkpoint), and for how many starts they are told apart.
 _CELLS = 3e6
+_DELAYS = 2e4
 _LAYERS = 16
-# What rounding may do to a cost, relative to the largest.
+# What rounding may do to a cost, relative to the largest, however few sums it takes.
 _MARGIN = 1e-9
+# How many times a number is rounded where a running integral is read.
+_ROUNDED = 4
 # How many checkpoints are passed between two looks at how long the rest will take.
 _LOOK = 32
 # How far delays reach beyond the slack while a job is planned, so that the last is not lost where
@@ -85,7 +90,8 @@ def solve(
     job comes to more than a plan that is known. So it is first planned with a part of its
     checkpoints, which is such a plan, and then with more of them and only where V, together with
     the least that is still to be paid, is no more than that. What is left out cannot be a part of
-    the best plan, which is as good as that one or better.
+    the best plan, which is as good as that one or better. Should rounding have left out too much
+    all the same, which shows in a plan that is worse, or in none, everything is kept.
 
     Args:
         problem: A job that is stopped at checkpoints or never.
@@ -98,21 +104,49 @@ def solve(
         return planner.solve()
     layers = 1 if planner.limit is None or planner.limit >= _LAYERS else planner.limit + 1
     step_s = math.sqrt(problem.work_s * planner.longest_s * layers / _CELLS)
-    rest = gridded.Rest(problem, step_s, layers)
+    rest = gridded.Rest(problem, max(step_s, planner.longest_s / _DELAYS), layers)
     most = np.inf
+    effort_s = 0.0
     strides = [1]
     while len(planner.points) / strides[-1] > _MANY:
         strides.append(_FINER * strides[-1])
     for stride in reversed(strides):
         planner = _Planner(problem, most_s=most_s, stride=stride, rest=rest, most=most)
         solution = planner.solve()
-        wanted = solution.cost
-        if counted is not None and counted < len(solution.by_starts):
-            wanted = solution.by_starts[counted]
-        most = min(most, wanted)
+        if _wanted(solution, counted) > planner.most:
+            effort_s += solution.effort_s
+            planner = _Planner(problem, most_s=most_s, stride=stride)
+            solution = planner.solve()
+        effort_s += solution.effort_s
+        most = min(most, _wanted(solution, counted))
     # What is more than the plan that was known is not all there.
     by_starts = tuple(cost if cost <= planner.most else np.inf for cost in solution.by_starts)
-    return replace(solution, by_delay=(np.empty(0), np.empty(0)), by_starts=by_starts)
+    nothing = (np.empty(0), np.empty(0))
+    return replace(solution, by_delay=nothing, by_starts=by_starts, effort_s=effort_s)
+
+
+def _wanted(solution: Solution, counted: int | None) -> float:
+    """Return the cost that a solution was asked for: with a number of starts, or the least."""
+    if counted is not None and counted < len(solution.by_starts):
+        return solution.by_starts[counted]
+    return solution.cost
+
+
+def _rounding(problem: Problem, points: int) -> float:
+    """Return what rounding may add to a cost: running integrals are far larger than it is.
+
+    Each is read at the ends of stretches of work and of the phases of a stop and a start, at each
+    point at the most.
+    """
+    profile = problem.job.profile
+    restart = (*profile.startup, *profile.stop)
+    highest_w = max(phase.power_w for phase in (*restart, *profile.work))
+    reads = 2 * (points * (len(restart) + 2) + len(profile.work))
+    total = 0.0
+    for signal, weight in zip(problem.signals, (highest_w / JOULES_PER_KWH, 1.0), strict=False):
+        reach_s = problem.job.deadline - signal.start
+        total += weight * reach_s * float(np.abs(signal.values).max())
+    return _ROUNDED * reads * total * float(np.finfo(float).eps)
 
 
 def _prunable(problem: Problem) -> bool:
@@ -135,8 +169,6 @@ class _Planner:
         self.problem = problem
         self.most_s = most_s
         self.rest = rest if most < np.inf else None
-        # Rounding may not make a plan cost more than it does.
-        self.most = most + _MARGIN * problem.largest
         self.effort = self.looked = 0.0
         self.lag_s = problem.startup_s + problem.stop_s
         self.slack_s = max(problem.slack_s, 0.0)
@@ -149,6 +181,9 @@ class _Planner:
         self.limit = None if left is None or left > len(inner) + 1 else left
         inner = inner[stride - 1 :: stride]
         self.points = [_Point(progress_s=at) for at in (0.0, *inner, problem.work_s)]
+        # Rounding may not make a plan cost more than it does.
+        margin = max(_MARGIN * problem.largest, _rounding(problem, len(self.points)))
+        self.most = most + margin
         self.kept_bytes = 0
         # What a stop and a start cost at progress 0: elsewhere it is the same, shifted.
         self.ready = problem.startup(0.0)
@@ -225,10 +260,10 @@ class _Planner:
                 f"Exact(time_budget_s={_round_up(needed_s)})",
             )
 
-    def _too_much(self, what: str, last: str) -> InvalidInput:
+    def _too_much(self, what: str, last: str) -> TooLaborious:
         """Return an error that says what a plan would take, and what takes less."""
         lower = "" if self.limit is None else ", a lower max_starts"
-        return InvalidInput(
+        return TooLaborious(
             f"job {self.problem.job.id}: planning {len(self.points) - 2:,} checkpoints on "
             f"{self.problem.values_ahead.size:,} steps of the signal {what}: give it fewer "
             f"checkpoints{lower} or a coarser signal, {last}"
@@ -332,6 +367,7 @@ class _Planner:
             starts=starts,
             by_delay=piecewise.ends_upto(*final, self.slack_s),
             by_starts=tuple(by_starts),
+            effort_s=self.effort / _KNOTS_PER_SECOND,
         )
 
     def _way_back(self, layer: int, delay_s: float) -> tuple[Start, ...]:

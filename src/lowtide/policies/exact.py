@@ -178,6 +178,7 @@ class Exact:
             step_s=optimum.step_s,
             resolution_gap=gap,
             mixed=self._mixed,
+            effort_s=optimum.solution.effort_s,
         )
 
     @property
@@ -282,6 +283,7 @@ class Exact:
         state: State | None = None,
         whole: bool = False,
         counted: int | None = None,
+        most_s: float | None = None,
     ) -> Optimum:
         """Return the best way to run a job from a state on.
 
@@ -292,6 +294,8 @@ class Exact:
             whole: Whether the least by the delay and by the number of starts is asked for, too,
                 which takes far longer if there are many checkpoints.
             counted: A number of starts from the state on for which alone it is.
+            most_s: About how long a plan in continuous time may take, by default two minutes or
+                `time_budget_s`.
         """
         try:
             problem = self._problem(job, signal, state)
@@ -314,7 +318,8 @@ class Exact:
         elif problem.slack_s <= TIME_TOLERANCE_S:
             found = [(problem, _forced(problem))]
         else:
-            most_s = max(self.time_budget_s, continuous.MOST_S)
+            if most_s is None:
+                most_s = max(self.time_budget_s, continuous.MOST_S)
             solved = continuous.solve(problem, most_s=most_s, whole=whole, counted=counted)
             found = [(problem, solved)]
         (best, solution), *others = found

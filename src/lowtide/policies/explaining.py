@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lowtide.accounting import footprint
-from lowtide.errors import InvalidInput, InvalidJob
+from lowtide.errors import InvalidInput, InvalidJob, TooLaborious
 from lowtide.grid import Grid
 from lowtide.job import Job
 from lowtide.policies import gridded
@@ -22,8 +22,10 @@ from lowtide.units import JOULES_PER_KWH
 
 # Amounts closer than this, relative to their size, differ by rounding alone.
 _SAME = 1e-9
-# How many times its budget a plan may take that tells numbers of starts apart.
+# How many times its budget, or what the plan itself took, another choice may take: telling numbers
+# of starts apart takes longer. In continuous time each may take a second.
 _PATIENCE = 3
+_LEAST_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +55,8 @@ class Block:
 class Explanation:
     """What the choices behind a plan are worth.
 
-    Amounts are grams, money on a price, or what weights count. What is not there, or not possible
-    by the job's rules, is None.
+    Amounts are grams, money on a price, or what weights count. What is not there, not possible by
+    the job's rules, or would take far longer to find than the plan did, is None.
 
     Attributes:
         blocks: Its starts.
@@ -78,7 +80,7 @@ class Explanation:
     uninterrupted: float | None
     one_start_fewer: float | None
     one_start_more: float | None
-    blind_to_phases: float
+    blind_to_phases: float | None
 
 
 def explain(
@@ -97,7 +99,8 @@ def explain(
         job: The job.
         signal: What a kWh emits or costs.
         policy: The policy that made the plan, if it was given as an object; its forbidden windows
-            and prices hold for the other choices too.
+            and prices hold for the other choices too. With a longer `time_budget_s` of `Exact` more
+            of them are found where there are many checkpoints.
         weights: What the plan was made with.
         state: What the plan was made with.
     """
@@ -105,8 +108,9 @@ def explain(
     if policy is None and plan.policy in ("exact", "oracle") and plan.step_s is not None:
         given["step_s"] = plan.step_s
     name, decider, target = prepare(signal, policy or plan.policy, given, weights)
-    case = _Case(job, target, state, decider if isinstance(decider, Exact) else Exact())
     decision = decide(decider, job, target, state, name=name)
+    planner = decider if isinstance(decider, Exact) else Exact()
+    case = _Case(job, target, state, planner, decision.effort_s)
     total, again = case.amount(plan.schedule), case.amount(decision.schedule)
     if abs(total - again) > _SAME * max(abs(total), abs(again)):
         raise InvalidInput(
@@ -130,13 +134,16 @@ def explain(
     )
 
 
-def _blind(case: _Case, policy: Policy, total: float) -> float:
+def _blind(case: _Case, policy: Policy, total: float) -> float | None:
     """Return what a policy comes to that takes the job for one of its mean power."""
     job = case.job
     if len({phase.power_w for phase in (*job.profile.startup, *job.profile.work)}) == 1:
         return total
     level = replace(job, profile=job.profile.averaged())
-    return case.amount(decide(policy, level, case.target, case.state).schedule)
+    try:
+        return case.amount(decide(policy, level, case.target, case.state).schedule)
+    except TooLaborious:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +154,7 @@ class _Case:
     target: Signal
     state: State | None
     planner: Exact
+    effort_s: float
 
     @property
     def fewest(self) -> int:
@@ -226,6 +234,7 @@ class _Case:
     def _solve(self, starts: int, counted: int | None = None) -> Solution | None:
         # Telling numbers of starts apart takes longer, and shall not make the step much coarser.
         budget_s = _PATIENCE * self.planner.time_budget_s
+        most_s = max(budget_s, _PATIENCE * self.effort_s, _LEAST_S)
         planner = replace(self.planner, time_budget_s=budget_s)
         job = replace(self.job, max_starts=starts)
         try:
@@ -234,6 +243,8 @@ class _Case:
                 effort = gridded.size_of(problem, planner.step_s).effort
                 if effort > budget_s * STATES_PER_SECOND:
                     planner = replace(planner, step_s=None)
-            return planner.optimise(job, self.target, state=self.state, counted=counted).solution
-        except InvalidJob:
+            return planner.optimise(
+                job, self.target, state=self.state, counted=counted, most_s=most_s
+            ).solution
+        except (InvalidJob, TooLaborious):
             return None

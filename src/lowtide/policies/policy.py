@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from lowtide.errors import InvalidInput
@@ -26,6 +26,7 @@ class Decision:
         resolution_gap: The most that considering only those can have cost, where it is known.
         mixed: Whether the two count more than the signal, such as waiting or rent.
         note: What the policy has to say of its decision, such as a guarantee.
+        effort_s: About how long it took on one core, where that was counted.
     """
 
     schedule: Schedule
@@ -34,6 +35,7 @@ class Decision:
     resolution_gap: float | None = None
     mixed: bool = False
     note: str = ""
+    effort_s: float = field(default=0.0, compare=False)
 
 
 @runtime_checkable

@@ -63,12 +63,14 @@ class Solution:
             the best to be looked for.
         by_starts: The least cost with exactly 0, 1, 2, ... starts, where their number is limited
             and so told apart; else empty. There, too, inf for what was not looked for.
+        effort_s: About how long it took on one core, counted and not timed; 0 on a grid.
     """
 
     cost: float
     starts: tuple[Start, ...]
     by_delay: tuple[FloatArray, FloatArray]
     by_starts: tuple[float, ...] = ()
+    effort_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
