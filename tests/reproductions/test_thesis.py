@@ -16,6 +16,9 @@ from lowtide.policies.exact import Exact
 from lowtide.reproductions.thesis import (
     LEVELS,
     Case,
+    Study,
+    choose,
+    effects,
     evaluate,
     judge,
     make_cases,
@@ -24,10 +27,7 @@ from lowtide.reproductions.thesis import (
 )
 from lowtide.reproductions.thesis_report import (
     COLUMNS,
-    Study,
-    choose,
     columns,
-    effects,
     figures,
     findings,
     published_table,

@@ -10,7 +10,7 @@ import typer
 
 from lowtide.cli.examples import epilog
 from lowtide.cli.options import AsJson, Parsable
-from lowtide.cli.output import print_json, print_parsable, print_table, say
+from lowtide.cli.output import print_json, print_parsable, print_table, progress_bar, say
 
 if TYPE_CHECKING:
     from lowtide.reproductions.findings import Findings
@@ -114,21 +114,11 @@ def wait_awhile(
 
 def _with_progress(items: Iterable[Item], *, total: int, doing: str) -> Iterator[Item]:
     """Pass items on, with a progress bar where somebody is watching."""
-    import sys
-
-    from rich.console import Console
-    from rich.progress import track
-
-    return iter(
-        track(
-            items,
-            total=total,
-            description=doing,
-            console=Console(stderr=True),
-            transient=True,
-            disable=not sys.stderr.isatty(),
-        )
-    )
+    with progress_bar() as bar:
+        task = bar.add_task(doing, total=total)
+        for item in items:
+            yield item
+            bar.advance(task)
 
 
 def _hand_over(findings: Findings, *, out: Path | None, as_json: bool, parsable: bool) -> None:

@@ -26,6 +26,7 @@ import numpy as np
 
 from lowtide import files
 from lowtide.errors import FormatError, InvalidInput, InvalidTime
+from lowtide.experiments.statistics import Effect, anova
 from lowtide.job import Job
 from lowtide.policies.exact import Exact
 from lowtide.policies.oracle import Oracle, cost_by_delay
@@ -52,6 +53,16 @@ HOURLY_S = 3600.0
 
 _SAME_JOB = attrgetter(*(name for name in LEVELS if name != "strategy"))
 
+_FACTORS = {
+    "wait": "wait_h",
+    "length": "length_s",
+    "phases": "phases",
+    "startup": "startup_s",
+    "startup power": "startup_w",
+    "power": "power",
+}
+# Waiting helps long jobs and not short ones. Left in the residual, that would drown the rest.
+_INTERACTIONS = (("wait", "length"),)
 _HIGH_W, _LOW_W = 200.0, 100.0
 # Factors that are durations: what a selection may call them for short, and what they count in.
 _SHORT = {"length": "length_s", "startup": "startup_s", "wait": "wait_h"}
@@ -344,6 +355,88 @@ def judge(published: Mapping[Case, Published], outcomes: Sequence[Outcome]) -> V
         above=sum(total.true_g > best_g * (1 + _AGREE) for best_g, total in real),
         worst=max((total.true_g / best_g - 1 for best_g, total in real), default=0.0),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """The outcomes of an evaluation, and what was published of it.
+
+    Attributes:
+        outcomes: What each job comes to at its best.
+        published: Published totals; None where there are none to compare with.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    published: Mapping[Case, Published] | None = None
+
+    @property
+    def startup_modes(self) -> list[str]:
+        """The readings of the startup that were planned."""
+        found = {outcome.case.startup_mode for outcome in self.outcomes}
+        return [mode for mode in STARTUP_MODES if mode in found]
+
+    def of(self, mode: str) -> list[Outcome]:
+        """Return the outcomes of one reading of the startup.
+
+        Args:
+            mode: `carved` or `added`.
+        """
+        return [outcome for outcome in self.outcomes if outcome.case.startup_mode == mode]
+
+    @property
+    def comparable(self) -> Mapping[Case, Published]:
+        """The published totals, none where they belong to another signal."""
+        known = self.published or {}
+        return known if belongs(known, self.outcomes) else {}
+
+
+def choose(study: Study) -> list[Outcome]:
+    """Return the jobs whose schedules tell most: those like the one that suspending saves most.
+
+    They differ in strategy and length of the startup alone.
+
+    Args:
+        study: The outcomes.
+    """
+    outcomes = study.of(study.startup_modes[0])
+    saved = savings(outcomes)
+    if not saved:
+        return []
+    best = max(saved, key=lambda case: saved[case])
+    same = ("power", "phases", "startup_w", "wait_h", "length_s")
+    return sorted(
+        (
+            each
+            for each in outcomes
+            if all(getattr(each.case, name) == getattr(best, name) for name in same)
+        ),
+        key=lambda each: (each.case.strategy == "suspend", each.case.startup_s),
+    )
+
+
+def effects(study: Study, mode: str, about: str) -> list[Effect]:
+    """Return the analysis of variance for one reading of the startup; empty with too few jobs.
+
+    Args:
+        study: The outcomes.
+        mode: `carved` or `added`.
+        about: `saving` or `emissions`.
+    """
+    outcomes = study.of(mode)
+    if about == "saving":
+        values = savings(outcomes)
+    else:
+        values = {
+            each.case: math.log(each.carbon_g)
+            for each in outcomes
+            if each.case.strategy == "suspend" and each.carbon_g > 0
+        }
+    if len(values) < 2:
+        return []
+    factors = {
+        name: [getattr(case, column) for case in values] for name, column in _FACTORS.items()
+    }
+    return anova(list(values.values()), factors, interactions=_INTERACTIONS)
 
 
 @lru_cache(maxsize=1024)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from lowtide.errors import InvalidInput
 from lowtide.experiments.report import Section
-from lowtide.experiments.statistics import Effect, anova
+from lowtide.experiments.statistics import Effect
 from lowtide.formats import read_signal
 from lowtide.grids import synthetic_grid
 from lowtide.reproductions.findings import Findings, Progress, data_folder
@@ -20,9 +19,10 @@ from lowtide.reproductions.thesis import (
     LEVELS,
     STARTUP_MODES,
     Case,
-    Outcome,
     Published,
-    belongs,
+    Study,
+    choose,
+    effects,
     evaluate,
     judge,
     make_cases,
@@ -77,16 +77,6 @@ _SIGNAL = Path("carbon", "DE-july2024.csv")
 _PUBLISHED = Path("goldens", "thesis", "evaluation_jobs_to_8h.csv")
 _SYNTHETIC = "windy"
 
-_FACTORS = {
-    "wait": "wait_h",
-    "length": "length_s",
-    "phases": "phases",
-    "startup": "startup_s",
-    "startup power": "startup_w",
-    "power": "power",
-}
-# Waiting helps long jobs and not short ones. Left in the residual, that would drown the rest.
-_INTERACTIONS = (("wait", "length"),)
 _MODE_WORDS = {"carved": "carved out of the length", "added": "added to the length"}
 # Below this probability a term is said to have an effect.
 _SEEN = 0.05
@@ -98,39 +88,6 @@ _TITLES = {
 # Differences below this share are the six decimals that totals were published with.
 _SAME = 1e-6
 _TICKS = (-0.05, -0.02, 0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Study:
-    """The outcomes of an evaluation, and what was published of it.
-
-    Attributes:
-        outcomes: What each job comes to at its best.
-        published: Published totals; None where there are none to compare with.
-    """
-
-    outcomes: tuple[Outcome, ...]
-    published: Mapping[Case, Published] | None = None
-
-    @property
-    def startup_modes(self) -> list[str]:
-        """The readings of the startup that were planned."""
-        found = {outcome.case.startup_mode for outcome in self.outcomes}
-        return [mode for mode in STARTUP_MODES if mode in found]
-
-    def of(self, mode: str) -> list[Outcome]:
-        """Return the outcomes of one reading of the startup.
-
-        Args:
-            mode: `carved` or `added`.
-        """
-        return [outcome for outcome in self.outcomes if outcome.case.startup_mode == mode]
-
-    @property
-    def comparable(self) -> Mapping[Case, Published]:
-        """The published totals, none where they belong to another signal."""
-        known = self.published or {}
-        return known if belongs(known, self.outcomes) else {}
 
 
 def reproduce_thesis(
@@ -398,31 +355,6 @@ def anova_table(study: Study, about: str) -> Section:
     return Section(heading=heading, text=text, header=header, rows=rows)
 
 
-def effects(study: Study, mode: str, about: str) -> list[Effect]:
-    """Return the analysis of variance for one reading of the startup; empty with too few jobs.
-
-    Args:
-        study: The outcomes.
-        mode: `carved` or `added`.
-        about: `saving` or `emissions`.
-    """
-    outcomes = study.of(mode)
-    if about == "saving":
-        values = savings(outcomes)
-    else:
-        values = {
-            each.case: math.log(each.carbon_g)
-            for each in outcomes
-            if each.case.strategy == "suspend" and each.carbon_g > 0
-        }
-    if len(values) < 2:
-        return []
-    factors = {
-        name: [getattr(case, column) for case in values] for name, column in _FACTORS.items()
-    }
-    return anova(list(values.values()), factors, interactions=_INTERACTIONS)
-
-
 def startup_verdict(found: Mapping[str, Sequence[Effect]]) -> str:
     """Say in words whether the length of the startup has an effect, for each reading of it.
 
@@ -496,34 +428,6 @@ def figures(study: Study, signal: Signal) -> dict[str, Section]:
         name: Section(heading=_ABOUT[name][0], text=_ABOUT[name][1], chart=chart)
         for name, chart in charts.items()
     }
-
-
-def choose(study: Study) -> list[Outcome]:
-    """Return the jobs whose schedules tell most: those like the one that suspending saves most.
-
-    They differ in strategy and length of the startup alone.
-
-    Args:
-        study: The outcomes.
-    """
-    outcomes = study.of(study.startup_modes[0])
-    saved = savings(outcomes)
-    if not saved:
-        return []
-    best = max(saved, key=lambda case: saved[case])
-    same = ("power", "phases", "startup_w", "wait_h", "length_s")
-    return sorted(
-        (
-            each
-            for each in outcomes
-            if all(getattr(each.case, name) == getattr(best, name) for name in same)
-        ),
-        key=lambda each: (each.case.strategy == "suspend", each.case.startup_s),
-    )
-
-
-def _text(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:.12g}"
 
 
 def savings_chart(
@@ -656,3 +560,7 @@ def _p(value: float | None) -> str:
     if value is None:
         return MISSING
     return "<1e-12" if value < 1e-12 else f"{value:.2g}"
+
+
+def _text(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:.12g}"
