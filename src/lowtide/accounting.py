@@ -170,10 +170,7 @@ def integrate(
     """Return what each stretch of constant power comes to: grams, or money for a price.
 
     Args:
-        power_w: What is drawn in each stretch.
         begin: Where each begins, seconds after the origin.
-        end: Where each ends.
-        signal: What a kWh emits or costs.
         origin: What the two count from, or what those of each stretch do; 0 means they are epoch
             seconds.
 
@@ -274,10 +271,6 @@ def power_steps(schedule: Schedule, profile: PowerProfile) -> tuple[FloatArray, 
     """Return the instants at which power changes, and the watts from each one on.
 
     The last instant is the schedule's end, with 0 W.
-
-    Args:
-        schedule: What the job does when.
-        profile: What it draws.
     """
     pieces = _pieces(schedule, profile)
     times = np.append(pieces.origin + pieces.begin_s, schedule.end)

@@ -105,9 +105,7 @@ def share_out(
     """Share the power of a node out over what ran on it between two snapshots.
 
     Args:
-        before: The node at the beginning.
         after: The node at the end; the answer has a place for each of its units.
-        power: What was drawn in between.
         rules: `conserving`, or `ceems` for those of another system, which do not add up.
         idle_w: What the node without GPUs and memory (`NodePower.base_w`) draws when nothing runs;
             None where that is not known.
@@ -134,11 +132,7 @@ def share_out(
 
 
 def is_job(unit: Unit) -> bool:
-    """Return whether a unit is a job: services and groups of processes are not.
-
-    Args:
-        unit: What runs.
-    """
+    """Return whether a unit is a job: services and groups of processes are not."""
     return unit.source in _JOBS
 
 
@@ -148,10 +142,6 @@ def cpu_used(before: Snapshot, after: Snapshot) -> FloatArray:
     A counter that went back counts as no use, and nobody uses more than the node has. A unit that
     was not there before has used all it shows, if it has started since; otherwise it is not known
     when it did, and it is left out.
-
-    Args:
-        before: The node at the beginning.
-        after: The node at the end.
     """
     earlier_s = before.cpu_s
     if before.units != after.units:
@@ -249,12 +239,7 @@ def _conserving(
 
 
 def presence(before: Snapshot, after: Snapshot) -> FloatArray:
-    """Return the share of the time between two snapshots in which each unit was there.
-
-    Args:
-        before: The node at the beginning.
-        after: The node at the end.
-    """
+    """Return the share of the time between two snapshots in which each unit was there."""
     since, passed_s = after.time_of(before), after.seconds_after(before)
     if not passed_s > 0:
         return np.ones(len(after.units))
@@ -440,13 +425,7 @@ class IdleFloor:
     known: dict[str, tuple[float, float, float]] = field(default_factory=dict)
 
     def see(self, before: Snapshot, after: Snapshot, power: NodePower) -> None:
-        """Learn from what was drawn between two snapshots.
-
-        Args:
-            before: The node at the beginning.
-            after: The node at the end.
-            power: What was drawn in between.
-        """
+        """Learn from what was drawn between two snapshots."""
         elapsed_s = after.seconds_after(before)
         base_w = power.base_w
         busy_s = after.node.busy_s - before.node.busy_s
@@ -468,11 +447,7 @@ class IdleFloor:
         self.known[power.meters] = (seen, max(floor_w, 0.0), spread_w)
 
     def at(self, power: NodePower) -> float | None:
-        """Return the floor for these meters in watts, None where the node was never idle.
-
-        Args:
-            power: What was drawn, by the meters in question.
-        """
+        """Return the floor for these meters in watts, None where the node was never idle."""
         found = self.known.get(power.meters)
         return None if found is None else found[1]
 

@@ -32,10 +32,6 @@ _LEAST_NOISE = 1e-3
 def noise_variance(power_w: FloatArray, step_s: float) -> float:
     """Return the variance of the noise in a trace, in W².
 
-    Args:
-        power_w: Power in even steps.
-        step_s: Their length.
-
     >>> rng = np.random.default_rng(0)
     >>> round(math.sqrt(noise_variance(100 + 5 * rng.standard_normal(2000), 0.1)), 1)
     5.0
@@ -52,22 +48,13 @@ def noise_variance(power_w: FloatArray, step_s: float) -> float:
 
 
 def price_of_a_change(noise: float, steps: float) -> float:
-    """Return by how much the squared distance must fall for a change to be believed, in W².
-
-    Args:
-        noise: The variance of the noise.
-        steps: How many steps the trace has.
-    """
+    """Return by how much the squared distance must fall for a change to be believed, in W²."""
     # A trace of zeros has no noise, and no change in it costs nothing: ask for more than rounding.
     return max(_PRICE * noise * math.log(max(steps, 2.0)), 1e-12)
 
 
 def find_changes(power_w: FloatArray, price: float) -> IntArray:
     """Return the edges of stretches of constant power: 0, each change, and the trace's length.
-
-    Args:
-        power_w: Power in even steps.
-        price: What a change costs, in W².
 
     >>> find_changes(np.array([5.0] * 20 + [9.0] * 30 + [5.0] * 10), price=10.0).tolist()
     [0, 20, 50, 60]

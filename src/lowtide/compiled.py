@@ -185,12 +185,7 @@ class Folder(NamedTuple):
             raise PermissionError(errno.EPERM, _UNSAFE)
 
     def keep(self, name: str, data: bytes) -> None:
-        """Write a file, or raise an OSError.
-
-        Args:
-            name: What it is called.
-            data: What it holds.
-        """
+        """Write a file, or raise an OSError."""
         self.make()
         try:
             files.write_whole(self.path / name, data, lasting=False)
@@ -200,11 +195,7 @@ class Folder(NamedTuple):
         (self.path / name).chmod(0o644)
 
     def read(self, name: str) -> bytes:
-        """Return what a file holds, nothing where there is none that can be trusted.
-
-        Args:
-            name: What it is called.
-        """
+        """Return what a file holds, nothing where there is none that can be trusted."""
         path = self.path / name
         try:
             found = path.lstat()
@@ -412,11 +403,7 @@ class _Work:
         return True
 
     def mind(self, folder: Folder) -> None:
-        """Say once of a folder that the user named, and that is there, why it is not used.
-
-        Args:
-            folder: The folder.
-        """
+        """Say once of a folder that the user named, and that is there, why it is not used."""
         if not folder.named or folder.path in self._failed:
             return
         if os.path.isdir(folder.path) and not folder.safe:  # noqa: PTH112 - never raises
@@ -429,12 +416,7 @@ class _Work:
             )
 
     def keep(self, name: str, data: bytes) -> None:
-        """Write machine code into the first folder that takes it, and say so if that is another.
-
-        Args:
-            name: What the file is called.
-            data: What it holds.
-        """
+        """Write machine code into the first folder that takes it, and say so if that is another."""
         taken: Path | None = None
         for folder in folders():
             if folder.path not in self._failed:

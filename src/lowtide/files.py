@@ -18,11 +18,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def read_bytes(path: Path | str) -> bytes:
-    """Read a file whole, unpacking gzip by its content rather than its name.
-
-    Args:
-        path: The file to read.
-    """
+    """Read a file whole, unpacking gzip by its content rather than its name."""
     path = Path(path)
     try:
         data = path.read_bytes()
@@ -36,11 +32,7 @@ def read_bytes(path: Path | str) -> bytes:
 
 
 def read_text(path: Path | str) -> str:
-    """Read a UTF-8 text file whole, gzip or plain, without a byte-order mark.
-
-    Args:
-        path: The file to read.
-    """
+    """Read a UTF-8 text file whole, gzip or plain, without a byte-order mark."""
     try:
         return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -53,9 +45,6 @@ def expanded(path: Path | str) -> Path:
     """Return a path with the user's home for `~`.
 
     A user whom the system does not know, as in many a container, has the root folder for a home.
-
-    Args:
-        path: What was given.
     """
     try:
         return Path(path).expanduser()
@@ -67,8 +56,6 @@ def user_folder(environment: Mapping[str, str], variable: str, below: str) -> Pa
     """Return the folder of one user for files of a kind.
 
     Args:
-        environment: The environment.
-        variable: What names it there.
         below: Where it is else, below the user's home.
 
     >>> user_folder({"HOME": "/home/ada"}, "XDG_CACHE_HOME", ".cache").as_posix()
@@ -81,7 +68,6 @@ def read_document(path: Path | str, form: str) -> Any:
     """Read a file of JSON or TOML.
 
     Args:
-        path: The file to read.
         form: `json` or `toml`.
     """
     return parse_document(read_text(path), path, form)
@@ -91,8 +77,6 @@ def parse_document(text: str, path: Path | str, form: str) -> Any:
     """Return what JSON or TOML says, or refuse it.
 
     Args:
-        text: All of it.
-        path: Where it was read.
         form: `json` or `toml`.
     """
     try:
@@ -107,9 +91,6 @@ def read_or_empty(path: str) -> bytes:
 
     Files of the kernel's come and go, and are read by the thousand: a Path, or a file object,
     would cost more than the reading.
-
-    Args:
-        path: The file.
     """
     try:
         handle = os.open(path, os.O_RDONLY)

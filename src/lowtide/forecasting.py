@@ -68,8 +68,6 @@ class Perfect:
         """Return the true course.
 
         Args:
-            actual: The signal as it came to be.
-            issued: The moment.
             horizon_s: How far ahead the forecast must reach.
         """
         steps = _Steps.of(actual, issued, horizon_s)
@@ -138,8 +136,6 @@ class LeadScaled:
         """Return the true course with the error that is left at this moment.
 
         Args:
-            actual: The signal as it came to be.
-            issued: The moment.
             horizon_s: How far ahead the forecast must reach.
         """
         steps = _Steps.of(actual, issued, horizon_s)
@@ -219,7 +215,6 @@ class Persistence:
 
         Args:
             actual: The signal; nothing after the step under way is looked at.
-            issued: The moment.
             horizon_s: How far ahead the forecast must reach.
         """
         steps = _Steps.of(actual, issued, horizon_s, beyond=True)
@@ -251,8 +246,6 @@ class Replay:
         """Return the newest recorded forecast.
 
         Args:
-            actual: The signal as it came to be.
-            issued: The moment.
             horizon_s: How far ahead the forecast must reach.
         """
         there = [each for each in self.forecasts if each.issued <= issued]

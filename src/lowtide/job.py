@@ -175,11 +175,7 @@ class Job:
 
 
 def require_job(job: object) -> None:
-    """Refuse what is no job, where one is to be planned or run.
-
-    Args:
-        job: What was given.
-    """
+    """Refuse what is no job, where one is to be planned or run."""
     if isinstance(job, Job):
         return
     if isinstance(job, list | tuple):
@@ -195,11 +191,7 @@ def require_job(job: object) -> None:
 
 
 def require_jobs(jobs: object) -> list[Job]:
-    """Return jobs as a list, and refuse what is none.
-
-    Args:
-        jobs: What was given.
-    """
+    """Return jobs as a list, and refuse what is none."""
     if not isinstance(jobs, Iterable) or isinstance(jobs, str | bytes | Mapping):
         given = "one Job" if isinstance(jobs, Job) else f"a {type(jobs).__name__}"
         raise InvalidJob(f"jobs are a list of Job, not {given}: write [job, ...]")

@@ -55,11 +55,8 @@ def append_line(path: str, *, time_s: float, run: str, label: str, checkpoint: b
     """Add an event to a file of events that is there; others may do so at the same time.
 
     Args:
-        path: The file.
         time_s: When, in epoch seconds.
-        run: Whose event it is.
         label: What happened; blanks and line ends become one blank each.
-        checkpoint: Whether a later start can resume from here.
     """
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(
@@ -77,11 +74,7 @@ def append_line(path: str, *, time_s: float, run: str, label: str, checkpoint: b
 
 
 def clock_words(offset_s: float) -> str:
-    """Return what programs are to be told about the recorder's clock, by `CLOCK_VARIABLE`.
-
-    Args:
-        offset_s: What it shows more than the machine's steady clock.
-    """
+    """Return what programs are to be told about the recorder's clock, by `CLOCK_VARIABLE`."""
     return f"{offset_s!r} {_boot()}"
 
 

@@ -227,10 +227,6 @@ class Run:
 
         What was drawn in gaps is not known and not counted: `missing_s` says for how long. NaN
         where there is nothing else.
-
-        Args:
-            start: From when.
-            end: Until when.
         """
         begin = self.start if start is None else start
         over = self.end if end is None else end
@@ -362,7 +358,6 @@ def pairs(runs: Iterable[Run], kind: str) -> list[tuple[Run, Run]]:
     """Return stops or kills with the resumption that belongs to each, where both are there.
 
     Args:
-        runs: Runs of any kind.
         kind: `stop` or `kill`.
     """
     everything = list(runs)
@@ -373,11 +368,7 @@ def pairs(runs: Iterable[Run], kind: str) -> list[tuple[Run, Run]]:
 
 
 def reach_s(times: FloatArray) -> float:
-    """Return how far before the first sample a program may begin, and end after the last.
-
-    Args:
-        times: When samples were taken.
-    """
+    """Return how far before the first sample a program may begin, and end after the last."""
     return max(_REACH_STEPS * float(np.median(np.diff(times))), _REACH_S)
 
 
@@ -429,9 +420,6 @@ def _check_samples(name: str, times: FloatArray, power_w: FloatArray) -> None:
 
 def power_trouble(power_w: FloatArray) -> tuple[int, str] | None:
     """Return the first sample that cannot be a power and why, None where all can be.
-
-    Args:
-        power_w: Watts.
 
     >>> power_trouble(np.array([50.0, 2e6]))
     (1, '2e+06 W is not what a machine draws (0 to 1e+06 W): check unit and meter')

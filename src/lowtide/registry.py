@@ -26,7 +26,6 @@ class Registry(Generic[T]):
 
     Args:
         group: The entry-point group, e.g. `lowtide.policies`.
-        what: What one of them is called in messages.
         method: What every class among them has. Where it is given, a name may also say where a
             class is that nobody registered: `package.module:Class`, or `path/to/file.py:Class`,
             the class left out where the file has just one with that method.

@@ -82,9 +82,6 @@ def status_code(state: str | None) -> int:
 def read_state(text: str | None) -> str | None:
     """Return how a job stands, one of `STATES`; None where that is not known.
 
-    Args:
-        text: Slurm's word, with what may stand behind it.
-
     >>> read_state("CANCELLED by 1000"), read_state("COMPLETING"), read_state("BORED")
     ('cancelled', 'running', None)
     """

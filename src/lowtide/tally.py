@@ -41,24 +41,14 @@ class Stretches:
 
     @classmethod
     def one_each(cls, jobs: Workload, start: FloatArray) -> Stretches:
-        """Return one start per job, without a stop.
-
-        Args:
-            jobs: The jobs.
-            start: When each is started.
-        """
+        """Return one start per job, without a stop."""
         return cls(
             job=np.arange(len(jobs)), start=start, work_s=jobs.work_s, lost_s=np.zeros(len(jobs))
         )
 
     @classmethod
     def of_schedules(cls, jobs: Workload, schedules: Iterable[Schedule]) -> Stretches:
-        """Return the starts of schedules, one schedule per job.
-
-        Args:
-            jobs: The jobs.
-            schedules: How each runs.
-        """
+        """Return the starts of schedules, one schedule per job."""
         rows, starts, works, losts = [], [], [], []
         for row, schedule in enumerate(schedules):
             for run in schedule.runs:
@@ -76,11 +66,7 @@ class Stretches:
         )
 
     def of(self, row: int) -> list[Stretch]:
-        """Return the starts of one job.
-
-        Args:
-            row: Which.
-        """
+        """Return the starts of one job."""
         first, last = np.searchsorted(self.job, [row, row + 1])
         return [
             Stretch(start=start, work_s=work_s, lost_s=lost_s)
@@ -154,12 +140,7 @@ class Pieces:
 
 
 def pieces_of(jobs: Workload, stretches: Stretches) -> Pieces:
-    """Return every stretch of constant power of many jobs, pauses that draw nothing left out.
-
-    Args:
-        jobs: The jobs.
-        stretches: How they run.
-    """
+    """Return every stretch of constant power of many jobs, pauses that draw nothing left out."""
     place = jobs.profile[stretches.job]
     parts = []
     plain = place < 0
@@ -190,14 +171,7 @@ def pieces_of(jobs: Workload, stretches: Stretches) -> Pieces:
 def tally(
     jobs: Workload, stretches: Stretches, signal: Signal | Grid, *, pue: float = 1.0
 ) -> Tally:
-    """Account for many jobs.
-
-    Args:
-        jobs: The jobs.
-        stretches: How they run.
-        signal: What a kWh emits or costs.
-        pue: Power usage effectiveness of the site.
-    """
+    """Account for many jobs."""
     pieces = pieces_of(jobs, stretches)
     count = len(jobs)
     carbon, price = carbon_and_price(signal)

@@ -144,11 +144,7 @@ class Trace:
         return f"<Trace: {len(self)} jobs, {', '.join(self.columns)}; {self.source}>"
 
     def column(self, name: str) -> Column:
-        """Return a column, all unknown (NaN or None) where the trace does not have it.
-
-        Args:
-            name: One of the names in this module.
-        """
+        """Return a column, all unknown (NaN or None) where the trace does not have it."""
         if name in self.columns:
             return self.columns[name]
         if name in NUMBERS:
@@ -215,11 +211,7 @@ class Trace:
         return Trace(columns=kept, header=self.header, source=self.source)
 
     def shifted(self, start: TimeLike) -> Trace:
-        """Return the trace with its first arrival moved to an instant.
-
-        Args:
-            start: When the first job shall arrive.
-        """
+        """Return the trace with its first arrival moved to an instant."""
         by = parse_time(start) - float(self.arrival[0]) if len(self) else 0.0
         moved = {**self.columns, "arrival": self.arrival + by}
         return Trace(columns=moved, header=self.header, source=self.source)
@@ -236,7 +228,6 @@ class Trace:
         Args:
             power_w_per_cpu: What a job draws per CPU it holds.
             wait: How much later than at once each may be done.
-            interruptible: How each may be stopped.
 
         >>> trace = Trace(columns={"arrival": [0], "length_s": [3600], "cpus": [4]})
         >>> trace.jobs(power_w_per_cpu=10, wait="24h")[0].profile.energy_j

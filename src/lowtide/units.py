@@ -153,10 +153,8 @@ def require_number(
 
     Args:
         value: What was given; true and false are no numbers.
-        what: What it is, as in "the weight of carbon".
         least: What it must not lie below.
         finite: Whether infinity will not do.
-        error: What is raised.
 
     >>> require_number(3, "pue", least=1.0)
     3.0
@@ -372,7 +370,6 @@ def format_alike(
     """Return the quantities of a column, all in the unit that suits the largest; `---` if unknown.
 
     Args:
-        values: The quantities.
         scales: `ENERGIES` or `MASSES`.
 
     >>> format_alike([170_000.0, 9e6, None], ENERGIES)

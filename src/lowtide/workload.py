@@ -34,7 +34,6 @@ def _column(name: str, values: npt.ArrayLike, kind: Any, count: int | None) -> A
     """Return a column of a workload, a value alone as that of every job.
 
     Args:
-        name: What it is called.
         values: What was given: one for all, or one for each.
         kind: What its values must be, None for anything.
         count: How many jobs there are, None where this column says it.

@@ -32,7 +32,6 @@ def draw(
         signal: What to draw; each column shows the mean of its time.
         marks: Rows to put under the curve: a name, and the stretches to mark.
         width: Columns to use, by default the terminal's.
-        height: Lines for the curve.
         tz: The zone of the times below; None for this machine's.
     """
     columns = _columns(width, marks, most=4 * len(signal))
@@ -57,11 +56,7 @@ def draw_curve(
 
     Args:
         values: One per column, NaN where nothing is known: a dot marks the place.
-        start: When the first column begins.
-        end: When the last column ends.
-        unit: What the values are in.
         marks: Rows to put under the curve: a name, and the stretches to mark.
-        height: Lines for the curve.
         tz: The zone of the times below; None for this machine's.
     """
     columns = values.size

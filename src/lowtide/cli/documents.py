@@ -12,11 +12,7 @@ from lowtide.units import format_iso
 
 
 def signal_document(signal: Signal) -> dict[str, Any]:
-    """Return what a signal is, without its values.
-
-    Args:
-        signal: The signal.
-    """
+    """Return what a signal is, without its values."""
     return {
         "label": signal.label,
         "kind": signal.kind,
@@ -35,11 +31,7 @@ def signal_document(signal: Signal) -> dict[str, Any]:
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
-    """Return a plan with its spans and footprints.
-
-    Args:
-        plan: The plan.
-    """
+    """Return a plan with its spans and footprints."""
     return {
         "policy": plan.policy,
         "start": format_iso(plan.schedule.start),
@@ -82,11 +74,7 @@ PLAN_COLUMNS = (
 
 
 def plan_columns(plan: Plan) -> list[str]:
-    """Return a plan as `PLAN_COLUMNS` name it, for scripts.
-
-    Args:
-        plan: The plan.
-    """
+    """Return a plan as `PLAN_COLUMNS` name it, for scripts."""
     footprint = plan.footprint
     numbers = (footprint.energy_j, footprint.carbon_g, footprint.cost, plan.saving)
     return [
@@ -101,11 +89,7 @@ def plan_columns(plan: Plan) -> list[str]:
 
 
 def comparison_document(comparison: Comparison) -> dict[str, Any]:
-    """Return the plans of one job, and what they were planned on.
-
-    Args:
-        comparison: The plans.
-    """
+    """Return the plans of one job, and what they were planned on."""
     job = comparison.job
     return {
         "job": {

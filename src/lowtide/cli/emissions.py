@@ -27,8 +27,6 @@ def load_live(grid: str | None, signal: Path | None, how: list[str] | None) -> L
 
     Args:
         grid: A provider's zone, or the name of a synthetic grid.
-        signal: A file instead.
-        how: How to read the file.
     """
     if grid is None or signal is not None:
         # What reads signals takes as much memory as all the rest of a watch.
@@ -51,7 +49,6 @@ def renewing(live: LiveGrid | None, opened: Watch) -> list[Callable[[float], Non
 
     Args:
         live: The grid; None where it does not change.
-        opened: The watch.
     """
     if live is None:
         return []
@@ -77,14 +74,8 @@ def load_emissions(
     """Return how energy becomes grams, as the options say.
 
     Args:
-        signal: A file with the grid's intensity.
-        grid: Or the name of a synthetic grid.
-        how: How to read the file.
-        seed: Which weather a synthetic grid has.
         marginal: A file with the grid's marginal intensity, beside the other.
         pue: What the building draws for each watt of the node's.
-        embodied_kg: What making the node emitted.
-        lifetime: How long it is expected to serve.
     """
     from lowtide.errors import InvalidInput
     from lowtide.units import parse_duration

@@ -93,10 +93,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 
 def epilog(verb: str) -> str:
-    """Return the examples of a verb as they close its help.
-
-    Args:
-        verb: Name of the verb.
-    """
+    """Return the examples of a verb as they close its help."""
     # The backspace tells the help formatter to leave line breaks alone.
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES[verb])

@@ -15,13 +15,7 @@ from lowtide.units import (
 
 
 def show_explanation(reasons: Explanation, *, unit: str, zone: Zone) -> None:
-    """Print what the parts of a plan cost, and what other choices would have.
-
-    Args:
-        reasons: What was found out.
-        unit: What amounts are in: g, or a currency.
-        zone: In which zone times are told.
-    """
+    """Print what the parts of a plan cost, and what other choices would have."""
     print_table(
         (f"start ({zone.name})", f"end ({zone.name})", "work", unit, "overhead", f"{unit}/kWh"),
         [

@@ -40,9 +40,7 @@ def load_profile(profile: str | None, power_w: float | None, time_text: str | No
     """Return the profile that a job's options describe.
 
     Args:
-        profile: A file, or the name of a sample.
         power_w: What the job draws, if it is constant.
-        time_text: How long it works then.
     """
     if profile is not None:
         if power_w is not None or time_text is not None:
@@ -54,20 +52,12 @@ def load_profile(profile: str | None, power_w: float | None, time_text: str | No
 
 
 def parse_time_limit(text: str) -> float:
-    """Return seconds from a time as sbatch takes it: a number alone is minutes.
-
-    Args:
-        text: The time.
-    """
+    """Return seconds from a time as sbatch takes it: a number alone is minutes."""
     return parse_duration(text, bare_unit_s=60.0)
 
 
 def read_how(how: list[str] | None) -> dict[str, str]:
-    """Return what `--how KEY=VALUE` says, as `read_signal` takes it.
-
-    Args:
-        how: The options as they were given.
-    """
+    """Return what `--how KEY=VALUE` says, as `read_signal` takes it."""
     said: dict[str, str] = {}
     for each in how or []:
         key, equals, value = each.partition("=")
@@ -152,14 +142,11 @@ def load_window(
     about a time that is long past looks like any other.
 
     Args:
-        file: A signal file.
         grid: Or a provider's zone, or the name of a synthetic grid.
         arrival: When the job may start; by default now.
         deadline: When it must be done.
         now: What to take for now, by default what the clock says; `start` for the first moment of
             the file.
-        seed: Which weather a synthetic grid has.
-        how: How to read the file.
     """
     if file is not None and grid is not None:
         raise InvalidInput(
@@ -210,8 +197,6 @@ def read_moment(option: str, text: str, *, relative_to: float | None = None) -> 
     """Return the moment that an option of a verb without a clock of its own names.
 
     Args:
-        option: The option.
-        text: What it was given.
         relative_to: What `+48h` counts from.
     """
     notes: list[str] = []
@@ -268,7 +253,6 @@ def load_live(grid: str, *, since: TimeLike | None, how: list[str] | None) -> Se
 
     Args:
         grid: The name, such as `gb:13`.
-        since: The first moment that is needed.
         how: What to do with gaps, if anything.
     """
     said = read_how(how)
@@ -283,11 +267,6 @@ def load_live(grid: str, *, since: TimeLike | None, how: list[str] | None) -> Se
 
 
 def refuse_how(how: list[str] | None, what: str) -> None:
-    """Refuse `--how` where there is no file that it could be about.
-
-    Args:
-        how: The options as they were given.
-        what: What is used instead of a file.
-    """
+    """Refuse `--how` where there is no file that it could be about."""
     if how:
         raise InvalidInput(f"--how says how to read a file, and {what} is none: leave it out")

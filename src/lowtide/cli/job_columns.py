@@ -116,10 +116,7 @@ class LaidOut:
         """Write a column.
 
         Args:
-            column: The column.
-            table: The jobs.
             marks: What `marks_of` says.
-            header: Whether there are headings.
         """
         values = column.read(table)
         texts = column.show(values)
@@ -276,11 +273,7 @@ def _sizes(values: FloatArray) -> list[str]:
 
 
 def power_words(table: JobTable) -> list[str | None]:
-    """Return whether each job's energy was measured, estimated, or each in part.
-
-    Args:
-        table: The jobs.
-    """
+    """Return whether each job's energy was measured, estimated, or each in part."""
     from lowtide.store.records import word_for_power
 
     energies, measured = table.total("energy_j").tolist(), table.total("measured_j").tolist()
@@ -288,11 +281,7 @@ def power_words(table: JobTable) -> list[str | None]:
 
 
 def marks_of(table: JobTable) -> dict[str, list[str]]:
-    """Return how each job's power, energy and grams are marked; nothing where no job's are.
-
-    Args:
-        table: The jobs.
-    """
+    """Return how each job's power, energy and grams are marked; nothing where no job's are."""
     energy = table.total("energy_j")
     guessed = np.isfinite(energy) & ~(table.total("measured_j") >= energy * (1 - _ROUNDING))
     unmetered = table.total("unmetered_s") > 0
@@ -307,11 +296,7 @@ def marks_of(table: JobTable) -> dict[str, list[str]]:
 
 
 def node_counts(table: JobTable) -> FloatArray:
-    """Return on how many nodes each job ran; NaN where nobody knows.
-
-    Args:
-        table: The jobs.
-    """
+    """Return on how many nodes each job ran; NaN where nobody knows."""
     lists = _node_lists(table)
     return np.array([np.nan if nodes is None else nodes.count(",") + 1 for nodes in lists])
 
@@ -473,12 +458,7 @@ _ALIASES = {
 
 
 def plain_cells(column: JobColumn, table: JobTable) -> list[str]:
-    """Return a column for scripts: whole numbers and SI units, empty where not known.
-
-    Args:
-        column: The column.
-        table: The jobs.
-    """
+    """Return a column for scripts: whole numbers and SI units, empty where not known."""
     values = column.read(table)
     if not isinstance(values, np.ndarray):
         return [

@@ -172,20 +172,12 @@ def _unswept() -> Iterator[None]:
 
 
 def listed(given: Sequence[str] | None) -> list[str]:
-    """Return what was listed with commas, in one option or several.
-
-    Args:
-        given: What each option was given.
-    """
+    """Return what was listed with commas, in one option or several."""
     return [name for text in given or () for name in text.split(",") if name]
 
 
 def users_of(given: Sequence[str] | None) -> list[str]:
-    """Return the users that were listed, those given by number by their name as well.
-
-    Args:
-        given: What each option was given.
-    """
+    """Return the users that were listed, those given by number by their name as well."""
     import pwd
 
     found = listed(given)
@@ -198,11 +190,7 @@ def users_of(given: Sequence[str] | None) -> list[str]:
 
 
 def sources_of(given: Sequence[str] | None) -> list[str]:
-    """Return where jobs were found that were listed.
-
-    Args:
-        given: What each option was given.
-    """
+    """Return where jobs were found that were listed."""
     from lowtide.errors import UnknownName
     from lowtide.monitor.snapshot import SOURCES
 
@@ -214,11 +202,7 @@ def sources_of(given: Sequence[str] | None) -> list[str]:
 
 
 def ids_of(given: Sequence[str] | None) -> list[str]:
-    """Return the jobs that were listed: steps are their job, `4_[1-3]` are three elements.
-
-    Args:
-        given: What each option was given.
-    """
+    """Return the jobs that were listed: steps are their job, `4_[1-3]` are three elements."""
     # A comma inside brackets is not one between jobs.
     words = [each for text in given or () for each in re.findall(r"(?:\[[^]]*\]|[^,])+", text)]
     found: list[str] = []
@@ -253,9 +237,6 @@ def window(
     """Return the window of time that `-S` and `-E` say, and refuse one that ends before it begins.
 
     Args:
-        start: What -S was given.
-        end: What -E was given.
-        now: The present moment.
         usual_s: How long before its end a window begins of which that was not said; None for any
             time.
     """

@@ -34,7 +34,6 @@ def parse_moment(text: str, *, now: float, tz: tzinfo | None = None) -> float:
 
     Args:
         text: The moment; with an offset or `Z` it is that, otherwise it is local.
-        now: The present moment.
         tz: The local zone, by default this machine's.
 
     >>> parse_moment("now-30days", now=2_592_000.0)
@@ -60,13 +59,7 @@ def parse_moment(text: str, *, now: float, tz: tzinfo | None = None) -> float:
 
 
 def local_echo(what: str, text: str, moment: float) -> str:
-    """Return in words which moment a text without a zone was taken for; empty if that is plain.
-
-    Args:
-        what: Which option it was given to.
-        text: What was given.
-        moment: What it was read as.
-    """
+    """Return in words which moment a text without a zone was taken for; empty if that is plain."""
     words = text.strip().lower()
     told = _NOW.fullmatch(words) or words.startswith("+") or re.fullmatch(r"\d{9,}(\.\d+)?", words)
     if told or _says_zone(_DAY_AND_ZONE.sub(r"\1t00:00\2", words)):

@@ -59,7 +59,6 @@ def showing(
 
     Args:
         as_json: Print JSON, a document per line where there are many.
-        parsable: Print columns.
         once: Whether there is one tick only.
         quiet: Whether a table is for terminals only: what serves and keeps has no other reader.
     """
@@ -142,11 +141,7 @@ def _showing_nothing(_: Tick) -> None:
 
 
 def header_of(tick: Tick) -> list[str]:
-    """Return the names of the table's columns: those of GPUs only where any are known to be.
-
-    Args:
-        tick: What happened.
-    """
+    """Return the names of the table's columns: those of GPUs only where any are known to be."""
     return _shown(tick, HEADER)
 
 
@@ -154,7 +149,6 @@ def table_of(tick: Tick, *, most: int | None = None) -> list[list[str]]:
     """Return the rows of a table: jobs by what they draw, then what is not a job's, then the node.
 
     Args:
-        tick: What happened.
         most: How many jobs to show; None for all.
     """
     order = _order(tick)
@@ -176,11 +170,7 @@ def table_of(tick: Tick, *, most: int | None = None) -> list[list[str]]:
 
 
 def notes_of(tick: Tick) -> list[str]:
-    """Return what belongs below the table: what its marks mean, and what was left out.
-
-    Args:
-        tick: What happened.
-    """
+    """Return what belongs below the table: what its marks mean, and what was left out."""
     cells = [cell for row in table_of(tick) for cell in row[-4:-1]]
     notes = mark_notes(
         estimated=any(cell.lstrip(">").startswith("~") for cell in cells),
@@ -198,11 +188,7 @@ def notes_of(tick: Tick) -> list[str]:
 
 
 def columns_of(tick: Tick) -> list[list[str]]:
-    """Return the rows for programs: plain numbers in SI units, empty where they are not known.
-
-    Args:
-        tick: What happened.
-    """
+    """Return the rows for programs: plain numbers in SI units, empty where they are not known."""
     held = _held(tick)
     rows = []
     for place in _order(tick):
@@ -226,11 +212,7 @@ def columns_of(tick: Tick) -> list[list[str]]:
 
 
 def document_of(tick: Tick) -> dict[str, Any]:
-    """Return a tick as JSON holds it.
-
-    Args:
-        tick: What happened.
-    """
+    """Return a tick as JSON holds it."""
     held = _held(tick)
     return {
         "host": tick.host,

@@ -30,11 +30,7 @@ SYNTHETIC = "CO2e is that of a synthetic grid, not of a real one"
 
 
 def print_json(document: Any) -> None:
-    """Print a document as JSON; what is missing is null.
-
-    Args:
-        document: Lists, mappings, texts and numbers.
-    """
+    """Print a document as JSON; what is missing is null."""
     print(json.dumps(_plain(document), indent=1, ensure_ascii=False, allow_nan=False))
 
 
@@ -84,21 +80,12 @@ def _json_cell(value: Any) -> str:
 
 
 def print_json_line(document: Any) -> None:
-    """Print a document as one line of JSON, at once: the next one may take a while.
-
-    Args:
-        document: Lists, mappings, texts and numbers.
-    """
+    """Print a document as one line of JSON, at once: the next one may take a while."""
     print(json.dumps(_plain(document), ensure_ascii=False, allow_nan=False), flush=True)
 
 
 def print_parsable(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a header and rows with `|` between columns.
-
-    Args:
-        header: Names of the columns.
-        rows: Their texts.
-    """
+    """Print a header and rows with `|` between columns."""
     for row in (header, *rows):
         print("|".join(cell.replace("|", "/") for cell in row))
 
@@ -112,8 +99,6 @@ def print_table(
     becomes a block of lines.
 
     Args:
-        header: Names of the columns.
-        rows: Their texts.
         most: How many characters a line has off a terminal, where that is not whatever it takes.
     """
     from rich.console import Console
@@ -134,13 +119,7 @@ def print_table(
 
 
 def fit_table(header: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> Table | None:
-    """Return a table for people in which no word is cut; None where that takes too much room.
-
-    Args:
-        header: Names of the columns.
-        rows: Their texts.
-        room: How many characters a line has.
-    """
+    """Return a table for people in which no word is cut; None where that takes too much room."""
     widths = _fitted_widths(header, rows, room)
     return None if widths is None else make_table(header, rows, widths=widths)
 
@@ -187,8 +166,6 @@ def make_table(
     """Return a table for people, ready to be printed.
 
     Args:
-        header: Names of the columns.
-        rows: Their texts.
         widths: How wide each column is; by default as wide as it takes.
     """
     from rich.table import Table
@@ -211,8 +188,6 @@ def marked(text: str, *, estimated: bool, partial: bool) -> str:
     """Return a quantity with what has to be known of it: `~` estimated, `>` at least.
 
     Args:
-        text: The quantity.
-        estimated: Whether any of it was estimated.
         partial: Whether part of it is not known.
     """
     return text if text == MISSING else ">" * partial + "~" * estimated + text
@@ -244,11 +219,7 @@ def explain_marks(*, estimated: bool, partial: bool) -> None:
 
 
 def say(text: str) -> None:
-    """Print a paragraph, folded to the terminal's width where there is one.
-
-    Args:
-        text: The paragraph.
-    """
+    """Print a paragraph, folded to the terminal's width where there is one."""
     if sys.stdout.isatty():
         text = textwrap.fill(text, shutil.get_terminal_size().columns)
     print(text)
@@ -256,11 +227,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Show on a terminal that something takes a while.
-
-    Args:
-        what: What it is.
-    """
+    """Show on a terminal that something takes a while."""
     if not sys.stderr.isatty():
         yield
         return
@@ -275,7 +242,6 @@ def progress_bar(*columns: ProgressColumn, refresh_per_second: float = 10.0) -> 
 
     Args:
         columns: What it shows; by default the task, a bar, how many of all and the time left.
-        refresh_per_second: How often it is drawn.
     """
     from rich.console import Console
     from rich.progress import (

@@ -41,7 +41,6 @@ def read_settings(said: list[str] | None, *, repeat_signal: bool = False) -> dic
     """Return what `--set KEY=VALUE` says: a value as TOML has it, or else a text.
 
     Args:
-        said: The options as they were given.
         repeat_signal: Whether `--repeat-signal` was.
 
     >>> read_settings(["run.seed=3", "policy.name=exact", "policy.step_s='1h'"])
@@ -59,11 +58,7 @@ def read_settings(said: list[str] | None, *, repeat_signal: bool = False) -> dic
 
 
 def read_slurm(said: list[str] | None) -> dict[str, str]:
-    """Return what `--slurm KEY=VALUE` says.
-
-    Args:
-        said: The options as they were given.
-    """
+    """Return what `--slurm KEY=VALUE` says."""
     return dict(_pairs(said, "--slurm", "memory=4GB"))
 
 

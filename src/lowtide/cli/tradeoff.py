@@ -38,15 +38,10 @@ def show_tradeoff(
     """Print the trade-off of a job, with the knee marked.
 
     Args:
-        job: What is to be run.
-        signal: What a kWh emits or costs.
         knows_power: Whether the job's watts are known; else everything is told in percent of
             running at once.
-        note: What the user should know of the window.
-        zone: In which zone times are told.
         image: Where to draw it, if anywhere.
         as_json: Whether to print JSON.
-        parsable: Whether to print columns for scripts.
     """
     with waiting("planning for every finish"):
         every = tradeoff(job, signal)

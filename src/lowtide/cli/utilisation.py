@@ -28,13 +28,7 @@ def learn_model(
     """Learn a power model from runs, show the ladder and write what was asked for.
 
     Args:
-        recordings: Measured runs.
-        out: Where the model goes.
-        card: Where its card goes.
-        image: Where its figure goes.
         as_json: Whether to print JSON.
-        parsable: Whether to print columns.
-        usage: Tables of use to join.
         how: What else `learn_utilisation` takes.
     """
     from lowtide.errors import InvalidInput
@@ -79,11 +73,8 @@ def enter_table(
     """Make a power model of a table of loads and watts.
 
     Args:
-        path: The table.
         source: Where it comes from; by default what the file says, else its name.
-        out: Where the model goes.
         as_json: Whether to print JSON.
-        parsable: Whether to print columns.
     """
     from lowtide.formats.load_table import read_load_table
     from lowtide.meters.utilisation import UtilisationModel

@@ -286,7 +286,6 @@ def checked_interval(interval_s: float | None, usual_s: float) -> float:
 
     Args:
         interval_s: What the user said; None for nothing.
-        usual_s: What it is then.
     """
     from lowtide.errors import InvalidInput
 
@@ -309,7 +308,6 @@ def run(service: Service, *, ticks: int | None) -> None:
     """Take ticks until there were enough, or until the user or the system says to stop.
 
     Args:
-        service: What takes them.
         ticks: How many; None for no end.
     """
     import signal as signals
@@ -329,9 +327,6 @@ def follow_job(job: str, service: Service, opened: Watch, folder: Path | None) -
     """Write what one job draws into a recording, until it ends or the user interrupts.
 
     Args:
-        job: Its id.
-        service: What takes the ticks.
-        opened: The node.
         folder: Where the recording goes; None for a folder named like the job.
     """
     from lowtide.errors import InvalidInput
@@ -362,11 +357,7 @@ def follow_job(job: str, service: Service, opened: Watch, folder: Path | None) -
 
 
 def complain(problem: str) -> None:
-    """Say what goes wrong, where a service's log keeps it.
-
-    Args:
-        problem: What it is.
-    """
+    """Say what goes wrong, where a service's log keeps it."""
     typer.echo(f"lowtide: {problem}", err=True)
 
 

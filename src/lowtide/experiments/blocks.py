@@ -66,9 +66,6 @@ def block_sums(simulation: Simulation) -> dict[str, Any]:
     """Return what jobs came to by the day or week of their arrival, as plain lists.
 
     What nodes drew counts in the block in which they drew it, the last one after that.
-
-    Args:
-        simulation: A run.
     """
     arrival = simulation.jobs.arrival
     long = float(np.ptp(arrival)) >= LEAST_BLOCKS * WEEK_S
@@ -136,11 +133,7 @@ def blocks_table(blocks: Iterable[tuple[str, Mapping[str, Any]]]) -> pl.DataFram
 
 
 def read_blocks(folder: Path) -> dict[str, Blocks]:
-    """Return the blocks of each run of a study by its id; none where the sweep kept none.
-
-    Args:
-        folder: The study's folder.
-    """
+    """Return the blocks of each run of a study by its id; none where the sweep kept none."""
     import polars as pl
 
     path = folder / TABLE

@@ -62,11 +62,7 @@ class Comparison:
         return self.headings()
 
     def headings(self, zone: str = "UTC") -> tuple[str, ...]:
-        """Return the names of the columns of `rows`.
-
-        Args:
-            zone: What the zone of times is called.
-        """
+        """Return the names of the columns of `rows`."""
         return ("policy", f"done ({zone})", "wait", "starts", "energy", self._counted, "saving")
 
     @property
@@ -102,13 +98,7 @@ class Comparison:
         return [MISSING if cost is None else f"{cost:.4g} {self.signal.currency}" for cost in costs]
 
     def write_report(self, path: Path | str, *, title: str, about: str) -> None:
-        """Write an HTML report: table, schedules over the curve, power, parts of the footprint.
-
-        Args:
-            path: Where the page shall stand.
-            title: Its title.
-            about: What the job is.
-        """
+        """Write an HTML report: table, schedules over the curve, power, parts of the footprint."""
         from lowtide.experiments.report import Section, write_report
 
         best = self.cleanest
@@ -147,11 +137,7 @@ class Comparison:
         )
 
     def write_images(self, folder: Path | str) -> list[Path]:
-        """Write the charts of the report as PNG and SVG.
-
-        Args:
-            folder: Where to.
-        """
+        """Write the charts of the report as PNG and SVG."""
         from lowtide.experiments.figures import IMAGE_SUFFIXES, save_image
 
         written = []
@@ -176,13 +162,7 @@ class Comparison:
 
 
 def compare(job: Job, signal: Signal | Grid, policies: Sequence[str]) -> Comparison:
-    """Plan one job under several policies.
-
-    Args:
-        job: What is to be run.
-        signal: What a kWh emits or costs.
-        policies: Names of policies.
-    """
+    """Plan one job under several policies."""
     return Comparison(
         job=job,
         signal=deciding_signal(signal),

@@ -22,12 +22,7 @@ ABOUT = (
 
 
 def run_demo(grid: str, *, seed: int) -> Comparison:
-    """Plan the day of training on a synthetic week under the five policies.
-
-    Args:
-        grid: Name of a synthetic grid.
-        seed: Which of its weeks.
-    """
+    """Plan the day of training on a synthetic week under the five policies."""
     job = Job(
         id="h200-day",
         arrival="2024-07-01T08:00Z",

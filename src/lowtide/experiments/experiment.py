@@ -138,11 +138,7 @@ class Experiment:
         """Return the experiment that a mapping describes.
 
         Args:
-            document: What a file would hold.
             full: Whether to lay its `full` over it.
-            data: The folder of the zones.
-            settings: Parameters that are set last.
-            folder: Where files are looked for.
 
         >>> experiment = Experiment.from_dict({
         ...     "grid": {"synthetic": "windy"},
@@ -279,20 +275,12 @@ class Experiment:
 
 
 def input_files(parameters: Parameters) -> list[Path]:
-    """Return the files that a run reads.
-
-    Args:
-        parameters: The sections of the run, its files found.
-    """
+    """Return the files that a run reads."""
     return list(dict.fromkeys(Path(table[key]) for table, key in _file_places(parameters)))
 
 
 def flatten(parameters: Mapping[str, Any], prefix: str = "") -> Parameters:
     """Return parameters by dotted key.
-
-    Args:
-        parameters: Tables, and tables in tables.
-        prefix: What every key begins with.
 
     >>> flatten({"policy": {"name": "exact"}, "workload": {"jobs": {"power_w": 300}}})
     {'policy.name': 'exact', 'workload.jobs.power_w': 300}

@@ -49,12 +49,7 @@ _SHORT_S = 600.0
 
 
 def signal_chart(signal: Signal, *, height: int = 220) -> alt.LayerChart:
-    """Draw a signal as a stepped curve.
-
-    Args:
-        signal: What to draw.
-        height: Height of the plot in pixels.
-    """
+    """Draw a signal as a stepped curve."""
     rows = [
         {"time": 1000 * begin, "value": value}
         for begin, value in zip(
@@ -134,14 +129,7 @@ def schedules_chart(
 def power_chart(
     schedule: Schedule, profile: PowerProfile, *, name: str, synthetic: bool
 ) -> alt.Chart:
-    """Draw what a schedule draws over time.
-
-    Args:
-        schedule: What the job does when.
-        profile: What it draws.
-        name: Whose schedule it is, for the title.
-        synthetic: Whether it was planned on a synthetic signal.
-    """
+    """Draw what a schedule draws over time."""
     times, power_w = power_steps(schedule, profile)
     if times.size > 4000:
         times, power_w = _coarser(times, power_w, 2000)
@@ -167,10 +155,7 @@ def tradeoff_chart(every: Tradeoff, *, unit: str, what: str, of: str = "") -> al
     """Draw the least that a job can come to by each finish time, the knee marked.
 
     Args:
-        every: The trade-off.
-        unit: What the amounts are in.
         what: What they are of, such as `CO2e`.
-        of: What it was planned on, for the title.
     """
     rows = [
         {"finish": 1000 * finish, "least": least, "saving": saving}
@@ -203,7 +188,6 @@ def save_image(chart: Chart, path: Path | str) -> None:
     """Write a chart as PNG or SVG, by the file's name.
 
     Args:
-        chart: What to write.
         path: A file ending in `.png` or `.svg`.
     """
     path = Path(path)

@@ -61,11 +61,7 @@ def _handled(
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether an error came of an interrupt, which compiled code turns into others.
-
-    Args:
-        error: The error.
-    """
+    """Return whether an error came of an interrupt, which compiled code turns into others."""
     seen: list[BaseException] = []
     while error not in seen:
         if isinstance(error, KeyboardInterrupt):

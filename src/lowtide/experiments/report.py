@@ -89,11 +89,7 @@ def write_report(
     """Write a report.
 
     Args:
-        path: Where the page shall stand.
-        title: Its title.
         note: What a reader must know first, e.g. that the grid is synthetic.
-        sections: Its parts, in order.
-        footer: What made it.
     """
     library = chart_library()
     body: list[str] = []

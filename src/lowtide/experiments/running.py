@@ -60,9 +60,7 @@ def simulate_run(
     """Simulate one run.
 
     Args:
-        parameters: The sections of the run, its files found.
         advance: Told how many jobs were decided, each time some were.
-        begin: Told how many there are, before the first.
     """
     signal = _signal(_text(parameters["grid"]))
     run = parameters["run"]
@@ -82,11 +80,7 @@ def simulate_run(
 
 
 def run_row(parameters: Parameters) -> dict[str, Any]:
-    """Return the numbers of one run.
-
-    Args:
-        parameters: The sections of the run, its files found.
-    """
+    """Return the numbers of one run."""
     simulation = simulate_run(parameters)
     signal = simulation.signal.average if isinstance(simulation.signal, Grid) else simulation.signal
     return {
@@ -103,7 +97,6 @@ def queue_use(parameters: Parameters, simulation: Simulation) -> dict[str, bool]
     """Return whether the queue that a run describes played a part; nothing where it has none.
 
     Args:
-        parameters: The sections of the run.
         simulation: What it came to. Who buys machines as jobs need them has no queue.
     """
     return {QUEUE_USED: simulation.discipline is not None} if parameters["queue"] else {}
@@ -122,9 +115,6 @@ def assumptions(parameters: Parameters) -> dict[str, float]:
 
     Where neither a trace nor a workload says what its jobs draw, they draw what nodes of the
     cluster draw more when they are busy: `assumed_power_w_per_cpu`.
-
-    Args:
-        parameters: The sections of the run.
     """
     cluster, said = parameters["cluster"], parameters["workload"]
     if cluster.get("peak_power_w") is None:
@@ -141,7 +131,6 @@ def check_runs(runs: Iterable[Run], experiment: Experiment) -> None:
     """Refuse runs that could not even begin, before any is begun.
 
     Args:
-        runs: The runs.
         experiment: Whose they are: its file is named where it is at fault.
     """
     for run in runs:
@@ -354,12 +343,7 @@ def _workload_words(said: Parameters) -> dict[str, str]:
 
 
 def _reworded(made: Callable[[], T], words: Mapping[str, str]) -> T:
-    """Return what is made; an error names keys of the file where a reader names its arguments.
-
-    Args:
-        made: What makes it.
-        words: Arguments, and what stands before each in a file.
-    """
+    """Return what is made; an error names keys of the file where a reader names its arguments."""
     try:
         return made()
     except LowtideError as error:

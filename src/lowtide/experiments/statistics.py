@@ -82,12 +82,8 @@ def block_bootstrap(
     neighbours, as if it fell off geometrically.
 
     Args:
-        values: The numbers, in order of time.
         length: How many make a block: 1 where they are independent. Unless told, as long as the
             likeness of neighbours asks for (Carlstein 1986).
-        level: How often such intervals hold the true mean.
-        resamples: How many samples are drawn.
-        seed: Which ones.
 
     >>> interval = block_bootstrap([3.0, 5.0, 4.0, 6.0, 2.0, 4.0], length=1)
     >>> interval.value, round(interval.low, 1), round(interval.high, 1)
@@ -174,9 +170,6 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 def is_balanced(factors: Mapping[str, Sequence[object]]) -> bool:
     """Return whether every combination of levels occurs, and all equally often.
-
-    Args:
-        factors: The level of each observation, by factor.
 
     >>> is_balanced({"zone": ["a", "a", "b", "b"], "wait": [1, 2, 1, 2]})
     True
@@ -265,8 +258,6 @@ def f_tail(f: float, above: float, below: float) -> float:
 
     Args:
         f: The value, 0 or more.
-        above: Degrees of freedom of the numerator.
-        below: Degrees of freedom of the denominator.
 
     >>> round(f_tail(4.0, 1, 60), 4)
     0.05

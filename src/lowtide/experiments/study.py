@@ -64,10 +64,8 @@ def sweep(
     """Run what is missing of an experiment, and return the table of all its runs.
 
     Args:
-        experiment: What is run.
         folder: Where results are kept; runs that are there already are not run again.
         engine: Where runs are run, by default in processes on this machine.
-        retry_failed: Whether runs that failed are run again.
         function: What turns the parameters of a run into numbers, by default a simulation.
     """
     with ResultFolder.opened(folder, experiment) as results:
@@ -100,10 +98,6 @@ class ResultFolder:
 
         One that holds runs of which none is of this experiment is refused: a sweep that was
         started otherwise than before should not begin anew among what it was to go on with.
-
-        Args:
-            path: The folder.
-            experiment: What is run.
         """
         path = Path(path)
         _check_folder(path)
@@ -127,11 +121,7 @@ class ResultFolder:
         return [each for each in self.records.values() if each["status"] == FAILED]
 
     def missing(self, *, retry_failed: bool = False) -> list[Run]:
-        """Return the runs that are still to be run.
-
-        Args:
-            retry_failed: Whether those that failed are among them.
-        """
+        """Return the runs that are still to be run."""
         finished = {
             id_
             for id_, record in self.records.items()
@@ -152,10 +142,7 @@ class ResultFolder:
         KeyboardInterrupt.
 
         Args:
-            runs: Which.
-            engine: Where.
             function: What turns the parameters of a run into numbers, by default a simulation.
-            told: Told how each ended.
         """
         manifest = self._manifest(engine, at_work=bool(runs))
         files.write_whole(self.path / MANIFEST, _as_json(manifest))
@@ -315,11 +302,7 @@ class ResultFolder:
 
 
 def imputed_words(table: pl.DataFrame) -> str:
-    """Return which share of the grids' signals nobody measured, in words; empty if none.
-
-    Args:
-        table: The runs.
-    """
+    """Return which share of the grids' signals nobody measured, in words; empty if none."""
     if "imputed_share" not in table.columns:
         return ""
     shares = table["imputed_share"].drop_nulls()
@@ -334,11 +317,7 @@ def imputed_words(table: pl.DataFrame) -> str:
 
 
 def queue_words(table: pl.DataFrame) -> str:
-    """Return in which runs a queue was described that played no part, in words; empty if in none.
-
-    Args:
-        table: The runs.
-    """
+    """Return in which runs a queue was described that played no part, in words, if any."""
     if QUEUE_USED not in table.columns:
         return ""
     unused = table.filter(~table[QUEUE_USED].fill_null(value=True))

@@ -141,7 +141,6 @@ def group(axes: Sequence[Axis], figures: Numbers) -> list[Group]:
     """Return the mean of a number by parameters, in the order of their levels.
 
     Args:
-        axes: The parameters.
         figures: The number, for each run; NaN is left out.
     """
     cells: dict[tuple[Any, ...], list[int]] = {}
@@ -164,11 +163,7 @@ def group(axes: Sequence[Axis], figures: Numbers) -> list[Group]:
 
 
 def frontier(study: Study) -> tuple[list[Point], Axis | None]:
-    """Return the outcome against waiting, by policy and by what changes waiting most.
-
-    Args:
-        study: The runs.
-    """
+    """Return the outcome against waiting, by policy and by what changes waiting most."""
     waits = numbers(study, MEASURES["mean_wait_s"])
     if study.outcome.key == "mean_wait_s" or not np.isfinite(waits.values).all():
         return [], None
@@ -202,10 +197,6 @@ def pareto(points: Sequence[Sequence[float]], tolerances: Sequence[float]) -> li
     One beats another where it is better in something by more than the tolerance, and worse in
     nothing by more than that: who waits two seconds longer is not beaten.
 
-    Args:
-        points: What each comes to, more being better in everything.
-        tolerances: How much of each makes no difference.
-
     >>> pareto([(0.0, 30.0), (-9.0, 30.05), (-9.0, 20.0)], (1.0, 0.1))
     [True, False, False]
     """
@@ -219,12 +210,7 @@ def pareto(points: Sequence[Sequence[float]], tolerances: Sequence[float]) -> li
 
 
 def compare(study: Study, reference: str) -> list[Comparison]:
-    """Return every other policy beside a reference, on settings that both ran in, best first.
-
-    Args:
-        study: The runs.
-        reference: A policy.
-    """
+    """Return every other policy beside a reference, on settings that both ran in, best first."""
     figures = numbers(study, study.outcome)
     practical = practical_difference(study, reference)
     others = [name for name in study.ranking if name != reference]
@@ -265,10 +251,6 @@ def practical_difference(study: Study, reference: str) -> float:
 
     Many runs tell apart what nobody would notice: a tenth of a point of a share, half a percent of
     any other number, is none.
-
-    Args:
-        study: The runs.
-        reference: The policy.
     """
     if study.outcome.unit == "%":
         return PRACTICAL_POINTS
@@ -279,12 +261,6 @@ def lead(study: Study, policy: str, other: str, figures: Numbers) -> Numbers:
     """Return how much more a number is in each run of a policy than in another's like it.
 
     NaN for runs of other policies, and where the other has no run like it.
-
-    Args:
-        study: The runs.
-        policy: The policy.
-        other: The other policy.
-        figures: The number, for each run.
     """
     theirs = study.alike(other)
     return figures.less(
@@ -301,9 +277,6 @@ def find_ranges(study: Study) -> list[Range]:
 
     Over policies these are the means of each; over other parameters those of the leader. What
     savings are told against saves nothing by definition, and is left out.
-
-    Args:
-        study: The runs.
     """
     figures = numbers(study, study.outcome)
     named = study.axis(POLICY)
@@ -326,7 +299,6 @@ def explained(values: FloatArray, axis: Axis) -> float:
 
     Args:
         values: The number, for each run; NaN is left out.
-        axis: The parameter.
     """
     rows = np.flatnonzero(np.isfinite(values))
     levels = [str(axis.values[row]) for row in rows]
@@ -340,7 +312,6 @@ def balanced(values: FloatArray, axes: Sequence[Axis]) -> bool:
 
     Args:
         values: A number for each run; where it is NaN the run does not count.
-        axes: The parameters, at least one.
     """
     rows = np.flatnonzero(np.isfinite(values))
     return is_balanced({axis.key: [axis.values[row] for row in rows] for axis in axes})
@@ -350,7 +321,6 @@ def telling(study: Study, values: FloatArray, *, most_levels: int) -> list[Axis]
     """Return the parameters besides the policy, those that explain most of a number first.
 
     Args:
-        study: The runs.
         values: The number, for each run; NaN is left out.
         most_levels: Parameters that take more values than this are left out.
     """
@@ -365,25 +335,13 @@ def telling(study: Study, values: FloatArray, *, most_levels: int) -> list[Axis]
 
 
 def level_means(study: Study, axis: Axis, policy: str) -> list[tuple[Level, float]]:
-    """Return the mean outcome of a policy's runs at each level of a parameter.
-
-    Args:
-        study: The runs.
-        axis: The parameter.
-        policy: Whose runs.
-    """
+    """Return the mean outcome of a policy's runs at each level of a parameter."""
     own = numbers(study, study.outcome).only(name == policy for name in study.policies)
     return [(each.levels[axis.key], each.interval.value) for each in group([axis], own)]
 
 
 def policy_mean(study: Study, policy: str, measure: Measure) -> Interval | None:
-    """Return the mean of a number over a policy's runs; None where it is not known.
-
-    Args:
-        study: The runs.
-        policy: The policy.
-        measure: The number.
-    """
+    """Return the mean of a number over a policy's runs; None where it is not known."""
     figures = numbers(study, measure)
     rows = [row for row in study.rows(policy) if np.isfinite(figures.values[row])]
     return figures.mean(rows) if rows else None
@@ -393,10 +351,6 @@ def setting_ends(study: Study, policy: str) -> list[tuple[int, float]]:
     """Return a run of the chosen settings in which a policy does least and most, and its outcome.
 
     A setting that was drawn several times counts by its mean. Empty where there is only one.
-
-    Args:
-        study: The runs.
-        policy: The policy.
     """
     cells: dict[int, list[int]] = {}
     for row in study.rows(policy):
@@ -408,11 +362,7 @@ def setting_ends(study: Study, policy: str) -> list[tuple[int, float]]:
 
 
 def policy_numbers(study: Study) -> list[dict[str, Any]]:
-    """Return what each policy comes to for programs: by column of the table, in its units.
-
-    Args:
-        study: The runs.
-    """
+    """Return what each policy comes to for programs: by column of the table, in its units."""
     found = []
     for policy in study.ranking:
         numbers: dict[str, Any] = {POLICY: policy, "runs": len(study.rows(policy))}

@@ -88,7 +88,6 @@ def find_axes(
     from another: how often a job saves says that it is stopped at checkpoints.
 
     Args:
-        columns: The value of each run, by dotted key.
         cases: The keys that a list of cases sets, by its name.
     """
     axes = [
@@ -123,10 +122,6 @@ def find_design(columns: Mapping[str, Sequence[Any]], count: int) -> Design:
 
     Seeds draw: of jobs, of a grid's weather, of forecasts. Everything else was chosen, the policy
     included. A seed that changes only where something else does repeats nothing.
-
-    Args:
-        columns: The value of each run, by dotted key.
-        count: How many runs there are.
     """
     varied = {key: _texts(values) for key, values in columns.items() if len({*_texts(values)}) > 1}
     seeds = tuple(key for key in varied if _is_seed(key))
@@ -141,11 +136,7 @@ def find_design(columns: Mapping[str, Sequence[Any]], count: int) -> Design:
 
 
 def uncrossed(axes: Sequence[Axis]) -> list[tuple[Axis, Axis, int]]:
-    """Return the pairs of parameters of which not every combination ran, and how many did.
-
-    Args:
-        axes: The parameters.
-    """
+    """Return the pairs of parameters of which not every combination ran, and how many did."""
     pairs = []
     for one, two in combinations(axes, 2):
         ran = len({*zip(one.values, two.values, strict=True)})
@@ -155,12 +146,7 @@ def uncrossed(axes: Sequence[Axis]) -> list[tuple[Axis, Axis, int]]:
 
 
 def format_level(axis: Axis, level: Level | None) -> str:
-    """Return a parameter's value with its unit.
-
-    Args:
-        axis: The parameter.
-        level: Its value.
-    """
+    """Return a parameter's value with its unit."""
     if level is None:
         return MISSING
     if isinstance(level, str):
@@ -172,10 +158,6 @@ def format_level(axis: Axis, level: Level | None) -> str:
 
 def make_axis(key: str, values: Sequence[Any]) -> Axis:
     """Return a parameter as it is drawn: durations as hours, times as instants.
-
-    Args:
-        key: Its dotted key.
-        values: Its value in each run.
 
     >>> make_axis("workload.wait", ["24h", "6h", None]).levels
     (6.0, 24.0)
@@ -195,10 +177,6 @@ def policy_labels(columns: Mapping[str, Sequence[Any]], count: int) -> tuple[lis
 
     A name alone where that is all that differs; else with the parameters that differ too. Where
     that made more names than there are colours, the parameters stay parameters.
-
-    Args:
-        columns: The value of each run, by dotted key.
-        count: How many runs there are.
     """
     every = {key for key in columns if key.startswith("policy.")}
     names = [str(name or "run_now") for name in columns.get("policy.name", [None] * count)]

@@ -99,11 +99,7 @@ class Numbers:
     chance: Chance
 
     def only(self, keep: Iterable[bool]) -> Numbers:
-        """Return the number of some runs, NaN for the others.
-
-        Args:
-            keep: Which.
-        """
+        """Return the number of some runs, NaN for the others."""
         return replace(self, values=np.where(list(keep), self.values, np.nan))
 
     def less(self, others: Mapping[int, Sequence[int]]) -> Numbers:
@@ -125,11 +121,7 @@ class Numbers:
         return replace(self, values=values, parts=parts)
 
     def mean(self, rows: Sequence[int]) -> Interval:
-        """Return the mean over some runs, with its interval where chance can be told.
-
-        Args:
-            rows: Which, at least one.
-        """
+        """Return the mean over some runs, with its interval where chance can be told."""
         value = float(np.mean(self.values[list(rows)]))
         moved = self._moved(rows, value)
         bare = Interval(value=value, low=None, high=None, count=len(rows))
@@ -139,11 +131,7 @@ class Numbers:
         return replace(bare, low=found.low, high=found.high)
 
     def p(self, rows: Sequence[int]) -> float | None:
-        """Return the p value of a mean over some runs being other than 0; None without draws.
-
-        Args:
-            rows: Which, at least one.
-        """
+        """Return the p value of a mean over some runs being other than 0; None without draws."""
         if self.chance.kind != DRAWS:
             return None
         moved = self._moved(rows, float(np.mean(self.values[list(rows)])))
@@ -173,8 +161,6 @@ def find_chance(design: Design, outcomes: FloatArray, blocks: Sequence[Blocks | 
     """Return what of a study was random.
 
     Args:
-        design: What was drawn and what was chosen.
-        outcomes: The outcome of each run.
         blocks: The days or weeks of each run; None where they were not kept.
     """
     draws, seeds = len({*design.draws}), design.seeds
@@ -205,12 +191,7 @@ def find_chance(design: Design, outcomes: FloatArray, blocks: Sequence[Blocks | 
 
 
 def numbers(study: Study, measure: Measure) -> Numbers:
-    """Return a number of each run with what moves it.
-
-    Args:
-        study: The runs.
-        measure: Which.
-    """
+    """Return a number of each run with what moves it."""
     if measure.key in study.known_numbers:
         return study.known_numbers[measure.key]
     values = study.measured(measure)

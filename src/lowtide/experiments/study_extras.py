@@ -32,12 +32,7 @@ _ROUNDING = 1e-9
 
 
 def extra_section(study: Study, report: Mapping[str, Any]) -> Section | None:
-    """Return the figures that the `[report]` of an experiment describes; None where it has none.
-
-    Args:
-        study: The runs.
-        report: The table.
-    """
+    """Return the figures that the `[report]` of an experiment describes; None where it has none."""
     for key in report:
         if key != "figures":
             raise UnknownName("key of [report]", key, ["figures"])

@@ -45,13 +45,7 @@ _SHOWN = ("runs", "mean", "low", "high", "least", "most")
 
 
 def frontier_figure(study: Study, points: Sequence[Point], by: Axis | None) -> Figure:
-    """Draw the outcome against waiting, a point per group of runs, the front joined.
-
-    Args:
-        study: The runs.
-        points: The groups.
-        by: What they were made by besides the policy.
-    """
+    """Draw the outcome against waiting, a point per group of runs, the front joined."""
     rows = [
         {
             POLICY: point.policy,
@@ -116,11 +110,7 @@ def frontier_figure(study: Study, points: Sequence[Point], by: Axis | None) -> F
 
 
 def tradeoffs_figure(study: Study) -> Figure | None:
-    """Draw carbon, cost and waiting of each policy two by two; None where one is not known.
-
-    Args:
-        study: The runs.
-    """
+    """Draw carbon, cost and waiting of each policy two by two; None where one is not known."""
     measures = [measure_in(study.runs, key) for key in ("mean_wait_s", "carbon_g", "cost")]
     means = {
         policy: [policy_mean(study, policy, measure) for measure in measures]
@@ -178,12 +168,7 @@ def tradeoffs_figure(study: Study) -> Figure | None:
 
 
 def comparison_figure(study: Study, comparisons: Sequence[Comparison]) -> Figure:
-    """Draw by how much policies differ from a reference, with intervals.
-
-    Args:
-        study: The runs.
-        comparisons: The policies.
-    """
+    """Draw by how much policies differ from a reference, with intervals."""
     reference = comparisons[0].reference
     rows = [
         {
@@ -228,12 +213,7 @@ def comparison_figure(study: Study, comparisons: Sequence[Comparison]) -> Figure
 
 
 def ranges_figure(study: Study, ranges: Sequence[Range]) -> Figure:
-    """Draw between which means the outcome lies over each parameter.
-
-    Args:
-        study: The runs.
-        ranges: The parameters, the widest first.
-    """
+    """Draw between which means the outcome lies over each parameter."""
     rows = [
         {
             "parameter": each.axis.name,
@@ -292,13 +272,6 @@ def axis_figure(
     """Draw a number over a parameter: lines over numbers and times, bars over names.
 
     Args:
-        study: The runs.
-        axis: The parameter.
-        groups: Means by parameter, colour and facet.
-        measure: The number.
-        name: What the files are called.
-        color: What is told apart by colour.
-        facet: What gets a panel of its own.
         title: A title, instead of one that says what is drawn.
     """
     others = [each for each in (color, facet) if each is not None]
@@ -347,16 +320,7 @@ def map_figure(
     name: str,
     title: str,
 ) -> Figure:
-    """Draw a number over two parameters as a map.
-
-    Args:
-        study: The runs.
-        axes: The parameters, across and up.
-        cells: Means by both.
-        measure: The number.
-        name: What the files are called.
-        title: What is mapped.
-    """
+    """Draw a number over two parameters as a map."""
     across, up = axes
     rows = [
         {

@@ -65,10 +65,8 @@ def make_figure(
     """Return a chart as a figure, with the looks that all figures of a study share.
 
     Args:
-        name: What its files are called.
         chart: The chart; it names its data.
         rows: What it is drawn from, called `rows` in the chart.
-        caption: How to read it.
         others: What else it is drawn from, by name.
     """
     looks = (
@@ -105,10 +103,6 @@ def layered(study: Study, layers: Sequence[Any], *, title: str, height: int, mor
     """Return layers over the same rows as one chart.
 
     Args:
-        study: The runs.
-        layers: What lies over each other.
-        title: What the chart shows.
-        height: Height of the plot in pixels.
         more: What else stands below the title.
     """
     heading = titled(study, title, more)
@@ -119,8 +113,6 @@ def titled(study: Study, text: str, more: str = "") -> Any:
     """Return a title that says whether the grids are real, which they are, and from when.
 
     Args:
-        study: The runs.
-        text: The title.
         more: What else stands below it.
     """
     below = [capital(study.grids)]
@@ -139,10 +131,7 @@ def policy_color(
     """Return the colour of each policy, the same in every figure.
 
     Args:
-        study: The runs.
-        channel: What is coloured.
         names: The policies that are shown; all of them unless told.
-        legend: Whether to tell which is which.
     """
     shown = [name for name in study.ranking if names is None or name in names]
     # A baseline that no run is of can be shown beside those that there are.
@@ -162,7 +151,6 @@ def tooltip(rows: Sequence[Row], names: Sequence[str] | None = None) -> list[Any
     """Return what is shown under the pointer.
 
     Args:
-        rows: What is drawn.
         names: Which of its columns; all of them unless told.
     """
     shown = names if names is not None else list(rows[0]) if rows else []

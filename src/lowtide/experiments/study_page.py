@@ -148,13 +148,8 @@ def write_page(
     """Write the page.
 
     Args:
-        path: Where it shall stand.
-        title: Its title.
-        lead: Paragraphs that say what it is about.
         facts: Names and texts of what a reader must know first.
-        sections: Its questions, in order.
         links: The files of each figure, relative to the page.
-        footer: What made it.
     """
     charts = [
         part.document for section in sections for part in section.parts if isinstance(part, Figure)

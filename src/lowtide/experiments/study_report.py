@@ -95,12 +95,10 @@ def write_study_report(
     """Write the page of a study, and its figures as SVG, PNG and CSV.
 
     Args:
-        study: The runs.
         path: Where the page shall stand; `report.html` in the study's folder unless told.
         figures: The folder of the figures; `figures` in the study's folder unless told.
         images: Whether to write figures at all beside the page.
         workers: How many processes simulate and draw; 1 does all in this one.
-        track: Told what is gone through, to show progress.
     """
     path = study.folder / PAGE if path is None else Path(path)
     folder = study.folder / FIGURES if figures is None else Path(figures)
@@ -140,10 +138,8 @@ def make_sections(
     """Return the questions of a study with their answers.
 
     Args:
-        study: The runs.
         simulate: Turns the parameters of a run into what comes of it; as a sweep does unless told.
         workers: How many processes simulate; 1 does all in this one.
-        track: Told what is gone through, to show progress.
     """
     # Brings the simulator, which the other parts of a report do without.
     from lowtide.experiments.running import simulate_run

@@ -77,11 +77,7 @@ class Look:
         return np.append(np.arange(begin, end, step_s), end)
 
     def differences(self, study: Study) -> tuple[str, str]:
-        """Return what the leader's run emitted, as the table has it and as it came out now.
-
-        Args:
-            study: The runs.
-        """
+        """Return what the leader's run emitted, as the table has it and as it came out now."""
         column = "carbon_g" if self.first.tally.carbon_g is not None else "cost"
         amounts = getattr(self.first.tally, column)
         known = study.runs[column][self.row] if column in study.runs.columns else None
@@ -90,11 +86,7 @@ class Look:
 
 
 def choose_row(study: Study) -> int:
-    """Return the run of the leader whose outcome lies nearest to the median of its runs.
-
-    Args:
-        study: The runs.
-    """
+    """Return the run of the leader whose outcome lies nearest to the median of its runs."""
     rows = study.rows(study.leader)
     own = study.outcomes[rows]
     return rows[int(np.argmin(np.abs(own - np.median(own))))]
@@ -106,7 +98,6 @@ def look_closely(
     """Simulate a run that is like most again, and its like under other policies.
 
     Args:
-        study: The runs.
         simulate: Turns the parameters of runs into what comes of each.
     """
     row = choose_row(study)
@@ -122,12 +113,7 @@ def look_closely(
 
 
 def runs_beside(study: Study, row: int) -> dict[str, int]:
-    """Return a run per policy in the setting of a run, its own first, then the best.
-
-    Args:
-        study: The runs.
-        row: The run.
-    """
+    """Return a run per policy in the setting of a run, its own first, then the best."""
     found = {study.policies[row]: row}
     names = sorted(study.ranking, key=lambda name: name != study.baseline)
     for name in names:
@@ -138,12 +124,7 @@ def runs_beside(study: Study, row: int) -> dict[str, int]:
 
 
 def setting_words(study: Study, row: int) -> str:
-    """Return the parameters of a run that differ between runs, in words.
-
-    Args:
-        study: The runs.
-        row: The run.
-    """
+    """Return the parameters of a run that differ between runs, in words."""
     parts = [study.place(row)] if study.axes else []
     seeds = [key for key in parameter_keys(study.runs) if key.endswith(".seed")]
     varied = [key for key in seeds if study.runs[key].n_unique() > 1]
@@ -155,10 +136,6 @@ def choose_jobs(simulation: Simulation, count: int) -> tuple[int, ...]:
     """Return rows of jobs that arrive within a few days around one that is like most.
 
     Where jobs are rare, only so many that each can still be seen beside the others.
-
-    Args:
-        simulation: The run.
-        count: How many at most.
     """
     jobs, saving = simulation.jobs, simulation.saving
     known = np.arange(len(jobs)) if saving is None else np.flatnonzero(np.isfinite(saving))
@@ -185,7 +162,6 @@ def quantiles(values: FloatArray, count: int = 200) -> tuple[FloatArray, FloatAr
 
     Args:
         values: The numbers; NaN is left out.
-        count: How many points at most.
     """
     known = np.sort(values[np.isfinite(values)])
     share = np.arange(1, known.size + 1) / known.size

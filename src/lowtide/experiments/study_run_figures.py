@@ -37,12 +37,7 @@ _CUMULATIVE_STEPS = 300
 
 
 def jobs_figure(study: Study, look: Look) -> Figure:
-    """Draw jobs one by one under the curve they ran on.
-
-    Args:
-        study: The runs.
-        look: The run.
-    """
+    """Draw jobs one by one under the curve they ran on."""
     begin, end = look.jobs_span
     simulation = look.first
     names = [str(simulation.jobs.id[row]) for row in look.chosen]
@@ -121,12 +116,7 @@ def jobs_figure(study: Study, look: Look) -> Figure:
 
 
 def time_figure(study: Study, look: Look) -> Figure:
-    """Draw power, queue and use over time under the curve, the leader's and the baseline's.
-
-    Args:
-        study: The runs.
-        look: The runs.
-    """
+    """Draw power, queue and use over time under the curve, the leader's and the baseline's."""
     edges = look.steps
     begin, end = float(edges[0]), float(edges[-1])
     names = [name for name in look.simulations if name in (study.leader, study.baseline)]
@@ -181,12 +171,7 @@ def time_figure(study: Study, look: Look) -> Figure:
 
 
 def cumulative_figure(study: Study, look: Look) -> Figure:
-    """Draw what the jobs that are done have come to by then, under each policy.
-
-    Args:
-        study: The runs.
-        look: The runs.
-    """
+    """Draw what the jobs that are done have come to by then, under each policy."""
     tallies = {name: each.tally for name, each in look.simulations.items()}
     against = look.first.baseline_policy
     if look.first.baseline is not None and against is not None:
@@ -236,12 +221,7 @@ def cumulative_figure(study: Study, look: Look) -> Figure:
 
 
 def spread_figures(study: Study, look: Look) -> list[Figure]:
-    """Draw how waits, slowdowns and emissions are spread over jobs, for each policy.
-
-    Args:
-        study: The runs.
-        look: The runs.
-    """
+    """Draw how waits, slowdowns and emissions are spread over jobs, for each policy."""
     every = look.simulations.items()
     waits_h = np.concatenate([each.wait_s for _, each in every]) / 3600
     floor_h = (

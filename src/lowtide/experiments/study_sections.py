@@ -76,11 +76,7 @@ _MOST_PAIRS = 3
 
 
 def policies_section(study: Study) -> Section:
-    """Say which policy does best, and what that costs in waiting.
-
-    Args:
-        study: The runs.
-    """
+    """Say which policy does best, and what that costs in waiting."""
     outcome = policy_mean(study, study.leader, study.outcome)
     waits = policy_mean(study, study.leader, MEASURES["mean_wait_s"])
     ends = setting_ends(study, study.leader)
@@ -122,7 +118,6 @@ def policies_table(study: Study, columns: Sequence[str] = COLUMNS) -> Table:
     """Return every policy with the means of its runs and their intervals.
 
     Args:
-        study: The runs.
         columns: Which numbers are told, where runs know them.
     """
     # What policies are judged by comes first.
@@ -141,11 +136,7 @@ def policies_table(study: Study, columns: Sequence[str] = COLUMNS) -> Table:
 
 
 def comparison_section(study: Study) -> Section | None:
-    """Say by how much policies differ on the same jobs and grids; None where there is only one.
-
-    Args:
-        study: The runs.
-    """
+    """Say by how much policies differ on the same jobs and grids; None where there is only one."""
     if len(study.ranking) < 2:
         return None
     reference = study.leader
@@ -200,11 +191,7 @@ def comparison_section(study: Study) -> Section | None:
 
 
 def effects_section(study: Study) -> Section | None:
-    """Say what the outcome depends on; None where nothing but the policy differs.
-
-    Args:
-        study: The runs.
-    """
+    """Say what the outcome depends on; None where nothing but the policy differs."""
     ranges = find_ranges(study)
     if not ranges or (len(ranges) == 1 and ranges[0].axis.key == POLICY):
         return None
@@ -252,11 +239,7 @@ def effects_section(study: Study) -> Section | None:
 
 
 def axis_sections(study: Study) -> Iterator[Section]:
-    """Say how the outcome changes with each parameter, the most telling first.
-
-    Args:
-        study: The runs.
-    """
+    """Say how the outcome changes with each parameter, the most telling first."""
     policies = shown_policies(study)
     color = policies if len(policies.levels) > 1 else None
     whose = f"policy {policies.levels[0]}" if color is None else "each policy"
@@ -284,11 +267,7 @@ def axis_sections(study: Study) -> Iterator[Section]:
 
 
 def map_sections(study: Study) -> Iterator[Section]:
-    """Say where the leader does best, and where it is furthest ahead of the next.
-
-    Args:
-        study: The runs.
-    """
+    """Say where the leader does best, and where it is furthest ahead of the next."""
     measure, figures = study.outcome, numbers(study, study.outcome)
     values = {
         "map": (
@@ -329,12 +308,7 @@ def map_sections(study: Study) -> Iterator[Section]:
 
 
 def run_sections(study: Study, look: Look) -> Iterator[Section]:
-    """Show one run closely, and how its jobs fared.
-
-    Args:
-        study: The runs.
-        look: The run, and its like under other policies.
-    """
+    """Show one run closely, and how its jobs fared."""
     notes = [
         f"The run was simulated again for these figures: of the runs of policy {study.leader} the "
         "one nearest to their median."
@@ -361,12 +335,7 @@ def run_sections(study: Study, look: Look) -> Iterator[Section]:
 
 
 def job_pairs(study: Study, look: Look) -> list[Table]:
-    """Return how the same jobs fare under other policies than the leader's, if there are any.
-
-    Args:
-        study: The runs.
-        look: The runs.
-    """
+    """Return how the same jobs fare under other policies than the leader's, if there are any."""
     ours = look.first.tally
     rows = []
     for name, simulation in look.simulations.items():
@@ -394,11 +363,7 @@ def job_pairs(study: Study, look: Look) -> list[Table]:
 
 
 def failures_section(study: Study) -> Section | None:
-    """List the runs that failed; None where none did.
-
-    Args:
-        study: The runs.
-    """
+    """List the runs that failed; None where none did."""
     failed = study.failed
     if not failed.height:
         return None
@@ -434,9 +399,6 @@ def shown_policies(study: Study) -> Axis:
 
     What savings are told against saves nothing by definition, and is left out; so is what comes
     to the same.
-
-    Args:
-        study: The runs.
     """
     every = study.axis(POLICY)
     names = [name for name in study.ranking if study.outcomes[study.rows(name)].any()]
@@ -446,11 +408,7 @@ def shown_policies(study: Study) -> Axis:
 
 
 def facts(study: Study) -> list[tuple[str, str]]:
-    """Return what a reader must know first, by name.
-
-    Args:
-        study: The runs.
-    """
+    """Return what a reader must know first, by name."""
     runs = format_count(len(study), "run")
     if study.failed.height:
         runs += f"; {study.failed.height} more failed and are listed below"

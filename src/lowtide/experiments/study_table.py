@@ -99,7 +99,6 @@ def measure_in(runs: pl.DataFrame, key: str) -> Measure:
     """Return a number of runs, and how it is told: what electricity costs in their currency.
 
     Args:
-        runs: The runs.
         key: Its column, one of `MEASURES`.
     """
     measure = MEASURES[key]
@@ -181,11 +180,7 @@ class Study:
         return self.ranking[0]
 
     def misses(self, policy: str) -> float | None:
-        """Return how many deadlines a policy missed, in all its runs; None where that is unknown.
-
-        Args:
-            policy: Its name.
-        """
+        """Return how many deadlines a policy missed in all its runs; None where unknown."""
         values = self.measured(MEASURES["deadline_misses"])
         own = np.array([]) if values is None else values[self.rows(policy)]
         return float(np.nansum(own)) if np.isfinite(own).any() else None
@@ -194,9 +189,6 @@ class Study:
         """Return how many more deadlines a policy missed than the baseline on the same jobs.
 
         A baseline of which nothing is known counts as one that misses none.
-
-        Args:
-            policy: Its name.
         """
         rows = self.rows(policy)
         theirs = _numbers(self.runs, Measure(key="baseline_deadline_misses", name="", unit=""))
@@ -210,19 +202,11 @@ class Study:
         return max((self.misses(policy) or 0.0) - float(np.nansum(theirs[rows])), 0.0)
 
     def rows(self, policy: str) -> list[int]:
-        """Return the runs of a policy.
-
-        Args:
-            policy: Its name.
-        """
+        """Return the runs of a policy."""
         return [row for row, name in enumerate(self.policies) if name == policy]
 
     def axis(self, key: str) -> Axis:
-        """Return a parameter, `policy` included.
-
-        Args:
-            key: Its key.
-        """
+        """Return a parameter, `policy` included."""
         for axis in self.axes:
             if key in axis.keys:
                 return axis
@@ -238,11 +222,7 @@ class Study:
         return make_axis(key, self.runs[key].to_list())
 
     def measured(self, measure: Measure) -> FloatArray | None:
-        """Return a number of each run in its unit, NaN where unknown; None without that column.
-
-        Args:
-            measure: Which.
-        """
+        """Return a number of each run in its unit, NaN where unknown; None without that column."""
         if measure.key == self.outcome.key:
             return self.outcomes
         return _numbers(self.runs, measure)
@@ -254,11 +234,7 @@ class Study:
         return _settings(self.runs, keys)
 
     def alike(self, policy: str) -> Mapping[tuple[Any, ...], Sequence[int]]:
-        """Return the runs of a policy by their setting.
-
-        Args:
-            policy: Its name.
-        """
+        """Return the runs of a policy by their setting."""
         return self._alike.get(policy, {})
 
     @cached_property
@@ -291,11 +267,7 @@ class Study:
         return {}
 
     def place(self, row: int) -> str:
-        """Return what was chosen of a run that differs between runs, in words.
-
-        Args:
-            row: Which.
-        """
+        """Return what was chosen of a run that differs between runs, in words."""
         return ", ".join(
             f"{axis.name} {format_level(axis, axis.values[row])}" for axis in self.axes
         )
@@ -340,7 +312,6 @@ def read_study(folder: Path | str, *, baseline: str | None = None) -> Study:
     """Read what a sweep left in a folder.
 
     Args:
-        folder: The folder.
         baseline: A policy of the study to tell savings against, instead of the runs' own.
     """
     import polars as pl
@@ -389,21 +360,12 @@ def read_study(folder: Path | str, *, baseline: str | None = None) -> Study:
 
 
 def parameter_keys(table: pl.DataFrame) -> list[str]:
-    """Return the columns that are parameters: their names have a dot.
-
-    Args:
-        table: A table of runs.
-    """
+    """Return the columns that are parameters: their names have a dot."""
     return [name for name in table.columns if "." in name]
 
 
 def run_parameters(study: Study, row: int) -> dict[str, Any]:
-    """Return the parameters of a run as it was made.
-
-    Args:
-        study: The study.
-        row: Which of its runs.
-    """
+    """Return the parameters of a run as it was made."""
     path = study.folder / RUNS / f"{study.runs['id'][row]}.json"
     try:
         parameters: dict[str, Any] = json.loads(files.read_text(path))["parameters"]

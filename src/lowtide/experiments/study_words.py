@@ -34,22 +34,12 @@ _SAME = 0.005
 
 
 def format_value(value: float | None, measure: Measure) -> str:
-    """Return a number of a run, or `---`.
-
-    Args:
-        value: It, in its unit.
-        measure: What it is.
-    """
+    """Return a number of a run, or `---`."""
     return MISSING if value is None else f"{_digits(value, measure)} {measure.unit}".rstrip()
 
 
 def format_interval(interval: Interval | None, measure: Measure) -> str:
-    """Return a mean and its bounds, where it has any, for a table: `23.1 % (21.0 to 25.3)`.
-
-    Args:
-        interval: The mean.
-        measure: What it is a mean of.
-    """
+    """Return a mean and its bounds, where it has any, for a table: `23.1 % (21.0 to 25.3)`."""
     if interval is None:
         return MISSING
     text = format_value(interval.value, measure)
@@ -59,19 +49,12 @@ def format_interval(interval: Interval | None, measure: Measure) -> str:
 
 
 def difference_unit(measure: Measure) -> str:
-    """Return the unit of a difference: shares differ by points.
-
-    Args:
-        measure: What differs.
-    """
+    """Return the unit of a difference: shares differ by points."""
     return "points" if measure.unit == "%" else measure.unit
 
 
 def format_p(p: float | None) -> str:
     """Return a p value, or `---`.
-
-    Args:
-        p: It.
 
     >>> format_p(0.0421), format_p(1e-9)
     ('0.042', '< 0.001')
@@ -91,10 +74,7 @@ def policies_answer(
     """Say which policy does best, by how much, how long its jobs wait, and who was set aside.
 
     Args:
-        study: The runs.
-        outcome: The mean outcome of the leader.
         nearest: The policy that comes next, beside the leader; None where there is none.
-        waits: The leader's mean wait in hours.
         ends: The leader's chosen settings with the least and the highest outcome, if several.
     """
     measure = study.outcome
@@ -132,7 +112,6 @@ def ends_note(study: Study, ends: Sequence[tuple[int, float]]) -> str:
     """Name the settings in which the leader does least and most, where the answer does not.
 
     Args:
-        study: The runs.
         ends: The leader's chosen settings with the least and the highest outcome, if several.
     """
     if not ends or len(study.axes) <= _MOST_NAMED:
@@ -169,13 +148,7 @@ def _missed(study: Study, policy: str) -> str:
 
 
 def frontier_answer(study: Study, points: Sequence[Point], by: Axis | None) -> str:
-    """Say which policies no other beats.
-
-    Args:
-        study: The runs.
-        points: Groups of runs.
-        by: What groups were made by besides the policy.
-    """
+    """Say which policies no other beats."""
     front = list(dict.fromkeys(point.policy for point in points if point.on_front))
     beaten = [name for name in study.ranking if name not in front]
     better = "saves more" if study.outcome.key == "saving" else "does better"
@@ -191,23 +164,13 @@ def frontier_answer(study: Study, points: Sequence[Point], by: Axis | None) -> s
 
 
 def frontier_note(study: Study, practical: float) -> str:
-    """Return which differences make no policy beaten, in a sentence.
-
-    Args:
-        study: The runs.
-        practical: The least difference of the outcome that counts.
-    """
+    """Return which differences make no policy beaten, in a sentence."""
     least = _difference(practical, study.outcome)
     return f"Less than 1 min of waiting and {least} of {study.outcome.name} count as equal."
 
 
 def comparison_answer(study: Study, comparisons: Sequence[Comparison]) -> str:
-    """Say by how much policies differ, and what of that could be chance.
-
-    Args:
-        study: The runs.
-        comparisons: Policies beside a reference.
-    """
+    """Say by how much policies differ, and what of that could be chance."""
     known = [(each, each.pairs) for each in comparisons if each.pairs is not None]
     if not known:
         return "No two policies ran with the same jobs and grid, so none can be paired."
@@ -278,11 +241,7 @@ def _way(outcome: Measure, *, more: bool) -> str:
 
 
 def told_apart(comparison: Comparison) -> bool:
-    """Say whether a difference is beyond chance; where nothing is random every one is.
-
-    Args:
-        comparison: Two policies on the same jobs and grids.
-    """
+    """Say whether a difference is beyond chance; where nothing is random every one is."""
     if comparison.pairs is None:
         return False
     low, high = comparison.pairs.difference.low, comparison.pairs.difference.high
@@ -290,12 +249,7 @@ def told_apart(comparison: Comparison) -> bool:
 
 
 def difference_range(study: Study, comparison: Comparison) -> str:
-    """Return between what a difference lies in single pairs, and where; empty of a single pair.
-
-    Args:
-        study: The runs.
-        comparison: Two policies on the same jobs and grids.
-    """
+    """Return between what a difference lies in single pairs, and where; empty of a single pair."""
     if comparison.pairs is None or comparison.pairs.difference.count < 2:
         return ""
     ends = [
@@ -308,11 +262,7 @@ def difference_range(study: Study, comparison: Comparison) -> str:
 
 
 def verdict(comparison: Comparison) -> str:
-    """Return what a paired comparison means in practice.
-
-    Args:
-        comparison: Two policies on the same jobs and grids.
-    """
+    """Return what a paired comparison means in practice."""
     pairs = comparison.pairs
     if pairs is None:
         return MISSING
@@ -326,12 +276,7 @@ def verdict(comparison: Comparison) -> str:
 
 
 def practical_note(study: Study, practical: float) -> str:
-    """Return what counts as a difference in practice, in a sentence.
-
-    Args:
-        study: The runs.
-        practical: The least difference that counts.
-    """
+    """Return what counts as a difference in practice, in a sentence."""
     least = _difference(practical, study.outcome)
     return f"A mean difference below {least} counts as none in practice."
 
@@ -340,7 +285,6 @@ def ranges_answer(study: Study, ranges: Sequence[Range]) -> str:
     """Say which parameters the outcome changes most with.
 
     Args:
-        study: The runs.
         ranges: Between which means it lies over each parameter, the widest first.
     """
     parameters = [each for each in ranges if each.axis.key != POLICY]
@@ -360,13 +304,7 @@ def ranges_answer(study: Study, ranges: Sequence[Range]) -> str:
 
 
 def axis_answer(study: Study, axis: Axis, means: Sequence[tuple[Level, float]]) -> str:
-    """Say how the leader's outcome changes with a parameter.
-
-    Args:
-        study: The runs.
-        axis: The parameter.
-        means: The leader's mean at each level, in order.
-    """
+    """Say how the leader's outcome changes with a parameter."""
     who, measure = f"policy {study.leader}", study.outcome
     if len(means) < 2:
         return f"{capital(who)} ran at one {axis.name} only."
@@ -400,14 +338,7 @@ def axis_answer(study: Study, axis: Axis, means: Sequence[tuple[Level, float]]) 
 
 
 def map_answer(what: str, measure: Measure, axes: Sequence[Axis], cells: Sequence[Group]) -> str:
-    """Say where a map is highest and lowest.
-
-    Args:
-        what: What is mapped, as the subject of the sentence.
-        measure: What it is in.
-        axes: The parameters of the map.
-        cells: Its means.
-    """
+    """Say where a map is highest and lowest."""
 
     def place(cell: Group) -> str:
         return ", ".join(
@@ -423,12 +354,7 @@ def map_answer(what: str, measure: Measure, axes: Sequence[Axis], cells: Sequenc
 
 
 def run_answer(study: Study, look: Look) -> str:
-    """Say what came of the run that is looked at.
-
-    Args:
-        study: The runs.
-        look: The run.
-    """
+    """Say what came of the run that is looked at."""
     summary = look.first.summary()
     # A saving stands beside what it is told of: jobs and nodes together, here and there.
     ours, theirs = summary["total_carbon_g"], summary.get("baseline_total_carbon_g")
@@ -453,12 +379,7 @@ def run_answer(study: Study, look: Look) -> str:
 
 
 def spread_answer(study: Study, look: Look) -> str:
-    """Say how waits and savings are spread over the jobs of the run that is looked at.
-
-    Args:
-        study: The runs.
-        look: The run.
-    """
+    """Say how waits and savings are spread over the jobs of the run that is looked at."""
     waits = look.first.wait_s
     half, most = np.quantile(waits, [0.5, 0.95])
     at_once = float((waits == 0).mean())
@@ -534,11 +455,7 @@ def _policies(names: Sequence[str]) -> str:
 
 
 def capital(text: str) -> str:
-    """Return a text that begins with a capital letter.
-
-    Args:
-        text: The text.
-    """
+    """Return a text that begins with a capital letter."""
     return text[:1].upper() + text[1:]
 
 

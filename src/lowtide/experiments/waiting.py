@@ -54,7 +54,6 @@ def starts_by_patience(job: Job, signal: Signal) -> list[Option]:
 
     Args:
         job: A job that is not stopped once it runs.
-        signal: What a kWh emits or costs.
     """
     slack_s = max(job.slack_s, 0.0)
     delays_s, costs = cost_by_delay(job, signal)

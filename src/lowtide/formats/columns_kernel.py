@@ -25,10 +25,7 @@ def parse_columns(
     Empty lines and lines that begin with `;` are passed over, as are columns after the last.
 
     Args:
-        data: The bytes of the file.
-        at: Where the lines begin.
         whole: Which columns hold whole numbers only.
-        numbers: Columns × lines, filled in.
     """
     columns, end = numbers.shape[0], data.size
     row = 0

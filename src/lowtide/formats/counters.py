@@ -28,7 +28,6 @@ def follow_counter(
     on from where it was, and what it had counted until then is lost.
 
     Args:
-        energy_j: What it showed.
         range_j: Where it starts from 0 again; None where that is not known.
 
     Returns:
@@ -71,7 +70,6 @@ def power_from_counter(
     after it. So the ticks are laid out evenly, and moved only where a sample says otherwise.
 
     Args:
-        times: When the counter was read.
         energy_j: What it showed, without a fall (`follow_counter`).
 
     Returns:
@@ -102,7 +100,6 @@ def counter_factor(times: FloatArray, power_w: FloatArray, energy_j: FloatArray)
 
     Args:
         times: When power was read; each reading holds until the next.
-        power_w: What was read.
         energy_j: What the counter showed at the same time, NaN where it was not read.
 
     >>> counter_factor(np.arange(21.0), np.full(21, 98.0), np.arange(21.0) * 100)

@@ -21,21 +21,12 @@ _LISTS = {"history": "history", "forecast": "forecast", "data": "history"}
 
 
 def recognises(source: Source) -> bool:
-    """Return whether this is the API's JSON or one of the tables.
-
-    Args:
-        source: The file.
-    """
+    """Return whether this is the API's JSON or one of the tables."""
     return tables.recognises(source) or _find(source) is not None
 
 
 def series(source: Source, wish: Wish) -> Series:
-    """Find times, values and labels.
-
-    Args:
-        source: The file.
-        wish: What the caller said.
-    """
+    """Find times, values and labels."""
     if tables.recognises(source):
         return tables.series(source, wish)
     found = _find(source)

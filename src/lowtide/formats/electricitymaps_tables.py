@@ -32,11 +32,7 @@ Rows = npt.NDArray[np.intp]
 
 
 def recognises(source: Source) -> bool:
-    """Return whether the headings are those of one of the tables.
-
-    Args:
-        source: The file.
-    """
+    """Return whether the headings are those of one of the tables."""
     sheet = Sheet.of(source)
     return sheet is not None and (_is_academic(sheet) or _is_history(sheet) or _is_portal(sheet))
 
@@ -46,7 +42,6 @@ def series(source: Source, wish: Wish) -> Series:
 
     Args:
         source: The file, one that `recognises` knows.
-        wish: What the caller said.
     """
     sheet = Sheet.of(source)
     if sheet is None or not recognises(source):

@@ -17,21 +17,12 @@ from lowtide.formats.source import Place, Source
 
 
 def recognises(source: Source) -> bool:
-    """Return whether this is JSON of records with from, to and intensity.
-
-    Args:
-        source: The file.
-    """
+    """Return whether this is JSON of records with from, to and intensity."""
     return _nest(source.document) is not None
 
 
 def series(source: Source, wish: Wish) -> Series:
-    """Find times, values and labels.
-
-    Args:
-        source: The file.
-        wish: What the caller said.
-    """
+    """Find times, values and labels."""
     found = _nest(source.document)
     if found is None:
         raise FormatError(

@@ -107,10 +107,6 @@ def find_idle_time(
     """Tell the idle machine from the program.
 
     Args:
-        power_w: Power in even steps.
-        step_s: Their length.
-        events: What the program said, in order.
-        on: When the first sample was taken.
         before_s: The idle time before the program, if it is known.
         after_s: The idle time after it, if it is known.
         known_w: What the machine drew without a program, in measurements of their own.
@@ -153,10 +149,6 @@ def find_quiet(power_w: FloatArray, step_s: float) -> list[Quiet]:
 
     There is more than one where it is open which small rise ends it, and none where there is no
     such stretch.
-
-    Args:
-        power_w: Power in even steps.
-        step_s: Their length.
 
     >>> rng = np.random.default_rng(0)
     >>> trace = np.repeat([50.0, 59.0, 51.0, 250.0], [400, 100, 160, 900]) + rng.normal(0, 3, 1560)

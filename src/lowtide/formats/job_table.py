@@ -43,11 +43,7 @@ _SHORTEST_MEDIAN_S = 60.0
 
 
 def recognises(source: Source) -> bool:
-    """Return whether two of the headings are these columns', or nearly.
-
-    Args:
-        source: The file.
-    """
+    """Return whether two of the headings are these columns', or nearly."""
     sheet = Sheet.of(source)
     if sheet is None:
         return False
@@ -61,7 +57,6 @@ def read(source: Source, time_unit: str | None) -> Trace:
     """Read the jobs.
 
     Args:
-        source: The file.
         time_unit: What arrivals and lengths count in; None is seconds, if they look like it.
     """
     sheet = Sheet.of(source)
@@ -120,11 +115,7 @@ def _read_own(sheet: Sheet) -> Trace:
 
 
 def render(trace: Trace) -> str:
-    """Return jobs as a table that `read` reads back: what this format has no column for is lost.
-
-    Args:
-        trace: The jobs.
-    """
+    """Return jobs as a table that `read` reads back: what this format has no column for is lost."""
     columns: dict[str, list[str]] = {
         "arrival_time": [f"{value!r}" for value in trace.column("arrival").tolist()],
         "length": _cells(trace, "length_s"),

@@ -70,8 +70,6 @@ def write_jobs(trace: Trace, path: Path | str, *, format: str = "swf") -> None: 
     """Write a job trace.
 
     Args:
-        trace: The jobs.
-        path: Where the file shall stand.
         format: The format to write, by default SWF.
     """
     writer = FORMATS.load(format)
@@ -85,12 +83,7 @@ def write_jobs(trace: Trace, path: Path | str, *, format: str = "swf") -> None: 
 
 
 def seconds_only(time_unit: str | None, what: str) -> None:
-    """Refuse a time unit for a format that has its own.
-
-    Args:
-        time_unit: What the caller said.
-        what: The format.
-    """
+    """Refuse a time unit for a format that has its own."""
     if time_unit not in (None, "s"):
         raise InvalidInput(f"{what} counts in seconds: leave out time_unit={time_unit!r}")
 

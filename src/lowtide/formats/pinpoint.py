@@ -31,11 +31,7 @@ _STAMP = re.compile(r"_\d{10}$")
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a folder holds a run of pinpoint.
-
-    Args:
-        path: The folder.
-    """
+    """Return whether a folder holds a run of pinpoint."""
     samples = path / _SAMPLES
     if not samples.is_file():
         return False
@@ -54,10 +50,8 @@ def read(
     """Read one run.
 
     Args:
-        path: The folder.
         idle_before_s: How long the idle machine was measured before the program was started; by
             default this is found out.
-        idle_after_s: How long it was measured after the program.
         known_w: What the machine drew without a program, as `idle_powers_w` finds it.
     """
     folder = Path(path)
@@ -140,9 +134,6 @@ def _check_within(
 
 def told_by_name(name: str) -> tuple[str | None, str | None]:
     """Return what kind of run a folder's name tells of, and what it shares with its pair.
-
-    Args:
-        name: The folder's name.
 
     >>> told_by_name("roberta_continue_after_not_saving_2_5_0714031531")
     ('resume', 'roberta_stop_without_saving_2_5')

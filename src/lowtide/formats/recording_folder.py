@@ -53,11 +53,7 @@ _CUT_SHORT = "cut short: the end of the program is not in the recording"
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a folder holds a recording of ours.
-
-    Args:
-        path: The folder.
-    """
+    """Return whether a folder holds a recording of ours."""
     return (path / MANIFEST).is_file() and FORMAT in files.read_text(path / MANIFEST)[:200]
 
 
@@ -65,7 +61,6 @@ def read(path: Path | str, *, share: str | None = None) -> Recording:
     """Read what is whole of a recording.
 
     Args:
-        path: The folder.
         share: Whose power is read where both were kept: the program's (`process`) or all of the
             machine's (`node`); by default the one that the measurement was asked for.
     """
@@ -93,11 +88,7 @@ def put_together(
     """Return the recording that its parts make.
 
     Args:
-        entries: What each run is.
         frame: The samples of all, None where there are none.
-        events: The events of each run.
-        notes: What a reader should know.
-        folder: Where the parts are from.
     """
     runs, unmeasured, notes = [], [], list(notes)
     for entry in entries:
@@ -289,12 +280,7 @@ def _read_manifest(path: Path) -> list[dict[str, Any]]:
 
 
 def read_events(path: Path, notes: list[str]) -> dict[str, list[Event]]:
-    """Return the events of each run; lines that make no sense are left out and noted.
-
-    Args:
-        path: The file.
-        notes: Where to note them.
-    """
+    """Return the events of each run; lines that make no sense are left out and noted."""
     if not path.is_file():
         return {}
     # What follows the last line's end was being written when the writer was killed.
@@ -322,11 +308,7 @@ def read_events(path: Path, notes: list[str]) -> dict[str, list[Event]]:
 
 
 def read_samples(folder: Path) -> tuple[pl.DataFrame | None, list[str]]:
-    """Return the samples of all runs, and which parts could not be read.
-
-    Args:
-        folder: The recording.
-    """
+    """Return the samples of all runs, and which parts could not be read."""
     import polars as pl
 
     frames, notes = [], []
@@ -343,11 +325,7 @@ def read_samples(folder: Path) -> tuple[pl.DataFrame | None, list[str]]:
 
 
 def valid_parts(folder: Path) -> list[Path]:
-    """Return the parts in order, without those that a joined part covers.
-
-    Args:
-        folder: The recording.
-    """
+    """Return the parts in order, without those that a joined part covers."""
     found = []
     for path in folder.iterdir():
         if match := _PART.fullmatch(path.name):

@@ -112,11 +112,7 @@ class RecordingWriter:
         self._write_manifest()
 
     def be_patient(self, tell: Callable[[str], None]) -> None:
-        """From now on, keep what cannot be written in memory and try again, instead of raising.
-
-        Args:
-            tell: Told what went wrong, each thing once.
-        """
+        """From now on, keep what cannot be written in memory and try again, instead of raising."""
         self._tell = tell
 
     @property
@@ -144,13 +140,9 @@ class RecordingWriter:
         """Begin a run; samples that follow belong to it.
 
         Args:
-            run: What it is called.
             kind: One of `lowtide.recording.KINDS`, None if not known.
-            pair: What it shares with the runs it belongs to.
             power: `measured` or `estimated`.
-            meters: Which meters are read.
             counted: The channels that `power_w` adds up, as in the columns `NAME_w` and `NAME_j`.
-            machine: Facts about the machine.
         """
         if any(run == known["id"] for known in self._runs):
             raise InvalidInput(f"runs of a recording have names of their own: {run} is twice")
@@ -182,7 +174,6 @@ class RecordingWriter:
         """Add a sample; one that does not come after the one before it is left out and noted.
 
         Args:
-            time: When it was taken.
             power_w: What was drawn, NaN where the meter did not answer.
             usage: Further measurements by name; the same names in every sample.
         """
@@ -214,7 +205,6 @@ class RecordingWriter:
 
         Args:
             time: Epoch seconds.
-            exit_status: How it ended.
         """
         with self._lock:
             self._frame_rows()
@@ -222,24 +212,14 @@ class RecordingWriter:
             self._save(now=True)
 
     def mark(self, time: float, label: str, *, checkpoint: bool = False) -> None:
-        """Add an event of the current run.
-
-        Args:
-            time: When it happened.
-            label: What.
-            checkpoint: Whether a later start can resume from here.
-        """
+        """Add an event of the current run."""
         event = Event(time=time, label=label, checkpoint=checkpoint)
         with self._lock:
             self._events.append((str(self._current()["id"]), event))
             self._save(manifest=False)
 
     def describe(self, facts: Mapping[str, Any]) -> None:
-        """Add facts about the machine, or about how it was measured, to the current run.
-
-        Args:
-            facts: Facts by name.
-        """
+        """Add facts about the machine, or about how it was measured, to the current run."""
         with self._lock:
             self._current()["machine"].update(facts)
             self._save()
@@ -248,7 +228,6 @@ class RecordingWriter:
         """Add a note to the current run: a meter that vanished, a clock that stepped.
 
         Args:
-            text: What happened.
             instead_of: An earlier note that it replaces, where that is there.
         """
         with self._lock:
@@ -426,9 +405,6 @@ class RecordingWriter:
         """Return a writer into another folder that has all that is not on disk yet.
 
         It waits for nobody: a thread may hang in the middle of a write, for ever.
-
-        Args:
-            folder: A folder without a recording.
         """
         other = RecordingWriter(folder, flush_s=math.inf)
         other._runs = [{**run, "notes": list(run["notes"])} for run in self._runs]
@@ -524,13 +500,7 @@ class RecordingWriter:
 
 
 def append_event(folder: Path | str, run: str, event: Event) -> None:
-    """Add a line to a recording's events; other processes may do so too.
-
-    Args:
-        folder: The recording.
-        run: Whose event it is.
-        event: What happened.
-    """
+    """Add a line to a recording's events; other processes may do so too."""
     path = Path(folder) / EVENTS
     try:
         append_line(
@@ -545,12 +515,7 @@ def append_event(folder: Path | str, run: str, event: Event) -> None:
 
 
 def write_recording(recording: Recording, folder: Path | str) -> None:
-    """Write a recording; it reads back equal.
-
-    Args:
-        recording: The runs.
-        folder: Where.
-    """
+    """Write a recording; it reads back equal."""
     with RecordingWriter(folder, flush_s=math.inf) as writer:
         for run in (*recording, *recording.unmeasured):
             writer.begin(

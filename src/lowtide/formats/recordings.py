@@ -30,7 +30,6 @@ def read_recordings(
         paths: One or more folders or files. A folder may hold recordings in folders of their own.
         idle_before: How long pinpoint measured the idle machine before each program; by default
             this is found out.
-        idle_after: How long it did so after each program.
     """
     idle_s = [
         None if given is None else parse_duration(given, bare_unit_s=1.0)

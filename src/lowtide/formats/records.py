@@ -15,12 +15,7 @@ from lowtide.signal import FloatArray
 
 
 def are_records(value: Any, *keys: str) -> TypeGuard[Sequence[Mapping[str, Any]]]:
-    """Return whether this is a list of objects, the first of which has these keys.
-
-    Args:
-        value: What was parsed.
-        keys: The keys.
-    """
+    """Return whether this is a list of objects, the first of which has these keys."""
     return (
         isinstance(value, list)
         and bool(value)
@@ -30,13 +25,7 @@ def are_records(value: Any, *keys: str) -> TypeGuard[Sequence[Mapping[str, Any]]
 
 
 def times(records: Sequence[Mapping[str, Any]], place: Place, tz: str | None) -> FloatArray:
-    """Return when each record's step begins.
-
-    Args:
-        records: The records.
-        place: The file, and the key of the times.
-        tz: The zone of times without an offset.
-    """
+    """Return when each record's step begins."""
     stamps = [record.get(place.column or "") for record in records]
     for row, stamp in enumerate(stamps):
         if not isinstance(stamp, str):
@@ -45,12 +34,7 @@ def times(records: Sequence[Mapping[str, Any]], place: Place, tz: str | None) ->
 
 
 def values(records: Sequence[Mapping[str, Any]], place: Place) -> FloatArray:
-    """Return the number of each record, NaN where it is null or absent.
-
-    Args:
-        records: The records.
-        place: The file, and the key of the numbers.
-    """
+    """Return the number of each record, NaN where it is null or absent."""
     key = place.column or ""
     if not any(key in record for record in records):
         known = ", ".join(sorted({name for record in records for name in record}))
@@ -70,13 +54,7 @@ def values(records: Sequence[Mapping[str, Any]], place: Place) -> FloatArray:
 
 
 def only(what: str, found: Sequence[Any], place: Place) -> str | None:
-    """Return the one text that all records agree on, None where they are silent.
-
-    Args:
-        what: What it is, for the message.
-        found: What each record says.
-        place: The file.
-    """
+    """Return the one text that all records agree on, None where they are silent."""
     said = sorted({str(text) for text in found if text not in (None, "")})
     if len(said) > 1:
         raise FormatError(

@@ -30,11 +30,7 @@ _ABSURD_W_PER_NODE = 50_000.0
 
 
 def recognises(source: Source) -> bool:
-    """Return whether the first line has sacct's headings.
-
-    Args:
-        source: The file.
-    """
+    """Return whether the first line has sacct's headings."""
     return bool({"JobID", "JobIDRaw"} & set(headings_of(source)))
 
 
@@ -42,7 +38,6 @@ def read(source: Source, time_unit: str | None) -> Trace:
     """Read the jobs.
 
     Args:
-        source: The file.
         time_unit: Nothing but seconds, for sacct states its units.
     """
     seconds_only(time_unit, "sacct")
@@ -89,13 +84,7 @@ def read(source: Source, time_unit: str | None) -> Trace:
 
 
 class Cells:
-    """One line, whose cells are read as what they are or named in the error.
-
-    Args:
-        row: Its cells by heading.
-        source: Where it stands.
-        number: Its number.
-    """
+    """One line, whose cells are read as what they are or named in the error."""
 
     def __init__(self, row: Row, source: Source, number: int) -> None:
         self.row = row
@@ -103,20 +92,11 @@ class Cells:
         self._number = number
 
     def error(self, message: str, column: str) -> FormatError:
-        """Return the error that says what is wrong in a column.
-
-        Args:
-            message: The rule, the value and the cure.
-            column: Where.
-        """
+        """Return the error that says what is wrong in a column."""
         return FormatError(message, path=self._source.path, line=self._number, column=column)
 
     def text(self, column: str) -> str | None:
-        """Return a text, None for all the words Slurm has for nothing.
-
-        Args:
-            column: Where.
-        """
+        """Return a text, None for all the words Slurm has for nothing."""
         cell = self.row.get(column, "").strip()
         return None if cell.lower() in _UNKNOWN else cell
 
@@ -140,12 +120,7 @@ class Cells:
         return np.nan
 
     def duration(self, column: str, *, bare_unit_s: float = 1.0) -> float:
-        """Return seconds, NaN where there are none or no end to them.
-
-        Args:
-            column: Where.
-            bare_unit_s: What a number alone counts.
-        """
+        """Return seconds, NaN where there are none or no end to them."""
         cell = self.text(column)
         try:
             return np.nan if cell is None else parse_duration(cell, bare_unit_s=bare_unit_s)
@@ -153,11 +128,7 @@ class Cells:
             raise self.error(str(error), column) from None
 
     def size(self, column: str) -> float:
-        """Return bytes, NaN where it is not said.
-
-        Args:
-            column: Where.
-        """
+        """Return bytes, NaN where it is not said."""
         cell = self.text(column)
         try:
             return np.nan if cell is None else parse_size(cell)
@@ -165,11 +136,7 @@ class Cells:
             raise self.error(str(error), column) from None
 
     def instant(self, column: str) -> float:
-        """Return epoch seconds, NaN where there is no such time yet.
-
-        Args:
-            column: Where.
-        """
+        """Return epoch seconds, NaN where there is no such time yet."""
         cell = self.text(column)
         if cell is None:
             return np.nan
@@ -184,22 +151,13 @@ class Cells:
 
 
 def headings_of(source: Source) -> list[str]:
-    """Return the columns' names, none where this is not sacct's.
-
-    Args:
-        source: The file.
-    """
+    """Return the columns' names, none where this is not sacct's."""
     first = source.head.lstrip().split("\n", 1)[0].strip()
     return first.removesuffix("|").split("|") if "|" in first else []
 
 
 def rows_of(source: Source, headings: list[str]) -> Iterator[tuple[int, Row]]:
-    """Yield the lines below the headings, each with its number.
-
-    Args:
-        source: The file.
-        headings: The columns' names.
-    """
+    """Yield the lines below the headings, each with its number."""
     lines = source.text.split("\n")
     start = next(number for number, line in enumerate(lines) if line.strip())
     trailing = lines[start].rstrip().endswith("|")
@@ -273,8 +231,6 @@ def requested_memory(cells: Cells, nodes: float, cpus: float) -> float:
     """Return all the memory that was asked for, in bytes.
 
     Args:
-        cells: The job's line.
-        nodes: Nodes it was asked for on.
         cpus: CPUs that were asked for.
     """
     size = cells.size("ReqMem")

@@ -39,11 +39,7 @@ _KINDS = (
 
 
 def table_of(path: Path) -> str | None:
-    """Return whether a file is a table of `samples` or of `events`, None where of neither.
-
-    Args:
-        path: The file.
-    """
+    """Return whether a file is a table of `samples` or of `events`, None where of neither."""
     sheet = Sheet.of(Source.open(path))
     if sheet is None or "time" not in sheet.headings:
         return None
@@ -53,11 +49,7 @@ def table_of(path: Path) -> str | None:
 
 
 def events_beside(path: Path) -> Path | None:
-    """Return the events that belong to a table of samples by its name, if they are there.
-
-    Args:
-        path: The samples.
-    """
+    """Return the events that belong to a table of samples by its name, if they are there."""
     stem = path.name.removesuffix(".gz").removesuffix(".csv")
     for name in (stem.replace("samples", "events"), f"{stem}_events"):
         for suffix in (".csv", ".csv.gz"):
@@ -71,7 +63,6 @@ def read(path: Path | str, *, events: Path | None = None) -> Recording:
     """Read samples, and the events that belong to them.
 
     Args:
-        path: The table of samples.
         events: The table of events, where it is not found by its name.
     """
     path = Path(path)
@@ -129,9 +120,6 @@ def read(path: Path | str, *, events: Path | None = None) -> Recording:
 
 def told_by_name(name: str) -> tuple[str | None, str | None]:
     """Return what kind of run a name tells of, and what it shares with its pair.
-
-    Args:
-        name: The run's name.
 
     >>> told_by_name("stop_0_resumed"), told_by_name("abort_0"), told_by_name("full_2")
     (('resume', 'stop_0'), ('kill', 'abort_0'), ('full', None))

@@ -48,11 +48,7 @@ class Sheet:
 
     @classmethod
     def of(cls, source: Source) -> Sheet | None:
-        """Read the heading of a table; None where the file does not begin like one.
-
-        Args:
-            source: The file.
-        """
+        """Read the heading of a table; None where the file does not begin like one."""
         notes: dict[str, str] = {}
         body = 0
         for raw in source.data[: len(source.head)].splitlines(keepends=True):
@@ -73,11 +69,7 @@ class Sheet:
         return None
 
     def find(self, name: str) -> str:
-        """Return a heading that must be there, or say which is nearest.
-
-        Args:
-            name: The heading.
-        """
+        """Return a heading that must be there, or say which is nearest."""
         if name in self.headings:
             return name
         near = get_close_matches(name.lower(), [known.lower() for known in self.headings], n=1)
@@ -89,11 +81,7 @@ class Sheet:
         )
 
     def place(self, column: str) -> Place:
-        """Return where the cells of a column stand.
-
-        Args:
-            column: Its heading.
-        """
+        """Return where the cells of a column stand."""
         return Place(path=self.source.path, column=column, line=self.line)
 
     def line(self, row: int) -> int:
@@ -112,11 +100,7 @@ class Sheet:
         return line
 
     def first(self, heading: str) -> str | None:
-        """Return the first cell of a column, None where there is none.
-
-        Args:
-            heading: The column's.
-        """
+        """Return the first cell of a column, None where there is none."""
         try:
             _, cells = next(self._rows(_PEEKED_BYTES))
             return cells[self.headings.index(heading)]
@@ -127,12 +111,7 @@ class Sheet:
     def read(
         self, *, texts: Sequence[str] = (), numbers: Sequence[str] = ()
     ) -> tuple[list[pl.Series], list[FloatArray]]:
-        """Read some columns as texts (null where empty) and some as numbers (NaN where empty).
-
-        Args:
-            texts: Headings of columns of text.
-            numbers: Headings of columns of numbers.
-        """
+        """Read some columns as texts (null where empty) and some as numbers (NaN where empty)."""
         wanted = dict.fromkeys(texts, pl.String) | dict.fromkeys(numbers, pl.Float64)
         values: list[FloatArray] | None = None
         # A quote that nothing closes, in a column of numbers, makes polars panic.
@@ -232,11 +211,7 @@ class Sheet:
 
 
 def estimates_marked(cells: pl.Series) -> MarkArray:
-    """Return a mark for each cell that says yes, in any of the ways tables do, or names its mark.
-
-    Args:
-        cells: Texts.
-    """
+    """Return a mark for each cell that says yes in any of the usual ways, or names its mark."""
     plain = cells.str.to_lowercase().fill_null("")
     yes = plain.is_in(["1", "1.0", "true", "yes", "estimated"]).to_numpy()
     made = (plain == "filled").to_numpy()

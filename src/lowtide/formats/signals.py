@@ -62,9 +62,7 @@ class Wish:
         """Return what file and caller say, and refuse if they contradict each other.
 
         Args:
-            what: One of the attributes' names.
             stated: What the file says of itself, None where it is silent.
-            path: The file.
         """
         asked: str | None = getattr(self, what)
         if stated is not None and asked is not None and stated != asked:
@@ -218,10 +216,6 @@ def write_signal(signal: Signal, path: Path | str) -> None:
     """Write a signal as a plain table that `read_signal` reads back equal.
 
     Times are written to the microsecond.
-
-    Args:
-        signal: The signal.
-        path: Where the file shall stand.
     """
     from lowtide.formats.table import render  # polars comes with it
 
@@ -240,13 +234,7 @@ def _format_of(source: Source, name: str | None) -> SignalFormat:
 
 
 def unrecognised(source: Source, what: str, names: list[str]) -> FormatError:
-    """Return the error for a file that no format knows.
-
-    Args:
-        source: The file.
-        what: What it was meant to hold.
-        names: The formats that were tried.
-    """
+    """Return the error for a file that no format knows."""
     first = source.head.strip().split("\n")[0][:60]
     return FormatError(
         f"no known format of a {what}; tried {', '.join(names)}. It begins with {first!r}. "

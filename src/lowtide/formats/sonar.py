@@ -42,12 +42,10 @@ def read_ticks(
     time of Slurm's jobs, whenever that was used.
 
     Args:
-        paths: Files, plain or gzip, in any order.
         source: Where the jobs of the older forms come from, which do not say: `slurm`, or
             `process` for hosts without a batch system.
         known: Says what is known of a host already: its jobs go on from there, and samples that are
             not later are left out.
-        left_out: Is told how many samples of which host were.
     """
     samples: dict[tuple[str, float], Sample] = {}
     sizes: dict[str, tuple[int, float]] = {}

@@ -95,11 +95,7 @@ class Sample:
 
 
 def recognises(source: Source) -> bool:
-    """Return whether a file looks like sonar's.
-
-    Args:
-        source: The file.
-    """
+    """Return whether a file looks like sonar's."""
     head = source.head.lstrip()
     if head[:1] in ("{", "["):
         return '"samples"' in head or '"attributes"' in head
@@ -114,7 +110,6 @@ def read_samples(
     """Yield the samples of a file.
 
     Args:
-        opened: The file.
         source: Where the jobs of forms come from that do not say, one of `snapshot.SOURCES`.
         sizes: Is told what the file says of hosts: their CPUs, and their memory in bytes.
     """

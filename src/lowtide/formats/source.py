@@ -30,11 +30,7 @@ class Source:
 
     @classmethod
     def open(cls, path: Path | str) -> Source:
-        """Read a file and refuse what cannot be text.
-
-        Args:
-            path: The file, plain or gzip.
-        """
+        """Read a file and refuse what cannot be text."""
         data = files.read_bytes(path).removeprefix(_BYTE_ORDER_MARK)
         if not data or data.isspace():
             raise FormatError("the file is empty: check how it was made", path=path)
@@ -97,7 +93,6 @@ class Place:
         """Return the error that says what is wrong there.
 
         Args:
-            message: The rule, the value and the cure.
             row: The row it is about, counted from 0.
         """
         line = None

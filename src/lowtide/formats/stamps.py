@@ -51,8 +51,6 @@ def instants(stamps: pl.Series, place: Place, *, tz: str | None) -> FloatArray:
     Epoch numbers from 10¹¹ on are milliseconds.
 
     Args:
-        stamps: The texts, as they stand in the file.
-        place: Where they stand.
         tz: The zone of stamps that carry no offset of their own.
 
     >>> from pathlib import Path

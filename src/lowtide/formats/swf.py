@@ -36,11 +36,7 @@ _KEY = re.compile(r"([A-Za-z][\w -]*?)\s*:\s*(.*)")
 
 
 def recognises(source: Source) -> bool:
-    """Return whether there is a header, or the first line holds 18 numbers.
-
-    Args:
-        source: The file.
-    """
+    """Return whether there is a header, or the first line holds 18 numbers."""
     if source.head.lstrip().startswith(";"):
         return True
     for line in source.head.splitlines():
@@ -53,7 +49,6 @@ def read(source: Source, time_unit: str | None) -> Trace:
     """Read the jobs.
 
     Args:
-        source: The file.
         time_unit: Nothing but seconds, which is what the format has.
     """
     seconds_only(time_unit, "SWF")

@@ -29,9 +29,6 @@ _STATUS = {name: code for code, name in STATUS.items()} | {
 def render(trace: Trace) -> str:
     """Return a trace as an SWF file.
 
-    Args:
-        trace: The jobs.
-
     >>> print(render(Trace(columns={"arrival": [0], "length_s": [60], "user": ["ann"]})), end="")
     ; Version: 2.2
     ; Note: user 1 is ann

@@ -31,22 +31,13 @@ _CURRENCIES = {"€": "EUR", "£": "GBP"}
 
 
 def recognises(source: Source) -> bool:
-    """Return whether there is a heading with a column of times.
-
-    Args:
-        source: The file.
-    """
+    """Return whether there is a heading with a column of times."""
     sheet = Sheet.of(source)
     return sheet is not None and any(_is_time(heading) for heading in sheet.headings)
 
 
 def series(source: Source, wish: Wish) -> Series:
-    """Find times, values and labels.
-
-    Args:
-        source: The file.
-        wish: What the caller said.
-    """
+    """Find times, values and labels."""
     sheet = Sheet.of(source)
     if sheet is None:
         raise FormatError("not a table: the first line has no headings", path=source.path, line=1)
@@ -97,9 +88,6 @@ def series(source: Source, wish: Wish) -> Series:
 
 def render(signal: Signal) -> str:
     """Return a signal as a table that `series` reads back.
-
-    Args:
-        signal: The signal.
 
     >>> curve = Signal.from_values([300], start=0, step_s="1h", zone="DE", source="by hand")
     >>> print(render(curve), end="")

@@ -50,10 +50,8 @@ def lay_out(
     Args:
         times: When each value's step begins, in the order of the file.
         values: The values; NaN is a gap.
-        place: Where they stand in the file.
         gaps: `refuse`, `hold` (repeat the last value) or `interpolate` (linear).
         step_s: The step where the file states it; else the most common difference.
-        marks: What the file says of each value.
 
     >>> from pathlib import Path
     >>> times = np.array([0.0, 3600.0, 10800.0])
@@ -92,12 +90,7 @@ def _check_order(times: FloatArray, place: Place) -> None:
 
 
 def usual_step(times: FloatArray, place: Place) -> float:
-    """Return the most common difference of times.
-
-    Args:
-        times: When each value's step begins.
-        place: Where they stand.
-    """
+    """Return the most common difference of times."""
     if times.size < 2:
         raise place.error("one value alone does not tell how long a step is: give two or more")
     steps, counts = np.unique(np.round(np.diff(times), 6), return_counts=True)
@@ -169,9 +162,7 @@ def check_floor(values: FloatArray, lowest: float, rule: str, place: Place) -> N
 
     Args:
         values: The values; NaN is a gap and passes.
-        lowest: The least that is allowed.
         rule: What to say of a value that is not.
-        place: Where they stand.
     """
     bad = np.flatnonzero((values < lowest) | np.isinf(values))
     if bad.size:

@@ -17,11 +17,7 @@ _KINDS = {"co2_moer": "marginal", "co2_aoer": "average"}
 
 
 def recognises(source: Source) -> bool:
-    """Return whether this is JSON of points with a time and a value.
-
-    Args:
-        source: The file.
-    """
+    """Return whether this is JSON of points with a time and a value."""
     document = source.document
     return isinstance(document, dict) and records.are_records(
         document.get("data"), "point_time", "value"
@@ -29,12 +25,7 @@ def recognises(source: Source) -> bool:
 
 
 def series(source: Source, wish: Wish) -> Series:
-    """Find times, values and labels.
-
-    Args:
-        source: The file.
-        wish: What the caller said.
-    """
+    """Find times, values and labels."""
     document = source.document
     if not recognises(source):
         raise FormatError(

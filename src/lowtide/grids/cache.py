@@ -68,7 +68,6 @@ class Entry:
         """Return what `document` made, or raise an error that says what is wrong with it.
 
         Args:
-            name: The zone.
             document: What JSON held.
         """
         if document["lowtide_grid"] != _VERSION:
@@ -126,20 +125,13 @@ class Cache:
     folder: Path = field(default_factory=cache_folder)
 
     def path(self, name: ZoneName) -> Path:
-        """Return where a zone is kept.
-
-        Args:
-            name: The zone.
-        """
+        """Return where a zone is kept."""
         return self.folder / name.provider / f"{name.zone}.json"
 
     def load(self, name: ZoneName) -> Entry:
         """Return what is known of a zone; an empty entry where nothing is.
 
         A file that cannot be read is set aside, and that is told once.
-
-        Args:
-            name: The zone.
         """
         path = self.path(name)
         # Whoever has a home that is another's cannot even look, and Path would raise an error.
@@ -156,21 +148,12 @@ class Cache:
             ) from None
 
     def keep(self, entry: Entry) -> None:
-        """Write down what is known of a zone.
-
-        Args:
-            entry: What is known.
-        """
+        """Write down what is known of a zone."""
         text = json.dumps(entry.document(), allow_nan=False, separators=(",", ":"))
         files.write_whole(self.path(entry.name), text)
 
     def set_aside(self, name: ZoneName, why: str) -> Path:
-        """Give a zone's file another name, so that nothing in it is lost, and return that name.
-
-        Args:
-            name: The zone.
-            why: A word for the name.
-        """
+        """Give a zone's file another name, so that nothing in it is lost, and return that name."""
         path = self.path(name)
         beside, number = path.with_suffix(f".{why}.json"), 1
         while beside.exists():
@@ -183,11 +166,7 @@ class Cache:
         return beside
 
     def names(self, provider: str) -> list[ZoneName]:
-        """Return the zones of a provider of which something is known.
-
-        Args:
-            provider: The provider's name.
-        """
+        """Return the zones of a provider of which something is known."""
         try:
             found = sorted((self.folder / provider).iterdir())
         except OSError:
@@ -203,10 +182,6 @@ class Cache:
         """Keep other processes from asking for the same zone meanwhile.
 
         A folder that cannot be written, or that knows no locks, is no reason not to ask.
-
-        Args:
-            name: The zone.
-            patience_s: How long to wait for another one.
         """
         path = self.path(name).with_suffix(".lock")
         try:

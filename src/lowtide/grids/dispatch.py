@@ -77,11 +77,7 @@ class Dispatch:
 
 
 def bid(plant: Plant) -> float:
-    """Return what a must-run or weather-driven fleet asks for, in EUR/MWh.
-
-    Args:
-        plant: The fleet.
-    """
+    """Return what a must-run or weather-driven fleet asks for, in EUR/MWh."""
     return MUST_RUN_BID_EUR_PER_MWH if plant.must_run else WEATHER_BIDS_EUR_PER_MWH[plant.source]
 
 
@@ -89,7 +85,6 @@ def merit_order(model: GridModel, *, basis: str = "lifecycle") -> list[Unit]:
     """Return the dispatchable units of a grid, cheapest first.
 
     Args:
-        model: The grid.
         basis: Which emissions count; costs are the same for both.
     """
     middles = (np.arange(_UNITS_PER_PLANT) + 0.5) / _UNITS_PER_PLANT
@@ -125,10 +120,8 @@ def dispatch(
     """Serve demand at every step at the least cost.
 
     Args:
-        model: The grid.
         demand_mw: Demand per step.
         available_mw: What each must-run and weather-driven fleet could deliver.
-        basis: Which emissions count.
     """
     generation: dict[str, FloatArray] = {
         plant.name: np.zeros_like(demand_mw) for plant in (*model.plants, RESERVE)

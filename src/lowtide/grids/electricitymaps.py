@@ -44,7 +44,6 @@ class ElectricityMaps:
         Args:
             zone: Such as `DE` or `US-CAL-CISO`.
             since: Not asked for: it is always 24 hours.
-            now: Not asked for either.
         """
         (token,) = find_keys(self.name, self.keys)
         return gather(

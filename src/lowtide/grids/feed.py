@@ -41,11 +41,7 @@ class Retrieved:
     problems: tuple[str, ...] = ()
 
     def note(self, now: float) -> str:
-        """Return how old it is and what of it has not come yet, in words.
-
-        Args:
-            now: What time it is.
-        """
+        """Return how old it is and what of it has not come yet, in words."""
         age = format_age(now - self.retrieved)
         told = f"{self.name}: retrieved {format_time(self.retrieved)}, {age} ago"
         return f"{told}; {self.caveat}." if self.caveat else f"{told}."
@@ -78,7 +74,6 @@ class Feed:
         """Return the feed of a zone.
 
         Args:
-            provider: The provider, or its name.
             zone: The zone; empty for the one that is meant where none is named.
             cache: Where answers are kept; by default the user's.
         """
@@ -96,12 +91,7 @@ class Feed:
             self.entry = entry
 
     def is_fresh(self, now: float, since: float | None = None) -> bool:
-        """Return whether the provider need not be asked.
-
-        Args:
-            now: What time it is.
-            since: The first moment that is needed.
-        """
+        """Return whether the provider need not be asked."""
         entry = self.entry
         if entry.retrieved is None or not 0 <= now - entry.retrieved < self.provider.refresh_s:
             return False
@@ -111,7 +101,6 @@ class Feed:
         """Ask the provider if what is known has grown old; raise if it does not answer.
 
         Args:
-            now: What time it is.
             since: The first moment that is needed; by default a day before the last known value.
         """
         self.problems = []
@@ -197,8 +186,6 @@ class Feed:
         """Return what is known; None if nothing is.
 
         Args:
-            now: What time it is.
-            since: The first moment that is needed.
             gaps: What to do with steps between it and now that nobody told of.
         """
         history, retrieved = self.entry.history, self.entry.retrieved

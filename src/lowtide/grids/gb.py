@@ -44,8 +44,6 @@ class GbCarbonIntensity:
 
         Args:
             zone: `GB`, or the number of a region.
-            since: From when.
-            now: Until when there can be measured values.
         """
         spans = cut(since - since % _STEP_S, now, _LONGEST_S)
         return gather(

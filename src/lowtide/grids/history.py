@@ -72,7 +72,6 @@ class History:
         began before.
 
         Args:
-            now: What time it is.
             since: The first moment that is needed; what lies between it and the end of the
                 stretch must then be whole.
             gaps: What to do where it is not: `refuse`, `hold` or `interpolate`.
@@ -151,7 +150,6 @@ class History:
         """Return what `document` made, or raise an error that says what is wrong with it.
 
         Args:
-            name: The zone.
             document: What JSON held.
         """
         arrays = {
@@ -194,9 +192,6 @@ def collect(
 
     Args:
         parts: What it said; the first says which steps there are.
-        name: The zone.
-        provider: The provider.
-        now: When it said so.
     """
     # Readers bring polars along: whoever only looks at what is kept does without.
     from lowtide.formats.source import Place
@@ -258,12 +253,7 @@ def _states(part: Part) -> MarkArray:
 
 
 def fits(old: History, new: History) -> bool:
-    """Return whether two histories may be one: the same steps, of the same basis.
-
-    Args:
-        old: The one.
-        new: The other.
-    """
+    """Return whether two histories may be one: the same steps, of the same basis."""
     shift = _shift(new.times[:1] - old.times[0], old.step_s)
     return bool(old.step_s == new.step_s and old.basis == new.basis and np.all(shift <= _TICK_S))
 
@@ -272,7 +262,6 @@ def merge(old: History, new: History) -> History:
     """Return what was known with what is known now.
 
     Args:
-        old: What was known.
         new: What has been said since; it fits.
     """
     return _newest(

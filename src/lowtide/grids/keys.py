@@ -32,7 +32,6 @@ def find_keys(provider: str, names: Sequence[str]) -> tuple[str, ...]:
     """Return a provider's keys, or say how to give them.
 
     Args:
-        provider: The provider's name.
         names: What its keys are called, e.g. `user` and `password`.
     """
     if not names:
@@ -60,10 +59,6 @@ def find_keys(provider: str, names: Sequence[str]) -> tuple[str, ...]:
 def variable_of(provider: str, name: str) -> str:
     """Return the environment's variable for a key.
 
-    Args:
-        provider: The provider's name.
-        name: What the key is called.
-
     >>> variable_of("watttime", "user")
     'LOWTIDE_WATTTIME_USER'
     """
@@ -71,12 +66,7 @@ def variable_of(provider: str, name: str) -> str:
 
 
 def cure(provider: str, names: Sequence[str]) -> str:
-    """Return how to give keys, in words.
-
-    Args:
-        provider: The provider's name.
-        names: What its keys are called.
-    """
+    """Return how to give keys, in words."""
     variables = " and ".join(variable_of(provider, name) for name in names)
     return f"set {variables}, or write [{provider}] {', '.join(names)} into {keys_file()}"
 

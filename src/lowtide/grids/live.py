@@ -40,7 +40,6 @@ def fetch(
     Where the provider does not answer, the cache does, and `problems` says so.
 
     Args:
-        provider: The provider, or its name.
         zone: The zone; empty for the one that is meant where none is named.
         since: The first moment that is needed; by default as far back as is known without gaps.
         gaps: What to do with gaps since then: `refuse`, `hold` or `interpolate`.
@@ -86,10 +85,6 @@ def fetch_named(
     """Return what is known of the zones that a name such as `gb:13` lists.
 
     Args:
-        text: The name.
-        since: The first moment that is needed.
-        gaps: What to do with gaps since then.
-        now: What time it is.
         cache: Where answers are kept; by default the user's.
     """
     return [
@@ -105,7 +100,6 @@ class LiveGrid:
     has grown old.
 
     Args:
-        provider: The provider of average intensity, or its name.
         zone: The zone; empty for the one that is meant where none is named.
         marginal: Provider and zone of marginal intensity, if that is wanted too.
         cache: Where answers are kept; by default the user's.
@@ -141,7 +135,6 @@ class LiveGrid:
         """Return the grid of a name such as `gb:13` or `electricitymaps:DE+watttime:DE`.
 
         Args:
-            text: The name.
             cache: Where answers are kept; by default the user's.
         """
         first, *others = parse_zones(text)
@@ -152,9 +145,6 @@ class LiveGrid:
         """Return what is known, None if nothing is, and see to it that it is kept up to date.
 
         Whether it covers `now` is for the caller to ask: it is not filled up to it.
-
-        Args:
-            now: What time it is.
         """
         busy = self._thread is not None and self._thread.is_alive()
         if not busy and not self._last <= now < self._due:
@@ -182,11 +172,7 @@ class LiveGrid:
         return tuple(said)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the provider has been asked; return whether it has.
-
-        Args:
-            timeout_s: How long to wait at most.
-        """
+        """Wait until the provider has been asked; return whether it has."""
         if self._thread is not None:
             self._thread.join(timeout_s)
             return not self._thread.is_alive()

@@ -97,11 +97,7 @@ class ZoneName:
 
 
 def names_a_zone(text: str) -> bool:
-    """Return whether a text begins with the name of a provider.
-
-    Args:
-        text: What was given as the name of a grid.
-    """
+    """Return whether a text begins with the name of a provider."""
     return text.partition("+")[0].partition(":")[0] in PROVIDERS.names()
 
 
@@ -132,7 +128,6 @@ def name_zone(provider: GridProvider, zone: str = "") -> ZoneName:
     """Return the name of a zone, or say what such names look like.
 
     Args:
-        provider: The provider.
         zone: The zone; empty for the one that is meant where none is named.
     """
     zone = zone or provider.default_zone
@@ -149,21 +144,13 @@ def base_url(provider: str, usual: str) -> str:
     """Return the address that a provider is asked at, without a slash at its end.
 
     `LOWTIDE_GRID_URL_GB` and the like say another one: a proxy, or a stand-in for tests.
-
-    Args:
-        provider: The provider's name.
-        usual: Its own address.
     """
     variable = f"LOWTIDE_GRID_URL_{provider}".upper().replace("-", "_")
     return (os.environ.get(variable) or usual).rstrip("/")
 
 
 def gather(askings: Mapping[str, Callable[[], Sequence[Part]]]) -> Answer:
-    """Ask several things of a provider: the first must be answered, the others may fail.
-
-    Args:
-        askings: What is asked for, in a word, and how.
-    """
+    """Ask several things of a provider: the first must be answered, the others may fail."""
     parts: list[Part] = []
     problems: list[str] = []
     wait_s = 0.0
@@ -181,11 +168,6 @@ def gather(askings: Mapping[str, Callable[[], Sequence[Part]]]) -> Answer:
 
 def cut(since: float, until: float, longest_s: float) -> Iterator[tuple[float, float]]:
     """Cut a stretch of time into as few as may be asked for at once.
-
-    Args:
-        since: Where it begins.
-        until: Where it ends.
-        longest_s: How long one may be.
 
     >>> list(cut(0.0, 5.0, 2.0))
     [(0.0, 2.0), (2.0, 4.0), (4.0, 5.0)]

@@ -151,8 +151,6 @@ def synthetic_run(
 
     Args:
         name: One of `GRID_NAMES`, or a model of your own.
-        start: When the first step begins.
-        days: How many days, up to ten years.
         seed: What chance follows, 0 or more.
         step_s: Length of a step, 5 min to 1 h.
         basis: `lifecycle` or `direct` emissions.

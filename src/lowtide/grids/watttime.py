@@ -46,8 +46,6 @@ class WattTime:
 
         Args:
             zone: Such as `CAISO_NORTH`.
-            since: From when.
-            now: Until when.
         """
         token = self._log_in()
         spans = [

@@ -70,8 +70,6 @@ def sun_height(instants: FloatArray, *, latitude_deg: float, longitude_deg: floa
 
     Args:
         instants: Epoch seconds.
-        latitude_deg: Positive in the north.
-        longitude_deg: Positive in the east.
 
     >>> solstice_noon = np.array([1718971200.0])
     >>> sun_height(solstice_noon, latitude_deg=23.44, longitude_deg=0).round(3).tolist()
@@ -92,9 +90,6 @@ def solar_share(instants: FloatArray, model: GridModel, *, begin: float, seed: i
 
     Args:
         instants: Epoch seconds.
-        model: The grid.
-        begin: Where chance begins to be drawn from.
-        seed: What chance follows.
     """
     height = np.maximum(
         sun_height(instants, latitude_deg=model.latitude_deg, longitude_deg=model.longitude_deg),
@@ -116,9 +111,6 @@ def wind_speed(instants: FloatArray, model: GridModel, *, begin: float, seed: in
 
     Args:
         instants: Epoch seconds.
-        model: The grid.
-        begin: Where chance begins to be drawn from.
-        seed: What chance follows.
     """
     east, north = (
         _noise(instants, model, process, model.wind_memory_h, begin=begin, seed=seed)
@@ -132,9 +124,6 @@ def wind_speed(instants: FloatArray, model: GridModel, *, begin: float, seed: in
 
 def wind_share(speed_m_per_s: FloatArray) -> FloatArray:
     """Return wind output as a share of capacity: nothing, cubic, full, and nothing in a storm.
-
-    Args:
-        speed_m_per_s: Wind speed at hub height.
 
     >>> wind_share(np.array([2.0, 8.0, 14.0, 30.0])).round(2).tolist()
     [0.0, 0.25, 1.0, 0.0]
@@ -151,9 +140,6 @@ def demand(instants: FloatArray, model: GridModel, *, begin: float, seed: int) -
 
     Args:
         instants: Epoch seconds.
-        model: The grid.
-        begin: Where chance begins to be drawn from.
-        seed: What chance follows.
     """
     days = np.array([1.0, 1.0, 1.0, 1.0, 1.0, model.saturday, model.sunday])
     week = np.outer(days, model.hour_shape).ravel()
@@ -176,10 +162,7 @@ def available(
     """Return what a must-run or weather-driven fleet could deliver, in MW.
 
     Args:
-        plant: The fleet.
         instants: Epoch seconds.
-        solar: Solar output as a share of capacity.
-        wind_m_per_s: Wind speed on land.
     """
     if plant.source == "solar":
         share = solar

@@ -52,9 +52,6 @@ def get(
 
     Args:
         url: The address; with secrets it is an https one, or on this machine.
-        headers: What to send along.
-        secrets: What of that no message may repeat.
-        timeout_s: How long the whole may take.
     """
     where = place_of(url)
     _check_address(url, secrets)
@@ -89,14 +86,7 @@ def get_json(
     secrets: Sequence[str] = (),
     timeout_s: float = TIMEOUT_S,
 ) -> Any:
-    """Return the JSON that an address answers with.
-
-    Args:
-        url: The address.
-        headers: What to send along.
-        secrets: What of that no message may repeat.
-        timeout_s: How long the whole may take.
-    """
+    """Return the JSON that an address answers with."""
     data = get(url, headers=headers, secrets=secrets, timeout_s=timeout_s)
     try:
         return json.loads(data)
@@ -105,14 +95,7 @@ def get_json(
 
 
 def read_series(data: bytes, wish: Wish, *, url: str, form: str) -> Series:
-    """Find times and values in an answer, with the reader that knows files of the same form.
-
-    Args:
-        data: The answer.
-        wish: What it should hold.
-        url: Who gave it.
-        form: Name of the signal format.
-    """
+    """Find times and values in an answer, with the reader that knows files of the same form."""
     # Reading brings polars along, which a watcher that finds its cache fresh can do without.
     from lowtide.formats.signals import FORMATS
     from lowtide.formats.source import Source
@@ -130,9 +113,6 @@ def read_series(data: bytes, wish: Wish, *, url: str, form: str) -> Series:
 
 def place_of(url: str) -> str:
     """Return host and path of an address: what may stand in a message.
-
-    Args:
-        url: The address.
 
     >>> place_of("https://ada:secret@example.org/v3/latest?zone=DE")
     'example.org/v3/latest'

@@ -13,13 +13,7 @@ from lowtide.store import JobRecord, Series
 
 
 def behaviour_of(record: JobRecord, series: Series, nodes: Sequence[Series]) -> Behaviour:
-    """Return what was seen of a job.
-
-    Args:
-        record: The job.
-        series: What it used over time.
-        nodes: What each of its nodes did while it ran.
-    """
+    """Return what was seen of a job."""
     cpus = _sizes(nodes, "cpus")
     held = record.gpus if record.gpus > 0 else math.nan
     gpu_memory = _sizes(nodes, "gpu_memory_total_bytes")
@@ -78,12 +72,7 @@ def _known_peak(peak: float, series: Series, name: str) -> float:
 
 
 def mean_of(series: Series, name: str) -> float:
-    """Return the mean of a column over the time that is known; NaN where none is.
-
-    Args:
-        series: What was kept.
-        name: The column.
-    """
+    """Return the mean of a column over the time that is known; NaN where none is."""
     values = series.columns.get(name, np.empty(0))
     known = ~np.isnan(values)
     if not known.any():
@@ -95,8 +84,6 @@ def binned(series: Series, name: str, edges: FloatArray) -> FloatArray:
     """Return the means of a column between edges, NaN where nothing is known.
 
     Args:
-        series: What was kept.
-        name: The column.
         edges: Epoch seconds, ascending.
     """
     values = series.columns.get(name)

@@ -20,11 +20,7 @@ _MEASURES = ("mean", "peak")
 
 
 def hindsight_document(told: Hindsight) -> dict[str, Any]:
-    """Return all of it.
-
-    Args:
-        told: The job.
-    """
+    """Return all of it."""
     record, behaviour = told.record, told.behaviour
     series = told.series
     return {

@@ -75,12 +75,7 @@ def look_back(
     """Look back at a job.
 
     Args:
-        store: Where it was kept.
-        record: The job.
         signal: What a kWh emits or costs, to plan on; by default what the watcher knew.
-        beyond: Where that ends, who says more.
-        waits_s: How long it might have waited.
-        interruptible: Whether it might have been stopped meanwhile.
     """
     series = store.series(record)
     begin = float(series.starts[0]) if len(series) else record.first_seen

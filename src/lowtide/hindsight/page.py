@@ -34,12 +34,7 @@ _LEGEND = (
 
 
 def write_page(told: Hindsight, path: Path | str) -> None:
-    """Write the page.
-
-    Args:
-        told: The job.
-        path: Where to.
-    """
+    """Write the page."""
     # Says how to get it where it is missing.
     from lowtide.experiments import figures
 

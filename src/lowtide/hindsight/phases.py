@@ -73,12 +73,7 @@ class JobPhases:
 
 
 def run_of(record: JobRecord, series: Series) -> Run:
-    """Return a job as a measured run, so that it can be learned from.
-
-    Args:
-        record: The job.
-        series: What it used over time.
-    """
+    """Return a job as a measured run, so that it can be learned from."""
     power_w = series.columns.get("power_w", np.empty(0))
     known = np.isfinite(power_w)
     if np.count_nonzero(known) < _LEAST_STEPS:
@@ -106,22 +101,13 @@ def run_of(record: JobRecord, series: Series) -> Run:
 
 
 def phases_of(record: JobRecord, series: Series) -> Learned:
-    """Return the phases of a job.
-
-    Args:
-        record: The job.
-        series: What it used over time.
-    """
+    """Return the phases of a job."""
     run = run_of(record, series)
     return learn(Recording(runs=(run,), source=f"job {record.shown_id}"), events=False)
 
 
 def phases_document(learned: Learned) -> list[dict[str, Any]]:
-    """Return phases as plain lists and numbers: as they are kept, and as programs get them.
-
-    Args:
-        learned: The phases.
-    """
+    """Return phases as plain lists and numbers: as they are kept, and as programs get them."""
     return [
         {
             "name": phase.name,
@@ -138,8 +124,6 @@ def look_for_phases(record: JobRecord, series: Series, kept: str | None) -> JobP
     """Return the phases of a job by the best that is left of it.
 
     Args:
-        record: The job.
-        series: What it used over time.
         kept: What the store has of phases found earlier, as JSON text.
     """
     known = np.isfinite(series.columns.get("power_w", np.empty(0)))

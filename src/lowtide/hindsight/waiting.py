@@ -51,11 +51,6 @@ def plan_waiting(
     """Plan a job for every time that it may wait, as far as the signal reaches.
 
     Args:
-        profile: What it draws.
-        signal: What a kWh emits or costs.
-        arrival: When it could have begun.
-        waits_s: How long it may wait.
-        interruptible: Whether it may be stopped meanwhile: never, anywhere, checkpoints.
         pue: What the building draws for each watt of the job's.
     """
     # A kWh of the job's takes so many of the grid's.
@@ -77,13 +72,7 @@ def plan_waiting(
 
 
 def arrival_within(signal: Signal, started: float, profile: PowerProfile) -> tuple[float, str]:
-    """Return when a job is taken to come, and a note where that is not when it came.
-
-    Args:
-        signal: The signal, which may be of other days.
-        started: When the job began.
-        profile: What it draws.
-    """
+    """Return when a job is taken to come, and a note where that is not when it came."""
     if signal.covers(started, started + profile.run_s):
         return started, ""
     if not signal.covers(signal.start, signal.start + profile.run_s):
@@ -121,8 +110,6 @@ def known_grid(
 
     Args:
         node: What the node did, from when the job began until now.
-        start: When the job began.
-        end: Up to when the intensity is wanted.
         beyond: Says the intensity between two moments, where the watcher did not know it.
     """
     last = min(float(node.times[-1]), end) if len(node) else start

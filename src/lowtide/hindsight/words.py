@@ -29,11 +29,7 @@ _POWER = {"measured": "measured", "estimated": "estimated", "part": "measured in
 
 
 def headline(told: Hindsight) -> list[str]:
-    """Return who ran what, where, when and how it ended.
-
-    Args:
-        told: The job.
-    """
+    """Return who ran what, where, when and how it ended."""
     record = told.record
     name = f" ({record.name})" if record.name else ""
     where = f" on {shorten_nodes(record.hosts)}" if record.hosts else ""
@@ -53,11 +49,7 @@ def headline(told: Hindsight) -> list[str]:
 
 
 def use_rows(behaviour: Behaviour) -> Table:
-    """Return what was asked for against what was used.
-
-    Args:
-        behaviour: What was seen of the job.
-    """
+    """Return what was asked for against what was used."""
     named = (
         ("cores", behaviour.cpus, _plain),
         ("memory", behaviour.memory, _bytes),
@@ -85,11 +77,7 @@ def use_rows(behaviour: Behaviour) -> Table:
 
 
 def drawn(record: JobRecord) -> list[str]:
-    """Return what a job drew and emitted, and how sure that is.
-
-    Args:
-        record: The job.
-    """
+    """Return what a job drew and emitted, and how sure that is."""
     if record.power is None:
         return ["What it drew and emitted is not known."]
     lines = [
@@ -125,11 +113,7 @@ def _least(partial: bool) -> str:
 
 
 def phase_rows(found: Sequence[FoundPhase]) -> Table:
-    """Return the phases, those that repeat once.
-
-    Args:
-        found: The phases.
-    """
+    """Return the phases, those that repeat once."""
     rows = [
         [
             phase.name,
@@ -144,11 +128,7 @@ def phase_rows(found: Sequence[FoundPhase]) -> Table:
 
 
 def waiting_rows(told: Hindsight) -> Table:
-    """Return what waiting would have come to.
-
-    Args:
-        told: The job.
-    """
+    """Return what waiting would have come to."""
     price = told.signal is not None and told.signal.kind == "price"
     header = (
         "may wait",

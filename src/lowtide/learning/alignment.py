@@ -25,10 +25,6 @@ def align(power_w: FloatArray, levels_w: FloatArray) -> tuple[IntArray, float]:
 
     Every level lasts a step or more, so there must be no more levels than steps.
 
-    Args:
-        power_w: Power in even steps.
-        levels_w: The levels, in order.
-
     >>> edges, left = align(np.array([1.0, 1, 5, 1, 9, 9]), np.array([1.0, 9.0]))
     >>> edges.tolist(), left
     ([0, 4, 6], 16.0)
@@ -66,10 +62,7 @@ def refine(
     how much of them belongs to either level.
 
     Args:
-        upto_j: Gives the energy from the start until times.
         edges_s: Where the levels begin, and the end of the last.
-        levels_w: The levels.
-        step_s: How far an edge may move.
         least_w: Edges between levels that differ by less stay where they are.
     """
     inner = edges_s[1:-1]
@@ -101,10 +94,6 @@ def common_levels(
     traces together do not tell apart are merged, and levels that last too short are given up.
 
     Args:
-        traces: Power in even steps, of each run.
-        step_s: The length of the steps of each.
-        own_edges: Where each changes its level, seen alone.
-        price: What a change costs in each trace.
         shortest_s: How long a level lasts at least in half of the traces.
     """
     room = min(trace.size for trace in traces)

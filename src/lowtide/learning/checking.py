@@ -57,7 +57,6 @@ def check(profile: PowerProfile, runs: Sequence[Run], *, baseline_w: float = 0.0
     """Compare a profile with runs.
 
     Args:
-        profile: The profile.
         runs: Runs as `learn` takes them: uninterrupted ones, and stops and kills with the
             resumption that belongs to each; others and those with gaps are left out.
         baseline_w: What the machine draws without the program, if the profile leaves it out.
@@ -80,9 +79,6 @@ def comparable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
 
     As when a profile is learned, one with more or fewer marks, such as those of another epoch, did
     something else; unless there is no most.
-
-    Args:
-        runs: Runs of any kind.
     """
     chosen, notes = uninterrupted(runs)
     if not any(run.events for run in chosen):
@@ -94,11 +90,7 @@ def comparable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
 
 
 def summaries(checks: Sequence[Check]) -> list[str]:
-    """Return a sentence on each kind of run: how far off the profile's energy is.
-
-    Args:
-        checks: What a profile says of runs.
-    """
+    """Return a sentence on each kind of run: how far off the profile's energy is."""
     said = []
     for kind, one, several in (
         ("full", "one uninterrupted run", "uninterrupted runs"),

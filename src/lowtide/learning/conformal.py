@@ -40,7 +40,6 @@ def supported_level(level: float, runs: int) -> float:
 
     Args:
         level: The level that is asked for, between 0 and 1.
-        runs: How many runs there are.
 
     >>> supported_level(0.9, 20), supported_level(0.9, 4)
     (0.9, 0.8)
@@ -76,7 +75,6 @@ def coverage(errors: Sequence[FloatArray], level: float) -> Coverage | None:
 
     Args:
         errors: The absolute errors of each run, by a model that has not seen it.
-        level: How often they should.
     """
     if len(errors) < 3:
         return None

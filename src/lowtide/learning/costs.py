@@ -16,10 +16,6 @@ _UNITS = ((5e5, 1e6, "MJ", 2), (5e2, 1e3, "kJ", 2), (0.0, 1.0, "J", 1))
 def format_joules(energy_j: float, half_j: float | None = None) -> str:
     """Return energy in J, kJ or MJ, whichever suits it, with its interval in the same.
 
-    Args:
-        energy_j: Joules, which may be a difference.
-        half_j: Half of the interval.
-
     >>> format_joules(970.0, 70.0), format_joules(-38.21, 51.0), format_joules(25_670_000.0)
     ('0.97 ± 0.07 kJ', '-38.2 ± 51.0 J', '25.67 MJ')
     """
@@ -57,12 +53,7 @@ class Cost:
 
 
 def stopping_costs(runs: Sequence[Run], *, level: float = 0.95) -> list[Cost]:
-    """Return what an extra start and what lost work cost, as far as recordings tell.
-
-    Args:
-        runs: Runs of all kinds.
-        level: Level of the intervals.
-    """
+    """Return what an extra start and what lost work cost, as far as recordings tell."""
 
     def energies_j(kind: str) -> list[float]:
         return [

@@ -27,7 +27,6 @@ def write_figure(learned: Learned, path: Path | str) -> None:
     """Write the figure as PNG or SVG, by the file's name.
 
     Args:
-        learned: What was learned.
         path: A file ending in `.png` or `.svg`.
     """
     try:
@@ -39,11 +38,7 @@ def write_figure(learned: Learned, path: Path | str) -> None:
 
 
 def learned_chart(learned: Learned) -> alt.VConcatChart:
-    """Draw the profile over the runs: in their own time, and each moved to the phases' time.
-
-    Args:
-        learned: What was learned.
-    """
+    """Draw the profile over the runs: in their own time, and each moved to the phases' time."""
     import altair as alt
 
     absolute = [row for each in learned.series for row in _trace(each)]

@@ -82,8 +82,6 @@ def fit_interpolation(use: FloatArray, power_w: FloatArray, seed: int) -> Fitted
 
     Args:
         use: A row per window, a column per feature.
-        power_w: Power of each window.
-        seed: Not needed.
     """
     best: tuple[float, Curve] | None = None
     for feature in range(use.shape[1]):
@@ -118,8 +116,6 @@ def fit_ridge(use: FloatArray, power_w: FloatArray, seed: int) -> Fitted:  # noq
 
     Args:
         use: A row per window, a column per feature.
-        power_w: Power of each window.
-        seed: Not needed.
     """
     from sklearn.linear_model import Ridge
 
@@ -139,8 +135,6 @@ def fit_curves(use: FloatArray, power_w: FloatArray, seed: int) -> Fitted:  # no
 
     Args:
         use: A row per window, a column per feature.
-        power_w: Power of each window.
-        seed: Not needed.
     """
     from sklearn.isotonic import IsotonicRegression
 
@@ -183,8 +177,6 @@ def fit_boosting(use: FloatArray, power_w: FloatArray, seed: int) -> Fitted:
 
     Args:
         use: A row per window, a column per feature.
-        power_w: Power of each window.
-        seed: Decides the library's random choices.
     """
     from sklearn.ensemble import HistGradientBoostingRegressor
 
@@ -223,8 +215,6 @@ def fit_network(use: FloatArray, power_w: FloatArray, seed: int) -> Fitted:
 
     Args:
         use: A row per window, a column per feature.
-        power_w: Power of each window.
-        seed: Decides the weights it begins with.
     """
     from sklearn.neural_network import MLPRegressor
 

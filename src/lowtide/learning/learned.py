@@ -69,12 +69,7 @@ class PhaseFit:
 
     @classmethod
     def of(cls, model: PhaseModel, structure: Structure) -> PhaseFit:
-        """Average what repeats.
-
-        Args:
-            model: The phases.
-            structure: What repeats.
-        """
+        """Average what repeats."""
         duration_s, power_w = model.duration_s.copy(), model.power_w.copy()
         if (block := structure.block) is not None:
             rows = np.arange(block.first, block.end).reshape(block.count, block.length)
@@ -85,11 +80,7 @@ class PhaseFit:
         return cls(model=model, structure=structure, duration_s=duration_s, power_w=power_w)
 
     def align(self, series: Series) -> FloatArray | None:
-        """Return where another run has the phases, None where that cannot be told.
-
-        Args:
-            series: The run.
-        """
+        """Return where another run has the phases, None where that cannot be told."""
         return self.model.align(series)
 
 
@@ -238,11 +229,7 @@ def learn(
 
 
 def make_profile(fit: PhaseFit) -> PowerProfile:
-    """Return the profile that phases make up, its numbers rounded to six digits.
-
-    Args:
-        fit: The phases.
-    """
+    """Return the profile that phases make up, its numbers rounded to six digits."""
     names = _names(fit)
     phases = [
         Phase(
@@ -268,11 +255,7 @@ def _fit(
 
 
 def noted(recordings: Sequence[Recording]) -> list[str]:
-    """Return what recordings say, what several of them say once.
-
-    Args:
-        recordings: The recordings.
-    """
+    """Return what recordings say, what several of them say once."""
     said: dict[str, list[str]] = {}
     for recording in recordings:
         for note in recording.notes:
@@ -286,11 +269,7 @@ def noted(recordings: Sequence[Recording]) -> list[str]:
 
 
 def idle_power_w(runs: Sequence[Run]) -> float:
-    """Return what the machine draws without the program: idle runs, else samples before starts.
-
-    Args:
-        runs: Runs of any kind.
-    """
+    """Return what the machine draws without the program: idle runs, else samples before starts."""
     idle = [run.idle() for run in runs if run.kind == "idle"] or [run.idle() for run in runs]
     samples = np.concatenate(idle)
     if samples.size < _LEAST_IDLE:

@@ -54,22 +54,13 @@ class Marks:
         return tuple(plain_label(label) for label in self.labels)
 
     def shifted(self, lag_s: float) -> FloatArray:
-        """Return the edges as the meter sees them; start and end stay where they are.
-
-        Args:
-            lag_s: How late the meter is.
-        """
+        """Return the edges as the meter sees them; start and end stay where they are."""
         edges_s = self.edges_s.copy()
         edges_s[:, 1:-1] += lag_s
         return edges_s
 
     def edges_in(self, series: Series, lag_s: float) -> FloatArray | None:
-        """Return the edges in another run as the meter sees them, None where marks are missing.
-
-        Args:
-            series: The run.
-            lag_s: How late the meter is.
-        """
+        """Return the edges in another run as the meter sees them, None where marks are missing."""
         places = _places(_heard(series, exact=self.exact), self.keys)
         if places is None:
             return None
@@ -81,9 +72,6 @@ class Marks:
 def says_checkpoint(event: Event) -> bool:
     """Return whether an event is a checkpoint: it was marked so, or its label says so.
 
-    Args:
-        event: The event.
-
     >>> says_checkpoint(Event(time=0, label="epoch_1_saved"))
     True
     >>> says_checkpoint(Event(time=0, label="epoch_1_save"))
@@ -94,9 +82,6 @@ def says_checkpoint(event: Event) -> bool:
 
 def plain_label(label: str) -> str:
     """Return a label without its numbers, so that epochs share it.
-
-    Args:
-        label: As the program said it.
 
     >>> plain_label("epoch_1_train"), plain_label("Epoch 1.0 ended. Steps: 12")
     ('epoch_train', 'Epoch ended. Steps')
@@ -111,7 +96,6 @@ def common_marks(
     """Return the marks that most runs share, the runs that have them, and what was left out.
 
     Args:
-        series: The runs.
         step_s: Marks closer together than this on average count as one.
     """
     # Where fewer than half of the runs agree, their labels may tell losses or times.
@@ -177,8 +161,6 @@ def find_lag(series: Sequence[Series], marks: Marks, step_s: float) -> float:
     """Return how late the meter is: the shift that leaves least variation within stretches.
 
     Args:
-        series: The runs that have the marks.
-        marks: The marks.
         step_s: A lag shorter than this cannot be told from none.
     """
     # Sums up to each sample: what lies within a stretch is then a difference of two of them.

@@ -16,7 +16,6 @@ def write_card(learned: LearnedUtilisation, path: Path | str) -> None:
     """Write the card.
 
     Args:
-        learned: What was learned.
         path: A file ending in `.md`.
     """
     path = Path(path)
@@ -26,11 +25,7 @@ def write_card(learned: LearnedUtilisation, path: Path | str) -> None:
 
 
 def model_card(learned: LearnedUtilisation) -> str:
-    """Return the card as Markdown.
-
-    Args:
-        learned: What was learned.
-    """
+    """Return the card as Markdown."""
     parts = [
         "# Power from utilisation\n",
         f"{learned.why[:1].upper()}{learned.why[1:]}.\n",
@@ -44,11 +39,7 @@ def model_card(learned: LearnedUtilisation) -> str:
 
 
 def coverage_words(learned: LearnedUtilisation) -> str:
-    """Return in a sentence or two what the intervals are, and how often they held.
-
-    Args:
-        learned: What was learned, with a model.
-    """
+    """Return in a sentence or two what the intervals are, and how often they held."""
     band = None if learned.model is None else learned.model.band
     if band is None:
         return "There are no intervals."
@@ -66,11 +57,7 @@ def coverage_words(learned: LearnedUtilisation) -> str:
 
 
 def score_words(score: Score | None) -> str:
-    """Return a score as mean and standard error, `---` where there is none.
-
-    Args:
-        score: The score.
-    """
+    """Return a score as mean and standard error, `---` where there is none."""
     if score is None:
         return "---"
     error = "---" if score.error is None else f"{score.error:.1f}"
@@ -78,12 +65,7 @@ def score_words(score: Score | None) -> str:
 
 
 def verdict(tried: Tried, chosen: str | None) -> str:
-    """Return in a word or two how a rung fared.
-
-    Args:
-        tried: The rung.
-        chosen: The rung that was taken.
-    """
+    """Return in a word or two how a rung fared."""
     if tried.name == chosen:
         return "chosen"
     if tried.gain_w is None:

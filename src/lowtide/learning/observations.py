@@ -134,11 +134,8 @@ def observe(
     """Return power and use of all measured runs, averaged over windows.
 
     Args:
-        recordings: Measured runs.
         features: What to go by, as `Choice.of` reads it; by default the machine's use where the
             recordings have it, else every column whose name says that it is a use.
-        usage: Further tables of use, with times of their own.
-        average_s: How long a window is.
     """
     if not average_s > 0:
         raise InvalidInput(f"use is averaged over a time above 0 s, not {average_s:g} s")
@@ -202,10 +199,6 @@ def rates(times: FloatArray, counts: FloatArray) -> FloatArray:
     A counter that falls was reset: how far it had come until then is not known. Nor is what it did
     at which time while it was not read.
 
-    Args:
-        times: When it was read.
-        counts: What it showed.
-
     >>> rates(np.array([0.0, 2.0, 3.0, 4.0]), np.array([10.0, 30.0, 35.0, 5.0]))
     array([10.,  5., nan, nan])
     """
@@ -221,7 +214,6 @@ def window_means(times: FloatArray, values: FloatArray, edges: FloatArray) -> Fl
     Args:
         times: When each value begins to hold, until the next does.
         values: The values, NaN where they are missing.
-        edges: Where windows begin and end.
 
     >>> window_means(np.array([0.0, 1.0, 2.0]), np.array([4.0, 8.0, np.nan]), np.array([0, 2, 4]))
     array([ 6., nan])

@@ -70,11 +70,7 @@ class PhaseModel:
     used: tuple[int, ...] = ()
 
     def align(self, series: Series) -> FloatArray | None:
-        """Return where a run that was not learned from has the phases, None where it cannot.
-
-        Args:
-            series: The run.
-        """
+        """Return where a run that was not learned from has the phases, None where it cannot."""
         if self.marks is None:
             outer: FloatArray | None = np.array([0.0, series.length_s])
         else:
@@ -123,11 +119,7 @@ class PhaseFinder:
     _noises: dict[Series, float] = field(default_factory=dict)
 
     def find(self, series: Sequence[Series]) -> PhaseModel:
-        """Return the phases of runs.
-
-        Args:
-            series: The runs.
-        """
+        """Return the phases of runs."""
         marks: Marks | None = None
         used, notes = list(range(len(series))), list[str]()
         if self.events:

@@ -69,9 +69,7 @@ def find_structure(
     """Return what of a model is startup and what repeats.
 
     Args:
-        model: The phases of uninterrupted runs.
         resumed: Runs that went on from a checkpoint; they show what every start repeats.
-        repeats: Whether to look for a repeated block.
     """
     block = find_block(model)
     shared = startup_by_comparison(model, resumed, block) if resumed else None
@@ -100,12 +98,7 @@ def find_structure(
 
 
 def find_block(model: PhaseModel, *, first: int = 0) -> Block | None:
-    """Return the block of phases whose repetition explains most phases.
-
-    Args:
-        model: The phases.
-        first: Where to begin.
-    """
+    """Return the block of phases whose repetition explains most phases."""
     count = len(model.names)
     seconds = np.diff(model.edges_s, axis=1)
     found: list[Block] = []
@@ -143,10 +136,6 @@ def startup_by_position(model: PhaseModel, block: Block) -> int:
 
     If the phases just before it resemble it, if only from afar, they are work as well: whole
     occurrences of it, or the end of one where the block was cut in the middle of what repeats.
-
-    Args:
-        model: The phases.
-        block: The repeated part.
     """
     first = block.first
     again = range(block.first, block.first + block.length)
@@ -188,13 +177,7 @@ def _occurrence(model: PhaseModel, block: range, end: int) -> int | None:
 def startup_by_comparison(
     model: PhaseModel, resumed: Sequence[Series], block: Block | None
 ) -> int | None:
-    """Return how many phases resumed runs begin with as well; None where they do not tell.
-
-    Args:
-        model: The phases of uninterrupted runs.
-        resumed: Runs that went on from a checkpoint.
-        block: The repeated part, which is no startup.
-    """
+    """Return how many phases resumed runs begin with as well; None where they do not tell."""
     told = [
         _shared_by_power(model, series, block)
         if model.marks is None

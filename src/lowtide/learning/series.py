@@ -37,7 +37,6 @@ class Series:
         """Return a run as a series.
 
         Args:
-            run: The run.
             baseline_w: What the machine draws without the program, to be taken off.
         """
         inside = (run.times >= run.start) & (run.times < run.end)
@@ -89,11 +88,7 @@ class Series:
 
 
 def common_step_s(series: Sequence[Series]) -> float:
-    """Return the step in which runs are compared.
-
-    Args:
-        series: The runs.
-    """
+    """Return the step in which runs are compared."""
     return max(
         _LEAST_STEP_S,
         max(each.run.step_s for each in series),
@@ -102,13 +97,7 @@ def common_step_s(series: Sequence[Series]) -> float:
 
 
 def even_edges(begin_s: float, end_s: float, step_s: float) -> FloatArray:
-    """Return edges of even steps of about a length, whole from beginning to end.
-
-    Args:
-        begin_s: Where they begin.
-        end_s: Where they end.
-        step_s: The length.
-    """
+    """Return edges of even steps of about a length, whole from beginning to end."""
     count = max(round((end_s - begin_s) / step_s), 1)
     edges: FloatArray = np.linspace(begin_s, end_s, count + 1)
     return edges
@@ -118,9 +107,6 @@ def uninterrupted(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     """Return the runs that went from start to end and were measured all the while; why not others.
 
     Runs of unknown kind count where none is known to be uninterrupted.
-
-    Args:
-        runs: Runs of any kind.
     """
     full = [run for run in runs if run.kind == "full"]
     unknown = [run for run in runs if run.kind is None]

@@ -28,10 +28,6 @@ class Interval:
     def of(cls, values: Sequence[float], *, level: float = 0.95) -> Interval:
         """Return the mean of values and its t interval.
 
-        Args:
-            values: At least one.
-            level: How often such intervals hold the true mean.
-
         >>> interval = Interval.of([9.0, 10.0, 11.0])
         >>> interval.value, round(interval.half, 3)
         (10.0, 2.484)
@@ -68,11 +64,6 @@ class Welch:
 def welch(first: Sequence[float], second: Sequence[float], *, level: float = 0.95) -> Welch:
     """Compare two means.
 
-    Args:
-        first: One sample.
-        second: The other.
-        level: Level of the interval.
-
     >>> test = welch([20.0, 22.0, 24.0], [10.0, 11.0, 12.0, 13.0])
     >>> test.difference, round(test.t, 3), round(test.freedom, 2)
     (10.5, 7.937, 3.23)
@@ -103,10 +94,6 @@ def welch(first: Sequence[float], second: Sequence[float], *, level: float = 0.9
 def tail(t: float, freedom: float) -> float:
     """Return the probability that |T| exceeds |t|.
 
-    Args:
-        t: The value.
-        freedom: Degrees of freedom.
-
     >>> round(tail(2.228, 10), 4)
     0.05
     """
@@ -115,10 +102,6 @@ def tail(t: float, freedom: float) -> float:
 
 def quantile(level: float, freedom: float) -> float:
     """Return the t that |T| stays below with a probability.
-
-    Args:
-        level: The probability.
-        freedom: Degrees of freedom.
 
     >>> round(quantile(0.95, 10), 3)
     2.228

@@ -115,11 +115,8 @@ def learn_utilisation(
     Args:
         recordings: Measured runs, two or more; each is left out in turn.
         features: What to go by, such as `cpu` or `gpu=gpu_util/100`; by default all use there is.
-        usage: Further tables of use, with times of their own.
         average_s: Power and use are averaged over so many seconds.
         level: How often intervals should hold the power of a new run.
-        rung: The rung to take whatever validation says.
-        seed: Decides random choices.
         progress: Told what is being fitted, how many fits are done and how many there are.
     """
     names = [each.name for each in RUNGS]
@@ -162,11 +159,7 @@ def learn_utilisation(
 
 
 def folds(runs: int) -> IntArray:
-    """Return which fold each run is left out in: one each, or ten where there are more.
-
-    Args:
-        runs: How many runs.
-    """
+    """Return which fold each run is left out in: one each, or ten where there are more."""
     return np.arange(runs) % _MOST_FOLDS
 
 

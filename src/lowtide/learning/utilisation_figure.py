@@ -30,7 +30,6 @@ def write_utilisation_figure(learned: LearnedUtilisation, path: Path | str) -> N
     """Write the figure as PNG or SVG, by the file's name.
 
     Args:
-        learned: What was learned, with a model.
         path: A file ending in `.png` or `.svg`.
     """
     try:
@@ -47,9 +46,6 @@ def utilisation_chart(learned: LearnedUtilisation) -> alt.VConcatChart:
     Where the model has more features than one, its line is the mean of what it says about windows
     of about the same use, and its interval is drawn over measured power alone: around that line it
     would seem to miss what other features explain.
-
-    Args:
-        learned: What was learned, with a model.
     """
     import altair as alt
 

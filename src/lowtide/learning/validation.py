@@ -128,12 +128,7 @@ class Validation:
 def validate(
     series: Sequence[Series], learn: Callable[[Sequence[Series]], Fit]
 ) -> Validation | None:
-    """Leave one run out at a time; None where there is one run only.
-
-    Args:
-        series: The runs.
-        learn: Learns phases from some of them.
-    """
+    """Leave one run out at a time; None where there is one run only."""
     if len(series) < 2:
         return None
     errors: dict[str, list[FloatArray]] = {}
@@ -161,9 +156,7 @@ def energy_error(predicted_j: float, measured_j: float, drawn_j: float) -> float
     """Return how far off a predicted energy is, as a share of what was measured.
 
     Args:
-        predicted_j: What was predicted.
         measured_j: What was measured, without the baseline if that is left out.
-        drawn_j: What was measured with it.
 
     Returns:
         None where nothing was drawn, or no more than rounding beyond the baseline.
@@ -177,8 +170,6 @@ def predicted_w(duration_s: FloatArray, power_w: FloatArray, times_s: FloatArray
     """Return what phases say is drawn at times; 0 once they are over.
 
     Args:
-        duration_s: How long each phase takes.
-        power_w: What it draws.
         times_s: Seconds after the start.
     """
     edges_s = np.cumsum(duration_s)
@@ -187,11 +178,7 @@ def predicted_w(duration_s: FloatArray, power_w: FloatArray, times_s: FloatArray
 
 
 def rmse(error_w: FloatArray) -> float:
-    """Return the root of the mean square.
-
-    Args:
-        error_w: Errors.
-    """
+    """Return the root of the mean square."""
     return float(np.sqrt(np.mean(error_w**2)))
 
 

@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 def profile_document(learned: Learned) -> dict[str, Any]:
-    """Return the profile as `PowerProfile.from_dict` reads it, with repeated blocks.
-
-    Args:
-        learned: What was learned.
-    """
+    """Return the profile as `PowerProfile.from_dict` reads it, with repeated blocks."""
     plain = learned.profile.to_dict()
     document: dict[str, Any] = {"about": learned.text()}
     if "startup" in plain:
@@ -37,7 +33,6 @@ def write_profile(learned: Learned, path: Path | str) -> None:
     """Write the profile, with what validation showed in its `about`.
 
     Args:
-        learned: What was learned.
         path: A file ending in `.toml` or `.json`.
     """
     path = Path(path)
@@ -52,11 +47,7 @@ def write_profile(learned: Learned, path: Path | str) -> None:
 
 
 def learned_document(learned: Learned) -> dict[str, Any]:
-    """Return everything that was learned as plain lists and numbers.
-
-    Args:
-        learned: What was learned.
-    """
+    """Return everything that was learned as plain lists and numbers."""
     model, structure = learned.fit.model, learned.fit.structure
     profile = profile_document(learned)
     return {

@@ -40,12 +40,7 @@ class Cards:
     _unmatched: list[str] | None = field(default=None, init=False)
 
     def choose(self, meter: Meter, channels: Sequence[Channel]) -> tuple[Channel, ...]:
-        """Return a meter's channels, of which those of others' GPUs are not added up.
-
-        Args:
-            meter: The meter, open.
-            channels: What it sees.
-        """
+        """Return a meter's channels, of which those of others' GPUs are not added up."""
         names = [channel.name for channel in channels if channel.domain == "gpu"]
         if not names:
             return tuple(channels)
@@ -92,11 +87,7 @@ class Cards:
             )
 
     def shares(self, pids: Collection[int]) -> dict[str, float]:
-        """Return the program's share of each NVIDIA GPU, by the names of their channels.
-
-        Args:
-            pids: The program's processes.
-        """
+        """Return the program's share of each NVIDIA GPU, by the names of their channels."""
         now = time.monotonic()
         if self._source is not None and now >= self._asked_s + _ASK_S:
             self._asked_s = now

@@ -22,8 +22,6 @@ def folder_name(environment: Mapping[str, str], *, host: str, pid: int, moment: 
 
     Args:
         environment: Where Slurm says which job, element of an array, step and task this is.
-        host: The machine.
-        pid: The process.
         moment: When, epoch seconds; it is written in local time.
 
     >>> tasks = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "3"}
@@ -45,11 +43,7 @@ def folder_name(environment: Mapping[str, str], *, host: str, pid: int, moment: 
 
 
 def new_folder(parent: Path | str = ".") -> Path:
-    """Return a new folder that nobody else has.
-
-    Args:
-        parent: Where it is made.
-    """
+    """Return a new folder that nobody else has."""
     name = folder_name(os.environ, host=socket.gethostname(), pid=os.getpid(), moment=time.time())
     for turn in count(1):
         # Process ids are used again, and containers all have the same ones.
@@ -91,12 +85,7 @@ def new_writer(*, tell: Callable[[str], None]) -> RecordingWriter:
 
 
 def kept_elsewhere(name: str, keep: Callable[[Path], None]) -> Path | None:
-    """Return a folder elsewhere that has what is to be kept, None where there is no room either.
-
-    Args:
-        name: What its name begins with.
-        keep: Writes to a folder what is to be kept.
-    """
+    """Return a folder elsewhere that has what is to be kept, None where there is no room either."""
     for place in _places():
         try:
             folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=place))

@@ -13,11 +13,7 @@ from lowtide.monitor.node import count_threads_per_core, memory_of
 
 
 def machine_facts(roots: Roots | None = None) -> dict[str, Any]:
-    """Return what kind of machine this is, and how its clocks are set; without names or addresses.
-
-    Args:
-        roots: Where the kernel's files are.
-    """
+    """Return what kind of machine this is, and how its clocks are set; no names, no addresses."""
     roots = roots or Roots()
     memory = memory_of(read_or_empty(f"{roots.procfs}/meminfo"))
     facts: dict[str, Any] = {

@@ -57,11 +57,7 @@ class _Pattern:
                 self.near = re.compile(self.regex.pattern, self.regex.flags | re.MULTILINE)
 
     def lines(self, text: str) -> Iterator[tuple[int, str]]:
-        """Yield the lines that may match, each with its place.
-
-        Args:
-            text: Whole lines.
-        """
+        """Yield the lines that may match, each with its place."""
         at = 0
         while at < len(text):
             hit = at
@@ -77,11 +73,7 @@ class _Pattern:
             yield begin, text[begin:at]
 
     def found(self, line: str) -> str | None:
-        """Return the label that a line has, None where it does not match.
-
-        Args:
-            line: The line.
-        """
+        """Return the label that a line has, None where it does not match."""
         if not (match := self.regex.search(line)):
             return None
         group = (match.group(1) or "") if self.regex.groups else ""
@@ -162,11 +154,7 @@ class _Stream:
     _half_ended: bool = False
 
     def feed(self, data: bytes) -> None:
-        """Search what was printed.
-
-        Args:
-            data: The next piece.
-        """
+        """Search what was printed."""
         if self._half_ended and data.startswith(b"\n"):
             data = data[1:]
         data = self._rest + data
@@ -253,7 +241,6 @@ class Listener:
 
         Args:
             sources: The ends of the pipes that the program writes to; they are closed at the end.
-            sinks: Where each goes.
         """
         self._sources, self._sinks = tuple(sources), tuple(sinks)
         copies = self._start_relay()
@@ -262,12 +249,7 @@ class Listener:
         self._threads.append(thread)
 
     def follow(self, source: IO[bytes], sink: TextIO) -> None:
-        """Listen to one stream and pass it on here, until it ends.
-
-        Args:
-            source: What the program writes to.
-            sink: Where it goes.
-        """
+        """Listen to one stream and pass it on here, until it ends."""
         thread = threading.Thread(target=self._copy, args=(source, sink), daemon=True)
         thread.start()
         self._threads.append(thread)
@@ -373,10 +355,6 @@ def pipes_for(out: int, err: int) -> tuple[list[tuple[int, int]], list[int]]:
     """Return pipes for a program's stdout and stderr, and where what comes out of each goes.
 
     Streams that go to the same place share a pipe, so that what is printed keeps its order.
-
-    Args:
-        out: Where stdout goes.
-        err: Where stderr goes.
     """
     same = out == err
     with contextlib.suppress(OSError):

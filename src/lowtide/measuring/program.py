@@ -66,8 +66,6 @@ class Program:
         """Start a program.
 
         Args:
-            command: What is run.
-            environment: Its environment.
             listener: Hears its output; by default nobody does.
             to_stderr: Whether what it prints goes to stderr, because stdout is taken.
         """
@@ -108,11 +106,7 @@ class Program:
         return self.status
 
     def wait(self, seconds: float) -> bool:
-        """Wait a while, but no longer than until the first process ends; return whether it has.
-
-        Args:
-            seconds: How long.
-        """
+        """Wait a while, but no longer than until the first process ends; return whether it has."""
         if self._handle is None or self.status is not None:
             time.sleep(seconds)
             return self.poll() is not None
@@ -127,11 +121,7 @@ class Program:
         return self.poll() is not None and not set(left) - {self._popen.pid}
 
     def tell(self, what: signal.Signals) -> None:
-        """Send a signal to every process of it.
-
-        Args:
-            what: The signal.
-        """
+        """Send a signal to every process of it."""
         for pid in self.tree.living():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, what)
@@ -151,7 +141,6 @@ class Program:
 
         Args:
             what: How; None if somebody else has done so.
-            patience_s: How long it may take to.
         """
         if what is not None:
             self.tell(what)
@@ -161,11 +150,7 @@ class Program:
             self._killed_at = now
 
     def insist(self, *, hurried: bool = False) -> bool:
-        """Kill what was told to end and took too long; return whether this is the first time.
-
-        Args:
-            hurried: Whether patience is over already.
-        """
+        """Kill what was told to end and took too long; return whether this is the first time."""
         if self._killed_at is None:
             late = self._kill_at is not None and time.monotonic() >= self._kill_at
             if not (late or hurried):
@@ -225,11 +210,7 @@ def _listened(listener: Listener, *, to_stderr: bool) -> tuple[int, int]:
 
 
 def refusal(command: Sequence[str]) -> tuple[int, str] | None:
-    """Return why a program cannot be run, with the exit status a shell has for it, else None.
-
-    Args:
-        command: The program and its arguments.
-    """
+    """Return why a program cannot be run, with the exit status a shell has for it, else None."""
     name = command[0]
     if shutil.which(name):
         return None
@@ -252,14 +233,7 @@ def prepare(
     to_stderr: bool,
     stopped: Callable[[], bool],
 ) -> int:
-    """Run a shell command to its end, or until this is to stop; return how it ended.
-
-    Args:
-        command: The command.
-        environment: Its environment.
-        to_stderr: Whether what it prints goes to stderr.
-        stopped: Whether this is to stop.
-    """
+    """Run a shell command to its end, or until this is to stop; return how it ended."""
     sink = _STDERR if to_stderr else None
     with subprocess.Popen(  # noqa: S602 - the user's own
         command, shell=True, stdout=sink, env=dict(environment)

@@ -128,13 +128,7 @@ class Recorder:
     def run(
         self, name: str, step: Step, *, facts: Mapping[str, object] | None = None
     ) -> int | None:
-        """Measure one run; return the program's exit status, None where none was run.
-
-        Args:
-            name: What the run is called.
-            step: What is to be run.
-            facts: More to keep about the machine.
-        """
+        """Measure one run; return the program's exit status, None where none was run."""
         if step.before:
             prepare(
                 step.before,
@@ -216,22 +210,14 @@ class Recorder:
         )
 
     def escape(self, folder: Path) -> None:
-        """Write what a hanging disk keeps waiting elsewhere, where `writer` then is.
-
-        Args:
-            folder: A folder without a recording.
-        """
+        """Write what a hanging disk keeps waiting elsewhere, where `writer` then is."""
         self.writer = self.writer.elsewhere(folder)
         for action in self._writing.left():
             action()
         self.writer.close()
 
     def rest(self, seconds: float) -> None:
-        """Wait without measuring, unless the measurement is to end.
-
-        Args:
-            seconds: How long.
-        """
+        """Wait without measuring, unless the measurement is to end."""
         until = time.monotonic() + seconds
         while not self.interrupted and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, _LOOK_S))

@@ -27,11 +27,7 @@ _MOST_BYTES = 1 << 26
 
 
 class Copies:
-    """What the listener has still to be given.
-
-    Args:
-        handle: Where it listens.
-    """
+    """What the listener has still to be given."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -41,13 +37,7 @@ class Copies:
         self._changed = threading.Condition()
 
     def put(self, stream: int, read_s: float, data: bytes) -> None:
-        """Keep a piece of output until it is taken; leave it out where too much waits already.
-
-        Args:
-            stream: Which stream it came by.
-            read_s: When it was read.
-            data: The piece.
-        """
+        """Keep a piece of output until it is taken; leave it out where too much waits already."""
         with self._changed:
             if self._gone:
                 return
@@ -88,12 +78,7 @@ class Copies:
 
 
 def write_all(handle: int, data: bytes) -> None:
-    """Write a piece to its end.
-
-    Args:
-        handle: Where.
-        data: The piece.
-    """
+    """Write a piece to its end."""
     rest = memoryview(data)
     while rest:
         try:
@@ -106,14 +91,7 @@ def write_all(handle: int, data: bytes) -> None:
 
 
 def pass_on(stream: int, source: int, sink: int, copies: Copies) -> None:
-    """Pass one stream on until it ends, whether or not anybody reads it.
-
-    Args:
-        stream: Its number.
-        source: Where it comes from.
-        sink: Where it goes.
-        copies: Where the copies go.
-    """
+    """Pass one stream on until it ends, whether or not anybody reads it."""
     heeded = True
     while True:
         try:

@@ -340,9 +340,6 @@ class Sampler:
 def total_w(drawn: Sequence[tuple[Channel, float]]) -> float:
     """Return what was drawn in all.
 
-    Args:
-        drawn: Channels and their watts.
-
     >>> total_w([(Channel(name="package-0", domain="package"), 50.0),
     ...          (Channel(name="gpu-0", domain="gpu"), 300.0)])
     350.0

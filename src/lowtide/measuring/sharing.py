@@ -159,7 +159,6 @@ class Sharing:
         """Return the program's part of what was drawn; NaN where it cannot be told.
 
         Args:
-            total_w: What was drawn in all.
             gpus: The GPUs whose power is in that.
             runs: Whether the program was running; else it is what it would find.
         """

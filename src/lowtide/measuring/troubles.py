@@ -43,9 +43,7 @@ class Troubles:
         """Keep what went wrong; the first of a kind is told in its own words, others are counted.
 
         Args:
-            text: What it is.
             kind: What it shares with others; by default all its words.
-            value: A number that says how bad it is.
         """
         known = self._found.get(kind or text)
         if known is None:
@@ -56,11 +54,7 @@ class Troubles:
             known.worst = value
 
     def add_value(self, text: str) -> None:
-        """Keep a value that cannot be; texts that differ in their numbers are of one kind.
-
-        Args:
-            text: What it is.
-        """
+        """Keep a value that cannot be; texts that differ in their numbers are of one kind."""
         numbers = _NUMBER.findall(text)
         value = float(numbers[0]) if numbers else None
         self.add(text, kind=_NUMBER.sub("#", text), value=value)
@@ -70,11 +64,7 @@ class Troubles:
         return [each.words() for each in self._found.values()]
 
     def news(self, *, counts: bool = False) -> list[tuple[str, str | None]]:
-        """Return what was not told yet, each with the words that told less of the same before.
-
-        Args:
-            counts: Whether another count is worth telling.
-        """
+        """Return what was not told yet, each with the words that told less of the same before."""
         found = []
         for each in self._found.values():
             words = each.words()

@@ -64,7 +64,6 @@ class Worker:
         """Have something done and return what it returns, or raise what it raises.
 
         Args:
-            action: What.
             patience_s: How long it may take; `Hung` is raised where it, or what came before it,
                 takes longer.
         """

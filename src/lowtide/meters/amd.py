@@ -37,11 +37,7 @@ class Amd:
 
     @classmethod
     def find(cls, roots: Roots) -> Found:  # noqa: ARG003 - asks a tool, not the kernel
-        """Say whether there are AMD GPUs.
-
-        Args:
-            roots: Not looked at.
-        """
+        """Say whether there are AMD GPUs."""
         return tried(cls())
 
     def open(self) -> tuple[Channel, ...]:

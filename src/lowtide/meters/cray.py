@@ -81,11 +81,7 @@ class Cray:
 
     @classmethod
     def find(cls, roots: Roots) -> Found:
-        """Say whether this is a Cray node.
-
-        Args:
-            roots: Where the kernel's files are.
-        """
+        """Say whether this is a Cray node."""
         paths = _paths(roots)
         if not paths:
             return Found(meter=cls.name, state="absent", what="no pm_counters")

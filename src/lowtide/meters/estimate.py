@@ -46,11 +46,7 @@ class Estimate:
 
     @classmethod
     def find(cls, roots: Roots) -> Found:
-        """Say that there is always an estimate, and of which kind.
-
-        Args:
-            roots: Where the kernel's files are.
-        """
+        """Say that there is always an estimate, and of which kind."""
         if not modes_of(read_or_empty(f"{roots.procfs}/stat")):
             return Found(meter=cls.name, state="absent", what="no /proc/stat")
         return Found(

@@ -61,11 +61,7 @@ class External:
 
     @classmethod
     def find(cls, roots: Roots) -> Found:  # noqa: ARG003 - is wherever the user says
-        """Say how such a meter is named: there is nothing to look for.
-
-        Args:
-            roots: Not looked at.
-        """
+        """Say how such a meter is named: there is nothing to look for."""
         return Found(
             meter=cls.name,
             state="absent",

@@ -44,11 +44,7 @@ class Curve:
     power_w: tuple[float, ...]
 
     def watts(self, value: float) -> float:
-        """Return the watts at a value of the feature.
-
-        Args:
-            value: The value.
-        """
+        """Return the watts at a value of the feature."""
         right = bisect_right(self.at, value)
         if right == 0:
             return self.power_w[0]
@@ -233,7 +229,6 @@ def read_form(document: Mapping[str, Any], features: int) -> Form:
 
     Args:
         document: What `Form.document` returned.
-        features: How many features the model has.
     """
     kind = document["kind"]
     if kind == "curves":

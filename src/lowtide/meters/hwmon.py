@@ -37,11 +37,7 @@ class Hwmon:
 
     @classmethod
     def find(cls, roots: Roots) -> Found:
-        """Say whether this machine has power sensors.
-
-        Args:
-            roots: Where the kernel's files are.
-        """
+        """Say whether this machine has power sensors."""
         sensors = _sensors(roots)
         if not sensors:
             return Found(meter=cls.name, state="absent", what="no power sensor")

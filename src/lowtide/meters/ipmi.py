@@ -44,11 +44,7 @@ class Ipmi:
 
     @classmethod
     def find(cls, roots: Roots) -> Found:  # noqa: ARG003 - asks a tool, not the kernel
-        """Say whether a management controller answers.
-
-        Args:
-            roots: Not looked at.
-        """
+        """Say whether a management controller answers."""
         command = _installed()
         if command is None:
             return Found(meter=cls.name, state="absent", what="neither ipmitool nor ipmi-dcmi")

@@ -156,12 +156,7 @@ METERS: Registry[type[Meter]] = Registry("lowtide.meters", "meter")
 
 
 def plausible(channel: Channel, power_w: float) -> tuple[float, str]:
-    """Return a power, or NaN and why it cannot be.
-
-    Args:
-        channel: What drew it.
-        power_w: What was read.
-    """
+    """Return a power, or NaN and why it cannot be."""
     most_w = MOST_W.get(channel.domain, _MOST_OTHER_W)
     if math.isnan(power_w) or 0 <= power_w <= most_w:
         return power_w, ""
@@ -180,9 +175,6 @@ def checked(
 
     Args:
         time: Epoch seconds.
-        channels: What was read.
-        power_w: What each drew.
-        energy_j: What each has counted.
         problems: What else was wrong with it.
         resets: What has a counter that was reset since the reading before.
     """
@@ -252,12 +244,7 @@ class Counter:
 
 
 def silent(name: str, error: NoAnswer) -> Found:
-    """Say that a meter is there and does not answer.
-
-    Args:
-        name: The kind of meter.
-        error: How that showed.
-    """
+    """Say that a meter is there and does not answer."""
     return Found(
         meter=name,
         state="no answer",
@@ -267,11 +254,7 @@ def silent(name: str, error: NoAnswer) -> Found:
 
 
 def tried(meter: Meter) -> Found:
-    """Say whether a meter works, by opening it and reading it once.
-
-    Args:
-        meter: The meter.
-    """
+    """Say whether a meter works, by opening it and reading it once."""
     try:
         channels = meter.open()
         watts = meter.sample().power_w
@@ -295,8 +278,6 @@ def run_tool(
     """Return what a command prints; never wait longer than the timeout.
 
     Args:
-        command: The command and its arguments.
-        timeout_s: How long it may take.
         environment: The variables it finds; by default those of this process.
     """
     if shutil.which(command[0]) is None:
@@ -341,11 +322,7 @@ def _end_tools() -> None:
 
 
 def read_number(path: Path) -> float:
-    """Return the number in a file of the kernel; NaN where there is none to read.
-
-    Args:
-        path: The file.
-    """
+    """Return the number in a file of the kernel; NaN where there is none to read."""
     try:
         return float(path.read_text().strip())
     except (OSError, ValueError):

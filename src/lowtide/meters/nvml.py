@@ -59,11 +59,7 @@ class Nvml:
 
     @classmethod
     def find(cls, roots: Roots) -> Found:  # noqa: ARG003 - asks the driver, not the kernel
-        """Say whether there are NVIDIA GPUs.
-
-        Args:
-            roots: Not looked at.
-        """
+        """Say whether there are NVIDIA GPUs."""
         return tried(cls())
 
     def open(self) -> tuple[Channel, ...]:
@@ -107,9 +103,6 @@ class Nvml:
         """Return how many GPUs some processes keep busy, and what memory they hold on them.
 
         It is asked for every `use_s` at most, and is the same in between.
-
-        Args:
-            pids: The processes.
         """
         at, used = self._used
         now = time.monotonic()

@@ -86,11 +86,7 @@ class Rapl:
 
     @classmethod
     def find(cls, roots: Roots) -> Found:
-        """Say whether this machine has RAPL counters.
-
-        Args:
-            roots: Where the kernel's files are.
-        """
+        """Say whether this machine has RAPL counters."""
         folders = _folders(roots)
         if not folders:
             return Found(meter=cls.name, state="absent", what="no powercap counters")
@@ -209,11 +205,7 @@ def _any_moves(paths: list[Path]) -> bool:
 
 
 def read_counters(roots: Roots) -> list[tuple[str, str, float]]:
-    """Return what counters say just now: what they count for, where they are, and their joules.
-
-    Args:
-        roots: Where the kernel's files are.
-    """
+    """Return what counters say just now: what they count for, where they are, and their joules."""
     found = [
         (channel.domain, str(path), 1e-6 * read_number(path / "energy_uj"))
         for path, channel in _folders(roots)

@@ -69,11 +69,7 @@ class Redfish:
 
     @classmethod
     def find(cls, roots: Roots) -> Found:  # noqa: ARG003 - asks a controller, not the kernel
-        """Say whether an address was given and answers.
-
-        Args:
-            roots: Not looked at.
-        """
+        """Say whether an address was given and answers."""
         meter = cls()
         if not meter.address:
             return Found(meter=cls.name, state="absent", what="LOWTIDE_REDFISH names no controller")
@@ -177,9 +173,6 @@ def read_power(document: dict[str, Any]) -> float:
     server, and its CPUs again. Those that belong to a chassis by their `RelatedItem` count, the
     first of each chassis. Where none says so, the one with the `MemberId` 0, or else the first, is
     the whole.
-
-    Args:
-        document: The resource.
     """
     reading = document.get("PowerWatts")
     if isinstance(reading, dict):

@@ -115,12 +115,7 @@ def _told(found: Found) -> str:
 
 
 def covers_node(sources: Sequence[Source], silent: Container[tuple[str, str]] = ()) -> bool:
-    """Return whether meters see more of a node than its cards: all of it, or its sockets.
-
-    Args:
-        sources: The meters.
-        silent: Meters and channels that have never said anything.
-    """
+    """Return whether meters see more of a node than its cards: all of it, or its sockets."""
     domains = {
         channel.domain
         for source in sources

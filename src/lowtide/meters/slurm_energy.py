@@ -62,11 +62,7 @@ class SlurmEnergy:
 
     @classmethod
     def find(cls, roots: Roots) -> Found:  # noqa: ARG003 - asks a tool, not the kernel
-        """Say whether Slurm counts energy here.
-
-        Args:
-            roots: Not looked at.
-        """
+        """Say whether Slurm counts energy here."""
         if shutil.which("scontrol") is None:
             return Found(meter=cls.name, state="absent", what="no Slurm")
         try:

@@ -44,7 +44,6 @@ def choose_meters(
     Args:
         said: Names, each maybe with more after a colon (`external:meter.csv`); empty for all that
             work here, and an estimate where none does.
-        roots: Where the kernel's files are.
         tell: Told of every meter that did not answer in time and is left out.
     """
     roots = roots or Roots()
@@ -62,12 +61,7 @@ def choose_meters(
 
 
 def late(name: str, within_s: float) -> str:
-    """Say that a meter is left out because it did not answer in time.
-
-    Args:
-        name: The kind of meter.
-        within_s: How long it was waited for.
-    """
+    """Say that a meter is left out because it did not answer in time."""
     return (
         f"meter {name} did not answer within {within_s:g} s while meters were looked for, and is "
         f"left out: lowtide doctor shows its state, --meter {name} insists on it"
@@ -79,7 +73,6 @@ def side_by_side(actions: Sequence[Callable[[], T]], within_s: float) -> list[T 
 
     Args:
         actions: What to do. One that does not come back in time is left behind, and has None.
-        within_s: How long all of them together may take.
     """
     came: SimpleQueue[tuple[int, T | Exception]] = SimpleQueue()
 
@@ -104,11 +97,7 @@ def side_by_side(actions: Sequence[Callable[[], T]], within_s: float) -> list[T 
 
 
 def tell_apart(meters: Iterable[Meter]) -> None:
-    """Tell sensors of the kernel's which cards other meters read as well.
-
-    Args:
-        meters: The meters that are read, before they are opened.
-    """
+    """Tell sensors of the kernel's which cards other meters read as well."""
     meters = list(meters)
     names = frozenset(meter.name for meter in meters)
     for meter in meters:
@@ -117,11 +106,7 @@ def tell_apart(meters: Iterable[Meter]) -> None:
 
 
 def kinds_here(roots: Roots) -> list[type[Meter]]:
-    """Return the kinds of meters to look for: of a recorded tree, those that read it.
-
-    Args:
-        roots: Where the kernel's files are.
-    """
+    """Return the kinds of meters to look for: of a recorded tree, those that read it."""
     kinds: list[type[Meter]] = []
     for name in METERS.names():
         # A plug-in that cannot be loaded is told by `lowtide doctor`, and keeps nobody.
@@ -158,12 +143,7 @@ def _named(text: str, roots: Roots) -> Meter:
 
 
 def made(kind: type[Meter], roots: Roots) -> Meter:
-    """Return a meter of a kind.
-
-    Args:
-        kind: The kind.
-        roots: Where the kernel's files are.
-    """
+    """Return a meter of a kind."""
     return kind(**({"roots": roots} if _reads(kind) else {}))
 
 
@@ -202,11 +182,7 @@ class Source:
     _turns: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def begin(self, *, first: bool = False) -> None:
-        """Read a slow meter beside the others, so that none waits for it.
-
-        Args:
-            first: Whether to wait for its first reading.
-        """
+        """Read a slow meter beside the others, so that none waits for it."""
         self._begun_s = time.monotonic()
         if first:
             self._turn()
@@ -314,9 +290,6 @@ def counted(channels: Sequence[Channel]) -> list[bool]:
     A node's meter sees everything. Else the platform's counter stands for packages and memory, and
     GPUs are added to either. Channels of other kinds are parts of something, and not added. A
     counter that says nothing is no channel: its meter leaves it out.
-
-    Args:
-        channels: The channels of all meters.
 
     >>> counted([Channel(name="package-0", domain="package"), Channel(name="node", domain="node")])
     [False, True]

@@ -73,9 +73,6 @@ class Line:
 def read_line(text: str) -> Line:
     """Return what a line says.
 
-    Args:
-        text: The line.
-
     >>> read_line("RAM 2448/7771MB (lfb 1x4MB) VDD_IN 4880mW/4880mW VDD_SOC 1440mW/1440mW").rails_w
     {'VDD_IN': 4.88, 'VDD_SOC': 1.44}
     """
@@ -117,11 +114,7 @@ class Tegrastats:
 
     @classmethod
     def find(cls, roots: Roots) -> Found:  # noqa: ARG003 - asks a tool, not the kernel
-        """Say whether this is a Jetson board.
-
-        Args:
-            roots: Not looked at.
-        """
+        """Say whether this is a Jetson board."""
         if shutil.which("tegrastats") is None:
             return Found(meter=cls.name, state="absent", what="no Jetson board")
         meter = cls()

@@ -90,10 +90,6 @@ class MachineUse:
 def use_between(before: Counts, after: Counts) -> dict[str, float]:
     """Return the machine's use between two looks, by the names of `FEATURES`.
 
-    Args:
-        before: The earlier look.
-        after: The later one.
-
     >>> earlier = Counts(time_s=10.0, cpu_s=10.0, busy_s=1.0, disk_bytes=0)
     >>> later = Counts(time_s=12.0, cpu_s=14.0, busy_s=4.0, disk_bytes=8)
     >>> use = use_between(earlier, later)

@@ -46,11 +46,7 @@ class Feature:
     high: float
 
     def trouble(self, value: float) -> str:
-        """Return in words how a value lies outside of what was seen, empty where it does not.
-
-        Args:
-            value: The value.
-        """
+        """Return in words how a value lies outside of what was seen, empty where it does not."""
         slack = _SLACK * (self.high - self.low)
         if self.low - slack <= value <= self.high + slack:
             return ""
@@ -120,11 +116,7 @@ class UtilisationModel:
 
     @classmethod
     def generic(cls, cpus: int) -> UtilisationModel:
-        """Return a model of a machine of which only the number of CPUs is known.
-
-        Args:
-            cpus: How many hardware threads it has.
-        """
+        """Return a model of a machine of which only the number of CPUs is known."""
         watts = (_IDLE_W * cpus, _BUSY_W * cpus)
         return cls.points((0.0, 1.0), watts, source=f"generic, {cpus} CPUs")
 
@@ -136,8 +128,6 @@ class UtilisationModel:
 
         Args:
             share: Shares of CPU time, from 0 to 1, rising.
-            power_w: Watts at each.
-            source: Where they come from.
         """
         at = tuple(float(each) for each in share)
         watts = tuple(float(each) for each in power_w)
@@ -153,11 +143,7 @@ class UtilisationModel:
         )
 
     def at(self, use: Mapping[str, float]) -> Estimated:
-        """Return the power at a use; NaN where a feature is not known.
-
-        Args:
-            use: Values of the features by name.
-        """
+        """Return the power at a use; NaN where a feature is not known."""
         values = [use.get(feature.name, math.nan) for feature in self.features]
         if any(math.isnan(value) for value in values):
             return Estimated(power_w=math.nan, low_w=math.nan, high_w=math.nan, outside=())

@@ -32,21 +32,12 @@ RaplCount = tuple[str, str, float]
 
 
 def is_compute_unit(unit: Unit) -> bool:
-    """Say whether CEEMS would show a unit.
-
-    Args:
-        unit: The unit.
-    """
+    """Say whether CEEMS would show a unit."""
     return unit.source == _MANAGER
 
 
 def ceems_labels(host: str, unit: Unit) -> str:
-    """Return the labels of a job.
-
-    Args:
-        host: The node's name.
-        unit: The job.
-    """
+    """Return the labels of a job."""
     return labels(manager=_MANAGER, hostname=host, cgrouphostname=unit.node_name, uuid=unit.job_id)
 
 
@@ -54,8 +45,6 @@ def ceems_node(tick: Tick, *, rapl: Sequence[RaplCount] = (), zone: str = "") ->
     """Return what CEEMS would say of the node.
 
     Args:
-        tick: What happened.
-        rapl: The counters of sockets and memory.
         zone: Where on the grid the node is, empty where not known.
     """
     grams = labels(provider="lowtide", provider_name="lowtide", country_code=zone, country=zone)
@@ -71,13 +60,7 @@ def ceems_node(tick: Tick, *, rapl: Sequence[RaplCount] = (), zone: str = "") ->
 
 
 def ceems_units(tick: Tick, places: npt.NDArray[np.intp], names: Sequence[str]) -> str:
-    """Return what CEEMS would say of the jobs.
-
-    Args:
-        tick: What happened.
-        places: Which units to show.
-        names: The labels of each of them.
-    """
+    """Return what CEEMS would say of the jobs."""
     count = alone(labels(manager=_MANAGER, hostname=tick.host), float(len(places)), digits=0)
     parts = [gauge("ceems_compute_units", "Jobs on the node.", count)]
     cpu_s = tick.cpu_s

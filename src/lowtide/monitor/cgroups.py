@@ -43,11 +43,7 @@ class Hierarchy:
 
 
 def find_hierarchies(cgroupfs: Path) -> tuple[Hierarchy, ...]:
-    """Return the trees of groups: one of version 2, some of version 1, or both.
-
-    Args:
-        cgroupfs: Where they are mounted.
-    """
+    """Return the trees of groups: one of version 2, some of version 1, or both."""
     if (cgroupfs / "cgroup.controllers").exists():
         return (Hierarchy(folder=str(cgroupfs), unified=True, controllers=frozenset()),)
     found: dict[str, Hierarchy] = {}
@@ -69,9 +65,6 @@ def find_hierarchies(cgroupfs: Path) -> tuple[Hierarchy, ...]:
 def parse_number(said: bytes) -> float:
     """Return a number that stands alone.
 
-    Args:
-        said: The file.
-
     >>> parse_number(b"8192")
     8192.0
     """
@@ -79,11 +72,7 @@ def parse_number(said: bytes) -> float:
 
 
 def parse_nanoseconds(said: bytes) -> float:
-    """Return a number of nanoseconds in seconds.
-
-    Args:
-        said: The file cpuacct.usage.
-    """
+    """Return a number of nanoseconds in seconds."""
     return parse_count(said) / 1e9
 
 
@@ -120,10 +109,6 @@ def parse_system(said: bytes) -> float:
 
 def find_value(said: bytes, key: bytes) -> float:
     r"""Return the number behind a key that begins a line.
-
-    Args:
-        said: The file.
-        key: The key.
 
     >>> find_value(b"usage_usec 5\nuser_usec 60375292848\n", b"user_usec") / 1e6
     60375.292848
@@ -187,9 +172,6 @@ def parse_blkio(said: bytes, disks: frozenset[bytes]) -> tuple[float, float]:
 def parse_pressure(said: bytes) -> float:
     r"""Return for how many seconds something waited.
 
-    Args:
-        said: A file of pressure.
-
     >>> parse_pressure(b"some avg10=0.00 avg60=0.00 avg300=0.00 total=1500000\n")
     1.5
     """
@@ -199,9 +181,6 @@ def parse_pressure(said: bytes) -> float:
 
 def parse_cpus(said: str) -> frozenset[int]:
     """Return the CPUs of a list of numbers and ranges.
-
-    Args:
-        said: The list.
 
     >>> sorted(parse_cpus("1,41")), sorted(parse_cpus("0-2,7"))
     ([1, 41], [0, 1, 2, 7])
@@ -224,20 +203,13 @@ def parse_cpus(said: str) -> frozenset[int]:
 
 
 def parse_limit(said: bytes) -> float:
-    """Return a limit of memory in bytes, NaN where there is none.
-
-    Args:
-        said: memory.max or memory.limit_in_bytes.
-    """
+    """Return a limit of memory in bytes, NaN where there is none."""
     limit = math.inf if said.startswith(b"max") else parse_number(said)
     return math.nan if limit >= _NO_LIMIT else limit
 
 
 def parse_quota(said: bytes) -> float:
     """Return how many CPUs' time a group may use, NaN where there is no limit.
-
-    Args:
-        said: cpu.max, or cpu.cfs_quota_us and cpu.cfs_period_us one behind the other.
 
     >>> parse_quota(b"150000 100000")
     1.5
@@ -286,11 +258,7 @@ class Layout:
     )
 
     def __init__(self, hierarchies: tuple[Hierarchy, ...]) -> None:
-        """Say where each counter is.
-
-        Args:
-            hierarchies: The trees of groups.
-        """
+        """Say where each counter is."""
         self.hierarchies = hierarchies
         self._by_controller = {
             name: each.folder for each in hierarchies for name in each.controllers
@@ -317,25 +285,16 @@ class Layout:
         """Return where a group may have the files of a controller, the best place first.
 
         Args:
-            path: The group.
             controller: The controller of version 1.
         """
         return [*(folder + path for folder in self._legacy(controller)), *self.unified(path)]
 
     def unified(self, path: str) -> list[str]:
-        """Return where a group may be in version 2.
-
-        Args:
-            path: The group.
-        """
+        """Return where a group may be in version 2."""
         return [each.folder + path for each in self.hierarchies if each.unified]
 
     def split(self, folder: str) -> tuple[Hierarchy, str] | None:
-        """Return the hierarchy and the path of a group from its folder.
-
-        Args:
-            folder: The group's folder.
-        """
+        """Return the hierarchy and the path of a group from its folder."""
         for each in self.hierarchies:
             if folder.startswith(each.folder + os.sep):
                 return each, folder[len(each.folder) :]

@@ -55,19 +55,11 @@ class Changes:
             self.events = -1
 
     def watch_folder(self, path: str) -> bool:
-        """Be told of folders that come and go in a folder; say whether that works.
-
-        Args:
-            path: The folder.
-        """
+        """Be told of folders that come and go in a folder; say whether that works."""
         return self._watch(path, _CAME | _WENT | _ONLY_FOLDERS)
 
     def watch_file(self, path: str) -> bool:
-        """Be told when a file says something else; say whether that works.
-
-        Args:
-            path: The file.
-        """
+        """Be told when a file says something else; say whether that works."""
         return self._watch(path, _MODIFY)
 
     def pending(self) -> Iterator[Change]:

@@ -150,11 +150,7 @@ class Jobs:
     _begun: bool = field(default=False, init=False)
 
     def follow(self, rows: Sequence[Counted]) -> dict[int, _Whole]:
-        """Return the job of each part that is not all of its job, by the part's identity.
-
-        Args:
-            rows: All that was read.
-        """
+        """Return the job of each part that is not all of its job, by the part's identity."""
         single: dict[str, Counted] = {}
         several: dict[str, list[Counted]] = {}
         wholes, self._wholes = self._wholes, {}

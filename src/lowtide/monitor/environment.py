@@ -59,12 +59,7 @@ class Card:
 
 
 def read_environment(procfs: str, pid: int) -> dict[str, str]:
-    """Return what matters of a process's environment as it was when its program began.
-
-    Args:
-        procfs: Where /proc is.
-        pid: The process.
-    """
+    """Return what matters of a process's environment as it was when its program began."""
     found = {}
     for each in read_or_empty(f"{procfs}/{pid}/environ").split(b"\0"):
         key, _, value = each.decode(errors="replace").partition("=")
@@ -74,20 +69,13 @@ def read_environment(procfs: str, pid: int) -> dict[str, str]:
 
 
 def find_job(environment: Mapping[str, str]) -> str:
-    """Return the number of the Slurm job, empty where there is none.
-
-    Args:
-        environment: The environment.
-    """
+    """Return the number of the Slurm job, empty where there is none."""
     job = environment.get("SLURM_JOB_ID") or environment.get("SLURM_JOBID", "")
     return job if job.isdecimal() else ""
 
 
 def find_reserved(environment: Mapping[str, str]) -> tuple[float, float]:
     """Return the CPUs and the bytes of memory that Slurm keeps on this node, NaN if not known.
-
-    Args:
-        environment: The environment.
 
     >>> find_reserved({"SLURM_CPUS_ON_NODE": "4", "SLURM_MEM_PER_CPU": "100"})
     (4.0, 419430400.0)
@@ -103,11 +91,7 @@ def find_reserved(environment: Mapping[str, str]) -> tuple[float, float]:
 
 
 def find_slurm_nodes(procfs: str) -> tuple[str, ...]:
-    """Return what Slurm calls this node, or nodes that are on this machine, where slurmd says so.
-
-    Args:
-        procfs: Where /proc is.
-    """
+    """Return what Slurm calls the node or nodes on this machine, where slurmd says so."""
     found = []
     for pid in (each for each in os.listdir(procfs) if each.isdecimal()):  # noqa: PTH208
         if read_or_empty(f"{procfs}/{pid}/comm").strip() != b"slurmd":
@@ -129,7 +113,6 @@ def holds_allocation(environment: Mapping[str, str], nodes: Collection[str]) -> 
     as long as the allocation does.
 
     Args:
-        environment: Its environment.
         nodes: What Slurm calls this node, or nodes that are on this machine.
     """
     listed = environment.get("SLURM_JOB_NODELIST")
@@ -138,9 +121,6 @@ def holds_allocation(environment: Mapping[str, str], nodes: Collection[str]) -> 
 
 def list_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the GPUs that a job was given, by their numbers on the node or their identity.
-
-    Args:
-        environment: The environment.
 
     >>> list_gpus({"SLURM_JOB_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "0,1"})
     ('2', '3')
@@ -181,7 +161,6 @@ def visible_gpus(
     numbers are the node's; only where that cannot be do they count from the job's first.
 
     Args:
-        environment: The environment of the program.
         cards: The GPUs that the driver shows, in its order.
         amd: Whether they are AMD's, which go by other variables.
     """
@@ -210,8 +189,6 @@ def pick_gpus(
     As with the drivers, what names none ends the list: `-1` hides all that follow.
 
     Args:
-        said: The list.
-        among: What numbers count in.
         cards: All GPUs that there are.
     """
     entries = [each.strip() for each in said.split(",")] if said.strip() else []

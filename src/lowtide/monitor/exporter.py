@@ -193,7 +193,6 @@ class Exporter:
         """Return what a request is answered: status, headers and body.
 
         Args:
-            path: What was asked for, without its query.
             compress: Whether the asker can read gzip.
             shown: The asker's header `Authorization`; None without one.
         """

@@ -179,7 +179,6 @@ class Exposition:
         """Return the page for a tick.
 
         Args:
-            tick: What happened last.
             own: What watching costs, where it is to be shown.
         """
         shown = self._follow(tick)

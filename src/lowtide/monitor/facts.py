@@ -69,8 +69,6 @@ def facts_of_unit(unit: Unit, *, host: str, running: bool = True) -> JobFacts:
     """Return what something that runs tells of itself, where nobody else knows more.
 
     Args:
-        unit: A service, a container, a group of processes.
-        host: The node it runs on.
         running: Whether it still runs; how it ended nobody knows.
     """
     return JobFacts(

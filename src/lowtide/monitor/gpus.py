@@ -174,9 +174,6 @@ def check(
 
     Args:
         name: The GPU.
-        busy: Which share of the time it was busy.
-        memory_bytes: Memory in use on it.
-        total_bytes: All its memory.
 
     >>> check("gpu-0", busy=5.0, memory_bytes=10.0, total_bytes=80.0)
     (nan, 10.0, ('gpu-0 says that it is busy for less than none or more than all of the time',))

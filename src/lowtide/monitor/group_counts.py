@@ -41,7 +41,6 @@ def smooth(rate: float, used_s: float, passed_s: float) -> float:
     Args:
         rate: How many it did before; NaN where not known.
         used_s: CPU time that it used since.
-        passed_s: Time since.
 
     >>> round(smooth(1.0, 0.0, 0.01), 2), round(smooth(1.0, 0.0, 10.0), 2)
     (1.0, 0.01)
@@ -210,11 +209,7 @@ class Group:
         self._most_bytes = self.memory_bytes
 
     def find_counters(self, means: Means) -> None:
-        """Open the counters that are there and are not open yet.
-
-        Args:
-            means: What reading takes.
-        """
+        """Open the counters that are there and are not open yet."""
         layout = means.layout
         if self._cpu is None:
             self._cpu = self._find(layout.cpu_places, means)
@@ -235,7 +230,6 @@ class Group:
 
         Args:
             now: Seconds by a clock that nobody sets.
-            means: What reading takes.
         """
         slow = now >= self._slow_at
         if self.awaits_limits and now >= self._limits_at:

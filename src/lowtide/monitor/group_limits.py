@@ -41,8 +41,6 @@ def read_limits(layout: Layout, path: str, *, strict: bool, all_cpus: int) -> Li
     """Return the limits of a group.
 
     Args:
-        layout: Where the hierarchies are.
-        path: The group.
         strict: Whether a list of all CPUs is a reservation of the whole node, as Slurm makes it;
             to others it happens for want of a choice.
         all_cpus: How many CPUs the node has.
@@ -74,12 +72,7 @@ def read_limits(layout: Layout, path: str, *, strict: bool, all_cpus: int) -> Li
 
 
 def read_cache(layout: Layout, path: str) -> float:
-    """Return the bytes of file cache that a group could do without.
-
-    Args:
-        layout: Where the hierarchies are.
-        path: The group.
-    """
+    """Return the bytes of file cache that a group could do without."""
     said = _first(f"{each}/memory.stat" for each in layout.folders(path, "memory"))
     # Version 1 says first what the group alone holds, then what all below it hold together.
     for key in (b"total_inactive_file", b"inactive_file"):
@@ -91,12 +84,7 @@ def read_cache(layout: Layout, path: str) -> float:
 
 
 def read_count(layout: Layout, path: str) -> float:
-    """Return how many processes and threads a group has, NaN where the kernel does not count.
-
-    Args:
-        layout: Where the hierarchies are.
-        path: The group.
-    """
+    """Return how many processes and threads a group has, NaN where the kernel does not count."""
     said = _first(f"{each}/pids.current" for each in layout.folders(path, "pids"))
     return _known(parse_number, said)
 

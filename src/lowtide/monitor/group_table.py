@@ -91,7 +91,6 @@ class GroupTable:
         """Go by the clock on the wall after it was set.
 
         Args:
-            off_s: By how much.
             now: Seconds by a clock that nobody sets.
         """
         self.boot += off_s

@@ -33,11 +33,7 @@ class JobMetric:
     lack: bool = False
 
     def values(self, tick: Tick) -> FloatArray:
-        """Return its values, one for each unit of a tick.
-
-        Args:
-            tick: What happened.
-        """
+        """Return its values, one for each unit of a tick."""
         found: FloatArray = getattr(tick.shares if self.of.endswith("_w") else tick, self.of)
         if self.holders_only:
             return np.where(tick.reserved_gpus > 0, found, np.nan)

@@ -66,12 +66,7 @@ class KernelFile:
     __slots__ = ("_files", "_handle", "path")
 
     def __init__(self, path: str, files: OpenFiles) -> None:
-        """Open the file; an OSError says that it is not there or may not be read.
-
-        Args:
-            path: The file.
-            files: How many may stay open.
-        """
+        """Open the file; an OSError says that it is not there or may not be read."""
         self.path = path
         self._files = files
         self._handle = -1
@@ -82,11 +77,7 @@ class KernelFile:
             os.close(handle)
 
     def read(self, size: int = _LINE) -> bytes:
-        """Return what the file says now, at most so many bytes of it.
-
-        Args:
-            size: How many bytes.
-        """
+        """Return what the file says now, at most so many bytes of it."""
         if self._handle >= 0:
             return os.pread(self._handle, size, 0)
         handle = os.open(self.path, os.O_RDONLY)
@@ -137,32 +128,18 @@ class Problems:
     _new: list[str] = field(default_factory=list, init=False)
 
     def name(self, what: str, told: str) -> None:
-        """Name a problem, unless one of its kind was named before.
-
-        Args:
-            what: Its kind.
-            told: The problem, with its cure.
-        """
+        """Name a problem, unless one of its kind was named before."""
         if what not in self._named:
             self._named.add(what)
             self._new.append(told)
 
     def reject(self, what: str, told: str) -> None:
-        """Count a reading that made no sense, and name the first of its kind.
-
-        Args:
-            what: Its kind.
-            told: The problem.
-        """
+        """Count a reading that made no sense, and name the first of its kind."""
         self.rejected += 1
         self.name(what, told)
 
     def forbidden(self, path: str) -> None:
-        """Name a file that may not be read.
-
-        Args:
-            path: The file.
-        """
+        """Name a file that may not be read."""
         kind = os.path.basename(path)  # noqa: PTH119 - a Path for each file would cost more
         self.name(
             f"forbidden {kind}",
@@ -177,11 +154,7 @@ class Problems:
 
 
 def parse_count(said: bytes) -> int:
-    """Return a number that was counted: none is negative, or larger than the kernel can count.
-
-    Args:
-        said: The number, alone.
-    """
+    """Return a number that was counted: none is negative, or larger than the kernel can count."""
     count = int(said)
     if not 0 <= count < _MOST:
         raise ValueError(f"no count is {count:.6g}")

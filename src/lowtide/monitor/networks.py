@@ -27,12 +27,7 @@ _VIRTUAL = re.compile(
 
 
 def parse_traffic(said: bytes, problems: Problems) -> dict[bytes, tuple[int, int]]:
-    """Return the bytes that each interface received and sent.
-
-    Args:
-        said: A file net/dev.
-        problems: Where to count lines that make no sense.
-    """
+    """Return the bytes that each interface received and sent."""
     found = {}
     for line in said.splitlines():
         name, colon, rest = line.partition(b":")
@@ -66,9 +61,6 @@ class Cards:
 
         They are those with a device. Where none has one, as in a container, they are those that are
         not made of others.
-
-        Args:
-            names: The interfaces.
         """
         given = frozenset(names)
         if given != self._names:
@@ -145,13 +137,7 @@ class Networks:
         self._own = self._space("1") or self._space("self")
 
     def find(self, traffic: Traffic, pids: Iterable[int], *, young: bool = False) -> None:
-        """Find out whether a unit has a network of its own.
-
-        Args:
-            traffic: Where to note it.
-            pids: Its processes.
-            young: Whether it may still be given one.
-        """
+        """Find out whether a unit has a network of its own."""
         for pid in pids if self._own else ():
             space = self._space(str(pid))
             if space:
@@ -161,11 +147,7 @@ class Networks:
                 return
 
     def read(self, traffic: Traffic) -> None:
-        """Read what a unit received and sent, where it has a network of its own.
-
-        Args:
-            traffic: Where to note it.
-        """
+        """Read what a unit received and sent, where it has a network of its own."""
         if not traffic.pid or self._owners.setdefault(traffic.space, traffic) is not traffic:
             return
         said = read_or_empty(f"{self.procfs}/{traffic.pid}/net/dev")
@@ -179,11 +161,7 @@ class Networks:
         traffic.sent_bytes = float(sum(sent for _, sent in moved.values()))
 
     def end(self, traffic: Traffic) -> None:
-        """Let others have the network of a unit that is no more.
-
-        Args:
-            traffic: The unit's.
-        """
+        """Let others have the network of a unit that is no more."""
         if self._owners.get(traffic.space) is traffic:
             del self._owners[traffic.space]
 

@@ -152,9 +152,6 @@ class NodeFiles:
 def modes_of(stat: bytes) -> dict[str, float]:
     r"""Return the CPU time since boot by what it went to; nothing where that makes no sense.
 
-    Args:
-        stat: What /proc/stat says.
-
     >>> modes_of(b"cpu  300 0 100 500 100 0 0 50\n")["steal"] * TICKS_PER_S
     50.0
     """
@@ -181,12 +178,7 @@ def busy_of(modes: Mapping[str, float]) -> float:
 def memory_of(
     meminfo: bytes, reject: Callable[[bytes], object] = lambda _: None
 ) -> dict[str, float]:
-    """Return `MemTotal` and `MemAvailable` in bytes, as far as they are known.
-
-    Args:
-        meminfo: What /proc/meminfo says.
-        reject: Told of a line that makes no sense.
-    """
+    """Return `MemTotal` and `MemAvailable` in bytes, as far as they are known."""
     found = {}
     for line in meminfo.splitlines():
         name, _, rest = line.partition(b":")
@@ -199,12 +191,7 @@ def memory_of(
 
 
 def count_cpus(procfs: Path, sysfs: Path) -> int:
-    """Return how many CPUs are online, 0 where nobody says.
-
-    Args:
-        procfs: Where /proc is.
-        sysfs: Where /sys is.
-    """
+    """Return how many CPUs are online, 0 where nobody says."""
     try:
         found = len(parse_cpus(read_or_empty(f"{sysfs}/devices/system/cpu/online").decode()))
     except NONSENSE:
@@ -241,11 +228,7 @@ def _find_sockets(sysfs: Path) -> dict[int, int]:
 
 
 def count_threads_per_core(sysfs: Path) -> int | None:
-    """Return how many hardware threads share a core at most, None where nobody says.
-
-    Args:
-        sysfs: Where /sys is.
-    """
+    """Return how many hardware threads share a core at most, None where nobody says."""
     most = 0
     for core in (sysfs / "devices/system/cpu").glob("cpu[0-9]*/topology"):
         # The second is what older kernels call it.

@@ -11,11 +11,7 @@ from lowtide.monitor.tick import Tick
 
 
 def node_page(tick: Tick) -> str:
-    """Return the metrics of the node.
-
-    Args:
-        tick: What happened last.
-    """
+    """Return the metrics of the node."""
     return "".join([*_now(tick), *_so_far(tick), *_grid(tick), *_meters(tick), *_gpus(tick)])
 
 

@@ -28,11 +28,7 @@ class UserNames:
     _names: dict[int, str] = field(default_factory=dict, init=False)
 
     def __call__(self, uid: int) -> str:
-        """Return a user's name, the number where it has none.
-
-        Args:
-            uid: The user's number.
-        """
+        """Return a user's name, the number where it has none."""
         if uid not in self._names:
             self._names[uid] = str(uid)
             asking = threading.Thread(target=self._ask, args=(uid,), daemon=True)
@@ -49,11 +45,7 @@ class UserNames:
 
 
 def list_pids(folder: str) -> list[int]:
-    """Return the processes of a group and of all below it.
-
-    Args:
-        folder: The group's folder.
-    """
+    """Return the processes of a group and of all below it."""
     pids: list[int] = []
     for at, _, files in os.walk(folder):
         if "cgroup.procs" in files:
@@ -66,11 +58,6 @@ def find_uid(folders: Iterable[str], pids: Iterable[int], procfs: str) -> int | 
     """Return whose a group is, None where it cannot be told yet.
 
     Root starts the jobs of others, so that anyone else comes first.
-
-    Args:
-        folders: The group's folders.
-        pids: Its processes.
-        procfs: Where /proc is.
     """
     owners = [uid for each in folders if (uid := _owner(each)) not in (None, 0)]
     # A group's folder is root's unless it was given away, so that root says nothing there.
@@ -82,9 +69,6 @@ def find_start(folders: Iterable[str], pids: Iterable[int], procfs: str, boot: f
     """Return when a group began, epoch seconds: the age of its folder or of its oldest process.
 
     Args:
-        folders: The group's folders.
-        pids: Its processes.
-        procfs: Where /proc is.
         boot: When the node was started, epoch seconds.
     """
     made = math.inf

@@ -75,7 +75,6 @@ def count_unread(cards: tuple[Card, ...] | None, read: Iterable[str]) -> int | N
     """Return how many GPUs of a node nobody reads; None where nobody knows whether there are more.
 
     Args:
-        cards: What the bus shows.
         read: The names of those that are read: `gpu-0`, or `gpu-0/1` for an instance of it.
     """
     if cards is None:

@@ -44,8 +44,6 @@ class Pools:
         """Give groups that ended what they used since they were last read.
 
         Args:
-            living: All others, just read.
-            ended: Those that ended since the last time.
             now: Seconds by a clock that nobody sets.
             all_cpus: How many CPUs the node has: nobody can have used more.
         """

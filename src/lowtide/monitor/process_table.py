@@ -126,11 +126,7 @@ class ProcessTable:
         self._count(members, self._gains(read, now), now)
 
     def set_clock(self, off_s: float) -> None:
-        """Go by the clock on the wall after it was set.
-
-        Args:
-            off_s: By how much.
-        """
+        """Go by the clock on the wall after it was set."""
         self.boot += off_s
         for unit in self.units.values():
             # Others are known by when they began.
@@ -150,11 +146,7 @@ class ProcessTable:
         return self._newest != before or unsettled or not said
 
     def of_pid(self, pid: int) -> ProcessUnit | None:
-        """Return the unit of a process, which matters from now on: it is on a GPU.
-
-        Args:
-            pid: The process.
-        """
+        """Return the unit of a process, which matters from now on: it is on a GPU."""
         process = self._processes.get(pid)
         found = self.units.get(process.key) if process is not None and process.key else None
         if found is not None:

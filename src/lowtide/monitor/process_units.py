@@ -94,12 +94,7 @@ class ProcessUnit:
         return self.traffic.sent_bytes
 
     def add_storage(self, read: float, written: float) -> None:
-        """Count more bytes.
-
-        Args:
-            read: Read from storage.
-            written: Written to storage.
-        """
+        """Count more bytes."""
         known = not math.isnan(self.read_bytes)
         self.read_bytes = read + (self.read_bytes if known else 0.0)
         self.written_bytes = written + (self.written_bytes if known else 0.0)
@@ -155,7 +150,6 @@ class Process:
         did not get: they were orphaned, and others waited for them.
 
         Args:
-            stat: What the process has used now.
             now: Seconds since boot.
             is_first: Whether this is the first look: what a shell waited for before is not its own.
         """
@@ -182,7 +176,6 @@ class Process:
         """Take over the counters of a child that ended, which were counted while it lived.
 
         Args:
-            child: The child.
             now: Seconds since boot.
         """
         self.expect(child.stat.cpu_s)
@@ -209,12 +202,7 @@ class Process:
         )
 
     def gain_storage(self, procfs: str, pid: int) -> tuple[float, float] | None:
-        """Return the bytes that were read and written since the last time, None if not known.
-
-        Args:
-            procfs: Where /proc is.
-            pid: The process.
-        """
+        """Return the bytes that were read and written since the last time, None if not known."""
         now = _read_storage(procfs, pid)
         if now is None:
             return None
@@ -242,12 +230,7 @@ class GroupStorage:
     _stored: dict[int, tuple[Stat, float, float]] = field(default_factory=dict, init=False)
 
     def count(self, procfs: str, pids: Iterable[int]) -> None:
-        """Count what was moved since the last time.
-
-        Args:
-            procfs: Where /proc is.
-            pids: The processes of the group.
-        """
+        """Count what was moved since the last time."""
         now: dict[int, tuple[Stat, float, float]] = {}
         for pid in pids:
             moved = _read_storage(procfs, pid)

@@ -78,9 +78,6 @@ class Stat:
 def read_stat(text: str) -> Stat:
     """Return what a line of /proc/PID/stat says.
 
-    Args:
-        text: The line.
-
     >>> read_stat("7 (a (b) c) S 1 7 7 0 -1 4 0 0 0 0 50 25 10 15 20 0 1 0 300 0 2").cpu_s
     1.0
     """
@@ -194,7 +191,6 @@ class ProcessTree:
         """Keep counting what a process has used that has been waited for.
 
         Args:
-            pid: The process.
             cpu_s: CPU time of it, and of those it had waited for.
         """
         self._buried_s += cpu_s
@@ -319,12 +315,7 @@ class ProcessTree:
 
 
 def children_of(pid: int, procfs: Path = Path("/proc")) -> list[int]:
-    """Return the children of a process, whichever of its threads started them.
-
-    Args:
-        pid: The process.
-        procfs: Where /proc is.
-    """
+    """Return the children of a process, whichever of its threads started them."""
     found: list[int] = []
     tasks = f"{procfs}/{pid}/task"
     try:

@@ -57,9 +57,6 @@ class NodeReader:
         """Find what there is to read.
 
         Args:
-            procfs: Where /proc is.
-            sysfs: Where /sys is.
-            cgroupfs: Where the control groups are.
             gpus: The GPUs; None to leave them out.
             name: Finds the name of a user; None to ask the system.
             nodes: What Slurm calls this node, or nodes that are on this machine.

@@ -174,20 +174,12 @@ class Snapshot:
     clock_s: float = math.nan
 
     def seconds_after(self, before: Snapshot) -> float:
-        """Return how long after another it was taken, whatever the clock was set to in between.
-
-        Args:
-            before: The other.
-        """
+        """Return how long after another it was taken, whatever the clock was set to in between."""
         passed_s = self.clock_s - before.clock_s
         return self.time - before.time if math.isnan(passed_s) else passed_s
 
     def time_of(self, before: Snapshot) -> float:
-        """Return when another was taken, in epoch seconds by the clock as it is set now.
-
-        Args:
-            before: The other.
-        """
+        """Return when another was taken, in epoch seconds by the clock as it is set now."""
         return self.time - self.seconds_after(before)
 
     def begins(self, before: Snapshot) -> float:
@@ -196,9 +188,6 @@ class Snapshot:
         It is when the other was taken. Where the clock went back by less than a second, it is when
         the other said it was, so that no time is there twice. Where it was set back by more, some
         time is there twice, and every step takes as long as it took.
-
-        Args:
-            before: The other.
         """
         since = self.time_of(before)
         back_s = before.time - since

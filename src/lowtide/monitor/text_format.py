@@ -42,9 +42,6 @@ _FURTHER = np.array(["", *_PLAIN[1:], *_PADDED], dtype=object)
 def escape(value: str) -> str:
     r"""Return a label's value as it may stand between quotes.
 
-    Args:
-        value: Any text.
-
     >>> print(escape('a "quoted" name\n'))
     a \"quoted\" name\n
     >>> print(escape("\x1b[31m"))  # no escape of the format, so its number is written out
@@ -60,9 +57,6 @@ def _escaped(match: re.Match[str]) -> str:
 
 def labels(**values: str) -> str:
     """Return labels up to where more may follow: an opened brace that the line closes.
-
-    Args:
-        values: The labels, in order.
 
     >>> labels(host="n1", job_id="42")
     '{host="n1",job_id="42"'
@@ -88,13 +82,7 @@ class Series:
 
 
 def gauge(name: str, help_text: str, *series: Series) -> str:
-    """Return a metric that tells of now, with its heading; nothing where it has no lines.
-
-    Args:
-        name: What it is called.
-        help_text: What it is, in words.
-        series: Its lines.
-    """
+    """Return a metric that tells of now, with its heading; nothing where it has no lines."""
     return _family(name, "gauge", help_text, series, stamp="")
 
 
@@ -102,9 +90,6 @@ def counter(name: str, help_text: str, *series: Series, at: float) -> str:
     """Return a metric that only grows, with its heading; nothing where it has no lines.
 
     Args:
-        name: What it is called.
-        help_text: What it is, in words.
-        series: Its lines.
         at: When it had these values, epoch seconds.
     """
     return _family(name, "counter", help_text, series, stamp=f" {round(at * 1000)}")
@@ -115,8 +100,6 @@ def alone(of: str, value: float, *, digits: int = 3) -> Series:
 
     Args:
         of: Its labels, as `labels` makes them.
-        value: Its value.
-        digits: Decimals.
     """
     return Series(labels=[of], values=np.array([value]), digits=digits)
 
@@ -149,7 +132,6 @@ def _written(values: FloatArray, digits: int) -> list[list[str]]:
     """Return the digits of numbers in one or more pieces, each as a list over all numbers.
 
     Args:
-        values: Finite numbers.
         digits: Decimals; rounded as formatting does, to the nearest of what the number really is.
     """
     scale = 10.0**digits

@@ -145,11 +145,7 @@ class Verdict:
 
 
 def judge(behaviour: Behaviour) -> tuple[Verdict, ...]:
-    """Answer every question about a job.
-
-    Args:
-        behaviour: What was seen of it.
-    """
+    """Answer every question about a job."""
     return (
         appropriate(behaviour),
         will_scale(behaviour),
@@ -164,9 +160,6 @@ def appropriate(behaviour: Behaviour) -> Verdict:
     """Say whether a job used what was kept for it: whether it had half of it busy at its peak.
 
     Who could not have used more, or was not watched all the time, is not told that it did not.
-
-    Args:
-        behaviour: What was seen of it.
 
     >>> job = Behaviour(length_s=3600, cpus=Use(asked=16, mean=1, peak=1),
     ...                 memory=Use(asked=128, mean=4, peak=4), load=0.3)
@@ -204,9 +197,6 @@ def appropriate(behaviour: Behaviour) -> Verdict:
 
 def will_scale(behaviour: Behaviour) -> Verdict:
     """Say whether a job would gain from a larger node.
-
-    Args:
-        behaviour: What was seen of it.
 
     >>> job = Behaviour(length_s=3600, cpus=Use(node=64, mean=5, peak=8),
     ...                 gpus=Use(node=8, mean=0.6, peak=1), load=0.3)
@@ -258,9 +248,6 @@ def will_scale(behaviour: Behaviour) -> Verdict:
 def is_held_back(behaviour: Behaviour) -> Verdict:
     """Say whether a job was held back by too little memory, slow storage or busy CPUs.
 
-    Args:
-        behaviour: What was seen of it.
-
     >>> is_held_back(Behaviour(length_s=60, memory=Use(asked=100, mean=80, peak=99))).evidence
     'it came to 99 % of the memory that it asked for'
     """
@@ -311,11 +298,7 @@ def _limits(behaviour: Behaviour) -> list[str]:
 
 
 def misuses_gpu_node(behaviour: Behaviour) -> Verdict:
-    """Say whether a job sits on a node with GPUs and uses none of them.
-
-    Args:
-        behaviour: What was seen of it.
-    """
+    """Say whether a job sits on a node with GPUs and uses none of them."""
     question = "Does it keep a GPU node from others?"
     gpus = behaviour.gpus
     if gpus.is_used:
@@ -339,11 +322,7 @@ def misuses_gpu_node(behaviour: Behaviour) -> Verdict:
 
 
 def is_bad_gpu_job(behaviour: Behaviour) -> Verdict:
-    """Say whether a job holds GPUs that it hardly uses.
-
-    Args:
-        behaviour: What was seen of it.
-    """
+    """Say whether a job holds GPUs that it hardly uses."""
     question = "Does it waste GPUs?"
     gpus, memory = behaviour.gpus, behaviour.gpu_memory
     if not gpus.asked > 0 and not gpus.peak > 0:
@@ -378,9 +357,6 @@ def is_hogging(behaviour: Behaviour) -> Verdict:
     """Say whether a job without GPUs uses CPUs that others wait for.
 
     A job that uses no more cores than were kept for it is in nobody's way.
-
-    Args:
-        behaviour: What was seen of it.
     """
     question = "Does it hog the CPUs?"
     cpus, length_s = behaviour.cpus, behaviour.length_s
@@ -412,9 +388,6 @@ def is_hogging(behaviour: Behaviour) -> Verdict:
 
 def whole_percent(share: float) -> str:
     """Return a share of a node in whole percent, rounded up: what was used is never 0 %.
-
-    Args:
-        share: The share.
 
     >>> whole_percent(90 / 800), whole_percent(0.0), whole_percent(float("nan"))
     ('12 %', '0 %', '---')

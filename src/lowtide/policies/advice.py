@@ -55,7 +55,6 @@ class Advice:
         """Decide for one job.
 
         Args:
-            job: What is to be run.
             signal: What a kWh emits or costs, as it comes to be.
         """
         if self.trust == 0:

@@ -28,12 +28,7 @@ class Blind:
         return f"{make_policy(self.policy)[0]}, blind to phases"
 
     def decide(self, job: Job, signal: Signal) -> Decision:
-        """Decide for one job.
-
-        Args:
-            job: What is to be run.
-            signal: What a kWh emits or costs.
-        """
+        """Decide for one job."""
         level = replace(job, profile=job.profile.averaged())
         decision = self.policy.decide(level, signal)
         # What is proven of a job of constant power is not proven of this one.

@@ -15,10 +15,6 @@ def rearrangement_bound(job: Job, signal: Signal) -> float:
     Every schedule runs each phase of one startup and the work for its duration somewhere in the
     window. By the rearrangement inequality no placement beats pairing the highest powers with the
     lowest intensities. Further starts, lost work and suspended power only add to that.
-
-    Args:
-        job: What is to be run.
-        signal: Carbon intensity, nowhere negative, over the job's window.
     """
     phases = (*job.profile.startup, *job.profile.work)
     power_w = np.array([phase.power_w for phase in phases])

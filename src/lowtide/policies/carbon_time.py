@@ -39,12 +39,7 @@ class CarbonTime:
         check_expectation(self.expected_s, self.step_s)
 
     def decide(self, job: Job, signal: Signal) -> Decision:
-        """Decide for one job.
-
-        Args:
-            job: What is to be run.
-            signal: What a kWh emits or costs.
-        """
+        """Decide for one job."""
         delays_s, costs, length_s = expected_costs(job, signal, self.expected_s, self.step_s)
         saved = (costs[0] - costs) / (delays_s + length_s)
         # A saving that is rounding alone is none, and of equal ones the first is taken.
@@ -54,18 +49,9 @@ class CarbonTime:
         return Decision(schedule=run_from(job, start), step_s=self.step_s)
 
     def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
-        """Decide for many jobs, as for each.
-
-        Args:
-            jobs: What is to be run.
-            signal: What a kWh emits or costs.
-        """
+        """Decide for many jobs, as for each."""
         return start_expected(jobs, signal, self.expected_s, self.step_s, per_time=True)
 
     def looks_until(self, job: Job) -> float:
-        """Return until when the signal is looked at, as far as there is any.
-
-        Args:
-            job: What is to be run.
-        """
+        """Return until when the signal is looked at, as far as there is any."""
         return job.latest_start + (self.expected_s or job.profile.run_s)

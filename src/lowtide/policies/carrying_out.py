@@ -22,12 +22,7 @@ from lowtide.schedule import Schedule, Stretch
 
 
 def run_from(job: Job, start: float) -> Schedule:
-    """Carry out the wish to start at one moment and not to stop.
-
-    Args:
-        job: What is to be run.
-        start: When its startup shall begin.
-    """
+    """Carry out the wish to start at one moment and not to stop."""
     return Schedule.uninterrupted(job, min(max(start, job.arrival), job.latest_start))
 
 
@@ -35,7 +30,6 @@ def carry_out(job: Job, wanted: Sequence[tuple[float, float]]) -> Schedule:
     """Carry out the wish to work in certain stretches of time.
 
     Args:
-        job: What is to be run.
         wanted: When the policy would have the job work: begin and end, in order, apart.
 
     >>> from lowtide.profile import Phase, PowerProfile

@@ -94,10 +94,8 @@ def solve(
     all the same, which shows in a plan that is worse, or in none, everything is kept.
 
     Args:
-        problem: A job that is stopped at checkpoints or never.
         most_s: About how long it may take on one core; more is refused as soon as it is foreseen.
         whole: Whether the least by the delay and by the number of starts is asked for, too.
-        counted: A number of starts for which alone it is.
     """
     planner = _Planner(problem, most_s=most_s)
     if whole or len(planner.points) <= _MANY or not _prunable(problem):

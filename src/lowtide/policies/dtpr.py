@@ -76,7 +76,6 @@ class Guarantee:
 
         Args:
             number: The how manieth slot of work it would be, from 1.
-            running: Whether the job ran in the slot before.
         """
         limit = float(self.thresholds[min(number, self.slots) - 1])
         return limit if running else limit - 2 * self.beta
@@ -147,10 +146,7 @@ def guarantee(*, low: float, high: float, beta: float, slots: int) -> Guarantee:
     once and is not stopped, which is at most (kU + 2β) / (kL + 2β) times the optimum.
 
     Args:
-        low: Lowest price that is reckoned with.
-        high: Highest price that is reckoned with.
         beta: What a change between running and not running costs, each way.
-        slots: How many slots of work there are.
     """
     if not (0 <= low <= high < math.inf):
         raise InvalidInput(f"dtpr needs a range of prices, 0 ≤ low ≤ high, not {low} to {high}")
@@ -238,12 +234,7 @@ class Dtpr:
             )
 
     def decide(self, job: Job, signal: Signal) -> Decision:
-        """Decide for one job.
-
-        Args:
-            job: What is to be run.
-            signal: What a kWh emits or costs.
-        """
+        """Decide for one job."""
         promise = self.guarantee(job, signal)
 
         def takes(slot: Slot) -> bool:
@@ -259,7 +250,6 @@ class Dtpr:
         """Return what is promised for a job, at constant power.
 
         Args:
-            job: What is to be run.
             signal: What a kWh emits or costs; of its values only the range is used, and only
                 where it is not given.
         """
@@ -289,9 +279,7 @@ def taken(job: Job, signal: Signal, takes: Callable[[Slot], bool]) -> list[tuple
     its arrival. When its slack is gone it runs through, whatever the price.
 
     Args:
-        job: What is to be run.
         signal: What a kWh emits or costs; its steps are the slots.
-        takes: Whether the job takes a slot.
 
     >>> from lowtide.profile import PowerProfile
     >>> job = Job(id="a", arrival=0, deadline="+4h", profile=PowerProfile.constant(100, "2h"))

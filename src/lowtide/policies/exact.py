@@ -154,8 +154,6 @@ class Exact:
         """Decide for one job.
 
         Args:
-            job: What is to be run.
-            signal: What a kWh emits or costs.
             state: Where the job stands, by default at its arrival.
         """
         try:
@@ -191,9 +189,6 @@ class Exact:
         """Return the schedule of an optimum and what it comes to, without proving how good it is.
 
         Args:
-            optimum: The best on its step.
-            job: What is to be run.
-            signal: What a kWh emits or costs.
             state: Where the job stands, by default at its arrival.
         """
         schedule = Schedule.from_stretches(job, optimum.stretches, state=state)
@@ -240,9 +235,6 @@ class Exact:
         """Return what a schedule comes to in what is minimised, rent and waiting included.
 
         Args:
-            schedule: How the job runs, from the state on.
-            job: The job.
-            signal: What a kWh emits or costs.
             state: Where the job stood, by default at its arrival.
         """
         paid = footprint(schedule, job, signal).amount
@@ -266,10 +258,6 @@ class Exact:
 
         Jobs of constant power are planned together, those that may be stopped anywhere if there
         is a `step_s`; others one by one.
-
-        Args:
-            jobs: What is to be run.
-            signal: What a kWh emits or costs.
         """
         from lowtide.policies.exact_many import plan_together
 
@@ -288,8 +276,6 @@ class Exact:
         """Return the best way to run a job from a state on.
 
         Args:
-            job: What is to be run.
-            signal: What a kWh emits or costs.
             state: Where the job stands, by default at its arrival.
             whole: Whether the least by the delay and by the number of starts is asked for, too,
                 which takes far longer if there are many checkpoints.
@@ -410,9 +396,6 @@ def common_step(problem: Problem) -> float | None:
     """Return the longest step that divides every duration that matters, None if there is none.
 
     Durations are compared to the millisecond.
-
-    Args:
-        problem: A job that may be stopped anywhere.
     """
     profile, base = problem.job.profile, problem.base
     edges_s, _ = problem.work

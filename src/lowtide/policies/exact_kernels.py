@@ -30,11 +30,7 @@ def best_straight(
     """Return the best starts of jobs of constant power that run through, as `continuous` does.
 
     Args:
-        arrival: When each job arrives.
         deadline: When it must be done.
-        work_s: How long it works.
-        power: What it draws, as the signal counts it.
-        series: The signal.
     """
     chosen = np.empty(arrival.size)
     offsets_s, weights = np.empty(2), np.empty(2)
@@ -76,13 +72,8 @@ def best_gridded(
     """Plan jobs of constant power that may be stopped anywhere, as `exact` does on a step.
 
     Args:
-        arrival: When each job arrives.
         deadline: When it must be done.
-        work_s: How long it works.
-        power: What it draws, as the signal counts it.
         lossless: Whether nothing is lost by deciding on the step, counted from its arrival.
-        series: The signal.
-        step_s: The step.
 
     Returns:
         Job, start, work and lost work of every stretch; and what each job comes to.

@@ -24,13 +24,7 @@ from lowtide.workload import IntArray, Workload
 
 
 def plan_together(planner: Exact, jobs: Workload, signal: Signal) -> Stretches:
-    """Return how a planner runs many jobs.
-
-    Args:
-        planner: The planner.
-        jobs: What is to be run.
-        signal: What a kWh emits or costs.
-    """
+    """Return how a planner runs many jobs."""
     require_windows(jobs, signal)
     plain = (jobs.profile < 0) & (
         not (planner.wait or planner.occupancy is not None or planner.forbidden)

@@ -76,10 +76,6 @@ def aligned(problem: Problem, step_s: float) -> Problem | None:
     A job seldom arrives on the minute, and then a grid that counts from its arrival meets none of
     the moments at which the signal changes.
 
-    Args:
-        problem: A job that may be stopped anywhere.
-        step_s: The step between decisions.
-
     Returns:
         The problem; None if there is no such moment, or if it is now.
     """
@@ -164,13 +160,7 @@ def _fits(problem: Problem, rooms: Sequence[_Room], needs: _Needs) -> bool:
 
 
 def finer_step(problem: Problem, step_s: float, steps_s: Sequence[float]) -> float | None:
-    """Return the longest of some steps, shorter than one, on which a job can be run.
-
-    Args:
-        problem: A job that may be stopped anywhere.
-        step_s: A step on which it cannot.
-        steps_s: Steps to choose from.
-    """
+    """Return the longest of some steps, shorter than one, on which a job can be run."""
     for each_s in sorted(steps_s, reverse=True):
         if each_s < step_s and solvable(problem, each_s):
             return float(each_s)
@@ -186,10 +176,7 @@ def refusal(
     """Return an error that says which rule leaves no way to run a job, and what would cure it.
 
     Args:
-        problem: What has no solution.
         step_s: The step between decisions, None for any moment.
-        steps_s: Steps that could be used instead.
-        can_plan: Whether a plan would be found.
     """
     job, now = problem.job, problem.state.now
     if problem.slack_s < -TIME_TOLERANCE_S:

@@ -80,7 +80,6 @@ class Forecasted:
         """Decide for one job.
 
         Args:
-            job: What is to be run.
             signal: What a kWh emits or costs, as it came to be: only the forecasts see it.
         """
         _, policy = make_policy(self.policy)

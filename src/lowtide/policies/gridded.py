@@ -96,12 +96,7 @@ class _Tables:
 
 
 def size_of(problem: Problem, step_s: float) -> Size:
-    """Return how large a problem is at a step.
-
-    Args:
-        problem: What is to be solved.
-        step_s: The step.
-    """
+    """Return how large a problem is at a step."""
     rows = max(math.ceil(problem.work_s / step_s - 1e-9), 1)
     columns = math.floor(max(problem.slack_s, 0.0) / step_s + 1e-9) + 1
     left = problem.starts_left
@@ -120,12 +115,7 @@ def size_of(problem: Problem, step_s: float) -> Size:
 
 
 def solve(problem: Problem, step_s: float) -> Solution:
-    """Return the least cost and the starts that reach it, on a grid.
-
-    Args:
-        problem: A job that may be stopped anywhere.
-        step_s: The step.
-    """
+    """Return the least cost and the starts that reach it, on a grid."""
     size = size_of(problem, step_s)
     return _run(problem, size, step_s, _tables(problem, size, step_s))
 
@@ -138,7 +128,6 @@ def lower_bound(problem: Problem, step_s: float) -> float:
 
     Args:
         problem: A job that may be stopped anywhere, and that is `boundable`.
-        step_s: The step.
     """
     size = size_of(problem, step_s)
     return _run(problem, size, step_s, _optimistic(problem, size, step_s)).cost
@@ -158,7 +147,6 @@ class Rest:
 
         Args:
             problem: A job that is `boundable`, on a signal that is nowhere below 0.
-            step_s: The step between rows, and between delays.
             layers: How many numbers of starts left are told apart, from 0 on; 1 for none.
         """
         size = size_of(problem, step_s)
@@ -177,7 +165,6 @@ class Rest:
         """Return the least that a job that runs has still to pay, per step of its delay.
 
         Args:
-            progress_s: How far it is.
             starts_left: How often it may still be started, where numbers are told apart.
         """
         if self._known[0] != progress_s:

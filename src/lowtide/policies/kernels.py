@@ -48,14 +48,9 @@ def slot_costs(
     """Return what running, starting, stopping and being held cost at each slot's beginning.
 
     Args:
-        count: How many slots.
-        step_s: Their length.
-        horizon_s: When the deadline is, after the first slot's beginning.
         signal: Prefix integrals, values and step of the signal, and where slot 0 lies in it.
         rent: The same of what a second of running or being held costs.
         startup: Durations and powers of a start's phases, in two rows.
-        stop: The same of a stop.
-        suspended: Power while suspended.
 
     Returns:
         Per slot the signal's integral and the rent; per slot's beginning the cost of a start
@@ -156,9 +151,7 @@ def fill_rest(
     """Fill in what is still to be paid, by starts left, row and column, from the last row back.
 
     Args:
-        power: Per row.
         slot: What a row of power 1 costs, per time slot.
-        leave: What a stop costs that begins with a slot.
         start: What a start costs that is ready at a slot's beginning.
         lag: By how many columns a stop and a start delay the work.
         rest: Its last row is given, the others are filled in; with one layer starts are unlimited.
@@ -186,7 +179,6 @@ def settle(cost: FloatArray, wait: float, by_delay: FloatArray) -> int:
 
     Args:
         cost: Layers × columns; changed in place, what no schedule reaches becoming infinite.
-        wait: What the delay of one column costs.
         by_delay: Per column; filled in.
     """
     layers, columns = cost.shape
@@ -211,9 +203,7 @@ def row_powers(
 
     Args:
         edges_s: Progress at which the power changes, from 0 to the end of the work.
-        power: The power in between.
         step_s: Length of a row; the last may be shorter, and then counts as changing.
-        rows: How many rows.
     """
     of_row = np.empty(rows)
     special = np.empty(rows, dtype=np.int64)
@@ -245,12 +235,8 @@ def way_back(
 
     Args:
         flags: What `forward` (as one layer) or `forward_with_rules` noted.
-        layer: The layer at the end.
-        column: The column at the end.
         lag: How many columns a stop and a start take at least.
-        first: The first row for which there are flags.
         least: How many rows before its flag a start was made.
-        limited: Whether each start led to the next layer.
         running: Whether the job ran at row 0, so that its first start was made before.
     """
     rows = np.empty(flags.shape[0] + 1, dtype=np.int64)
@@ -284,10 +270,7 @@ def _running_lowest(
     """Fill in the least of cost + left among each column and those left of it; mark new lows.
 
     Args:
-        cost: What the columns cost.
-        left: What is to be added.
         worth: By how much a low must be below the one before it.
-        lowest: Filled in.
         marks: Set to odd where there is a new low, else left alone. Writing nothing else keeps
             this a branch, foreseen by the processor, instead of a chain of minima in which each
             column waits for the one before it: three times faster.
@@ -320,10 +303,8 @@ def forward(
 
     Args:
         cost: Per column, the least cost of standing at row 0; changed in place.
-        power: Per row, what a slot's value is multiplied by.
         special: Per row, −1, or the row of `special_cost` that says what it costs instead.
         special_cost: Costs per column of rows in which the power changes.
-        slot: Per time slot, the integral of the signal.
         slot_extra: Per time slot, what running costs whatever the power; inf where forbidden.
         leave: Per time slot, what a stop that begins there costs.
         start: Per time slot, what a start that is ready there costs.
@@ -386,12 +367,8 @@ def forward_with_rules(
     Args:
         cost: Layers × columns, least cost of standing at row 0; changed in place.
         begin: Per column, the cost of a first start at row 0; inf where there is none.
-        power: Per row, what a slot's value is multiplied by.
         special: Per row, −1, or the row of `special_cost` that says what it costs instead.
         special_cost: Costs per column of rows in which the power changes.
-        slot: Per time slot, the integral of the signal.
-        slot_extra: Per time slot, what running costs whatever the power.
-        blocked: Number of forbidden slots before each.
         last_blocked: Per column, whether the last row, which may be a part of one, is forbidden.
         leave: Per time slot, what a stop that begins there costs.
         start: Per time slot, what a start that is ready there costs.
@@ -481,12 +458,8 @@ def many(
     """Plan many jobs of one profile that may be stopped anywhere, each in its own window.
 
     Args:
-        power: Per row, what a slot's value is multiplied by.
-        slot: Per time slot of the whole signal, its integral.
         start: Per time slot, what a start that is ready there costs.
         origin: Per job, the slot in which it works first at delay 0.
-        columns: Per job, how many delays it has.
-        lag: How many columns a start takes.
         cost: Per job, the least cost; filled in.
         at_once: Per job, the cost of delay 0 without a stop; filled in.
         count: Per job, the number of starts; filled in.

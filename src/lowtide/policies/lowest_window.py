@@ -40,41 +40,22 @@ class LowestWindow:
         check_expectation(self.expected_s, self.step_s)
 
     def decide(self, job: Job, signal: Signal) -> Decision:
-        """Decide for one job.
-
-        Args:
-            job: What is to be run.
-            signal: What a kWh emits or costs.
-        """
+        """Decide for one job."""
         delays_s, costs, _ = expected_costs(job, signal, self.expected_s, self.step_s)
         start = job.arrival + first_lowest(delays_s, costs, np.inf)
         return Decision(schedule=run_from(job, start), step_s=self.step_s)
 
     def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
-        """Decide for many jobs, as for each.
-
-        Args:
-            jobs: What is to be run.
-            signal: What a kWh emits or costs.
-        """
+        """Decide for many jobs, as for each."""
         return start_expected(jobs, signal, self.expected_s, self.step_s, per_time=False)
 
     def looks_until(self, job: Job) -> float:
-        """Return until when the signal is looked at, as far as there is any.
-
-        Args:
-            job: What is to be run.
-        """
+        """Return until when the signal is looked at, as far as there is any."""
         return job.latest_start + (self.expected_s or job.profile.run_s)
 
 
 def check_expectation(expected_s: float | None, step_s: float | None) -> None:
-    """Refuse an expected length, or a step between starts, that is none.
-
-    Args:
-        expected_s: How long a job is expected to run.
-        step_s: The step.
-    """
+    """Refuse an expected length, or a step between starts, that is none."""
     if expected_s is not None and not 0 < expected_s < np.inf:
         raise InvalidInput(f"a job is expected to run for longer than 0 s, not {expected_s}")
     Oracle(step_s=step_s)
@@ -86,8 +67,6 @@ def expected_costs(
     """Return what a run of the expected length costs, by its delay.
 
     Args:
-        job: What is to be run.
-        signal: What a kWh emits or costs.
         expected_s: How long it is expected to run, None for as long as it does.
         step_s: Step between delays, None for every delay at which the cost bends.
 
@@ -120,8 +99,6 @@ def start_expected(
     """Return the starts at which runs of the expected length cost least or save fastest.
 
     Args:
-        jobs: What is to be run.
-        signal: What a kWh emits or costs.
         expected_s: How long each is expected to run, None for as long as it does.
         step_s: Step between delays, None for any.
         per_time: Whether to seek what is saved per second until the job is done.

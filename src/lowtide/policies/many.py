@@ -55,9 +55,6 @@ def decide_many(
     """Return how a policy would run each of many jobs, at once where it can.
 
     Args:
-        policy: Who decides.
-        jobs: What is to be run.
-        signal: What a kWh emits or costs.
         advance: Told how many jobs were decided, each time some were.
     """
     if isinstance(policy, DecidesMany):
@@ -94,14 +91,7 @@ def _in_batches(
 
 
 def decide_some(policy: Policy, jobs: Workload, signal: Signal, rows: IntArray) -> Stretches:
-    """Return how a policy runs some of many jobs, asked job by job.
-
-    Args:
-        policy: Who decides.
-        jobs: All jobs.
-        signal: What a kWh emits or costs.
-        rows: Which of them.
-    """
+    """Return how a policy runs some of many jobs, asked job by job."""
     part = jobs.take(rows)
     decided = Stretches.of_schedules(
         part, [require_decision(policy.decide(job, signal), policy, job).schedule for job in part]
@@ -110,12 +100,7 @@ def decide_some(policy: Policy, jobs: Workload, signal: Signal, rows: IntArray) 
 
 
 def renumbered(part: Stretches, rows: IntArray) -> Stretches:
-    """Return the stretches of some of many jobs as those of all.
-
-    Args:
-        part: Stretches whose jobs are counted among some.
-        rows: Which of all jobs those are.
-    """
+    """Return the stretches of some of many jobs as those of all."""
     return Stretches(job=rows[part.job], start=part.start, work_s=part.work_s, lost_s=part.lost_s)
 
 
@@ -136,22 +121,12 @@ def merged(*parts: Stretches) -> Stretches:
 
 
 def within_windows(jobs: Workload, start: FloatArray) -> Stretches:
-    """Return one start per job, each moved into its window, as `carrying_out.run_from` does.
-
-    Args:
-        jobs: The jobs.
-        start: When each shall start.
-    """
+    """Return one start per job, each moved into its window, as `carrying_out.run_from` does."""
     return Stretches.one_each(jobs, np.minimum(np.maximum(start, jobs.arrival), jobs.latest_start))
 
 
 def require_windows(jobs: Workload, signal: Signal) -> None:
-    """Raise `NotCovered` for the first job whose window a signal does not cover.
-
-    Args:
-        jobs: The jobs.
-        signal: What a kWh emits or costs.
-    """
+    """Raise `NotCovered` for the first job whose window a signal does not cover."""
     if not len(jobs) or signal.covers(float(jobs.arrival.min()), float(jobs.deadline.max())):
         return
     for row in range(len(jobs)):
@@ -187,22 +162,14 @@ def ragged(rows: Iterable[npt.ArrayLike]) -> tuple[FloatArray, IntArray]:
 
 
 def series_of(signal: Signal) -> Series:
-    """Return a signal as the kernels take it.
-
-    Args:
-        signal: What a kWh emits or costs.
-    """
+    """Return a signal as the kernels take it."""
     from lowtide.policies.many_kernels import Series
 
     return Series(signal.values, signal.prefix, signal.start, signal.step_s)
 
 
 def rules_of(jobs: Workload) -> Rules:
-    """Return how jobs may be stopped, and what that takes, as the kernels take it.
-
-    Args:
-        jobs: The jobs.
-    """
+    """Return how jobs may be stopped, and what that takes, as the kernels take it."""
     from lowtide.policies.many_kernels import Rules
 
     stop_s = np.array([*(each.stop_s for each in jobs.profiles), 0.0])[jobs.profile]
@@ -223,11 +190,7 @@ def rules_of(jobs: Workload) -> Rules:
 
 
 def by_value(signal: Signal) -> tuple[IntArray, IntArray]:
-    """Return a signal's steps from the cheapest to the dearest, ties by time, and their places.
-
-    Args:
-        signal: What a kWh emits or costs.
-    """
+    """Return a signal's steps from the cheapest to the dearest, ties by time, and their places."""
     order = np.argsort(signal.values, kind="stable")
     rank = np.empty_like(order)
     rank[order] = np.arange(order.size)

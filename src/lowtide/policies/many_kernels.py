@@ -92,9 +92,7 @@ def lowest_slots(arrival: FloatArray, latest: FloatArray, series: Series) -> Flo
     """Return each job's first moment of the lowest value up to its latest start.
 
     Args:
-        arrival: When each job arrives.
         latest: When each must have been started.
-        series: The signal.
     """
     values, start, step_s = series.values, series.start, series.step_s
     chosen = np.empty(arrival.size)
@@ -119,8 +117,6 @@ def best_delays(jobs: Runs, series: Series, step_s: float, per_time: bool) -> Fl
     """Return the delay with which each job, run through, costs least or saves fastest.
 
     Args:
-        jobs: The jobs.
-        series: The signal.
         step_s: Try multiples of this only; 0 for any moment.
         per_time: Whether to seek what is saved per second until the job is done.
     """
@@ -185,17 +181,9 @@ def _cost_by_delay(
     """Fill in where a run's cost bends and what it is there, as `oracle.cost_by_delay` does.
 
     Args:
-        arrival: When the job arrives.
-        slack_s: The longest delay.
         offsets_s: When its power changes, seconds after its start.
-        falls: By how much it then falls.
-        power: What the falls are multiplied by.
         first: The first step of the signal in the job's window.
-        steps: How many there are.
-        series: The signal.
         following: Room for a number per change of power.
-        delays_s: Filled in.
-        costs: Filled in.
 
     Returns:
         How many were filled in.

@@ -44,12 +44,7 @@ class Oracle:
             )
 
     def decide(self, job: Job, signal: Signal) -> Decision:
-        """Decide for one job.
-
-        Args:
-            job: What is to be run.
-            signal: What a kWh emits or costs.
-        """
+        """Decide for one job."""
         delays_s, costs = cost_by_delay(job, signal)
         if self.step_s is not None:
             delays_s, costs = on_steps(delays_s, costs, self.step_s)
@@ -59,12 +54,7 @@ class Oracle:
         return Decision(schedule=schedule, lower_bound=bound, step_s=self.step_s)
 
     def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
-        """Decide for many jobs, as for each.
-
-        Args:
-            jobs: What is to be run.
-            signal: What a kWh emits or costs.
-        """
+        """Decide for many jobs, as for each."""
         from lowtide.policies.many_kernels import Runs, best_delays
 
         require_windows(jobs, signal)
@@ -90,7 +80,6 @@ def cost_by_delay(job: Job, signal: Signal) -> tuple[FloatArray, FloatArray]:
     """Return the cost of an uninterrupted run as a piecewise-linear function of its delay.
 
     Args:
-        job: What is to be run.
         signal: What a kWh emits or costs; it covers the job's window.
 
     Returns:
@@ -132,21 +121,13 @@ def on_steps(
 
     Args:
         delays_s: Where the cost bends, from 0 to the longest delay.
-        costs: The cost there.
-        step_s: The step.
     """
     grid_s = np.arange(0.0, delays_s[-1] + 1e-9 * step_s, step_s)
     return grid_s, np.interp(grid_s, delays_s, costs)
 
 
 def first_lowest(delays_s: FloatArray, costs: FloatArray, longest_s: float) -> float:
-    """Return the first delay, no longer than allowed, at which a run costs least.
-
-    Args:
-        delays_s: Where the cost bends.
-        costs: The cost there.
-        longest_s: The longest delay that is allowed.
-    """
+    """Return the first delay, no longer than allowed, at which a run costs least."""
     within = delays_s <= longest_s
     if not within.all():
         costs = np.append(costs[within], np.interp(longest_s, delays_s, costs))

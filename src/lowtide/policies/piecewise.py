@@ -32,12 +32,7 @@ _TIE = 1e-10
 
 
 def constant(value: float, length_s: float) -> Function:
-    """Return a constant on the delays from 0 to a length.
-
-    Args:
-        value: The constant.
-        length_s: The largest delay.
-    """
+    """Return a constant on the delays from 0 to a length."""
     return np.array([0.0, length_s]), np.array([value]), np.array([value])
 
 
@@ -55,14 +50,7 @@ def add_shifted(
     """Add Σ weight · C(offset + x), C the running integral of a signal, to a function.
 
     Args:
-        x: The function's knots.
-        left: Its left values.
-        right: Its right values.
         offsets_s: Where each term reads the signal at delay 0, seconds after the signal's start.
-        weights: What each term is multiplied by.
-        prefix: Integrals of the signal up to each step.
-        values: The signal's values.
-        step_s: The signal's step.
     """
     # Where the function is infinite it stays so, whatever is added.
     first_x, last_x = 0, left.size
@@ -252,9 +240,6 @@ def first_lows(
     """Return where a function that never rises first had the value that it has at a delay.
 
     Args:
-        x: Its knots.
-        left: Its left values.
-        right: Its right values.
         worth: By how much it must fall to be lower.
 
     Returns:
@@ -298,12 +283,6 @@ def lower_of(
     """Return the lower of two functions on the same delays, and where that is the second.
 
     Args:
-        x1: The first's knots.
-        left1: Its left values.
-        right1: Its right values.
-        x2: The second's knots.
-        left2: Its left values.
-        right2: Its right values.
         worth: By how much the second must be lower to be taken.
 
     Returns:
@@ -419,11 +398,7 @@ def no_more_than(
     """Return a function without the segments that lead to more than so much, whatever follows.
 
     Args:
-        x: Its knots.
-        left: Its left values.
-        right: Its right values.
         rest: What follows costs at least, by the delay in steps; the last holds from there on.
-        step_s: The step.
         most: What is too much if it is exceeded.
     """
     new_left, new_right = left.copy(), right.copy()

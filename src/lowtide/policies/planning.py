@@ -128,9 +128,6 @@ def prepare(
     """Return a policy's name, the policy, and the signal that it is to minimise.
 
     Args:
-        signal: What a kWh emits or costs.
-        policy: A policy's name, or a policy.
-        parameters: What a named policy is made with.
         weights: As `plan` takes them.
     """
     target = deciding_signal(signal)
@@ -154,11 +151,7 @@ def decide(
     """Let a policy decide for a job, or for the rest of one.
 
     Args:
-        policy: Who decides.
-        job: What is to be run.
-        target: What is minimised.
         state: Where the job stands, if it has begun.
-        name: What the policy is called.
     """
     if state is None:
         target.require(job.arrival, job.deadline, what=f"job {job.id}: the signal")
@@ -174,7 +167,6 @@ def at_once(job: Job, state: State | None) -> Schedule:
     """Return the schedule of a job that starts at arrival, or goes on now, and never stops.
 
     Args:
-        job: The job.
         state: Where it stands, if it has begun.
     """
     if state is None:
@@ -196,11 +188,6 @@ def finish(
     """Pay for a decision, and set it beside running at once.
 
     Args:
-        job: What is to be run.
-        signal: What a kWh emits or costs.
-        target: What was minimised.
-        policy: Which policy decided.
-        decision: What it decided.
         state: Where the job stood, if it had begun.
         gram: What a gram counts in what was minimised, where carbon alone was.
     """

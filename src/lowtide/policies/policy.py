@@ -86,8 +86,6 @@ def require_decision(decision: object, policy: Policy, job: Job) -> Decision:
 
     Args:
         decision: What its `decide` returned.
-        policy: The policy.
-        job: For which job.
     """
     if isinstance(decision, Decision) and isinstance(decision.schedule, Schedule):
         return decision
@@ -108,7 +106,6 @@ def make_policy(policy: str | Policy, **parameters: Any) -> tuple[str, Policy]:
 
     Args:
         policy: A registered name, or an object with a `decide` method.
-        parameters: What the named policy is made with.
     """
     if isinstance(policy, type):
         policy = policy()
@@ -136,9 +133,6 @@ def stops_jobs(policy: Policy) -> bool:
     """Return whether a policy is known to stop jobs that may be stopped, to go on later.
 
     A policy says so by an attribute `stops_jobs`; of others it is seen once they have decided.
-
-    Args:
-        policy: The policy, or one that lets another decide.
     """
     inner = getattr(policy, "policy", None)
     if inner is not None:

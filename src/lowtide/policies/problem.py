@@ -309,9 +309,6 @@ def make_problem(
     """Return the problem of planning a job, its input checked; not whether it can be solved.
 
     Args:
-        job: What is to be run.
-        energy: What a kWh emits or costs.
-        wait: What a second of delay counts.
         occupancy: Cost of a second of running or of being held while suspended.
         forbidden: Stretches of time in which the job must not run.
         state: Where the job stands, by default at its arrival.
@@ -352,12 +349,7 @@ def _ahead(signal: Signal, begin: float, end: float) -> FloatArray:
 
 
 def check_state(job: Job, state: State) -> None:
-    """Refuse a state that the job cannot be in; of the cures it is not known whether each cures.
-
-    Args:
-        job: The job.
-        state: Where it is said to stand.
-    """
+    """Refuse a state that the job cannot be in; of the cures it is not known whether each cures."""
     work_s = job.profile.work_s
     if state.now < job.arrival - TIME_TOLERANCE_S:
         arrival, now = format_time(job.arrival), format_time(state.now)

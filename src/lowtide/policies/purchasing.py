@@ -47,24 +47,14 @@ class Purchasing:
         return 0.0
 
     def decide(self, job: Job, signal: Signal) -> Decision:
-        """Decide for one job, for which there is no cluster: as the start policy does.
-
-        Args:
-            job: What is to be run.
-            signal: What a kWh emits or costs.
-        """
+        """Decide for one job, for which there is no cluster: as the start policy does."""
         name, policy = make_policy(self.start)
         decision = policy.decide(job, signal)
         note = f"without a cluster nothing is reserved and nothing is spot: as {name} decides"
         return replace(decision, note="; ".join(part for part in (note, decision.note) if part))
 
     def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
-        """Decide for many jobs, as for each.
-
-        Args:
-            jobs: What is to be run.
-            signal: What a kWh emits or costs.
-        """
+        """Decide for many jobs, as for each."""
         return decide_many(self.inner, jobs, signal)
 
 

@@ -64,7 +64,6 @@ class Rolling:
         """Decide for one job.
 
         Args:
-            job: What is to be run.
             signal: What a kWh emits or costs, as it came to be: only the forecasts see it.
         """
         plan: list[Stretch] = []

@@ -20,21 +20,11 @@ class RunNow:
     """Start at arrival and never stop: what happens without any policy."""
 
     def decide(self, job: Job, signal: Signal) -> Decision:  # noqa: ARG002 - looks at nothing
-        """Decide for one job.
-
-        Args:
-            job: What is to be run.
-            signal: Not looked at.
-        """
+        """Decide for one job."""
         return Decision(schedule=run_from(job, job.arrival))
 
     def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:  # noqa: ARG002 - looks at nothing
-        """Decide for many jobs, as for each.
-
-        Args:
-            jobs: What is to be run.
-            signal: Not looked at.
-        """
+        """Decide for many jobs, as for each."""
         return within_windows(jobs, jobs.arrival)
 
 
@@ -49,21 +39,11 @@ class StartAt:
     delay_s: float
 
     def decide(self, job: Job, signal: Signal) -> Decision:  # noqa: ARG002 - looks at nothing
-        """Decide for one job.
-
-        Args:
-            job: What is to be run.
-            signal: Not looked at.
-        """
+        """Decide for one job."""
         return Decision(schedule=run_from(job, job.arrival + self.delay_s))
 
     def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:  # noqa: ARG002 - looks at nothing
-        """Decide for many jobs, as for each.
-
-        Args:
-            jobs: What is to be run.
-            signal: Not looked at.
-        """
+        """Decide for many jobs, as for each."""
         return within_windows(jobs, jobs.arrival + self.delay_s)
 
 
@@ -76,21 +56,11 @@ class Latest:
     """
 
     def decide(self, job: Job, signal: Signal) -> Decision:  # noqa: ARG002 - looks at nothing
-        """Decide for one job.
-
-        Args:
-            job: What is to be run.
-            signal: Not looked at.
-        """
+        """Decide for one job."""
         return Decision(schedule=run_from(job, job.latest_start))
 
     def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:  # noqa: ARG002 - looks at nothing
-        """Decide for many jobs, as for each.
-
-        Args:
-            jobs: What is to be run.
-            signal: Not looked at.
-        """
+        """Decide for many jobs, as for each."""
         return within_windows(jobs, jobs.latest_start)
 
 
@@ -102,12 +72,7 @@ class LowestSlot:
     """
 
     def decide(self, job: Job, signal: Signal) -> Decision:
-        """Decide for one job.
-
-        Args:
-            job: What is to be run.
-            signal: What a kWh emits or costs.
-        """
+        """Decide for one job."""
         edges = signal.edges[:-1]
         later = edges[(edges > job.arrival) & (edges <= job.latest_start)]
         candidates = np.concatenate(([job.arrival], later))
@@ -115,12 +80,7 @@ class LowestSlot:
         return Decision(schedule=run_from(job, start))
 
     def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
-        """Decide for many jobs, as for each.
-
-        Args:
-            jobs: What is to be run.
-            signal: What a kWh emits or costs.
-        """
+        """Decide for many jobs, as for each."""
         from lowtide.policies.many_kernels import lowest_slots
 
         require_windows(jobs, signal)

@@ -28,13 +28,8 @@ def _carry_out(
     """Carry out the wish to work in certain stretches, as `carrying_out.carry_out` does.
 
     Args:
-        jobs: The jobs.
-        job: Which of them.
-        begins: When it shall work from.
-        ends: Until when.
         made: Job, start, work and lost work of stretches; filled in, with room for one more than
             there are wishes.
-        count: How many there are so far.
 
     Returns:
         How many there are then.
@@ -132,10 +127,7 @@ def work_in_cheapest(jobs: Rules, series: Series, order: IntArray, rank: IntArra
     """Let jobs work in the cheapest moments of their windows, as `wait_awhile` does.
 
     Args:
-        jobs: The jobs.
-        series: The signal.
         order: The signal's steps, from the cheapest to the dearest, ties by time.
-        rank: The place of each step in that order.
 
     Returns:
         Job, start, work and lost work of every stretch.
@@ -184,14 +176,6 @@ def work_below(
     quantile: float,
 ) -> Made:
     """Let jobs work below a quantile of what lies ahead of their arrival, as `threshold` does.
-
-    Args:
-        jobs: The jobs.
-        series: The signal.
-        order: The signal's steps, from the cheapest to the dearest.
-        rank: The place of each step in that order.
-        horizon_s: How far ahead to look.
-        quantile: The share of that time.
 
     Returns:
         Job, start, work and lost work of every stretch.

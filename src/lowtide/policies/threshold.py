@@ -45,24 +45,14 @@ class Threshold:
             )
 
     def decide(self, job: Job, signal: Signal) -> Decision:
-        """Decide for one job.
-
-        Args:
-            job: What is to be run.
-            signal: What a kWh emits or costs.
-        """
+        """Decide for one job."""
         end = min(job.arrival + self.horizon_s, signal.end)
         limit = quantile_between(signal, job.arrival, end, self.quantile)
         wanted = taken(job, signal, lambda slot: slot.price < limit)
         return Decision(schedule=carry_out(job, wanted), step_s=signal.step_s)
 
     def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
-        """Decide for many jobs, as for each.
-
-        Args:
-            jobs: What is to be run.
-            signal: What a kWh emits or costs.
-        """
+        """Decide for many jobs, as for each."""
         from lowtide.policies.stopping_kernels import work_below
 
         require_windows(jobs, signal)
@@ -78,11 +68,7 @@ class Threshold:
         return Stretches(job=job, start=start, work_s=work_s, lost_s=lost_s)
 
     def looks_until(self, job: Job) -> float:
-        """Return until when the signal is looked at, as far as there is any.
-
-        Args:
-            job: What is to be run.
-        """
+        """Return until when the signal is looked at, as far as there is any."""
         return max(job.arrival + self.horizon_s, job.deadline)
 
 
@@ -92,9 +78,6 @@ def quantile_between(signal: Signal, begin: float, end: float, share: float) -> 
     So it is below that value for no more than the share.
 
     Args:
-        signal: What a kWh emits or costs.
-        begin: From when.
-        end: Until when.
         share: From 0 to 1; for 1 it is the highest value.
 
     >>> curve = Signal.from_values([400, 100, 200, 300], start=0, step_s="1h")

@@ -27,24 +27,14 @@ class WaitAwhile:
     stops_jobs: ClassVar[bool] = True
 
     def decide(self, job: Job, signal: Signal) -> Decision:
-        """Decide for one job.
-
-        Args:
-            job: What is to be run.
-            signal: What a kWh emits or costs.
-        """
+        """Decide for one job."""
         wanted = cheapest_moments(
             signal, job.arrival + job.profile.startup_s, job.deadline, job.profile.work_s
         )
         return Decision(schedule=carry_out(job, wanted))
 
     def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
-        """Decide for many jobs, as for each.
-
-        Args:
-            jobs: What is to be run.
-            signal: What a kWh emits or costs.
-        """
+        """Decide for many jobs, as for each."""
         from lowtide.policies.stopping_kernels import work_in_cheapest
 
         require_windows(jobs, signal)
@@ -61,9 +51,6 @@ def cheapest_moments(
     """Return the stretches that make up the cheapest `length_s` seconds of a window.
 
     Args:
-        signal: What a kWh emits or costs.
-        begin: Where the window begins.
-        end: Where it ends.
         length_s: How many seconds are needed.
 
     >>> curve = Signal.from_values([3, 1, 2, 1], start=0, step_s=10)

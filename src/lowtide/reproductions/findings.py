@@ -59,11 +59,7 @@ class Findings:
     footer: str = ""
 
     def write(self, folder: Path) -> list[Path]:
-        """Write report.html, the figures as PNG and SVG, and results.csv; return what was written.
-
-        Args:
-            folder: Where to.
-        """
+        """Write report.html, the figures as PNG and SVG, and results.csv; return those files."""
         from lowtide.experiments.figures import IMAGE_SUFFIXES, save_image
 
         figures = self.figures()
@@ -87,22 +83,13 @@ class Findings:
 
 
 def data_folder(data: Path | None) -> Path | None:
-    """Return the folder with the real data, as an option or the environment names it.
-
-    Args:
-        data: What was given as an option.
-    """
+    """Return the folder with the real data, as an option or the environment names it."""
     said = os.environ.get("LOWTIDE_DATA")
     return data if data is not None else Path(said) if said else None
 
 
 def require_folder(data: Path | None, study: str) -> Path:
-    """Return the folder with the real data, or say that there is no doing without.
-
-    Args:
-        data: What was given as an option.
-        study: What needs it.
-    """
+    """Return the folder with the real data, or say that there is no doing without."""
     folder = data_folder(data)
     if folder is None:
         raise InvalidInput(
@@ -113,11 +100,7 @@ def require_folder(data: Path | None, study: str) -> Path:
 
 
 def read_published(path: Path) -> Any:
-    """Read a JSON file of published figures; nothing where it is absent.
-
-    Args:
-        path: The file.
-    """
+    """Read a JSON file of published figures; nothing where it is absent."""
     if not path.is_file():
         return {}
     try:

@@ -230,7 +230,6 @@ def cut_signal(signal: Signal, trace: Trace, start_row: int) -> Signal:
 
     Args:
         signal: What a kWh emits; steps that a gap policy made up are no rows of its file.
-        trace: The jobs.
         start_row: The row, counted from 0, at which the first job arrives.
     """
     if signal.kind not in ("average", "marginal"):
@@ -267,7 +266,6 @@ def best_delay(
 
     Args:
         job: A job of the length that the policy believes in.
-        signal: What a kWh emits.
         start_step_s: Try only whole multiples of this; None tries every moment.
         per_time: Whether to divide what is saved by the time from arrival to the end.
     """
@@ -289,18 +287,12 @@ def lowest_slot_delay(job: Job, signal: Signal) -> float:
 
     Args:
         job: A job; its length does not matter.
-        signal: What a kWh emits.
     """
     return LowestSlot().decide(job, signal).schedule.start - job.arrival
 
 
 def wait_awhile(job: Job, signal: Signal) -> list[tuple[float, float]]:
-    """Return the cleanest moments that make up a job's length.
-
-    Args:
-        job: A job that may be stopped for free.
-        signal: What a kWh emits.
-    """
+    """Return the cleanest moments that make up a job's length."""
     return cheapest_moments(signal, job.arrival, job.deadline, job.profile.run_s)
 
 
@@ -308,8 +300,6 @@ def below_threshold(job: Job, signal: Signal, *, step_s: float | None) -> list[t
     """Return when a job runs that runs in clean moments, and always once it has waited enough.
 
     Args:
-        job: A job that may be stopped for free.
-        signal: What a kWh emits.
         step_s: The step that the quantile of the day ahead is counted in; None counts time.
     """
     end = job.arrival + LOOK_AHEAD_S
@@ -322,13 +312,7 @@ def below_threshold(job: Job, signal: Signal, *, step_s: float | None) -> list[t
 
 
 def job_of(arrival_s: float, length_s: float, wait_s: float) -> Job:
-    """Return a job of 1 W that may wait so long.
-
-    Args:
-        arrival_s: When it arrives.
-        length_s: How long it runs.
-        wait_s: How long it may wait.
-    """
+    """Return a job of 1 W that may wait so long."""
     return Job(
         id="job",
         arrival=arrival_s,
@@ -434,12 +418,7 @@ class Bench:
     _made: dict[tuple[object, ...], Due] = field(default_factory=dict, init=False)
 
     def outcome(self, run: Run, rules: Rules) -> Outcome:
-        """Return what a run comes to.
-
-        Args:
-            run: The run.
-            rules: How to count.
-        """
+        """Return what a run comes to."""
         jobs, due = _Jobs.of(self.trace, rules), self.due(run, rules)
         arrival_s, cpus = jobs.arrival_s[due.job], jobs.cpus[due.job]
         spot = jobs.spot[due.job] & run.spot
@@ -472,12 +451,7 @@ class Bench:
         )
 
     def due(self, run: Run, rules: Rules) -> Due:
-        """Return when the jobs of a run are due.
-
-        Args:
-            run: The run.
-            rules: How to count.
-        """
+        """Return when the jobs of a run are due."""
         key = (run.decision, run.waiting, rules.step_s, rules.start_step_s)
         if key not in self._made:
             self._made[key] = self._decide(run, rules)

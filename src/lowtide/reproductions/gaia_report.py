@@ -106,11 +106,7 @@ class Study:
         ]
 
     def deviation(self, policy: str) -> float | None:
-        """Return by which share a run is off the original's own, in carbon or cost.
-
-        Args:
-            policy: The run.
-        """
+        """Return by which share a run is off the original's own, in carbon or cost."""
         if policy not in self.totals:
             return None
         here, there = self.by_rules[ORIGINAL][policy].document(), self.totals[policy]
@@ -121,10 +117,7 @@ def reproduce_gaia(data: Path | None, *, zone: str, start_row: int, progress: Pr
     """Run the comparison, by the original's rules and with its errors fixed.
 
     Args:
-        data: Folder with the real data.
-        zone: Whose carbon intensity.
         start_row: The row of its file at which the first job arrives.
-        progress: Shows how far it is.
     """
     folder = require_folder(data, "gaia")
     trace = read_jobs(folder / _TRACE)
@@ -160,11 +153,7 @@ def _load_signal(folder: Path, zone: str) -> Signal:
 
 
 def evaluate(bench: Bench) -> Iterator[Outcome]:
-    """Run everything, under the original's rules and with one error fixed after the other.
-
-    Args:
-        bench: Jobs and curve.
-    """
+    """Run everything, under the original's rules and with one error fixed after the other."""
     for rules in _RULE_NAMES:
         for run in RUNS:
             yield bench.outcome(run, rules)
@@ -175,7 +164,6 @@ def read_totals(path: Path, start_row: int) -> dict[str, Mapping[str, Any]]:
 
     Args:
         path: A JSON file with a list of totals.
-        start_row: The row at which the first job arrived.
     """
     rows = read_published(path)
     try:
@@ -185,20 +173,12 @@ def read_totals(path: Path, start_row: int) -> dict[str, Mapping[str, Any]]:
 
 
 def tables(study: Study) -> list[Section]:
-    """Return all tables.
-
-    Args:
-        study: The outcomes.
-    """
+    """Return all tables."""
     return [totals_table(study), fixes_table(study), notebook_table(study)]
 
 
 def totals_table(study: Study) -> Section:
-    """Return what each run comes to, as published and fixed.
-
-    Args:
-        study: The outcomes.
-    """
+    """Return what each run comes to, as published and fixed."""
     rows = []
     for run in RUNS:
         pairs = [study.by_rules[rules][run.policy].document() for rules in (ORIGINAL, FIXED)]
@@ -230,11 +210,7 @@ def totals_table(study: Study) -> Section:
 
 
 def fixes_table(study: Study) -> Section:
-    """Return the most that each fix changes, on top of those before it.
-
-    Args:
-        study: The outcomes.
-    """
+    """Return the most that each fix changes, on top of those before it."""
     rows = []
     before = study.by_rules[ORIGINAL]
     for name, rules in FIXES.items():
@@ -262,11 +238,7 @@ def fixes_table(study: Study) -> Section:
 
 
 def notebook_table(study: Study) -> Section:
-    """Return published figures that depend on the jobs alone, whatever the zone.
-
-    Args:
-        study: The outcomes.
-    """
+    """Return published figures that depend on the jobs alone, whatever the zone."""
     heading = "Published for AU-SA, and the same for every zone"
     if not study.notebook:
         return Section(heading=heading, text=f"The published figures were not found: {MISSING}.")
@@ -285,11 +257,7 @@ def notebook_table(study: Study) -> Section:
 
 
 def notebook_figures(notebook: Mapping[str, Any]) -> dict[str, float]:
-    """Return the published figures that depend on the jobs alone.
-
-    Args:
-        notebook: What was published.
-    """
+    """Return the published figures that depend on the jobs alone."""
     alone, reserved = notebook["trace_independent"], notebook["fig10_r9"]
     # Waiting was published as a share of the longest, and once in hours.
     in_hours = notebook["fig11_carbon_cost_cst_average"][0]["mean_wait_h"]
@@ -304,11 +272,7 @@ def notebook_figures(notebook: Mapping[str, Any]) -> dict[str, float]:
 
 
 def jobs_alone(outcomes: Mapping[str, Outcome]) -> dict[str, float]:
-    """Return what the outcomes say of the same figures.
-
-    Args:
-        outcomes: By policy.
-    """
+    """Return what the outcomes say of the same figures."""
     at_once = outcomes["NJW"]
     return {
         "busy time, steps of 5 s": float(at_once.length_s.sum()) / 5.0,
@@ -322,11 +286,7 @@ def jobs_alone(outcomes: Mapping[str, Outcome]) -> dict[str, float]:
 
 
 def columns(study: Study) -> list[list[str]]:
-    """Return a row per run and set of rules, as `COLUMNS` names them.
-
-    Args:
-        study: The outcomes.
-    """
+    """Return a row per run and set of rules, as `COLUMNS` names them."""
     return [
         [
             outcome.run.policy,
@@ -352,11 +312,7 @@ def columns(study: Study) -> list[list[str]]:
 
 
 def policies_chart(study: Study) -> alt.LayerChart:
-    """Draw what every run emits over how long its jobs wait.
-
-    Args:
-        study: The outcomes.
-    """
+    """Draw what every run emits over how long its jobs wait."""
     import altair as alt
 
     rows = []

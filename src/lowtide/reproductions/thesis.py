@@ -107,12 +107,7 @@ class Case:
         return 3600.0 * self.wait_h + self.length_s + added_s
 
     def job(self, arrival: float, *, max_starts: int | None = None) -> Job:
-        """Return the job itself.
-
-        Args:
-            arrival: When it arrives.
-            max_starts: How often it may be started.
-        """
+        """Return the job itself."""
         carved = self.startup_mode == "carved"
         work_s = self.length_s - (self.startup_s if carved else 0)
         profile = _profile(self.power, self.phases, self.startup_s, self.startup_w, work_s)
@@ -126,11 +121,7 @@ class Case:
         )
 
     def schedule(self, signal: Signal) -> Schedule:
-        """Return how the job runs at its best, arriving at the signal's first moment.
-
-        Args:
-            signal: What a kWh emits.
-        """
+        """Return how the job runs at its best, arriving at the signal's first moment."""
         suspend = self.strategy == "suspend"
         policy = Exact() if suspend else Oracle(step_s=self.start_step_s)
         return policy.decide(self.job(signal.start), signal).schedule
@@ -170,7 +161,6 @@ def make_cases(
     """Return the jobs of the evaluation, 2,400 for each reading of the startup.
 
     Args:
-        startup_modes: Which readings.
         only: A selection such as `length=16h,wait=24h`; a factor given again adds a level.
 
     >>> len(make_cases()), len(make_cases(only="length=16h,wait=24h,startup_mode=carved"))
@@ -187,12 +177,7 @@ def make_cases(
 
 
 def evaluate(signal: Signal, cases: Sequence[Case]) -> Iterator[Outcome]:
-    """Plan jobs that arrive at a signal's first moment, one after another.
-
-    Args:
-        signal: What a kWh emits.
-        cases: The jobs.
-    """
+    """Plan jobs that arrive at a signal's first moment, one after another."""
     if signal.kind not in ("average", "marginal"):
         raise InvalidInput(f"the evaluation needs a carbon intensity, not a {signal.kind} signal")
     # A year of values would be looked through for every job.
@@ -216,7 +201,6 @@ def best_starts(job: Job, signal: Signal) -> tuple[float, float]:
 
     Args:
         job: A job that is not stopped.
-        signal: What a kWh emits.
     """
     delays_s, costs = cost_by_delay(job, signal)
     hours_s = np.arange(0.0, job.slack_s + 1e-6, HOURLY_S)
@@ -228,7 +212,6 @@ def savings(outcomes: Sequence[Outcome], *, free_start: bool = False) -> dict[Ca
     """Return what suspending saves over the best uninterrupted start, by the suspended job.
 
     Args:
-        outcomes: What the jobs come to.
         free_start: Whether to measure against the best start of all, even where the published
             evaluation started on the hour only.
     """
@@ -316,12 +299,7 @@ def read_totals(path: Path | str) -> dict[Case, Published]:
 
 
 def belongs(published: Mapping[Case, Published], outcomes: Sequence[Outcome]) -> bool:
-    """Return whether totals were published for the signal that these outcomes come from.
-
-    Args:
-        published: The totals.
-        outcomes: What the jobs come to here.
-    """
+    """Return whether totals were published for the signal that these outcomes come from."""
     pairs = [
         (outcome.carbon_g, published[outcome.case].reference_g)
         for outcome in outcomes
@@ -331,12 +309,7 @@ def belongs(published: Mapping[Case, Published], outcomes: Sequence[Outcome]) ->
 
 
 def judge(published: Mapping[Case, Published], outcomes: Sequence[Outcome]) -> Verdict | None:
-    """Compare published suspend & resume totals with the optimum; None where there are none.
-
-    Args:
-        published: The totals.
-        outcomes: What the jobs come to at their best.
-    """
+    """Compare published suspend & resume totals with the optimum; None where there are none."""
     pairs = [
         (outcome.carbon_g, published[outcome.case])
         for outcome in outcomes
@@ -394,9 +367,6 @@ def choose(study: Study) -> list[Outcome]:
     """Return the jobs whose schedules tell most: those like the one that suspending saves most.
 
     They differ in strategy and length of the startup alone.
-
-    Args:
-        study: The outcomes.
     """
     outcomes = study.of(study.startup_modes[0])
     saved = savings(outcomes)
@@ -418,7 +388,6 @@ def effects(study: Study, mode: str, about: str) -> list[Effect]:
     """Return the analysis of variance for one reading of the startup; empty with too few jobs.
 
     Args:
-        study: The outcomes.
         mode: `carved` or `added`.
         about: `saving` or `emissions`.
     """

@@ -101,11 +101,8 @@ def reproduce_thesis(
     """Plan the evaluation's jobs to the optimum, and set published totals beside them.
 
     Args:
-        data: Folder with the real data.
         signal: File with carbon intensity, instead of the one in that folder.
         startup: How the startup is read: a reading, or `both`.
-        only: Which jobs.
-        progress: Shows how far it is.
     """
     if startup not in (*STARTUP_MODES, "both"):
         raise InvalidInput(f"--startup is carved, added or both, not {startup!r}")
@@ -125,8 +122,6 @@ def findings(study: Study, signal: Signal, *, note: str) -> Findings:
     """Return what was found, in every form.
 
     Args:
-        study: The outcomes.
-        signal: What they were planned on.
         note: What a reader must know of the signal.
     """
     return Findings(
@@ -162,11 +157,7 @@ def _load_signal(file: Path | None, folder: Path | None, *, named: bool) -> tupl
 
 
 def tables(study: Study) -> list[Section]:
-    """Return all tables.
-
-    Args:
-        study: The outcomes.
-    """
+    """Return all tables."""
     return [
         savings_table(study),
         published_table(study),
@@ -176,11 +167,7 @@ def tables(study: Study) -> list[Section]:
 
 
 def savings_table(study: Study) -> Section:
-    """Return the mean saving by length and wait, for each reading of the startup.
-
-    Args:
-        study: The outcomes.
-    """
+    """Return the mean saving by length and wait, for each reading of the startup."""
     waits = [int(wait) for wait in LEVELS["wait_h"]]
     rows = []
     for mode in study.startup_modes:
@@ -224,11 +211,7 @@ def _hour_grid(study: Study) -> str:
 
 
 def published_table(study: Study) -> Section:
-    """Return how published totals compare with their true value and the optimum, by length.
-
-    Args:
-        study: The outcomes.
-    """
+    """Return how published totals compare with their true value and the optimum, by length."""
     known = study.comparable
     carved = [each for each in study.of("carved") if each.case.strategy == "suspend"]
     lengths = sorted({outcome.case.length_s for outcome in carved})
@@ -270,11 +253,7 @@ def _published_text(study: Study, known: Mapping[Case, Published]) -> str:
 
 
 def startup_table(study: Study) -> Section:
-    """Return what a longer startup does, for each reading of the startup.
-
-    Args:
-        study: The outcomes.
-    """
+    """Return what a longer startup does, for each reading of the startup."""
     rows = []
     for mode in study.startup_modes:
         outcomes = study.of(mode)
@@ -319,7 +298,6 @@ def anova_table(study: Study, about: str) -> Section:
     """Return which factor explains how much, for each reading of the startup side by side.
 
     Args:
-        study: The outcomes.
         about: `saving`, or `emissions` of suspend & resume (their logarithm).
     """
     found = {mode: effects(study, mode, about) for mode in study.startup_modes}
@@ -356,11 +334,7 @@ def anova_table(study: Study, about: str) -> Section:
 
 
 def startup_verdict(found: Mapping[str, Sequence[Effect]]) -> str:
-    """Say in words whether the length of the startup has an effect, for each reading of it.
-
-    Args:
-        found: The analysis of variance by reading.
-    """
+    """Say in words whether the length of the startup has an effect, for each reading of it."""
     said = []
     for mode, each in found.items():
         effect = next((effect for effect in each if effect.name == "startup"), None)
@@ -375,11 +349,7 @@ def startup_verdict(found: Mapping[str, Sequence[Effect]]) -> str:
 
 
 def columns(study: Study) -> list[list[str]]:
-    """Return a row per job, as `COLUMNS` names them; what is missing is `---`.
-
-    Args:
-        study: The outcomes.
-    """
+    """Return a row per job, as `COLUMNS` names them; what is missing is `---`."""
     known = study.comparable
     rows = []
     for outcome in study.outcomes:
@@ -399,12 +369,7 @@ def columns(study: Study) -> list[list[str]]:
 
 
 def figures(study: Study, signal: Signal) -> dict[str, Section]:
-    """Return the figures that these outcomes allow, by the name of their files.
-
-    Args:
-        study: The outcomes.
-        signal: What they were planned on.
-    """
+    """Return the figures that these outcomes allow, by the name of their files."""
     from lowtide.experiments.figures import schedules_chart
 
     charts: dict[str, Chart] = {}
@@ -437,7 +402,6 @@ def savings_chart(
 
     Args:
         saved: What suspending saves, by reading of the startup and by job.
-        synthetic: Whether the signal comes from a model.
     """
     import altair as alt
 
@@ -482,11 +446,7 @@ def _map(title: str, rows: list[dict[str, Any]], most: float) -> alt.LayerChart:
 
 
 def published_chart(study: Study) -> alt.LayerChart:
-    """Draw how far published and true totals of suspended jobs lie from the optimum.
-
-    Args:
-        study: The outcomes, with totals that were published for them.
-    """
+    """Draw how far published and true totals of suspended jobs lie from the optimum."""
     import altair as alt
 
     known = study.comparable

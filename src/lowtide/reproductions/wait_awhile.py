@@ -99,11 +99,7 @@ class Curve:
     lead_in: int
 
     def values(self, rules: Rules) -> FloatArray:
-        """Return the intensity of every slot.
-
-        Args:
-            rules: How to count.
-        """
+        """Return the intensity of every slot."""
         return self.sampled if rules.sampled else self.means
 
 
@@ -125,7 +121,6 @@ class TrainingJobs:
         Args:
             deadline: `next_workday`: results that would be there outside working hours may come
                 until 9:00 of the next workday; `semi_weekly`: on Monday or Thursday, 9:00.
-            rules: How to count.
         """
         done = self.arrival + self.length
         day, slot = np.divmod(done, DAY_SLOTS)
@@ -214,7 +209,6 @@ def read_curve(path: Path | str, zone: str) -> Curve:
 
     Args:
         path: A table with `Time` and `Carbon Intensity`.
-        zone: The zone it belongs to.
     """
     sheet = Sheet.of(Source.open(path))
     if sheet is None:
@@ -260,13 +254,7 @@ def read_training_jobs(path: Path | str) -> TrainingJobs:
 
 
 def train(curve: Curve, jobs: TrainingJobs, rules: Rules) -> Iterator[Training]:
-    """Run scenario II in one zone.
-
-    Args:
-        curve: The zone's intensity.
-        jobs: The jobs.
-        rules: How to count.
-    """
+    """Run scenario II in one zone."""
     forecasts = _forecasts(curve, rules, ERRORS)
     extra = int(rules.extra_slot)
     at_once = jobs.arrival + jobs.length + extra
@@ -293,12 +281,7 @@ def train(curve: Curve, jobs: TrainingJobs, rules: Rules) -> Iterator[Training]:
 
 
 def nights(curve: Curve, rules: Rules) -> Iterator[Nightly]:
-    """Run scenario I in one zone.
-
-    Args:
-        curve: The zone's intensity.
-        rules: How to count.
-    """
+    """Run scenario I in one zone."""
     count = YEAR_DAYS - int(rules.short_year)
     planned: IndexArray = np.arange(count, dtype=np.int64) * DAY_SLOTS + _NIGHT_SLOT
     for error, drawn in _forecasts(curve, rules, NIGHTLY_ERRORS).items():
@@ -319,7 +302,6 @@ def describe(curve: Curve, *, sampled: bool) -> Mapping[str, float]:
     """Return mean, standard deviation, extremes and weekend drop of a curve in 2020.
 
     Args:
-        curve: The curve.
         sampled: Whether to count as published: the first value of each slot, the first slot of
             2021 among them, and the drop between the medians of each slot of the week rather than
             between all values.

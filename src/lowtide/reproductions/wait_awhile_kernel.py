@@ -52,13 +52,10 @@ def emit(
     """Return what jobs emit that run when a forecast is lowest: intensities of their slots added.
 
     Args:
-        actual: The intensity of each slot.
         noise: What the forecast of each slot is off by, per unit of spread.
         spread: How wide the error is so many slots ahead; the last holds from there on.
         begin: The slot at which each job arrives, and at which its forecast is made.
         end: The slot at which it must be done.
-        length: How many slots it needs.
-        stops: Whether it may be stopped after any slot.
     """
     sums = np.zeros(begin.size)
     widest = 0
@@ -101,12 +98,7 @@ def emit(
 
 @compiled()
 def autocorrelated(draws: FloatArray, rho: float) -> FloatArray:
-    """Return a series of the same spread in which neighbours go together.
-
-    Args:
-        draws: Independent draws.
-        rho: Correlation of neighbours.
-    """
+    """Return a series of the same spread in which neighbours go together."""
     series = draws.copy()
     fresh = np.sqrt(1.0 - rho * rho)
     for k in range(1, series.size):

@@ -124,14 +124,7 @@ class Study:
         }
 
     def published_pct(self, zone: str, deadline: str, *, stops: bool, error: float) -> float | None:
-        """Return the saving that was published, where one was.
-
-        Args:
-            zone: The zone.
-            deadline: What jobs may wait for.
-            stops: Whether they may be stopped.
-            error: How wrong the forecast is.
-        """
+        """Return the saving that was published, where one was."""
         if (deadline, error) != ("next_workday", 0.05):
             return None
         found = self.published.get("next_workday_err5_saving_pct", {}).get(zone, {})
@@ -178,9 +171,7 @@ def reproduce_wait_awhile(data: Path | None, *, zone: str | None, progress: Prog
     """Run both scenarios, by the original's rules and with its errors fixed.
 
     Args:
-        data: Folder with the real data.
         zone: Which zone; None for all.
-        progress: Shows how far it is.
     """
     if zone is not None and zone not in ZONES:
         raise UnknownName("zone", zone, ZONES)
@@ -216,7 +207,6 @@ def evaluate(curves: Sequence[Curve], jobs: TrainingJobs) -> Iterator[Part]:
     """Run both scenarios in every zone, under the original's rules and those of every fix.
 
     Args:
-        curves: The zones.
         jobs: The jobs of scenario II.
     """
     for curve in curves:
@@ -230,11 +220,7 @@ def evaluate(curves: Sequence[Curve], jobs: TrainingJobs) -> Iterator[Part]:
 
 
 def tables(study: Study) -> list[Section]:
-    """Return all tables.
-
-    Args:
-        study: The outcomes.
-    """
+    """Return all tables."""
     return [
         training_table(study),
         forecasts_table(study),
@@ -244,11 +230,7 @@ def tables(study: Study) -> list[Section]:
 
 
 def training_table(study: Study) -> Section:
-    """Return what training jobs save, as published, reproduced and fixed.
-
-    Args:
-        study: The outcomes.
-    """
+    """Return what training jobs save, as published, reproduced and fixed."""
     rows = []
     for zone in study.curves:
         for deadline, stops in _CASES:
@@ -277,11 +259,7 @@ def training_table(study: Study) -> Section:
 
 
 def forecasts_table(study: Study) -> Section:
-    """Return how much more a perfect forecast saves than one with 5 % error.
-
-    Args:
-        study: The outcomes.
-    """
+    """Return how much more a perfect forecast saves than one with 5 % error."""
     known = study.published.get("ratio_err0_over_err5_minus1_pct", {})
     rows = []
     for number, (deadline, stops) in enumerate(_CASES):
@@ -304,15 +282,7 @@ def forecasts_table(study: Study) -> Section:
 
 
 def ratio_pct(study: Study, rules: Rules, zone: str, deadline: str, *, stops: bool) -> float:
-    """Return by how many percent the saving without error exceeds the one with 5 %.
-
-    Args:
-        study: The outcomes.
-        rules: Which rules.
-        zone: The zone.
-        deadline: What jobs may wait for.
-        stops: Whether they may be stopped.
-    """
+    """Return by how many percent the saving without error exceeds the one with 5 %."""
     without, with_error = (
         study.saving_pct[rules, zone, deadline, stops, error] for error in (0.0, 0.05)
     )
@@ -320,11 +290,7 @@ def ratio_pct(study: Study, rules: Rules, zone: str, deadline: str, *, stops: bo
 
 
 def nightly_table(study: Study) -> Section:
-    """Return what the nightly job meets in windows of several widths.
-
-    Args:
-        study: The outcomes.
-    """
+    """Return what the nightly job meets in windows of several widths."""
     rows = [
         [
             zone,
@@ -350,11 +316,7 @@ def nightly_table(study: Study) -> Section:
 
 
 def curves_table(study: Study) -> Section:
-    """Return what was published of the curves themselves.
-
-    Args:
-        study: The outcomes.
-    """
+    """Return what was published of the curves themselves."""
     rows = []
     for zone, curve in study.curves.items():
         known = {
@@ -377,11 +339,7 @@ def curves_table(study: Study) -> Section:
 
 
 def columns(study: Study) -> list[list[str]]:
-    """Return a row per case and set of rules, as `COLUMNS` names them; what is not there is `---`.
-
-    Args:
-        study: The outcomes.
-    """
+    """Return a row per case and set of rules, as `COLUMNS` names them; missing is `---`."""
     rows = []
     for part in study.parts:
         name = _RULE_NAMES[part.rules]
@@ -392,11 +350,7 @@ def columns(study: Study) -> list[list[str]]:
 
 
 def training_chart(study: Study) -> alt.Chart:
-    """Draw what training jobs save with a forecast error of 5 %.
-
-    Args:
-        study: The outcomes.
-    """
+    """Draw what training jobs save with a forecast error of 5 %."""
     import altair as alt
 
     rows = [
@@ -422,11 +376,7 @@ def training_chart(study: Study) -> alt.Chart:
 
 
 def nightly_chart(study: Study) -> alt.VConcatChart:
-    """Draw what the nightly job meets over the width of its window, zone by zone.
-
-    Args:
-        study: The outcomes.
-    """
+    """Draw what the nightly job meets over the width of its window, zone by zone."""
     import altair as alt
 
     charts = []

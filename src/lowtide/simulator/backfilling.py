@@ -418,24 +418,14 @@ def run_easy(
     """Run jobs through, in order, others going ahead that do not delay the first in the queue.
 
     Args:
-        count: How many jobs there are.
         jobs: The jobs, one that is never ready, and one like each kind; told when they took their
             nodes and started.
-        places: Where the nodes of jobs are written to.
-        site: What holds for all nodes.
-        nodes: The nodes.
         changes: A heap of nodes that boot or shut down, by when they will have.
         timers: A heap of nodes by when to look whether they have been idle for long enough.
         asking: What else is to be known of the jobs.
-        kinds: Jobs by what they need.
         tree: A tree for each kind. Its leaves are the jobs that wait in the order of the queue,
             and what they ask for; infinite for nobody.
         leaves: The job of each leaf, half as many as there are branches.
-        moments: Room for a promise.
-        ends: An empty heap of jobs.
-        requested: Another.
-        frontier: Another, with room for one more.
-        log: Where spans of nodes are logged.
 
     Returns:
         The log.

@@ -239,9 +239,5 @@ class Cluster:
 
 
 def whole_units(amount: FloatArray) -> npt.NDArray[np.int64]:
-    """Return CPUs, GPUs or watts in whole small units, rounded down.
-
-    Args:
-        amount: How much.
-    """
+    """Return CPUs, GPUs or watts in whole small units, rounded down."""
     return np.floor(amount * _UNIT).astype(np.int64)

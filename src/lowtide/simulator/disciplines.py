@@ -92,7 +92,6 @@ def make_discipline(discipline: str | Discipline, **parameters: Any) -> Discipli
 
     Args:
         discipline: One of `fifo`, `priority`, `easy`, `round_robin`, `feedback`, or an object.
-        parameters: What the named discipline is made with.
 
     >>> make_discipline("round_robin", quantum_s=600)
     RoundRobin(quantum_s=600, context_s=0.0)

@@ -72,11 +72,7 @@ class NodeSpans:
         return self.power_w * (self.end - self.begin)
 
     def until(self, end: float) -> NodeSpans:
-        """Return the spans up to an instant.
-
-        Args:
-            end: The instant.
-        """
+        """Return the spans up to an instant."""
         kept = self.begin < end
         return NodeSpans(
             node=self.node[kept],
@@ -146,11 +142,7 @@ def run_queue(
     and those before the ones that are off. The same arguments give the same bytes.
 
     Args:
-        jobs: What is to be run.
         ready: When each job enters the queue: at its arrival, or later.
-        cluster: The machines.
-        discipline: A discipline's name, or a discipline.
-        keep_nodes: Whether to tell on which nodes each job ran.
 
     >>> cluster = Cluster(nodes=1, cpus_per_node=4)
     >>> jobs = Workload(arrival=[0, 0, 0], deadline=99, work_s=[5, 3, 4], cpus=[2, 4, 2])

@@ -26,11 +26,7 @@ _COLUMNS = np.dtype(
 
 
 def make_heap(most: int) -> Rows:
-    """Return an empty heap, in which the lower number comes first of two that are due at once.
-
-    Args:
-        most: How many things there are.
-    """
+    """Return an empty heap, in which the lower number comes first of two that are due at once."""
     heap = np.zeros(most + 1, dtype=_COLUMNS)
     heap["tie"] = np.arange(most + 1)
     return heap

@@ -47,16 +47,9 @@ def run_in_order(
     """Run jobs through, strictly in the order of their ranks among those that wait.
 
     Args:
-        count: How many jobs there are.
         jobs: The jobs, and one that is never ready; told when they took their nodes and started.
-        places: Where the nodes of jobs are written to.
-        site: What holds for all nodes.
-        nodes: The nodes.
         changes: A heap of nodes that boot or shut down, by when they will have.
         timers: A heap of nodes by when to look whether they have been idle for long enough.
-        ends: An empty heap of jobs.
-        waiting: Another.
-        log: Where spans of nodes are logged.
 
     Returns:
         The log.

@@ -80,8 +80,6 @@ def make_nodes(capacity: IntArray, count: int, begin: float) -> Rows:
 
     Args:
         capacity: What each holds, per resource.
-        count: How many there are.
-        begin: From when on they are looked at.
     """
     size = 1 << (count - 1).bit_length()
     nodes = np.zeros(2 * size, dtype=NODE)
@@ -98,12 +96,7 @@ def make_nodes(capacity: IntArray, count: int, begin: float) -> Rows:
 
 
 def make_timers(nodes: Rows, site: Rows) -> Rows:
-    """Return the heap of nodes by when to look whether they have been idle for long enough.
-
-    Args:
-        nodes: The nodes, all idle since the same instant.
-        site: What holds for all of them.
-    """
+    """Return the heap of nodes by when to look whether they have been idle for long enough."""
     count, size = int(site["nodes"][0]), nodes.size // 2
     timers = make_heap(count)
     if np.isfinite(site["off_after_s"][0]):
@@ -157,15 +150,7 @@ def next_fit(nodes: Rows, state: int, jobs: Rows, job: int, at: int) -> int:
 
 @compiled(inner=True)
 def find(site: Rows, nodes: Rows, jobs: Rows, places: IntArray, job: int) -> bool:
-    """Choose nodes for a job, those that are on first; return whether it can have them now.
-
-    Args:
-        site: What holds for all nodes.
-        nodes: The nodes.
-        jobs: The jobs.
-        places: Where the nodes of jobs are written to.
-        job: Which job.
-    """
+    """Choose nodes for a job, those that are on first; return whether it can have them now."""
     at, end = jobs[job]["place"], jobs[job + 1]["place"]
     power = site[0]["power"] - jobs[job]["peak"]
     for state in range(site[0]["states"]):

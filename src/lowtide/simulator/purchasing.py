@@ -77,12 +77,10 @@ def buy(
     are no reserved CPUs for it. Capacity on demand and on spot has no end.
 
     Args:
-        jobs: What is to be run.
         wished: When each job starts at the latest, at its arrival or later.
         cluster: How many CPUs are reserved, and what machines cost.
         uses_reserved: Whether reserved CPUs are bought.
         uses_spot: Whether short jobs run on spot, always at their wished instants.
-        spot_longest_s: How long they may run.
 
     >>> jobs = Workload(arrival=[0, 0], deadline=9999, work_s=3600, cpus=[4, 2])
     >>> made = buy(jobs, np.array([0.0, 3600.0]), Cluster(nodes=1, cpus_per_node=8,
@@ -148,11 +146,8 @@ def start_on_reserved(
     for one that does not.
 
     Args:
-        arrival: When each arrives, rising.
         wished: When it starts at the latest, at its arrival or later.
-        run_s: How long it runs.
         cpus: How many CPUs it needs.
-        reserved: How many are reserved.
         eager: Which of them take reserved CPUs as soon as they are free, rather than at their
             wished instants alone; None for all.
         lag_s: How long after its end a job still holds its CPUs.
@@ -200,13 +195,11 @@ def _start_on_reserved(
         arrival: When each arrives, rising; and one more that never does.
         wished: When it starts at the latest; likewise.
         by_wish: The jobs in the order of that, and the one that never does.
-        run_s: How long it runs.
         cpus: How many CPUs it needs; a single column.
         free: How many are reserved; a single number.
         eager: Which of them take CPUs before their wished instants.
         lag_s: How long after its end a job still holds its CPUs.
         waiting: A tree of what those need who wait, all infinite.
-        ends: An empty heap of jobs.
         begun: When each starts; left alone for those who do not.
     """
     arrived = leaving = _FIRST

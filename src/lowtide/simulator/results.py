@@ -97,11 +97,7 @@ class Simulation:
             return np.where(theirs > 0, 1.0 - ours / theirs, np.nan)
 
     def schedule(self, row: int) -> Schedule:
-        """Return how one job ran, span by span.
-
-        Args:
-            row: Which.
-        """
+        """Return how one job ran, span by span."""
         return Schedule.from_stretches(self.jobs.job(row), self.stretches.of(row))
 
     @cached_property

@@ -25,11 +25,6 @@ class Series:
     def of_spans(cls, begin: FloatArray, end: FloatArray, amount: FloatArray | float) -> Series:
         """Return the sum of amounts that each last for a span.
 
-        Args:
-            begin: When each begins.
-            end: When each ends.
-            amount: How much each adds meanwhile.
-
         >>> series = Series.of_spans(np.array([0.0, 1.0]), np.array([3.0, 2.0]), 5.0)
         >>> series.times.tolist(), series.values.tolist()
         ([0.0, 1.0, 2.0, 3.0], [5.0, 10.0, 5.0, 0.0])
@@ -46,9 +41,6 @@ class Series:
     def at(self, instants: FloatArray) -> FloatArray:
         """Return the quantity at each instant.
 
-        Args:
-            instants: When.
-
         >>> Series.of_spans(np.array([1.0]), np.array([3.0]), 5.0).at(np.array([0.5, 1.0, 3.0]))
         array([0., 5., 0.])
         """
@@ -58,20 +50,12 @@ class Series:
         return np.where(place < 0, 0.0, self.values[np.maximum(place, 0)])
 
     def upto(self, instants: FloatArray) -> FloatArray:
-        """Return the integral from the beginning to each instant.
-
-        Args:
-            instants: Until when.
-        """
+        """Return the integral from the beginning to each instant."""
         if not self.times.size:
             return np.zeros(instants.shape)
         total = np.concatenate(([0.0], np.cumsum(self.values[:-1] * np.diff(self.times))))
         return np.interp(instants, self.times, total)
 
     def mean(self, edges: FloatArray) -> FloatArray:
-        """Return the mean between neighbouring instants.
-
-        Args:
-            edges: The instants, rising.
-        """
+        """Return the mean between neighbouring instants."""
         return np.diff(self.upto(edges)) / np.diff(edges)

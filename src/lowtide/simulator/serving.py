@@ -88,10 +88,7 @@ def prepare(
     """Return jobs and machines as the kernels take them.
 
     Args:
-        jobs: What is to be run.
-        ready: When each job enters the queue.
         order: The rows of the jobs in the order of that.
-        cluster: The machines.
         pooled: Whether nodes may be taken for one large node where that makes no difference but
             to who runs on which.
     """
@@ -151,11 +148,7 @@ def _needs(jobs: Workload, order: IntArray, cluster: Cluster) -> tuple[IntArray,
 
 
 def power_by_state(cluster: Cluster) -> FloatArray:
-    """Return what a node draws, in the order of `SPAN_KINDS`.
-
-    Args:
-        cluster: The machines.
-    """
+    """Return what a node draws, in the order of `SPAN_KINDS`."""
     return np.array(
         [
             cluster.idle_power_w,
@@ -170,7 +163,6 @@ def serve_in_order(prepared: Prepared, first_by: FloatArray | None) -> Runs:
     """Run jobs strictly in order.
 
     Args:
-        prepared: Jobs and machines.
         first_by: The lower, the sooner a job's turn; None for the order of the jobs.
     """
     count = prepared.jobs.size - 1
@@ -182,11 +174,7 @@ def serve_in_order(prepared: Prepared, first_by: FloatArray | None) -> Runs:
 
 
 def serve_easy(prepared: Prepared) -> Runs:
-    """Run jobs in order, others going ahead of the first in the queue.
-
-    Args:
-        prepared: Jobs and machines.
-    """
+    """Run jobs in order, others going ahead of the first in the queue."""
     count = prepared.jobs.size - 1
     some = prepared.jobs[:-1]
     nodes = np.diff(prepared.jobs["place"])
@@ -274,11 +262,7 @@ def serve_in_turns(
     """Run jobs in turns.
 
     Args:
-        jobs: What is to be run.
         order: The rows of the jobs in the order in which they become ready.
-        prepared: Jobs and machines.
-        discipline: How long turns are.
-        keep_nodes: Whether to tell the nodes of every start.
     """
     _check_turns(jobs, discipline)
     count, place = len(jobs), jobs.profile[order]

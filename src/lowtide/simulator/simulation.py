@@ -200,12 +200,7 @@ def _on_machines(jobs: Workload, cluster: Cluster, oversized: str, *, any_size: 
 
 
 def refuse_stops(jobs: Workload, policy: Policy | None) -> None:
-    """Refuse a policy that stops jobs where it would, before it decides for the first.
-
-    Args:
-        jobs: The jobs, which are to run on limited machines.
-        policy: Who would decide for them.
-    """
+    """Refuse a policy that stops jobs where it would, before it decides for the first."""
     if policy is None or not stops_jobs(policy):
         return
     saves = np.array([*(bool(each.checkpoints_s) for each in jobs.profiles), False])

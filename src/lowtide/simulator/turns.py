@@ -185,22 +185,13 @@ def run_in_turns(
     """Run jobs in turns.
 
     Args:
-        count: How many jobs there are.
-        jobs: The jobs, and one that is never ready.
-        places: Where the nodes of jobs are written to.
-        site: What holds for all nodes.
-        nodes: The nodes.
         changes: A heap of nodes that boot or shut down, by when they will have.
         timers: A heap of nodes by when to look whether they have been idle for long enough.
         course: What else is to be known of the jobs.
-        saved_s: Progress at checkpoints.
         levels: The levels of the queue, from the highest on, nobody waiting.
         context_s: How much longer a job holds its nodes before it starts again.
         boost_s: How often all jobs are lifted to the highest level, infinite for never.
-        ends: An empty heap of jobs.
         overs: Another; its ties are set here, to the order of starts.
-        log: Where spans of nodes are logged.
-        keep_nodes: Whether to tell the nodes of every start.
 
     Returns:
         Every start in a row: job, when it took its nodes, when it started, the work that it did

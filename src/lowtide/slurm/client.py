@@ -127,11 +127,7 @@ class SlurmClient:
         return ""
 
     def name_nodes(self, names: Iterable[str]) -> None:
-        """Be told by control groups what Slurm calls the node, where nobody else knows better.
-
-        Args:
-            names: The nodes that are on this machine.
-        """
+        """Be told by control groups what Slurm calls the node, where nobody else knows better."""
         if self.node is not None and self.is_guess and (found := ",".join(sorted(set(names)))):
             self.node = self._node = found
 
@@ -270,7 +266,6 @@ class SlurmClient:
         Args:
             since: From when on, epoch seconds.
             until: Up to when; None for now.
-            ids: Of these jobs alone, wherever they ran.
         """
         chosen = ("-j", ",".join(ids)) if ids else ("-a",)
         where = ("-N", self._node) if self._node is not None and not ids else ()

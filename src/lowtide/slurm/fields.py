@@ -23,9 +23,6 @@ _LAST_SIGNAL = 64
 def choose_state(states: Iterable[Any]) -> str | None:
     """Return the state that says how the job stands; newer releases add flags around it.
 
-    Args:
-        states: All that is said of it.
-
     >>> choose_state(["COMPLETING", "COMPLETED"]), choose_state(["REQUEUED", "PENDING"])
     ('COMPLETED', 'PENDING')
     """
@@ -35,21 +32,13 @@ def choose_state(states: Iterable[Any]) -> str | None:
 
 
 def read_text(value: Any) -> str | None:
-    """Return a text, None for all the words Slurm has for nothing.
-
-    Args:
-        value: What stands there.
-    """
+    """Return a text, None for all the words Slurm has for nothing."""
     text = "" if value is None else f"{value:.0f}" if isinstance(value, float) else str(value)
     return None if text.strip().lower() in _NOTHING else text.strip()
 
 
 def read_number(value: Any) -> float | None:
-    """Return a number, None where there is none.
-
-    Args:
-        value: What stands there.
-    """
+    """Return a number, None where there is none."""
     try:
         number = math.nan if isinstance(value, bool) or value is None else float(value)
     except (TypeError, ValueError):
@@ -58,11 +47,7 @@ def read_number(value: Any) -> float | None:
 
 
 def read_instant(value: Any) -> float | None:
-    """Return a time as epoch seconds, None where it has not come.
-
-    Args:
-        value: What stands there.
-    """
+    """Return a time as epoch seconds, None where it has not come."""
     if isinstance(value, str) and (text := read_text(value)) and not text.isdigit():
         raise InvalidInput(
             f"{text!r} is a local time without its zone: run the command with "
@@ -89,9 +74,6 @@ def read_limit(value: Any) -> float | None:
 def status_of_pair(text: str | None) -> int | None:
     """Return the exit status of `3:0`; of `0:9`, which a signal ended, what a shell would say.
 
-    Args:
-        text: Status and signal.
-
     >>> status_of_pair("3:0"), status_of_pair("0:9"), status_of_pair("0:125")
     (3, 137, None)
     """
@@ -100,11 +82,7 @@ def status_of_pair(text: str | None) -> int | None:
 
 
 def status_of_wait(status: int) -> int | None:
-    """Return the exit status in what `wait` returns.
-
-    Args:
-        status: What it returned.
-    """
+    """Return the exit status in what `wait` returns."""
     return exit_status(status >> 8 & 0xFF, status & 0x7F)
 
 
@@ -112,7 +90,6 @@ def exit_status(code: int | None, signal: int) -> int | None:
     """Return what a shell would say of how a program ended, None where nobody knows.
 
     Args:
-        code: What it returned.
         signal: The signal that ended it, 0 for none.
     """
     if not signal:

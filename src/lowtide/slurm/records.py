@@ -92,7 +92,6 @@ def facts_from_json(text: str, *, unreadable: list[str] | None = None) -> list[J
     """Return what `squeue --json` says, of any release that has it.
 
     Args:
-        text: What it printed.
         unreadable: Gets why records cannot be read; without it the first such is an error.
     """
     try:
@@ -111,7 +110,6 @@ def facts_from_lines(
     """Return what squeue says when it is asked for `QUEUE_FIELDS`.
 
     Args:
-        text: What it printed, without headings.
         unreadable: Gets why records cannot be read; without it the first such is an error.
         has_sluid: Whether it was asked for `SLUID_FIELD` behind them.
     """
@@ -130,7 +128,6 @@ def facts_from_scontrol(text: str, *, unreadable: list[str] | None = None) -> li
     """Return what `scontrol show job` says, on one line per job (`-o`) or on many.
 
     Args:
-        text: What it printed.
         unreadable: Gets why records cannot be read; without it the first such is an error.
     """
     blocks = re.split(r"^(?=JobId=\d)", text, flags=re.M)

@@ -148,7 +148,6 @@ def sum_up(
     """Sum up what jobs used in a window of time.
 
     Args:
-        store: Where they are kept.
         question: Which jobs, and the window: from `start`, which must be given, to `end` or now.
         by: One of `NAMES` or `TIMES`.
         now: The present moment, epoch seconds.

@@ -118,12 +118,7 @@ class _State:
 
 
 class HostWriter:
-    """Writes what one host shows.
-
-    Args:
-        database: Where to.
-        name: The host's name.
-    """
+    """Writes what one host shows."""
 
     def __init__(self, database: Database, name: str) -> None:
         self._database = database
@@ -131,11 +126,7 @@ class HostWriter:
         self._state: _State | None = None
 
     def append(self, tick: Tick) -> None:
-        """Write down a tick. If that fails, nothing of it is written.
-
-        Args:
-            tick: The tick.
-        """
+        """Write down a tick. If that fails, nothing of it is written."""
         state = self._state
         # One that is given again was kept: what comes after it failed, and is tried again.
         if state is None or state.time != tick.time:

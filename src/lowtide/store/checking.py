@@ -50,11 +50,7 @@ class Check:
 
 
 def check(database: Database) -> Check:
-    """Read everything, and return what is wrong.
-
-    Args:
-        database: The store.
-    """
+    """Read everything, and return what is wrong."""
     problems: list[str] = []
     rows: dict[str, int] = {}
     with database.reading() as connection:

@@ -25,12 +25,7 @@ _CLASS = 0x6C6F7775
 
 @contextmanager
 def claimed(database: Database, host: str) -> Iterator[None]:
-    """Hold a host: nobody else can claim it in this store meanwhile.
-
-    Args:
-        database: The store.
-        host: The host's name.
-    """
+    """Hold a host: nobody else can claim it in this store meanwhile."""
     if database.path is not None:
         with _claimed_file(database, database.path, host):
             yield

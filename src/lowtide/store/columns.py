@@ -153,8 +153,6 @@ def widened(table: FloatArray, old: tuple[str, ...], new: tuple[str, ...]) -> Fl
 
     Args:
         table: The values; the last axis are the columns.
-        old: Their names.
-        new: Names of today's columns.
     """
     if old == new:
         return table
@@ -179,11 +177,7 @@ def pack_numbers(values: FloatArray) -> bytes:
 
 
 def checksum(numbers: bytes) -> bytes:
-    """Return what stands behind packed numbers, so that damage to them can be told.
-
-    Args:
-        numbers: The numbers, packed.
-    """
+    """Return what stands behind packed numbers, so that damage to them can be told."""
     return zlib.crc32(numbers).to_bytes(CHECKSUM_BYTES, "little")
 
 
@@ -191,7 +185,6 @@ def unpack_numbers(blobs: Sequence[bytes | None], names: tuple[str, ...]) -> Flo
     """Return the totals or facts of many, a row for each; all NaN for what nobody knows.
 
     Args:
-        blobs: What the database holds.
         names: `TOTALS` or `FACTS`.
     """
     return as_numbers(padded(blobs, names), names)
@@ -201,7 +194,6 @@ def padded(blobs: Sequence[bytes | None], names: tuple[str, ...]) -> bytes:
     """Return the totals or facts of many one after the other, all of the same length.
 
     Args:
-        blobs: What the database holds.
         names: `TOTALS` or `FACTS`.
     """
     width = 8 * len(names)
@@ -219,7 +211,6 @@ def as_numbers(joined: bytes | bytearray, names: tuple[str, ...]) -> FloatArray:
     """Return what `padded` returned as numbers; they can be changed if they are in a bytearray.
 
     Args:
-        joined: What it returned.
         names: `TOTALS` or `FACTS`.
     """
     return np.frombuffer(joined, dtype="<f8").reshape(-1, len(names))

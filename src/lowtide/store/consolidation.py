@@ -22,13 +22,7 @@ from lowtide.store.totals import last_known
 
 
 def consolidate(connection: sa.Connection, host: int, node_unit: int) -> None:
-    """Bring all ticks of a host into chunks.
-
-    Args:
-        connection: A transaction.
-        host: The host's number.
-        node_unit: The number that it has as a unit.
-    """
+    """Bring all ticks of a host into chunks."""
     if connection.dialect.name == "postgresql":
         # Whoever tidies up and the host's own watcher take turns.
         connection.execute(sa.select(hosts.c.id).where(hosts.c.id == host).with_for_update())
@@ -69,9 +63,6 @@ def chunk_row(unit: int, points: Points, layout: Layout, *, resolution: int = 0)
     """Return values of a unit as a row of the database.
 
     Args:
-        unit: Its number.
-        points: The values.
-        layout: Which columns they have.
         resolution: Seconds of a step; 0 for what is as it was seen.
     """
     return {

@@ -36,11 +36,7 @@ _RATES = {
 
 
 def names_of(layout: Layout) -> tuple[str, ...]:
-    """Return the columns that a series has.
-
-    Args:
-        layout: The columns that are kept.
-    """
+    """Return the columns that a series has."""
     return (*_RATES[layout.number].values(), *layout.gauges, *layout.counters)
 
 
@@ -63,11 +59,7 @@ class Courses:
     columns: Mapping[str, FloatArray]
 
     def of(self, owner: int) -> Series:
-        """Return the course of one.
-
-        Args:
-            owner: Which one.
-        """
+        """Return the course of one."""
         first, last = np.searchsorted(self.owners, [owner, owner + 1])
         rows = slice(int(first), int(last))
         return Series(
@@ -78,12 +70,7 @@ class Courses:
 
     @classmethod
     def joined(cls, series: Mapping[int, Series], layout: Layout) -> Courses:
-        """Put courses one after the other.
-
-        Args:
-            series: The course of each owner, in ascending order.
-            layout: Which columns are kept.
-        """
+        """Put courses one after the other."""
         parts = list(series.values())
         lengths = [len(part) for part in parts]
         names = names_of(layout)
@@ -98,11 +85,7 @@ class Courses:
         )
 
     def renamed(self, names: Mapping[int, int]) -> Courses:
-        """Return them as those of others.
-
-        Args:
-            names: Whose each is now, by whose it was.
-        """
+        """Return them as those of others."""
         known, place = np.unique(self.owners, return_inverse=True)
         owners = np.array([names[each] for each in known.tolist()], dtype=np.int64)
         return replace(self, owners=owners[place])
@@ -114,11 +97,7 @@ def courses(
     """Return values as courses: each sorted by time, with holes filled by NaN.
 
     Args:
-        owners: Whose each part is.
         parts: The values, in stretches that each know what their counters stood at before.
-        layout: Which columns they have.
-        start: Leave out what was over by then.
-        end: Leave out what began then or later.
     """
     owner, time, length, table = _steps(owners, parts, layout)
     chosen = (time > start) & (time - length < end)
@@ -152,10 +131,6 @@ def summed(parts: list[Series], layout: Layout) -> Series:
 
     Before a host first saw it and after the last time it did, the job used nothing there. In a
     hole in between nobody knows, and the sum is unknown, too.
-
-    Args:
-        parts: A series for each host.
-        layout: Which columns are kept.
     """
     parts = [part for part in parts if len(part)]
     if not parts:

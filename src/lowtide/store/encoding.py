@@ -71,12 +71,7 @@ class Points:
 
 
 def encode(points: Points, layout: Layout) -> bytes:
-    """Return values in few bytes.
-
-    Args:
-        points: The values, one of them at least.
-        layout: Which columns they have.
-    """
+    """Return values in few bytes."""
     count = len(points)
     ends = _milliseconds(points.time)
     begins = _milliseconds(points.since)
@@ -99,11 +94,7 @@ def encode(points: Points, layout: Layout) -> bytes:
 
 
 def decode(blob: bytes) -> tuple[Layout, Points]:
-    """Return the values that `encode` packed, and which columns they have: those of today.
-
-    Args:
-        blob: What it returned.
-    """
+    """Return the values that `encode` packed, and which columns they have: those of today."""
     try:
         version, number, count = _HEADER.unpack_from(blob)
         layout, today = LAYOUTS[number]
@@ -142,11 +133,7 @@ def decode(blob: bytes) -> tuple[Layout, Points]:
 
 
 def join(parts: list[Points]) -> Points:
-    """Return successive stretches of values as one.
-
-    Args:
-        parts: The stretches, in order, one of them at least.
-    """
+    """Return successive stretches of values as one."""
     if len(parts) == 1:
         return parts[0]
     return Points(
@@ -163,10 +150,6 @@ def roll_up(points: Points, step_s: float) -> Points:
 
     Counters stand where they stood at the end of the step, so what was used in all is the same to
     the last bit. Gauges become means over time. A step in which watching paused is cut there.
-
-    Args:
-        points: The values, one of them at least.
-        step_s: How long a step is.
     """
     bucket = np.ceil(points.time / step_s)
     begins = np.ones(len(points), dtype=bool)

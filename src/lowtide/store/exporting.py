@@ -28,10 +28,7 @@ def export(store: Store, folder: Path, *, start: float | None, end: float | None
     Files that were written there before are replaced.
 
     Args:
-        store: What to write.
         folder: Where to; it is made if need be.
-        start: Only jobs and values after this moment.
-        end: Only jobs and values before this moment.
     """
     import polars as pl
 

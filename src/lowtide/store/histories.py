@@ -28,9 +28,7 @@ class Histories:
     """What was seen in a stretch of time, as of one moment.
 
     Args:
-        connection: A connection that sees that moment.
         start: Only what was later than this moment, epoch seconds.
-        end: Only what was earlier than this moment.
     """
 
     def __init__(
@@ -41,22 +39,14 @@ class Histories:
         self._start, self._end = start, end
 
     def of_jobs(self, jobs: Sequence[int]) -> Iterator[Series]:
-        """Yield what each of many jobs used, on all its hosts together.
-
-        Args:
-            jobs: Their numbers in the store.
-        """
+        """Yield what each of many jobs used, on all its hosts together."""
         for part in self._batches(jobs):
             mine, found = self._read_jobs(part)
             for job in part:
                 yield summed([found.of(unit) for unit, _ in mine[job]], UNIT)
 
     def of_parts(self, jobs: Sequence[int]) -> Iterator[Courses]:
-        """Yield what many jobs used, many together; the owners are the jobs.
-
-        Args:
-            jobs: Their numbers in the store, ascending.
-        """
+        """Yield what many jobs used, many together; the owners are the jobs."""
         for part in self._batches(jobs):
             mine, found = self._read_jobs(part)
             if all(len(pairs) == 1 for pairs in mine.values()):
@@ -69,12 +59,7 @@ class Histories:
                 )
 
     def of_node(self, unit: int, host: int) -> Series:
-        """Return what a node did.
-
-        Args:
-            unit: The number that it has as a unit.
-            host: Its number.
-        """
+        """Return what a node did."""
         return next(self.of_nodes([(unit, host)]))
 
     def of_nodes(self, wanted: Sequence[tuple[int, int]]) -> Iterator[Series]:

@@ -163,10 +163,6 @@ def attach(
     """Return the jobs that units seen for the first time belong to, made where need be.
 
     Args:
-        connection: A transaction.
-        host: Where they were seen.
-        found: The units.
-        time: When they were seen.
         cluster: The cluster that the host is of, empty where not known.
     """
     known = _Known.read(connection, {name for unit in found for name in _names(unit)})
@@ -210,7 +206,6 @@ def place_facts(connection: sa.Connection, facts: Sequence[JobFacts]) -> None:
     """Bring facts to the jobs they are about; what nobody has seen yet becomes a job of its own.
 
     Args:
-        connection: A transaction.
         facts: The facts; what they do not know leaves what is known alone.
     """
     known = _Known.read(connection, {name for fact in facts for name in _names(fact)})
@@ -247,11 +242,7 @@ def place_facts(connection: sa.Connection, facts: Sequence[JobFacts]) -> None:
 
 
 def drop_old_waits(connection: sa.Connection) -> None:
-    """Drop jobs that are said to wait, and that are there a second time since they began.
-
-    Args:
-        connection: A transaction.
-    """
+    """Drop jobs that are said to wait, and that are there a second time since they began."""
     question = sa.select(jobs.c.job_id).where(jobs.c.state == "pending", jobs.c.hosts == "")
     names = set(connection.execute(question).scalars())
     known = _Known.read(connection, names)
@@ -270,8 +261,6 @@ def waiting(
     """Return the jobs that were last known to wait, and when they were submitted.
 
     Args:
-        connection: A connection.
-        source: Those found there.
         cluster: Those of this cluster, and of none that is known; empty for all.
     """
     question = (
@@ -291,12 +280,7 @@ def waiting(
 
 
 def refresh(connection: sa.Connection, numbers: Sequence[int]) -> None:
-    """Sum up what the units of jobs have used.
-
-    Args:
-        connection: A transaction.
-        numbers: The jobs.
-    """
+    """Sum up what the units of jobs have used."""
     changes = []
     for part in in_parts(sorted(numbers)):
         # Hosts that sum up the same job take turns, in the same order.

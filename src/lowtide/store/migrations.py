@@ -77,11 +77,7 @@ STEPS: tuple[Callable[[sa.Connection], None], ...] = (
 
 
 def bring_up_to_date(database: Database) -> None:
-    """Run the steps that a store lacks, each in a transaction of its own.
-
-    Args:
-        database: The store.
-    """
+    """Run the steps that a store lacks, each in a transaction of its own."""
     while (version := _known_version(database)) < len(STEPS):
         with database.taking_long(), database.writing() as connection:
             if not database.is_file:

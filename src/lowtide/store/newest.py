@@ -16,12 +16,7 @@ from lowtide.store.totals import Tail
 
 
 def read_ticks(connection: sa.Connection, host: int) -> tuple[int, list[Look]]:
-    """Return the ticks of a host that are not in chunks yet, and the number of the last.
-
-    Args:
-        connection: A connection.
-        host: The host's number.
-    """
+    """Return the ticks of a host that are not in chunks yet, and the number of the last."""
     rows = connection.execute(
         sa.select(ticks.c.id, ticks.c.since, ticks.c.time, ticks.c.body)
         .where(ticks.c.host == host)
@@ -33,13 +28,7 @@ def read_ticks(connection: sa.Connection, host: int) -> tuple[int, list[Look]]:
 def read_tail(
     connection: sa.Connection, looks: list[Look], node_unit: int
 ) -> tuple[Tail, FloatArray, dict[int, int]]:
-    """Return ticks sorted by unit, what those units had used before, and their jobs.
-
-    Args:
-        connection: A connection.
-        looks: The ticks, one of them at least.
-        node_unit: The number that the node has as a unit.
-    """
+    """Return ticks sorted by unit, what those units had used before, and their jobs."""
     seen = np.unique(np.concatenate([look.units for look in looks])).tolist()
     rows: dict[int, Any] = {}
     for part in in_parts([*seen, node_unit]):
@@ -61,11 +50,7 @@ def read_tail(
 
 
 class Newest:
-    """What no chunk holds yet, of any unit, as of one moment; every host's is read once.
-
-    Args:
-        connection: A connection that sees that moment.
-    """
+    """What no chunk holds yet, of any unit, as of one moment; every host's is read once."""
 
     def __init__(self, connection: sa.Connection) -> None:
         self.connection = connection
@@ -73,21 +58,12 @@ class Newest:
         self._nodes: dict[int, int] | None = None
 
     def of_node(self, host: int) -> list[Points]:
-        """Return the values of a node.
-
-        Args:
-            host: Its number.
-        """
+        """Return the values of a node."""
         read = self._tail(host)
         return [] if read is None else [read[0].node]
 
     def of_unit(self, unit: int, host: int) -> list[Points]:
-        """Return the values of a unit.
-
-        Args:
-            unit: Its number.
-            host: That of its host.
-        """
+        """Return the values of a unit."""
         read = self._tail(host)
         if read is None:
             return []

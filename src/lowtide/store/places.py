@@ -30,8 +30,6 @@ def default_place(
     Args:
         environment: The environment, by default this process's.
         is_root: Whether the user is root, by default whether this process's is.
-        reading: Whether nothing will be written.
-        system: The system's folder.
 
     >>> default_place(environment={"HOME": "/home/ada"}, is_root=False)
     '/home/ada/.local/state/lowtide/store.sqlite'

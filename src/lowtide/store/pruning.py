@@ -49,8 +49,6 @@ def prune(
     """Roll up what is due, delete what is too old, and give the room back.
 
     Args:
-        database: The store.
-        retention: How long what is kept how finely.
         now: The present moment, epoch seconds.
         older_than_s: Delete jobs that ended longer ago than this, and what was seen then; at least
             `LEAST_AGE_S`.

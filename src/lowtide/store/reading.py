@@ -181,11 +181,7 @@ class JobTable:
         return _share(self.per_second("gpu_busy_s"), self.asked("gpus"))
 
     def chosen(self, which: npt.NDArray[Any]) -> JobTable:
-        """Return some of the jobs, or all in another order.
-
-        Args:
-            which: Their places, or whether each is wanted.
-        """
+        """Return some of the jobs, or all in another order."""
         places = np.flatnonzero(which) if which.dtype == bool else which
         listed = places.tolist()
         return JobTable(
@@ -231,21 +227,13 @@ class JobTable:
         return [JobRecord(**dict(zip(columns, row, strict=True))) for row in rows]
 
     def parts(self, size: int) -> Iterator[JobTable]:
-        """Yield the jobs in parts, for those who have no room for objects of all.
-
-        Args:
-            size: How many jobs a part has.
-        """
+        """Yield the jobs in parts, for those who have no room for objects of all."""
         for first in range(0, len(self), size):
             yield self.chosen(np.arange(first, min(first + size, len(self))))
 
 
 def read_hosts(connection: sa.Connection) -> list[HostRecord]:
-    """Return the hosts that are or were watched.
-
-    Args:
-        connection: A connection.
-    """
+    """Return the hosts that are or were watched."""
     latest = (
         sa.select(ticks.c.host, sa.func.max(ticks.c.id).label("id"))
         .group_by(ticks.c.host)

@@ -178,7 +178,6 @@ def metered_s(seen_s: float, elapsed_s: float, unmetered_s: float) -> float:
     """Return how long a job was watched while somebody could tell what it drew.
 
     Args:
-        seen_s: How long it was watched.
         elapsed_s: How long it ran; NaN where that is not known.
         unmetered_s: How long nobody could tell, watching or not; NaN where that is not known.
 
@@ -192,10 +191,6 @@ def metered_s(seen_s: float, elapsed_s: float, unmetered_s: float) -> float:
 
 def word_for_power(energy_j: float, measured_j: float) -> str | None:
     """Return whether energy was measured, estimated, or each in part; None where it is unknown.
-
-    Args:
-        energy_j: All of it.
-        measured_j: What was measured.
 
     >>> word_for_power(100.0, 40.0)
     'part'
@@ -232,11 +227,7 @@ class Series:
 
     @classmethod
     def nothing(cls, names: tuple[str, ...]) -> Series:
-        """Return a series without any step.
-
-        Args:
-            names: The columns it has all the same.
-        """
+        """Return a series without any step."""
         empty = np.empty(0)
         return cls(times=empty, step_s=empty, columns=dict.fromkeys(names, empty))
 
@@ -247,8 +238,6 @@ def gaps_in(
     """Return when nobody watched a node: stretches of more than two intervals.
 
     Args:
-        series: What it did.
-        interval_s: How long its ticks are.
         start: Look from this moment on; by default from the first tick.
         end: Look up to this moment; by default up to the last tick.
     """

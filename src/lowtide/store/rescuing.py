@@ -63,12 +63,7 @@ class Rescue:
 
 
 def rescue(damaged: Path, fresh: Path) -> Rescue:
-    """Copy every row that can still be read into a new store.
-
-    Args:
-        damaged: The file to read.
-        fresh: The file to make.
-    """
+    """Copy every row that can still be read into a new store."""
     if fresh.exists():
         raise StoreProblem(
             f"{fresh} is there already: name a new file to rescue into", where=str(fresh)

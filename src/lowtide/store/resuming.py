@@ -21,12 +21,7 @@ _AGE_S = 2.0
 
 
 def last_look(database: Database, host: str) -> tuple[float, dict[Unit, float]] | None:
-    """Return when a host was last looked at, and the CPU time of what ran there; None if never.
-
-    Args:
-        database: The store.
-        host: The host's name.
-    """
+    """Return when a host was last looked at, and the CPU time of what ran there; None if never."""
     with database.writing() as connection:
         known = next((each for each in read_hosts(connection) if each.name == clean(host)), None)
         if known is None:
@@ -71,9 +66,6 @@ def known_as(
 
     Args:
         connection: A transaction; all ticks are in chunks.
-        host: The host's number.
-        found: Units whose own keys nobody knows.
-        taken: Keys of others that are there now.
     """
     last = connection.execute(sa.select(hosts.c.last_time).where(hosts.c.id == host)).scalar_one()
     if last is None:

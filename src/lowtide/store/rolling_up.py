@@ -27,8 +27,6 @@ def roll_up_old(
     """Roll up what is old enough, and return how many chunks that were.
 
     Args:
-        database: The store.
-        retention: How long what is kept.
         now: The present moment, epoch seconds.
         most: Stop after about so many chunks; the rest is for another time.
     """
@@ -50,7 +48,6 @@ def consolidate_forgotten(database: Database, *, now: float) -> None:
     """Bring ticks into chunks whose watcher seems to be gone for good.
 
     Args:
-        database: The store.
         now: The present moment, epoch seconds.
     """
     with database.reading() as connection:

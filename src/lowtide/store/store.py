@@ -50,12 +50,7 @@ _TIDY_CHUNKS = 2000
 
 
 class Store:
-    """An open store. Open it once and keep it: a store that is opened anew counts anew.
-
-    Args:
-        database: Where everything is.
-        retention: How long what is kept how finely.
-    """
+    """An open store. Open it once and keep it: a store that is opened anew counts anew."""
 
     def __init__(self, database: Database, retention: Retention) -> None:
         self._database = database
@@ -76,7 +71,6 @@ class Store:
         Args:
             where: A path, a `sqlite:` or `postgresql:` address, or None for the usual place.
             readonly: Whether nothing shall be written, not even a file made.
-            retention: How long what is kept how finely.
         """
         place = default_place(reading=readonly) if where is None else where
         database = Database(place, readonly=readonly)
@@ -177,7 +171,6 @@ class Store:
 
         Args:
             source: Where they were found, one of `monitor.snapshot.SOURCES`.
-            cluster: Only those that are of no other cluster.
         """
         from lowtide.store.matching import waiting
 
@@ -188,7 +181,6 @@ class Store:
         """Keep the phases that were found in a job's course.
 
         Args:
-            record: The job.
             document: The phases as JSON text; None to forget them.
         """
         with self._database.writing() as connection:
@@ -206,19 +198,11 @@ class Store:
             return [(row.name, row.begins, row.ends) for row in rows]
 
     def phases(self, record: JobRecord) -> str | None:
-        """Return the phases that were found in a job's course, as JSON text.
-
-        Args:
-            record: The job.
-        """
+        """Return the phases that were found in a job's course, as JSON text."""
         return self.phases_of_many([record.number]).get(record.number)
 
     def phases_of_many(self, numbers: Sequence[int]) -> dict[int, str]:
-        """Return the phases that were found in jobs, as JSON text, by the store's number for each.
-
-        Args:
-            numbers: The store's numbers of the jobs.
-        """
+        """Return the phases that were found in jobs, as JSON text by the store's numbers."""
         found: dict[int, str] = {}
         with self._database.reading() as connection:
             for part in in_parts(numbers if phases in present(connection) else ()):
@@ -242,13 +226,8 @@ class Store:
         """Return jobs, in the order in which they were first heard of.
 
         Args:
-            users: Only of these users.
             start: Only those that ran after this moment, epoch seconds.
-            end: Only those that ran before this moment.
             ids: Only those with these numbers; an array's number stands for all its elements.
-            states: Only those that stand so.
-            hosts: Only those that ran on these hosts.
-            clusters: Only those of these clusters.
             now: The present moment; by default it is.
         """
         question = Question(
@@ -268,7 +247,6 @@ class Store:
         """Return jobs in columns, for those who want many of them fast.
 
         Args:
-            question: Which ones.
             now: The present moment; by default it is.
             whole: Whether to read everything, or only what a short list shows.
         """
@@ -287,9 +265,7 @@ class Store:
         """Return what a job used over time, on all its hosts together.
 
         Args:
-            record: The job.
             start: Only what was later than this moment, epoch seconds.
-            end: Only what was earlier than this moment.
         """
         return next(self.many_series([record], start=start, end=end))
 
@@ -299,9 +275,7 @@ class Store:
         """Yield what many jobs used over time, one after the other, as of one moment.
 
         Args:
-            records: The jobs.
             start: Only what was later than this moment, epoch seconds.
-            end: Only what was earlier than this moment.
         """
         from lowtide.store.histories import Histories
 
@@ -315,9 +289,7 @@ class Store:
         """Yield what many jobs used over time, many together, as of one moment.
 
         Args:
-            numbers: The store's numbers for the jobs, ascending.
             start: Only what was later than this moment, epoch seconds.
-            end: Only what was earlier than this moment.
         """
         from lowtide.store.histories import Histories
 
@@ -330,9 +302,7 @@ class Store:
         """Return what a node did over time.
 
         Args:
-            host: Its name.
             start: Only what was later than this moment, epoch seconds.
-            end: Only what was earlier than this moment.
         """
         return next(self.many_node_series([host], start=start, end=end))
 
@@ -342,9 +312,7 @@ class Store:
         """Yield what many nodes did over time, one after the other, as of one moment.
 
         Args:
-            hosts: Their names.
             start: Only what was later than this moment, epoch seconds.
-            end: Only what was earlier than this moment.
         """
         from lowtide.store.histories import Histories
 
@@ -362,7 +330,6 @@ class Store:
         """Return when nobody watched a host: stretches of more than two intervals.
 
         Args:
-            host: Its name.
             start: Look from this moment on; by default from the first tick.
             end: Look up to this moment; by default up to the last tick.
         """
@@ -380,7 +347,6 @@ class Store:
         """Roll up what is due, delete what is too old or too much, and give the room back.
 
         Args:
-            older_than_s: Delete what ended longer ago than this.
             most_bytes: Delete the oldest until the store takes no more room than this.
             now: The present moment; by default it is.
         """
@@ -413,7 +379,6 @@ class Store:
         Args:
             folder: Where to; it is made if need be.
             start: Only jobs and values after this moment, epoch seconds.
-            end: Only jobs and values before this moment.
         """
         from lowtide.store.exporting import export
 

@@ -156,31 +156,19 @@ CONTENTS = (hosts, jobs, units, ticks, chunks, phases, synthetic_grids, origins)
 
 
 def present(connection: sa.Connection) -> tuple[sa.Table, ...]:
-    """Return those of `CONTENTS` that a store has; an older one may lack some.
-
-    Args:
-        connection: A connection to it.
-    """
+    """Return those of `CONTENTS` that a store has; an older one may lack some."""
     names = set(sa.inspect(connection).get_table_names())
     return tuple(table for table in CONTENTS if table.name in names)
 
 
 def in_parts(values: Sequence[_Value]) -> Iterator[Sequence[_Value]]:
-    """Cut a list into parts that a database takes at once.
-
-    Args:
-        values: The list.
-    """
+    """Cut a list into parts that a database takes at once."""
     for first in range(0, len(values), _AT_ONCE):
         yield values[first : first + _AT_ONCE]
 
 
 def clean(text: str) -> str:
-    """Return a text that every database takes: no halves of characters, no NUL.
-
-    Args:
-        text: The text.
-    """
+    """Return a text that every database takes: no halves of characters, no NUL."""
     if text.isprintable():
         return text
     return text.encode(errors="replace").decode().replace("\0", "")
@@ -188,9 +176,6 @@ def clean(text: str) -> str:
 
 def joined(names: Iterable[str]) -> str:
     """Return names of hosts as the database holds them, so that each can be searched for.
-
-    Args:
-        names: The hosts.
 
     >>> joined(["n2", "n1"])
     ',n1,n2,'
@@ -200,22 +185,12 @@ def joined(names: Iterable[str]) -> str:
 
 
 def split(text: str | None) -> tuple[str, ...]:
-    """Return the names that `joined` joined.
-
-    Args:
-        text: What it returned.
-    """
+    """Return the names that `joined` joined."""
     return tuple(text.strip(",").split(",")) if text else ()
 
 
 def insert_row(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> int:
-    """Insert a row and return its number.
-
-    Args:
-        connection: A transaction.
-        table: Where to.
-        row: Its columns.
-    """
+    """Insert a row and return its number."""
     made = connection.execute(sa.insert(table), row).inserted_primary_key
     return int(cast("tuple[int]", made)[0])
 
@@ -223,14 +198,7 @@ def insert_row(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any
 def update_row(
     connection: sa.Connection, table: sa.Table, number: int, values: Mapping[str, Any]
 ) -> None:
-    """Change columns of a row.
-
-    Args:
-        connection: A transaction.
-        table: Where it is.
-        number: Its number.
-        values: The columns to change.
-    """
+    """Change columns of a row."""
     connection.execute(_update_of(table, tuple(values)), {"number": number, **values})
 
 
@@ -245,12 +213,7 @@ def _update_of(table: sa.Table, names: tuple[str, ...]) -> sa.Update:
 
 
 def size_bytes(database: Database, connection: sa.Connection) -> int:
-    """Return how much room the store takes, free pages left out.
-
-    Args:
-        database: The database.
-        connection: A connection to it.
-    """
+    """Return how much room the store takes, free pages left out."""
     if database.is_file:
         pages, free, page = (
             int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())

@@ -50,11 +50,7 @@ class Look:
 
 
 def pack(look: Look) -> bytes:
-    """Return a tick in bytes, its times left out.
-
-    Args:
-        look: The tick.
-    """
+    """Return a tick in bytes, its times left out."""
     table = np.hstack([look.counters, look.gauges, look.ended[:, None]]).T
     # Most columns of most nodes say the same of all: no GPU, no signal, nothing known.
     plain = np.ascontiguousarray(table).view(np.uint64)
@@ -72,13 +68,7 @@ def pack(look: Look) -> bytes:
 
 
 def unpack(since: float, time: float, blob: bytes) -> Look:
-    """Return the tick that `pack` packed.
-
-    Args:
-        since: When the tick before was.
-        time: When the tick was.
-        blob: What it returned.
-    """
+    """Return the tick that `pack` packed."""
     try:
         version, count = _HEADER.unpack_from(blob)
         if version not in _VERSIONS:

@@ -83,9 +83,7 @@ class Tail:
         """Sort ticks by unit.
 
         Args:
-            looks: The ticks, in order, one of them at least.
             started: When units began; of those that nobody had looked at before.
-            node_base: What the node's counters stood at before.
         """
         units = np.concatenate([look.units for look in looks])
         lengths = [look.units.size for look in looks]
@@ -134,7 +132,6 @@ class Tail:
 
         Args:
             place: Which of `units`.
-            base: What its counters stood at before.
         """
         last = self.first[place + 1] if place + 1 < self.first.size else self.time.size
         rows = slice(int(self.first[place]), int(last))
@@ -218,11 +215,7 @@ class Tail:
 
 
 def last_known(values: FloatArray) -> FloatArray:
-    """Return values with every unknown one as the known one before it; NaN before the first.
-
-    Args:
-        values: Rows in the order of time.
-    """
+    """Return values with every unknown one as the known one before it; NaN before the first."""
     rows = np.where(np.isnan(values), 0, np.arange(len(values))[:, None])
     filled: FloatArray = np.take_along_axis(values, np.maximum.accumulate(rows, axis=0), axis=0)
     return filled
@@ -234,10 +227,6 @@ def together(rows: FloatArray, hosts: Sequence[int]) -> FloatArray:
     What was used is summed, and so are peaks, though hosts need not reach theirs together. A job is
     seen while any of its units is. Units of one host were there one after the other: the group of
     a job may be made anew for each of its steps.
-
-    Args:
-        rows: The units' totals.
-        hosts: The host of each.
     """
     if len(set(hosts)) < len(hosts):
         of = np.asarray(hosts)

@@ -93,7 +93,6 @@ def carry_out(
     Every step begins with a mark. However this ends, no process of the load is left.
 
     Args:
-        plan: What to do.
         job_id: The job that all processes belong to; by default that of the environment, or one
             made of the time.
         folder: Where the disk load writes; by default the system's folder for temporary files.
@@ -152,11 +151,7 @@ def carry_out(
 
 
 def offered_cores(plan: LoadPlan) -> list[int]:
-    """Return the CPU cores that a plan loads here.
-
-    Args:
-        plan: The plan.
-    """
+    """Return the CPU cores that a plan loads here."""
     if hasattr(os, "sched_getaffinity"):
         cores = sorted(os.sched_getaffinity(0))
     else:
@@ -172,9 +167,6 @@ def offered_cores(plan: LoadPlan) -> list[int]:
 def choose_job_id(environment: Mapping[str, str]) -> str:
     """Return the id of the job that this process runs in, or a new one made of the time.
 
-    Args:
-        environment: Variables of the environment.
-
     >>> choose_job_id({"SLURM_JOB_ID": "4711"})
     '4711'
     """
@@ -185,11 +177,7 @@ def choose_job_id(environment: Mapping[str, str]) -> str:
 
 
 def check_job_id(job_id: str) -> str:
-    """Return a job id if it can be one.
-
-    Args:
-        job_id: What was given.
-    """
+    """Return a job id if it can be one."""
     if not re.fullmatch(r"[\w.:+-]+", job_id, flags=re.ASCII):
         raise InvalidInput(
             f"a job id is made of letters, digits and any of . _ : + -, not {job_id!r}"

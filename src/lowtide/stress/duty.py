@@ -34,11 +34,9 @@ def keep_level(
     What a slice could not do because the machine was busy, the next slices make up for.
 
     Args:
-        load: What is kept busy.
         share: From 0, never, to 1, always.
         start: When the stretch begins, by the clock; it may be past.
         end: When it ends. The last piece of work begun before it may end later.
-        clock: Tells the time.
         sleep: Waits for so many seconds.
     """
     slices = max(round((end - start) / SLICE_S), 1)

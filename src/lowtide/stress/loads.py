@@ -85,9 +85,6 @@ class Writing:
     """Keeps a disk busy with writing and waiting until it is there; done in bytes written.
 
     The file has no name once it is made, so that it is gone with the process, however that ends.
-
-    Args:
-        folder: Where to write.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -243,11 +240,7 @@ def gpu_library() -> str | None:
 
 
 def gpu_cure(why: str) -> str:
-    """Say that a GPU cannot be loaded, and what to do.
-
-    Args:
-        why: What is in the way.
-    """
+    """Say that a GPU cannot be loaded, and what to do."""
     ways = " or ".join(GPU_LIBRARIES.values())
     return f"the plan loads a GPU, and {why} here: {ways}, or leave it out, --without gpu"
 
@@ -257,7 +250,6 @@ def make_load(part: str, *, folder: Path) -> Load:
 
     Args:
         part: One of `plan.PARTS`.
-        folder: Where the disk load writes.
     """
     makers: dict[str, Callable[[], Load]] = {
         "cpu": Arithmetic,

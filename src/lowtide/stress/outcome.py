@@ -106,8 +106,6 @@ def gather(part: str, plan: LoadPlan, reports: Sequence[Report | None]) -> PartO
     """Put together what the workers of one part did.
 
     Args:
-        part: One of the plan's parts.
-        plan: What they were to do.
         reports: What each did, None for one that gave no answer.
     """
     asked = plan.of(part)

@@ -59,11 +59,7 @@ class LoadPlan:
         return len(self) * self.step_s
 
     def of(self, part: str) -> FloatArray:
-        """Return the levels of one part, in percent.
-
-        Args:
-            part: One of the plan's parts.
-        """
+        """Return the levels of one part, in percent."""
         return self.levels[:, self.parts.index(part)]
 
     def without(self, parts: Sequence[str]) -> LoadPlan:
@@ -118,11 +114,7 @@ class LoadPlan:
         return "\n".join([*lines, "]"]) + "\n"
 
     def dump(self, path: Path | str) -> None:
-        """Save the plan; the same plan is always the same bytes.
-
-        Args:
-            path: A .toml file.
-        """
+        """Save the plan; the same plan is always the same bytes."""
         path = Path(path)
         if path.suffix != ".toml":
             raise InvalidInput(f"a load plan is a .toml file, not {path.name!r}")
@@ -130,11 +122,7 @@ class LoadPlan:
 
     @classmethod
     def load(cls, path: Path | str) -> LoadPlan:
-        """Read a plan that was saved.
-
-        Args:
-            path: The file.
-        """
+        """Read a plan that was saved."""
         text = read_text(path)
         try:
             document = tomllib.loads(text)
@@ -174,7 +162,6 @@ def make_plan(
         ranges: For each part its lowest and its highest level, in percent.
         duration: How long it lasts; what is left over after whole steps is left out.
         step: How long each step lasts, at least `SHORTEST_STEP_S`.
-        seed: Which of the possible plans it is.
         cores: How many CPU cores are loaded; None means all that the machine offers.
 
     >>> print(make_plan("ramp", {"cpu": (0, 100)}, duration="2s", seed=1).toml(), end="")

@@ -71,8 +71,6 @@ def draw_levels(
     Args:
         shape: One of `SHAPES`.
         ranges: The lowest and the highest level of each part, in percent.
-        steps: How many steps there are.
-        seed: Which of the possible plans it is.
 
     >>> draw_levels("latin", [(0, 100)], 5, seed=1).ravel().tolist()
     [100.0, 0.0, 25.0, 50.0, 75.0]
@@ -109,10 +107,6 @@ def draw_levels(
 
 def correlation(one: FloatArray, other: FloatArray) -> float:
     """Return Pearson's correlation, NaN where one of them never changes.
-
-    Args:
-        one: Levels.
-        other: As many levels.
 
     >>> round(correlation(np.array([0.0, 1.0, 2.0]), np.array([5.0, 3.0, 1.0])), 6)
     -1.0

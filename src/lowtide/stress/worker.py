@@ -69,8 +69,6 @@ def carry_out(orders: Orders, load: Load, start: float) -> Report:
     """Keep the levels of all steps.
 
     Args:
-        orders: What to do.
-        load: What to do it with.
         start: When the first step begins, by the monotonic clock, which all processes share.
     """
     worked_s, late_s, done = [], [], 0.0

@@ -69,11 +69,7 @@ class AmdGpus:
         return readings if time.monotonic() - at_s < _STALE_S else []
 
     def wait(self, within_s: float) -> None:
-        """Wait for the first answer: without it what runs now has an unknown beginning for ever.
-
-        Args:
-            within_s: How long at most.
-        """
+        """Wait for the first answer: without it what runs now has an unknown beginning for ever."""
         self._asked.wait(within_s)
 
     def close(self) -> None:
@@ -105,7 +101,6 @@ def read_gpus(said: list[dict[str, dict[str, Any]]], sysfs: Path) -> list[GpuRea
 
     Args:
         said: What the tool said of each GPU, an answer per question.
-        sysfs: Where /sys is: it knows their devices and identities.
     """
     cards: dict[str, dict[str, Any]] = {}
     for answer in said:

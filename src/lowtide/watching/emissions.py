@@ -50,21 +50,11 @@ class Emissions:
         return self.grid is not None and self.grid.average.synthetic
 
     def average(self, since: float, until: float) -> float:
-        """Return the average intensity between two moments, g/kWh; NaN where it is not known.
-
-        Args:
-            since: From when.
-            until: Until when.
-        """
+        """Return the average intensity between two moments, g/kWh; NaN where it is not known."""
         return _mean(None if self.grid is None else self.grid.average, since, until)
 
     def marginal(self, since: float, until: float) -> float:
-        """Return the marginal intensity between two moments, g/kWh; NaN where it is not known.
-
-        Args:
-            since: From when.
-            until: Until when.
-        """
+        """Return the marginal intensity between two moments, g/kWh; NaN where it is not known."""
         return _mean(None if self.grid is None else self.grid.marginal, since, until)
 
     def problems(self, moment: float) -> tuple[str, ...]:
@@ -87,7 +77,6 @@ class Emissions:
         """Return the same with what is known of the grid now.
 
         Args:
-            live: The grid, kept up to date.
             now: Epoch seconds.
         """
         # How old the cache is changes all the time, and is no news.
@@ -95,12 +84,7 @@ class Emissions:
         return replace(self, grid=live.grid(now), notes=notes)
 
     def emitted_g(self, energy_j: FloatArray, intensity_g_per_kwh: float) -> FloatArray:
-        """Return what some energy emitted, the building included.
-
-        Args:
-            energy_j: Energy of the node's.
-            intensity_g_per_kwh: The intensity while it was drawn.
-        """
+        """Return what some energy emitted, the building included."""
         return energy_j * (self.pue * intensity_g_per_kwh / JOULES_PER_KWH)
 
     def made_g(self, reserved_share: FloatArray, passed_s: float) -> FloatArray:
@@ -108,7 +92,6 @@ class Emissions:
 
         Args:
             reserved_share: Which part of the node is kept for whom, from 0 to 1.
-            passed_s: How long.
         """
         if self.embodied_g is None:
             return np.full(reserved_share.shape, np.nan)

@@ -121,11 +121,7 @@ class FactsSource:
         self._thread.start()
 
     def see(self, units: Sequence[Unit]) -> None:
-        """Take note of what runs: of jobs that begin or end Slurm is asked soon.
-
-        Args:
-            units: All that runs now.
-        """
+        """Take note of what runs: of jobs that begin or end Slurm is asked soon."""
         now = time.monotonic()
         running = {unit.key: unit for unit in units if unit.source == "slurm"}
         self.client.name_nodes(unit.node_name for unit in running.values() if unit.node_name)
@@ -149,11 +145,7 @@ class FactsSource:
         self._wake.set()
 
     def hand_over(self, put: Callable[[Sequence[JobFacts]], None]) -> None:
-        """Give away what was found; what cannot be taken is there the next time again.
-
-        Args:
-            put: Takes facts, or raises.
-        """
+        """Give away what was found; what cannot be taken is there the next time again."""
         with self._lock:
             found = dict(self._found)
         if not found:

@@ -19,10 +19,6 @@ def joined(earlier: Tick, later: Tick) -> Tick:
 
     Everything that is counted goes on from tick to tick, so the later one tells of both, but for
     units that it has no more.
-
-    Args:
-        earlier: The first tick.
-        later: The one after it.
     """
     here = {unit.key for unit in later.units}
     left = [place for place, unit in enumerate(earlier.units) if unit.key not in here]

@@ -37,13 +37,7 @@ class Keeper:
     It claims the host, so that no other watch counts the same twice, and closes the store.
 
     Args:
-        store: The store.
-        host: The node that is watched.
-        say: Told what goes wrong, each thing once.
         after: What else is done in that thread with each tick that was kept.
-        at_last: What is done there when no more ticks come.
-        most: How many ticks may wait.
-        last_s: How long the end waits for the store.
     """
 
     def __init__(
@@ -101,11 +95,7 @@ class Keeper:
             )
 
     def take(self, tick: Tick) -> None:
-        """Have a tick kept.
-
-        Args:
-            tick: What happened.
-        """
+        """Have a tick kept."""
         with self._changed:
             busy = self._now is not None or self._elsewhere
             well = not (self._waiting or busy or self._failing)

@@ -20,11 +20,7 @@ _EVERY_S = 300.0
 
 
 def load_floor(path: Path) -> IdleFloor:
-    """Return what was remembered; nothing where there is no such file, or none that can be read.
-
-    Args:
-        path: The file.
-    """
+    """Return what was remembered; nothing where there is no such file, or none that can be read."""
     try:
         document = json.loads(files.read_text(path))
         known = {
@@ -43,12 +39,7 @@ def load_floor(path: Path) -> IdleFloor:
 
 
 def save_floor(path: Path, floor: IdleFloor) -> None:
-    """Write what has been learned.
-
-    Args:
-        path: The file.
-        floor: What was learned.
-    """
+    """Write what has been learned."""
     # It may be learned on while it is written.
     if known := dict(floor.known):
         files.write_whole(path, json.dumps({"idle": known}, indent=1) + "\n")

@@ -62,8 +62,6 @@ def open_watch(
         roots: Where the kernel's files are. Of a recorded tree only what it holds is read, and this
             machine's drivers and tools where `meters` names them.
         cgroupfs: Where the control groups are; below /sys by default.
-        emissions: How energy becomes grams.
-        rules: How power is shared out.
         idle_w: What the node draws when nothing runs; None to learn it.
         host: What the node is called; its own name by default.
         nodes: What Slurm calls it, or nodes that are on this machine.
@@ -110,10 +108,6 @@ def find_gpus(meters: Sequence[str], roots: Roots) -> tuple[GpuSource | None, di
     """Return who reads the GPUs, None where nobody can, and why those of which maker are not read.
 
     Of a recorded tree nobody reads them, unless `meters` names this machine's.
-
-    Args:
-        meters: Which meters were asked for.
-        roots: Where the kernel's files are.
     """
     unread: dict[str, Exception] = {"Intel": MeterProblem("lowtide reads none of Intel's")}
     wanted: dict[str, tuple[str, Callable[[], GpuSource]]] = {
@@ -141,7 +135,6 @@ def cure_of(card: Card, error: Exception) -> str:
 
     Args:
         card: The GPU.
-        error: What came of trying.
     """
     if isinstance(error, MissingExtra):
         return f"pip install 'lowtide[{error.extra}]'"

@@ -24,12 +24,7 @@ _COLUMNS = (
 
 
 def find_job(tick: Tick, job_id: str) -> Unit:
-    """Return the job of an id.
-
-    Args:
-        tick: What happened on the node last.
-        job_id: The id.
-    """
+    """Return the job of an id."""
     found = [unit for unit in tick.units if unit.job_id == job_id]
     if not found:
         raise UnknownName("job on this node", job_id, [each.job_id for each in tick.units])
@@ -55,11 +50,7 @@ class JobRecorder:
     _last: float = field(default=0.0, init=False)
 
     def begin(self, tick: Tick) -> None:
-        """Begin its recording.
-
-        Args:
-            tick: What happened on the node last.
-        """
+        """Begin its recording."""
         self._last = tick.time
         self.writer.begin(
             f"{self.unit.source}_{self.unit.job_id}",
@@ -69,11 +60,7 @@ class JobRecorder:
         self.writer.start(tick.time)
 
     def take(self, tick: Tick) -> None:
-        """Write down what the job did since the tick before.
-
-        Args:
-            tick: What happened on the node.
-        """
+        """Write down what the job did since the tick before."""
         for place, unit in enumerate(tick.units):
             if unit.key == self.unit.key:
                 self._last = tick.time

@@ -92,11 +92,7 @@ class Service:
             os.close(end)
 
     def tell(self, problems: Sequence[str]) -> None:
-        """Say what went wrong, unless it was said before.
-
-        Args:
-            problems: What it is, in words.
-        """
+        """Say what went wrong, unless it was said before."""
         for problem in problems:
             if problem not in self._said:
                 self._said.add(problem)

@@ -35,7 +35,6 @@ def poisson(
     Args:
         per_hour: Mean number of jobs per hour; or
         per_day: mean number per day; or
-        count: exactly so many jobs, anywhere in the span.
 
     >>> process = poisson(per_hour=2)
     >>> process(0.0, 7200.0, np.random.default_rng(2)).round(1).tolist()
@@ -63,7 +62,6 @@ def daily(
     Args:
         per_hour: Mean number of jobs per hour over a whole week; or
         per_day: mean number per day over a whole week; or
-        count: exactly so many jobs in the span.
         working_hours: When work begins and ends, in hours of the local day.
         work_share: Share of a day's jobs that come in working hours.
         weekend_share: Share of a week's jobs that come on Saturday and Sunday.
@@ -113,9 +111,7 @@ def periodic(*, period: DurationLike, first: TimeLike = "+0s", each: int = 1) ->
     """Return arrivals at a fixed interval.
 
     Args:
-        period: The interval.
         first: When the first come: an instant, or `+1h` after the span's beginning.
-        each: How many jobs come at a time.
 
     >>> periodic(period="1d", first="+1h")(0.0, 200_000.0, np.random.default_rng(0)).tolist()
     [3600.0, 90000.0, 176400.0]
@@ -133,7 +129,6 @@ def nightly(*, hour: float = 1.0, each: int = 1, jitter: DurationLike = 0.0) -> 
 
     Args:
         hour: The hour of the day, in UTC.
-        each: How many jobs come a night.
         jitter: Up to how much later than that hour each comes, evenly spread.
 
     >>> nightly(hour=2)(0.0, 172_800.0, np.random.default_rng(0)).tolist()
@@ -150,9 +145,6 @@ def nightly(*, hour: float = 1.0, each: int = 1, jitter: DurationLike = 0.0) -> 
 
 def uniform(*, count: int) -> Arrivals:
     """Return arrivals at equal distances, the first at the beginning of the span.
-
-    Args:
-        count: How many jobs.
 
     >>> uniform(count=4)(0.0, 60.0, np.random.default_rng(0)).tolist()
     [0.0, 15.0, 30.0, 45.0]

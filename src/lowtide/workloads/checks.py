@@ -27,10 +27,6 @@ def number(
     """Return a number that keeps to its limits.
 
     Args:
-        value: What was given.
-        what: What it is called in messages.
-        least: The least it may be.
-        most: The most it may be.
         positive: Whether the least itself is too little.
         whole: Whether it must be a whole number.
 
@@ -54,7 +50,6 @@ def seconds(value: object, what: str, *, positive: bool = True) -> float:
 
     Args:
         value: Seconds, or a text such as `2h`.
-        what: What it is called in messages.
         positive: Whether 0 is too little.
 
     >>> seconds("90 min", "median")
@@ -74,7 +69,6 @@ def optional_seconds(value: DurationLike | None, what: str) -> float | None:
 
     Args:
         value: Seconds, a text, or None.
-        what: What it is called in messages.
     """
     return None if value is None else seconds(value, what)
 
@@ -84,7 +78,6 @@ def one_of(given: Mapping[str, object], what: str) -> str:
 
     Args:
         given: Names and values, None where there is none.
-        what: What needs it.
     """
     there = [name for name, value in given.items() if value is not None]
     if len(there) != 1:
@@ -94,13 +87,7 @@ def one_of(given: Mapping[str, object], what: str) -> str:
 
 
 def check_keys(table: Mapping[str, Any], known: Iterable[str], what: str) -> None:
-    """Refuse keys that mean nothing.
-
-    Args:
-        table: What was given.
-        known: The keys there are.
-        what: Whose they are.
-    """
+    """Refuse keys that mean nothing."""
     known = tuple(known)
     for key in table:
         if key not in known:
@@ -114,8 +101,6 @@ def build(table: object, makers: Mapping[str, Callable[..., T]], what: str) -> T
 
     Args:
         table: `kind` and the parameters of that kind.
-        makers: Kinds, and what makes each.
-        what: What the table is called in messages.
     """
     if not isinstance(table, Mapping) or "kind" not in table:
         raise InvalidInput(

@@ -23,9 +23,6 @@ def read_draw(
     Args:
         value: One value, `{choices = [...], weights = [...]}`, or, where values may be spread,
             `{kind = "lognormal", median = ..., sigma = ...}`.
-        what: What it is called in messages.
-        read: Turns one value into a number, or refuses it.
-        spread: Whether values may be spread around a median.
 
     >>> draw = read_draw({"choices": [1, 8], "weights": [3, 1]}, "cpus", number)
     >>> draw(6, np.random.default_rng(1)).tolist()
@@ -51,11 +48,7 @@ def read_draw(
 
 
 def same(value: float) -> Draw:
-    """Return what gives every job the same value.
-
-    Args:
-        value: The value.
-    """
+    """Return what gives every job the same value."""
     return partial(_same, value=value)
 
 

@@ -36,11 +36,7 @@ class Sizes:
     gpus: FloatArray
 
     def lengths(self, kind: str) -> FloatArray:
-        """Return the lengths, which jobs of this kind need.
-
-        Args:
-            kind: The kind, for the message.
-        """
+        """Return the lengths, which jobs of this kind need."""
         if self.length_s is None:
             raise InvalidInput(
                 f"{kind} jobs need lengths, such as lengths = {{kind = 'lognormal', "
@@ -49,11 +45,7 @@ class Sizes:
         return self.length_s
 
     def take(self, rows: IntArray) -> Sizes:
-        """Return the sizes of some of the jobs.
-
-        Args:
-            rows: Which.
-        """
+        """Return the sizes of some of the jobs."""
         return Sizes(
             length_s=None if self.length_s is None else self.length_s[rows],
             part=self.part[rows],
@@ -93,7 +85,6 @@ def constant(
     """Return jobs of constant power: the sum of what is given, at least one.
 
     Args:
-        power_w: What every job draws.
         power_w_per_cpu: What it draws per CPU it holds.
         power_w_per_gpu: What it draws per GPU it holds.
 
@@ -131,10 +122,6 @@ def phased(
     Lengths are kept: the last phase is cut where the work ends.
 
     Args:
-        high_w: Watts of the high phase.
-        low_w: Watts of the low phase.
-        high_s: How long the high phase takes.
-        low_s: How long the low phase takes.
         startup_s: How long a start takes, on top of the length; or
         startup_share: which share of the length it takes, likewise on top.
         startup_w: Watts of a start, where it takes time.
@@ -173,11 +160,7 @@ def ml(
     Lengths are kept, saving included: the last epoch is cut where the work ends.
 
     Args:
-        epoch_s: How long an epoch trains and evaluates.
-        train_w: Watts while it trains.
-        evaluate_share: Which share of the epoch it evaluates.
         evaluate_w: Watts while it evaluates, where it does.
-        save_s: How long writing a checkpoint takes, on top.
         save_w: Watts while it writes, where that takes time.
         startup_s: How long a start takes, on top of the length; or
         startup_share: which share of the length it takes, likewise on top.

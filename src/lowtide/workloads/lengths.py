@@ -27,11 +27,7 @@ _LEAST_SHARE = 1e-3
 
 
 def constant(*, length: DurationLike) -> Lengths:
-    """Return lengths that are all the same.
-
-    Args:
-        length: The length.
-    """
+    """Return lengths that are all the same."""
     return partial(_constant, length_s=seconds(length, "length"))
 
 
@@ -51,8 +47,6 @@ def lognormal(
         median: Half of all jobs are shorter, before any are drawn again.
         sigma: Standard deviation of the natural logarithm: 68 % of lengths lie between the median
             divided and multiplied by exp(sigma).
-        low: The shortest that is kept.
-        high: The longest that is kept.
 
     >>> lognormal(median="2h", sigma=1.2, high="1d")(3, np.random.default_rng(0)).round().tolist()
     [8373.0, 6144.0, 15527.0]
@@ -69,12 +63,7 @@ def lognormal(
 
 
 def loguniform(*, low: DurationLike, high: DurationLike) -> Lengths:
-    """Return lengths as often between 1 h and 2 h as between 10 h and 20 h.
-
-    Args:
-        low: The shortest.
-        high: The longest.
-    """
+    """Return lengths as often between 1 h and 2 h as between 10 h and 20 h."""
     low_s, high_s = seconds(low, "low"), seconds(high, "high")
     if low_s > high_s:
         raise InvalidInput(f"low is at most high, but {low!r} is longer than {high!r}")
@@ -92,7 +81,6 @@ def from_trace(
     Jobs that never ran have no length and are left out.
 
     Args:
-        trace: The trace, or the name of its file.
         format: Which format the file has, where it should not be told by its content.
         time_unit: What a plain table counts time in: `s`, `min` or `h`.
 

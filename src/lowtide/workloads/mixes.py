@@ -51,13 +51,7 @@ class Mix:
 
     @classmethod
     def drawn(cls, parts: Sequence[Part], count: int, rng: np.random.Generator) -> Mix:
-        """Draw the kind of every job.
-
-        Args:
-            parts: The kinds.
-            count: How many jobs there are.
-            rng: What chance follows.
-        """
+        """Draw the kind of every job."""
         # A generator for each kind and key: a change to one leaves the others as they were.
         streams = [
             dict(zip(OWN_KEYS, each.spawn(len(OWN_KEYS)), strict=True))
@@ -72,7 +66,6 @@ class Mix:
         """Return a column with what kinds say themselves in place of what all share.
 
         Args:
-            key: Which column.
             shared: What jobs have whose kind does not say it.
         """
         column = shared
@@ -86,7 +79,6 @@ class Mix:
         """Return what the jobs draw, each as its kind says.
 
         Args:
-            sizes: How big the jobs are.
             has_lengths: Whether the workload says how long jobs are whose kind does not.
         """
         made = []

@@ -41,12 +41,7 @@ class Period:
     def profiles(
         self, works_s: FloatArray, startups: Sequence[Sequence[Phase]]
     ) -> tuple[PowerProfile, ...]:
-        """Return the profiles of jobs of given lengths.
-
-        Args:
-            works_s: How much work each is.
-            startups: What each does at every start.
-        """
+        """Return the profiles of jobs of given lengths."""
         if not works_s.size:
             return ()
         longest_s = float(works_s.max())

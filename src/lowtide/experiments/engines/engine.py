@@ -76,8 +76,6 @@ def attempt(function: RunFunction, task: Task, attempts: int = 1) -> Outcome:
     """Run one run here; whatever it raises is how it ended.
 
     Args:
-        function: Turns parameters into numbers.
-        task: The run.
         attempts: Which attempt this is, counted from 1.
     """
     clock = perf_counter()

@@ -53,12 +53,7 @@ class Local:
             raise InvalidInput(f"a sweep needs at least 1 worker, not {self.workers}")
 
     def run(self, function: RunFunction, tasks: Sequence[Task]) -> Outcomes:
-        """Run every task, and yield how each ended, as it ends.
-
-        Args:
-            function: Turns the parameters of a run into its numbers.
-            tasks: The runs.
-        """
+        """Run every task, and yield how each ended, as it ends."""
         workers = count_cores() if self.workers is None else self.workers
         if workers == 1:
             return (attempt(function, task) for task in tasks)

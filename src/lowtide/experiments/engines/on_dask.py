@@ -64,12 +64,7 @@ class OnDask:
             raise InvalidInput(f"a sweep needs at least 1 worker, not {self.workers}")
 
     def run(self, function: RunFunction, tasks: Sequence[Task]) -> Outcomes:
-        """Run every task, and yield how each ended, as it ends.
-
-        Args:
-            function: Turns the parameters of a run into its numbers.
-            tasks: The runs.
-        """
+        """Run every task, and yield how each ended, as it ends."""
         opened = self._there(self.address) if self.address else self._here()
         with opened as client:
             yield from run_on(client, function, tasks)
@@ -112,24 +107,14 @@ class OnDask:
 
 
 def require_dask(what: str) -> None:
-    """Say what to install where Dask is not.
-
-    Args:
-        what: What needs it.
-    """
+    """Say what to install where Dask is not."""
     for package in ("cryptography", "dask_jobqueue", "distributed"):
         if find_spec(package) is None:
             raise MissingExtra(what, extra="sweep")
 
 
 def run_on(client: Client, function: RunFunction, tasks: Sequence[Task]) -> Outcomes:
-    """Run every task on a Dask cluster, and yield how each ended, as it ends.
-
-    Args:
-        client: Who talks to the cluster.
-        function: Turns the parameters of a run into its numbers.
-        tasks: The runs.
-    """
+    """Run every task on a Dask cluster, and yield how each ended, as it ends."""
     waiting, suspects, ready = deque(tasks), deque[Task](), deque[Outcome]()
     at_hand: dict[Future, list[Task]] = {}
     size, alone = 1, False
@@ -167,12 +152,7 @@ def run_on(client: Client, function: RunFunction, tasks: Sequence[Task]) -> Outc
 
 
 def run_parcel(function: RunFunction, parcel: list[Task]) -> list[Outcome]:
-    """Run several runs one after the other; this is what a worker does.
-
-    Args:
-        function: Turns parameters into numbers.
-        parcel: The runs.
-    """
+    """Run several runs one after the other; this is what a worker does."""
     return [attempt(function, task) for task in parcel]
 
 

@@ -67,12 +67,7 @@ class OnSlurm:
             )
 
     def run(self, function: RunFunction, tasks: Sequence[Task]) -> Outcomes:
-        """Run every task, and yield how each ended, as it ends.
-
-        Args:
-            function: Turns the parameters of a run into its numbers.
-            tasks: The runs.
-        """
+        """Run every task, and yield how each ended, as it ends."""
         with self._client() as client:
             yield from run_on(client, function, tasks)
 
