@@ -47,10 +47,14 @@ check: $(VENV)/.dev
 	$(BIN)/lint-imports
 	$(BIN)/python tools/size.py
 
-# First, on all cores, what does not mind company; then, one by one, what counts seconds.
+# First, on all cores, what does not mind company; then what counts seconds and mostly waits, two at
+# a time, of those that look at all jobs of the machine one. What fails beside others is asked once
+# more by itself, and has to pass then.
+PYTEST := $(BIN)/python -m pytest
+by_itself = || { test $$? = 1 && echo "failed beside others: once more, by themselves" && $(PYTEST) --last-failed --last-failed-no-failures none; }
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not alone" -n $(CORES) --dist worksteal
-	$(BIN)/python -m pytest -m alone
+	$(PYTEST) -m "not alone" -n $(CORES) --dist worksteal $(by_itself)
+	$(PYTEST) -m alone -n 2 --dist loadgroup $(by_itself)
 
 nightly: $(VENV)/.dev
 	LOWTIDE_NIGHTLY=1 $(BIN)/python -m pytest tests/policies/test_exact.py tests/policies/test_batches.py \
@@ -73,4 +77,4 @@ docs: $(VENV)/.dev
 	@echo "documentation: site/index.html"
 
 clean:
-	rm -rf $(VENV) site dist build lowtide-demo .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site dist build lowtide-demo .mypy_cache .pytest_cache .ruff_cache .hypothesis
