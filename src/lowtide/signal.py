@@ -52,8 +52,9 @@ BASES = ("lifecycle", "direct")
 # numbers of the size of its times are told apart by.
 _EDGE_STEPS = 1e-9
 _EDGE_ROUNDINGS = 4
-# Work through long arrays in pieces that stay in the processor's cache.
-_CHUNK = 16_384
+# Work through long arrays in pieces that stay in the processor's cache, and are small enough for
+# memory to be used again rather than asked of the system anew: 65 against 25 million a second.
+_CHUNK = 4_096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -295,48 +296,66 @@ class Signal:
         >>> curve.integral(1800.0, 5400.0)
         720000.0
         """
-        a = np.asarray(begin, dtype=np.float64)
-        b = np.asarray(end, dtype=np.float64)
-        if a.size == 0:
-            return np.zeros(a.shape)
-        if isinstance(origin, np.ndarray):
-            low, high = (origin + np.minimum(a, b)).min(), (origin + np.maximum(a, b)).max()
-        else:
-            low = origin + np.minimum(a.min(), b.min())
-            high = origin + np.maximum(a.max(), b.max())
-        self.require(float(low), float(high))
-        shift = origin - self.start
-        if a.ndim == 0 and b.ndim == 0 and not isinstance(shift, np.ndarray):
-            return float(self._between(a.reshape(1) + shift, b.reshape(1) + shift)[0])
-        a, b = np.broadcast_arrays(a, b)
-        result = np.empty(a.shape)
-        flat_a, flat_b, flat = a.reshape(-1), b.reshape(-1), result.reshape(-1)
-        shifts = np.broadcast_to(shift, a.shape).reshape(-1)
-        for i in range(0, flat.size, _CHUNK):
-            chunk = slice(i, i + _CHUNK)
-            if isinstance(shift, np.ndarray):
-                flat[chunk] = self._between(flat_a[chunk], flat_b[chunk], shifts[chunk])
-            else:
-                # One origin for all may be far away, as that of epoch seconds.
-                flat[chunk] = self._between(flat_a[chunk] + shift, flat_b[chunk] + shift)
+        a, b, shift = (
+            np.asarray(each, dtype=np.float64) for each in (begin, end, origin - self.start)
+        )
+        if a.ndim == b.ndim == shift.ndim == 0:
+            p, q = a.reshape(1) + shift, b.reshape(1) + shift
+            self._require_after(np.minimum(p[0], q[0]), np.maximum(p[0], q[0]))
+            return float(self._between(p, q)[0])
+        shape = np.broadcast_shapes(a.shape, b.shape)
+        result = np.empty(shape)
+        flat = result.reshape(-1)
+        a, b, shift = (np.broadcast_to(each, shape).reshape(-1) for each in (a, b, shift))
+        # One origin for all may be far away, as that of epoch seconds.
+        own = isinstance(origin, np.ndarray)
+        low, high = np.float64(np.inf), np.float64(-np.inf)
+        # Times that are no numbers are refused below.
+        with np.errstate(invalid="ignore"):
+            for i in range(0, flat.size, _CHUNK):
+                chunk = slice(i, i + _CHUNK)
+                p, q = a[chunk] + shift[chunk], b[chunk] + shift[chunk]
+                low = np.minimum(low, np.minimum(p.min(), q.min()))
+                high = np.maximum(high, np.maximum(p.max(), q.max()))
+                if own:
+                    flat[chunk] = self._between(p, q, a[chunk], b[chunk], shift[chunk])
+                else:
+                    flat[chunk] = self._between(p, q)
+        if flat.size:
+            self._require_after(low, high)
         return result
 
-    def _between(self, a: FloatArray, b: FloatArray, shift: FloatArray | None = None) -> FloatArray:
-        """Integrate from `a` to `b` without checking the span.
+    def _require_after(self, low: np.float64, high: np.float64) -> None:
+        """Raise `NotCovered` unless the span holds what lies between two times after its start."""
+        self.require(self.start + float(low), self.start + float(high))
 
-        They are seconds after the start, or after moments that are each `shift` later.
+    def _between(
+        self,
+        p: FloatArray,
+        q: FloatArray,
+        a: FloatArray | None = None,
+        b: FloatArray | None = None,
+        shift: FloatArray | None = None,
+    ) -> FloatArray:
+        """Integrate from `p` to `q`, seconds after the start, without checking the span.
+
+        Args:
+            a: What p is after a moment that is `shift` later than the start, if that is known
+                to more digits; so is b.
         """
         # Within one step the prefixes cancel exactly, and so does the shift: short stretches keep
         # their digits, however far they lie from the start.
         per_step = 1.0 / self.step_s
-        i = ((a if shift is None else a + shift) * per_step).astype(np.intp)
-        j = ((b if shift is None else b + shift) * per_step).astype(np.intp)
-        from_i, from_j = i * self.step_s, j * self.step_s
-        if shift is not None:
-            from_i -= shift
-            from_j -= shift
+        i = (p * per_step).astype(np.intp)
+        j = (q * per_step).astype(np.intp)
         total: FloatArray = self.prefix.take(j, mode="clip")
         total -= self.prefix.take(i, mode="clip")
+        from_i, from_j = i * self.step_s, j * self.step_s
+        if a is None or b is None or shift is None:
+            a, b = p, q
+        else:
+            from_i -= shift
+            from_j -= shift
         total += self._padded.take(j, mode="clip") * (b - from_j)
         total -= self._padded.take(i, mode="clip") * (a - from_i)
         return total

@@ -65,6 +65,11 @@ class Stretches:
             lost_s=np.array(losts, dtype=np.float64),
         )
 
+    @property
+    def first(self) -> IntArray:
+        """Where the stretches of each job begin."""
+        return np.flatnonzero(np.diff(self.job, prepend=-1))
+
     def of(self, row: int) -> list[Stretch]:
         """Return the starts of one job."""
         first, last = np.searchsorted(self.job, [row, row + 1])
@@ -141,6 +146,15 @@ class Pieces:
 
 def pieces_of(jobs: Workload, stretches: Stretches) -> Pieces:
     """Return every stretch of constant power of many jobs, pauses that draw nothing left out."""
+    if not jobs.profiles:
+        ran_s = stretches.work_s + stretches.lost_s
+        return Pieces(
+            job=stretches.job,
+            origin=stretches.start,
+            begin_s=np.zeros(ran_s.size),
+            end_s=ran_s,
+            power_w=jobs.power[stretches.job],
+        )
     place = jobs.profile[stretches.job]
     parts = []
     plain = place < 0
@@ -188,7 +202,7 @@ def tally(
     def per_job(amounts: FloatArray) -> FloatArray:
         return np.bincount(pieces.job, weights=amounts, minlength=count).astype(np.float64)
 
-    first = np.searchsorted(stretches.job, np.arange(count))
+    first = stretches.first
     last = np.append(first[1:], stretches.job.size) - 1
     end = stretches.start[last] + jobs.startup_s + stretches.work_s[last] + stretches.lost_s[last]
     return Tally(
@@ -204,8 +218,7 @@ def tally(
 def _done_before(stretches: Stretches) -> FloatArray:
     """Return the work that each stretch's job had done and kept before it."""
     total = np.cumsum(stretches.work_s) - stretches.work_s
-    first = np.searchsorted(stretches.job, stretches.job)
-    return total - total[first]
+    return total - total[stretches.first][stretches.job]
 
 
 def _phased(
