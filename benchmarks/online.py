@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from lowtide.accounting import footprint
-from lowtide.forecasting import LeadScaled, Persistence
+from lowtide.forecast import LeadScaled, Persistence
 from lowtide.formats import read_signal
 from lowtide.job import Job
 from lowtide.policies import Policy, plan

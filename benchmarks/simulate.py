@@ -22,7 +22,7 @@ import lowtide as lt
 from lowtide.policies.policy import make_policy
 from lowtide.signal import FloatArray, Signal
 from lowtide.simulator import Cluster, make_discipline, simulate
-from lowtide.simulator.events import run_queue
+from lowtide.simulator.queueing import run_queue
 from lowtide.workload import Workload
 
 HOUR = 3600.0

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.errors import InvalidInput, InvalidTime, NotCovered
-from lowtide.forecast import Forecast
-from lowtide.forecasting import ForecastModel, LeadScaled, Perfect, Persistence, Replay
+from lowtide.forecast import Forecast, ForecastModel, LeadScaled, Perfect, Persistence, Replay
 from lowtide.signal import Signal
 from support.strategies import COARSE_S, signals
 

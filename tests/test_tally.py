@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.accounting import footprint
-from lowtide.grid import Grid
+from lowtide.accounting import Stretches, footprint, tally
 from lowtide.job import Job
 from lowtide.profile import Phase, PowerProfile
 from lowtide.schedule import Schedule, Stretch
-from lowtide.signal import Signal
-from lowtide.tally import Stretches, tally
+from lowtide.signal import Grid, Signal
 from lowtide.workload import Workload
 from support.strategies import cases, valid_stretches
 
@@ -58,7 +56,7 @@ def test_many_phases_are_laid_out_bit_by_bit(monkeypatch) -> None:
     signal = Signal.from_values(np.arange(300.0), start=0, step_s=HOUR)
     ran = Stretches.one_each(jobs, jobs.arrival + 5)
     at_once = tally(jobs, ran, signal)
-    monkeypatch.setattr("lowtide.tally._CELLS", 10)
+    monkeypatch.setattr("lowtide.accounting._CELLS", 10)
     bit_by_bit = tally(jobs, ran, signal)
     assert np.array_equal(at_once.carbon_g, bit_by_bit.carbon_g)
     assert np.allclose(at_once.energy_j, jobs.energy_j)

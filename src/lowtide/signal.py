@@ -2,19 +2,21 @@
 
 A `Signal` is piecewise constant on half-open steps of equal length. Integrals over any stretch
 of time are exact and cost the same however long the stretch, because prefix integrals are kept.
-It never extrapolates: asked about a time outside its span it raises `NotCovered`.
+It never extrapolates: asked about a time outside its span it raises `NotCovered`. A `Grid` is the
+signals of one zone that belong together.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import overload
 
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.errors import InvalidSignal, InvalidTime, InvalidUnit, NotCovered
+from lowtide.errors import InvalidInput, InvalidSignal, InvalidTime, InvalidUnit, NotCovered
 from lowtide.units import (
     DurationLike,
     TimeLike,
@@ -26,6 +28,7 @@ from lowtide.units import (
     parse_duration,
     parse_time,
     price_factor,
+    require_number,
 )
 
 FloatArray = npt.NDArray[np.float64]
@@ -52,8 +55,9 @@ BASES = ("lifecycle", "direct")
 # numbers of the size of its times are told apart by.
 _EDGE_STEPS = 1e-9
 _EDGE_ROUNDINGS = 4
-# Work through long arrays in pieces that stay in the processor's cache.
-_CHUNK = 16_384
+# Work through long arrays in pieces that stay in the processor's cache, and are small enough for
+# memory to be used again rather than asked of the system anew: 65 against 25 million a second.
+_CHUNK = 4_096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -295,48 +299,66 @@ class Signal:
         >>> curve.integral(1800.0, 5400.0)
         720000.0
         """
-        a = np.asarray(begin, dtype=np.float64)
-        b = np.asarray(end, dtype=np.float64)
-        if a.size == 0:
-            return np.zeros(a.shape)
-        if isinstance(origin, np.ndarray):
-            low, high = (origin + np.minimum(a, b)).min(), (origin + np.maximum(a, b)).max()
-        else:
-            low = origin + np.minimum(a.min(), b.min())
-            high = origin + np.maximum(a.max(), b.max())
-        self.require(float(low), float(high))
-        shift = origin - self.start
-        if a.ndim == 0 and b.ndim == 0 and not isinstance(shift, np.ndarray):
-            return float(self._between(a.reshape(1) + shift, b.reshape(1) + shift)[0])
-        a, b = np.broadcast_arrays(a, b)
-        result = np.empty(a.shape)
-        flat_a, flat_b, flat = a.reshape(-1), b.reshape(-1), result.reshape(-1)
-        shifts = np.broadcast_to(shift, a.shape).reshape(-1)
-        for i in range(0, flat.size, _CHUNK):
-            chunk = slice(i, i + _CHUNK)
-            if isinstance(shift, np.ndarray):
-                flat[chunk] = self._between(flat_a[chunk], flat_b[chunk], shifts[chunk])
-            else:
-                # One origin for all may be far away, as that of epoch seconds.
-                flat[chunk] = self._between(flat_a[chunk] + shift, flat_b[chunk] + shift)
+        a, b, shift = (
+            np.asarray(each, dtype=np.float64) for each in (begin, end, origin - self.start)
+        )
+        if a.ndim == b.ndim == shift.ndim == 0:
+            p, q = a.reshape(1) + shift, b.reshape(1) + shift
+            self._require_after(np.minimum(p[0], q[0]), np.maximum(p[0], q[0]))
+            return float(self._between(p, q)[0])
+        shape = np.broadcast_shapes(a.shape, b.shape)
+        result = np.empty(shape)
+        flat = result.reshape(-1)
+        a, b, shift = (np.broadcast_to(each, shape).reshape(-1) for each in (a, b, shift))
+        # One origin for all may be far away, as that of epoch seconds.
+        own = isinstance(origin, np.ndarray)
+        low, high = np.float64(np.inf), np.float64(-np.inf)
+        # Times that are no numbers are refused below.
+        with np.errstate(invalid="ignore"):
+            for i in range(0, flat.size, _CHUNK):
+                chunk = slice(i, i + _CHUNK)
+                p, q = a[chunk] + shift[chunk], b[chunk] + shift[chunk]
+                low = np.minimum(low, np.minimum(p.min(), q.min()))
+                high = np.maximum(high, np.maximum(p.max(), q.max()))
+                if own:
+                    flat[chunk] = self._between(p, q, a[chunk], b[chunk], shift[chunk])
+                else:
+                    flat[chunk] = self._between(p, q)
+        if flat.size:
+            self._require_after(low, high)
         return result
 
-    def _between(self, a: FloatArray, b: FloatArray, shift: FloatArray | None = None) -> FloatArray:
-        """Integrate from `a` to `b` without checking the span.
+    def _require_after(self, low: np.float64, high: np.float64) -> None:
+        """Raise `NotCovered` unless the span holds what lies between two times after its start."""
+        self.require(self.start + float(low), self.start + float(high))
 
-        They are seconds after the start, or after moments that are each `shift` later.
+    def _between(
+        self,
+        p: FloatArray,
+        q: FloatArray,
+        a: FloatArray | None = None,
+        b: FloatArray | None = None,
+        shift: FloatArray | None = None,
+    ) -> FloatArray:
+        """Integrate from `p` to `q`, seconds after the start, without checking the span.
+
+        Args:
+            a: What p is after a moment that is `shift` later than the start, if that is known
+                to more digits; so is b.
         """
         # Within one step the prefixes cancel exactly, and so does the shift: short stretches keep
         # their digits, however far they lie from the start.
         per_step = 1.0 / self.step_s
-        i = ((a if shift is None else a + shift) * per_step).astype(np.intp)
-        j = ((b if shift is None else b + shift) * per_step).astype(np.intp)
-        from_i, from_j = i * self.step_s, j * self.step_s
-        if shift is not None:
-            from_i -= shift
-            from_j -= shift
+        i = (p * per_step).astype(np.intp)
+        j = (q * per_step).astype(np.intp)
         total: FloatArray = self.prefix.take(j, mode="clip")
         total -= self.prefix.take(i, mode="clip")
+        from_i, from_j = i * self.step_s, j * self.step_s
+        if a is None or b is None or shift is None:
+            a, b = p, q
+        else:
+            from_i -= shift
+            from_j -= shift
         total += self._padded.take(j, mode="clip") * (b - from_j)
         total -= self._padded.take(i, mode="clip") * (a - from_i)
         return total
@@ -432,3 +454,101 @@ def _check_values(values: FloatArray, kind: str, start: float, step_s: float) ->
             + (f", and {bad.size - 1} more are like it" if bad.size > 1 else "")
             + ": mend the data, or read it with a gap policy (hold, interpolate)"
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Average intensity, and where known marginal intensity and price, of one zone.
+
+    `plan` and `footprint` take a grid where they take a signal: carbon is then counted with the
+    average intensity and cost with the price.
+
+    Attributes:
+        average: Average carbon intensity.
+        marginal: Marginal carbon intensity.
+        price: Wholesale price.
+
+    >>> flat = Signal.from_values([300.0], start=0, step_s="1h")
+    >>> Grid(average=flat).price is None
+    True
+    """
+
+    average: Signal
+    marginal: Signal | None = None
+    price: Signal | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("average", "marginal", "price"):
+            signal = getattr(self, name)
+            if signal is not None and signal.kind != name:
+                raise InvalidSignal(
+                    f"a grid's {name} is a signal of that kind, not {signal.kind!r}"
+                )
+
+
+def carbon_and_price(signal: Signal | Grid) -> tuple[Signal | None, Signal | None]:
+    """Return the signal that carbon is counted with and the one that cost is, where given."""
+    _require_signal(signal)
+    if isinstance(signal, Grid):
+        return signal.average, signal.price
+    if signal.kind == "price":
+        return None, signal
+    if signal.kind == "pue":
+        raise InvalidSignal(
+            "PUE says what a site adds to energy: give it as pue=, not as the signal"
+        )
+    return signal, None
+
+
+def deciding_signal(signal: Signal | Grid) -> Signal:
+    """Return the signal that a planner minimises: carbon where there is any, else the price."""
+    _require_signal(signal)
+    return signal.average if isinstance(signal, Grid) else signal
+
+
+def _require_signal(signal: object) -> None:
+    if isinstance(signal, Signal | Grid):
+        return
+    given = "None" if signal is None else f"a {type(signal).__name__}"
+    raise InvalidInput(
+        f"what a kWh emits or costs is a Signal or a Grid, not {given}: read one with "
+        "read_signal(FILE), make one with Signal.from_values or synthetic_grid, and give it after "
+        "the job"
+    )
+
+
+def mixed_signal(signal: Signal | Grid, weights: Mapping[str, float]) -> Signal:
+    """Return what a kWh counts when grams and money each have a weight.
+
+    Args:
+        signal: A grid, or a signal where only one of the two has a weight.
+        weights: What a gram (`carbon`) and a unit of money (`price`) count.
+
+    >>> carbon = Signal.from_values([300, 100], start=0, step_s="1h")
+    >>> price = Signal.from_values([50, 90], start=0, step_s="1h", kind="price", unit="EUR/MWh")
+    >>> mixed_signal(Grid(average=carbon, price=price), {"carbon": 1, "price": 1000}).values
+    array([350., 190.])
+    """
+    for name, weight in weights.items():
+        if name not in ("carbon", "price"):
+            raise InvalidInput(f"unknown weight {name!r}: known are carbon, price and wait")
+        require_number(weight, f"the weight of {name}", least=0.0)
+    carbon, price = carbon_and_price(signal)
+    parts: list[tuple[float, Signal]] = []
+    for name, found in (("carbon", carbon), ("price", price)):
+        weight = float(weights.get(name, 0.0))
+        if not weight:
+            continue
+        if found is None:
+            raise InvalidInput(
+                f"{name} has a weight, but the signal says nothing of it: give a Grid"
+            )
+        parts.append((weight, found))
+    if not parts:
+        raise InvalidInput("carbon and price both weigh nothing: give one of them a weight")
+    shared = parts[0][1]
+    for _, other in parts[1:]:
+        if (other.start, other.step_s, len(other)) != (shared.start, shared.step_s, len(shared)):
+            raise InvalidSignal("signals can be mixed on the same steps only: bring them to one")
+    values = np.sum([weight * part.values for weight, part in parts], axis=0)
+    return replace(shared, values=values, kind="objective", unit="1/kWh")

@@ -28,6 +28,8 @@ Column = npt.NDArray[Any]
 
 _COMPLETED = STATUSES.index("completed")
 _WHOLE = ("profile", "interruptible", "max_starts", "status")
+# What is said once for all jobs.
+_SHARED = ("profiles", "source", "left_out")
 
 
 def _column(name: str, values: npt.ArrayLike, kind: Any, count: int | None) -> Any:
@@ -331,6 +333,8 @@ class Workload:
     @property
     def startup_s(self) -> FloatArray:
         """How long each start takes."""
+        if not self.profiles:
+            return np.zeros(len(self))
         return np.array([*(each.startup_s for each in self.profiles), 0.0])[self.profile]
 
     @property
@@ -370,7 +374,23 @@ class Workload:
         Args:
             rows: A truth value per job, places, or a slice.
         """
-        return replace(self, **{name: getattr(self, name)[rows] for name in self._names()})
+        if isinstance(rows, np.ndarray) and rows.dtype != bool and rows.size and rows[0] >= 0:
+            # Rows that follow each other are a view: those who decide batch by batch copy nothing.
+            first = int(rows[0])
+            if np.array_equal(rows, np.arange(first, first + rows.size)):
+                rows = slice(first, first + rows.size)
+        arrival = self.arrival[rows]
+        part = object.__new__(type(self))
+        # What holds for every job holds for some: nothing is checked again.
+        order = None if np.all(arrival[1:] >= arrival[:-1]) else np.argsort(arrival, kind="stable")
+        for name in self._names():
+            column = getattr(self, name)[rows]
+            column = column if order is None else column[order]
+            column.flags.writeable = False
+            object.__setattr__(part, name, column)
+        for name in _SHARED:
+            object.__setattr__(part, name, getattr(self, name))
+        return part
 
     def shifted(self, start: float) -> Workload:
         """Return the workload with its first arrival moved to an instant.
@@ -416,8 +436,7 @@ class Workload:
 
     @classmethod
     def _names(cls) -> tuple[str, ...]:
-        others = ("profiles", "source", "left_out")
-        return tuple(name for name in cls.__slots__ if name not in others)
+        return tuple(name for name in cls.__slots__ if name not in _SHARED)
 
 
 def _scaled(profile: PowerProfile, factor: float) -> PowerProfile:

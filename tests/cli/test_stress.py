@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from lowtide.formats.recording_folder import read as read_recording
-from lowtide.stress.conductor import END_MARK
 from lowtide.stress.plan import LoadPlan, make_plan
+from lowtide.stress.run import END_MARK
 from support.commands import run
 
 pytestmark = pytest.mark.alone
@@ -103,7 +103,7 @@ def test_bad_input_is_answered_in_one_line(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lowtide.stress.conductor.gpu_library", lambda: None)
+    monkeypatch.setattr("lowtide.stress.run.gpu_library", lambda: None)
     both = {"cpu": (0.0, 50.0), "gpu": (0.0, 50.0)}
     make_plan("latin", both, duration="4s").dump(folder / "gpu.toml")
     make_plan("latin", {"disk": (0.0, 50.0)}, duration="4s").dump(folder / "disk.toml")

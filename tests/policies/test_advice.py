@@ -10,8 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lowtide.errors import InvalidInput
-from lowtide.forecast import Forecast
-from lowtide.forecasting import LeadScaled, Perfect, Persistence, Replay
+from lowtide.forecast import Forecast, LeadScaled, Perfect, Persistence, Replay
 from lowtide.grids import synthetic_grid
 from lowtide.job import Job
 from lowtide.policies import plan

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import lowtide as lt
 from lowtide.errors import Infeasible, InvalidInput, InvalidJob
-from lowtide.forecasting import Perfect
+from lowtide.forecast import Perfect
 from lowtide.policies import POLICIES, continuous, exact, feasibility, gridded
 from lowtide.policies.advice import Advice
 from lowtide.policies.dtpr import Dtpr

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowtide.accounting import Stretches, tally
 from lowtide.errors import NotCovered
 from lowtide.job import Job
 from lowtide.policies.carbon_time import CarbonTime
@@ -19,7 +20,6 @@ from lowtide.policies.threshold import Threshold
 from lowtide.policies.wait_awhile import WaitAwhile
 from lowtide.profile import PowerProfile
 from lowtide.signal import Signal
-from lowtide.tally import Stretches, tally
 from lowtide.workload import Workload
 from support.strategies import COARSE_S, STARTS, intensities, prices, profiles, seconds, watts
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from lowtide.accounting import footprint
 from lowtide.errors import DeadlineTooEarly, InvalidInput, InvalidSignal, NotCovered, UnknownName
-from lowtide.grid import Grid
 from lowtide.job import Job
 from lowtide.policies import POLICIES, Decision, Policy, plan
 from lowtide.policies.bounds import rearrangement_bound
@@ -17,7 +16,7 @@ from lowtide.policies.exact import Exact
 from lowtide.policies.oracle import Oracle
 from lowtide.profile import Phase, PowerProfile
 from lowtide.schedule import Schedule
-from lowtide.signal import Signal
+from lowtide.signal import Grid, Signal
 from support.strategies import cases, scheduled
 
 HOUR = 3600.0

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from lowtide.accounting import tally
 from lowtide.errors import InvalidInput, UnknownName
-from lowtide.forecasting import LeadScaled, Perfect, Persistence
+from lowtide.forecast import LeadScaled, Perfect, Persistence
 from lowtide.job import Job
 from lowtide.policies import POLICIES, plan
 from lowtide.policies.carbon_time import CarbonTime
@@ -24,7 +25,6 @@ from lowtide.policies.threshold import Threshold, quantile_between
 from lowtide.policies.wait_awhile import WaitAwhile
 from lowtide.profile import Phase, PowerProfile
 from lowtide.signal import FILLED, Signal
-from lowtide.tally import tally
 from lowtide.workload import Workload
 from support.oracles import every_bend, exact_integral
 from support.strategies import cases

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from lowtide.accounting import footprint
 from lowtide.errors import InvalidInput
-from lowtide.forecast import Forecast
-from lowtide.forecasting import LeadScaled, Perfect, Persistence, Replay
+from lowtide.forecast import Forecast, LeadScaled, Perfect, Persistence, Replay
 from lowtide.job import Job
 from lowtide.policies import plan
 from lowtide.policies.exact import Exact

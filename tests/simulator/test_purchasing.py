@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.errors import InvalidInput
+from lowtide.simulator.buying import BOUGHT, buy, start_on_reserved
 from lowtide.simulator.cluster import Cluster
-from lowtide.simulator.purchasing import BOUGHT, buy, start_on_reserved
 from lowtide.workload import Workload
 
 HOUR = 3600.0

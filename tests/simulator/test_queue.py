@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from lowtide.accounting import tally
 from lowtide.errors import InvalidInput, InvalidJob, UnknownName
 from lowtide.profile import Phase, PowerProfile
 from lowtide.signal import Signal
-from lowtide.simulator import serving
+from lowtide.simulator import queueing
 from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.disciplines import (
     DISCIPLINES,
@@ -21,8 +22,7 @@ from lowtide.simulator.disciplines import (
     RoundRobin,
     make_discipline,
 )
-from lowtide.simulator.events import SPAN_KINDS, run_queue
-from lowtide.tally import tally
+from lowtide.simulator.queueing import SPAN_KINDS, run_queue
 from lowtide.workload import Workload
 from support.clusters import ANYWHERE, TickingQueue, in_order, in_turns, most_at_once, queues
 
@@ -310,7 +310,7 @@ def test_easy_runs_as_in_the_slow_queue(case):
     slow = compared(case, Easy())
     cluster, jobs, ready = case
     # How finely jobs are sorted into kinds makes no difference.
-    with mock.patch.object(serving, "_MOST_KINDS", 1):
+    with mock.patch.object(queueing, "_MOST_KINDS", 1):
         coarse = run_queue(jobs, ready, cluster, Easy(), keep_nodes=True)
     fine = run_queue(jobs, ready, cluster, Easy(), keep_nodes=True)
     assert coarse.held_from.tobytes() == fine.held_from.tobytes()

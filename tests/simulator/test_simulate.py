@@ -15,7 +15,7 @@ from lowtide.policies.policy import make_policy
 from lowtide.profile import PowerProfile
 from lowtide.simulator import Cluster, simulate
 from lowtide.simulator.disciplines import Feedback, RoundRobin
-from lowtide.simulator.series import Series
+from lowtide.simulator.results import Series
 from lowtide.states import STATUSES
 from lowtide.trace import Trace
 from lowtide.workload import Workload

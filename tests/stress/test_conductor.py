@@ -17,17 +17,18 @@ import pytest
 
 from lowtide.errors import FileProblem, InvalidInput, LowtideError
 from lowtide.marks import EVENTS_VARIABLE
-from lowtide.stress import conductor
-from lowtide.stress.conductor import (
+from lowtide.stress import run
+from lowtide.stress.plan import LoadPlan, make_plan
+from lowtide.stress.run import (
     END_MARK,
     JOB_VARIABLE,
+    Outcome,
     carry_out,
     check_job_id,
     choose_job_id,
+    gather,
     offered_cores,
 )
-from lowtide.stress.outcome import Outcome, gather
-from lowtide.stress.plan import LoadPlan, make_plan
 from lowtide.stress.worker import Report
 
 pytestmark = pytest.mark.alone
@@ -152,7 +153,7 @@ def test_the_outcome_is_a_document(done: dict) -> None:
 SCRIPT = """
 import sys
 from lowtide.stress.plan import LoadPlan
-from lowtide.stress.conductor import carry_out
+from lowtide.stress.run import carry_out
 plan = LoadPlan.load(sys.argv[1])
 carry_out(plan, job_id=sys.argv[2], told=lambda number: print(number, flush=True))
 """
@@ -210,7 +211,7 @@ def test_what_a_worker_cannot_do_is_told_before_anything_starts(tmp_path: Path) 
 
 
 def test_a_gpu_without_a_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conductor, "gpu_library", lambda: None)
+    monkeypatch.setattr(run, "gpu_library", lambda: None)
     with pytest.raises(InvalidInput, match=r"neither torch nor CuPy.*--without gpu"):
         carry_out(plan_of([[0.0]] * 4, "gpu"))
 
@@ -233,7 +234,7 @@ def test_a_gpu_is_loaded_by_the_library_that_is_there(
 ) -> None:
     (tmp_path / "torch.py").write_text(TOY_TORCH)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(conductor, "gpu_library", lambda: "torch")
+    monkeypatch.setattr(run, "gpu_library", lambda: "torch")
     outcome = carry_out(plan_of([[0.0], [50.0], [100.0]], "gpu", step_s=0.3), job_id="toy-gpu")
     assert outcome.parts[0].got == pytest.approx([0.0, 50.0, 100.0], abs=10)
     assert members("toy-gpu") == []

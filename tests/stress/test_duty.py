@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lowtide.stress.duty import SLICE_S, keep_level
+from lowtide.stress.loads import SLICE_S, keep_level
 
 
 class Toy:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from lowtide.errors import FileProblem, FormatError, InvalidInput, InvalidTime, UnknownName
-from lowtide.stress.plan import LoadPlan, make_plan
-from lowtide.stress.shapes import SHAPES
+from lowtide.stress.plan import SHAPES, LoadPlan, make_plan
 
 BOTH = {"gpu": (0.0, 100.0), "cpu": (0.0, 100.0)}
 

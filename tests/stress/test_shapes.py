@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.errors import InvalidInput, UnknownName
-from lowtide.stress.shapes import MOST_CORRELATION, SHAPES, draw_levels
+from lowtide.stress.plan import MOST_CORRELATION, SHAPES, draw_levels
 
 RANGES = [(0.0, 100.0), (0.0, 100.0), (20.0, 80.0), (0.0, 33.33)]
 # From so many steps on, four parts of any shape can be told apart.

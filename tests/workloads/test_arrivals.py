@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.errors import InvalidInput, InvalidTime
-from lowtide.workloads import arrivals
+from lowtide.workloads import draws
 
 MONDAY = datetime(2024, 7, 1, tzinfo=UTC).timestamp()
 HOUR = 3600.0
@@ -22,16 +22,16 @@ DAY = 86_400.0
 WEEK = 7 * DAY
 
 PROCESSES = {
-    "poisson": arrivals.poisson(per_hour=3),
-    "poisson, counted": arrivals.poisson(count=500),
-    "daily": arrivals.daily(per_day=100),
-    "daily, counted": arrivals.daily(count=500),
-    "daily, all at work": arrivals.daily(per_day=100, work_share=1, weekend_share=0),
-    "bursts": arrivals.bursts(bursts_per_day=10, jobs_per_burst=5, spread="30m"),
-    "bursts at once": arrivals.bursts(bursts_per_day=10, jobs_per_burst=5, spread=0),
-    "periodic": arrivals.periodic(period="17m", first="+5m", each=2),
-    "nightly": arrivals.nightly(each=3, jitter="2h"),
-    "uniform": arrivals.uniform(count=77),
+    "poisson": draws.poisson(per_hour=3),
+    "poisson, counted": draws.poisson(count=500),
+    "daily": draws.daily(per_day=100),
+    "daily, counted": draws.daily(count=500),
+    "daily, all at work": draws.daily(per_day=100, work_share=1, weekend_share=0),
+    "bursts": draws.bursts(bursts_per_day=10, jobs_per_burst=5, spread="30m"),
+    "bursts at once": draws.bursts(bursts_per_day=10, jobs_per_burst=5, spread=0),
+    "periodic": draws.periodic(period="17m", first="+5m", each=2),
+    "nightly": draws.nightly(each=3, jitter="2h"),
+    "uniform": draws.uniform(count=77),
 }
 
 
@@ -66,7 +66,7 @@ def test_every_process_stays_in_its_span_in_order_and_follows_its_seed(name, sta
     ("name", "parameters"), [("poisson", {}), ("daily", {"work_share": 0.8, "weekend_share": 0.1})]
 )
 def test_counts_are_poisson_with_the_rate(name, parameters):
-    make = arrivals.ARRIVALS[name]
+    make = draws.ARRIVALS[name]
     counts = np.array(
         [
             make(per_day=50, **parameters)(MONDAY, MONDAY + WEEK, rng(seed)).size
@@ -80,27 +80,27 @@ def test_counts_are_poisson_with_the_rate(name, parameters):
 
 
 def test_per_hour_and_per_day_are_the_same():
-    for make in (arrivals.poisson, arrivals.daily):
+    for make in (draws.poisson, draws.daily):
         hourly = make(per_hour=2)(MONDAY, MONDAY + DAY, rng())
         assert np.array_equal(hourly, make(per_day=48)(MONDAY, MONDAY + DAY, rng()))
 
 
 def test_poisson_gaps_are_exponential():
-    times = arrivals.poisson(per_hour=10)(0.0, 2000 * HOUR, rng(1))
+    times = draws.poisson(per_hour=10)(0.0, 2000 * HOUR, rng(1))
     gaps = np.sort(np.diff(times))
     assert ks_statistic(gaps, 1 - np.exp(-gaps / 360)) < 1.95
 
 
 def test_a_count_is_exact_and_evenly_spread():
-    times = arrivals.poisson(count=10_000)(MONDAY, MONDAY + WEEK, rng(2))
+    times = draws.poisson(count=10_000)(MONDAY, MONDAY + WEEK, rng(2))
     assert times.size == 10_000
     assert ks_statistic(times, (times - MONDAY) / WEEK) < 1.95
-    assert arrivals.daily(count=123)(MONDAY, MONDAY + WEEK, rng(2)).size == 123
+    assert draws.daily(count=123)(MONDAY, MONDAY + WEEK, rng(2)).size == 123
 
 
 def weekly(start: float = MONDAY, **parameters: object) -> np.ndarray:
     """A hundred weeks of a thousand jobs a day."""
-    process = arrivals.daily(per_day=1000, **parameters)  # type: ignore[arg-type]
+    process = draws.daily(per_day=1000, **parameters)  # type: ignore[arg-type]
     return process(start, start + 100 * WEEK, rng(3))
 
 
@@ -137,7 +137,7 @@ def test_local_time_moves_hours_and_weekends():
 
 
 def test_a_span_within_a_day_has_that_days_rate():
-    process = arrivals.daily(per_day=10_000, working_hours=[8, 18], weekend_share=0)
+    process = draws.daily(per_day=10_000, working_hours=[8, 18], weekend_share=0)
     noon = process(MONDAY + 11 * HOUR, MONDAY + 12 * HOUR, rng())
     # 7/5 of the mean day, 65 % of it in ten hours.
     expected = 10_000 * 7 / 5 * 0.65 / 10
@@ -146,7 +146,7 @@ def test_a_span_within_a_day_has_that_days_rate():
 
 
 def test_bursts_have_their_rate_size_and_spread():
-    process = arrivals.bursts(bursts_per_day=4, jobs_per_burst=5, spread="1m")
+    process = draws.bursts(bursts_per_day=4, jobs_per_burst=5, spread="1m")
     times = process(MONDAY, MONDAY + 1000 * DAY, rng(4))
     # The variance of a geometric sum is bursts × E[size²] = bursts × (2·25 − 5).
     assert abs(times.size - 20_000) < 4 * math.sqrt(4000 * 45)
@@ -160,20 +160,20 @@ def test_bursts_have_their_rate_size_and_spread():
 
 
 def test_bursts_have_their_rate_from_the_first_moment_on():
-    process = arrivals.bursts(bursts_per_day=100, jobs_per_burst=3, spread="1d")
+    process = draws.bursts(bursts_per_day=100, jobs_per_burst=3, spread="1d")
     counts = [process(0.0, DAY, rng(seed)).size for seed in range(300)]
     # Per day 100 bursts of E[size²] = 15, an upper bound on the variance when spread.
     assert abs(np.mean(counts) - 300) < 4 * math.sqrt(1500 / 300)
 
 
 def test_bursts_of_one_job_at_once_are_poisson():
-    times = arrivals.bursts(bursts_per_day=240, jobs_per_burst=1, spread=0)(0.0, 300 * DAY, rng(5))
+    times = draws.bursts(bursts_per_day=240, jobs_per_burst=1, spread=0)(0.0, 300 * DAY, rng(5))
     gaps = np.sort(np.diff(times))
     assert ks_statistic(gaps, 1 - np.exp(-gaps / 360)) < 1.95
 
 
 def test_periodic_jobs_come_on_time():
-    daily = arrivals.periodic(period="1d", first="+1h", each=2)
+    daily = draws.periodic(period="1d", first="+1h", each=2)
     assert daily(MONDAY, MONDAY + 2 * DAY, rng()).tolist() == [
         MONDAY + HOUR,
         MONDAY + HOUR,
@@ -181,17 +181,17 @@ def test_periodic_jobs_come_on_time():
         MONDAY + DAY + HOUR,
     ]
     # An earlier first job goes on into the span; a later one leaves its beginning empty.
-    before = arrivals.periodic(period="10h", first=MONDAY - 5 * HOUR)
+    before = draws.periodic(period="10h", first=MONDAY - 5 * HOUR)
     assert before(MONDAY, MONDAY + DAY, rng()).tolist() == [MONDAY + 5 * HOUR, MONDAY + 15 * HOUR]
-    after = arrivals.periodic(period="10h", first="2024-07-01T20:00Z")
+    after = draws.periodic(period="10h", first="2024-07-01T20:00Z")
     assert after(MONDAY, MONDAY + DAY, rng()).tolist() == [MONDAY + 20 * HOUR]
-    assert arrivals.periodic(period="1h", first="+2d")(MONDAY, MONDAY + DAY, rng()).size == 0
+    assert draws.periodic(period="1h", first="+2d")(MONDAY, MONDAY + DAY, rng()).size == 0
 
 
 def test_nightly_jobs_come_at_their_hour():
-    times = arrivals.nightly(hour=1.5)(MONDAY + 12 * HOUR, MONDAY + 60 * HOUR, rng())
+    times = draws.nightly(hour=1.5)(MONDAY + 12 * HOUR, MONDAY + 60 * HOUR, rng())
     assert times.tolist() == [MONDAY + 25.5 * HOUR, MONDAY + 49.5 * HOUR]
-    late = arrivals.nightly(hour=23, each=40, jitter="3h")(MONDAY, MONDAY + 100 * DAY, rng(6))
+    late = draws.nightly(hour=23, each=40, jitter="3h")(MONDAY, MONDAY + 100 * DAY, rng(6))
     offset = np.sort((late - 23 * HOUR - MONDAY) % DAY)
     assert offset.max() < 3 * HOUR
     assert ks_statistic(offset, offset / (3 * HOUR)) < 1.95
@@ -201,7 +201,7 @@ def test_nightly_jobs_come_at_their_hour():
 
 
 def test_uniform_jobs_are_evenly_apart():
-    times = arrivals.uniform(count=7)(MONDAY, MONDAY + WEEK, rng())
+    times = draws.uniform(count=7)(MONDAY, MONDAY + WEEK, rng())
     assert np.array_equal(times, MONDAY + DAY * np.arange(7))
 
 
@@ -232,7 +232,7 @@ def test_uniform_jobs_are_evenly_apart():
 )
 def test_refused(name, parameters, message):
     with pytest.raises(InvalidInput, match=message):
-        arrivals.ARRIVALS[name](**parameters)
+        draws.ARRIVALS[name](**parameters)
 
 
 @pytest.mark.parametrize(
@@ -246,16 +246,16 @@ def test_refused(name, parameters, message):
 )
 def test_refused_durations(name, parameters, message):
     with pytest.raises(InvalidTime, match=message):
-        arrivals.ARRIVALS[name](**parameters)
+        draws.ARRIVALS[name](**parameters)
 
 
 @pytest.mark.parametrize(
     "process",
     [
-        arrivals.poisson(per_hour=1e9),
-        arrivals.bursts(bursts_per_day=1e5, jobs_per_burst=1e6),
-        arrivals.periodic(period=1e-6),
-        arrivals.nightly(each=10**9),
+        draws.poisson(per_hour=1e9),
+        draws.bursts(bursts_per_day=1e5, jobs_per_burst=1e6),
+        draws.periodic(period=1e-6),
+        draws.nightly(each=10**9),
     ],
 )
 def test_too_many_jobs_are_refused(process):
@@ -264,6 +264,6 @@ def test_too_many_jobs_are_refused(process):
 
 
 def test_a_count_that_can_never_come_is_refused():
-    process = arrivals.daily(count=5, weekend_share=0)
+    process = draws.daily(count=5, weekend_share=0)
     with pytest.raises(InvalidInput, match="no job can come in this span, but count asks for 5"):
         process(MONDAY + 5 * DAY, MONDAY + 6 * DAY, rng())

@@ -27,12 +27,9 @@ from lowtide.states import STATUSES
 from lowtide.units import parse_time
 from lowtide.workload import Workload
 from lowtide.workloads import TraceSpec, WorkloadSpec, generate, read_spec
-from lowtide.workloads.arrivals import ARRIVALS, uniform
-from lowtide.workloads.choices import same
+from lowtide.workloads.draws import ARRIVALS, LENGTHS, read_wait, same, uniform
+from lowtide.workloads.generate import SCENARIOS
 from lowtide.workloads.kinds import KINDS, constant
-from lowtide.workloads.lengths import LENGTHS
-from lowtide.workloads.spec import SCENARIOS
-from lowtide.workloads.waits import read_wait
 
 MONDAY = parse_time("2024-07-01T00:00Z")
 DAY = 86_400.0

@@ -13,7 +13,7 @@ import pytest
 
 from lowtide.errors import InvalidInput, InvalidTime, UnknownName
 from lowtide.trace import Trace
-from lowtide.workloads import lengths
+from lowtide.workloads import draws
 from lowtide.workloads.checks import build
 
 N = 100_000
@@ -33,7 +33,7 @@ def ks_statistic(values: np.ndarray, cdf: Callable[[float], float]) -> float:
 
 
 def test_lognormal_has_its_log_moments():
-    logs = np.log(lengths.lognormal(median="2h", sigma=1.2)(N, rng(1)))
+    logs = np.log(draws.lognormal(median="2h", sigma=1.2)(N, rng(1)))
     # Four standard errors: σ/√n of the mean, σ/√(2n) of the deviation.
     assert abs(logs.mean() - math.log(7200)) < 4 * 1.2 / math.sqrt(N)
     assert abs(logs.std() - 1.2) < 4 * 1.2 / math.sqrt(2 * N)
@@ -42,7 +42,7 @@ def test_lognormal_has_its_log_moments():
 
 
 def test_lognormal_within_limits_keeps_its_shape_there():
-    drawn = lengths.lognormal(median="2h", sigma=1.2, low="1h", high="1d")(N, rng(2))
+    drawn = draws.lognormal(median="2h", sigma=1.2, low="1h", high="1d")(N, rng(2))
     assert drawn.min() >= 3600
     assert drawn.max() <= 86_400
     normal = NormalDist(math.log(7200), 1.2)
@@ -53,27 +53,27 @@ def test_lognormal_within_limits_keeps_its_shape_there():
 
 
 def test_limits_leave_other_jobs_as_they_were():
-    free = lengths.lognormal(median="2h", sigma=1.2)(1000, rng(3))
-    cut = lengths.lognormal(median="2h", sigma=1.2, high="4h")(1000, rng(3))
+    free = draws.lognormal(median="2h", sigma=1.2)(1000, rng(3))
+    cut = draws.lognormal(median="2h", sigma=1.2, high="4h")(1000, rng(3))
     fits = free <= 4 * 3600
     assert 0 < fits.sum() < 1000
     assert np.array_equal(cut[fits], free[fits])
 
 
 def test_loguniform_is_even_in_its_logarithm():
-    drawn = lengths.loguniform(low="10m", high="10h")(N, rng(4))
+    drawn = draws.loguniform(low="10m", high="10h")(N, rng(4))
     assert ks_statistic(drawn, lambda x: math.log(x / 600) / math.log(60)) < 1.95
-    assert lengths.loguniform(low=5, high=5)(2, rng()).tolist() == [5.0, 5.0]
+    assert draws.loguniform(low=5, high=5)(2, rng()).tolist() == [5.0, 5.0]
 
 
 def test_constant():
-    assert lengths.constant(length="1h30m")(3, rng()).tolist() == [5400.0] * 3
-    assert lengths.lognormal(median=60, sigma=0)(2, rng()).tolist() == [60.0, 60.0]
+    assert draws.constant(length="1h30m")(3, rng()).tolist() == [5400.0] * 3
+    assert draws.lognormal(median=60, sigma=0)(2, rng()).tolist() == [60.0, 60.0]
 
 
 def test_from_a_trace_each_length_is_as_likely_as_in_it():
     trace = Trace(columns={"arrival": [0, 1, 2, 3, 4], "length_s": [10, 10, 20, 0, 30]})
-    drawn = lengths.from_trace(trace=trace)(N, rng(5))
+    drawn = draws.from_trace(trace=trace)(N, rng(5))
     for length, share in ((10, 0.5), (20, 0.25), (30, 0.25)):
         assert abs((drawn == length).mean() - share) < 4 * math.sqrt(share * (1 - share) / N)
     assert set(drawn) == {10.0, 20.0, 30.0}
@@ -82,7 +82,7 @@ def test_from_a_trace_each_length_is_as_likely_as_in_it():
 def test_from_a_real_trace(data):
     path = data("traces/pai_1k.csv")
     own = [float(line.split(",")[1]) for line in path.read_text().splitlines()[1:]]
-    drawn = lengths.from_trace(trace=str(path))(N, rng(6))
+    drawn = draws.from_trace(trace=str(path))(N, rng(6))
     assert set(drawn) <= set(own)
     mean, deviation = np.mean(own), np.std(own)
     assert abs(drawn.mean() - mean) < 4 * deviation / math.sqrt(N)
@@ -91,7 +91,7 @@ def test_from_a_real_trace(data):
 def test_from_a_file_in_other_units(tmp_path: Path):
     path = tmp_path / "jobs.csv"
     path.write_text("arrival_time,length,cpus\n0,2,1\n")
-    assert lengths.from_trace(trace=path, time_unit="h")(2, rng()).tolist() == [7200.0, 7200.0]
+    assert draws.from_trace(trace=path, time_unit="h")(2, rng()).tolist() == [7200.0, 7200.0]
 
 
 @pytest.mark.parametrize("name", ["constant", "lognormal", "loguniform", "from_trace"])
@@ -102,7 +102,7 @@ def test_every_kind_crosses_to_another_process(name):
         "loguniform": {"low": 5, "high": 9},
         "from_trace": {"trace": Trace(columns={"arrival": [0], "length_s": [5]})},
     }
-    made = lengths.LENGTHS[name](**parameters[name])
+    made = draws.LENGTHS[name](**parameters[name])
     again = pickle.loads(pickle.dumps(made))
     assert made(9, rng(7)).tobytes() == again(9, rng(7)).tobytes()
 
@@ -161,4 +161,4 @@ def test_every_kind_crosses_to_another_process(name):
 )
 def test_refused(table, error, message):
     with pytest.raises(error, match=message):
-        build(table, lengths.LENGTHS, "lengths")
+        build(table, draws.LENGTHS, "lengths")

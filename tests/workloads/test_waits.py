@@ -10,8 +10,7 @@ import pytest
 
 from lowtide.errors import InvalidInput, InvalidTime, UnknownName
 from lowtide.workloads.checks import number
-from lowtide.workloads.choices import read_draw
-from lowtide.workloads.waits import read_wait
+from lowtide.workloads.draws import read_draw, read_wait
 
 N = 100_000
 

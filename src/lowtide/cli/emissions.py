@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lowtide.grid import Grid
     from lowtide.grids.live import LiveGrid
-    from lowtide.signal import Signal
+    from lowtide.signal import Grid, Signal
     from lowtide.watching.emissions import Emissions
     from lowtide.watching.opening import Watch
 
@@ -105,8 +104,8 @@ def _load_grid(
     signal: Path | None, grid: str | None, how: list[str] | None, seed: int, marginal: Path | None
 ) -> Grid:
     from lowtide.cli.inputs import read_how, refuse_how
-    from lowtide.grid import Grid
     from lowtide.grids import synthetic_grid
+    from lowtide.signal import Grid
 
     if grid is not None:
         refuse_how(how, "a synthetic grid")

@@ -158,13 +158,13 @@ def _write_jobs(simulation: Simulation, path: Path) -> None:
 
 
 def _synthetic(simulation: Simulation) -> bool:
-    from lowtide.grid import deciding_signal
+    from lowtide.signal import deciding_signal
 
     return deciding_signal(simulation.signal).synthetic
 
 
 def _tell(simulation: Simulation, summary: dict[str, Any]) -> None:
-    from lowtide.grid import deciding_signal
+    from lowtide.signal import deciding_signal
     from lowtide.units import format_count
 
     signal = deciding_signal(simulation.signal)

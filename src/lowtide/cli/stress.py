@@ -17,8 +17,8 @@ from lowtide.cli.output import print_json, print_parsable, print_table, progress
 
 if TYPE_CHECKING:
     from lowtide.signal import FloatArray
-    from lowtide.stress.outcome import Outcome, PartOutcome
     from lowtide.stress.plan import LoadPlan
+    from lowtide.stress.run import Outcome, PartOutcome
 
 stress = typer.Typer(
     name="stress",
@@ -128,8 +128,8 @@ def run(
     import os
 
     from lowtide.experiments.interruption import by_signals
-    from lowtide.stress.conductor import carry_out, check_job_id, choose_job_id
     from lowtide.stress.plan import LoadPlan
+    from lowtide.stress.run import carry_out, check_job_id, choose_job_id
 
     loaded = LoadPlan.load(file).without(without or [])
     job = choose_job_id(os.environ) if job_id is None else check_job_id(job_id)

@@ -16,14 +16,13 @@ import numpy as np
 
 from lowtide.accounting import integrate
 from lowtide.errors import FormatError
-from lowtide.grid import carbon_and_price
-from lowtide.signal import FloatArray, Signal
+from lowtide.signal import FloatArray, Signal, carbon_and_price
 
 if TYPE_CHECKING:
     import polars as pl
 
     from lowtide.simulator import Simulation
-    from lowtide.simulator.events import NodeSpans
+    from lowtide.simulator.queueing import NodeSpans
 
 IntArray = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -162,7 +161,7 @@ def read_blocks(folder: Path) -> dict[str, Blocks]:
 def _by_time(spans: NodeSpans, edges: FloatArray, signal: Signal) -> FloatArray:
     """Return what nodes drew came to between edges; before the first and after the last too."""
     # Brings the simulator, which whoever only reads results does without.
-    from lowtide.simulator.series import Series
+    from lowtide.simulator.results import Series
 
     if not spans.begin.size:
         return np.zeros(edges.size + 1)

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowtide.accounting import Footprint, PhaseFootprint
-from lowtide.grid import Grid, deciding_signal
 from lowtide.job import Job
 from lowtide.policies import Plan, plan
-from lowtide.signal import Signal
+from lowtide.signal import Grid, Signal, deciding_signal
 from lowtide.units import (
     ENERGIES,
     MASSES,

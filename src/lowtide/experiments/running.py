@@ -19,9 +19,8 @@ from lowtide.errors import FormatError, InvalidInput, LowtideError, UnknownName
 from lowtide.experiments.blocks import block_sums
 from lowtide.experiments.experiment import Experiment, Parameters, Run
 from lowtide.experiments.study import BLOCKS, QUEUE_USED
-from lowtide.forecasting import ForecastModel, LeadScaled, Perfect, Persistence
+from lowtide.forecast import ForecastModel, LeadScaled, Perfect, Persistence
 from lowtide.formats import read_signal
-from lowtide.grid import Grid
 from lowtide.grids import GRID_NAMES, synthetic_grid
 from lowtide.job import TIME_TOLERANCE_S
 from lowtide.policies.blind import Blind
@@ -29,7 +28,7 @@ from lowtide.policies.forecasted import Forecasted
 from lowtide.policies.policy import POLICIES, Policy, make_policy, stops_jobs
 from lowtide.policies.purchasing import Purchasing
 from lowtide.policies.rolling import Rolling
-from lowtide.signal import Signal
+from lowtide.signal import Grid, Signal
 from lowtide.simulator import Cluster, Simulation, make_discipline, simulate
 from lowtide.simulator.disciplines import DISCIPLINES, Discipline
 from lowtide.simulator.simulation import OVERSIZED, refuse_stops

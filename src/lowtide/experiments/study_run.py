@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowtide.experiments.study_table import Study, parameter_keys, run_parameters
-from lowtide.grid import deciding_signal
-from lowtide.signal import FloatArray, Signal
+from lowtide.signal import FloatArray, Signal, deciding_signal
 
 if TYPE_CHECKING:
     from lowtide.simulator import Simulation

@@ -23,7 +23,7 @@ from lowtide.experiments.study_run import Look, quantiles
 from lowtide.experiments.study_table import POLICY, Study
 from lowtide.schedule import SPAN_KINDS
 from lowtide.signal import FloatArray
-from lowtide.simulator.series import Series
+from lowtide.simulator.results import Series
 from lowtide.units import format_iso
 
 _KINDS = dict(zip(SPAN_KINDS, ("#E69F00", "#0072B2", "#D55E00", "#CC79A7", "#BBBBBB"), strict=True))

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lowtide.errors import InvalidInput, LowtideError, ProviderProblem
-from lowtide.grid import Grid
 from lowtide.grids.cache import Cache, format_age
 from lowtide.grids.feed import Feed, Retrieved
 from lowtide.grids.providers import GridProvider, ZoneName, parse_zones
+from lowtide.signal import Grid
 from lowtide.units import TimeLike, format_hours, format_time, parse_time
 
 # How far back providers are asked at all: what is older belongs in a file.

@@ -21,14 +21,13 @@ import numpy.typing as npt
 
 from lowtide.accounting import footprint
 from lowtide.errors import InvalidInput
-from lowtide.grid import Grid, deciding_signal
 from lowtide.job import TIME_TOLERANCE_S, Job, require_jobs
 from lowtide.policies.planning import Plan, finish, plan
 from lowtide.policies.policy import Decision, Policy
 from lowtide.policies.problem import make_problem
 from lowtide.profile import PowerProfile
 from lowtide.schedule import Schedule, Stretch
-from lowtide.signal import FloatArray, Signal
+from lowtide.signal import FloatArray, Grid, Signal, deciding_signal
 from lowtide.units import JOULES_PER_KWH, format_count
 
 IntArray = npt.NDArray[np.int64]

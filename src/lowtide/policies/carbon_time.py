@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lowtide.accounting import Stretches
 from lowtide.job import Job
 from lowtide.policies.carrying_out import run_from
 from lowtide.policies.lowest_window import check_expectation, expected_costs, start_expected
 from lowtide.policies.oracle import TIE
 from lowtide.policies.policy import Decision
 from lowtide.signal import Signal
-from lowtide.tally import Stretches
 from lowtide.workload import Workload
 
 

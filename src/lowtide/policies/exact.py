@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from lowtide.accounting import footprint
+from lowtide.accounting import Stretches, footprint
 from lowtide.errors import Cure, Infeasible, InvalidInput, InvalidJob, LowtideError
 from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.policies import continuous, feasibility, gridded
@@ -32,7 +32,6 @@ from lowtide.policies.problem import (
 from lowtide.policies.wait_awhile import WaitAwhile
 from lowtide.schedule import Schedule, State, Stretch
 from lowtide.signal import Signal
-from lowtide.tally import Stretches
 from lowtide.units import TimeLike, format_hours, parse_duration, parse_time, require_number
 from lowtide.workload import Workload
 

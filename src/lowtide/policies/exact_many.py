@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.accounting import integrate
+from lowtide.accounting import Stretches, integrate
 from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S
 from lowtide.policies.exact import AHEAD, Exact
 from lowtide.policies.exact_kernels import best_gridded, best_straight
@@ -18,7 +18,6 @@ from lowtide.policies.oracle import Oracle
 from lowtide.policies.problem import MOST_BYTES
 from lowtide.policies.wait_awhile import WaitAwhile
 from lowtide.signal import FloatArray, Signal
-from lowtide.tally import Stretches
 from lowtide.units import JOULES_PER_KWH
 from lowtide.workload import IntArray, Workload
 

@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from lowtide.errors import InvalidInput
-from lowtide.forecasting import ForecastModel
+from lowtide.forecast import ForecastModel
 from lowtide.job import Job
 from lowtide.policies.policy import Decision, Policy, make_policy
 from lowtide.signal import FILLED, Signal
@@ -43,7 +43,7 @@ class Forecasted:
             arrival are all taken for the mean of the known ones from the arrival on: they are
             then nothing to wait for and nothing to flee. None for as far as forecasts reach.
 
-    >>> from lowtide.forecasting import Perfect
+    >>> from lowtide.forecast import Perfect
     >>> from lowtide.profile import PowerProfile
     >>> curve = Signal.from_values([300, 200, 400, 100], start=0, step_s="1h")
     >>> job = Job(id="a", arrival=0, deadline="+4h", profile=PowerProfile.constant(1000, "1h"))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lowtide.accounting import Stretches
 from lowtide.errors import InvalidInput
 from lowtide.job import Job
 from lowtide.policies.carrying_out import run_from
@@ -18,7 +19,6 @@ from lowtide.policies.oracle import Oracle, cost_by_delay, first_lowest, on_step
 from lowtide.policies.policy import Decision
 from lowtide.profile import PowerProfile
 from lowtide.signal import FloatArray, Signal
-from lowtide.tally import Stretches
 from lowtide.workload import Workload
 
 

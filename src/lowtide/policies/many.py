@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkabl
 import numpy as np
 import numpy.typing as npt
 
+from lowtide.accounting import Stretches
 from lowtide.policies.policy import Policy, require_decision
 from lowtide.schedule import Schedule
 from lowtide.signal import FloatArray, Signal
-from lowtide.tally import Stretches
 from lowtide.workload import IntArray, Workload
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowtide.accounting import footprint
+from lowtide.accounting import Stretches, footprint
 from lowtide.errors import InvalidInput
 from lowtide.job import Job
 from lowtide.policies.carrying_out import run_from
@@ -20,7 +20,6 @@ from lowtide.policies.many import column, ragged, require_windows, series_of, wi
 from lowtide.policies.policy import Decision
 from lowtide.profile import PowerProfile
 from lowtide.signal import FloatArray, Signal
-from lowtide.tally import Stretches
 from lowtide.workload import Workload
 
 # Costs closer than this, relative to the dearest, differ by rounding alone: the earliest wins.

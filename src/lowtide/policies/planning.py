@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from lowtide.accounting import Footprint, footprint
 from lowtide.errors import InvalidInput
-from lowtide.grid import Grid, carbon_and_price, deciding_signal, mixed_signal
 from lowtide.job import Job, require_job
 from lowtide.policies.bounds import rearrangement_bound
 from lowtide.policies.policy import Decision, Policy, goes_on, make_policy, require_decision
 from lowtide.schedule import Schedule, State, Stretch
-from lowtide.signal import Signal
+from lowtide.signal import Grid, Signal, carbon_and_price, deciding_signal, mixed_signal
 from lowtide.units import DurationLike, format_html, format_percent, format_time, parse_duration
 
 

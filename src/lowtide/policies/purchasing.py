@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from lowtide.accounting import Stretches
 from lowtide.errors import InvalidInput
 from lowtide.job import Job
 from lowtide.policies.many import decide_many
 from lowtide.policies.policy import Decision, Policy, make_policy
 from lowtide.signal import Signal
-from lowtide.tally import Stretches
 from lowtide.workload import Workload
 
 

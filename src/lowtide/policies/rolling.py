@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple
 
 from lowtide.accounting import footprint
 from lowtide.errors import InvalidInput
-from lowtide.forecasting import ForecastModel, LeadScaled
+from lowtide.forecast import ForecastModel, LeadScaled
 from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.policies.exact import Exact
 from lowtide.policies.policy import Decision

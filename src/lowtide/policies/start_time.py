@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lowtide.accounting import Stretches
 from lowtide.job import Job
 from lowtide.policies.carrying_out import run_from
 from lowtide.policies.many import column, require_windows, series_of, within_windows
 from lowtide.policies.policy import Decision
 from lowtide.signal import Signal
-from lowtide.tally import Stretches
 from lowtide.workload import Workload
 
 

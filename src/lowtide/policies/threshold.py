@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from lowtide.accounting import Stretches
 from lowtide.errors import InvalidInput
 from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.policies.carrying_out import carry_out
@@ -15,7 +16,6 @@ from lowtide.policies.dtpr import taken
 from lowtide.policies.many import by_value, require_windows, rules_of, series_of
 from lowtide.policies.policy import Decision
 from lowtide.signal import Signal
-from lowtide.tally import Stretches
 from lowtide.workload import Workload
 
 

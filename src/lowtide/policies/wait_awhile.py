@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from lowtide.accounting import Stretches
 from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.policies.carrying_out import carry_out
 from lowtide.policies.many import by_value, require_windows, rules_of, series_of
 from lowtide.policies.policy import Decision
 from lowtide.signal import FloatArray, Signal
-from lowtide.tally import Stretches
 from lowtide.workload import Workload
 
 

@@ -31,8 +31,8 @@ from lowtide.policies.threshold import quantile_between
 from lowtide.policies.wait_awhile import cheapest_moments
 from lowtide.profile import PowerProfile
 from lowtide.signal import FILLED, FloatArray, Signal
+from lowtide.simulator.buying import start_on_reserved
 from lowtide.simulator.cluster import ON_DEMAND_PRICE, RESERVED_PRICE, SPOT_PRICE
-from lowtide.simulator.purchasing import start_on_reserved
 from lowtide.trace import Trace
 from lowtide.units import format_hours
 

@@ -16,8 +16,17 @@ from typing import Any
 import numpy as np
 
 from lowtide.compiled import compiled
-from lowtide.simulator.heaps import TOP, Rows, due, pop, push, remove
-from lowtide.simulator.kernels import end_of
+from lowtide.simulator.heaps import (
+    TOP,
+    Rows,
+    due,
+    first_within,
+    pop,
+    push,
+    remove,
+    set_leaf,
+    within,
+)
 from lowtide.simulator.machines import (
     FIRST,
     OFF,
@@ -34,7 +43,7 @@ from lowtide.simulator.machines import (
     take,
     waking_power,
 )
-from lowtide.simulator.trees import first_within, set_leaf, within
+from lowtide.simulator.turns import end_of
 
 # No job asks for longer, and it is less than for ever.
 LONGEST_S = 1e300

@@ -8,19 +8,18 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
+from lowtide.accounting import Stretches, tally
 from lowtide.errors import InvalidInput, InvalidJob, NotCovered, UnknownName
-from lowtide.grid import Grid, deciding_signal
 from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S, Job
 from lowtide.policies.many import decide_many
 from lowtide.policies.policy import Policy, make_policy, stops_jobs
 from lowtide.policies.purchasing import Purchasing
-from lowtide.signal import FloatArray, Signal
+from lowtide.signal import FloatArray, Grid, Signal, deciding_signal
+from lowtide.simulator.buying import Bought, buy
 from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.disciplines import Discipline, make_discipline
-from lowtide.simulator.events import NodeSpans, run_queue
-from lowtide.simulator.purchasing import Bought, buy
+from lowtide.simulator.queueing import NodeSpans, run_queue
 from lowtide.simulator.results import Simulation
-from lowtide.tally import Stretches, tally
 from lowtide.trace import Trace
 from lowtide.units import format_count, format_hours, format_time
 from lowtide.workload import Workload

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.errors import FileProblem
-from lowtide.stress.duty import Load, keep_level
-from lowtide.stress.loads import make_load
+from lowtide.stress.loads import Load, keep_level, make_load
 
 # prctl: the signal that a process gets when its parent ends.
 _PR_SET_PDEATHSIG = 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from lowtide.workloads.generate import generate
-from lowtide.workloads.spec import TraceSpec, WorkloadSpec, read_spec
+from lowtide.workloads.generate import TraceSpec, WorkloadSpec, generate, read_spec
 
 __all__ = ["TraceSpec", "WorkloadSpec", "generate", "read_spec"]

@@ -1,10 +1,17 @@
-"""What jobs draw: each kind takes its parameters and returns what turns lengths into columns."""
+"""What jobs draw: each kind takes its parameters and returns what turns lengths into columns.
+
+Phases that repeat are laid out once for the longest job, and cut to the length of each. Lengths are
+kept: the last phase is cut where the work ends, never stretched. Checkpoints fall where they fall,
+also inside a phase, which is then two phases of the same power. A workload may mix kinds, each with
+its share.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +23,15 @@ from lowtide.signal import FloatArray
 from lowtide.units import DurationLike, format_hours
 from lowtide.workload import IntArray
 from lowtide.workloads.checks import number, optional_seconds, seconds
-from lowtide.workloads.periods import Period
+from lowtide.workloads.draws import Draw
+
+# A job of a month in phases of a second is a slip; so many phases take a few seconds to set up.
+_MOST_PHASES = 10_000_000
+# Instants closer than this, relative to the longest job, are the same but for rounding.
+_ROUNDING = 1e-9
+# What a kind may say for its own jobs. Their order is part of what a seed means: only ever add
+# at the end.
+OWN_KEYS = ("lengths", "cpus", "gpus", "nodes", "interruptible", "memory", "priority")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,3 +331,179 @@ def _profiled(sizes: Sizes, *, whole: PowerProfile) -> Shapes:
         ),
         planned_s=np.full(sizes.part.size, whole.run_s),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """Phases that a job goes through again and again, and where it can be resumed.
+
+    Attributes:
+        kind: What jobs like this are called in messages.
+        phases: One round.
+        checkpoint_every_s: How much of the rounds lies between checkpoints; None for none.
+        save: Phases that come before every checkpoint, on top of the rounds.
+    """
+
+    kind: str
+    phases: Sequence[Phase]
+    checkpoint_every_s: float | None = None
+    save: Sequence[Phase] = ()
+
+    def profiles(
+        self, works_s: FloatArray, startups: Sequence[Sequence[Phase]]
+    ) -> tuple[PowerProfile, ...]:
+        """Return the profiles of jobs of given lengths."""
+        if not works_s.size:
+            return ()
+        longest_s = float(works_s.max())
+        self._check_number(works_s)
+        phases = self._laid_out(longest_s)
+        ends_s = np.cumsum([phase.duration_s for phase in phases])
+        # The phase in which each ends; what ends within rounding of a phase's end ends there.
+        lasts = np.searchsorted(ends_s, works_s - _ROUNDING * longest_s)
+        begins_s = np.concatenate(([0.0], ends_s))[lasts]
+        made = []
+        for work_s, last, begin_s, startup in zip(
+            works_s.tolist(), lasts.tolist(), begins_s.tolist(), startups, strict=True
+        ):
+            work, left_s = phases[: last + 1], work_s - begin_s
+            if left_s < phases[last].duration_s - _ROUNDING * longest_s:
+                work[-1] = replace(phases[last], duration_s=left_s, checkpoint=False)
+            made.append(PowerProfile(startup=startup, work=work))
+        return tuple(made)
+
+    def _check_number(self, works_s: FloatArray) -> None:
+        round_s = sum(phase.duration_s for phase in self.phases)
+        per_s = len(self.phases) / round_s
+        if self.checkpoint_every_s is not None:
+            per_s += (1 + len(self.save)) / self.checkpoint_every_s
+        number = per_s * float(works_s.sum())
+        if number > _MOST_PHASES:
+            raise InvalidInput(
+                f"{self.kind} jobs of up to {format_hours(float(works_s.max()))} in periods of "
+                f"{format_hours(round_s)} have {number:.3g} phases: lengthen the period or the "
+                "time between checkpoints, limit the lengths with high, or draw fewer jobs"
+            )
+
+    def _laid_out(self, longest_s: float) -> list[Phase]:
+        """Return the phases of a job that is at least so long."""
+        offsets_s = np.cumsum([phase.duration_s for phase in self.phases])
+        rounds = int(np.ceil(longest_s / offsets_s[-1]))
+        ends_s = (offsets_s[-1] * np.arange(rounds)[:, None] + offsets_s).ravel()
+        if self.checkpoint_every_s is None:
+            return list(self.phases) * rounds
+        every_s, same_s = self.checkpoint_every_s, _ROUNDING * longest_s
+        marks_s = every_s * np.arange(1, int(ends_s[-1] / every_s + _ROUNDING) + 1)
+        # A checkpoint at the end of a phase, but for rounding, is there.
+        after = np.searchsorted(ends_s, marks_s - same_s).clip(max=ends_s.size - 1)
+        marks_s = np.where(np.abs(ends_s[after] - marks_s) <= same_s, ends_s[after], marks_s)
+        cuts_s = np.union1d(ends_s, marks_s)
+        known: dict[tuple[int, float, bool], Phase] = {}
+        laid: list[Phase] = []
+        for place, length_s, mark in zip(
+            (np.searchsorted(ends_s, cuts_s) % len(self.phases)).tolist(),
+            np.diff(cuts_s, prepend=0.0).tolist(),
+            np.isin(cuts_s, marks_s).tolist(),
+            strict=True,
+        ):
+            phase = self.phases[place]
+            uncut = abs(length_s - phase.duration_s) <= same_s
+            key = (place, phase.duration_s if uncut else length_s, mark and not self.save)
+            if key not in known:
+                known[key] = replace(phase, duration_s=key[1], checkpoint=key[2])
+            laid.append(known[key])
+            if mark:
+                laid += self._saving
+        return laid
+
+    @property
+    def _saving(self) -> list[Phase]:
+        return [*self.save[:-1], *(replace(each, checkpoint=True) for each in self.save[-1:])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One kind of a mix.
+
+    Attributes:
+        jobs: What its jobs draw; see `workloads.kinds`.
+        share: How many of all jobs are of this kind, beside the shares of the others.
+        own: What it says for its jobs instead of the workload, by key.
+        has_length: Whether the kind itself says how long its jobs are.
+    """
+
+    jobs: Kind
+    share: float = 1.0
+    own: Mapping[str, Draw] = field(default_factory=dict)
+    has_length: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Mix:
+    """Which job is of which kind, and the chance that each kind draws its own columns from.
+
+    Attributes:
+        parts: The kinds.
+        which: The place in them of each job.
+        streams: For each kind, a generator of random numbers for each key of its own.
+    """
+
+    parts: Sequence[Part]
+    which: IntArray
+    streams: Sequence[Mapping[str, np.random.Generator]]
+
+    @classmethod
+    def drawn(cls, parts: Sequence[Part], count: int, rng: np.random.Generator) -> Mix:
+        """Draw the kind of every job."""
+        # A generator for each kind and key: a change to one leaves the others as they were.
+        streams = [
+            dict(zip(OWN_KEYS, each.spawn(len(OWN_KEYS)), strict=True))
+            for each in rng.spawn(len(parts))
+        ]
+        shares = np.array([part.share for part in parts])
+        bounds = np.cumsum(shares)[:-1] / shares.sum()
+        which = np.searchsorted(bounds, rng.random(count), side="right")
+        return cls(parts=parts, which=which.astype(np.int64), streams=streams)
+
+    def column(self, key: str, shared: FloatArray) -> FloatArray:
+        """Return a column with what kinds say themselves in place of what all share.
+
+        Args:
+            shared: What jobs have whose kind does not say it.
+        """
+        column = shared
+        for place, part in enumerate(self.parts):
+            if key in part.own:
+                own = part.own[key](shared.size, self.streams[place][key])
+                column = np.where(self.which == place, own, column)
+        return column
+
+    def shapes(self, sizes: Sizes, *, has_lengths: bool) -> Shapes:
+        """Return what the jobs draw, each as its kind says.
+
+        Args:
+            has_lengths: Whether the workload says how long jobs are whose kind does not.
+        """
+        made = []
+        for place, part in enumerate(self.parts):
+            mine = sizes.take(np.flatnonzero(self.which == place))
+            if part.has_length or not (has_lengths or "lengths" in part.own):
+                mine = replace(mine, length_s=None)
+            made.append(part.jobs(mine))
+        if len(made) == 1:
+            return made[0]
+        # Jobs lie side by side by kind; each goes back to its place.
+        order = np.argsort(np.argsort(self.which, kind="stable"), kind="stable")
+        before = np.cumsum([0, *(len(each.profiles) for each in made)])
+        return Shapes(
+            work_s=np.concatenate([each.work_s for each in made])[order],
+            power=np.concatenate([each.power for each in made])[order],
+            profile=np.concatenate(
+                [
+                    np.where(each.profile < 0, -1, each.profile + first)
+                    for each, (first, _) in zip(made, pairwise(before.tolist()), strict=True)
+                ]
+            )[order],
+            profiles=tuple(profile for each in made for profile in each.profiles),
+            planned_s=np.concatenate([each.planned_s for each in made])[order],
+        )

@@ -16,8 +16,7 @@ from lowtide.errors import InvalidInput
 from lowtide.job import TIME_TOLERANCE_S
 from lowtide.signal import FloatArray
 from lowtide.simulator.cluster import Cluster, whole_units
-from lowtide.simulator.heaps import Rows, due, make_heap, pop, push
-from lowtide.simulator.trees import first_within, set_leaf
+from lowtide.simulator.heaps import Rows, due, first_within, make_heap, pop, push, set_leaf
 from lowtide.units import format_count
 from lowtide.workload import IntArray, Workload
 
