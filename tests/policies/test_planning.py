@@ -12,9 +12,9 @@ from lowtide.errors import DeadlineTooEarly, InvalidInput, InvalidSignal, NotCov
 from lowtide.grid import Grid
 from lowtide.job import Job
 from lowtide.policies import POLICIES, Decision, Policy, plan
-from lowtide.policies.bounds import rearrangement_bound
 from lowtide.policies.exact import Exact
-from lowtide.policies.oracle import Oracle
+from lowtide.policies.planning import rearrangement_bound
+from lowtide.policies.starts import Oracle
 from lowtide.profile import Phase, PowerProfile
 from lowtide.schedule import Schedule
 from lowtide.signal import Signal
