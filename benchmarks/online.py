@@ -19,10 +19,9 @@ from lowtide.forecast import LeadScaled, Persistence
 from lowtide.formats import read_signal
 from lowtide.job import Job
 from lowtide.policies import Policy, plan
-from lowtide.policies.advice import Advice
 from lowtide.policies.dtpr import Dtpr, Guarantee
-from lowtide.policies.rolling import Rolling
-from lowtide.policies.start_time import RunNow
+from lowtide.policies.rolling import Advice, Rolling
+from lowtide.policies.starts import RunNow
 from lowtide.profile import Phase, PowerProfile
 from lowtide.signal import FloatArray, Signal
 

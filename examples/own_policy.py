@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import lowtide as lt
 from lowtide.policies import Decision
-from lowtide.policies.carrying_out import run_from
+from lowtide.policies.stopping import run_from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

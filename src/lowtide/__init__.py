@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from lowtide.learning import learn
     from lowtide.marks import mark
     from lowtide.policies import plan
-    from lowtide.policies.batches import plan_many
-    from lowtide.policies.explaining import explain
+    from lowtide.policies.bulk import plan_many
+    from lowtide.policies.explain import explain
     from lowtide.policies.tradeoff import tradeoff
     from lowtide.profile import Phase, PowerProfile
     from lowtide.schedule import Schedule, State
@@ -80,12 +80,12 @@ _HOMES = {
     "Signal": "signal",
     "State": "schedule",
     "Workload": "workload",
-    "explain": "policies.explaining",
+    "explain": "policies.explain",
     "footprint": "accounting",
     "learn": "learning",
     "mark": "marks",
     "plan": "policies",
-    "plan_many": "policies.batches",
+    "plan_many": "policies.bulk",
     "read_jobs": "formats",
     "read_signal": "formats",
     "simulate": "simulator",

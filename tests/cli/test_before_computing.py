@@ -129,7 +129,7 @@ def test_the_summary_is_told_where_the_table_cannot_be_written(tmp_path, capsys)
 def test_a_policy_is_swept_by_its_place(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(
-        "from lowtide.policies.start_time import Latest\n\nclass Mine(Latest):\n    pass\n"
+        "from lowtide.policies.starts import Latest\n\nclass Mine(Latest):\n    pass\n"
     )
     (tmp_path / "e.toml").write_text(
         EXPERIMENT + '[sweep]\npolicy.name = ["latest", "./mine.py:Mine", "mine:Mine"]\n'

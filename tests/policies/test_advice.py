@@ -14,9 +14,8 @@ from lowtide.forecast import Forecast, LeadScaled, Perfect, Persistence, Replay
 from lowtide.grids import synthetic_grid
 from lowtide.job import Job
 from lowtide.policies import plan
-from lowtide.policies.advice import Advice
 from lowtide.policies.dtpr import Dtpr
-from lowtide.policies.rolling import Rolling
+from lowtide.policies.rolling import Advice, Rolling
 from lowtide.profile import Phase, PowerProfile
 from lowtide.signal import Signal
 from support.strategies import cases

@@ -145,7 +145,7 @@ def compare_in_every_field(rng: np.random.Generator) -> None:
 
 def test_processes_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs, signal = some_jobs(24)
-    monkeypatch.setattr("lowtide.policies.batches._WORTH_PROCESSES", 2)
+    monkeypatch.setattr("lowtide.policies.bulk._WORTH_PROCESSES", 2)
     shared_out = lt.plan_many(jobs, signal, workers=2)
     here = lt.plan_many(jobs, signal, workers=1)
     assert all(same(one, other) for one, other in zip(shared_out, here, strict=True))
@@ -209,7 +209,7 @@ def test_equal_profiles_are_one_whether_shared_or_not() -> None:
 
 
 def test_few_jobs_far_apart_are_planned_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lowtide.policies.batches._SLOTS_PER_JOB", 50)
+    monkeypatch.setattr("lowtide.policies.bulk._SLOTS_PER_JOB", 50)
     signal = lt.Signal.from_values(np.linspace(50, 500, 8760), start=0, step_s=HOUR)
     near, far = (
         [
@@ -231,9 +231,9 @@ def test_few_jobs_far_apart_are_planned_one_by_one(monkeypatch: pytest.MonkeyPat
 def test_progress_is_told_while_the_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[int] = []
     monkeypatch.setattr(
-        "lowtide.policies.batches._bar", lambda shown, total: nullcontext(steps.append)
+        "lowtide.policies.bulk._bar", lambda shown, total: nullcontext(steps.append)
     )
-    monkeypatch.setattr("lowtide.policies.batches._MOST_AT_ONCE", 5)
+    monkeypatch.setattr("lowtide.policies.bulk._MOST_AT_ONCE", 5)
     jobs, signal = some_jobs(60)
     shared = [job for job in jobs if job.interruptible == "anywhere"]
     lt.plan_many(shared, signal, workers=1)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.job import Job
-from lowtide.policies.carrying_out import carry_out, run_from
+from lowtide.policies.stopping import carry_out, run_from
 from lowtide.profile import Phase, PowerProfile
 from support.strategies import cases
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.policies import continuous, explaining, gridded
+from lowtide.policies import continuous, explain, gridded
 from lowtide.policies.exact import Exact, Optimum
 from lowtide.policies.problem import Problem, make_problem
 
@@ -262,7 +262,7 @@ def test_what_would_take_far_longer_than_the_plan_is_missing(
         return total
 
     monkeypatch.setattr(continuous, "_Planner", Noted)
-    monkeypatch.setattr(explaining, "_LEAST_S", 0.0)
+    monkeypatch.setattr(explain, "_LEAST_S", 0.0)
     job, signal = long_job(300, days=15)
     best = lt.plan(job, signal)
     planned = effort()

@@ -17,11 +17,10 @@ import lowtide as lt
 from lowtide.errors import Infeasible, InvalidInput, InvalidJob
 from lowtide.forecast import Perfect
 from lowtide.policies import POLICIES, continuous, exact, feasibility, gridded
-from lowtide.policies.advice import Advice
 from lowtide.policies.dtpr import Dtpr
 from lowtide.policies.exact import Exact, _is_gridded
 from lowtide.policies.problem import make_problem
-from lowtide.policies.rolling import Rolling
+from lowtide.policies.rolling import Advice, Rolling
 from lowtide.schedule import Schedule, State
 from support.planning_oracles import ARRIVED, SlotJob, SlotState, least_cost
 

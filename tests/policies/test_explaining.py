@@ -9,9 +9,9 @@ import pytest
 
 import lowtide as lt
 from lowtide.errors import InvalidInput, TooLaborious
-from lowtide.policies import POLICIES, explaining
-from lowtide.policies.blind import Blind
+from lowtide.policies import POLICIES, explain
 from lowtide.policies.exact import Exact
+from lowtide.policies.wrappers import Blind
 
 
 @pytest.fixture(params=["anywhere", "checkpoints"])
@@ -221,14 +221,14 @@ def test_weights_rent_and_waiting_add_up() -> None:
 def test_a_blind_plan_that_would_take_too_long_is_missing(case, monkeypatch) -> None:
     job, signal = case
     best = lt.plan(job, signal)
-    usual = explaining.decide
+    usual = explain.decide
 
     def decide(policy, planned, *args, **options):
         if planned.profile != job.profile:
             raise TooLaborious("would take about 3 min")
         return usual(policy, planned, *args, **options)
 
-    monkeypatch.setattr(explaining, "decide", decide)
+    monkeypatch.setattr(explain, "decide", decide)
     why = lt.explain(best, job, signal)
     assert why.blind_to_phases is None
     assert why.total == pytest.approx(best.footprint.carbon_g)

@@ -8,16 +8,20 @@ from hypothesis import strategies as st
 from lowtide.accounting import Stretches, tally
 from lowtide.errors import NotCovered
 from lowtide.job import Job
-from lowtide.policies.carbon_time import CarbonTime
 from lowtide.policies.dtpr import Dtpr
 from lowtide.policies.exact import Exact
-from lowtide.policies.lowest_window import LowestWindow
-from lowtide.policies.many import DecidesMany, decide_many, decide_some, merged
-from lowtide.policies.oracle import Oracle
-from lowtide.policies.purchasing import ReservedFirst
-from lowtide.policies.start_time import Latest, LowestSlot, RunNow, StartAt
-from lowtide.policies.threshold import Threshold
-from lowtide.policies.wait_awhile import WaitAwhile
+from lowtide.policies.policy import DecidesMany, decide_many, decide_some, merged
+from lowtide.policies.starts import (
+    CarbonTime,
+    Latest,
+    LowestSlot,
+    LowestWindow,
+    Oracle,
+    RunNow,
+    StartAt,
+)
+from lowtide.policies.stopping import Threshold, WaitAwhile
+from lowtide.policies.wrappers import ReservedFirst
 from lowtide.profile import PowerProfile
 from lowtide.signal import Signal
 from lowtide.workload import Workload

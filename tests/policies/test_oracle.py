@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lowtide.errors import InvalidInput
 from lowtide.job import Job
 from lowtide.policies import plan
-from lowtide.policies.oracle import Oracle, cost_by_delay
+from lowtide.policies.starts import Oracle, cost_by_delay
 from lowtide.profile import Phase, PowerProfile
 from lowtide.signal import Signal
 from support.oracles import every_bend, run_cost

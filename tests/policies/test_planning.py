@@ -11,9 +11,9 @@ from lowtide.accounting import footprint
 from lowtide.errors import DeadlineTooEarly, InvalidInput, InvalidSignal, NotCovered, UnknownName
 from lowtide.job import Job
 from lowtide.policies import POLICIES, Decision, Policy, plan
-from lowtide.policies.bounds import rearrangement_bound
 from lowtide.policies.exact import Exact
-from lowtide.policies.oracle import Oracle
+from lowtide.policies.planning import rearrangement_bound
+from lowtide.policies.starts import Oracle
 from lowtide.profile import Phase, PowerProfile
 from lowtide.schedule import Schedule
 from lowtide.signal import Grid, Signal

@@ -14,15 +14,10 @@ from lowtide.errors import InvalidInput, UnknownName
 from lowtide.forecast import LeadScaled, Perfect, Persistence
 from lowtide.job import Job
 from lowtide.policies import POLICIES, plan
-from lowtide.policies.carbon_time import CarbonTime
-from lowtide.policies.forecasted import Forecasted
-from lowtide.policies.lowest_window import LowestWindow
-from lowtide.policies.oracle import Oracle
 from lowtide.policies.policy import Decision
-from lowtide.policies.purchasing import Purchasing, ReservedFirst, SpotFirst, SpotReserved
-from lowtide.policies.start_time import LowestSlot, RunNow
-from lowtide.policies.threshold import Threshold, quantile_between
-from lowtide.policies.wait_awhile import WaitAwhile
+from lowtide.policies.starts import CarbonTime, LowestSlot, LowestWindow, Oracle, RunNow
+from lowtide.policies.stopping import Threshold, WaitAwhile, quantile_between
+from lowtide.policies.wrappers import Forecasted, Purchasing, ReservedFirst, SpotFirst, SpotReserved
 from lowtide.profile import Phase, PowerProfile
 from lowtide.signal import FILLED, Signal
 from lowtide.workload import Workload

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lowtide.job import Job
 from lowtide.policies import plan
-from lowtide.policies.wait_awhile import cheapest_moments
+from lowtide.policies.stopping import cheapest_moments
 from lowtide.profile import Phase, PowerProfile
 from lowtide.signal import Signal
 from support.oracles import cheapest_choice

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lowtide.cli.inputs import Zone
 from lowtide.cli.output import print_table, say
-from lowtide.policies.explaining import Explanation
+from lowtide.policies.explain import Explanation
 from lowtide.units import (
     MISSING,
     format_duration,

@@ -23,11 +23,9 @@ from lowtide.forecast import ForecastModel, LeadScaled, Perfect, Persistence
 from lowtide.formats import read_signal
 from lowtide.grids import GRID_NAMES, synthetic_grid
 from lowtide.job import TIME_TOLERANCE_S
-from lowtide.policies.blind import Blind
-from lowtide.policies.forecasted import Forecasted
 from lowtide.policies.policy import POLICIES, Policy, make_policy, stops_jobs
-from lowtide.policies.purchasing import Purchasing
 from lowtide.policies.rolling import Rolling
+from lowtide.policies.wrappers import Blind, Forecasted, Purchasing
 from lowtide.signal import Grid, Signal
 from lowtide.simulator import Cluster, Simulation, make_discipline, simulate
 from lowtide.simulator.disciplines import DISCIPLINES, Discipline

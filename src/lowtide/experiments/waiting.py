@@ -7,8 +7,7 @@ from typing import Any
 
 from lowtide.job import Job
 from lowtide.policies import Plan, plan
-from lowtide.policies.oracle import cost_by_delay, first_lowest
-from lowtide.policies.start_time import StartAt
+from lowtide.policies.starts import StartAt, cost_by_delay, first_lowest
 from lowtide.signal import Signal
 from lowtide.units import JOULES_PER_KWH, format_iso
 

@@ -30,8 +30,8 @@ import numpy as np
 
 from lowtide.errors import InvalidInput
 from lowtide.job import TIME_TOLERANCE_S, Job
-from lowtide.policies.carrying_out import carry_out
 from lowtide.policies.policy import Decision
+from lowtide.policies.stopping import carry_out
 from lowtide.signal import FloatArray, Signal
 
 

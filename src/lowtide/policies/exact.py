@@ -19,7 +19,6 @@ from lowtide.accounting import Stretches, footprint
 from lowtide.errors import Cure, Infeasible, InvalidInput, InvalidJob, LowtideError
 from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.policies import continuous, feasibility, gridded
-from lowtide.policies.oracle import Oracle
 from lowtide.policies.policy import Decision
 from lowtide.policies.problem import (
     MOST_BYTES,
@@ -29,7 +28,8 @@ from lowtide.policies.problem import (
     check_state,
     make_problem,
 )
-from lowtide.policies.wait_awhile import WaitAwhile
+from lowtide.policies.starts import Oracle
+from lowtide.policies.stopping import WaitAwhile
 from lowtide.schedule import Schedule, State, Stretch
 from lowtide.signal import Signal
 from lowtide.units import TimeLike, format_hours, parse_duration, parse_time, require_number
@@ -258,7 +258,7 @@ class Exact:
         Jobs of constant power are planned together, those that may be stopped anywhere if there
         is a `step_s`; others one by one.
         """
-        from lowtide.policies.exact_many import plan_together
+        from lowtide.policies.bulk import plan_together
 
         return plan_together(self, jobs, signal)
 

@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from lowtide.accounting import Footprint, footprint
 from lowtide.errors import InvalidInput
 from lowtide.job import Job, require_job
-from lowtide.policies.bounds import rearrangement_bound
 from lowtide.policies.policy import Decision, Policy, goes_on, make_policy, require_decision
 from lowtide.schedule import Schedule, State, Stretch
 from lowtide.signal import Grid, Signal, carbon_and_price, deciding_signal, mixed_signal
-from lowtide.units import DurationLike, format_html, format_percent, format_time, parse_duration
+from lowtide.units import (
+    JOULES_PER_KWH,
+    DurationLike,
+    format_html,
+    format_percent,
+    format_time,
+    parse_duration,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,3 +230,29 @@ def _general_bound(job: Job, signal: Signal) -> float | None:
     if signal.values.min() < 0 and signal.window(job.arrival, job.deadline).values.min() < 0:
         return None
     return rearrangement_bound(job, signal)
+
+
+def rearrangement_bound(job: Job, signal: Signal) -> float:
+    """Return the cost of the dearest phases in the cheapest moments, order set aside.
+
+    Every schedule runs each phase of one startup and the work for its duration somewhere in the
+    window. By the rearrangement inequality no placement beats pairing the highest powers with the
+    lowest intensities. Further starts, lost work and suspended power only add to that.
+    """
+    phases = (*job.profile.startup, *job.profile.work)
+    power_w = np.array([phase.power_w for phase in phases])
+    duration_s = np.array([phase.duration_s for phase in phases])
+    falling = np.argsort(-power_w, kind="stable")
+
+    window = signal.window(job.arrival, job.deadline)
+    edges = np.clip(window.edges, job.arrival, job.deadline)
+    rising = np.argsort(window.values, kind="stable")
+
+    used_s = np.concatenate(([0.0], np.cumsum(duration_s[falling])))
+    offered_s = np.concatenate(([0.0], np.cumsum(np.diff(edges)[rising])))
+    cuts = np.union1d(used_s, offered_s[offered_s < used_s[-1]])
+    middle = (cuts[:-1] + cuts[1:]) / 2
+    which_phase = np.minimum(np.searchsorted(used_s, middle) - 1, len(phases) - 1)
+    which_step = np.minimum(np.searchsorted(offered_s, middle) - 1, rising.size - 1)
+    products = power_w[falling][which_phase] * window.values[rising][which_step] * np.diff(cuts)
+    return float(products.sum() / JOULES_PER_KWH)

@@ -1,17 +1,23 @@
-"""What a policy is, and where policies are found by name."""
+"""What a policy is, where policies are found by name, and how they are asked for many jobs."""
 
 from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
+import numpy as np
+
+from lowtide.accounting import Stretches
 from lowtide.errors import InvalidInput
 from lowtide.job import Job
 from lowtide.registry import Registry
 from lowtide.schedule import Schedule, State
 from lowtide.signal import Signal
+from lowtide.workload import IntArray, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,3 +144,98 @@ def stops_jobs(policy: Policy) -> bool:
     if inner is not None:
         return stops_jobs(make_policy(inner)[1])
     return bool(getattr(policy, "stops_jobs", False))
+
+
+# How many jobs are decided for at first, how long a batch shall take, how much it may grow.
+_FEW = 64
+_BATCH_S = 0.5
+_GROWTH = 64
+
+
+@runtime_checkable
+class DecidesMany(Protocol):
+    """A policy that decides for a whole workload at once, as it would job by job."""
+
+    def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
+        """Decide for many jobs.
+
+        Args:
+            jobs: What is to be run.
+            signal: What a kWh emits or costs; it covers every job's window.
+        """
+        ...
+
+
+def decide_many(
+    policy: Policy,
+    jobs: Workload,
+    signal: Signal,
+    *,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Stretches:
+    """Return how a policy would run each of many jobs, at once where it can.
+
+    Args:
+        advance: Told how many jobs were decided, each time some were.
+    """
+    if isinstance(policy, DecidesMany):
+        return _in_batches(policy, jobs, signal, advance)
+    schedules: list[Schedule] = []
+    for job in jobs:
+        schedules.append(require_decision(policy.decide(job, signal), policy, job).schedule)
+        advance(1)
+    return Stretches.of_schedules(jobs, schedules)
+
+
+def _in_batches(
+    policy: DecidesMany, jobs: Workload, signal: Signal, advance: Callable[[int], None]
+) -> Stretches:
+    """Let a policy decide for some jobs after the others, as many at once as it does quickly.
+
+    So it is seen how far a slow one is, and it can be interrupted; a quick one hardly notices.
+    """
+    if len(jobs) <= _FEW:
+        stretches = policy.decide_many(jobs, signal)
+        advance(len(jobs))
+        return stretches
+    parts, done, size = [], 0, _FEW
+    while done < len(jobs):
+        rows = np.arange(done, min(done + size, len(jobs)))
+        clock = perf_counter()
+        parts.append(renumbered(policy.decide_many(jobs.take(rows), signal), rows))
+        took_s = perf_counter() - clock
+        advance(rows.size)
+        done += rows.size
+        # The first batch may have been compiled for, so it may grow fast afterwards.
+        size = int(max(min(size * _BATCH_S / max(took_s, 1e-9), size * _GROWTH), _FEW))
+    return merged(*parts)
+
+
+def decide_some(policy: Policy, jobs: Workload, signal: Signal, rows: IntArray) -> Stretches:
+    """Return how a policy runs some of many jobs, asked job by job."""
+    part = jobs.take(rows)
+    decided = Stretches.of_schedules(
+        part, [require_decision(policy.decide(job, signal), policy, job).schedule for job in part]
+    )
+    return renumbered(decided, rows)
+
+
+def renumbered(part: Stretches, rows: IntArray) -> Stretches:
+    """Return the stretches of some of many jobs as those of all."""
+    return Stretches(job=rows[part.job], start=part.start, work_s=part.work_s, lost_s=part.lost_s)
+
+
+def merged(*parts: Stretches) -> Stretches:
+    """Return the stretches of several sets of jobs as one, in the order of the jobs.
+
+    Args:
+        parts: Stretches, each job in one of them only.
+    """
+    job = np.concatenate([part.job for part in parts])
+    order = np.argsort(job, kind="stable")
+    return Stretches(
+        job=job[order],
+        start=np.concatenate([part.start for part in parts])[order],
+        work_s=np.concatenate([part.work_s for part in parts])[order],
+        lost_s=np.concatenate([part.lost_s for part in parts])[order],
+    )

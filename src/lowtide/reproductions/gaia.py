@@ -25,10 +25,8 @@ from lowtide.accounting import integrate
 from lowtide.errors import InvalidInput, InvalidTrace
 from lowtide.job import Job
 from lowtide.policies.dtpr import taken
-from lowtide.policies.oracle import cost_by_delay, first_lowest
-from lowtide.policies.start_time import LowestSlot
-from lowtide.policies.threshold import quantile_between
-from lowtide.policies.wait_awhile import cheapest_moments
+from lowtide.policies.starts import LowestSlot, cost_by_delay, first_lowest
+from lowtide.policies.stopping import cheapest_moments, quantile_between
 from lowtide.profile import PowerProfile
 from lowtide.signal import FILLED, FloatArray, Signal
 from lowtide.simulator.buying import start_on_reserved

@@ -29,7 +29,7 @@ from lowtide.errors import FormatError, InvalidInput, InvalidTime
 from lowtide.experiments.statistics import Effect, anova
 from lowtide.job import Job
 from lowtide.policies.exact import Exact
-from lowtide.policies.oracle import Oracle, cost_by_delay
+from lowtide.policies.starts import Oracle, cost_by_delay
 from lowtide.profile import Phase, PowerProfile
 from lowtide.schedule import Schedule
 from lowtide.signal import Signal

@@ -11,9 +11,8 @@ import numpy as np
 from lowtide.accounting import Stretches, tally
 from lowtide.errors import InvalidInput, InvalidJob, NotCovered, UnknownName
 from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S, Job
-from lowtide.policies.many import decide_many
-from lowtide.policies.policy import Policy, make_policy, stops_jobs
-from lowtide.policies.purchasing import Purchasing
+from lowtide.policies.policy import Policy, decide_many, make_policy, stops_jobs
+from lowtide.policies.wrappers import Purchasing
 from lowtide.signal import FloatArray, Grid, Signal, deciding_signal
 from lowtide.simulator.buying import Bought, buy
 from lowtide.simulator.cluster import Cluster

@@ -7,17 +7,17 @@ import numpy.typing as npt
 
 from lowtide.compiled import compiled
 from lowtide.job import TIME_TOLERANCE_S
+from lowtide.policies.columns import Series
 from lowtide.policies.kernels import forward, row_powers, settle, slot_costs, way_back
-from lowtide.policies.many_kernels import (
+from lowtide.policies.piecewise import add_shifted, first_minimum
+from lowtide.policies.published_kernels import (
     FloatArray,
     IntArray,
     Made,
-    Series,
     longer,
     no_stretches,
     upto,
 )
-from lowtide.policies.piecewise import add_shifted, first_minimum
 
 # As in `continuous`: how far past its slack a job may be planned.
 _ROOM_S = TIME_TOLERANCE_S / 2

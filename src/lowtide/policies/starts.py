@@ -1,0 +1,369 @@
+"""Policies that choose a start and never stop: at once, late, and by what the run would cost.
+
+With piecewise-constant power and intensity the cost of a run is a piecewise-linear function of
+its start, so its minimum lies where some change of power meets some step of the signal, or at
+either end of the window. All those moments are few enough to try: the slope of the cost changes
+at each by (change of power) × (step of the signal), and two running sums give every cost.
+
+Who does not know how long a job runs can still expect something, such as the mean of its queue.
+The published model: the job draws constant power for the expected length, whatever it then does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lowtide.accounting import Stretches, footprint
+from lowtide.errors import InvalidInput
+from lowtide.job import Job
+from lowtide.policies.columns import column, ragged, require_windows, series_of, within_windows
+from lowtide.policies.policy import Decision
+from lowtide.policies.stopping import run_from
+from lowtide.profile import PowerProfile
+from lowtide.signal import FloatArray, Signal
+from lowtide.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNow:
+    """Start at arrival and never stop: what happens without any policy."""
+
+    def decide(self, job: Job, signal: Signal) -> Decision:  # noqa: ARG002 - looks at nothing
+        """Decide for one job."""
+        return Decision(schedule=run_from(job, job.arrival))
+
+    def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:  # noqa: ARG002 - looks at nothing
+        """Decide for many jobs, as for each."""
+        return within_windows(jobs, jobs.arrival)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartAt:
+    """Start so much after arrival, whatever the signal: for a delay that was chosen elsewhere.
+
+    Attributes:
+        delay_s: How long to wait.
+    """
+
+    delay_s: float
+
+    def decide(self, job: Job, signal: Signal) -> Decision:  # noqa: ARG002 - looks at nothing
+        """Decide for one job."""
+        return Decision(schedule=run_from(job, job.arrival + self.delay_s))
+
+    def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:  # noqa: ARG002 - looks at nothing
+        """Decide for many jobs, as for each."""
+        return within_windows(jobs, jobs.arrival + self.delay_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latest:
+    """Start as late as the deadline allows, and never stop.
+
+    It saves nothing by itself: it leaves a job as long as can be to machines that are paid for
+    anyway, and is what waiting comes to when it is for nothing.
+    """
+
+    def decide(self, job: Job, signal: Signal) -> Decision:  # noqa: ARG002 - looks at nothing
+        """Decide for one job."""
+        return Decision(schedule=run_from(job, job.latest_start))
+
+    def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:  # noqa: ARG002 - looks at nothing
+        """Decide for many jobs, as for each."""
+        return within_windows(jobs, jobs.latest_start)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LowestSlot:
+    """Start at the first moment at which the signal is lowest within the waiting time.
+
+    It looks at the moment of the start alone, not at how long the job then runs.
+    """
+
+    def decide(self, job: Job, signal: Signal) -> Decision:
+        """Decide for one job."""
+        edges = signal.edges[:-1]
+        later = edges[(edges > job.arrival) & (edges <= job.latest_start)]
+        candidates = np.concatenate(([job.arrival], later))
+        start = float(candidates[np.argmin(signal.at(candidates))])
+        return Decision(schedule=run_from(job, start))
+
+    def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
+        """Decide for many jobs, as for each."""
+        from lowtide.policies.published_kernels import lowest_slots
+
+        require_windows(jobs, signal)
+        arrival, latest = column(jobs.arrival), column(jobs.latest_start)
+        return within_windows(jobs, lowest_slots(arrival, latest, series_of(signal)))
+
+
+# Costs closer than this, relative to the dearest, differ by rounding alone: the earliest wins.
+TIE = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Oracle:
+    """Start when the whole run is cleanest, knowing its length, its phases and the signal.
+
+    Attributes:
+        step_s: Try only arrival + k·step_s, as published versions do; None tries every moment.
+    """
+
+    step_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.step_s is not None and not self.step_s > 0:
+            raise InvalidInput(
+                f"the step between starts must be longer than 0 s, not {self.step_s}"
+            )
+
+    def decide(self, job: Job, signal: Signal) -> Decision:
+        """Decide for one job."""
+        delays_s, costs = cost_by_delay(job, signal)
+        if self.step_s is not None:
+            delays_s, costs = on_steps(delays_s, costs, self.step_s)
+        schedule = run_from(job, job.arrival + first_lowest(delays_s, costs, np.inf))
+        proven = self.step_s is None and job.interruptible == "never"
+        bound = footprint(schedule, job, signal).amount if proven else None
+        return Decision(schedule=schedule, lower_bound=bound, step_s=self.step_s)
+
+    def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
+        """Decide for many jobs, as for each."""
+        from lowtide.policies.columns import Runs
+        from lowtide.policies.published_kernels import best_delays
+
+        require_windows(jobs, signal)
+        changes = [_power_falls(profile) for profile in jobs.profiles]
+        offsets_s, bounds = ragged(offsets_s for offsets_s, _ in changes)
+        falls, _ = ragged(falls_w for _, falls_w in changes)
+        runs = Runs(
+            arrival=column(jobs.arrival),
+            slack_s=column(np.maximum(jobs.slack_s, 0.0)),
+            end=column(jobs.deadline),
+            length_s=column(jobs.run_s),
+            power=column(jobs.power),
+            place=column(jobs.profile),
+            offsets_s=offsets_s,
+            falls=falls,
+            bounds=bounds,
+        )
+        delays_s = best_delays(runs, series_of(signal), float(self.step_s or 0.0), False)
+        return within_windows(jobs, jobs.arrival + delays_s)
+
+
+def cost_by_delay(job: Job, signal: Signal) -> tuple[FloatArray, FloatArray]:
+    """Return the cost of an uninterrupted run as a piecewise-linear function of its delay.
+
+    Args:
+        signal: What a kWh emits or costs; it covers the job's window.
+
+    Returns:
+        The delays at which the function bends, in seconds after arrival, from 0 to the slack; and
+        its values there, in grams (or money) times joules per kWh.
+    """
+    offsets_s, falls_w = _power_falls(job.profile)
+    window = signal.window(job.arrival, job.deadline)
+    edges_s = window.edges[1:-1] - job.arrival
+    steps = np.diff(window.values)
+    slack_s = max(job.slack_s, 0.0)
+
+    # The slope of Σ fall_k · C(delay + offset_k) is Σ fall_k · c(delay + offset_k): it changes
+    # where a step of the signal meets a change of power, by the product of the two.
+    first = np.searchsorted(edges_s, offsets_s, side="right")
+    last = np.searchsorted(edges_s, offsets_s + slack_s, side="left")
+    pairs = [
+        (edges_s[i:j] - offset_s, fall_w * steps[i:j])
+        for i, j, offset_s, fall_w in zip(first, last, offsets_s, falls_w, strict=True)
+    ]
+    meet_s = np.concatenate([pair[0] for pair in pairs])
+    bend = np.concatenate([pair[1] for pair in pairs])
+    inside = (meet_s > 0.0) & (meet_s < slack_s) & (bend != 0.0)
+    order = np.argsort(meet_s[inside], kind="stable")
+    delays_s = np.concatenate(([0.0], meet_s[inside][order], [slack_s]))
+
+    at_once = window.values[first]
+    # Summed, not multiplied as vectors: fused products would leave a slope where there is none.
+    slope = float(np.sum(falls_w * at_once))
+    slopes = slope + np.concatenate(([0.0], np.cumsum(bend[inside][order])))
+    now = signal.integral(np.zeros(offsets_s.size), offsets_s, origin=job.arrival)
+    return delays_s, falls_w @ now + np.concatenate(([0.0], np.cumsum(slopes * np.diff(delays_s))))
+
+
+def on_steps(
+    delays_s: FloatArray, costs: FloatArray, step_s: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return multiples of a step among the delays, and what a run costs there.
+
+    Args:
+        delays_s: Where the cost bends, from 0 to the longest delay.
+    """
+    grid_s = np.arange(0.0, delays_s[-1] + 1e-9 * step_s, step_s)
+    return grid_s, np.interp(grid_s, delays_s, costs)
+
+
+def first_lowest(delays_s: FloatArray, costs: FloatArray, longest_s: float) -> float:
+    """Return the first delay, no longer than allowed, at which a run costs least."""
+    within = delays_s <= longest_s
+    if not within.all():
+        costs = np.append(costs[within], np.interp(longest_s, delays_s, costs))
+        delays_s = np.append(delays_s[within], longest_s)
+    tie = TIE * float(np.abs(costs).max())
+    return float(delays_s[np.flatnonzero(costs <= costs.min() + tie)[0]])
+
+
+def _power_falls(profile: PowerProfile) -> tuple[FloatArray, FloatArray]:
+    """Return when a run's power changes, seconds after its start, and by how much it falls."""
+    phases = (*profile.startup, *profile.work)
+    power_w = np.array([0.0, *(phase.power_w for phase in phases), 0.0])
+    offsets_s = np.concatenate(([0.0], np.cumsum([phase.duration_s for phase in phases])))
+    falls_w = -np.diff(power_w)
+    # The start stays even if nothing changes there, so that there is always one.
+    kept = (falls_w != 0.0) | (offsets_s == 0.0)
+    return offsets_s[kept], falls_w[kept]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LowestWindow:
+    """Start when a run of the expected length would be cleanest.
+
+    Attributes:
+        expected_s: How long the job is expected to run, startup included; None for as long as it
+            does. It counts up to the signal's end only: for every start of a job alike it is cut
+            to what the signal covers after the latest one. That is at least the job's own length.
+        step_s: Try only arrival + k·step_s, as published versions do; None tries every moment.
+    """
+
+    expected_s: float | None = None
+    step_s: float | None = None
+
+    def __post_init__(self) -> None:
+        check_expectation(self.expected_s, self.step_s)
+
+    def decide(self, job: Job, signal: Signal) -> Decision:
+        """Decide for one job."""
+        delays_s, costs, _ = expected_costs(job, signal, self.expected_s, self.step_s)
+        start = job.arrival + first_lowest(delays_s, costs, np.inf)
+        return Decision(schedule=run_from(job, start), step_s=self.step_s)
+
+    def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
+        """Decide for many jobs, as for each."""
+        return start_expected(jobs, signal, self.expected_s, self.step_s, per_time=False)
+
+    def looks_until(self, job: Job) -> float:
+        """Return until when the signal is looked at, as far as there is any."""
+        return job.latest_start + (self.expected_s or job.profile.run_s)
+
+
+def check_expectation(expected_s: float | None, step_s: float | None) -> None:
+    """Refuse an expected length, or a step between starts, that is none."""
+    if expected_s is not None and not 0 < expected_s < np.inf:
+        raise InvalidInput(f"a job is expected to run for longer than 0 s, not {expected_s}")
+    Oracle(step_s=step_s)
+
+
+def expected_costs(
+    job: Job, signal: Signal, expected_s: float | None, step_s: float | None
+) -> tuple[FloatArray, FloatArray, float]:
+    """Return what a run of the expected length costs, by its delay.
+
+    Args:
+        expected_s: How long it is expected to run, None for as long as it does.
+        step_s: Step between delays, None for every delay at which the cost bends.
+
+    Returns:
+        The delays; the cost at each, for 1 W; and the length that was reckoned with.
+    """
+    run_s = job.profile.run_s
+    covered_s = max(signal.end - job.latest_start, run_s)
+    length_s = min(expected_s or run_s, covered_s)
+    level = Job(
+        id=job.id,
+        arrival=job.arrival,
+        deadline=job.latest_start + length_s,
+        profile=PowerProfile.constant(1.0, length_s),
+    )
+    delays_s, costs = cost_by_delay(level, signal)
+    if step_s is not None:
+        delays_s, costs = on_steps(delays_s, costs, step_s)
+    return delays_s, costs, length_s
+
+
+def start_expected(
+    jobs: Workload,
+    signal: Signal,
+    expected_s: float | None,
+    step_s: float | None,
+    *,
+    per_time: bool,
+) -> Stretches:
+    """Return the starts at which runs of the expected length cost least or save fastest.
+
+    Args:
+        expected_s: How long each is expected to run, None for as long as it does.
+        step_s: Step between delays, None for any.
+        per_time: Whether to seek what is saved per second until the job is done.
+    """
+    from lowtide.policies.columns import Runs
+    from lowtide.policies.published_kernels import best_delays
+
+    require_windows(jobs, signal)
+    run_s, latest = jobs.run_s, jobs.latest_start
+    covered_s = np.maximum(signal.end - latest, run_s)
+    length_s = np.minimum(expected_s or run_s, covered_s)
+    end = latest + length_s
+    nothing, bounds = ragged(())
+    runs = Runs(
+        arrival=column(jobs.arrival),
+        slack_s=column(np.maximum(end - jobs.arrival - length_s, 0.0)),
+        end=column(end),
+        length_s=column(length_s),
+        power=column(np.ones(len(jobs))),
+        place=column(np.full(len(jobs), -1)),
+        offsets_s=nothing,
+        falls=nothing,
+        bounds=bounds,
+    )
+    delays_s = best_delays(runs, series_of(signal), float(step_s or 0.0), per_time)
+    return within_windows(jobs, jobs.arrival + delays_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarbonTime:
+    """Start when the most is saved per time until the job is done; at once if nothing is saved.
+
+    The cleanest window may be a day away and hardly better than one an hour away. This weighs the
+    two: it maximises (C(arrival) − C(start)) / ((start − arrival) + length), where C is what a run
+    of the expected length costs. Between two bends of C that is a ratio of linear functions, which
+    has no maximum inside, so that the bends are all there is to try.
+
+    Attributes:
+        expected_s: How long the job is expected to run, startup included; None for as long as it
+            does. It is cut to what the signal covers after the latest start.
+        step_s: Try only arrival + k·step_s, as published versions do; None tries every moment.
+    """
+
+    expected_s: float | None = None
+    step_s: float | None = None
+
+    def __post_init__(self) -> None:
+        check_expectation(self.expected_s, self.step_s)
+
+    def decide(self, job: Job, signal: Signal) -> Decision:
+        """Decide for one job."""
+        delays_s, costs, length_s = expected_costs(job, signal, self.expected_s, self.step_s)
+        saved = (costs[0] - costs) / (delays_s + length_s)
+        # A saving that is rounding alone is none, and of equal ones the first is taken.
+        tie = TIE * float(np.abs(costs).max()) / length_s
+        best = int(np.argmax(saved >= saved.max() - tie))
+        start = job.arrival + float(delays_s[best])
+        return Decision(schedule=run_from(job, start), step_s=self.step_s)
+
+    def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
+        """Decide for many jobs, as for each."""
+        return start_expected(jobs, signal, self.expected_s, self.step_s, per_time=True)
+
+    def looks_until(self, job: Job) -> float:
+        """Return until when the signal is looked at, as far as there is any."""
+        return job.latest_start + (self.expected_s or job.profile.run_s)
