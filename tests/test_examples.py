@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.experiments.experiment import Experiment
-from lowtide.experiments.running import run_row
+from lowtide.studies.experiment import Experiment
+from lowtide.studies.run import run_row
 
 FOLDER = Path(__file__).parents[1] / "examples"
 EXAMPLES = sorted(path.name for path in FOLDER.glob("*.py"))

@@ -18,12 +18,12 @@ import pytest
 
 import lowtide
 from lowtide.errors import LowtideError
-from lowtide.experiments.experiment import Experiment
-from lowtide.experiments.running import check_runs
 from lowtide.monitor.exposition import COMPATIBLE, Exposition, own_use
 from lowtide.samples import sample_profile
 from lowtide.store import Store
 from lowtide.stress.plan import make_plan
+from lowtide.studies.experiment import Experiment
+from lowtide.studies.run import check_runs
 from support.commands import run
 from support.faces import FOLDER, assert_as_kept
 from support.snapshots import tick_of_everything

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from lowtide.errors import InvalidInput, InvalidJob
-from lowtide.experiments.study_sections import facts
-from lowtide.experiments.study_table import read_study
 from lowtide.policies.policy import POLICIES, stops_jobs
 from lowtide.signal import Signal
 from lowtide.simulator import Cluster, simulate
+from lowtide.studies.sections import facts
+from lowtide.studies.study import read_study
 from lowtide.workload import Workload
 from support.commands import run
 

@@ -201,8 +201,7 @@ def test_a_sweep_ends_with_its_workers_and_says_how_to_go_on(tmp_path):
 
 
 def test_errors_that_compiled_code_makes_of_an_interrupt_are_one():
-    from lowtide.experiments.engines import Task
-    from lowtide.experiments.engines.engine import attempt
+    from lowtide.studies.engines import Task, attempt
 
     def wrapped(_):
         raise SystemError("CPUDispatcher returned a result") from KeyboardInterrupt()

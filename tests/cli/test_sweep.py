@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from lowtide.experiments.experiment import Experiment
+from lowtide.studies.experiment import Experiment
 from lowtide.units import format_percent
 from support.commands import run
 

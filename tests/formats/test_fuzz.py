@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 
 from lowtide.errors import LowtideError
-from lowtide.experiments.experiment import Experiment
 from lowtide.formats import jobs, read_jobs, read_signal, signals
 from lowtide.formats.load_table import read_load_table
 from lowtide.formats.recording_writer import write_recording
@@ -32,6 +31,7 @@ from lowtide.profile import PowerProfile
 from lowtide.recording import Event, Recording, Run
 from lowtide.schedule import Schedule
 from lowtide.stress.plan import LoadPlan, make_plan
+from lowtide.studies.experiment import Experiment
 
 NIGHTLY = bool(os.environ.get("LOWTIDE_NIGHTLY"))
 COUNT = 50_000 if NIGHTLY else 2_000

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.hindsight.behaviour import behaviour_of, binned, mean_of
+from lowtide.hindsight.job import behaviour_of, binned, mean_of
 from lowtide.monitor.verdicts import CANNOT_TELL, misuses_gpu_node
 from lowtide.store import Series, Store
 from support.snapshots import GIB, unit

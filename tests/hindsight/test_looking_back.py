@@ -12,9 +12,8 @@ import pytest
 import lowtide as lt
 from lowtide.errors import InvalidInput
 from lowtide.hindsight import Hindsight, look_back
-from lowtide.hindsight.looking_back import Beyond
+from lowtide.hindsight.job import Beyond, arrival_within, plan_waiting
 from lowtide.hindsight.phases import JobPhases, phases_document, phases_of, read_phases, run_of
-from lowtide.hindsight.waiting import arrival_within, plan_waiting
 from lowtide.profile import PowerProfile
 from lowtide.signal import Signal
 from lowtide.store import Store

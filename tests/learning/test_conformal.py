@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lowtide.errors import InvalidInput
-from lowtide.learning.conformal import coverage, half_width_w, supported_level
+from lowtide.learning.intervals import coverage, half_width_w, supported_level
 
 
 def errors_of(rng: np.random.Generator, runs: int, windows: int = 40) -> list[np.ndarray]:

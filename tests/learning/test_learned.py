@@ -15,7 +15,7 @@ import pytest
 from lowtide.errors import InvalidInput, InvalidProfile, UnknownName
 from lowtide.formats.recordings import read_recordings
 from lowtide.learning import Learned, check, learn
-from lowtide.learning.figure import write_figure
+from lowtide.learning.figures import write_figure
 from lowtide.profile import PowerProfile
 from lowtide.recording import Event, Recording, Run
 from support.recordings import EPOCH, EXIT, PHASES, STARTUP, labels_of, make_run, make_runs

@@ -10,15 +10,16 @@ import pytest
 
 from lowtide.errors import InvalidInput, MissingExtra, UnknownName
 from lowtide.formats import read_recordings
-from lowtide.learning.model_card import model_card, write_card
+from lowtide.learning.figures import utilisation_chart, write_utilisation_figure
 from lowtide.learning.observations import observe
 from lowtide.learning.utilisation import (
     UNSUPPORTED,
     LearnedUtilisation,
     folds,
     learn_utilisation,
+    model_card,
+    write_card,
 )
-from lowtide.learning.utilisation_figure import utilisation_chart, write_utilisation_figure
 from lowtide.recording import Recording
 from lowtide.samples import sample_recording
 from lowtide.signal import FloatArray

@@ -14,7 +14,7 @@ import pytest
 import lowtide as lt
 from lowtide.errors import FormatError, NotCovered
 from lowtide.policies import plan
-from lowtide.reproductions import wait_awhile_report as report
+from lowtide.reproductions import wait_awhile as report
 from lowtide.reproductions.findings import read_published
 from lowtide.reproductions.wait_awhile import (
     FIXED,
@@ -25,15 +25,16 @@ from lowtide.reproductions.wait_awhile import (
     ZONES,
     Curve,
     Rules,
+    Study,
     TrainingJobs,
+    autocorrelated,
     describe,
+    emit,
     nights,
     read_curve,
     read_training_jobs,
     train,
 )
-from lowtide.reproductions.wait_awhile_kernel import autocorrelated, emit
-from lowtide.reproductions.wait_awhile_report import Study
 from support.commands import run
 from support.faces import assert_keys_as_kept
 

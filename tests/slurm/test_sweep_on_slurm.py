@@ -12,7 +12,8 @@ import polars as pl
 import pytest
 
 from lowtide.errors import InvalidInput
-from lowtide.experiments.engines import OnSlurm, Outcome, Task
+from lowtide.studies.dask import OnSlurm
+from lowtide.studies.engines import Outcome, Task
 from support.commands import run
 from support.slurm import ask
 from support.stand_ins import squares

@@ -182,7 +182,7 @@ def _needed(words: list[str]) -> typer.Typer:
 
 
 def _is_interrupt(error: BaseException) -> bool:
-    from lowtide.experiments.interruption import is_interrupt
+    from lowtide.studies.engines import is_interrupt
 
     return is_interrupt(error)
 

@@ -27,7 +27,7 @@ def demo(
     The grid is a synthetic week. The report is one HTML file, with figures beside it.
     """
     from lowtide.cli.documents import PLAN_COLUMNS, comparison_document, plan_columns
-    from lowtide.experiments.demo import ABOUT, run_demo
+    from lowtide.studies.comparison import ABOUT, run_demo
 
     result = run_demo(grid, seed=seed)
     report = out / "report.html"

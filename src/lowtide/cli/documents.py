@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from lowtide.experiments.comparison import Comparison
 from lowtide.policies import Plan
 from lowtide.signal import Signal
+from lowtide.studies.comparison import Comparison
 from lowtide.units import format_iso
 
 

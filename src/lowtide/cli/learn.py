@@ -12,8 +12,8 @@ from lowtide.cli.output import print_json, print_parsable, print_table, say, wai
 from lowtide.cli.utilisation import enter_table, learn_model
 
 if TYPE_CHECKING:
+    from lowtide.learning.intervals import Interval
     from lowtide.learning.learned import Learned
-    from lowtide.learning.student import Interval
     from lowtide.learning.validation import Validation
     from lowtide.recording import Recording
 
@@ -204,7 +204,7 @@ def learn(
         learned.dump(out)
         written.append(out)
     if image is not None:
-        from lowtide.learning.figure import write_figure
+        from lowtide.learning.figures import write_figure
 
         write_figure(learned, image)
         written.append(image)
@@ -302,8 +302,7 @@ def _check(
     from lowtide.errors import InvalidInput, UnknownName
     from lowtide.learning import check
     from lowtide.learning.checking import comparable, summaries
-    from lowtide.learning.costs import format_joules
-    from lowtide.learning.learned import BASELINES, idle_power_w, noted
+    from lowtide.learning.learned import BASELINES, format_joules, idle_power_w, noted
 
     if baseline not in BASELINES:
         raise UnknownName("baseline", baseline, BASELINES)

@@ -69,8 +69,8 @@ def plan(
     from lowtide.cli.documents import PLAN_COLUMNS, comparison_document, plan_columns
     from lowtide.cli.inputs import Zone, load_profile, load_window
     from lowtide.errors import InvalidInput
-    from lowtide.experiments.comparison import compare
     from lowtide.job import Job
+    from lowtide.studies.comparison import compare
     from lowtide.units import format_hours, format_iso, format_mass
 
     if explain and parsable:

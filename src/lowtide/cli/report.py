@@ -47,10 +47,10 @@ def report(
     what the saving depends on. The page needs no network.
     """
     from lowtide.errors import InvalidInput
-    from lowtide.experiments.study_analysis import policy_numbers
-    from lowtide.experiments.study_report import write_study_report
-    from lowtide.experiments.study_sections import policies_table
-    from lowtide.experiments.study_table import read_study
+    from lowtide.studies.analysis import policy_numbers
+    from lowtide.studies.report import write_study_report
+    from lowtide.studies.sections import policies_table
+    from lowtide.studies.study import read_study
 
     if no_figures and figures is not None:
         raise InvalidInput("--figures and --no-figures exclude each other: leave one out")

@@ -13,7 +13,7 @@ from lowtide.cli.output import SYNTHETIC, print_json, print_parsable, print_tabl
 
 if TYPE_CHECKING:
     from lowtide.hindsight import Hindsight
-    from lowtide.hindsight.looking_back import Beyond
+    from lowtide.hindsight.job import Beyond
     from lowtide.monitor.verdicts import Use
     from lowtide.signal import Signal
     from lowtide.store import JobRecord, Store
@@ -70,7 +70,7 @@ def show(
     from lowtide.errors import InvalidInput, UnknownName
     from lowtide.formats import read_signal
     from lowtide.hindsight import look_back
-    from lowtide.hindsight.waiting import WAITS_S
+    from lowtide.hindsight.job import WAITS_S
     from lowtide.store import Store
     from lowtide.units import parse_duration
 
@@ -104,7 +104,7 @@ def show(
 
         write_page(told, html)
     if as_json:
-        from lowtide.hindsight.documents import hindsight_document
+        from lowtide.hindsight.words import hindsight_document
 
         print_json({**hindsight_document(told), "synthetic": made_up})
     elif parsable:
@@ -220,7 +220,7 @@ def _curves(told: Hindsight) -> list[str]:
     import numpy as np
 
     from lowtide.cli.chart import draw_curve
-    from lowtide.hindsight.behaviour import binned
+    from lowtide.hindsight.job import binned
 
     series = told.series
     if len(series) < 2:
@@ -237,7 +237,7 @@ def _curves(told: Hindsight) -> list[str]:
 
 
 def _print_columns(told: Hindsight) -> None:
-    from lowtide.hindsight.documents import USES
+    from lowtide.hindsight.words import USES
 
     def number(value: float) -> str:
         return "" if math.isnan(value) else f"{value:.15g}"

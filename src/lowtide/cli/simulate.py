@@ -22,8 +22,8 @@ from lowtide.cli.settings import (
 )
 
 if TYPE_CHECKING:
-    from lowtide.experiments.experiment import Experiment, Run
     from lowtide.simulator import Simulation
+    from lowtide.studies.experiment import Experiment, Run
 
 # What is told together, and in which words. What a run says besides comes last.
 _GROUPS: Mapping[str, Mapping[str, str]] = {
@@ -81,8 +81,8 @@ def simulate(
     An experiment of several runs is refused until --set leaves one: lowtide sweep runs them all.
     """
     from lowtide.errors import InvalidInput
-    from lowtide.experiments.experiment import Experiment
-    from lowtide.experiments.running import assumptions, check_runs, queue_use, simulate_run
+    from lowtide.studies.experiment import Experiment
+    from lowtide.studies.run import assumptions, check_runs, queue_use, simulate_run
 
     said = read_settings(settings, repeat_signal=repeat_signal)
     if jobs_table is not None and jobs_table.suffix not in (".parquet", ".csv"):

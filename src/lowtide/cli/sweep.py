@@ -28,9 +28,9 @@ from lowtide.cli.settings import (
 if TYPE_CHECKING:
     import polars as pl
 
-    from lowtide.experiments.engines import Outcome
-    from lowtide.experiments.experiment import Run
-    from lowtide.experiments.study import ResultFolder
+    from lowtide.studies.engines import Outcome
+    from lowtide.studies.experiment import Run
+    from lowtide.studies.folder import ResultFolder
 
 # Sweeps above this are asked about: a value too many in a list is soon a day too many.
 MOST_RUNS = 2000
@@ -111,10 +111,10 @@ def sweep(
     """
     from time import perf_counter
 
-    from lowtide.experiments.engines import make_engine
-    from lowtide.experiments.experiment import Experiment
-    from lowtide.experiments.running import check_runs, run_row
-    from lowtide.experiments.study import ResultFolder
+    from lowtide.studies.engines import make_engine
+    from lowtide.studies.experiment import Experiment
+    from lowtide.studies.folder import ResultFolder
+    from lowtide.studies.run import check_runs, run_row
 
     said = read_settings(settings, repeat_signal=repeat_signal)
     experiment = Experiment.load(file, full=full, data=data, settings=said)
@@ -166,9 +166,7 @@ def _announce(results: ResultFolder, missing: int) -> None:
 def _ask(missing: Sequence[Run], function: Callable[..., Any], workers: int | None) -> None:
     """Ask whether a large sweep is meant, saying how long it may take."""
     from lowtide.errors import InvalidInput
-    from lowtide.experiments.engines import Task
-    from lowtide.experiments.engines.engine import attempt
-    from lowtide.experiments.engines.local import count_cores
+    from lowtide.studies.engines import Task, attempt, count_cores
     from lowtide.units import format_hours
 
     shortest_s = float("inf")
@@ -286,7 +284,7 @@ def _currency(results: ResultFolder) -> str:
 
 def _remarks(results: ResultFolder) -> Iterator[str]:
     """Yield what the grid is, what was left out of the runs, and what they take for granted."""
-    from lowtide.experiments.study import ASSUMED, imputed_words, queue_words
+    from lowtide.studies.folder import ASSUMED, imputed_words, queue_words
     from lowtide.units import format_count, format_number
 
     table = results.table()

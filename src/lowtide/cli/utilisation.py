@@ -33,8 +33,7 @@ def learn_model(
     """
     from lowtide.errors import InvalidInput
     from lowtide.formats.usage_table import read_usage
-    from lowtide.learning.model_card import write_card
-    from lowtide.learning.utilisation import learn_utilisation
+    from lowtide.learning.utilisation import learn_utilisation, write_card
 
     for path, suffix, what in ((out, ".json", "utilisation model"), (card, ".md", "model card")):
         if path is not None and path.suffix != suffix:
@@ -51,7 +50,7 @@ def learn_model(
         learned.model.dump(out)
         written.append(out)
     if learned.model is not None and image is not None:
-        from lowtide.learning.utilisation_figure import write_utilisation_figure
+        from lowtide.learning.figures import write_utilisation_figure
 
         write_utilisation_figure(learned, image)
         written.append(image)
@@ -98,7 +97,7 @@ def enter_table(
 
 
 def _print_ladder(learned: LearnedUtilisation) -> None:
-    from lowtide.learning.model_card import coverage_words, score_words, verdict
+    from lowtide.learning.utilisation import coverage_words, score_words, verdict
     from lowtide.units import format_count
 
     data = learned.data

@@ -176,7 +176,7 @@ def _read() -> None:
 def _reproduce() -> None:
     import numpy as np
 
-    from lowtide.reproductions.wait_awhile_kernel import autocorrelated, emit
+    from lowtide.reproductions.wait_awhile import autocorrelated, emit
 
     numbers, places = autocorrelated(np.ones(8), 0.5), np.zeros(1, dtype=np.int64)
     for stops in (False, True):

@@ -65,10 +65,10 @@ def when(
     from lowtide.cli.documents import signal_document
     from lowtide.cli.inputs import Zone, load_profile, load_window, parse_time_limit
     from lowtide.errors import InvalidInput
-    from lowtide.experiments.waiting import starts_by_patience
     from lowtide.job import Job
     from lowtide.profile import PowerProfile
     from lowtide.signal import deciding_signal
+    from lowtide.studies.comparison import starts_by_patience
     from lowtide.units import (
         MASSES,
         format_alike,

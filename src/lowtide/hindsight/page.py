@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowtide.experiments.report import Section, write_report
-from lowtide.hindsight.behaviour import binned
-from lowtide.hindsight.looking_back import Hindsight
+from lowtide.hindsight.job import Hindsight, binned
 from lowtide.hindsight.words import drawn, headline, phase_rows, use_rows, waiting_rows
+from lowtide.page.page import Section, write_report
 from lowtide.profile import PowerProfile
 from lowtide.schedule import Schedule
 from lowtide.units import format_duration, format_time
@@ -36,7 +35,7 @@ _LEGEND = (
 def write_page(told: Hindsight, path: Path | str) -> None:
     """Write the page."""
     # Says how to get it where it is missing.
-    from lowtide.experiments import figures
+    from lowtide.page import charts
 
     note, *times = headline(told)
     sections = [
@@ -62,7 +61,7 @@ def write_page(told: Hindsight, path: Path | str) -> None:
         schedules: dict[str, Schedule] = {
             f"up to {format_duration(each.wait_s)}": each.plan.schedule for each in told.waiting
         }
-        saved = figures.schedules_chart(
+        saved = charts.schedules_chart(
             told.signal.window(told.arrival, deadline), schedules, deadline=deadline
         )
     header, rows = waiting_rows(told)
@@ -115,7 +114,7 @@ def _panel(
 ) -> alt.LayerChart:
     import altair as alt
 
-    from lowtide.experiments.figures import time_axis
+    from lowtide.page.charts import time_axis
 
     series = told.series
     begin, end = float(series.starts[0]), float(series.times[-1])

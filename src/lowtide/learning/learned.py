@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lowtide import files
 from lowtide.errors import InvalidInput, UnknownName
 from lowtide.learning.checking import Check, check, summaries
-from lowtide.learning.costs import Cost, format_joules, stopping_costs
+from lowtide.learning.intervals import Interval, Welch, welch
 from lowtide.learning.marks import find_lag
 from lowtide.learning.phases import METHODS, PhaseFinder, PhaseModel
 from lowtide.learning.repetition import Structure, find_structure
 from lowtide.learning.series import Series, common_step_s, uninterrupted
-from lowtide.learning.student import Interval
 from lowtide.learning.validation import Validation, validate
 from lowtide.profile import Phase, PowerProfile
-from lowtide.recording import Recording, Run
+from lowtide.recording import Recording, Run, pairs
 from lowtide.signal import FloatArray
 from lowtide.units import DurationLike, format_count, parse_duration
 
@@ -143,14 +144,10 @@ class Learned:
         Args:
             path: A file ending in `.toml` or `.json`.
         """
-        from lowtide.learning.writing import write_profile
-
         write_profile(self, path)
 
     def document(self) -> dict[str, Any]:
         """Return all of it as plain lists and numbers."""
-        from lowtide.learning.writing import learned_document
-
         return learned_document(self)
 
 
@@ -382,3 +379,150 @@ def _with_intervals(fit: PhaseFit, level: float) -> list[LearnedPhase]:
 
 def _rounded(number: float) -> float:
     return float(f"{number:.6g}")
+
+
+def profile_document(learned: Learned) -> dict[str, Any]:
+    """Return the profile as `PowerProfile.from_dict` reads it, with repeated blocks."""
+    plain = learned.profile.to_dict()
+    document: dict[str, Any] = {"about": learned.text()}
+    if "startup" in plain:
+        document["startup"] = plain["startup"]
+    work = plain["work"]
+    if (block := learned.fit.structure.block) is not None:
+        first = block.first - len(learned.profile.startup)
+        end = first + block.length * block.count
+        repeated = {"repeat": block.count, "phases": work[first : first + block.length]}
+        work = [*work[:first], repeated, *work[end:]]
+    return document | {"work": work}
+
+
+def write_profile(learned: Learned, path: Path | str) -> None:
+    """Write the profile, with what validation showed in its `about`.
+
+    Args:
+        path: A file ending in `.toml` or `.json`.
+    """
+    path = Path(path)
+    document = profile_document(learned)
+    if path.suffix == ".json":
+        text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    elif path.suffix == ".toml":
+        text = _toml(document)
+    else:
+        raise InvalidInput(f"a profile is a .toml or .json file, not {path.name!r}")
+    files.write_whole(path, text)
+
+
+def learned_document(learned: Learned) -> dict[str, Any]:
+    """Return everything that was learned as plain lists and numbers."""
+    model, structure = learned.fit.model, learned.fit.structure
+    profile = profile_document(learned)
+    return {
+        "profile": profile,
+        "power": learned.power,
+        "baseline_w": learned.baseline_w,
+        "runs": list(model.runs),
+        "by": "power" if model.marks is None else "marks",
+        "lag_s": model.lag_s,
+        "phases": [asdict(phase) for phase in learned.phases],
+        "repeated": None if structure.block is None else asdict(structure.block),
+        "edges_s": dict(zip(model.runs, model.edges_s.tolist(), strict=True)),
+        "validation": None if learned.validation is None else asdict(learned.validation),
+        "checks": [asdict(each) for each in learned.checks],
+        "costs": [asdict(cost) for cost in learned.costs],
+        "notes": list(learned.notes),
+    }
+
+
+def _toml(document: dict[str, Any]) -> str:
+    about = "\n".join(_value(line)[1:-1] for line in document["about"].split("\n"))
+    lines = ['about = """', about, '"""']
+    for group in ("startup", "work"):
+        if group in document:
+            lines += [f"{group} = [", *_rows(document[group], "  "), "]"]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(phases: list[dict[str, Any]], indent: str) -> list[str]:
+    rows = []
+    for phase in phases:
+        if "repeat" in phase:
+            rows.append(f"{indent}{{ repeat = {phase['repeat']}, phases = [")
+            rows += _rows(phase["phases"], indent + "  ")
+            rows.append(f"{indent}] }},")
+        else:
+            pairs = ", ".join(f"{key} = {_value(value)}" for key, value in phase.items())
+            rows.append(f"{indent}{{ {pairs} }},")
+    return rows
+
+
+def _value(value: str | float | bool) -> str:
+    # JSON writes numbers, truth values and texts as TOML does, but for one character.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+# From how many joules on a unit is used, what it is, and how many digits follow the point. Half a
+# unit is enough, so that costs of about a kilojoule are all told in it.
+_UNITS = ((5e5, 1e6, "MJ", 2), (5e2, 1e3, "kJ", 2), (0.0, 1.0, "J", 1))
+
+
+def format_joules(energy_j: float, half_j: float | None = None) -> str:
+    """Return energy in J, kJ or MJ, whichever suits it, with its interval in the same.
+
+    >>> format_joules(970.0, 70.0), format_joules(-38.21, 51.0), format_joules(25_670_000.0)
+    ('0.97 ± 0.07 kJ', '-38.2 ± 51.0 J', '25.67 MJ')
+    """
+    most_j = max(abs(energy_j), half_j or 0.0)
+    _, size, unit, digits = next(each for each in _UNITS if most_j >= each[0])
+    half = "" if half_j is None else f" ± {half_j / size:.{digits}f}"
+    return f"{energy_j / size:.{digits}f}{half} {unit}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Energy that one way of running takes beyond another.
+
+    Attributes:
+        what: What it is the cost of, as the subject of a sentence.
+        energy_j: The difference of the means, with its interval and test.
+    """
+
+    what: str
+    energy_j: Welch
+
+    def __str__(self) -> str:
+        test = self.energy_j
+        if test.half is None or test.t is None or test.freedom is None or test.p is None:
+            low, high = sorted(test.counts)
+            return (
+                f"{self.what} costs {format_joules(test.difference)}; no interval, since {low} and "
+                f"{high} values do not tell how much it varies"
+            )
+        chance = "p < 0.0001" if test.p < 1e-4 else f"p = {test.p:.2g}"
+        return (
+            f"{self.what} costs {format_joules(test.difference, test.half)} "
+            f"(Welch's t = {test.t:.1f}, {test.freedom:.1f} degrees of freedom, {chance})"
+        )
+
+
+def stopping_costs(runs: Sequence[Run], *, level: float = 0.95) -> list[Cost]:
+    """Return what an extra start and what lost work cost, as far as recordings tell."""
+
+    def energies_j(kind: str) -> list[float]:
+        return [
+            first.energy_j() + second.energy_j()
+            for first, second in pairs(runs, kind)
+            if not (first.gaps or second.gaps)
+        ]
+
+    full = [run.energy_j() for run in runs if run.kind == "full" and not run.gaps]
+    stopped, killed = energies_j("stop"), energies_j("kill")
+    found = []
+    for what, dearer, cheaper in (
+        ("an extra start", stopped, full),
+        ("being killed, with its extra start and lost work,", killed, full),
+        ("losing work to a kill, rather than stopping at a checkpoint,", killed, stopped),
+    ):
+        if dearer and cheaper:
+            found.append(Cost(what=what, energy_j=welch(dearer, cheaper, level=level)))
+    return found

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from lowtide import files
 from lowtide.errors import FormatError, InvalidInput
-from lowtide.experiments.report import Section, write_report
+from lowtide.page.page import Section, write_report
 
 Item = TypeVar("Item")
 
@@ -60,7 +60,7 @@ class Findings:
 
     def write(self, folder: Path) -> list[Path]:
         """Write report.html, the figures as PNG and SVG, and results.csv; return those files."""
-        from lowtide.experiments.figures import IMAGE_SUFFIXES, save_image
+        from lowtide.page.charts import IMAGE_SUFFIXES, save_image
 
         figures = self.figures()
         written = [folder / "results.csv", folder / "report.html"]

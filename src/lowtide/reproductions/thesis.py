@@ -26,13 +26,13 @@ import numpy as np
 
 from lowtide import files
 from lowtide.errors import FormatError, InvalidInput, InvalidTime
-from lowtide.experiments.statistics import Effect, anova
 from lowtide.job import Job
 from lowtide.policies.exact import Exact
 from lowtide.policies.starts import Oracle, cost_by_delay
 from lowtide.profile import Phase, PowerProfile
 from lowtide.schedule import Schedule
 from lowtide.signal import Signal
+from lowtide.studies.statistics import Effect, anova
 from lowtide.units import JOULES_PER_KWH, parse_duration
 
 STARTUP_MODES = ("carved", "added")

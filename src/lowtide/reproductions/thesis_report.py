@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowtide.errors import InvalidInput
-from lowtide.experiments.report import Section
-from lowtide.experiments.statistics import Effect
 from lowtide.formats import read_signal
 from lowtide.grids import synthetic_grid
+from lowtide.page.page import Section
 from lowtide.reproductions.findings import Findings, Progress, data_folder
 from lowtide.reproductions.thesis import (
     LEVELS,
@@ -30,12 +29,13 @@ from lowtide.reproductions.thesis import (
     savings,
 )
 from lowtide.signal import Signal
+from lowtide.studies.statistics import Effect
 from lowtide.units import MISSING
 
 if TYPE_CHECKING:
     import altair as alt
 
-    from lowtide.experiments.figures import Chart
+    from lowtide.page.charts import Chart
 
 TITLE = "2,400 jobs: published, true and optimal"
 COLUMNS = (
@@ -370,7 +370,7 @@ def columns(study: Study) -> list[list[str]]:
 
 def figures(study: Study, signal: Signal) -> dict[str, Section]:
     """Return the figures that these outcomes allow, by the name of their files."""
-    from lowtide.experiments.figures import schedules_chart
+    from lowtide.page.charts import schedules_chart
 
     charts: dict[str, Chart] = {}
     chosen = choose(study)

@@ -1,0 +1,415 @@
+"""Everything that is known of a job once it has run: its behaviour, and what waiting would save."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lowtide.errors import InvalidInput, LowtideError
+from lowtide.hindsight.phases import JobPhases, look_for_phases
+from lowtide.job import Job
+from lowtide.monitor.snapshot import PRESSURES, FloatArray
+from lowtide.monitor.verdicts import SATURATED, Behaviour, Use, Verdict, judge
+from lowtide.policies import Plan, plan
+from lowtide.profile import PowerProfile
+from lowtide.signal import Signal
+from lowtide.store import JobRecord, Series, Store
+from lowtide.store.columns import NODE
+from lowtide.units import format_duration, format_time
+
+# Says the intensity between two moments, for a time that the watcher did not know.
+Beyond = Callable[[float, float], Signal]
+_NAME_ONE = (
+    "name it with --grid (gb, electricitymaps:DE, a synthetic one such as windy) or --signal FILE"
+)
+
+WAITS_S = (6 * 3600.0, 24 * 3600.0, 48 * 3600.0)
+# What a watcher knew of the grid changes no faster than this.
+_STEP_S = 300.0
+# Unless it is about less time than this: then in smaller steps.
+_LONG_S = 7200.0
+_SHORT_STEP_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Hindsight:
+    """A job, looked back at.
+
+    Attributes:
+        record: The job.
+        series: What it used over time.
+        behaviour: What it had and used.
+        verdicts: What that says about it.
+        phases: Its phases; None where they cannot be told.
+        begin: When what is known of it begins, epoch seconds.
+        pue: What the building drew for each watt of the node's; NaN where nobody said.
+        signal: The grid that waiting is planned on; None where there is none.
+        arrival: When it is taken to have come, epoch seconds; NaN without a signal.
+        at_once: What running then comes to, in grams or money; NaN where it cannot be told.
+        waiting: What waiting would have come to.
+        notes: What could not be told, and why.
+    """
+
+    record: JobRecord
+    series: Series
+    behaviour: Behaviour
+    verdicts: tuple[Verdict, ...]
+    phases: JobPhases | None
+    begin: float
+    pue: float
+    signal: Signal | None
+    arrival: float
+    at_once: float
+    waiting: tuple[Waiting, ...]
+    notes: tuple[str, ...]
+
+
+def look_back(
+    store: Store,
+    record: JobRecord,
+    *,
+    signal: Signal | None = None,
+    beyond: Beyond | None = None,
+    waits_s: Sequence[float] = WAITS_S,
+    interruptible: str = "never",
+) -> Hindsight:
+    """Look back at a job.
+
+    Args:
+        signal: What a kWh emits or costs, to plan on; by default what the watcher knew.
+    """
+    series = store.series(record)
+    begin = float(series.starts[0]) if len(series) else record.first_seen
+    end = float(series.times[-1]) if len(series) else record.last_seen
+    watched = {host.name for host in store.hosts()}
+    nodes = list(
+        store.many_node_series(
+            [host for host in record.hosts if host in watched], start=begin, end=end
+        )
+    )
+    behaviour = behaviour_of(record, series, nodes)
+    # It is kept to four digits or so, and told to two or three.
+    pue = round(mean_of(nodes[0], "pue"), 3) if nodes else math.nan
+    notes: list[str] = []
+    phases = None
+    try:
+        phases = look_for_phases(record, series, store.phases(record))
+        notes += [phases.note] * bool(phases.note)
+    except LowtideError as error:
+        notes.append(f"No phases: {error}.")
+    arrival = at_once = math.nan
+    waiting: tuple[Waiting, ...] = ()
+    if phases is None:
+        notes.append("Without phases there is nothing to plan: what waiting saves is unknown.")
+    else:
+        run_s = phases.profile.run_s
+        missing = "The signal ends"
+        try:
+            if signal is None:
+                # What waiting would have saved depends on what came after the job, too.
+                node = (
+                    store.node_series(record.host, start=begin)
+                    if record.host in watched
+                    else Series.nothing(NODE.names)
+                )
+                known = known_grid(
+                    node, start=begin, end=begin + run_s + max(waits_s), beyond=beyond
+                )
+                signal = known.signal
+                notes += _told_of(known, run_s, begin, beyond)
+                missing = "What is known of the grid ends"
+            if signal is not None:
+                arrival, note = arrival_within(signal, begin, phases.profile)
+                notes += [note] * bool(note)
+                # To begin at once is to wait for no time.
+                now, *waiting_for = plan_waiting(
+                    phases.profile,
+                    signal,
+                    arrival=arrival,
+                    waits_s=(0.0, *(each for each in waits_s if each > 0)),
+                    interruptible=interruptible,
+                    pue=1.0 if math.isnan(pue) else pue,
+                )
+                at_once, waiting = now.plan.baseline.amount, tuple(waiting_for)
+                notes += _too_early(signal, arrival + run_s, waits_s, missing)
+                if math.isnan(pue):
+                    notes.append("Nobody said what the building draws: PUE is taken to be 1.")
+        except LowtideError as error:
+            notes.append(f"Waiting cannot be planned: {error}.")
+    return Hindsight(
+        record=record,
+        series=series,
+        behaviour=behaviour,
+        verdicts=judge(behaviour),
+        phases=phases,
+        begin=begin,
+        pue=pue,
+        signal=signal,
+        arrival=arrival,
+        at_once=at_once,
+        waiting=waiting,
+        notes=tuple(notes),
+    )
+
+
+def _told_of(known: KnownGrid, run_s: float, begin: float, beyond: Beyond | None) -> list[str]:
+    """Return what a reader has to know of where the grid comes from."""
+    if known.signal is None and beyond is None:
+        return [f"The grid was not known while it ran: {_NAME_ONE} to see what waiting saves."]
+    if known.signal is None:
+        return ["The grid that was named says nothing of the time in which it began."]
+    until = format_time(known.watched_until)
+    if beyond is not None and begin < known.watched_until < known.signal.end:
+        return [f"Up to {until} the grid is what the watcher knew, from then on the one named."]
+    if beyond is None and known.signal.end < begin + run_s:
+        return [f"The grid was known up to {until} only, not to the job's end: {_NAME_ONE}."]
+    return []
+
+
+def _too_early(signal: Signal, done: float, waits_s: Sequence[float], what: str) -> list[str]:
+    """Return which waits cannot be planned, and what they lack."""
+    short = sorted({wait_s for wait_s in waits_s if not signal.covers(signal.start, done + wait_s)})
+    if not short:
+        return []
+    listed = ", ".join(map(format_duration, short))
+    return [
+        f"{what} {format_time(signal.end)}, too early for waits of {listed}, which need it up to "
+        f"{format_time(done + short[-1])}" + (f": {_NAME_ONE}." if what.startswith("What") else ".")
+    ]
+
+
+def behaviour_of(record: JobRecord, series: Series, nodes: Sequence[Series]) -> Behaviour:
+    """Return what was seen of a job."""
+    cpus = _sizes(nodes, "cpus")
+    held = record.gpus if record.gpus > 0 else math.nan
+    gpu_memory = _sizes(nodes, "gpu_memory_total_bytes")
+    gpus = _sizes(nodes, "gpus", none=True)
+    return Behaviour(
+        length_s=record.known_s if record.known_s > 0 else math.nan,
+        cpus=Use(
+            asked=_positive(record.cpus), node=cpus, mean=record.mean_cpus, peak=record.peak_cpus
+        ),
+        memory=Use(
+            asked=_positive(record.memory_bytes),
+            node=_sizes(nodes, "memory_bytes"),
+            mean=record.mean_memory_bytes,
+            peak=record.peak_memory_bytes,
+        ),
+        gpus=Use(
+            asked=record.gpus,
+            node=gpus,
+            mean=record.mean_gpus,
+            peak=_known_peak(record.peak_gpus, series, "gpus_busy"),
+        ),
+        gpu_memory=Use(
+            # GPUs of a node are alike: those held have their part of all memory.
+            asked=gpu_memory * held / gpus if gpus > 0 else math.nan,
+            node=gpu_memory,
+            mean=mean_of(series, "gpu_memory_bytes"),
+            peak=record.peak_gpu_memory_bytes,
+        ),
+        load=_load(nodes),
+        **{f"{kind}_wait": _waited(record, series, kind) for kind in PRESSURES},
+        watched=_watched(record),
+        out_of_memory=record.state == "out_of_memory",
+    )
+
+
+def _waited(record: JobRecord, series: Series, kind: str) -> float:
+    """Return for which share of the time a job waited; where it had several nodes, on average."""
+    waited_s = float(getattr(record, f"{kind}_wait_s"))
+    known = ~np.isnan(series.columns.get(f"{kind}_wait_s", np.empty(0)))
+    # A job that is seen on several nodes waits on each of them.
+    watched_s = float(series.step_s[known].sum()) * max(len(record.hosts), 1)
+    return min(waited_s / watched_s, 1.0) if watched_s > 0 else math.nan
+
+
+def _watched(record: JobRecord) -> float:
+    """Return for which share of its time a job was watched."""
+    if math.isnan(record.elapsed_s):
+        return math.nan
+    return min(record.seen_s / record.elapsed_s, 1.0) if record.elapsed_s > 0 else 1.0
+
+
+def _known_peak(peak: float, series: Series, name: str) -> float:
+    """Return the most that was used; no use is unknown where there were times nobody knows of."""
+    unknown = np.isnan(series.columns.get(name, np.empty(0))).any()
+    return math.nan if peak == 0 and unknown else peak
+
+
+def mean_of(series: Series, name: str) -> float:
+    """Return the mean of a column over the time that is known; NaN where none is."""
+    values = series.columns.get(name, np.empty(0))
+    known = ~np.isnan(values)
+    if not known.any():
+        return math.nan
+    return float(np.average(values[known], weights=series.step_s[known]))
+
+
+def binned(series: Series, name: str, edges: FloatArray) -> FloatArray:
+    """Return the means of a column between edges, NaN where nothing is known.
+
+    Args:
+        edges: Epoch seconds, ascending.
+    """
+    values = series.columns.get(name)
+    if values is None or not len(series):
+        return np.full(edges.size - 1, np.nan)
+    known = ~np.isnan(values)
+    ends = np.concatenate([series.starts[:1], series.times])
+
+    def until(amounts: FloatArray) -> FloatArray:
+        reached: FloatArray = np.interp(edges, ends, np.concatenate([[0.0], np.cumsum(amounts)]))
+        return np.diff(reached)
+
+    seconds = until(series.step_s * known)
+    amounts = until(np.where(known, values, 0.0) * series.step_s)
+    # Rounding leaves a trace of time where there is none.
+    return np.where(seconds > 1e-6, amounts / np.maximum(seconds, 1e-6), np.nan)
+
+
+def _sizes(nodes: Sequence[Series], name: str, *, none: bool = False) -> float:
+    """Return how much all nodes have, unknown where one of them does not say."""
+    found = []
+    for node in nodes:
+        values = node.columns.get(name, np.empty(0))
+        known = values[~np.isnan(values)]
+        size = float(known.max()) if known.size else math.nan
+        found.append(size if none else _positive(size))
+    return math.fsum(found) if found else math.nan
+
+
+def _load(nodes: Sequence[Series]) -> float:
+    """Return how busy the cores of the busiest node were on average; others may be unknown."""
+    loads = [mean_of(node, "cpus_busy") / _sizes([node], "cpus") for node in nodes]
+    known = [load for load in loads if not math.isnan(load)]
+    # One that is full is enough to hold a job up, and one that nobody knows may be.
+    most = max(known, default=math.nan)
+    return most if len(known) == len(loads) or most >= SATURATED else math.nan
+
+
+def _positive(value: float) -> float:
+    """Return a size; one of 0 was never told."""
+    return value if value > 0 else math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """What a job comes to that may wait.
+
+    Attributes:
+        wait_s: How long it may wait in all.
+        plan: The cleanest schedule within that, beside running at once.
+    """
+
+    wait_s: float
+    plan: Plan
+
+
+def plan_waiting(
+    profile: PowerProfile,
+    signal: Signal,
+    *,
+    arrival: float,
+    waits_s: Sequence[float] = WAITS_S,
+    interruptible: str = "never",
+    pue: float = 1.0,
+) -> tuple[Waiting, ...]:
+    """Plan a job for every time that it may wait, as far as the signal reaches.
+
+    Args:
+        pue: What the building draws for each watt of the job's.
+    """
+    # A kWh of the job's takes so many of the grid's.
+    at_the_node = replace(signal, values=pue * signal.values)
+    found = []
+    for wait_s in sorted(set(waits_s)):
+        deadline = arrival + profile.run_s + wait_s
+        if not signal.covers(arrival, deadline):
+            continue
+        job = Job(
+            id="job",
+            arrival=arrival,
+            deadline=deadline,
+            profile=profile,
+            interruptible=interruptible,
+        )
+        found.append(Waiting(wait_s=wait_s, plan=plan(job, at_the_node, policy="exact")))
+    return tuple(found)
+
+
+def arrival_within(signal: Signal, started: float, profile: PowerProfile) -> tuple[float, str]:
+    """Return when a job is taken to come, and a note where that is not when it came."""
+    if signal.covers(started, started + profile.run_s):
+        return started, ""
+    if not signal.covers(signal.start, signal.start + profile.run_s):
+        raise InvalidInput(
+            f"the signal covers {format_time(signal.start)} to {format_time(signal.end)}, which "
+            "is shorter than the job"
+        )
+    return signal.start, (
+        f"The signal covers {format_time(signal.start)} to {format_time(signal.end)}, not the "
+        "days of the job: as if it had come at its first moment."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownGrid:
+    """What is known of the grid from when a job began.
+
+    Attributes:
+        signal: The intensity, from then on without a hole; None where nothing is known then.
+        watched_until: Up to when the watcher of the node knew it; the beginning where it did not.
+    """
+
+    signal: Signal | None
+    watched_until: float
+
+
+def known_grid(
+    node: Series,
+    *,
+    start: float,
+    end: float,
+    beyond: Callable[[float, float], Signal] | None = None,
+) -> KnownGrid:
+    """Return the intensity that the watcher of a node knew, and what another source says after it.
+
+    Args:
+        node: What the node did, from when the job began until now.
+        beyond: Says the intensity between two moments, where the watcher did not know it.
+    """
+    last = min(float(node.times[-1]), end) if len(node) else start
+    # A minute's job deserves a curve that does not end minutes after it.
+    span_s = (last if beyond is None else end) - start
+    step_s = _STEP_S if span_s > _LONG_S else _SHORT_STEP_S
+    count = max(math.ceil(span_s / step_s - 1e-6), 0)
+    edges = start + step_s * np.arange(count + 1, dtype=np.float64)
+    values = binned(node, "intensity_g_per_kwh", edges)
+    values[edges[:-1] >= last] = np.nan
+    # A signal has no holes: it ends where nobody watched.
+    known = _until_hole(values)
+    watched_until = min(float(edges[known]), last) if known else start
+    source, synthetic = "what was known when the node was watched", False
+    if beyond is not None and known < values.size:
+        other = beyond(float(edges[known]), end)
+        inside = np.isnan(values) & (edges[:-1] >= other.start) & (edges[1:] <= other.end)
+        values[inside] = other.integral(edges[:-1][inside], edges[1:][inside]) / step_s
+        known = _until_hole(values)
+        source = f"{source}, then {other.source}" if watched_until > start else other.source
+        synthetic = other.synthetic
+    if not known:
+        return KnownGrid(signal=None, watched_until=start)
+    signal = Signal(
+        values=values[:known], start=start, step_s=step_s, source=source, synthetic=synthetic
+    )
+    return KnownGrid(signal=signal, watched_until=watched_until)
+
+
+def _until_hole(values: FloatArray) -> int:
+    """Return how many values there are before the first that is not known."""
+    unknown = np.isnan(values)
+    return int(np.argmax(unknown)) if unknown.any() else values.size

@@ -1,0 +1,400 @@
+"""One run of an experiment: from its parameters to a row of numbers.
+
+Everything that crosses to another process or machine is plain: a mapping goes out, a mapping
+comes back. Signals and workloads are kept for the next run that needs the same.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from lowtide.errors import FormatError, InvalidInput, LowtideError, UnknownName
+from lowtide.forecast import ForecastModel, LeadScaled, Perfect, Persistence
+from lowtide.formats import read_signal
+from lowtide.grids import GRID_NAMES, synthetic_grid
+from lowtide.job import TIME_TOLERANCE_S
+from lowtide.policies.policy import POLICIES, Policy, make_policy, stops_jobs
+from lowtide.policies.rolling import Rolling
+from lowtide.policies.wrappers import Blind, Forecasted, Purchasing
+from lowtide.signal import Grid, Signal
+from lowtide.simulator import Cluster, Simulation, make_discipline, simulate
+from lowtide.simulator.disciplines import DISCIPLINES, Discipline
+from lowtide.simulator.simulation import OVERSIZED, refuse_stops
+from lowtide.studies.chance import block_sums
+from lowtide.studies.experiment import Experiment, Parameters, Run
+from lowtide.studies.folder import BLOCKS, QUEUE_USED
+from lowtide.units import parse_duration, parse_time
+from lowtide.workload import Workload
+from lowtide.workloads import generate, read_spec
+
+T = TypeVar("T")
+
+_FORECASTS: dict[str, Callable[..., ForecastModel]] = {
+    "perfect": Perfect,
+    "lead_scaled": LeadScaled,
+    "persistence": Persistence,
+}
+# These look at forecasts again and again, or at none: a single look at arrival is not theirs.
+_LOOK_THEMSELVES = ("rolling", "advice", "dtpr")
+_SYNTHETIC_ONLY = ("days", "step", "seed", "basis")
+# What says of a workload what its jobs draw.
+_WATTS = ("power_w", "power_w_per_cpu", "power_w_per_gpu", "profiles")
+
+
+def simulate_run(
+    parameters: Parameters,
+    *,
+    advance: Callable[[int], None] = lambda _: None,
+    begin: Callable[[int], None] = lambda _: None,
+) -> Simulation:
+    """Simulate one run.
+
+    Args:
+        advance: Told how many jobs were decided, each time some were.
+    """
+    signal = _signal(_text(parameters["grid"]))
+    run = parameters["run"]
+    jobs = _workload(_text(_powered(parameters)), run.get("seed", 0), _begin(parameters, signal))
+    return simulate(
+        jobs,
+        signal,
+        policy=_policy(parameters),
+        cluster=_cluster(parameters["cluster"]),
+        discipline=_discipline(parameters),
+        baseline=_baseline(run),
+        repeat_signal=_truth(run, "run.repeat_signal", default=False),
+        oversized=run.get("oversized", "refuse"),
+        advance=advance,
+        begin=begin,
+    )
+
+
+def run_row(parameters: Parameters) -> dict[str, Any]:
+    """Return the numbers of one run."""
+    simulation = simulate_run(parameters)
+    signal = simulation.signal.average if isinstance(simulation.signal, Grid) else simulation.signal
+    return {
+        "synthetic": signal.synthetic,
+        **assumptions(parameters),
+        **queue_use(parameters, simulation),
+        **simulation.summary(),
+        **_missed_by_the_baseline(simulation),
+        BLOCKS: block_sums(simulation),
+    }
+
+
+def queue_use(parameters: Parameters, simulation: Simulation) -> dict[str, bool]:
+    """Return whether the queue that a run describes played a part; nothing where it has none.
+
+    Args:
+        simulation: What it came to. Who buys machines as jobs need them has no queue.
+    """
+    return {QUEUE_USED: simulation.discipline is not None} if parameters["queue"] else {}
+
+
+def _missed_by_the_baseline(simulation: Simulation) -> dict[str, int]:
+    """Return how many deadlines the baseline missed: more than that is the policy's own doing."""
+    if simulation.baseline is None:
+        return {}
+    due = simulation.jobs.deadline + TIME_TOLERANCE_S
+    return {"baseline_deadline_misses": int((simulation.baseline.end > due).sum())}
+
+
+def assumptions(parameters: Parameters) -> dict[str, float]:
+    """Return what a run takes for granted that nobody said, by name.
+
+    Where neither a trace nor a workload says what its jobs draw, they draw what nodes of the
+    cluster draw more when they are busy: `assumed_power_w_per_cpu`.
+    """
+    cluster, said = parameters["cluster"], parameters["workload"]
+    if cluster.get("peak_power_w") is None:
+        return {}
+    jobs = said if "trace" in said else said.get("jobs", {})
+    knows = not isinstance(jobs, dict) or any(key in jobs for key in _WATTS)
+    if "trace" not in said:
+        knows = knows or "scenario" in said or jobs.get("kind", "constant") != "constant"
+    machines = None if knows else _cluster(cluster)
+    return {} if machines is None else {"assumed_power_w_per_cpu": machines.power_w_per_cpu}
+
+
+def check_runs(runs: Iterable[Run], experiment: Experiment) -> None:
+    """Refuse runs that could not even begin, before any is begun.
+
+    Args:
+        experiment: Whose they are: its file is named where it is at fault.
+    """
+    for run in runs:
+        for section in _CHECKS:
+            of = {name: run.parameters[name] for name in (section, *_TOGETHER.get(section, ()))}
+            try:
+                _check(section, _text(of))
+            except (InvalidInput, UnknownName, TypeError) as error:
+                wrong = isinstance(error, TypeError)
+                said = f"a value is of the wrong kind: {error}" if wrong else str(error)
+                where = "" if f"[{section}]" in said else f"[{section}]: "
+                # What was set from outside is no fault of the file.
+                outside = any(key.partition(".")[0] in of for key in experiment.settings)
+                if experiment.path is None or outside:
+                    raise InvalidInput(where + said) from error
+                raise FormatError(where + said, path=experiment.path) from error
+
+
+@lru_cache(maxsize=1024)
+def _check(section: str, text: str) -> None:
+    _CHECKS[section](json.loads(text))
+
+
+def _policy(parameters: Parameters) -> Policy:
+    said = _in_units(parameters["policy"])
+    name = said.pop("name", None) or "run_now"
+    blind = not _truth(said, "policy.knows_phases", default=True)
+    said.pop("knows_phases", None)
+    taken = inspect.signature(POLICIES.load(str(name))).parameters
+    _known(said, ("name", "knows_phases", *taken), f"[policy] for {name}")
+    forecast = _in_units(parameters["forecast"])
+    horizon_s = forecast.pop("horizon_s", None)
+    models = _forecasts(forecast) if parameters["forecast"] else None
+    if models is not None and name in _LOOK_THEMSELVES:
+        if horizon_s is not None:
+            raise InvalidInput(f"forecast.horizon_s is not for {name}: say forecast.reach_s")
+        if name == "rolling":
+            said.setdefault("forecasts", models)
+        elif name == "advice":
+            said.setdefault("rolling", Rolling(forecasts=models))
+        models = None
+    _, policy = make_policy(name, **said)
+
+    def knowing_less(of: Policy) -> Policy:
+        of = Blind(policy=of) if blind else of
+        return of if models is None else Forecasted(of, models, horizon_s=horizon_s)
+
+    if isinstance(policy, Purchasing) and (blind or models is not None):
+        # Who buys machines leaves it to another to look at the grid.
+        return replace(policy, start=knowing_less(policy.inner))
+    return knowing_less(policy)
+
+
+def _check_policy(parameters: Parameters) -> None:
+    policy = _policy(parameters)
+    decider = policy.inner if isinstance(policy, Purchasing) else policy
+    if parameters["cluster"] and stops_jobs(decider):
+        # Which of them may be stopped hangs neither on the seed nor on when they come.
+        refuse_stops(_workload(_text(_powered(parameters)), 0, 0.0), decider)
+
+
+def _check_forecast(said: Parameters) -> None:
+    given = _in_units(said)
+    given.pop("horizon_s", None)
+    if said:
+        _forecasts(given)
+
+
+def _forecasts(said: Parameters) -> ForecastModel:
+    _known(_misspelt(said, "kind"), ("kind",), "[forecast]")
+    kind = said.pop("kind", "lead_scaled")
+    if kind not in _FORECASTS:
+        raise UnknownName("kind of forecast", str(kind), _FORECASTS)
+    return _made(_FORECASTS[kind], said, f"[forecast] of kind {kind}")
+
+
+def _cluster(said: Parameters) -> Cluster | None:
+    return _made(Cluster, _in_units(said), "[cluster]") if said else None
+
+
+def _discipline(sections: Parameters) -> Discipline | None:
+    if not sections["queue"]:
+        return None
+    given = _in_units(sections["queue"])
+    name = given.pop("name", "fifo")
+    if name in DISCIPLINES:
+        taken = inspect.signature(DISCIPLINES[name]).parameters
+        _known(given, ("name", *taken), f"[queue] for {name}")
+    made = make_discipline(name, **given)
+    if not sections["cluster"]:
+        said = ", ".join(f"{key} = {value!r}" for key, value in sections["queue"].items())
+        raise InvalidInput(
+            f"[queue] says how machines are shared ({said}), but there is no [cluster], and "
+            "without one no job queues: add [cluster] with nodes and cpus_per_node, or leave "
+            "[queue] out"
+        )
+    return made
+
+
+def _baseline(run: Parameters) -> str | None:
+    said = run.get("baseline", "run_now")
+    if said is False:
+        return None
+    make_policy(said)
+    return str(said)
+
+
+def _check_run(said: Parameters) -> None:
+    _baseline(said)
+    _truth(said, "run.repeat_signal", default=False)
+    seed, oversized = said.get("seed", 0), said.get("oversized", "refuse")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise InvalidInput(f"run.seed is a whole number from 0 up, not {seed!r}")
+    if oversized not in OVERSIZED:
+        raise UnknownName("value of run.oversized", str(oversized), OVERSIZED)
+
+
+def _check_grid(said: Parameters) -> None:
+    synthetic = "synthetic" in said
+    if not synthetic and "file" not in said:
+        raise InvalidInput("say which grid: grid.synthetic, grid.zone or grid.file")
+    if synthetic and said["synthetic"] not in GRID_NAMES:
+        raise UnknownName("synthetic grid", str(said["synthetic"]), GRID_NAMES)
+    for key in ("how",) if synthetic else _SYNTHETIC_ONLY:
+        if key in said:
+            raise InvalidInput(
+                f"grid.{key} is for {'a file' if synthetic else 'synthetic grids'}: leave it out"
+            )
+
+
+def _check_workload(sections: Parameters) -> None:
+    said = sections["workload"]
+    if not said:
+        raise InvalidInput("say which jobs: [workload] with arrivals and lengths, or a trace")
+    for key, table in said.items():
+        for each in table if isinstance(table, list) else [table]:
+            if key in ("arrivals", "lengths", "jobs") and isinstance(each, dict):
+                _known(_misspelt(each, "kind"), ("kind",), f"workload.{key}")
+    cpus, gpus = said.get("cpus", 1), said.get("gpus", 0)
+    if sections["cluster"] and not isinstance(said.get("jobs"), list) and cpus == gpus == 0:
+        raise InvalidInput(
+            "workload.cpus is 0, and a job that holds nothing waits for no machine: say at least "
+            "1, or give it gpus"
+        )
+    _reworded(lambda: read_spec(_powered(sections)), _workload_words(said))
+
+
+def _powered(parameters: Parameters) -> Parameters:
+    """Return what is said of the jobs, with the watts that are taken for granted."""
+    said: Parameters = parameters["workload"]
+    watts = assumptions(parameters).get("assumed_power_w_per_cpu")
+    if watts is None:
+        return said
+    if "trace" in said:
+        return {**said, "power_w_per_cpu": watts}
+    return {**said, "jobs": {"kind": "constant", **said.get("jobs", {}), "power_w_per_cpu": watts}}
+
+
+_CHECKS: dict[str, Callable[[Parameters], object]] = {
+    "grid": lambda sections: _check_grid(sections["grid"]),
+    "cluster": lambda sections: _cluster(sections["cluster"]),
+    "workload": _check_workload,
+    "forecast": lambda sections: _check_forecast(sections["forecast"]),
+    "policy": _check_policy,
+    "queue": _discipline,
+    "run": lambda sections: _check_run(sections["run"]),
+}
+# Sections that cannot be judged by themselves.
+_TOGETHER = {
+    "policy": ("forecast", "cluster", "workload"),
+    "workload": ("cluster",),
+    "queue": ("cluster",),
+}
+
+
+# Signals are small, and a sweep often changes the zone fastest; workloads may be large.
+@lru_cache(maxsize=64)
+def _signal(text: str) -> Signal | Grid:
+    said = json.loads(text)
+    _check_grid(said)
+    if "file" in said:
+        how = said.get("how", {})
+        known = [name for name in inspect.signature(read_signal).parameters if name != "path"]
+        _known(how, known, "grid.how")
+        signal = _reworded(
+            lambda: read_signal(said["file"], **how), dict.fromkeys(known, "grid.how.")
+        )
+        named = signal.zone is not None or "zone" not in said
+        return signal if named else replace(signal, zone=said["zone"])
+    return synthetic_grid(
+        said["synthetic"],
+        start=said.get("start", "2023-01-01T00:00Z"),
+        days=said.get("days", 366),
+        seed=said.get("seed", 0),
+        step_s=said.get("step", "1h"),
+        basis=said.get("basis", "lifecycle"),
+    )
+
+
+@lru_cache(maxsize=4)
+def _workload(text: str, seed: int, begin: float) -> Workload:
+    said = json.loads(text)
+    return _reworded(lambda: generate({"start": begin, **said}, seed=seed), _workload_words(said))
+
+
+def _workload_words(said: Parameters) -> dict[str, str]:
+    """Return where the file has what readers of traces take."""
+    where = "workload." if "trace" in said else "workload.lengths."
+    return {"time_unit": where, "format": where}
+
+
+def _reworded(made: Callable[[], T], words: Mapping[str, str]) -> T:
+    """Return what is made; an error names keys of the file where a reader names its arguments."""
+    try:
+        return made()
+    except LowtideError as error:
+        message = re.sub(
+            rf"\b({'|'.join(words)})=", lambda match: f"{words[match[1]]}{match[0]}", str(error)
+        )
+        if message == str(error):
+            raise
+        raise InvalidInput(message) from error
+
+
+def _begin(parameters: Parameters, signal: Signal | Grid) -> float:
+    """Return when the jobs begin: as the grid says, else with the signal."""
+    start = parameters["grid"].get("start")
+    known = signal.average if isinstance(signal, Grid) else signal
+    return known.start if start is None else parse_time(start)
+
+
+def _made(kind: Callable[..., T], said: Parameters, what: str) -> T:
+    """Return what is made with parameters, each of which must be known and none missing."""
+    known = inspect.signature(kind).parameters
+    _known(said, known, what)
+    for key, parameter in known.items():
+        if parameter.default is parameter.empty and key not in said:
+            raise InvalidInput(f"{what} needs {key}")
+    return kind(**said)
+
+
+def _known(said: Iterable[str], known: Iterable[str], what: str) -> None:
+    known = tuple(known)
+    for key in said:
+        if key not in known:
+            raise UnknownName(f"key of {what}", key, known)
+
+
+def _misspelt(said: Parameters, key: str) -> list[str]:
+    """Return the keys that were meant to be another, which is missing."""
+    return [] if key in said else [each for each in said if get_close_matches(each, [key])]
+
+
+def _truth(said: Parameters, key: str, *, default: bool) -> bool:
+    value = said.get(key.rpartition(".")[2], default)
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{key} is true or false, not {value!r}")
+    return value
+
+
+def _in_units(said: Parameters) -> Parameters:
+    """Return parameters with durations given as texts in seconds."""
+    return {
+        key: parse_duration(value) if key.endswith("_s") and isinstance(value, str) else value
+        for key, value in said.items()
+    }
+
+
+def _text(said: Parameters) -> str:
+    return json.dumps(said, sort_keys=True)
