@@ -20,7 +20,7 @@ from lowtide.hindsight.waiting import (
 from lowtide.monitor.verdicts import Behaviour, Verdict, judge
 from lowtide.signal import Signal
 from lowtide.store import JobRecord, Series, Store
-from lowtide.store.columns import NODE
+from lowtide.store.layout import NODE
 from lowtide.units import format_duration, format_time
 
 # Says the intensity between two moments, for a time that the watcher did not know.

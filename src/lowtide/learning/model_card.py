@@ -8,7 +8,7 @@ from lowtide import files
 from lowtide.errors import InvalidInput
 from lowtide.learning.utilisation import LearnedUtilisation, Tried
 from lowtide.learning.validation import Score
-from lowtide.meters.utilisation import UtilisationModel
+from lowtide.meters.power_model import UtilisationModel
 from lowtide.units import format_count
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from lowtide.errors import InvalidInput, MissingExtra
 from lowtide.learning.utilisation import LearnedUtilisation
-from lowtide.meters.utilisation import UtilisationModel
+from lowtide.meters.power_model import UtilisationModel
 from lowtide.signal import FloatArray
 
 if TYPE_CHECKING:
