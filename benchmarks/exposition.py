@@ -25,7 +25,7 @@ from prometheus_client import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from lowtide.attribution import NodePower, share_out
-from lowtide.monitor.exposition import Exposition
+from lowtide.monitor.metrics import Exposition
 from lowtide.monitor.snapshot import NodeCounts, Snapshot, Unit
 from lowtide.monitor.tick import Shares, Tick
 

@@ -22,7 +22,7 @@ from lowtide.monitor.facts import JobFacts
 from lowtide.monitor.snapshot import FloatArray, NodeCounts, Unit
 from lowtide.monitor.tick import Shares, Tick
 from lowtide.store import Retention, Store
-from lowtide.store.columns import UNIT
+from lowtide.store.layout import UNIT
 
 MOST_BYTES_PER_VALUE = 4.0
 MOST_LIST_S = 1.0

@@ -18,7 +18,7 @@ import pytest
 
 import lowtide
 from lowtide.errors import LowtideError
-from lowtide.monitor.exposition import COMPATIBLE, Exposition, own_use
+from lowtide.monitor.metrics import COMPATIBLE, Exposition, own_use
 from lowtide.samples import sample_profile
 from lowtide.store import Store
 from lowtide.stress.plan import make_plan

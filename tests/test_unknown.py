@@ -27,8 +27,8 @@ import lowtide as lt
 from lowtide.attribution import NodePower
 from lowtide.cli import app
 from lowtide.cli.node_table import PARSABLE_HEADER, columns_of, document_of, header_of, table_of
-from lowtide.monitor.exposition import Exposition
 from lowtide.monitor.facts import JobFacts
+from lowtide.monitor.metrics import Exposition
 from lowtide.monitor.snapshot import GpuCounts, NodeCounts, Snapshot, Unit
 from lowtide.monitor.tick import Tick
 from lowtide.signal import Grid

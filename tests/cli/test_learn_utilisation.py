@@ -10,7 +10,7 @@ import pytest
 
 from lowtide.formats import read_recordings
 from lowtide.formats.recording_writer import write_recording
-from lowtide.meters.utilisation import UtilisationModel
+from lowtide.meters.power_model import UtilisationModel
 from support.commands import run
 from support.machines import linear, machine_runs, nothing
 

@@ -11,7 +11,7 @@ import pytest
 
 from lowtide.cli.node_table import PARSABLE_HEADER, columns_of, document_of, notes_of
 from lowtide.grids import synthetic_grid
-from lowtide.monitor.node_metrics import node_page
+from lowtide.monitor.metrics import node_page
 from lowtide.store import Store
 from lowtide.watching.emissions import Emissions
 from support.commands import run

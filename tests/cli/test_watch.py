@@ -21,7 +21,7 @@ from lowtide.cli.watch import _serving
 from lowtide.grids import synthetic_grid
 from lowtide.meters import Roots
 from lowtide.monitor.exporter import Exporter
-from lowtide.monitor.exposition import Exposition
+from lowtide.monitor.metrics import Exposition
 from support.commands import run
 from support.lines import Line
 from support.snapshots import tick

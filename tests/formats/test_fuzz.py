@@ -26,7 +26,7 @@ from lowtide.formats.recording_writer import write_recording
 from lowtide.formats.recordings import read_recordings
 from lowtide.formats.sonar import read_ticks
 from lowtide.formats.usage_table import read_usage
-from lowtide.meters.utilisation import UtilisationModel
+from lowtide.meters.power_model import UtilisationModel
 from lowtide.profile import PowerProfile
 from lowtide.recording import Event, Recording, Run
 from lowtide.schedule import Schedule

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lowtide.learning.ladder import RUNGS, Rung, library
-from lowtide.meters.utilisation import Feature, UtilisationModel
+from lowtide.meters.power_model import Feature, UtilisationModel
 from lowtide.signal import FloatArray
 from support.machines import convex, interacting, linear, two
 

@@ -11,7 +11,7 @@ import pytest
 from lowtide.errors import InvalidInput
 from lowtide.measuring import Sampler
 from lowtide.meters.nvml import Nvml
-from lowtide.monitor.environment import Card, visible_gpus
+from lowtide.monitor.owners import Card, visible_gpus
 from support.steady import Steady
 
 WATTS = (300, 250, 60, 60)

@@ -18,7 +18,7 @@ from lowtide.meters.hwmon import Hwmon
 from lowtide.meters.ipmi import Ipmi, read_watts
 from lowtide.meters.meter import Counter, checked, run_tool
 from lowtide.meters.nvml import Nvml
-from lowtide.meters.utilisation import UtilisationModel
+from lowtide.meters.power_model import UtilisationModel
 from support.meters import hanging, tool, tree
 
 
@@ -318,7 +318,7 @@ class TestEstimate:
     ) -> None:
         roots = tree(tmp_path, {"proc/stat": "cpu 0 0 0 0 0 0 0 0\n"})
         now = [0.0]
-        monkeypatch.setattr("lowtide.meters.usage.time.monotonic", lambda: now[0])
+        monkeypatch.setattr("lowtide.meters.estimate.time.monotonic", lambda: now[0])
         plain = UtilisationModel.points((0.0, 1.0), (0.0, 100.0), source="x")
         meter = Estimate(model=replace(plain, average_s=1.0), roots=roots)
         meter.open()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.meters import Roots
-from lowtide.meters.search import MeterSearch
+from lowtide.meters.source import MeterSearch
 from support.meters import BOOT, hanging, rapl_tree, tool, tree
 
 
@@ -109,7 +109,7 @@ def test_a_tool_that_hangs_does_not_outlive_the_program(tmp_path: Path, tools: P
     path.chmod(0o755)
     program = (
         "import time\n"
-        "from lowtide.meters.search import MeterSearch\n"
+        "from lowtide.meters.source import MeterSearch\n"
         "search = MeterSearch(within_s=0.1)\n"
         "search.begin()\n"
         "search.first()\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.meters import Roots
-from lowtide.meters.usage import FEATURES, Counts, MachineUse, use_between
+from lowtide.meters.estimate import FEATURES, Counts, MachineUse, use_between
 from lowtide.monitor.kernel_files import OpenFiles
 from lowtide.monitor.node import NodeFiles
 from lowtide.monitor.processes import TICKS_PER_S

@@ -13,8 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.errors import FormatError, InvalidInput
-from lowtide.meters.forms import Curve, Curves, Linear, Network, Tree, Trees
-from lowtide.meters.utilisation import Band, Feature, UtilisationModel
+from lowtide.meters.power_model import (
+    Band,
+    Curve,
+    Curves,
+    Feature,
+    Linear,
+    Network,
+    Tree,
+    Trees,
+    UtilisationModel,
+)
 
 ONE = (Feature(name="cpu", low=0.0, high=1.0),)
 FORMS = {

@@ -13,8 +13,8 @@ import pytest
 from lowtide.errors import UnknownName
 from lowtide.meters import Roots
 from lowtide.meters.rapl import read_counters
-from lowtide.monitor.exposition import Exposition
-from lowtide.watching.opening import open_watch
+from lowtide.monitor.metrics import Exposition
+from lowtide.watching.service import open_watch
 from support.snapshots import render, tick, unit
 from support.trees import NODE, write, write_group, write_legacy, write_unified
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.monitor.changes import Change, Changes
+from lowtide.monitor.group_tree import Change, Changes
 
 
 def test_folders_that_come_and_go(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.monitor import clock
-from lowtide.monitor.clock import Clock
+from lowtide.monitor import kernel_files
+from lowtide.monitor.kernel_files import Clock
 from lowtide.monitor.snapshot import Snapshot
 from support.snapshots import snapshot
 
@@ -22,8 +22,8 @@ def taken(steps: list[tuple[float, float]]) -> list[tuple[Snapshot, float, float
     wall, boot = [1.7e9], [1000.0]
     made = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clock.time, "time", lambda: wall[0])
-        patch.setattr(clock, "since_boot", lambda: boot[0])
+        patch.setattr(kernel_files.time, "time", lambda: wall[0])
+        patch.setattr(kernel_files, "since_boot", lambda: boot[0])
         ticking = Clock()
         empty = snapshot(0.0, of=(), cpu_s=[], busy_s=0.0)
         for passed_s, step_s in [(0.0, 0.0), *steps]:

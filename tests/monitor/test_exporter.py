@@ -16,7 +16,7 @@ import pytest
 from lowtide.errors import FileProblem, InvalidInput
 from lowtide.monitor import exporter as module
 from lowtide.monitor.exporter import Exporter, load_token
-from lowtide.monitor.exposition import Page
+from lowtide.monitor.metrics import Page
 
 pytestmark = pytest.mark.alone
 

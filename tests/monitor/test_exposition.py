@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from lowtide.monitor.exposition import Exposition, OwnUse, own_use
+from lowtide.monitor.metrics import Exposition, OwnUse, own_use
 from support.snapshots import GIB, render, tick, tick_of_everything, unit, units
 
 

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from lowtide.errors import MeterProblem
-from lowtide.monitor.environment import list_gpus
 from lowtide.monitor.gpus import GpuProcess, GpuReading, hold, match_devices, match_gpus
 from lowtide.monitor.nvml_gpus import NvmlGpus
+from lowtide.monitor.owners import list_gpus
 from lowtide.monitor.reader import NodeReader
 from support.trees import NODE, write, write_group, write_legacy, write_process, write_unified
 

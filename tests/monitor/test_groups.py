@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lowtide.monitor.groups import name_group
+from lowtide.monitor.cgroups import name_group
 from support.trees import CONTAINER, POD
 
 SHORT = CONTAINER[:12]

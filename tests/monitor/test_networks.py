@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from lowtide.monitor.kernel_files import OpenFiles, Problems
-from lowtide.monitor.networks import parse_traffic
-from lowtide.monitor.node import NodeFiles
+from lowtide.monitor.node import NodeFiles, parse_traffic
 from lowtide.monitor.reader import NodeReader
 from support.needs import is_missing
 from support.trees import CONTAINER, NODE, write, write_group, write_process, write_unified

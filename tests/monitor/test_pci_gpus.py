@@ -11,9 +11,15 @@ import pytest
 
 from lowtide.cli.doctor import _gpus
 from lowtide.meters import Roots
-from lowtide.monitor.gpus import GpuProcess, GpuReading, hold
-from lowtide.monitor.pci_gpus import cards_on_bus, count_unread, name_unread
-from lowtide.watching.opening import open_watch
+from lowtide.monitor.gpus import (
+    GpuProcess,
+    GpuReading,
+    cards_on_bus,
+    count_unread,
+    hold,
+    name_unread,
+)
+from lowtide.watching.service import open_watch
 from support.commands import run
 from support.meters import tree
 from support.snapshots import tick, units
@@ -103,7 +109,7 @@ def test_a_watch_tells_none_from_unknown(
 def test_node_and_doctor_name_the_cure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lowtide.watching.opening.find_spec", lambda _: None)
+    monkeypatch.setattr("lowtide.watching.service.find_spec", lambda _: None)
     roots = bus(tmp_path, *FOUR)
     check = _gpus(roots)
     assert check["state"] == "not read"

@@ -15,11 +15,10 @@ from typing import Any, cast
 import pytest
 
 from lowtide.monitor import process_table
-from lowtide.monitor.clock import since_boot
-from lowtide.monitor.environment import find_slurm_nodes
-from lowtide.monitor.group_counts import Group
-from lowtide.monitor.kernel_files import Problems
-from lowtide.monitor.networks import Networks
+from lowtide.monitor.group import Group
+from lowtide.monitor.kernel_files import Problems, since_boot
+from lowtide.monitor.node import Networks
+from lowtide.monitor.owners import find_slurm_nodes
 from lowtide.monitor.process_table import ProcessTable
 from lowtide.monitor.snapshot import Unit
 from support.trees import write_process

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from lowtide.monitor.exporter import Exporter, load_token
-from lowtide.monitor.exposition import Exposition, own_use
+from lowtide.monitor.metrics import Exposition, own_use
 from lowtide.monitor.tick import Tick
 from support.needs import is_missing
 from support.prometheus import Prometheus, missing_programs, running_prometheus

@@ -254,8 +254,8 @@ def test_a_short_job_held_what_was_read_while_it_ran(root: Path, two: Path) -> N
 def wait(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Let time pass at once; nothing else makes it pass."""
     wall, boot = [time.time()], [1000.0]
-    monkeypatch.setattr("lowtide.monitor.clock.time.time", lambda: wall[0])
-    monkeypatch.setattr("lowtide.monitor.clock.since_boot", lambda: boot[0])
+    monkeypatch.setattr("lowtide.monitor.kernel_files.time.time", lambda: wall[0])
+    monkeypatch.setattr("lowtide.monitor.kernel_files.since_boot", lambda: boot[0])
 
     def passing(passed_s: float) -> None:
         wall[0] += passed_s
@@ -419,10 +419,10 @@ def test_a_number_that_is_used_again_is_another_job(root: Path, two: Path) -> No
 def test_without_events_the_trees_are_walked_now_and_then(
     root: Path, two: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lowtide.monitor.changes.Changes._watch", lambda *_: False)
+    monkeypatch.setattr("lowtide.monitor.group_tree.Changes._watch", lambda *_: False)
     job = write_group(two / SCOPE / "job_1", cpu_stat=cpu(10))
     clock = [1000.0]
-    monkeypatch.setattr("lowtide.monitor.clock.since_boot", lambda: clock[0])
+    monkeypatch.setattr("lowtide.monitor.kernel_files.since_boot", lambda: clock[0])
     with read_at(root) as node:
         first = node.read()
         assert table(first) == {"1": 10.0}
@@ -539,7 +539,7 @@ def test_a_clock_that_is_set_is_followed_and_changes_no_interval(
     real = time.time
     with read_at(root) as node:
         first = node.read()
-        monkeypatch.setattr("lowtide.monitor.clock.time.time", lambda: real() + step_s)
+        monkeypatch.setattr("lowtide.monitor.kernel_files.time.time", lambda: real() + step_s)
         # One came after the clock was set, one before.
         job = write_group(two / "system.slice/a.service")
         os.utime(job, (real() + step_s, real() + step_s))

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from test_columns import Part, job
 
 from lowtide.monitor.columns import Columns, Jobs
-from lowtide.monitor.exposition import Exposition
-from lowtide.monitor.group_counts import Group
+from lowtide.monitor.group import Group
+from lowtide.monitor.metrics import Exposition
 from lowtide.monitor.reader import NodeReader
 from lowtide.monitor.snapshot import Snapshot
 from lowtide.watching.watcher import Watcher

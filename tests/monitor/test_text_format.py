@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from lowtide.monitor.text_format import Series, alone, counter, escape, gauge, labels
+from lowtide.monitor.prometheus import Series, alone, counter, escape, gauge, labels
 
 
 @given(st.text(st.characters(), max_size=20), st.text(max_size=20))

@@ -20,7 +20,7 @@ import pytest
 from lowtide.monitor.facts import ELSEWHERE, JobFacts
 from lowtide.slurm import SlurmClient
 from lowtide.units import parse_duration
-from lowtide.watching.job_facts import FactsSource
+from lowtide.watching.slurm_facts import FactsSource
 from support.slurm import HAS_CGROUPS, ask, used_s
 
 pytestmark = pytest.mark.alone

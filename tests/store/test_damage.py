@@ -11,7 +11,7 @@ import pytest
 from lowtide.errors import StoreProblem
 from lowtide.monitor.facts import JobFacts
 from lowtide.store import Store
-from lowtide.store.rescuing import rescue
+from lowtide.store.damage import rescue
 from support.ticks import Watcher, unit
 
 

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.errors import InvalidInput
-from lowtide.store.columns import NODE, UNIT, Layout
-from lowtide.store.encoding import GAUGE_ERROR, Points, decode, encode, join, roll_up
-from lowtide.store.ticks import Look, pack, unpack
+from lowtide.store.codec import GAUGE_ERROR, Look, Points, decode, encode, join, roll_up
+from lowtide.store.codec import pack_tick as pack
+from lowtide.store.codec import unpack_tick as unpack
+from lowtide.store.layout import NODE, UNIT, Layout
 
 
 @st.composite

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from lowtide.store import Store
-from lowtide.store.columns import FIRST_NODE, FIRST_UNIT
-from lowtide.store.encoding import Points, encode
+from lowtide.store.codec import Points, encode
+from lowtide.store.layout import FIRST_NODE, FIRST_UNIT
 from support.ticks import START, Watcher, unit
 
 A = unit(1)
@@ -144,7 +144,7 @@ def test_an_export_is_what_the_store_says_and_leaves_no_older_parts(
     import polars as pl
 
     monkeypatch.setattr("lowtide.store.exporting._ROWS", 40)
-    monkeypatch.setattr("lowtide.store.histories._POINTS", 40)
+    monkeypatch.setattr("lowtide.store.series._POINTS", 40)
     watchers = [Watcher(), Watcher(host="n2")]
     out = tmp_path / "out"
     with Store.open(file) as store:

@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from lowtide.errors import StoreProblem
-from lowtide.store import Store, migrations
-from lowtide.store.migrations import STEPS
+from lowtide.store import Store, tables
+from lowtide.store.tables import STEPS
 from support.ticks import START, Watcher, facts, unit
 
 
@@ -81,7 +81,7 @@ def test_a_step_that_fails_changes_nothing(first: str, monkeypatch: pytest.Monke
         raise ZeroDivisionError
 
     before = shape(first)
-    monkeypatch.setattr(migrations, "STEPS", (STEPS[0], half))
+    monkeypatch.setattr(tables, "STEPS", (STEPS[0], half))
     with pytest.raises(ZeroDivisionError):
         Store.open(first)
     monkeypatch.undo()

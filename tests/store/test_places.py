@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.store import Store
-from lowtide.store.places import default_place
+from lowtide.store.database import default_place
 
 
 def test_the_environment_comes_first() -> None:
@@ -63,7 +63,7 @@ def test_who_may_not_read_is_told_which_group_to_join(folder_mode: int, file_mod
         "from pathlib import Path\n"
         "from lowtide.errors import StoreProblem\n"
         "from lowtide.store import Store\n"
-        "from lowtide.store.places import default_place\n"
+        "from lowtide.store.database import default_place\n"
         "os.setgroups([])\n"
         "os.setgid(65534)\n"
         "os.setuid(65534)\n"

@@ -17,7 +17,7 @@ import pytest
 
 from lowtide.errors import InvalidInput, StoreProblem, UnknownName
 from lowtide.store import JobRecord, Question, Retention, Series, Store
-from lowtide.store.columns import UNIT
+from lowtide.store.layout import UNIT
 from support.ticks import START, Watcher, facts, unit
 
 A, B, C = unit(1), unit(2, user="bob"), unit(3, started=START + 33)

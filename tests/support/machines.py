@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from lowtide.meters.usage import FEATURES
+from lowtide.meters.estimate import FEATURES
 from lowtide.recording import Recording, Run
 from lowtide.signal import FloatArray
 

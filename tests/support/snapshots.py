@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lowtide.monitor.exposition import Exposition
+from lowtide.monitor.metrics import Exposition
 from lowtide.monitor.snapshot import FloatArray, GpuCounts, NodeCounts, Snapshot, Unit
 from lowtide.monitor.tick import Shares, Tick
 

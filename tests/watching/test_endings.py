@@ -11,7 +11,7 @@ import pytest
 
 from lowtide.hindsight.phases import phases_document, phases_of
 from lowtide.store import Store
-from lowtide.watching.endings import Endings
+from lowtide.watching.writer import Endings
 from support.ticks import START, Watcher, unit
 
 LONG, OTHER = unit(7), unit(8)

@@ -17,8 +17,8 @@ from lowtide.errors import StoreProblem
 from lowtide.monitor.facts import ELSEWHERE, UNKNOWN, JobFacts
 from lowtide.slurm.client import MOST_IDS, Answer
 from lowtide.store import Store
-from lowtide.watching import job_facts
-from lowtide.watching.job_facts import FactsSource
+from lowtide.watching import slurm_facts
+from lowtide.watching.slurm_facts import FactsSource
 from support.snapshots import unit
 
 NOW = 1_700_000_000.0
@@ -79,9 +79,9 @@ class Asking:
     def __init__(self, slurm: Slurm, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
         self.slurm = slurm
         self.said: list[str] = []
-        monkeypatch.setattr(job_facts.threading, "Thread", Never)
-        monkeypatch.setattr(job_facts.time, "time", lambda: slurm.now)
-        monkeypatch.setattr(job_facts.time, "monotonic", lambda: slurm.now)
+        monkeypatch.setattr(slurm_facts.threading, "Thread", Never)
+        monkeypatch.setattr(slurm_facts.time, "time", lambda: slurm.now)
+        monkeypatch.setattr(slurm_facts.time, "monotonic", lambda: slurm.now)
         options = {"waiting_every_s": 0.0, "every_s": 30.0} | options
         self.source = FactsSource(client=slurm, say=self.said.append, **options)  # type: ignore[arg-type]
         self.source.open()
@@ -291,7 +291,7 @@ def test_slurm_is_not_asked_for_waiting_jobs_more_than_it_can_bear(
     slurm = Slurm()
     it = asking(slurm, waiting_every_s=60.0)
     clock = [0.0]
-    monkeypatch.setattr(job_facts.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(slurm_facts.time, "monotonic", lambda: clock[0])
     asked = []
 
     def slow() -> Answer:

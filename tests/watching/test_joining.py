@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lowtide.store import Store
-from lowtide.watching.joining import joined
+from lowtide.watching.writer import joined
 from support.ticks import START, Watcher, unit
 
 STAYS, GOES, COMES = unit(1), unit(2, started=START + 12), unit(3, started=START + 25)

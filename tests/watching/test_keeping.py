@@ -13,7 +13,7 @@ import pytest
 
 from lowtide.errors import InvalidInput, StoreProblem
 from lowtide.monitor.tick import Tick
-from lowtide.watching.keeping import Keeper
+from lowtide.watching.writer import Keeper
 from support.snapshots import tick, units
 
 
@@ -175,18 +175,18 @@ def test_a_host_that_another_watches_is_refused() -> None:
 def test_a_tick_whose_store_fails_after_it_was_written_is_kept_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lowtide.store import Store, appending
+    from lowtide.store import Store, writer
     from support.ticks import Watcher, unit
 
-    monkeypatch.setattr(appending, "CHUNK_MOST_S", 20.0)
+    monkeypatch.setattr(writer, "CHUNK_MOST_S", 20.0)
     tidied: list[float] = []
 
-    def consolidate(self: appending.HostWriter) -> None:
+    def consolidate(self: writer.HostWriter) -> None:
         tidied.append(time.monotonic())
         if len(tidied) == 1:
             raise StoreProblem("the disk is full", where="store.sqlite")
 
-    monkeypatch.setattr(appending.HostWriter, "consolidate", consolidate)
+    monkeypatch.setattr(writer.HostWriter, "consolidate", consolidate)
     said: list[str] = []
     watcher = Watcher()
     with Keeper(Store.open(tmp_path / "store.sqlite"), host="n1", say=said.append) as kept:

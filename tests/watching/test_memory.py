@@ -8,7 +8,7 @@ import pytest
 
 from lowtide.attribution import IdleFloor
 from lowtide.errors import FileProblem
-from lowtide.watching.memory import FloorMemory, load_floor, save_floor
+from lowtide.watching.power import FloorMemory, load_floor, save_floor
 from support.snapshots import tick
 
 

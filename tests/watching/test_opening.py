@@ -14,7 +14,7 @@ import pytest
 
 from lowtide.meters import Roots
 from lowtide.monitor.tick import Tick
-from lowtide.watching.opening import Watch, open_watch
+from lowtide.watching.service import Watch, open_watch
 from support.meters import BOOT, hanging, rapl_tree, tree
 from support.trees import NODE, cpu, write, write_group, write_process, write_unified
 

@@ -14,9 +14,8 @@ import pytest
 from lowtide.errors import MeterProblem
 from lowtide.meters import Channel, Found, Reading, Roots
 from lowtide.meters.estimate import Estimate
-from lowtide.meters.search import MeterSearch
-from lowtide.meters.source import Source
-from lowtide.meters.utilisation import UtilisationModel
+from lowtide.meters.power_model import UtilisationModel
+from lowtide.meters.source import MeterSearch, Source
 from lowtide.watching import power as module
 from lowtide.watching.power import PowerReader
 from support.meters import tree

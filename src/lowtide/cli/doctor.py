@@ -139,8 +139,8 @@ def _gpus(roots: Roots | None = None) -> dict[str, str]:
     """Return whether the GPUs that the PCI bus shows are read, and the cure where they are not."""
     from lowtide.meters import Roots
     from lowtide.meters.source import side_by_side
-    from lowtide.monitor.pci_gpus import cards_on_bus, name_unread
-    from lowtide.watching.opening import cure_of, find_gpus
+    from lowtide.monitor.gpus import cards_on_bus, name_unread
+    from lowtide.watching.service import cure_of, find_gpus
 
     roots = roots or Roots()
     (answer,) = side_by_side([lambda: find_gpus((), roots)], _METERS_S)

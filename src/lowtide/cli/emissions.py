@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from lowtide.grids.live import LiveGrid
     from lowtide.signal import Grid, Signal
     from lowtide.watching.emissions import Emissions
-    from lowtide.watching.opening import Watch
+    from lowtide.watching.service import Watch
 
 # How far a synthetic grid goes from today.
 _SYNTHETIC_DAYS = 400

@@ -56,8 +56,7 @@ def node(
     from lowtide.cli.node_table import showing
     from lowtide.cli.watch import checked_interval, complain, run
     from lowtide.meters import Roots
-    from lowtide.watching.opening import open_watch
-    from lowtide.watching.service import Service
+    from lowtide.watching.service import Service, open_watch
 
     every_s = checked_interval(interval, 2.0)
     live = load_live(grid, signal, how)

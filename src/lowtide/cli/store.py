@@ -256,8 +256,8 @@ def _facts(kept: Store) -> dict[str, Any]:
 
 def _rescue(place: str | None, fresh: Path, *, as_json: bool, parsable: bool) -> None:
     from lowtide.errors import InvalidInput
-    from lowtide.store.places import default_place
-    from lowtide.store.rescuing import rescue
+    from lowtide.store.damage import rescue
+    from lowtide.store.database import default_place
     from lowtide.units import MISSING
 
     damaged = place or default_place(reading=True)

@@ -76,7 +76,7 @@ def enter_table(
         as_json: Whether to print JSON.
     """
     from lowtide.formats.load_table import read_load_table
-    from lowtide.meters.utilisation import UtilisationModel
+    from lowtide.meters.power_model import UtilisationModel
 
     table = read_load_table(path)
     said = source or table.source or f"table {path.name}"

@@ -37,12 +37,11 @@ from lowtide.cli.output import say
 if TYPE_CHECKING:
     from lowtide.meters import Roots
     from lowtide.monitor.exporter import Exporter
-    from lowtide.monitor.exposition import Exposition
+    from lowtide.monitor.metrics import Exposition
     from lowtide.monitor.tick import Tick
     from lowtide.store import Store
-    from lowtide.watching.job_facts import FactsSource
-    from lowtide.watching.opening import Watch
-    from lowtide.watching.service import Service
+    from lowtide.watching.service import Service, Watch
+    from lowtide.watching.slurm_facts import FactsSource
     from lowtide.watching.watcher import Watcher
 
 
@@ -171,11 +170,10 @@ def watch(
     from lowtide.cli.node_table import showing
     from lowtide.errors import InvalidInput, UnknownName
     from lowtide.meters import Roots
-    from lowtide.monitor.environment import find_slurm_nodes
     from lowtide.monitor.exporter import Exporter, load_token
-    from lowtide.monitor.exposition import Exposition
-    from lowtide.watching.opening import open_watch
-    from lowtide.watching.service import Service
+    from lowtide.monitor.metrics import Exposition
+    from lowtide.monitor.owners import find_slurm_nodes
+    from lowtide.watching.service import Service, open_watch
 
     serving = {
         "--listen": listen,
@@ -331,7 +329,7 @@ def follow_job(job: str, service: Service, opened: Watch, folder: Path | None) -
     """
     from lowtide.errors import InvalidInput
     from lowtide.formats.recording_writer import RecordingWriter
-    from lowtide.watching.recording import JobRecorder, find_job
+    from lowtide.watching.record_job import JobRecorder, find_job
     from lowtide.watching.service import FIRST_S
 
     # Names of services and containers hold slashes.
@@ -367,10 +365,9 @@ def _keeping(
 ) -> Iterator[Callable[[Tick], None]]:
     """Keep ticks, what Slurm says of jobs, their phases, and what was learned of the idle node."""
     from lowtide.store import Store
-    from lowtide.store.places import default_place
-    from lowtide.watching.endings import Endings
-    from lowtide.watching.keeping import Keeper
-    from lowtide.watching.memory import FILE_NAME, FloorMemory, load_floor
+    from lowtide.store.database import default_place
+    from lowtide.watching.power import FILE_NAME, FloorMemory, load_floor
+    from lowtide.watching.writer import Endings, Keeper
 
     place = store or default_place()
     beside = default_place(environment={}) if "://" in place else place
@@ -400,7 +397,7 @@ def _keeping(
 def _remember(memory: Path, watcher: Watcher) -> None:
     """Write down what was learned of the idle node."""
     from lowtide.errors import FileProblem
-    from lowtide.watching.memory import save_floor
+    from lowtide.watching.power import save_floor
 
     try:
         save_floor(memory, watcher.floor)
@@ -411,7 +408,7 @@ def _remember(memory: Path, watcher: Watcher) -> None:
 def _facts_source(kept: Store, opened: Watch, asking: Asking) -> FactsSource | None:
     """Return who asks Slurm about jobs, from where an earlier watch left off; None without it."""
     from lowtide.slurm.client import SlurmClient
-    from lowtide.watching.job_facts import FactsSource
+    from lowtide.watching.slurm_facts import FactsSource
 
     if not SlurmClient.is_here():
         return None
@@ -446,7 +443,7 @@ def _serving(
 ) -> Iterator[Callable[[Tick], None]]:
     """Serve ticks to Prometheus."""
     from lowtide.meters.rapl import read_counters
-    from lowtide.monitor.exposition import own_use
+    from lowtide.monitor.metrics import own_use
 
     # A counter that never moved counts nothing.
     first: dict[str, float] = {}

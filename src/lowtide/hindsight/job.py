@@ -17,7 +17,7 @@ from lowtide.policies import Plan, plan
 from lowtide.profile import PowerProfile
 from lowtide.signal import Signal
 from lowtide.store import JobRecord, Series, Store
-from lowtide.store.columns import NODE
+from lowtide.store.layout import NODE
 from lowtide.units import format_duration, format_time
 
 # Says the intensity between two moments, for a time that the watcher did not know.

@@ -11,7 +11,7 @@ from lowtide.errors import InvalidInput, MissingExtra
 from lowtide.learning.learned import Learned
 from lowtide.learning.series import Series, even_edges
 from lowtide.learning.utilisation import LearnedUtilisation
-from lowtide.meters.utilisation import UtilisationModel
+from lowtide.meters.power_model import UtilisationModel
 from lowtide.signal import FloatArray
 
 if TYPE_CHECKING:

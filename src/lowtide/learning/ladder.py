@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from lowtide.errors import MissingExtra
-from lowtide.meters.forms import Curve, Curves, Form, Linear, Network, Tree, Trees
+from lowtide.meters.power_model import Curve, Curves, Form, Linear, Network, Tree, Trees
 from lowtide.signal import FloatArray
 
 # The share of windows at either end of use that idle and full power are taken from.

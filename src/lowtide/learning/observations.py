@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide.errors import InvalidInput
-from lowtide.meters.usage import FEATURES
+from lowtide.meters.estimate import FEATURES
 from lowtide.recording import Recording, Run
 from lowtide.signal import FloatArray
 

@@ -21,7 +21,7 @@ from lowtide.learning.intervals import Coverage, coverage, half_width_w, quantil
 from lowtide.learning.ladder import RUNGS, Fitted, library
 from lowtide.learning.observations import IntArray, Observations, Usage, observe
 from lowtide.learning.validation import Score
-from lowtide.meters.utilisation import Band, Feature, UtilisationModel
+from lowtide.meters.power_model import Band, Feature, UtilisationModel
 from lowtide.recording import Recording
 from lowtide.signal import FloatArray
 from lowtide.units import format_count

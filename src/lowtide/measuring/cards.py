@@ -12,9 +12,9 @@ from typing import Any
 from lowtide.errors import InvalidInput
 from lowtide.meters import Channel, Meter
 from lowtide.meters.nvml import Nvml
-from lowtide.monitor.environment import Card, pick_gpus, visible_gpus
 from lowtide.monitor.gpus import GpuReading, hold
 from lowtide.monitor.nvml_gpus import NvmlGpus
+from lowtide.monitor.owners import Card, pick_gpus, visible_gpus
 
 # How often it is asked who runs on the GPUs; that takes milliseconds.
 _ASK_S = 2.0

@@ -15,10 +15,9 @@ from lowtide.measuring.cards import Cards
 from lowtide.measuring.sharing import SHARES, GpuPower, Sharing
 from lowtide.measuring.troubles import Troubles
 from lowtide.meters import Channel, Meter, Reading
-from lowtide.meters.estimate import Estimate
+from lowtide.meters.estimate import FEATURES, Counts, Estimate, MachineUse, use_between
 from lowtide.meters.nvml import Nvml
 from lowtide.meters.source import Source, counted, late, side_by_side
-from lowtide.meters.usage import FEATURES, Counts, MachineUse, use_between
 from lowtide.monitor.processes import ProcessTree, Usage
 
 # A clock that moves this far against the other has been set.

@@ -20,8 +20,8 @@ import numpy as np
 from lowtide.attribution import IdleFloor, NodePower, share_out
 from lowtide.files import read_or_empty
 from lowtide.meters import Roots
-from lowtide.monitor.environment import find_job, find_reserved
 from lowtide.monitor.node import busy_of, count_cpus, modes_of
+from lowtide.monitor.owners import find_job, find_reserved
 from lowtide.monitor.snapshot import GpuCounts, NodeCounts, Snapshot, Unit
 
 SHARES = ("process", "node")

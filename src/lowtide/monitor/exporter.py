@@ -29,8 +29,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from lowtide.errors import FileProblem, InvalidInput
-from lowtide.monitor.exposition import Page
-from lowtide.monitor.text_format import CONTENT_TYPE
+from lowtide.monitor.metrics import Page
+from lowtide.monitor.prometheus import CONTENT_TYPE
 
 # A scraper takes milliseconds. One that takes longer is let go, and more than this at once are
 # turned away, so that nobody can fill the node's memory with connections.

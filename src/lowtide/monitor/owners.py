@@ -1,4 +1,4 @@
-"""Whose a group or process is, and since when it runs."""
+"""Whose a group or process is, since when it runs, and what its environment says of its job."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 import os
 import pwd
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from lowtide.files import read_or_empty
 from lowtide.monitor.kernel_files import NONSENSE
@@ -94,3 +95,235 @@ def _owner(place: str) -> int | None:
         return os.stat(place).st_uid  # noqa: PTH116 - a Path would cost more
     except OSError:
         return None
+
+
+# Which GPUs a job was given, by numbers of the node. The first that is set is believed.
+_SLURM_GPUS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+# Which GPUs a program may see. Inside of a job these count from its own first one, so they are
+# believed only where Slurm says nothing, or where they name GPUs by their identity.
+_VISIBLE_GPUS = (
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+)
+_WANTED = frozenset(
+    [
+        *("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NAME"),
+        *("SLURM_CPUS_ON_NODE", "SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU"),
+        *("SLURM_JOB_CPUS_PER_NODE", "SLURM_JOB_NODELIST", "SLURMD_NODENAME"),
+        *_SLURM_GPUS,
+        *_VISIBLE_GPUS,
+    ]
+)
+# What a program's driver goes by, each variable within what the one before it leaves. The first of
+# several that mean the same is believed.
+_SEEN_BY_NVIDIA = (("CUDA_VISIBLE_DEVICES",),)
+_SEEN_BY_AMD = (
+    ("ROCR_VISIBLE_DEVICES",),
+    ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
+)
+# GPU- and MIG- alone name none.
+_LEAST_IDENTITY = 4
+_MEBIBYTE = 2**20
+# More than any node has.
+_MOST_GPUS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A GPU that a driver shows.
+
+    Attributes:
+        name: The channel of its meter: `gpu-0`.
+        minor: The number of its device file; -1 where it is not known.
+        identities: Its own and those of its instances.
+    """
+
+    name: str
+    minor: int = -1
+    identities: tuple[str, ...] = ()
+
+
+def read_environment(procfs: str, pid: int) -> dict[str, str]:
+    """Return what matters of a process's environment as it was when its program began."""
+    found = {}
+    for each in read_or_empty(f"{procfs}/{pid}/environ").split(b"\0"):
+        key, _, value = each.decode(errors="replace").partition("=")
+        if key in _WANTED:
+            found[key] = value
+    return found
+
+
+def find_job(environment: Mapping[str, str]) -> str:
+    """Return the number of the Slurm job, empty where there is none."""
+    job = environment.get("SLURM_JOB_ID") or environment.get("SLURM_JOBID", "")
+    return job if job.isdecimal() else ""
+
+
+def find_reserved(environment: Mapping[str, str]) -> tuple[float, float]:
+    """Return the CPUs and the bytes of memory that Slurm keeps on this node, NaN if not known.
+
+    >>> find_reserved({"SLURM_CPUS_ON_NODE": "4", "SLURM_MEM_PER_CPU": "100"})
+    (4.0, 419430400.0)
+    """
+    cpus = _number(
+        environment.get("SLURM_CPUS_ON_NODE") or environment.get("SLURM_JOB_CPUS_PER_NODE", "")
+    )
+    whole = _number(environment.get("SLURM_MEM_PER_NODE", ""))
+    each = _number(environment.get("SLURM_MEM_PER_CPU", ""))
+    megabytes = whole if whole > 0 else each * cpus
+    # Slurm writes 0 for all of the node's memory.
+    return cpus, megabytes * _MEBIBYTE if megabytes > 0 else math.nan
+
+
+def find_slurm_nodes(procfs: str) -> tuple[str, ...]:
+    """Return what Slurm calls the node or nodes on this machine, where slurmd says so."""
+    found = []
+    for pid in (each for each in os.listdir(procfs) if each.isdecimal()):  # noqa: PTH208
+        if read_or_empty(f"{procfs}/{pid}/comm").strip() != b"slurmd":
+            continue
+        words = read_or_empty(f"{procfs}/{pid}/cmdline").decode(errors="replace").split("\0")
+        # One that is about to end has no words any more.
+        for word, after in pairwise([*words[1:], ""]):
+            if word == "-N" and after:
+                found.append(after)
+            elif word.startswith("-N") and len(word) > 2:
+                found.append(word[2:])
+    return tuple(sorted(set(found)))
+
+
+def holds_allocation(environment: Mapping[str, str], nodes: Collection[str]) -> bool:
+    """Return whether a process is of the shell of an allocation of one node, and on that node.
+
+    What Slurm starts itself is told the node that it is on; a shell of `salloc` is not, and lasts
+    as long as the allocation does.
+
+    Args:
+        nodes: What Slurm calls this node, or nodes that are on this machine.
+    """
+    listed = environment.get("SLURM_JOB_NODELIST")
+    return bool(find_job(environment)) and "SLURMD_NODENAME" not in environment and listed in nodes
+
+
+def list_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the GPUs that a job was given, by their numbers on the node or their identity.
+
+    >>> list_gpus({"SLURM_JOB_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "0,1"})
+    ('2', '3')
+    >>> list_gpus({"CUDA_VISIBLE_DEVICES": "GPU-8f6e,MIG-41ab", "SLURM_JOB_GPUS": "5,6"})
+    ('GPU-8f6e', 'MIG-41ab')
+    """
+    for key in _VISIBLE_GPUS:
+        # Slurm counts instances of divided GPUs as GPUs: an identity leaves no doubt.
+        said = [each.strip() for each in environment.get(key, "").split(",")]
+        if all(each.startswith(("GPU-", "MIG-")) for each in said):
+            return tuple(said)
+    for key in _SLURM_GPUS:
+        if environment.get(key):
+            return _spread(environment[key])
+    for key in _VISIBLE_GPUS:
+        said = [each.strip() for each in environment.get(key, "").split(",") if each.strip()]
+        if find_job(environment):
+            said = [each for each in said if not each.isdigit()]
+        # -1 hides all that follow; `all` is set by images whether or not there are GPUs.
+        listed: list[str] = []
+        for each in said:
+            if not (each.isdigit() or each.startswith(("GPU-", "MIG-"))):
+                break
+            listed.append(each)
+        if listed:
+            return tuple(listed)
+    return ()
+
+
+def visible_gpus(
+    environment: Mapping[str, str], cards: Sequence[Card], *, amd: bool = False
+) -> list[str] | None:
+    """Return which GPUs a program will see that is started here, None where nothing is said.
+
+    Slurm names the GPUs of a job by their numbers on the node. Where it also hides the others
+    (`ConstrainDevices`), the driver shows those of the job alone, and everything counts from the
+    first of them. A driver that shows more than the job has is one that is not hidden from, so
+    numbers are the node's; only where that cannot be do they count from the job's first.
+
+    Args:
+        cards: The GPUs that the driver shows, in its order.
+        amd: Whether they are AMD's, which go by other variables.
+    """
+    job: list[Card] | None = None
+    for key in _SLURM_GPUS:
+        if numbers := _spread(environment.get(key, "")):
+            job = list(cards)
+            if len(cards) > len(numbers):
+                found = [_numbered(cards, each) for each in numbers]
+                job = [card for card in found if card is not None]
+            break
+    seen = job
+    for keys in _SEEN_BY_AMD if amd else _SEEN_BY_NVIDIA:
+        # Each counts in what those before it leave.
+        said = next((environment[key] for key in keys if key in environment), None)
+        if said is not None:
+            seen = pick_gpus(said, list(cards) if seen is None else seen, cards)[0]
+    return None if seen is None else [card.name for card in seen]
+
+
+def pick_gpus(
+    said: str, among: Sequence[Card], cards: Sequence[Card]
+) -> tuple[list[Card], list[str]]:
+    """Return the GPUs of a list of numbers and identities, and what of it names none.
+
+    As with the drivers, what names none ends the list: `-1` hides all that follow.
+
+    Args:
+        cards: All GPUs that there are.
+    """
+    entries = [each.strip() for each in said.split(",")] if said.strip() else []
+    # A part of the node's GPUs may still be called by their numbers on the node.
+    by_node = [_numbered(cards, each) for each in entries if each.isdecimal()]
+    on_node = len(among) < len(cards) and all(card in among for card in by_node)
+    found: list[Card] = []
+    for place, each in enumerate(entries):
+        card: Card | None = None
+        if each.isdecimal():
+            if on_node:
+                card = _numbered(cards, each)
+            elif int(each) < len(among):
+                card = among[int(each)]
+        else:
+            # Instances were once called by their card: MIG-GPU-8f6e.../1/0.
+            name = each.removeprefix("MIG-") if each.startswith("MIG-GPU-") else each
+            name = name.partition("/")[0]
+            known = [card for card in cards if any(one.startswith(name) for one in card.identities)]
+            card = known[0] if len(known) == 1 and len(name) > _LEAST_IDENTITY else None
+        if card is None:
+            return found, entries[place:]
+        if card not in found:
+            found.append(card)
+    return found, []
+
+
+def _numbered(cards: Sequence[Card], number: str) -> Card | None:
+    """Return the GPU of that number on the node: that of its device file, where it is known."""
+    if not number.isdecimal():
+        return None
+    files = {card.minor: card for card in cards if card.minor >= 0}
+    if len(files) == len(cards):
+        return files.get(int(number))
+    return cards[int(number)] if int(number) < len(cards) else None
+
+
+def _spread(said: str) -> tuple[str, ...]:
+    """Return the numbers of a list that may have ranges: 0-2,5."""
+    found: list[str] = []
+    for part in said.split(","):
+        first, dash, last = part.strip().partition("-")
+        if dash and first.isdecimal() and last.isdecimal():
+            found += [str(each) for each in range(int(first), min(int(last), _MOST_GPUS) + 1)]
+        elif part.strip():
+            found.append(part.strip())
+    return tuple(found)
+
+
+def _number(text: str) -> float:
+    return float(text) if text.isdecimal() else math.nan

@@ -13,17 +13,17 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from lowtide.files import read_or_empty
-from lowtide.monitor.environment import (
+from lowtide.monitor.group import YOUNG_S, Group
+from lowtide.monitor.kernel_files import NONSENSE, Problems
+from lowtide.monitor.node import Networks
+from lowtide.monitor.owners import (
     find_job,
     find_reserved,
+    find_uid,
     holds_allocation,
     list_gpus,
     read_environment,
 )
-from lowtide.monitor.group_counts import YOUNG_S, Group
-from lowtide.monitor.kernel_files import NONSENSE, Problems
-from lowtide.monitor.networks import Networks
-from lowtide.monitor.owners import find_uid
 from lowtide.monitor.process_units import Key, Process, ProcessUnit
 from lowtide.monitor.processes import Stat, read_stat
 from lowtide.monitor.snapshot import Unit

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from lowtide.files import read_or_empty
-from lowtide.monitor.group_counts import Group, smooth
+from lowtide.monitor.group import Group, smooth
 from lowtide.monitor.kernel_files import NONSENSE, parse_count
-from lowtide.monitor.networks import Traffic
+from lowtide.monitor.node import Traffic
 from lowtide.monitor.processes import Stat, read_stat
 from lowtide.monitor.snapshot import PRESSURES, Unit
 

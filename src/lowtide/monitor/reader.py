@@ -12,17 +12,22 @@ import numpy as np
 
 from lowtide.files import read_or_empty
 from lowtide.monitor.cgroups import Layout, find_hierarchies
-from lowtide.monitor.clock import Clock, Moment, since_boot
 from lowtide.monitor.columns import Columns, Jobs
-from lowtide.monitor.gpus import GpuReading, GpuSource, hold, match_devices, match_gpus
-from lowtide.monitor.group_counts import Group, Means
+from lowtide.monitor.gpus import (
+    GpuReading,
+    GpuSource,
+    cards_on_bus,
+    count_unread,
+    hold,
+    match_devices,
+    match_gpus,
+)
+from lowtide.monitor.group import Group, Means
 from lowtide.monitor.group_table import GroupTable
 from lowtide.monitor.group_tree import GroupTree
-from lowtide.monitor.kernel_files import OpenFiles, Problems, are_kernels
-from lowtide.monitor.networks import Networks
-from lowtide.monitor.node import NodeFiles
+from lowtide.monitor.kernel_files import Clock, Moment, OpenFiles, Problems, are_kernels, since_boot
+from lowtide.monitor.node import Networks, NodeFiles
 from lowtide.monitor.owners import UserNames
-from lowtide.monitor.pci_gpus import cards_on_bus, count_unread
 from lowtide.monitor.process_table import ProcessTable
 from lowtide.monitor.process_units import ProcessUnit
 from lowtide.monitor.snapshot import Snapshot

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.monitor.clock import STEPPED_S
+from lowtide.monitor.kernel_files import STEPPED_S
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -10,7 +10,7 @@ try:
 except ImportError:
     raise MissingExtra("keeping and reading what was watched", extra="watch") from None
 
-from lowtide.store.reading import JobTable, Question
+from lowtide.store.jobs import JobTable, Question
 from lowtide.store.records import HostRecord, JobRecord, Retention, Series
 from lowtide.store.store import Store
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from lowtide.errors import UnknownName
 from lowtide.monitor.snapshot import FloatArray
-from lowtide.store.reading import JobTable, Question
+from lowtide.store.jobs import JobTable, Question
 from lowtide.store.records import HostRecord, Series, gaps_in
 from lowtide.units import MISSING
 

@@ -1,15 +1,19 @@
-"""The database behind the store: one engine for SQLite and PostgreSQL, and errors that teach."""
+"""The database behind the store: where it is, who may write to it, and errors that teach."""
 
 from __future__ import annotations
 
+import fcntl
+import grp
 import os
 import platform
 import sqlite3
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
+from zlib import crc32
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -17,7 +21,6 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from lowtide import files
 from lowtide.errors import InvalidInput, MissingExtra, StoreProblem
-from lowtide.store.places import check_may_read
 
 # How long to wait for another process that is writing, seconds.
 PATIENCE_S = 30.0
@@ -288,4 +291,176 @@ def _connect(name: str) -> sqlite3.Connection:
     # Transactions begin where the store says so. Threads take turns: the pool sees to that.
     return sqlite3.connect(
         name, uri=True, timeout=PATIENCE_S, isolation_level=None, check_same_thread=False
+    )
+
+
+FILE_NAME = "store.sqlite"
+SYSTEM_FOLDER = Path("/var/lib/lowtide")
+
+
+def default_place(
+    *,
+    environment: Mapping[str, str] | None = None,
+    is_root: bool | None = None,
+    reading: bool = False,
+    system: Path = SYSTEM_FOLDER,
+) -> str:
+    """Return the path or address to use where none is named.
+
+    That is what `LOWTIDE_STORE` says; else the system's file for root, and one below the user's
+    state folder for everybody else. Whoever only reads and has none of their own gets the
+    system's, if there is one.
+
+    Args:
+        environment: The environment, by default this process's.
+        is_root: Whether the user is root, by default whether this process's is.
+
+    >>> default_place(environment={"HOME": "/home/ada"}, is_root=False)
+    '/home/ada/.local/state/lowtide/store.sqlite'
+    """
+    environment = os.environ if environment is None else environment
+    if named := environment.get("LOWTIDE_STORE"):
+        return named
+    if is_root is None:
+        is_root = os.geteuid() == 0
+    systems = system / FILE_NAME
+    if is_root:
+        return str(systems)
+    own = files.user_folder(environment, "XDG_STATE_HOME", ".local/state") / "lowtide" / FILE_NAME
+    if not reading or _is_there(own):
+        return str(own)
+    if system.is_dir():
+        check_may_read(systems)
+    return str(systems if _is_there(systems) else own)
+
+
+def check_may_read(path: Path) -> None:
+    """Refuse a store that the user may not read, with how to get to.
+
+    Args:
+        path: The file, whether it is there or not.
+    """
+    try:
+        path.stat()
+        closed = not os.access(path, os.R_OK)
+    except PermissionError:
+        closed = True
+    except OSError:
+        closed = False
+    if closed:
+        raise StoreProblem(
+            f"the store {path} may not be read by you: {_join(path)}read it as its owner, or name "
+            "another with --store or LOWTIDE_STORE",
+            where=str(path),
+        )
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def _join(path: Path) -> str:
+    """Return how to get into the group that may read, where there is one."""
+    for place in (path, path.parent):
+        try:
+            found = place.stat()
+            group = grp.getgrgid(found.st_gid).gr_name
+        except (OSError, KeyError):
+            continue
+        if found.st_mode & 0o040 and found.st_gid:
+            return f"join the group {group} (usermod -aG {group} YOU, then log in again), "
+    return ""
+
+
+# Who watches a host: one process at a time, so that nothing is counted twice.
+#
+# A claim is held by the system or by the server, and not by what is written: whoever holds it and
+# dies lets go of it, however it dies.
+
+# Any number, as long as no other program on the server has the same.
+_CLASS = 0x6C6F7775
+
+
+@contextmanager
+def claimed(database: Database, host: str) -> Iterator[None]:
+    """Hold a host: nobody else can claim it in this store meanwhile."""
+    if database.path is not None:
+        with _claimed_file(database, database.path, host):
+            yield
+    else:
+        with _claimed_on_server(database, host):
+            yield
+
+
+@contextmanager
+def _claimed_file(database: Database, store: Path, host: str) -> Iterator[None]:
+    # Beside the store itself, whatever links lead there.
+    store = store.resolve()
+    path = store.with_name(f"{store.name}.{quote(host, safe='')}.lock")
+    while True:
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise StoreProblem(
+                f"cannot make {path}, by which watchers of {host} take turns: {error.strerror}; "
+                "watch as the owner of the store, or name another with --store",
+                where=database.name,
+            ) from None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.read(file, 100).decode(errors="replace").strip()
+            os.close(file)
+            raise _refused(database, host, holder or "another process") from None
+        try:
+            same = os.path.samestat(os.fstat(file), path.stat())
+        except OSError:
+            same = False
+        if same:
+            break
+        # Its holder just let go of it, and took the file away.
+        os.close(file)
+    try:
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"process {os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(file)
+
+
+@contextmanager
+def _claimed_on_server(database: Database, host: str) -> Iterator[None]:
+    # The sign of a whole number of the server's is its highest bit.
+    number = crc32(host.encode()) - (1 << 31)
+    with database.holding() as connection:
+        taken = connection.execute(
+            sa.text("SELECT pg_try_advisory_lock(:kind, :number)"),
+            {"kind": _CLASS, "number": number},
+        ).scalar_one()
+        if not taken:
+            holder = connection.execute(
+                sa.text(
+                    "SELECT activity.application_name FROM pg_locks AS locks "
+                    "JOIN pg_stat_activity AS activity ON activity.pid = locks.pid "
+                    "JOIN pg_database AS base ON base.oid = locks.database "
+                    "WHERE locks.locktype = 'advisory' AND locks.granted "
+                    "AND base.datname = current_database() "
+                    "AND locks.classid::bigint = :kind "
+                    "AND locks.objid::bigint = :number"
+                ),
+                {"kind": _CLASS, "number": number % (1 << 32)},
+            ).scalar()
+            raise _refused(database, host, holder or "another process")
+        yield
+
+
+def _refused(database: Database, host: str, holder: str) -> StoreProblem:
+    return StoreProblem(
+        f"{host} is being watched already into {database.name}, by {holder}: two would count "
+        "everything twice; end that one first, or keep this one's elsewhere with --store",
+        where=database.name,
     )

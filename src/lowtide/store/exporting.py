@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowtide.errors import FileProblem
-from lowtide.store.reading import JobTable, Question
+from lowtide.store.jobs import JobTable, Question
 from lowtide.store.records import JobRecord
 
 if TYPE_CHECKING:

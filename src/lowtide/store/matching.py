@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from lowtide.monitor.facts import ELSEWHERE, UNKNOWN, JobFacts
 from lowtide.monitor.snapshot import FloatArray, Unit
 from lowtide.states import NOT_OVER
-from lowtide.store.columns import FACT, FACTS, PLACE, TOTALS, pack_numbers, unpack_numbers
+from lowtide.store.layout import FACT, FACTS, PLACE, TOTALS, pack_numbers, unpack_numbers
 from lowtide.store.tables import (
     clean,
     in_parts,

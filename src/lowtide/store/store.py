@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Self
 import sqlalchemy as sa
 
 from lowtide.errors import InvalidInput, StoreProblem, UnknownName
-from lowtide.store.database import Database
-from lowtide.store.migrations import bring_up_to_date, check_version
-from lowtide.store.places import default_place
-from lowtide.store.reading import JobTable, Question, read_hosts, read_jobs
+from lowtide.store.database import Database, default_place
+from lowtide.store.jobs import JobTable, Question, read_hosts, read_jobs
 from lowtide.store.records import HostRecord, JobRecord, Retention, Series, gaps_in
 from lowtide.store.tables import (
+    bring_up_to_date,
+    check_version,
     chunks,
     hosts,
     in_parts,
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from lowtide.monitor.facts import JobFacts
     from lowtide.monitor.snapshot import Unit
     from lowtide.monitor.tick import Tick
-    from lowtide.store.appending import HostWriter
-    from lowtide.store.checking import Check
-    from lowtide.store.courses import Courses
-    from lowtide.store.pruning import Pruned
+    from lowtide.store.compaction import Pruned
+    from lowtide.store.damage import Check
+    from lowtide.store.series import Courses
+    from lowtide.store.writer import HostWriter
 
 # How often the writer looks for what is old, and how much of it is done at once.
 _TIDY_S = 3600.0
@@ -120,8 +120,8 @@ class Store:
                 this very store was given the tick before.
         """
         # Here and below: a list of jobs comes sooner without what it does not need.
-        from lowtide.store.appending import HostWriter
-        from lowtide.store.rolling_up import roll_up_old
+        from lowtide.store.compaction import roll_up_old
+        from lowtide.store.writer import HostWriter
 
         if not math.isfinite(tick.time) or not math.isfinite(tick.since):
             raise InvalidInput(f"a tick has a time, not {tick.since} to {tick.time}")
@@ -140,7 +140,7 @@ class Store:
         Args:
             host: Its name. A `StoreProblem` names who holds it already.
         """
-        from lowtide.store.claims import claimed
+        from lowtide.store.database import claimed
 
         with claimed(self._database, host):
             yield
@@ -151,7 +151,7 @@ class Store:
         Args:
             host: Its name; None comes back where it was never looked at.
         """
-        from lowtide.store.resuming import last_look
+        from lowtide.store.writer import last_look
 
         return last_look(self._database, host)
 
@@ -277,7 +277,7 @@ class Store:
         Args:
             start: Only what was later than this moment, epoch seconds.
         """
-        from lowtide.store.histories import Histories
+        from lowtide.store.series import Histories
 
         numbers = [record.number for record in records]
         with self._database.reading() as connection:
@@ -291,7 +291,7 @@ class Store:
         Args:
             start: Only what was later than this moment, epoch seconds.
         """
-        from lowtide.store.histories import Histories
+        from lowtide.store.series import Histories
 
         with self._database.reading() as connection:
             yield from Histories(connection, start=start, end=end).of_parts(numbers)
@@ -314,7 +314,7 @@ class Store:
         Args:
             start: Only what was later than this moment, epoch seconds.
         """
-        from lowtide.store.histories import Histories
+        from lowtide.store.series import Histories
 
         with self._database.reading() as connection:
             known = {each.name: each for each in read_hosts(connection)}
@@ -350,7 +350,7 @@ class Store:
             most_bytes: Delete the oldest until the store takes no more room than this.
             now: The present moment; by default it is.
         """
-        from lowtide.store.pruning import prune
+        from lowtide.store.compaction import prune
 
         moment = time.time() if now is None else now
         with self._database.taking_long():
@@ -366,7 +366,7 @@ class Store:
 
     def check(self) -> Check:
         """Read everything, and return what is wrong."""
-        from lowtide.store.checking import check
+        from lowtide.store.damage import check
 
         with self._database.taking_long():
             return check(self._database)

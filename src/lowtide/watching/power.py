@@ -7,19 +7,22 @@ Where meters see only the cards of a node, a model estimates the rest of it.
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from lowtide.attribution import NodePower
+from lowtide import files
+from lowtide.attribution import IdleFloor, NodePower
 from lowtide.errors import LowtideError
 from lowtide.meters import Channel, Meter, Reading
 from lowtide.meters.estimate import Estimate
 from lowtide.meters.hwmon import Hwmon
 from lowtide.meters.meter import plausible
-from lowtide.meters.search import MeterSearch, covers_node
-from lowtide.meters.source import Source, tell_apart
+from lowtide.meters.source import MeterSearch, Source, covers_node, tell_apart
+from lowtide.monitor.tick import Tick
 
 # A reading that is older than this says nothing about now: management controllers go stale.
 _STALE_S = 60.0
@@ -289,3 +292,62 @@ def _says_something(reading: Reading | None) -> bool:
 def _known(watts: Iterable[float]) -> float:
     """Return the sum of what is known."""
     return math.fsum(each for each in watts if not math.isnan(each))
+
+
+# What a watch remembers from one start to the next: how little the node draws when idle.
+
+FILE_NAME = "idle.json"
+# How often it is written down while watching goes on: a kill costs no more than this.
+_EVERY_S = 300.0
+
+
+def load_floor(path: Path) -> IdleFloor:
+    """Return what was remembered; nothing where there is no such file, or none that can be read."""
+    try:
+        document = json.loads(files.read_text(path))
+        known = {
+            str(meters): (float(seen), float(floor_w), float(spread_w))
+            for meters, (seen, floor_w, spread_w) in document["idle"].items()
+        }
+    except (LowtideError, ValueError, KeyError, TypeError, AttributeError):
+        # It is learned again in time; a wrong one would be worse than none.
+        return IdleFloor()
+    sound = {
+        meters: numbers
+        for meters, numbers in known.items()
+        if all(math.isfinite(each) and each >= 0 for each in numbers)
+    }
+    return IdleFloor(known=sound)
+
+
+def save_floor(path: Path, floor: IdleFloor) -> None:
+    """Write what has been learned."""
+    # It may be learned on while it is written.
+    if known := dict(floor.known):
+        files.write_whole(path, json.dumps({"idle": known}, indent=1) + "\n")
+
+
+@dataclass(slots=True, kw_only=True)
+class FloorMemory:
+    """Writes down what is learned, now and then.
+
+    Attributes:
+        path: The file.
+        floor: What is learned.
+        every_s: How often.
+        clock: Says how much time has passed.
+    """
+
+    path: Path
+    floor: IdleFloor
+    every_s: float = _EVERY_S
+    clock: Callable[[], float] = time.monotonic
+    _saved: float = field(default=-math.inf, init=False)
+
+    def take(self, _: Tick) -> None:
+        """Write it down if that is due."""
+        now = self.clock()
+        if now - self._saved >= self.every_s:
+            # Where it cannot be written, it is not tried with every tick.
+            self._saved = now
+            save_floor(self.path, self.floor)

@@ -10,12 +10,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic
 
-from lowtide.monitor.cgroups import Layout, Place, Value, parse_system
-from lowtide.monitor.environment import find_reserved, list_gpus
-from lowtide.monitor.group_limits import Limits, read_cache, read_count, read_limits
+from lowtide.monitor.cgroups import (
+    Layout,
+    Limits,
+    Place,
+    Value,
+    parse_system,
+    read_cache,
+    read_count,
+    read_limits,
+)
 from lowtide.monitor.kernel_files import NONSENSE, KernelFile, OpenFiles, Problems
-from lowtide.monitor.networks import Traffic
-from lowtide.monitor.owners import list_pids
+from lowtide.monitor.node import Traffic
+from lowtide.monitor.owners import find_reserved, list_gpus, list_pids
 from lowtide.monitor.snapshot import Unit
 
 # How often limits, pressure and file cache are read: they change seldom or cost much.

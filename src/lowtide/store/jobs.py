@@ -20,7 +20,7 @@ import sqlalchemy as sa
 
 from lowtide.monitor.snapshot import FloatArray
 from lowtide.states import NOT_OVER
-from lowtide.store.columns import FACT, FACTS, PLACE, TOTALS, as_numbers, padded, unpack_numbers
+from lowtide.store.layout import FACT, FACTS, PLACE, TOTALS, as_numbers, padded, unpack_numbers
 from lowtide.store.records import HostRecord, JobRecord
 from lowtide.store.tables import hosts, in_parts, jobs, origins, present, split, ticks, units
 
@@ -344,8 +344,7 @@ def _newer_totals(
     if not connection.execute(sa.select(ticks.c.id).limit(1)).all():
         return {}, 0.0
     # Mostly nobody watches while a list is read, and the list comes sooner without these.
-    from lowtide.store.newest import read_tail, read_ticks
-    from lowtide.store.totals import together
+    from lowtide.store.totals import read_tail, read_ticks, together
 
     fresh: dict[int, FloatArray] = {}
     touched: set[int] = set()

@@ -9,19 +9,25 @@ were is said.
 
 from __future__ import annotations
 
+import json
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+
+import numpy as np
 
 from lowtide.errors import LowtideError
-from lowtide.monitor.tick import Tick
-from lowtide.store import Store
+from lowtide.monitor.snapshot import FloatArray, Unit
+from lowtide.monitor.tick import Shares, Tick
+from lowtide.store import JobRecord, Store
 from lowtide.units import format_count
-from lowtide.watching.joining import joined
 
 # How many ticks wait for a store: one of a thousand jobs takes a fifth of a megabyte.
 MOST_WAITING = 30
@@ -193,3 +199,156 @@ def _words(error: Exception) -> str:
     if isinstance(error, LowtideError | OSError):
         return str(error)
     return f"{type(error).__name__}: {error}; watching goes on, please report it"
+
+
+# Two ticks as one: the later, and what ended in the earlier, which no later one tells of.
+
+# What a tick may leave out for all its units, and what is so then.
+_LEFT_OUT = ("watched_cpu_s", "system_s", "ended")
+
+
+def joined(earlier: Tick, later: Tick) -> Tick:
+    """Return a tick that stands for two that follow each other.
+
+    Everything that is counted goes on from tick to tick, so the later one tells of both, but for
+    units that it has no more.
+    """
+    here = {unit.key for unit in later.units}
+    left = [place for place, unit in enumerate(earlier.units) if unit.key not in here]
+    skipped_s = earlier.skipped_s + later.skipped_s
+    if not left:
+        return replace(later, skipped_s=skipped_s)
+    count = len(later.units)
+    columns = _columns(earlier, later, left)
+    columns |= {name: _put(name, earlier, later, left) for name in _LEFT_OUT}
+    lacking = {count + at for at, place in enumerate(left) if place in earlier.shares.lacking}
+    shares = replace(
+        later.shares,
+        **_columns(earlier.shares, later.shares, left),
+        lacking=later.shares.lacking | lacking,
+    )
+    return replace(
+        later,
+        units=(*later.units, *(earlier.units[place] for place in left)),
+        skipped_s=skipped_s,
+        shares=shares,
+        **columns,
+    )
+
+
+def _columns(earlier: Tick | Shares, later: Tick | Shares, left: list[int]) -> dict[str, Any]:
+    """Return all columns that both have, with the rows that are left of the earlier one."""
+    return {
+        field.name: np.concatenate([column, getattr(earlier, field.name)[left]])
+        for field in fields(later)
+        if field.name not in _LEFT_OUT
+        and isinstance(column := getattr(later, field.name), np.ndarray)
+    }
+
+
+def _put(name: str, earlier: Tick, later: Tick, left: list[int]) -> FloatArray | None:
+    """Return a column that either may leave out."""
+    if name == "ended":
+        # Who is not there any more was gone by the later one, whether or not anybody saw it go.
+        gone = _otherwise(name, earlier)[left]
+        gone = np.where(np.isnan(gone), earlier.time, gone)
+        return np.concatenate([_otherwise(name, later), gone])
+    if getattr(earlier, name) is None and getattr(later, name) is None:
+        return None
+    return np.concatenate([_otherwise(name, later), _otherwise(name, earlier)[left]])
+
+
+def _otherwise(name: str, tick: Tick) -> FloatArray:
+    """Return a column, or what is so where it is left out."""
+    column: FloatArray | None = getattr(tick, name)
+    if column is not None:
+        return column
+    return tick.cpu_s if name == "watched_cpu_s" else np.full(len(tick.units), np.nan)
+
+
+# Jobs that have ended: their phases are found while all that they drew is still known.
+#
+# Later only an average for each minute is left, then one for each hour. To find phases takes up to
+# a tenth of a second, so it is done now and then, one job at a time.
+
+# A job that was not seen for this long is over.
+_GONE_S = 60.0
+# Jobs of fewer ticks than this show no phases worth keeping.
+_LEAST_TICKS = 12
+# How many wait for it; `lowtide show` looks at those that are left out by itself.
+_MOST_WAITING = 1000
+# The share of a CPU that it may take.
+_SHARE = 0.002
+
+
+@dataclass(slots=True, kw_only=True)
+class Endings:
+    """Finds the phases of jobs that have ended, and keeps them.
+
+    Attributes:
+        store: Where jobs are kept.
+        gone_s: How long a job is not seen before it is over.
+        share: The share of a CPU that this may take.
+        clock: Says how much time has passed.
+    """
+
+    store: Store
+    gone_s: float = _GONE_S
+    share: float = _SHARE
+    clock: Callable[[], float] = time.monotonic
+    _units: tuple[Unit, ...] = field(default=(), init=False)
+    _gone: dict[str, tuple[Unit, float]] = field(default_factory=dict, init=False)
+    _over: deque[Unit] = field(default_factory=lambda: deque(maxlen=_MOST_WAITING), init=False)
+    _due: float = field(default=-math.inf, init=False)
+
+    def take(self, tick: Tick) -> None:
+        """Look which jobs are over, and find the phases of one of them if that is due.
+
+        Args:
+            tick: What happened; the store has it.
+        """
+        self._see(tick)
+        if not self._over or self.clock() < self._due:
+            return
+        spent_s = -time.thread_time()
+        try:
+            self._find(tick.host, self._over.popleft())
+        finally:
+            spent_s += time.thread_time()
+            self._due = self.clock() + spent_s / self.share
+
+    def _see(self, tick: Tick) -> None:
+        if tick.units != self._units:
+            here = {unit.key for unit in tick.units}
+            for key in self._gone.keys() & here:
+                # It did nothing for a while, and was left out.
+                del self._gone[key]
+            left = [unit for unit in self._units if unit.key not in here]
+            self._gone |= {unit.key: (unit, tick.since) for unit in left}
+            self._units = tick.units
+        for key, (unit, last) in list(self._gone.items()):
+            if tick.time - last >= self.gone_s:
+                del self._gone[key]
+                if last - unit.started >= _LEAST_TICKS * (tick.time - tick.since):
+                    self._over.append(unit)
+
+    def _find(self, host: str, unit: Unit) -> None:
+        # What finds phases takes memory, and many nodes have no job that ends.
+        from lowtide.hindsight.phases import phases_document, phases_of
+
+        record = self._record(host, unit)
+        if record is None or record.looks < _LEAST_TICKS:
+            return
+        series = self.store.series(record)
+        try:
+            learned = phases_of(record, series)
+        except LowtideError:
+            # Where nobody watched in between there are none, and `lowtide show` says why.
+            return
+        self.store.put_phases(record, json.dumps(phases_document(learned)))
+
+    def _record(self, host: str, unit: Unit) -> JobRecord | None:
+        found = self.store.jobs(ids=[unit.job_id], hosts=[host])
+        mine = [each for each in found if each.source == unit.source]
+        # A number that is used again is the younger one's.
+        return max(mine, key=lambda each: each.last_seen, default=None)
