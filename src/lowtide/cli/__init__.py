@@ -18,25 +18,21 @@ from typing import Annotated
 import typer
 
 from lowtide.cli.convert import convert
-from lowtide.cli.demo import demo
-from lowtide.cli.doctor import doctor
+from lowtide.cli.doctor import doctor, version
 from lowtide.cli.examples import epilog
 from lowtide.cli.grid import grid
 from lowtide.cli.jobs import jobs
 from lowtide.cli.learn import learn
-from lowtide.cli.mark import mark
-from lowtide.cli.measure import measure
+from lowtide.cli.measure import mark, measure
 from lowtide.cli.node import node
-from lowtide.cli.plan import plan
-from lowtide.cli.report import report
+from lowtide.cli.plan import demo, plan
 from lowtide.cli.reproduce import reproduce
 from lowtide.cli.show import show
 from lowtide.cli.simulate import simulate
 from lowtide.cli.store import store
 from lowtide.cli.stress import stress
-from lowtide.cli.sweep import sweep
+from lowtide.cli.sweep import report, sweep
 from lowtide.cli.usage import usage
-from lowtide.cli.version import version
 from lowtide.cli.warm import warm
 from lowtide.cli.watch import watch
 from lowtide.cli.when import when
@@ -182,7 +178,7 @@ def _needed(words: list[str]) -> typer.Typer:
 
 
 def _is_interrupt(error: BaseException) -> bool:
-    from lowtide.experiments.interruption import is_interrupt
+    from lowtide.interruption import is_interrupt
 
     return is_interrupt(error)
 

@@ -15,11 +15,10 @@ from lowtide.cli.moments import local_echo, parse_moment
 from lowtide.cli.output import waiting
 from lowtide.errors import InvalidInput, NotCovered, UnknownName
 from lowtide.formats import read_signal
-from lowtide.formats.stamps import check_zone
+from lowtide.formats.times import check_zone
 from lowtide.grid import Grid
 from lowtide.grids import GRID_NAMES, synthetic_grid
-from lowtide.grids.feed import Retrieved
-from lowtide.grids.live import fetch_named
+from lowtide.grids.live import Retrieved, fetch_named
 from lowtide.grids.providers import PROVIDERS, names_a_zone
 from lowtide.profile import PowerProfile
 from lowtide.samples import sample_names, sample_profile

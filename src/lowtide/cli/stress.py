@@ -127,7 +127,7 @@ def run(
     """
     import os
 
-    from lowtide.experiments.interruption import by_signals
+    from lowtide.interruption import by_signals
     from lowtide.stress.conductor import carry_out, check_job_id, choose_job_id
     from lowtide.stress.plan import LoadPlan
 

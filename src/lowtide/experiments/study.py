@@ -26,9 +26,8 @@ from typing import Any
 
 import polars as pl
 
-from lowtide import files
+from lowtide import files, interruption
 from lowtide.errors import FileProblem, InvalidInput
-from lowtide.experiments import interruption
 from lowtide.experiments.blocks import TABLE as BLOCKS_TABLE
 from lowtide.experiments.blocks import blocks_table
 from lowtide.experiments.engines import Engine, Local, Outcome, RunFunction, Task

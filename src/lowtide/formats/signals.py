@@ -16,7 +16,7 @@ import numpy as np
 from lowtide import files
 from lowtide.errors import FormatError, InvalidInput
 from lowtide.formats.source import Place, Source
-from lowtide.formats.timeline import GAP_POLICIES, check_floor, lay_out
+from lowtide.formats.times import GAP_POLICIES, check_floor, lay_out
 from lowtide.registry import Registry
 from lowtide.signal import BASES, FloatArray, MarkArray, Signal
 from lowtide.units import intensity_factor

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 
 from lowtide.errors import FormatError, InvalidUnit
-from lowtide.formats.sheet import Sheet, estimates_marked
 from lowtide.formats.signals import READ_KINDS, Series, Wish
 from lowtide.formats.source import Source
-from lowtide.formats.stamps import instants
+from lowtide.formats.table_reader import Sheet, estimates_marked
+from lowtide.formats.times import instants
 from lowtide.signal import BASES, ESTIMATED, FILLED, Signal
 from lowtide.units import format_iso, intensity_factor, price_factor
 

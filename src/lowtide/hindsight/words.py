@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from lowtide.hindsight.looking_back import Hindsight
 from lowtide.hindsight.phases import FoundPhase
 from lowtide.monitor.verdicts import Behaviour, Use, whole_percent
-from lowtide.slurm.nodes import shorten_nodes
+from lowtide.slurm.fields import shorten_nodes
 from lowtide.store import JobRecord
 from lowtide.units import (
     MISSING,

@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide.errors import FormatError, NotCovered
-from lowtide.formats.sheet import Sheet
 from lowtide.formats.source import Source
-from lowtide.formats.stamps import instants
+from lowtide.formats.table_reader import Sheet
+from lowtide.formats.times import instants
 from lowtide.signal import FloatArray
 
 IndexArray = npt.NDArray[np.int64]

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
 from lowtide.errors import LowtideError
-from lowtide.experiments.interruption import is_interrupt
+from lowtide.interruption import is_interrupt
 
 # How often a run is tried again whose worker died: machines fail, and so do programs.
 RETRIES = 2

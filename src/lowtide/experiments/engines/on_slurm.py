@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lowtide import files
+from lowtide import files, interruption
 from lowtide.errors import InvalidInput, LowtideError
-from lowtide.experiments import interruption
 from lowtide.experiments.engines.engine import RETRIES, Outcomes, RunFunction, Task
 from lowtide.experiments.engines.local import deaf_to_interrupts
 from lowtide.experiments.engines.on_dask import LOOPBACK, require_dask, run_on
