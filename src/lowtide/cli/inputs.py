@@ -12,6 +12,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from lowtide.cli.moments import local_echo, parse_moment
+from lowtide.cli.options import HOW
 from lowtide.cli.output import waiting
 from lowtide.errors import InvalidInput, NotCovered, UnknownName
 from lowtide.formats import read_signal
@@ -31,8 +32,6 @@ from lowtide.units import (
     parse_duration,
     parse_time,
 )
-
-HOW = ("basis", "column", "format", "gaps", "kind", "tz", "unit", "zone")
 
 
 def load_profile(profile: str | None, power_w: float | None, time_text: str | None) -> PowerProfile:

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+# What `--how` may say of a file.
+HOW = ("basis", "column", "format", "gaps", "kind", "tz", "unit", "zone")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Parsable = Annotated[
     bool, typer.Option("-P", "--parsable", help="Print columns separated by '|', as sacct does.")

@@ -215,7 +215,7 @@ def _keeping(results: ResultFolder) -> Iterator[None]:
     except FileProblem as error:
         raise FileProblem(f"{error}; {kept()}", path=error.path) from error
     except LowtideError as error:
-        raise LowtideError(f"{error}; {kept()}") from error
+        raise LowtideError(f"{error}; {kept()}", arguments=error.arguments) from error
 
 
 @contextmanager

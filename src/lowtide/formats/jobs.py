@@ -19,7 +19,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from lowtide import files
-from lowtide.errors import FormatError, InvalidInput
+from lowtide.errors import Argument, FormatError, InvalidInput
 from lowtide.formats.signals import unrecognised
 from lowtide.formats.source import Source
 from lowtide.formats.table_reader import Sheet
@@ -98,7 +98,8 @@ def write_jobs(trace: Trace, path: Path | str, *, format: str = "swf") -> None: 
 def seconds_only(time_unit: str | None, what: str) -> None:
     """Refuse a time unit for a format that has its own."""
     if time_unit not in (None, "s"):
-        raise InvalidInput(f"{what} counts in seconds: leave out time_unit={time_unit!r}")
+        given = Argument("time_unit", time_unit)
+        raise InvalidInput(f"{what} counts in seconds: leave out {given}", arguments=(given,))
 
 
 def _format_of(source: Source, name: str | None) -> JobFormat:
@@ -174,6 +175,7 @@ def read(source: Source, time_unit: str | None) -> Trace:
             "seconds: say time_unit='h', 'min' or 's'",
             path=source.path,
             column="length",
+            arguments=(Argument("time_unit", "h"),),
         )
     factor = TIME_UNITS_S[time_unit or "s"]
     columns = {

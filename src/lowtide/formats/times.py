@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import numpy as np
 import polars as pl
 
-from lowtide.errors import InvalidInput, InvalidTime
+from lowtide.errors import Argument, InvalidInput, InvalidTime
 from lowtide.formats.source import Place
 from lowtide.signal import FILLED, FloatArray, MarkArray
 from lowtide.units import format_hours, format_time
@@ -81,10 +81,12 @@ def instants(stamps: pl.Series, place: Place, *, tz: str | None) -> FloatArray:
             row,
         )
     if tz is None:
+        utc, local = Argument("tz", "UTC"), Argument("tz", "Europe/Berlin")
         raise place.error(
-            f"{texts[0]!r} does not say its time zone: say tz='UTC', or tz='Europe/Berlin' for "
-            "local times there",
+            f"{texts[0]!r} does not say its time zone: say {utc}, or {local} for local times there",
             0,
+            utc,
+            local,
         )
     return _from_local(clock, texts, place, tz)
 
@@ -288,17 +290,19 @@ def _check_gaps(
     found = (
         f"{missing} of {size} steps are missing, the first at {format_time(start + at * step_s)}"
     )
+    hold, between = Argument("gaps", "hold"), Argument("gaps", "interpolate")
     if gaps == "refuse":
         raise place.error(
-            f"{found}: say gaps='hold' to repeat the last value, or gaps='interpolate'", first
+            f"{found}: say {hold} to repeat the last value, or {between}", first, hold, between
         )
     if missing > size - missing:
         raise place.error(f"{found}: filling more than is known would invent the signal", first)
     if not known[0]:
-        raise place.error(f"{found}: there is no value before it for gaps={gaps!r}", first)
+        asked = Argument("gaps", gaps)
+        raise place.error(f"{found}: there is no value before it for {asked}", first, asked)
     if gaps == "interpolate" and not known[-1]:
         raise place.error(
-            f"{found}, and the last value is missing too: gaps='hold' can fill it", known.size - 1
+            f"{found}, and the last value is missing too: {hold} can fill it", known.size - 1, hold
         )
 
 

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from lowtide.errors import FormatError, InvalidInput
+from lowtide.errors import Argument, FormatError, InvalidInput
 from lowtide.formats import table_reader
 from lowtide.formats.signals import Series, Wish
 from lowtide.formats.source import Place, Source
@@ -240,6 +240,7 @@ def _portal_column(sheet: Sheet, wish: Wish) -> tuple[str, str]:
             f"{len(columns)} columns hold {basis} intensities: say basis=, or column= with one "
             f"of {', '.join(found)}",
             path=sheet.source.path,
+            arguments=(Argument("basis"), Argument("column")),
         )
     return columns[0], basis
 
@@ -293,7 +294,8 @@ def _rows_of_zone(
     if wish.zone not in names:
         raise InvalidInput(
             f"{path} holds the zones {', '.join(names)}: say zone= with one of them"
-            + (f", not {wish.zone!r}" if wish.zone else "")
+            + (f", not {wish.zone!r}" if wish.zone else ""),
+            arguments=(Argument("zone"),),
         )
     return np.flatnonzero((zones[0] == wish.zone).fill_null(value=False).to_numpy()), wish.zone
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from lowtide.errors import FormatError, InvalidInput
+from lowtide.errors import Argument, FormatError, InvalidInput
 from lowtide.formats import table_reader
 from lowtide.formats.signals import Series, Wish
 from lowtide.formats.source import Place, Source
@@ -111,6 +111,7 @@ def series(source: Source, wish: Wish) -> Series:
             f"{known} of {len(rows)} half-hours have an actual value, the rest lie ahead: say "
             "column='forecast' to read what was expected",
             known,
+            Argument("column", "forecast"),
         )
     begin, end = (
         table_reader.times(rows, Place(path=source.path, column=key), wish.tz)
@@ -168,6 +169,7 @@ def _of_region(
         ]
     if wish.zone is None or not kept:
         raise InvalidInput(
-            f"{source.path} holds the regions {', '.join(sorted(names))}: say zone= with one"
+            f"{source.path} holds the regions {', '.join(sorted(names))}: say zone= with one",
+            arguments=(Argument("zone"),),
         )
     return wish.zone, kept

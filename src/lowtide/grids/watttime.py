@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
-from lowtide.errors import FormatError, ProviderProblem
+from lowtide.errors import Argument, FormatError, ProviderProblem
 from lowtide.formats import table_reader
 from lowtide.formats.signals import Series, Wish
 from lowtide.formats.source import Place, Source
@@ -133,7 +133,9 @@ def series(source: Source, wish: Wish) -> Series:
     unit = wish.agree("unit", said.get("units"), source.path)
     if unit is None:
         raise FormatError(
-            "meta.units does not say the unit: say unit='lb/MWh' if it is that", path=source.path
+            "meta.units does not say the unit: say unit='lb/MWh' if it is that",
+            path=source.path,
+            arguments=(Argument("unit", "lb/MWh"),),
         )
     place = Place(path=source.path, column=wish.column or "value")
     rows = document["data"]
