@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lowtide import errors
+from lowtide.errors import Argument, InvalidInput
 
 
 def drawn():
@@ -101,3 +102,17 @@ def test_what_cures_is_told_in_words_and_crosses_processes():
     assert str(error) == "no way: raise max_starts to 3"
     assert error.cures == (cure,)
     assert "nothing short of new rules" in str(errors.Infeasible("no way", []))
+
+
+def test_arguments_are_spelt_as_whoever_tells_of_an_error_has_them() -> None:
+    zone, forecast = Argument("zone"), Argument("column", "forecast")
+    error = InvalidInput(
+        f"zone=GB/x.json holds two: say {zone} with one, or {forecast}", arguments=(zone, forecast)
+    )
+    assert str(error) == "zone=GB/x.json holds two: say zone= with one, or column='forecast'"
+    # What a file is called is left alone.
+    assert error.spelt(lambda each: f"--{each.name} {each.value or '...'}") == (
+        "zone=GB/x.json holds two: say --zone ... with one, or --column forecast"
+    )
+    assert pickle.loads(pickle.dumps(error)).arguments == (zone, forecast)
+    assert InvalidInput("plain").spelt(str) == "plain"

@@ -26,7 +26,7 @@ from typer.main import get_command
 import lowtide as lt
 from lowtide.attribution import NodePower
 from lowtide.cli import app
-from lowtide.cli.node_table import PARSABLE_HEADER, columns_of, document_of, header_of, table_of
+from lowtide.cli.node import PARSABLE_HEADER, columns_of, document_of, header_of, table_of
 from lowtide.monitor.facts import JobFacts
 from lowtide.monitor.metrics import Exposition
 from lowtide.monitor.snapshot import GpuCounts, NodeCounts, Snapshot, Unit

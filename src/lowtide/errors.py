@@ -30,15 +30,52 @@ LowtideError
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
 
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument that a message speaks of, written as in Python; others spell it their own way.
+
+    Attributes:
+        name: What readers of files call it, such as `tz`.
+        value: What to give it; None where the message leaves that open.
+    """
+
+    name: str
+    value: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}=" if self.value is None else f"{self.name}={self.value!r}"
+
+
 class LowtideError(Exception):
-    """The root of every error that lowtide raises on purpose."""
+    """The root of every error that lowtide raises on purpose.
+
+    Attributes:
+        arguments: Those that the message speaks of, in its order.
+    """
+
+    arguments: tuple[Argument, ...] = ()
+
+    def __init__(self, *args: object, arguments: Sequence[Argument] = ()) -> None:
+        super().__init__(*args)
+        if arguments:
+            self.arguments = tuple(arguments)
+
+    def spelt(self, spell: Callable[[Argument], str]) -> str:
+        """Return the message with its arguments as a command line or a file spells them."""
+        text = str(self)
+        end = len(text)
+        # From the end, where advice stands: what files say of themselves comes before it.
+        for argument in reversed(self.arguments):
+            end = text.rindex(str(argument), 0, end)
+            text = text[:end] + spell(argument) + text[end + len(str(argument)) :]
+        return text
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Made anew without its constructor, an error with keyword arguments can cross processes.
@@ -174,13 +211,14 @@ class FormatError(LowtideError, ValueError):
         path: Path | str,
         line: int | None = None,
         column: str | None = None,
+        arguments: Sequence[Argument] = (),
     ) -> None:
         where = str(path)
         if line is not None:
             where += f", line {line}"
         if column is not None:
             where += f", column {column!r}"
-        super().__init__(f"{where}: {message}")
+        super().__init__(f"{where}: {message}", arguments=arguments)
         self.path = Path(path)
         self.line = line
         self.column = column

@@ -77,7 +77,7 @@ def test_whoever_waits_for_a_plan_is_told(
         told.append(what)
         yield
 
-    for verb in ("plan", "tradeoff"):
+    for verb in ("plan", "when"):
         monkeypatch.setattr(import_module(f"lowtide.cli.{verb}"), "waiting", waiting)
     job = ("-t", "2:00:00", "--deadline", "+12h", "--grid", "windy")
     assert run(capsys, "plan", *job, "--power", "100", "--explain").code == 0

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from lowtide.cli.node_table import (
+from lowtide.cli.node import (
     PARSABLE_HEADER,
     columns_of,
     document_of,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.cli.node_table import PARSABLE_HEADER, columns_of, document_of, notes_of
+from lowtide.cli.node import PARSABLE_HEADER, columns_of, document_of, notes_of
 from lowtide.grids import synthetic_grid
 from lowtide.monitor.metrics import node_page
 from lowtide.store import Store

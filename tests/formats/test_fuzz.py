@@ -21,11 +21,10 @@ import pytest
 
 from lowtide.errors import LowtideError
 from lowtide.formats import jobs, read_jobs, read_signal, signals
-from lowtide.formats.load_table import read_load_table
+from lowtide.formats.model_tables import read_load_table, read_usage
 from lowtide.formats.recording_writer import write_recording
 from lowtide.formats.recordings import read_recordings
 from lowtide.formats.sonar import read_ticks
-from lowtide.formats.usage_table import read_usage
 from lowtide.meters.power_model import UtilisationModel
 from lowtide.profile import PowerProfile
 from lowtide.recording import Event, Recording, Run

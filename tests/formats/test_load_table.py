@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.errors import FormatError
-from lowtide.formats.load_table import read_load_table
+from lowtide.formats.model_tables import read_load_table
 
 # The shape of a SPECpower_ssj2008 result: ten loads and active idle, falling; numbers made up.
 SPEC = """\

@@ -10,7 +10,7 @@ import pytest
 
 from lowtide.errors import FormatError, InvalidTime
 from lowtide.formats.source import Place
-from lowtide.formats.stamps import instants
+from lowtide.formats.times import instants
 
 PLACE = Place(path=Path("a.csv"), column="time", line=lambda row: row + 2)
 

@@ -9,7 +9,7 @@ import pytest
 
 from lowtide.errors import FormatError, InvalidInput
 from lowtide.formats.source import Place
-from lowtide.formats.timeline import Timeline, lay_out
+from lowtide.formats.times import Timeline, lay_out
 from lowtide.signal import FILLED
 
 PLACE = Place(path=Path("a.csv"), column="value", line=lambda row: row + 2)

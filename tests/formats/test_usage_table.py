@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lowtide.errors import FormatError
-from lowtide.formats.usage_table import read_usage
+from lowtide.formats.model_tables import read_usage
 
 
 def test_columns_are_read(tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from lowtide.grids import GRID_NAMES, GRIDS, Plant, emission_factor, synthetic_run
-from lowtide.grids.dispatch import (
+from lowtide.grids.models import RESERVE
+from lowtide.grids.weather import (
     MUST_RUN_BID_EUR_PER_MWH,
     SCARCITY_EUR_PER_MWH,
     bid,
     dispatch,
     merit_order,
 )
-from lowtide.grids.models import RESERVE
 
 
 def serve_one_by_one(model, demand_mw, available_mw, basis):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.errors import FileProblem, InvalidInput, LowtideError, ProviderProblem
-from lowtide.grids.keys import find_keys, keys_file
+from lowtide.grids.providers import find_keys, keys_file
 
 NAMES = ("user", "password")
 

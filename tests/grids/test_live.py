@@ -21,9 +21,8 @@ from lowtide.errors import (
 )
 from lowtide.grids import web
 from lowtide.grids.cache import Cache
-from lowtide.grids.feed import Feed
 from lowtide.grids.gb import GbCarbonIntensity
-from lowtide.grids.live import LiveGrid, fetch, fetch_named
+from lowtide.grids.live import Feed, LiveGrid, fetch, fetch_named
 from lowtide.grids.providers import Answer
 from lowtide.units import GRAMS_PER_POUND
 from support.grid_providers import NOW, PASSWORD, SESSION, TOKEN, USER, StandIn, said, truth

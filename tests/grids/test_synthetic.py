@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lowtide import grids
 from lowtide.errors import InvalidInput, InvalidTime, UnknownName
 from lowtide.grids import GRID_NAMES, GRIDS, GridRun, synthetic_grid, synthetic_run
-from lowtide.grids.dispatch import MUST_RUN_BID_EUR_PER_MWH, SCARCITY_EUR_PER_MWH
+from lowtide.grids.weather import MUST_RUN_BID_EUR_PER_MWH, SCARCITY_EUR_PER_MWH
 
 KINDS = ("average", "marginal", "price")
 

@@ -21,9 +21,9 @@ from lowtide.formats.recording_folder import read
 from lowtide.formats.recording_writer import RecordingWriter
 from lowtide.marks import EVENTS_VARIABLE, RUN_VARIABLE, mark
 from lowtide.measuring import Recorder, Sampler, Step
-from lowtide.measuring.machine import machine_facts
+from lowtide.measuring.callbacks import plan
 from lowtide.measuring.program import Program
-from lowtide.measuring.steps import plan
+from lowtide.measuring.recorder import machine_facts
 from lowtide.meters import Reading
 from lowtide.monitor.processes import ProcessTree, children_of, read_stat
 from support.meters import tree

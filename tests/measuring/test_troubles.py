@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lowtide.measuring.troubles import Troubles
+from lowtide.measuring.worker import Troubles
 
 
 def test_values_of_one_kind_become_one_note() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.errors import InvalidInput
-from lowtide.slurm.nodes import expand_nodes, shorten_nodes
+from lowtide.slurm.fields import expand_nodes, shorten_nodes
 
 
 @pytest.mark.parametrize(

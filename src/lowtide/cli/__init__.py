@@ -9,7 +9,6 @@ import contextlib
 import inspect
 import io
 import os
-import re
 import sys
 import traceback
 from copy import copy
@@ -18,29 +17,26 @@ from typing import Annotated
 import typer
 
 from lowtide.cli.convert import convert
-from lowtide.cli.demo import demo
-from lowtide.cli.doctor import doctor
+from lowtide.cli.doctor import doctor, version
 from lowtide.cli.examples import epilog
 from lowtide.cli.grid import grid
 from lowtide.cli.jobs import jobs
 from lowtide.cli.learn import learn
-from lowtide.cli.mark import mark
-from lowtide.cli.measure import measure
+from lowtide.cli.measure import mark, measure
 from lowtide.cli.node import node
-from lowtide.cli.plan import plan
-from lowtide.cli.report import report
+from lowtide.cli.options import HOW
+from lowtide.cli.plan import demo, plan
 from lowtide.cli.reproduce import reproduce
 from lowtide.cli.show import show
 from lowtide.cli.simulate import simulate
 from lowtide.cli.store import store
 from lowtide.cli.stress import stress
-from lowtide.cli.sweep import sweep
+from lowtide.cli.sweep import report, sweep
 from lowtide.cli.usage import usage
-from lowtide.cli.version import version
 from lowtide.cli.warm import warm
 from lowtide.cli.watch import watch
 from lowtide.cli.when import when
-from lowtide.errors import LowtideError
+from lowtide.errors import Argument, LowtideError
 from lowtide.files import expanded
 
 _INTERRUPTED = 130
@@ -120,7 +116,7 @@ def main() -> None:
     try:
         _needed(sys.argv[1:2])()
     except LowtideError as error:
-        _fail(_as_typed(str(error), sys.argv[1:2]), code=2)
+        _fail(_as_typed(error, sys.argv[1:2]), code=2)
     except BrokenPipeError:
         # Whoever read our output has seen enough; there is nobody left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -144,24 +140,24 @@ def main() -> None:
         )
 
 
-def _as_typed(message: str, words: list[str]) -> str:
-    """Return what errors advise to say to Python functions as this verb's options.
+def _as_typed(error: LowtideError, words: list[str]) -> str:
+    """Return an error with the arguments that it speaks of as this verb's options.
 
-    A verb without such options takes the words from a file, where they are keys.
+    A verb without such options takes them from a file, where they are keys.
     """
     verb = next((each.callback for each in app.registered_commands if _is_verb(each, words)), None)
     options = inspect.signature(verb).parameters if verb is not None else {}
-    if "how" in options:
-        keys = "basis|column|format|gaps|kind|tz|unit|zone"
-        message = re.sub(rf"(?<![\w-])(?<!--how )({keys})=(?:'([^']*)'|(?![\w'\"]))", _how, message)
-    if "time_unit" in options:
-        message = re.sub(r"(?<![\w-])time_unit='?(\w*)'?", r"--time-unit=\1", message)
-    return message
 
+    def spell(argument: Argument) -> str:
+        value = argument.value or ""
+        if argument.name == "time_unit" and argument.name in options:
+            return f"--time-unit={value}"
+        if "how" not in options or argument.name not in HOW:
+            return str(argument)
+        said = f"{argument.name}={value}"
+        return f"--how '{said}'" if " " in value else f"--how {said}"
 
-def _how(found: re.Match[str]) -> str:
-    value = found[2] or ""
-    return f"--how '{found[1]}={value}'" if " " in value else f"--how {found[1]}={value}"
+    return error.spelt(spell)
 
 
 def _is_verb(command: typer.models.CommandInfo, words: list[str]) -> bool:
@@ -182,7 +178,7 @@ def _needed(words: list[str]) -> typer.Typer:
 
 
 def _is_interrupt(error: BaseException) -> bool:
-    from lowtide.studies.engines import is_interrupt
+    from lowtide.interruption import is_interrupt
 
     return is_interrupt(error)
 

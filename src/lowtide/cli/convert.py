@@ -34,7 +34,7 @@ def convert(
     """Convert a job trace, a signal or a power profile."""
     from lowtide.cli.inputs import read_how
     from lowtide.errors import InvalidInput
-    from lowtide.formats import job_table, read_jobs, read_signal, write_jobs, write_signal
+    from lowtide.formats import jobs, read_jobs, read_signal, write_jobs, write_signal
     from lowtide.formats import table as signal_table
     from lowtide.profile import PowerProfile
 
@@ -46,7 +46,7 @@ def convert(
         _refuse(said, "a job trace")
         trace = read_jobs(source, format=layout, time_unit=time_unit, start=start)
         if target.suffix == ".parquet":
-            _write_parquet(target, job_table.render(trace))
+            _write_parquet(target, jobs.render(trace))
         else:
             write_jobs(trace, target, format=target.suffix[1:])
         facts |= {"what": "job trace", "count": len(trace)}

@@ -1,4 +1,4 @@
-"""`lowtide doctor`: what this installation can do, and the cure where it cannot."""
+"""`lowtide doctor` and `lowtide version`: what this installation can do, and the cure where not."""
 
 from __future__ import annotations
 
@@ -184,9 +184,8 @@ def _provider(name: str) -> dict[str, str]:
 
     from lowtide.errors import FileProblem, InvalidInput, ProviderProblem
     from lowtide.grids.cache import Cache, format_age
-    from lowtide.grids.feed import Feed
-    from lowtide.grids.keys import cure, find_keys
-    from lowtide.grids.providers import PROVIDERS
+    from lowtide.grids.live import Feed
+    from lowtide.grids.providers import PROVIDERS, cure, find_keys
 
     provider, cache, now = PROVIDERS.load(name)(), Cache(), time.time()
     feeds = [Feed(provider=provider, name=zone, cache=cache) for zone in cache.names(name)]
@@ -209,3 +208,17 @@ def _provider(name: str) -> dict[str, str]:
     except (FileProblem, InvalidInput) as error:
         state, mend = "no permission", str(error)
     return _check(f"grid {name}", state, "; ".join(words), mend)
+
+
+def version(as_json: AsJson = False, parsable: Parsable = False) -> None:
+    """Print the version."""
+    import platform
+    from importlib.metadata import version as installed
+
+    facts = {"lowtide": installed("lowtide"), "python": platform.python_version()}
+    if as_json:
+        print_json(facts)
+    elif parsable:
+        print_parsable(list(facts), [list(facts.values())])
+    else:
+        print(f"lowtide {facts['lowtide']} (Python {facts['python']})")

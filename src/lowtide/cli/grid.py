@@ -53,8 +53,8 @@ def grid(
 ) -> None:
     """Draw a grid's carbon intensity or price over time."""
     from lowtide.cli.chart import draw
-    from lowtide.cli.documents import signal_document
     from lowtide.cli.inputs import read_how, read_moment, refuse_how
+    from lowtide.cli.plan import signal_document
     from lowtide.errors import FileProblem, UnknownName
     from lowtide.formats import read_signal
     from lowtide.grids import GRID_NAMES, synthetic_grid

@@ -12,13 +12,13 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from lowtide.cli.moments import local_echo, parse_moment
+from lowtide.cli.options import HOW
 from lowtide.cli.output import waiting
 from lowtide.errors import InvalidInput, NotCovered, UnknownName
 from lowtide.formats import read_signal
-from lowtide.formats.stamps import check_zone
+from lowtide.formats.times import check_zone
 from lowtide.grids import GRID_NAMES, synthetic_grid
-from lowtide.grids.feed import Retrieved
-from lowtide.grids.live import fetch_named
+from lowtide.grids.live import Retrieved, fetch_named
 from lowtide.grids.providers import PROVIDERS, names_a_zone
 from lowtide.profile import PowerProfile
 from lowtide.samples import sample_names, sample_profile
@@ -31,8 +31,6 @@ from lowtide.units import (
     parse_duration,
     parse_time,
 )
-
-HOW = ("basis", "column", "format", "gaps", "kind", "tz", "unit", "zone")
 
 
 def load_profile(profile: str | None, power_w: float | None, time_text: str | None) -> PowerProfile:

@@ -238,7 +238,7 @@ def _numbers(values: FloatArray) -> list[str]:
 
 
 def _node_names(values: Sequence[str | None]) -> list[str]:
-    from lowtide.slurm.nodes import shorten_nodes
+    from lowtide.slurm.fields import shorten_nodes
 
     return [MISSING if each is None else shorten_nodes(each.split(",")) for each in values]
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lowtide.cli.model import enter_table, learn_model
 from lowtide.cli.options import AsJson, Parsable
 from lowtide.cli.output import print_json, print_parsable, print_table, say, waiting
-from lowtide.cli.utilisation import enter_table, learn_model
 
 if TYPE_CHECKING:
     from lowtide.learning.intervals import Interval

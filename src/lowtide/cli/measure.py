@@ -1,4 +1,4 @@
-"""`lowtide measure`: run a program and write down what it draws."""
+"""`lowtide measure` and `lowtide mark`: run a program, write down what it draws and is doing."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ def measure(
 
     from lowtide.formats.recording_writer import RecordingWriter
     from lowtide.measuring import Recorder, Sampler
+    from lowtide.measuring.callbacks import plan
     from lowtide.measuring.folders import kept_elsewhere, new_writer
     from lowtide.measuring.program import refusal
-    from lowtide.measuring.steps import plan
     from lowtide.meters.source import choose_meters
 
     steps = plan(
@@ -345,3 +345,26 @@ def _is_learnable(row: dict[str, Any]) -> bool:
         and row["sampled"] > 1
         and not any(note.startswith("cut short") for note in row["notes"])
     )
+
+
+def mark(
+    name: Annotated[str, typer.Argument(help="What begins now, such as epoch_1.")],
+    checkpoint: Annotated[
+        bool, typer.Option("--checkpoint", help="A later start can resume from here.")
+    ] = False,
+    as_json: AsJson = False,
+    parsable: Parsable = False,
+) -> None:
+    """Mark a moment of a program that `lowtide measure` runs.
+
+    Outside of one nothing is marked, so that scripts can keep their marks.
+    """
+    from lowtide.marks import mark as set_mark
+
+    marked = set_mark(name, checkpoint=checkpoint)
+    if as_json:
+        print_json({"mark": name, "checkpoint": checkpoint, "marked": marked})
+    elif parsable:
+        print_parsable(("mark", "marked"), [[name, "yes" if marked else "no"]])
+    else:
+        print(f"marked {name}" if marked else f"nobody is recording: {name} was not marked")

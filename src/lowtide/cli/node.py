@@ -1,9 +1,13 @@
-"""`lowtide node`: what runs here now, and what it draws."""
+"""`lowtide node`: what runs here now, what it draws, what is idle, what nobody is charged with."""
 
 from __future__ import annotations
 
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +27,24 @@ from lowtide.cli.options import (
     Sysfs,
     ZoneOrGrid,
 )
+from lowtide.cli.output import (
+    SYNTHETIC,
+    fit_table,
+    make_table,
+    mark_notes,
+    marked,
+    print_json,
+    print_json_line,
+    print_parsable,
+    print_table,
+    say,
+)
+from lowtide.units import MISSING, format_count, format_energy, format_mass
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from lowtide.monitor.tick import Tick
 
 
 def node(
@@ -53,7 +75,6 @@ def node(
     more, because a part of it is not known.
     """
     from lowtide.cli.emissions import load_emissions, load_live, renewing
-    from lowtide.cli.node_table import showing
     from lowtide.cli.watch import checked_interval, complain, run
     from lowtide.meters import Roots
     from lowtide.watching.service import Service, open_watch
@@ -86,3 +107,370 @@ def node(
             run(service, ticks=None if follow else 1)
         finally:
             service.close()
+
+
+HEADER = (
+    *("job", "kind", "user", "CPUs", "memory", "GPUs", "on GPU", "power", "energy", "CO2e"),
+    "name",
+)
+_GIB = 2**30
+# A part of this size of a sum is rounding.
+_ROUNDING = 1e-9
+# What programs get of each job, by the names that a tick has for it.
+_COLUMNS = (
+    *("cpu_s", "cpus_busy", "memory_bytes", "read_bytes", "written_bytes"),
+    *("received_bytes", "sent_bytes", "cpu_wait_s", "memory_wait_s", "io_wait_s"),
+    *("gpus_busy", "gpu_memory_bytes", "reserved_cpus", "reserved_bytes", "reserved_gpus"),
+    *("energy_j", "measured_j", "carbon_g", "marginal_g", "embodied_g"),
+    *("unmetered_s", "unpriced_j"),
+)
+# The same in columns, before and after what is not a column of a tick.
+_BEFORE = ("cpus_busy", "reserved_cpus", "memory_bytes", "gpus_busy", "reserved_gpus")
+_AFTER = ("energy_j", "carbon_g", "unmetered_s", "unpriced_j")
+PARSABLE_HEADER = (
+    *("job_id", "source", "user", *_BEFORE, "gpus", "power_w", *_AFTER, "power", "name"),
+    "synthetic",
+)
+
+
+@contextmanager
+def showing(
+    *, as_json: bool, parsable: bool, once: bool, quiet: bool = False
+) -> Iterator[Callable[[Tick], None]]:
+    """Show ticks: a table that renews itself on a terminal, one after the other elsewhere.
+
+    Args:
+        as_json: Print JSON, a document per line where there are many.
+        once: Whether there is one tick only.
+        quiet: Whether a table is for terminals only: what serves and keeps has no other reader.
+    """
+    show: Callable[[Tick], None] = _showing_nothing
+    if as_json and once:
+        show = _showing_document
+    elif as_json:
+        show = _showing_line
+    elif parsable:
+        show = _showing_columns
+    elif once or not (quiet or sys.stdout.isatty()):
+        show = _showing_table
+    elif sys.stdout.isatty():
+        with _renewing() as renew:
+            yield renew
+        return
+
+    def shown(tick: Tick) -> None:
+        show(tick)
+        if show is _showing_table and not once:
+            print()
+        # Whoever reads it wants it now, and a reader who has gone is to be noticed now.
+        sys.stdout.flush()
+
+    yield shown
+
+
+@contextmanager
+def _renewing() -> Iterator[Callable[[Tick], None]]:
+    import shutil
+
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    with Live(console=console, screen=False, auto_refresh=False) as live:
+
+        def renew(tick: Tick) -> None:
+            notes = notes_of(tick)
+            size = shutil.get_terminal_size()
+            rows = table_of(tick, most=size.lines - 8 - len(notes))
+            table = _fit(header_of(tick), rows, size.columns)
+            live.update(Group(table, *map(Text, notes)), refresh=True)
+
+        yield renew
+
+
+def _fit(header: list[str], rows: list[list[str]], room: int) -> Table:
+    """Return a table without what there is no room for."""
+    for leave in ("", "kind", "name", "user", "memory"):
+        kept = [place for place, name in enumerate(header) if name != leave]
+        header = [header[place] for place in kept]
+        rows = [[row[place] for place in kept] for row in rows]
+        if (table := fit_table(header, rows, room)) is not None:
+            return table
+    return make_table(header, rows)
+
+
+def _showing_document(tick: Tick) -> None:
+    print_json(document_of(tick))
+
+
+def _showing_line(tick: Tick) -> None:
+    print_json_line(document_of(tick))
+
+
+def _showing_columns(tick: Tick) -> None:
+    print_parsable(PARSABLE_HEADER, columns_of(tick))
+
+
+def _showing_table(tick: Tick) -> None:
+    print_table(header_of(tick), table_of(tick))
+    for note in notes_of(tick):
+        say(note)
+
+
+def _showing_nothing(_: Tick) -> None:
+    pass
+
+
+def header_of(tick: Tick) -> list[str]:
+    """Return the names of the table's columns: those of GPUs only where any are known to be."""
+    return _shown(tick, HEADER)
+
+
+def table_of(tick: Tick, *, most: int | None = None) -> list[list[str]]:
+    """Return the rows of a table: jobs by what they draw, then what is not a job's, then the node.
+
+    Args:
+        most: How many jobs to show; None for all.
+    """
+    order = _order(tick)
+    shown = order if most is None else order[: max(most, 0)]
+    held = _held(tick)
+    rows = [_job_row(tick, place, held) for place in shown]
+    if len(shown) < len(order):
+        hidden = order[len(shown) :]
+        watts = sum(_or_zero(float(tick.shares.power_w[place])) for place in hidden)
+        estimated = any(_is_estimated(tick, place) for place in hidden)
+        rows.append([f"{len(hidden)} more", *[""] * 6, _watts(watts, estimated), "", "", ""])
+    lacks_power, lacks_grid = _node_lacks(tick)
+    estimated = not tick.shares.measured
+    for name, watts, joules, grams in _rest(tick):
+        energy = marked(format_energy(_known(joules)), partial=lacks_power, estimated=estimated)
+        mass = marked(format_mass(_known(grams)), partial=lacks_grid, estimated=estimated)
+        rows.append([name, *[""] * 6, _watts(watts, estimated), energy, mass, ""])
+    return [_shown(tick, row) for row in rows]
+
+
+def notes_of(tick: Tick) -> list[str]:
+    """Return what belongs below the table: what its marks mean, and what was left out."""
+    cells = [cell for row in table_of(tick) for cell in row[-4:-1]]
+    notes = mark_notes(
+        estimated=any(cell.lstrip(">").startswith("~") for cell in cells),
+        partial=any(cell.startswith(">") for cell in cells),
+    )
+    if tick.synthetic:
+        notes.append(f"{SYNTHETIC}.")
+    if tick.rejected:
+        notes.append(
+            f"{format_count(tick.rejected, 'reading')} made no sense, and were left out."
+            if tick.rejected > 1
+            else "1 reading made no sense, and was left out."
+        )
+    return notes
+
+
+def columns_of(tick: Tick) -> list[list[str]]:
+    """Return the rows for programs: plain numbers in SI units, empty where they are not known."""
+    held = _held(tick)
+    rows = []
+    for place in _order(tick):
+        unit = tick.units[place]
+        before, after = (
+            [_number(float(getattr(tick, name)[place])) for name in names]
+            for names in (_BEFORE, _AFTER)
+        )
+        watts = _number(float(tick.shares.power_w[place]))
+        power = "estimated" if _is_estimated(tick, place) else "measured" if watts else ""
+        gpus = ",".join(held.get(place, ()))
+        rows.append(
+            [unit.job_id, unit.source, unit.user, *before, gpus, watts, *after, power, unit.name]
+        )
+    power = _word_for_power(tick)
+    lacking = [_number(tick.node_unmetered_s), _number(tick.node_unpriced_j)]
+    for name, watts_w, joules, grams in _rest(tick):
+        numbers = [*map(_number, (watts_w, joules, grams)), *lacking]
+        rows.append([name, "", "", *[""] * (len(_BEFORE) + 1), *numbers, power, ""])
+    return [[*row, "yes" if tick.synthetic else "no"] for row in rows]
+
+
+def document_of(tick: Tick) -> dict[str, Any]:
+    """Return a tick as JSON holds it."""
+    held = _held(tick)
+    return {
+        "host": tick.host,
+        "since": tick.since,
+        "time": tick.time,
+        "power": _word_for_power(tick),
+        "sees": list(tick.shares.sees),
+        "node_measured_w": tick.shares.node_measured_w,
+        "gpu_power_w": dict(tick.shares.cards_w),
+        **{f"{name}_w": watts for name, watts, _, _ in _rest(tick)},
+        **{f"{name}_energy_j": joules for name, _, joules, _ in _rest(tick)},
+        **{f"{name}_carbon_g": grams for name, _, _, grams in _rest(tick)},
+        "node_unmetered_s": tick.node_unmetered_s,
+        "node_unpriced_j": tick.node_unpriced_j,
+        "intensity_g_per_kwh": tick.intensity_g_per_kwh,
+        "synthetic": tick.synthetic,
+        "marginal_g_per_kwh": tick.marginal_g_per_kwh,
+        "pue": tick.pue,
+        "gpus": [
+            {
+                "name": gpu.name,
+                "uuid": gpu.uuid,
+                "busy": gpu.busy,
+                "memory_bytes": gpu.memory_bytes,
+                "total_bytes": gpu.total_bytes,
+                "share": gpu.share,
+                "holders": [
+                    {
+                        "job_id": tick.units[place].job_id,
+                        "source": tick.units[place].source,
+                        "share": share,
+                    }
+                    for place, share in gpu.holders.items()
+                ],
+            }
+            for gpu in tick.gpus
+        ],
+        "jobs": [
+            {
+                "job_id": unit.job_id,
+                "source": unit.source,
+                "user": unit.user,
+                "name": unit.name,
+                "started": unit.started,
+                "power_w": float(tick.shares.power_w[place]),
+                "measured_w": float(tick.shares.measured_w[place]),
+                "gpu_w": float(tick.shares.gpu_w[place]),
+                "gpus": held.get(place, []),
+                **{name: float(getattr(tick, name)[place]) for name in _COLUMNS},
+            }
+            for place, unit in enumerate(tick.units)
+        ],
+        "rejected": tick.rejected,
+        "problems": list(tick.problems),
+    }
+
+
+def _job_row(tick: Tick, place: int, held: dict[int, list[str]]) -> list[str]:
+    unit = tick.units[place]
+    lacks_power, lacks_grid = _lacks(tick, place)
+    joules, grams = float(tick.energy_j[place]), float(tick.carbon_g[place])
+    estimated = _is_partly(float(tick.measured_j[place]), joules, tick.shares.measured)
+    return [
+        unit.job_id,
+        unit.source,
+        unit.user or "---",
+        _of(tick.cpus_busy[place], tick.reserved_cpus[place]),
+        _memory(float(tick.memory_bytes[place])),
+        _of(tick.gpus_busy[place], tick.reserved_gpus[place]),
+        ", ".join(name.removeprefix("gpu-") for name in held.get(place, ())) or "---",
+        _watts(float(tick.shares.power_w[place]), _is_estimated(tick, place)),
+        marked(format_energy(_known(joules)), partial=lacks_power, estimated=estimated),
+        marked(format_mass(_known(grams)), partial=lacks_grid, estimated=estimated),
+        unit.name,
+    ]
+
+
+def _shown(tick: Tick, row: Sequence[str]) -> list[str]:
+    return [
+        cell
+        for name, cell in zip(HEADER, row, strict=True)
+        if tick.gpus or tick.gpus_unread or name not in ("GPUs", "on GPU")
+    ]
+
+
+def _order(tick: Tick) -> list[int]:
+    return sorted(
+        range(len(tick.units)),
+        key=lambda place: (-_or_zero(float(tick.shares.power_w[place])), tick.units[place].key),
+    )
+
+
+def _held(tick: Tick) -> dict[int, list[str]]:
+    """Return the names of the GPUs that each unit holds, by its place."""
+    held: dict[int, list[str]] = {}
+    for gpu in tick.gpus:
+        for place in gpu.holders:
+            held.setdefault(place, []).append(gpu.name)
+    return held
+
+
+def _rest(tick: Tick) -> tuple[tuple[str, float, float, float], ...]:
+    """Return what is no job's, and the node: its name, watts, joules and grams."""
+    shares = tick.shares
+    return (
+        ("idle", shares.idle_w, tick.idle_energy_j, tick.idle_carbon_g),
+        (
+            "unattributed",
+            shares.unattributed_w,
+            tick.unattributed_energy_j,
+            tick.unattributed_carbon_g,
+        ),
+        ("node", shares.node_w, tick.node_energy_j, tick.node_carbon_g),
+    )
+
+
+def _lacks(tick: Tick, place: int) -> tuple[bool, bool]:
+    """Say whether a job's energy lacks a part, and whether its grams do."""
+    joules, grams = float(tick.energy_j[place]), float(tick.carbon_g[place])
+    return _partial(joules, grams, float(tick.unmetered_s[place]), float(tick.unpriced_j[place]))
+
+
+def _node_lacks(tick: Tick) -> tuple[bool, bool]:
+    return _partial(
+        tick.node_energy_j, tick.node_carbon_g, tick.node_unmetered_s, tick.node_unpriced_j
+    )
+
+
+def _partial(
+    joules: float, grams: float, unmetered_s: float, unpriced_j: float
+) -> tuple[bool, bool]:
+    lacks_power = unmetered_s > 0 and not math.isnan(joules)
+    lacks_grid = unmetered_s > 0 or unpriced_j > _ROUNDING * joules
+    return lacks_power, lacks_grid and not math.isnan(grams)
+
+
+def _is_estimated(tick: Tick, place: int) -> bool:
+    """Say whether a model had a part in what a job is charged with now."""
+    measured_w, watts = float(tick.shares.measured_w[place]), float(tick.shares.power_w[place])
+    return _is_partly(measured_w, watts, tick.shares.measured)
+
+
+def _is_partly(measured: float, whole: float, now: bool) -> bool:
+    """Say whether only a part is measured; of nothing at all, what holds for the node now."""
+    return measured < whole * (1 - _ROUNDING) if whole > 0 else whole == 0 and not now
+
+
+def _word_for_power(tick: Tick) -> str:
+    """Return whether the node's power was `measured`, `estimated`, or each in `part`."""
+    if tick.shares.measured:
+        return "measured"
+    return "part" if tick.shares.node_measured_w > 0 else "estimated"
+
+
+def _watts(watts: float, estimated: bool) -> str:
+    text = MISSING if math.isnan(watts) else f"{watts:.1f} W"
+    return marked(text, estimated=estimated, partial=False)
+
+
+def _of(used: float, kept: float) -> str:
+    """Return what is used, of what is kept for it where that is known."""
+    text = "---" if math.isnan(used) else f"{used:.2f}"
+    return text if math.isnan(kept) or (math.isnan(used) and not kept) else f"{text}/{kept:g}"
+
+
+def _memory(held_bytes: float) -> str:
+    return "---" if math.isnan(held_bytes) else f"{held_bytes / _GIB:.2f} GiB"
+
+
+def _number(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.10g}"
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _or_zero(value: float) -> float:
+    return 0.0 if math.isnan(value) else float(value)

@@ -1,14 +1,13 @@
-"""`lowtide plan`: when a job runs under a policy, and what that comes to."""
+"""`lowtide plan` and `lowtide demo`: when a job runs under a policy, what it comes to, and why."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import lowtide
 from lowtide.cli.options import (
     Arrival,
     AsJson,
@@ -25,6 +24,21 @@ from lowtide.cli.options import (
     Tz,
 )
 from lowtide.cli.output import print_json, print_parsable, print_table, say, waiting
+from lowtide.units import (
+    MISSING,
+    format_duration,
+    format_iso,
+    format_minute,
+    format_number,
+    format_percent,
+)
+
+if TYPE_CHECKING:
+    from lowtide.cli.inputs import Zone
+    from lowtide.policies import Plan
+    from lowtide.policies.explain import Explanation
+    from lowtide.signal import Signal
+    from lowtide.studies.comparison import Comparison
 
 
 def plan(
@@ -66,10 +80,10 @@ def plan(
     A file that does not cover now is refused unless --now or --arrival says from when to count.
     """
     from lowtide.cli.chart import draw
-    from lowtide.cli.documents import PLAN_COLUMNS, comparison_document, plan_columns
     from lowtide.cli.inputs import Zone, load_profile, load_window
     from lowtide.errors import InvalidInput
     from lowtide.job import Job
+    from lowtide.policies.explain import explain as explained
     from lowtide.studies.comparison import compare
     from lowtide.units import format_hours, format_iso, format_mass
 
@@ -92,7 +106,7 @@ def plan(
     with waiting("planning"):
         result = compare(job, window.signal, policies)
         best = result.cleanest
-        why = lowtide.explain(best, job, window.signal) if explain else None
+        why = explained(best, job, window.signal) if explain else None
     if output is not None:
         best.schedule.dump(output, about=f"{best}; {result.note}")
     if report is not None:
@@ -146,10 +160,193 @@ def plan(
             "not known for a job that draws more while suspended than at other times."
         )
     if why is not None:
-        from lowtide.cli.explanation import show_explanation
-
         print()
         show_explanation(why, unit=unit, zone=zone)
     for what, path in (("schedule", output), ("report", report)):
         if path is not None:
             print(f"{what} written to {path}")
+
+
+def show_explanation(reasons: Explanation, *, unit: str, zone: Zone) -> None:
+    """Print what the parts of a plan cost, and what other choices would have."""
+    print_table(
+        (f"start ({zone.name})", f"end ({zone.name})", "work", unit, "overhead", f"{unit}/kWh"),
+        [
+            [
+                format_minute(block.start, zone.tz),
+                format_minute(block.end, zone.tz),
+                format_duration(block.work_s),
+                format_number(block.amount),
+                format_number(block.overhead),
+                format_number(block.mean),
+            ]
+            for block in reasons.blocks
+        ],
+    )
+    print()
+    rows = [
+        ("this plan", reasons.total),
+        ("starting now, never stopping", reasons.run_now),
+        ("the best single start", reasons.uninterrupted),
+        ("one start fewer", reasons.one_start_fewer),
+        ("one start more", reasons.one_start_more),
+        ("without knowing the phases", reasons.blind_to_phases),
+    ]
+    print_table(
+        ("what", unit, "against this plan"),
+        [
+            [
+                what,
+                format_number(amount),
+                MISSING if amount is None else _against(amount, reasons.total),
+            ]
+            for what, amount in rows
+        ],
+    )
+    blind = reasons.blind_to_phases
+    worth = None if blind is None else blind - reasons.total
+    share = worth / blind if worth is not None and blind is not None and blind > 0 else None
+    print()
+    say(
+        f"Knowing the phases is worth {format_number(worth)} {unit} ({format_percent(share)}); "
+        f"being suspended costs {format_number(max(reasons.suspended, 0.0))} {unit}."
+    )
+
+
+def _against(amount: float, total: float) -> str:
+    return f"{100 * (amount / total - 1):+.1f} %" if total > 0 else MISSING
+
+
+def signal_document(signal: Signal) -> dict[str, Any]:
+    """Return what a signal is, without its values."""
+    return {
+        "label": signal.label,
+        "kind": signal.kind,
+        "basis": signal.basis,
+        "zone": signal.zone,
+        "unit": signal.unit,
+        "source": signal.source,
+        "synthetic": signal.synthetic,
+        "filled": signal.filled,
+        "estimated": signal.estimated,
+        "imputed_share": signal.imputed,
+        "start": format_iso(signal.start),
+        "end": format_iso(signal.end),
+        "step_s": signal.step_s,
+    }
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """Return a plan with its spans and footprints."""
+    return {
+        "policy": plan.policy,
+        "start": format_iso(plan.schedule.start),
+        "end": format_iso(plan.schedule.end),
+        "saving": plan.saving,
+        "lower_bound": plan.lower_bound,
+        "lower_bound_g": plan.lower_bound_g,
+        "synthetic": plan.synthetic,
+        "step_s": plan.step_s,
+        "resolution_gap": plan.resolution_gap,
+        "resolution_gap_g": plan.resolution_gap_g,
+        "note": plan.note,
+        "footprint": asdict(plan.footprint),
+        "baseline": asdict(plan.baseline),
+        "spans": [
+            {
+                "kind": span.kind,
+                "start": format_iso(span.start),
+                "end": format_iso(span.end),
+                "duration_s": span.duration_s,
+                "progress_s": span.progress_s,
+            }
+            for span in plan.schedule.spans
+        ],
+    }
+
+
+PLAN_COLUMNS = (
+    "policy",
+    "start",
+    "end",
+    "wait_s",
+    "starts",
+    "energy_j",
+    "carbon_g",
+    "cost",
+    "saving",
+    "synthetic",
+)
+
+
+def plan_columns(plan: Plan) -> list[str]:
+    """Return a plan as `PLAN_COLUMNS` name it, for scripts."""
+    footprint = plan.footprint
+    numbers = (footprint.energy_j, footprint.carbon_g, footprint.cost, plan.saving)
+    return [
+        plan.policy,
+        format_iso(plan.schedule.start),
+        format_iso(plan.schedule.end),
+        f"{footprint.wait_s:.10g}",
+        str(footprint.starts),
+        *("" if number is None else f"{number:.10g}" for number in numbers),
+        "yes" if plan.synthetic else "no",
+    ]
+
+
+def comparison_document(comparison: Comparison) -> dict[str, Any]:
+    """Return the plans of one job, and what they were planned on."""
+    job = comparison.job
+    return {
+        "job": {
+            "id": job.id,
+            "arrival": format_iso(job.arrival),
+            "deadline": format_iso(job.deadline),
+            "interruptible": job.interruptible,
+            "profile": job.profile.to_dict(),
+        },
+        "signal": signal_document(comparison.signal),
+        "plans": [plan_document(plan) for plan in comparison.plans],
+    }
+
+
+def demo(
+    grid: Annotated[
+        str, typer.Option(help="Synthetic grid: sunny, windy, nuclear, coal.")
+    ] = "windy",
+    seed: Seed = 4,
+    out: Annotated[Path, typer.Option(help="Folder for the report and its figures.")] = Path(
+        "lowtide-demo"
+    ),
+    as_json: AsJson = False,
+    parsable: Parsable = False,
+) -> None:
+    """Plan a measured training job five ways and write a report.
+
+    The grid is a synthetic week. The report is one HTML file, with figures beside it.
+    """
+    from lowtide.studies.comparison import ABOUT, run_demo
+
+    result = run_demo(grid, seed=seed)
+    report = out / "report.html"
+    result.write_report(report, title="A day of training, five ways", about=ABOUT)
+    images = result.write_images(out)
+    if as_json:
+        print_json(
+            {
+                **comparison_document(result),
+                "report": str(report.resolve()),
+                "figures": [str(image.resolve()) for image in images],
+            }
+        )
+        return
+    if parsable:
+        print_parsable(PLAN_COLUMNS, [plan_columns(each) for each in result.plans])
+        return
+    say(result.note)
+    print()
+    print_table(result.header, result.rows())
+    print()
+    say("Policies decide as published; repeated startups and lost work are paid for.")
+    print(f"report:  {report.resolve()}")
+    print(f"figures: {out.resolve()}/*.png, *.svg")

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.cli.options import AsJson, Parsable
-from lowtide.cli.output import print_json, print_parsable, print_table, progress_bar, say
-from lowtide.cli.settings import (
+from lowtide.cli.options import (
     LEFT_OUT,
+    AsJson,
     Data,
     ExperimentFile,
+    Parsable,
     RepeatSignal,
     Settings,
     read_settings,
 )
+from lowtide.cli.output import print_json, print_parsable, print_table, progress_bar, say
 
 if TYPE_CHECKING:
     from lowtide.simulator import Simulation
@@ -95,7 +96,7 @@ def simulate(
     told_of_queue = queue_use(run.parameters, simulation)
     summary = {**assumptions(run.parameters), **simulation.summary()}
     if as_json:
-        from lowtide.cli.documents import signal_document
+        from lowtide.cli.plan import signal_document
 
         print_json(
             {

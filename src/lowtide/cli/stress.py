@@ -127,9 +127,9 @@ def run(
     """
     import os
 
+    from lowtide.interruption import by_signals
     from lowtide.stress.plan import LoadPlan
     from lowtide.stress.run import carry_out, check_job_id, choose_job_id
-    from lowtide.studies.engines import by_signals
 
     loaded = LoadPlan.load(file).without(without or [])
     job = choose_job_id(os.environ) if job_id is None else check_job_id(job_id)

@@ -1,29 +1,30 @@
-"""`lowtide sweep`: every run of an experiment."""
+"""`lowtide sweep` and `lowtide report`: every run of an experiment, and what they found."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.cli import interrupts
-from lowtide.cli.options import AsJson, Parsable
-from lowtide.cli.output import print_json, print_parsable, print_table, progress_bar, say
-from lowtide.cli.settings import (
+from lowtide import interruption
+from lowtide.cli.options import (
     LEFT_OUT,
+    AsJson,
     Data,
     ExperimentFile,
+    Parsable,
     RepeatSignal,
     Settings,
     read_settings,
     read_slurm,
 )
+from lowtide.cli.output import print_json, print_parsable, print_table, progress_bar, say
 
 if TYPE_CHECKING:
     import polars as pl
@@ -203,7 +204,7 @@ def _keeping(results: ResultFolder) -> Iterator[None]:
             f"`{again}` continues"
         )
 
-    interrupts.last_words = kept
+    interruption.last_words = kept
     try:
         yield
     except KeyboardInterrupt:
@@ -212,7 +213,7 @@ def _keeping(results: ResultFolder) -> Iterator[None]:
     except FileProblem as error:
         raise FileProblem(f"{error}; {kept()}", path=error.path) from error
     except LowtideError as error:
-        raise LowtideError(f"{error}; {kept()}") from error
+        raise LowtideError(f"{error}; {kept()}", arguments=error.arguments) from error
 
 
 @contextmanager
@@ -387,3 +388,97 @@ def _document(results: ResultFolder, ran: int, took_s: float) -> dict[str, Any]:
         "reasons": dict(Counter(record["reason"] for record in failed).most_common()),
         "groups": _groups(results).to_dicts(),
     }
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="Folder that lowtide sweep wrote.", metavar="DIR")],
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help="The page.  [default: report.html in the folder]"),
+    ] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the figures as SVG, PNG and CSV.  [default: figures in the folder]"
+        ),
+    ] = None,
+    no_figures: Annotated[
+        bool, typer.Option("--no-figures", help="Write the page alone, which has them all.")
+    ] = False,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            help="Policy of the study to tell savings against.  [default: that of the runs]",
+            metavar="POLICY",
+        ),
+    ] = None,
+    workers: Annotated[
+        int,
+        typer.Option("-j", "--jobs", min=1, help="How many processes simulate and draw."),
+    ] = 1,
+    as_json: AsJson = False,
+    parsable: Parsable = False,
+) -> None:
+    """Write what a sweep found as a page, with every figure.
+
+    Each question is answered in a sentence: which policy does best, what it costs in waiting,
+    what the saving depends on. The page needs no network.
+    """
+    from lowtide.errors import InvalidInput
+    from lowtide.studies.analysis import policy_numbers
+    from lowtide.studies.report import write_study_report
+    from lowtide.studies.sections import policies_table
+    from lowtide.studies.study import read_study
+
+    if no_figures and figures is not None:
+        raise InvalidInput("--figures and --no-figures exclude each other: leave one out")
+    study = read_study(folder, baseline=baseline)
+    written = write_study_report(
+        study, out, figures=figures, images=not no_figures, workers=workers, track=_track
+    )
+    if as_json:
+        print_json(
+            {
+                "title": study.title,
+                "grids": study.grids,
+                "runs": len(study),
+                "failed": study.failed.height,
+                "answers": [
+                    {"question": section.question, "answer": section.answer}
+                    for section in written.sections
+                ],
+                "policies": policy_numbers(study),
+                "report": str(written.path.resolve()),
+                "figures": [str(path.resolve()) for path in written.figures],
+            }
+        )
+        return
+    if parsable:
+        numbers = policy_numbers(study)
+        rows = [[_text(value) for value in each.values()] for each in numbers]
+        print_parsable(list(numbers[0]), rows)
+        return
+    # The page has them all; a terminal has room for these.
+    carbon = "total_carbon_g" if study.has_nodes and not study.told_of else "carbon_g"
+    table = policies_table(study, ("saving", carbon, "mean_wait_s"))
+    failed = f", {study.failed.height} more failed" if study.failed.height else ""
+    say(f"{study.title}: {len(study)} runs{failed}, {study.grids}.")
+    print()
+    print_table(table.header, table.rows)
+    for section in written.sections:
+        print()
+        say(section.question)
+        say(section.answer)
+    print()
+    print(f"report:  {written.path.resolve()}")
+    if written.figures:
+        print(f"figures: {written.figures[0].parent.resolve()}/*.svg, *.png, *.csv")
+
+
+def _text(value: str | float | None) -> str:
+    return "" if value is None else value if isinstance(value, str) else f"{value:.10g}"
+
+
+def _track(items: Iterable[Any], what: str, total: int) -> Iterable[Any]:
+    with progress_bar() as bar:
+        yield from bar.track(items, total=total, description=what)

@@ -167,7 +167,7 @@ def _queues() -> None:
 def _read() -> None:
     import numpy as np
 
-    from lowtide.formats.columns_kernel import parse_columns
+    from lowtide.formats.swf_kernel import parse_columns
 
     line = np.frombuffer(b"1 2\n", dtype=np.uint8)
     parse_columns(line, 0, np.zeros(2, dtype=np.bool_), np.empty((2, 2)))

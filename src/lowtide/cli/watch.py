@@ -167,7 +167,7 @@ def watch(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _give_memory_back()
     from lowtide.cli.emissions import load_emissions, load_live, renewing
-    from lowtide.cli.node_table import showing
+    from lowtide.cli.node import showing
     from lowtide.errors import InvalidInput, UnknownName
     from lowtide.meters import Roots
     from lowtide.monitor.exporter import Exporter, load_token

@@ -17,8 +17,8 @@ import polars as pl
 
 from lowtide.errors import FormatError, InvalidInput
 from lowtide.formats.counters import RowArray, follow_counter, power_from_counter
-from lowtide.formats.sheet import Sheet
 from lowtide.formats.source import Source
+from lowtide.formats.table_reader import Sheet
 from lowtide.recording import Event, Recording, Run, power_trouble
 from lowtide.signal import FloatArray
 

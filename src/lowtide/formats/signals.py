@@ -14,9 +14,9 @@ from typing import Protocol
 import numpy as np
 
 from lowtide import files
-from lowtide.errors import FormatError, InvalidInput
+from lowtide.errors import Argument, FormatError, InvalidInput
 from lowtide.formats.source import Place, Source
-from lowtide.formats.timeline import GAP_POLICIES, check_floor, lay_out
+from lowtide.formats.times import GAP_POLICIES, check_floor, lay_out
 from lowtide.registry import Registry
 from lowtide.signal import BASES, FloatArray, MarkArray, Signal
 from lowtide.units import intensity_factor
@@ -66,9 +66,11 @@ class Wish:
         """
         asked: str | None = getattr(self, what)
         if stated is not None and asked is not None and stated != asked:
+            given = Argument(what)
             raise InvalidInput(
                 f"{path} says that its {what} is {stated!r}, and {asked!r} was asked for: "
-                f"leave out {what}= or read another file"
+                f"leave out {given} or read another file",
+                arguments=(given,),
             )
         return asked if stated is None else stated
 
@@ -193,11 +195,12 @@ def _check_ceiling(series: Series) -> None:
         most, rule = _MOST_G / factor, "carbon intensity must be from 0 to 100,000 g/kWh"
     wild = np.flatnonzero(np.abs(series.values) > most)
     if wild.size:
-        given = f"{series.values[wild[0]]:g}"
+        given, hold = f"{series.values[wild[0]]:g}", Argument("gaps", "hold")
         raise series.place.error(
             f"{rule}, not {given} ({series.unit}): mend the value, or leave it empty and say "
-            "gaps='hold'",
+            f"{hold}",
             int(wild[0]),
+            hold,
         )
 
 
@@ -205,10 +208,14 @@ def _check_assumed(series: Series) -> None:
     """Refuse to take for grams what may be kilograms: no grid of any size stays below 5 g/kWh."""
     known = series.values[np.isfinite(series.values)]
     if known.size and known.max() < _LEAST_ASSUMED_G:
+        kilograms, grams = Argument("unit", "kg/kWh"), Argument("unit", "g/kWh")
         raise series.place.error(
             f"the heading names no unit, and all values lie below {_LEAST_ASSUMED_G:g} (up to "
-            f"{known.max():.4g}), which looks like kilograms: say unit='kg/kWh', or unit='g/kWh' "
-            "if it is that"
+            f"{known.max():.4g}), which looks like kilograms: say {kilograms}, or {grams} "
+            "if it is that",
+            None,
+            kilograms,
+            grams,
         )
 
 
@@ -240,4 +247,5 @@ def unrecognised(source: Source, what: str, names: list[str]) -> FormatError:
         f"no known format of a {what}; tried {', '.join(names)}. It begins with {first!r}. "
         "If it is one of these, say which with format=",
         path=source.path,
+        arguments=(Argument("format"),),
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lowtide import files
-from lowtide.errors import FormatError
+from lowtide.errors import Argument, FormatError
 
 _HEAD_BYTES = 65_536
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -89,11 +89,12 @@ class Place:
     column: str | None = None
     line: Callable[[int], int] | None = None
 
-    def error(self, message: str, row: int | None = None) -> FormatError:
+    def error(self, message: str, row: int | None = None, *arguments: Argument) -> FormatError:
         """Return the error that says what is wrong there.
 
         Args:
             row: The row it is about, counted from 0.
+            arguments: Those of the reader that the message speaks of.
         """
         line = None
         if row is not None:
@@ -101,4 +102,6 @@ class Place:
                 line = self.line(row)
             else:
                 message = f"record {row + 1}: {message}"
-        return FormatError(message, path=self.path, line=line, column=self.column)
+        return FormatError(
+            message, path=self.path, line=line, column=self.column, arguments=arguments
+        )

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 
-from lowtide.errors import FormatError, InvalidUnit
-from lowtide.formats.sheet import Sheet, estimates_marked
+from lowtide.errors import Argument, FormatError, InvalidUnit
 from lowtide.formats.signals import READ_KINDS, Series, Wish
 from lowtide.formats.source import Source
-from lowtide.formats.stamps import instants
+from lowtide.formats.table_reader import Sheet, estimates_marked
+from lowtide.formats.times import instants
 from lowtide.signal import BASES, ESTIMATED, FILLED, Signal
 from lowtide.units import format_iso, intensity_factor, price_factor
 
@@ -197,6 +197,7 @@ def _value_heading(sheet: Sheet, wish: Wish) -> str:
         f"{trouble} for the {wish.kind or 'intensity or price'}: "
         f"say column= with one of {', '.join(found or sheet.headings)}",
         path=sheet.source.path,
+        arguments=(Argument("column"),),
     )
 
 
@@ -214,8 +215,12 @@ def _unit(sheet: Sheet, heading: str, meaning: str | None, wish: Wish) -> str:
         except InvalidUnit as error:
             raise place.error(str(error)) from None
         if asked and asked != factor:
+            given, unit = Argument("unit", wish.unit), Argument("unit")
             raise place.error(
-                f"the heading says {stated}, and unit={wish.unit!r} was asked for: leave out unit="
+                f"the heading says {stated}, and {given} was asked for: leave out {unit}",
+                None,
+                given,
+                unit,
             )
         return stated
     if wish.unit is not None:
@@ -224,14 +229,24 @@ def _unit(sheet: Sheet, heading: str, meaning: str | None, wish: Wish) -> str:
     if strange is not None:
         raise place.error(
             f"the heading's unit {strange[0]!r} is not known: say unit= with one of g/kWh, kg/MWh, "
-            "t/MWh, lb/MWh after converting the values, or a currency per kWh or MWh"
+            "t/MWh, lb/MWh after converting the values, or a currency per kWh or MWh",
+            None,
+            Argument("unit"),
         )
     if meaning == "price":
-        raise place.error("a price needs a unit: say unit='EUR/MWh', or write it in the heading")
-    if meaning is None:
+        unit = Argument("unit", "EUR/MWh")
         raise place.error(
-            "the heading does not say what this is: say kind= and unit=, e.g. kind='price', "
-            "unit='EUR/MWh'"
+            f"a price needs a unit: say {unit}, or write it in the heading", None, unit
+        )
+    if meaning is None:
+        needed = (Argument("kind"), Argument("unit"))
+        example = (Argument("kind", "price"), Argument("unit", "EUR/MWh"))
+        raise place.error(
+            f"the heading does not say what this is: say {needed[0]} and {needed[1]}, e.g. "
+            f"{example[0]}, {example[1]}",
+            None,
+            *needed,
+            *example,
         )
     return "g/kWh"
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from lowtide.grids.factors import EMISSION_FACTORS_G_PER_KWH, emission_factor
-from lowtide.grids.models import GRID_NAMES, GRIDS, GridModel, Plant
+from lowtide.grids.models import (
+    EMISSION_FACTORS_G_PER_KWH,
+    GRID_NAMES,
+    GRIDS,
+    GridModel,
+    Plant,
+    emission_factor,
+)
 from lowtide.grids.synthetic import GridRun, synthetic_grid, synthetic_run
 
 __all__ = [

@@ -82,7 +82,7 @@ class History:
         marks: MarkArray = np.where(states == MEASURED, 0, ESTIMATED).astype(np.uint8)
         if since is not None:
             from lowtide.formats.source import Place
-            from lowtide.formats.timeline import lay_out
+            from lowtide.formats.times import lay_out
 
             first = int(np.searchsorted(self.times + self.step_s, since, side="right"))
             wanted = slice(min(first, begin), end)
@@ -195,7 +195,7 @@ def collect(
     """
     # Readers bring polars along: whoever only looks at what is kept does without.
     from lowtide.formats.source import Place
-    from lowtide.formats.timeline import usual_step
+    from lowtide.formats.times import usual_step
 
     place = Place(path=Path(str(name)))
     for part in parts:

@@ -16,8 +16,8 @@ import numpy as np
 
 from lowtide.errors import InvalidInput, UnknownName
 from lowtide.grids import weather
-from lowtide.grids.dispatch import dispatch
 from lowtide.grids.models import GRIDS, GridModel
+from lowtide.grids.weather import dispatch
 from lowtide.signal import BASES, FloatArray, Grid, Signal
 from lowtide.units import DurationLike, TimeLike, format_hours, parse_duration, parse_time
 

@@ -1,6 +1,7 @@
 """WattTime: marginal intensity every five minutes, 72 hours ahead, with user and password.
 
-Without a subscription the region CAISO_NORTH can be seen.
+Without a subscription the region CAISO_NORTH can be seen. Rates are in pounds per MWh and count
+what the plants emit, so the basis is `direct` unless the caller knows better.
 """
 
 from __future__ import annotations
@@ -8,13 +9,15 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 from urllib.parse import urlencode
 
-from lowtide.errors import ProviderProblem
+from lowtide.errors import Argument, FormatError, ProviderProblem
+from lowtide.formats import table_reader
+from lowtide.formats.signals import Series, Wish
+from lowtide.formats.source import Place, Source
 from lowtide.grids import web
-from lowtide.grids.keys import find_keys
-from lowtide.grids.providers import Answer, Part, base_url, cut, gather
+from lowtide.grids.providers import Answer, Part, base_url, cut, find_keys, gather
 from lowtide.units import format_iso
 
 _LONGEST_S = 31 * 86400.0
@@ -95,3 +98,54 @@ class WattTime:
 
 def _stamp(instant: float) -> str:
     return format_iso(float(int(instant)))
+
+
+_KINDS = {"co2_moer": "marginal", "co2_aoer": "average"}
+
+
+def recognises(source: Source) -> bool:
+    """Return whether this is JSON of points with a time and a value."""
+    document = source.document
+    return isinstance(document, dict) and table_reader.are_records(
+        document.get("data"), "point_time", "value"
+    )
+
+
+def series(source: Source, wish: Wish) -> Series:
+    """Find times, values and labels."""
+    document = source.document
+    if not recognises(source):
+        raise FormatError(
+            "not from WattTime: there is no list 'data' of records with point_time and value",
+            path=source.path,
+        )
+    meta = document.get("meta")
+    said: Mapping[str, Any] = meta if isinstance(meta, dict) else {}
+    signal_type = str(said.get("signal_type", "co2_moer"))
+    if signal_type not in _KINDS:
+        raise FormatError(
+            f"signal_type {signal_type!r} is no carbon intensity: known are {', '.join(_KINDS)}",
+            path=source.path,
+        )
+    for key in ("units", "region"):
+        if not isinstance(said.get(key), str | None):
+            raise FormatError(f"meta.{key} is a text, not {said[key]!r}", path=source.path)
+    unit = wish.agree("unit", said.get("units"), source.path)
+    if unit is None:
+        raise FormatError(
+            "meta.units does not say the unit: say unit='lb/MWh' if it is that",
+            path=source.path,
+            arguments=(Argument("unit", "lb/MWh"),),
+        )
+    place = Place(path=source.path, column=wish.column or "value")
+    rows = document["data"]
+    return Series(
+        times=table_reader.times(rows, Place(path=source.path, column="point_time"), wish.tz),
+        values=table_reader.values(rows, place),
+        place=place,
+        unit=unit,
+        kind=wish.agree("kind", _KINDS[signal_type], source.path) or "marginal",
+        basis=wish.basis or "direct",
+        zone=wish.agree("zone", said.get("region"), source.path),
+        source=f"WattTime {signal_type}, {source.path.name}",
+    )

@@ -10,7 +10,7 @@ from typing import Any
 from lowtide.hindsight.job import Hindsight
 from lowtide.hindsight.phases import FoundPhase
 from lowtide.monitor.verdicts import Behaviour, Use, whole_percent
-from lowtide.slurm.nodes import shorten_nodes
+from lowtide.slurm.fields import shorten_nodes
 from lowtide.store import JobRecord
 from lowtide.units import (
     MISSING,

@@ -25,9 +25,9 @@ import numpy.typing as npt
 
 from lowtide.compiled import compiled
 from lowtide.errors import FormatError, NotCovered, UnknownName
-from lowtide.formats.sheet import Sheet
 from lowtide.formats.source import Source
-from lowtide.formats.stamps import instants
+from lowtide.formats.table_reader import Sheet
+from lowtide.formats.times import instants
 from lowtide.page.page import Section
 from lowtide.reproductions.findings import Findings, Progress, read_published, require_folder
 from lowtide.signal import FloatArray

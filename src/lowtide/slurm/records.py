@@ -17,21 +17,24 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lowtide.errors import FormatError, InvalidInput, LowtideError
-from lowtide.formats.sacct import Cells, requested_memory
 from lowtide.formats.source import Source
-from lowtide.formats.tres import count_gpus, parse_tres, requested_gpus
 from lowtide.monitor.facts import JobFacts
 from lowtide.slurm.fields import (
+    Cells,
     choose_state,
+    count_gpus,
     exit_status,
+    expand_nodes,
+    parse_tres,
     read_instant,
     read_limit,
     read_number,
     read_text,
+    requested_gpus,
+    requested_memory,
     status_of_pair,
     status_of_wait,
 )
-from lowtide.slurm.nodes import expand_nodes
 from lowtide.states import NOT_OVER, read_state
 
 _Record = TypeVar("_Record")

@@ -19,9 +19,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowtide import files
+from lowtide import files, interruption
 from lowtide.errors import InvalidInput, LowtideError, MissingExtra
-from lowtide.studies import engines
 from lowtide.studies.engines import (
     RETRIES,
     Outcome,
@@ -279,7 +278,7 @@ class OnSlurm:
         import dask
         from distributed import Client
 
-        with engines.unchanged():
+        with interruption.unchanged():
             # On import it makes Ctrl-C an exit, and runs that are finished would go untold.
             from dask_jobqueue import SLURMCluster
 

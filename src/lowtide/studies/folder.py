@@ -26,9 +26,8 @@ from typing import Any
 
 import polars as pl
 
-from lowtide import files
+from lowtide import files, interruption
 from lowtide.errors import FileProblem, InvalidInput
-from lowtide.studies import engines
 from lowtide.studies.chance import TABLE as BLOCKS_TABLE
 from lowtide.studies.chance import blocks_table
 from lowtide.studies.engines import Engine, Local, Outcome, Outcomes, RunFunction, Task
@@ -148,7 +147,7 @@ class ResultFolder:
         of = {run.id: run for run in runs}
 
         def keep(outcome: Outcome) -> None:
-            with engines.held_back():
+            with interruption.held_back():
                 self._keep(of[outcome.id], outcome)
                 told(outcome)
 
@@ -210,7 +209,7 @@ class ResultFolder:
             "imputed": self._imputed(),
             "synthetic": self._synthetic(),
         }
-        with engines.held_back():
+        with interruption.held_back():
             buffer = io.BytesIO()
             self.table().write_parquet(buffer)
             files.write_whole(self.path / TABLE, buffer.getvalue())
@@ -444,7 +443,7 @@ def _simulation() -> RunFunction:
 
 def _run_all(outcomes: Outcomes, keep: Callable[[Outcome], None]) -> None:
     """Keep every run as it ends, and when interrupted those that have."""
-    with closing(outcomes), engines.by_signals():
+    with closing(outcomes), interruption.by_signals():
         try:
             for outcome in outcomes:
                 keep(outcome)

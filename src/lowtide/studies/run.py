@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -344,11 +343,9 @@ def _reworded(made: Callable[[], T], words: Mapping[str, str]) -> T:
     try:
         return made()
     except LowtideError as error:
-        message = re.sub(
-            rf"\b({'|'.join(words)})=", lambda match: f"{words[match[1]]}{match[0]}", str(error)
-        )
-        if message == str(error):
+        if not any(argument.name in words for argument in error.arguments):
             raise
+        message = error.spelt(lambda argument: f"{words.get(argument.name, '')}{argument}")
         raise InvalidInput(message) from error
 
 

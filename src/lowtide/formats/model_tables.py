@@ -1,8 +1,12 @@
-"""A machine's power at given loads, as SPECpower reports and data sheets state it.
+"""Tables that power models are made of: how busy a machine was, and its watts at given loads.
 
-A row per load with its watts: `100%,250` to `10%,90` and `active idle,60`, in any order. Loads are
-percentages or shares; other columns are left alone. `# source: …` above the heading says where
-the numbers are from.
+Use has `time` in epoch seconds and a column for each thing. Such tables come from other tools (a
+Prometheus export, `sar`, a log of one's own), sampled by a clock of their own, and are joined with
+a recording on time.
+
+Watts at given loads are as SPECpower reports and data sheets state them, a row per load: `100%,250`
+to `10%,90` and `active idle,60`, in any order. Loads are percentages or shares; other columns are
+left alone. `# source: …` above the heading says where the numbers are from.
 """
 
 from __future__ import annotations
@@ -12,9 +16,45 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+
 from lowtide.errors import FormatError
-from lowtide.formats.sheet import Sheet
 from lowtide.formats.source import Source
+from lowtide.formats.table_reader import Sheet
+from lowtide.signal import FloatArray
+
+
+def read_usage(path: Path | str) -> tuple[FloatArray, dict[str, FloatArray]]:
+    """Return the times of a table and its other columns, NaN where a cell is empty.
+
+    Args:
+        path: A CSV file, plain or gzip.
+    """
+    sheet = Sheet.of(Source.open(path))
+    if sheet is None or "time" not in sheet.headings:
+        raise FormatError(
+            "a table of use has a heading with 'time' (epoch seconds) and a column for each thing",
+            path=path,
+        )
+    names = [name for name in dict.fromkeys(sheet.headings) if name not in ("time", "run")]
+    if not names:
+        raise FormatError("there is no column besides the time", path=path)
+    _, (times, *values) = sheet.read(numbers=["time", *names])
+    unknown = ~np.isfinite(times)
+    if unknown.any():
+        row = int(unknown.argmax())
+        given = "missing" if np.isnan(times[row]) else "beyond all numbers: write epoch seconds"
+        raise sheet.place("time").error(f"a time is {given}", row)
+    back = np.flatnonzero(times[1:] <= times[:-1])
+    if back.size:
+        row = int(back[0]) + 1
+        raise sheet.place("time").error(
+            f"{times[row]:.3f} does not come after the row before it: sort the rows by time", row
+        )
+    if times.size < 2:
+        raise FormatError("two rows or more are needed to tell a use over time", path=path)
+    return times, dict(zip(names, values, strict=True))
+
 
 _LOAD = re.compile(r"load|utili[sz]ation|^cpu|^share$|^level$")
 _POWER = re.compile(r"watt|power|\(w\)|^w$|_w$")

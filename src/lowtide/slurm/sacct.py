@@ -8,22 +8,18 @@ that was requeued has a row for every run, and each stays a job of its own: the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from lowtide.errors import FormatError, InvalidInput
+from lowtide.errors import FormatError
 from lowtide.formats.jobs import seconds_only
 from lowtide.formats.source import Source
-from lowtide.formats.tres import count_gpus, parse_tres
+from lowtide.slurm.fields import Cells, Row, count_gpus, parse_tres, requested_memory
 from lowtide.states import STATUSES, status_code
 from lowtide.trace import Trace
-from lowtide.units import parse_duration, parse_size, parse_time
 
-Row = Mapping[str, str]
-
-_UNKNOWN = frozenset(("", "unknown", "none", "n/a", "unlimited", "partition_limit", "invalid"))
 _TEXTS = {"user": "User", "account": "Account", "queue": "QOS", "partition": "Partition"}
 # Slurm writes sentinels near 2³² and 2⁶⁴ where a counter failed; no node draws this much.
 _ABSURD_W_PER_NODE = 50_000.0
@@ -81,73 +77,6 @@ def read(source: Source, time_unit: str | None) -> Trace:
         for name in names
     }
     return Trace(columns=columns, source=f"sacct, {source.path.name}")
-
-
-class Cells:
-    """One line, whose cells are read as what they are or named in the error."""
-
-    def __init__(self, row: Row, source: Source, number: int) -> None:
-        self.row = row
-        self._source = source
-        self._number = number
-
-    def error(self, message: str, column: str) -> FormatError:
-        """Return the error that says what is wrong in a column."""
-        return FormatError(message, path=self._source.path, line=self._number, column=column)
-
-    def text(self, column: str) -> str | None:
-        """Return a text, None for all the words Slurm has for nothing."""
-        cell = self.row.get(column, "").strip()
-        return None if cell.lower() in _UNKNOWN else cell
-
-    def number(self, *columns: str) -> float:
-        """Return a number, NaN where there is none.
-
-        Args:
-            columns: Where; the first that says something counts.
-        """
-        for column in columns:
-            cell = self.text(column)
-            if cell is None:
-                continue
-            try:
-                value = float(cell)
-            except ValueError:
-                raise self.error(f"{cell!r} is not a number", column) from None
-            if not 0 <= value < np.inf:
-                raise self.error(f"a number of 0 or more is needed here, not {cell}", column)
-            return value
-        return np.nan
-
-    def duration(self, column: str, *, bare_unit_s: float = 1.0) -> float:
-        """Return seconds, NaN where there are none or no end to them."""
-        cell = self.text(column)
-        try:
-            return np.nan if cell is None else parse_duration(cell, bare_unit_s=bare_unit_s)
-        except InvalidInput as error:
-            raise self.error(str(error), column) from None
-
-    def size(self, column: str) -> float:
-        """Return bytes, NaN where it is not said."""
-        cell = self.text(column)
-        try:
-            return np.nan if cell is None else parse_size(cell)
-        except InvalidInput as error:
-            raise self.error(str(error), column) from None
-
-    def instant(self, column: str) -> float:
-        """Return epoch seconds, NaN where there is no such time yet."""
-        cell = self.text(column)
-        if cell is None:
-            return np.nan
-        try:
-            return float(cell) if cell.isdecimal() and cell.isascii() else parse_time(cell)
-        except InvalidInput:
-            raise self.error(
-                f"{cell!r} is a local time without its zone: run sacct with "
-                "SLURM_TIME_FORMAT=%s, which gives epoch seconds",
-                column,
-            ) from None
 
 
 def headings_of(source: Source) -> list[str]:
@@ -225,18 +154,6 @@ def _add_step(job: dict[str, Any], cpu_times_s: list[float], cells: Cells) -> No
 
 def _positive(value: float) -> float:
     return value if value > 0 else np.nan
-
-
-def requested_memory(cells: Cells, nodes: float, cpus: float) -> float:
-    """Return all the memory that was asked for, in bytes.
-
-    Args:
-        cpus: CPUs that were asked for.
-    """
-    size = cells.size("ReqMem")
-    # Before Slurm 21.08 a suffix said whether it was meant per node or per CPU.
-    per = {"n": nodes, "c": cpus}.get((cells.text("ReqMem") or " ")[-1], 1.0)
-    return size * per
 
 
 def _energy(joules: float, length_s: float, nodes: float) -> float:

@@ -32,7 +32,7 @@ def learn_model(
         how: What else `learn_utilisation` takes.
     """
     from lowtide.errors import InvalidInput
-    from lowtide.formats.usage_table import read_usage
+    from lowtide.formats.model_tables import read_usage
     from lowtide.learning.utilisation import learn_utilisation, write_card
 
     for path, suffix, what in ((out, ".json", "utilisation model"), (card, ".md", "model card")):
@@ -75,7 +75,7 @@ def enter_table(
         source: Where it comes from; by default what the file says, else its name.
         as_json: Whether to print JSON.
     """
-    from lowtide.formats.load_table import read_load_table
+    from lowtide.formats.model_tables import read_load_table
     from lowtide.meters.power_model import UtilisationModel
 
     table = read_load_table(path)
