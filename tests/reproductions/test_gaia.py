@@ -350,8 +350,8 @@ def test_totals_of_another_row_are_not_compared(study: Study, data: Data, tmp_pa
     assert gaia.read_totals(data(TOTALS), 6999) == {}
     assert gaia.read_totals(tmp_path / "none.json", 7000) == {}
     other = replace(study, totals={}, notebook={})
-    assert {row[-1] for row in gaia.totals_table(other).rows} == {"---"}
-    assert gaia.notebook_table(other).rows == ()
+    assert {row[-1] for row in gaia.totals_table(other).tables[0].rows} == {"---"}
+    assert gaia.notebook_table(other).tables == []
     damaged = tmp_path / "totals.json"
     for text in ("{", '[{"policy": "NJW"}]'):
         damaged.write_text(text)
@@ -360,7 +360,7 @@ def test_totals_of_another_row_are_not_compared(study: Study, data: Data, tmp_pa
 
 
 def test_what_each_fix_changes(study: Study) -> None:
-    rows = {row[0]: row[1:] for row in gaia.fixes_table(study).rows}
+    rows = {row[0]: row[1:] for row in gaia.fixes_table(study).tables[0].rows}
     assert list(rows) == list(FIXES)
     assert rows["reserved paid until the last end"][:2] == ["---", "---"]
     assert rows["starts at any moment"][:2] == ["-0.20 %", "Carbon-Time"]

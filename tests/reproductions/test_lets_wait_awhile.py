@@ -324,9 +324,9 @@ def test_a_curve_that_ends_too_early_is_refused() -> None:
 
 def test_without_published_figures_nothing_is_compared(british: Study) -> None:
     alone = Study(parts=british.parts, published={})
-    assert {row[4] for row in report.training_table(alone).rows} == {"---"}
-    assert {row[3] for row in report.forecasts_table(alone).rows} == {"---"}
-    assert {row[2] for row in report.curves_table(alone).rows} == {"---"}
+    assert {row[4] for row in report.training_table(alone).tables[0].rows} == {"---"}
+    assert {row[3] for row in report.forecasts_table(alone).tables[0].rows} == {"---"}
+    assert {row[2] for row in report.curves_table(alone).tables[0].rows} == {"---"}
 
 
 def test_the_page_shows_what_is_printed_and_figures_are_written(

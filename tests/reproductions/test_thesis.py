@@ -106,7 +106,7 @@ def test_savings_of_16_h_jobs_are_the_mean_over_jobs(study: Study) -> None:
         assert len(here) == 48
         means.append(round(100 * sum(here) / len(here), 2))
     assert means == [0.12, 3.12, 17.90, 19.23, 12.36]
-    row = next(row for row in savings_table(study).rows if row[:2] == ["carved", "16 h"])
+    row = next(row for row in savings_table(study).tables[0].rows if row[:2] == ["carved", "16 h"])
     assert row[2:] == ["0.12 %", "3.12 %", "17.90 %", "19.23 %", "12.36 %"]
 
 
@@ -137,7 +137,7 @@ def test_totals_of_another_signal_are_not_compared(study: Study, windy: lt.Signa
     cases = make_cases(only="length=8h,wait=48h")
     other = Study(outcomes=tuple(evaluate(windy, cases)), published=study.published)
     assert other.comparable == {}
-    assert set(published_table(other).rows[-1][1:]) == {"---"}
+    assert set(published_table(other).tables[0].rows[-1][1:]) == {"---"}
     assert all(row[-2:] == ["---", "---"] for row in columns(other))
 
 
@@ -231,7 +231,13 @@ def test_a_damaged_file_of_totals_names_its_line(tmp_path: Path) -> None:
 def test_a_single_job_still_has_all_tables(windy: lt.Signal) -> None:
     only = "length=1h,wait=6h,strategy=suspend,phases=60/60,startup=5m,startup_w=100,power=phased"
     study = Study(outcomes=tuple(evaluate(windy, make_cases(startup_modes=["added"], only=only))))
-    assert [len(section.rows) for section in tables(study)] == [0, 0, 1, 0, 0]
+    assert [[len(each.rows) for each in section.tables] for section in tables(study)] == [
+        [],
+        [],
+        [1],
+        [],
+        [],
+    ]
     assert choose(study) == []
 
 
@@ -254,7 +260,8 @@ def test_report_figures_and_table_are_written(windy: lt.Signal, tmp_path: Path) 
 
 
 def test_the_published_chart_is_drawn(study: Study, signal: lt.Signal) -> None:
-    assert set(figures(study, signal)) == {"schedules", "savings", "published"}
+    drawn = [figure.name for section in figures(study, signal) for figure in section.figures]
+    assert drawn == ["schedules", "savings", "published"]
 
 
 def test_the_verb_prints_one_object_per_job(

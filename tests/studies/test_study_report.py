@@ -17,18 +17,23 @@ import vl_convert
 
 from lowtide.errors import FileProblem, FormatError, InvalidInput, UnknownName
 from lowtide.grids import synthetic_grid
+from lowtide.page.page import Figure, Section, Table
 from lowtide.signal import Signal
 from lowtide.simulator import simulate
 from lowtide.studies.analysis import compare, find_ranges, frontier, group, policy_numbers, telling
 from lowtide.studies.axes import find_axes, make_axis, policy_labels, uncrossed
 from lowtide.studies.chance import Chance, Numbers
-from lowtide.studies.closeup import Look, choose_jobs, choose_row, look_closely, quantiles
-from lowtide.studies.figures import Figure
-from lowtide.studies.report import Report, make_sections, write_study_report
-from lowtide.studies.sections import facts
+from lowtide.studies.closeup import (
+    Look,
+    choose_jobs,
+    choose_row,
+    look_closely,
+    quantiles,
+    spread_answer,
+)
+from lowtide.studies.policies import comparison_answer, format_p
+from lowtide.studies.report import Report, facts, make_sections, write_study_report
 from lowtide.studies.study import Study, read_study, run_parameters
-from lowtide.studies.study_page import Section, Table
-from lowtide.studies.words import comparison_answer, format_p, spread_answer
 from lowtide.workloads import generate
 from support.commands import run
 from support.studies import GRIDS, LENGTHS, POLICIES, WAITS, write_study

@@ -35,7 +35,14 @@ from lowtide.policies.start_time import LowestSlot
 from lowtide.policies.threshold import quantile_between
 from lowtide.policies.wait_awhile import cheapest_moments
 from lowtide.profile import PowerProfile
-from lowtide.reproductions.findings import Findings, Progress, read_published, require_folder
+from lowtide.reproductions.findings import (
+    Findings,
+    Progress,
+    chart_section,
+    read_published,
+    require_folder,
+    table_section,
+)
 from lowtide.signal import FILLED, FloatArray, Signal
 from lowtide.simulator.cluster import ON_DEMAND_PRICE, RESERVED_PRICE, SPOT_PRICE
 from lowtide.simulator.purchasing import start_on_reserved
@@ -536,7 +543,6 @@ _GOLDENS = Path("goldens", "gaia")
 _COMPARED = ("carbon_cost", "dollar_cost")
 _WHAT = {"carbon": "carbon_cost", "cost": "dollar_cost", "wait": "mean_wait_h"}
 _NAMES = {ORIGINAL: "original", FIXED: "fixed"}
-_COLOURS = ["#D55E00", "#0072B2"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -621,7 +627,7 @@ def reproduce_gaia(data: Path | None, *, zone: str, start_row: int, progress: Pr
         header=COLUMNS,
         rows=lambda: columns(study),
         sections=lambda: tables(study),
-        figures=lambda: {"policies": Section(heading="Policies", chart=policies_chart(study))},
+        figures=lambda: [chart_section("policies", policies_chart(study), "Policies")],
     )
 
 
@@ -679,14 +685,14 @@ def totals_table(study: Study) -> Section:
         if study.totals
         else "What the original itself gives here is not known."
     )
-    return Section(
-        heading="Carbon, cost and waiting, by the original's rules and fixed",
-        text=f"Fixed: arrivals and lengths in seconds, not cut to 5-s steps; starts at any moment, "
+    return table_section(
+        "Carbon, cost and waiting, by the original's rules and fixed",
+        f"Fixed: arrivals and lengths in seconds, not cut to 5-s steps; starts at any moment, "
         f"not only whole hours after arrival; freed machines usable at once; reserved machines "
         f"paid for until the last job ends, not until it starts. Both: equal arrivals in the order "
         f"of the trace, waiting averaged over jobs. {known}",
-        header=("policy", "carbon", "fixed", "cost", "fixed", "wait", "fixed", "off"),
-        rows=rows,
+        ("policy", "carbon", "fixed", "cost", "fixed", "wait", "fixed", "off"),
+        rows,
     )
 
 
@@ -710,11 +716,11 @@ def fixes_table(study: Study) -> Section:
     header = ["fix"]
     for what in _WHAT:
         header += [what, "in"]
-    return Section(
-        heading="What each fix changes at most",
-        text="Each on top of those above it; the run that it changes most is named.",
-        header=header,
-        rows=rows,
+    return table_section(
+        "What each fix changes at most",
+        "Each on top of those above it; the run that it changes most is named.",
+        header,
+        rows,
     )
 
 
@@ -722,15 +728,15 @@ def notebook_table(study: Study) -> Section:
     """Return published figures that depend on the jobs alone, whatever the zone."""
     heading = "Published for AU-SA, and the same for every zone"
     if not study.notebook:
-        return Section(heading=heading, text=f"The published figures were not found: {MISSING}.")
+        return table_section(heading, f"The published figures were not found: {MISSING}.")
     published = notebook_figures(study.notebook)
     here, fixed = (jobs_alone(study.by_rules[rules]) for rules in (ORIGINAL, FIXED))
-    return Section(
-        heading=heading,
-        text="The curve of AU-SA is not in the data, so figures that depend on it cannot be "
+    return table_section(
+        heading,
+        "The curve of AU-SA is not in the data, so figures that depend on it cannot be "
         "computed. These do not: they belong to policies that look at no curve.",
-        header=("figure", "published", "here", "fixed"),
-        rows=[
+        ("figure", "published", "here", "fixed"),
+        [
             [name, *(f"{each[name]:.10g}" for each in (published, here, fixed))]
             for name in published
         ],
@@ -794,7 +800,7 @@ def columns(study: Study) -> list[list[str]]:
 
 def policies_chart(study: Study) -> alt.LayerChart:
     """Draw what every run emits over how long its jobs wait."""
-    import altair as alt
+    from lowtide.page.looks import NEUTRAL, WIDTH, alt, inline, two_colours
 
     rows = []
     # Runs that differ in what machines cost alone lie on one point, and share its label.
@@ -807,19 +813,17 @@ def policies_chart(study: Study) -> alt.LayerChart:
             if rules == FIXED:
                 labels.setdefault((wait_h, carbon_g), []).append(run.policy)
     base = alt.Chart(
-        alt.InlineData(values=rows),
-        width=680,
+        inline(rows),
+        width=WIDTH,
         height=420,
         title=f"{study.zone} from row {study.start_row}",
     ).encode(
         x=alt.X("wait:Q", title="mean wait, h"),
         y=alt.Y("carbon:Q", title="g", scale=alt.Scale(zero=False)),
     )
-    lines = base.mark_line(color="#999999").encode(detail="policy:N")
+    lines = base.mark_line(color=NEUTRAL).encode(detail="policy:N")
     points = base.mark_point(filled=True, size=60).encode(
-        color=alt.Color(
-            "rules:N", title="rules", scale=alt.Scale(domain=[*_NAMES.values()], range=_COLOURS)
-        ),
+        color=two_colours("rules", [*_NAMES.values()]),
         tooltip=["policy:N", "rules:N", "wait:Q", "carbon:Q"],
     )
     # Neighbours in carbon take turns above and below their points, so that labels stay apart.
@@ -830,7 +834,7 @@ def policies_chart(study: Study) -> alt.LayerChart:
             for wait_h, carbon_g in sorted(labels, key=lambda point: point[1])[side::2]
         ]
         words.append(
-            alt.Chart(alt.InlineData(values=names))
+            alt.Chart(inline(names))
             .mark_text(align="left", dx=6, dy=dy, fontSize=10)
             .encode(x="wait:Q", y="carbon:Q", text="label:N")
         )

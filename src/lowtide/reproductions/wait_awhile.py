@@ -29,7 +29,14 @@ from lowtide.formats.sheet import Sheet
 from lowtide.formats.source import Source
 from lowtide.formats.stamps import instants
 from lowtide.page.page import Section
-from lowtide.reproductions.findings import Findings, Progress, read_published, require_folder
+from lowtide.reproductions.findings import (
+    Findings,
+    Progress,
+    chart_section,
+    read_published,
+    require_folder,
+    table_section,
+)
 from lowtide.signal import FloatArray
 from lowtide.units import MISSING
 
@@ -645,10 +652,10 @@ def reproduce_wait_awhile(data: Path | None, *, zone: str | None, progress: Prog
         header=COLUMNS,
         rows=lambda: columns(study),
         sections=lambda: tables(study),
-        figures=lambda: {
-            "training": Section(heading="Training", chart=training_chart(study)),
-            "nightly": Section(heading="Nightly", chart=nightly_chart(study)),
-        },
+        figures=lambda: [
+            chart_section("training", training_chart(study), "Training"),
+            chart_section("nightly", nightly_chart(study), "Nightly"),
+        ],
     )
 
 
@@ -699,11 +706,11 @@ def training_table(study: Study) -> Section:
                         *map(_percent, savings),
                     ]
                 )
-    return Section(
-        heading="Scenario II: what training jobs save over running at once",
-        text=_WHAT_WAS_FIXED,
-        header=("zone", "deadline", "stops", "error", "published", "reproduced", *FIXES),
-        rows=rows,
+    return table_section(
+        "Scenario II: what training jobs save over running at once",
+        _WHAT_WAS_FIXED,
+        ("zone", "deadline", "stops", "error", "published", "reproduced", *FIXES),
+        rows,
     )
 
 
@@ -722,11 +729,11 @@ def forecasts_table(study: Study) -> Section:
             rows.append(
                 [zone, deadline, "yes" if stops else "no", *map(_percent, (published, *ratios))]
             )
-    return Section(
-        heading="Scenario II: how much more a perfect forecast saves than one with 5 % error",
-        text="Relative to the saving with the error.",
-        header=("zone", "deadline", "stops", "published", "reproduced", "fixed"),
-        rows=rows,
+    return table_section(
+        "Scenario II: how much more a perfect forecast saves than one with 5 % error",
+        "Relative to the saving with the error.",
+        ("zone", "deadline", "stops", "published", "reproduced", "fixed"),
+        rows,
     )
 
 
@@ -754,13 +761,13 @@ def nightly_table(study: Study) -> Section:
         for error in NIGHTLY_ERRORS
         for window in _SHOWN
     ]
-    return Section(
-        heading="Scenario I: mean intensity of a nightly half-hour job, g/kWh",
-        text="Windows: all 366 nights of 2020 count once, the first with its window in 2019; the "
+    return table_section(
+        "Scenario I: mean intensity of a nightly half-hour job, g/kWh",
+        "Windows: all 366 nights of 2020 count once, the first with its window in 2019; the "
         "original had 365, dropped the first where its window began in 2019, and divided by 365 "
         "all the same. Slot means and fixed: as above.",
-        header=("zone", "window", "error", "reproduced", *_NIGHTLY_FIXES),
-        rows=rows,
+        ("zone", "window", "error", "reproduced", *_NIGHTLY_FIXES),
+        rows,
     )
 
 
@@ -778,12 +785,12 @@ def curves_table(study: Study) -> Section:
             for name in here
             for values in [(known.get(name), here[name], fixed[name])]
         ]
-    return Section(
-        heading="The curves of 2020, g/kWh",
-        text="Fixed: slot means, and no slot of 2021. The weekend drop was published between the "
+    return table_section(
+        "The curves of 2020, g/kWh",
+        "Fixed: slot means, and no slot of 2021. The weekend drop was published between the "
         "medians of each slot of the week; fixed, it is between the means of all slots.",
-        header=("zone", "what", "published", "reproduced", "fixed"),
-        rows=rows,
+        ("zone", "what", "published", "reproduced", "fixed"),
+        rows,
     )
 
 
@@ -800,7 +807,7 @@ def columns(study: Study) -> list[list[str]]:
 
 def training_chart(study: Study) -> alt.Chart:
     """Draw what training jobs save with a forecast error of 5 %."""
-    import altair as alt
+    from lowtide.page.looks import alt, inline, two_colours
 
     rows = [
         {
@@ -812,13 +819,13 @@ def training_chart(study: Study) -> alt.Chart:
         if rules in _NAMES and error == _ERROR
     ]
     chart: alt.Chart = (
-        alt.Chart(alt.InlineData(values=rows), width=420, title="Training jobs, 5 % error")
+        alt.Chart(inline(rows), width=420, title="Training jobs, 5 % error")
         .mark_bar()
         .encode(
             x=alt.X("saving:Q", title="saving, %"),
             y=alt.Y("case:N", title=None, sort=None),
             yOffset=alt.YOffset("rules:N", sort=[*_NAMES.values()]),
-            color=_colours(),
+            color=two_colours("rules", [*_NAMES.values()]),
         )
     )
     return chart
@@ -826,7 +833,7 @@ def training_chart(study: Study) -> alt.Chart:
 
 def nightly_chart(study: Study) -> alt.VConcatChart:
     """Draw what the nightly job meets over the width of its window, zone by zone."""
-    import altair as alt
+    from lowtide.page.looks import alt, inline, two_colours
 
     charts = []
     for zone in study.curves:
@@ -840,24 +847,15 @@ def nightly_chart(study: Study) -> alt.VConcatChart:
             for window in WINDOWS
         ]
         charts.append(
-            alt.Chart(
-                alt.InlineData(values=rows), width=420, height=160, title=f"{zone}, 5 % error"
-            )
+            alt.Chart(inline(rows), width=420, height=160, title=f"{zone}, 5 % error")
             .mark_line(point=True)
             .encode(
                 x=alt.X("window:Q", title="window, ± h"),
                 y=alt.Y("intensity:Q", title="g/kWh", scale=alt.Scale(zero=False)),
-                color=_colours(),
+                color=two_colours("rules", [*_NAMES.values()]),
             )
         )
     return alt.vconcat(*charts, spacing=16)
-
-
-def _colours() -> alt.Color:
-    import altair as alt
-
-    scale = alt.Scale(domain=[*_NAMES.values()], range=["#D55E00", "#0072B2"])
-    return alt.Color("rules:N", title="rules", scale=scale)
 
 
 def _percent(value: float | None) -> str:

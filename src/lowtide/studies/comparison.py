@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,7 @@ from lowtide.units import (
 )
 
 if TYPE_CHECKING:
-    from lowtide.page.charts import Chart
+    from lowtide.page.page import Figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,10 +104,10 @@ class Comparison:
 
     def write_report(self, path: Path | str, *, title: str, about: str) -> None:
         """Write an HTML report: table, schedules over the curve, power, parts of the footprint."""
-        from lowtide.page.page import Section, write_report
+        from lowtide.page.page import Page, Section, Table
 
         best = self.cleanest
-        schedules, power = self._charts()
+        schedules, power = self._figures()
         phases = best.footprint.by_phase
         energies = format_alike([part.energy_j for part in phases.values()], ENERGIES)
         amounts = self._amounts(list(phases.values()))
@@ -116,55 +115,42 @@ class Comparison:
             [name, format_duration(part.duration_s), energy, amount]
             for (name, part), energy, amount in zip(phases.items(), energies, amounts, strict=True)
         ]
-        write_report(
-            path,
-            title=title,
-            note=self.note,
-            sections=[
-                Section(
-                    heading="What each policy comes to",
-                    text=about,
-                    header=self.header,
-                    rows=self.rows(),
-                ),
-                Section(
-                    heading="Schedules over the curve",
-                    text="The dashed line is the deadline. Suspended time is pale.",
-                    chart=schedules,
-                ),
-                Section(heading=f"Power of the job under policy {best.policy}", chart=power),
-                Section(
-                    heading=f"Where the footprint of {best.policy} comes from",
-                    header=("part", "time", "energy", self._counted),
-                    rows=parts,
-                ),
-            ],
-            footer=f"Made by lowtide {version('lowtide')}. Times are UTC.",
-        )
+        sections = [
+            Section(
+                question="What each policy comes to",
+                answer=about,
+                parts=[Table(header=self.header, rows=self.rows())],
+            ),
+            Section(
+                question="Schedules over the curve",
+                answer="The dashed line is the deadline. Suspended time is pale.",
+                parts=[schedules],
+            ),
+            Section(question=f"Power of the job under policy {best.policy}", parts=[power]),
+            Section(
+                question=f"Where the footprint of {best.policy} comes from",
+                parts=[Table(header=("part", "time", "energy", self._counted), rows=parts)],
+            ),
+        ]
+        Page(title=title, lead=[self.note], sections=sections, footer="Times are UTC.").write(path)
 
     def write_images(self, folder: Path | str) -> list[Path]:
         """Write the charts of the report as PNG and SVG."""
-        from lowtide.page.charts import IMAGE_SUFFIXES, save_image
+        from lowtide.page.looks import save_images
 
-        written = []
-        for name, chart in zip(("schedules", "power"), self._charts(), strict=True):
-            for suffix in IMAGE_SUFFIXES:
-                written.append(Path(folder) / f"{name}{suffix}")
-                save_image(chart, written[-1])
-        return written
+        return [path for figure in self._figures() for path in save_images(Path(folder), figure)]
 
-    def _charts(self) -> tuple[Chart, Chart]:
-        from lowtide.page.charts import power_chart, schedules_chart
+    def _figures(self) -> tuple[Figure, Figure]:
+        from lowtide.page.looks import make_figure, power_chart, schedules_chart
 
         best = self.cleanest
         window = self.signal.window(self.job.arrival, self.job.deadline)
         schedules = {each.policy: each.schedule for each in self.plans}
-        return (
-            schedules_chart(window, schedules, deadline=self.job.deadline),
-            power_chart(
-                best.schedule, self.job.profile, name=best.policy, synthetic=best.synthetic
-            ),
+        over = schedules_chart(window, schedules, deadline=self.job.deadline)
+        power = power_chart(
+            best.schedule, self.job.profile, name=best.policy, synthetic=best.synthetic
         )
+        return make_figure("schedules", over), make_figure("power", power)
 
 
 def compare(job: Job, signal: Signal | Grid, policies: Sequence[str]) -> Comparison:
