@@ -1,4 +1,4 @@
-"""One job under several policies, side by side."""
+"""One job under several policies side by side, and the best start for each length of waiting."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowtide.accounting import Footprint, PhaseFootprint
+import numpy as np
+
+from lowtide.accounting import Footprint, PhaseFootprint, footprint
 from lowtide.grid import Grid, deciding_signal
 from lowtide.grids import synthetic_grid
 from lowtide.job import Job, Resources
 from lowtide.policies import Plan, plan
-from lowtide.policies.oracle import cost_by_delay, first_lowest
-from lowtide.policies.start_time import StartAt
+from lowtide.policies.tradeoff import tradeoff
 from lowtide.samples import sample_profile
+from lowtide.schedule import Schedule
 from lowtide.signal import Signal
 from lowtide.units import (
     ENERGIES,
@@ -189,6 +191,8 @@ def run_demo(grid: str, *, seed: int) -> Comparison:
     return compare(job, synthetic_grid(grid, start=WEEK, days=7, seed=seed), POLICIES)
 
 
+# Amounts that differ by less than this share of the largest are equal.
+_TIE = 1e-12
 _PATIENCE_H = (0, 1, 2, 3, 6, 12, 24, 48, 96, 168)
 
 
@@ -232,17 +236,31 @@ def starts_by_patience(job: Job, signal: Signal) -> list[Option]:
     Args:
         job: A job that is not stopped once it runs.
     """
-    slack_s = max(job.slack_s, 0.0)
-    delays_s, costs = cost_by_delay(job, signal)
+    every = tradeoff(job, signal)
+    earliest, slack_s = float(every.finish[0]), max(job.slack_s, 0.0)
+    at_once = footprint(Schedule.uninterrupted(job, job.arrival), job, signal)
+    tie = _TIE * float(np.abs(every.amount).max())
     options: list[Option] = []
     for patience_s in (
         *(3600.0 * hours for hours in _PATIENCE_H if 3600 * hours < slack_s),
         slack_s,
     ):
-        delay_s = first_lowest(delays_s, costs, patience_s)
+        least = every.by(earliest + patience_s)
+        # The first finish that comes to the least: who may wait longer need not.
+        reached_s = every.finish[every.amount <= least + tie] - earliest
+        delay_s = min(patience_s, *reached_s[:1].tolist())
         if options and job.arrival + delay_s <= options[-1].plan.schedule.start:
             continue
-        best = plan(job, signal, policy=StartAt(delay_s=delay_s))
+        schedule = Schedule.uninterrupted(job, job.arrival + delay_s)
+        best = Plan(
+            schedule=schedule,
+            footprint=footprint(schedule, job, signal),
+            baseline=at_once,
+            lower_bound=least,
+            lower_bound_g=None if signal.kind == "price" else least,
+            policy="tradeoff",
+            synthetic=signal.synthetic,
+        )
         energy_kwh = best.footprint.energy_j / JOULES_PER_KWH
         mean = best.footprint.amount / energy_kwh if energy_kwh else None
         options.append(Option(patience_s=patience_s, plan=best, mean=mean))
