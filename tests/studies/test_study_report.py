@@ -24,7 +24,7 @@ from lowtide.studies.analysis import compare, find_ranges, frontier, group, poli
 from lowtide.studies.axes import find_axes, make_axis, policy_labels, uncrossed
 from lowtide.studies.chance import Chance, Numbers
 from lowtide.studies.closeup import (
-    Look,
+    Closeup,
     choose_jobs,
     choose_row,
     look_closely,
@@ -342,7 +342,7 @@ def test_jobs_are_drawn_large_enough_to_be_seen(period: str, length: str) -> Non
     signal = synthetic_grid("windy", start="2023-01-01T00:00Z", days=90)
     run = simulate(generate(workload, seed=0), signal, policy="oracle")
     chosen = choose_jobs(run, 16)
-    look = Look(row=0, setting="", simulations={"oracle": run}, chosen=chosen)
+    look = Closeup(row=0, setting="", simulations={"oracle": run}, chosen=chosen)
     begin, end = look.jobs_span
     rows = list(chosen)
     assert begin == run.jobs.arrival[rows].min()
@@ -623,7 +623,7 @@ def test_jobs_that_save_nothing_cost_more_where_only_the_price_is_known(
     signal = Signal.from_values(
         [30.0, 10.0] * 24, start=float(jobs.arrival.min()), step_s=3600, kind=kind, unit=unit
     )
-    look = Look(row=0, setting="", simulations={"exact": simulate(jobs, signal)}, chosen=(0,))
+    look = Closeup(row=0, setting="", simulations={"exact": simulate(jobs, signal)}, chosen=(0,))
     what, other = ("cost", "emit") if kind == "price" else ("emit", "cost")
     said = spread_answer(study, look)
     assert f"0.0 % {what} more than under policy run_now" in said

@@ -9,7 +9,7 @@ import numpy as np
 
 from lowtide.errors import InvalidInput
 from lowtide.learning.learned import Learned
-from lowtide.learning.series import Series, even_edges
+from lowtide.learning.series import RunSeries, even_edges
 from lowtide.learning.utilisation import LearnedUtilisation
 from lowtide.meters.utilisation import UtilisationModel
 from lowtide.page.looks import BLUE, GREEN, KINDS, NEUTRAL, WIDTH, alt, inline, save_image
@@ -108,7 +108,7 @@ def _steps(learned: Learned) -> list[dict[str, Any]]:
 
 
 def _trace(
-    series: Series, own_s: FloatArray | None = None, mean_s: FloatArray | None = None
+    series: RunSeries, own_s: FloatArray | None = None, mean_s: FloatArray | None = None
 ) -> list[dict[str, Any]]:
     """Return a run's power over time, moved from its own edges to the mean ones if asked."""
     step_s = max(series.length_s / _POINTS, series.run.step_s)

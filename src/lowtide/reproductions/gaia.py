@@ -65,7 +65,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class GaiaRules:
     """How the comparison counts.
 
     Attributes:
@@ -82,7 +82,7 @@ class Rules:
     reserved_to_end: bool
 
 
-ORIGINAL = Rules(step_s=5.0, start_step_s=HOUR_S, release_lag_s=5.0, reserved_to_end=False)
+ORIGINAL = GaiaRules(step_s=5.0, start_step_s=HOUR_S, release_lag_s=5.0, reserved_to_end=False)
 # One error after the other is fixed; under the last rules all are.
 _SECONDS = replace(ORIGINAL, step_s=None)
 _ANY_MOMENT = replace(_SECONDS, start_step_s=None)
@@ -97,7 +97,7 @@ FIXES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class GaiaRun:
     """One run: a policy, and the machines it has.
 
     Attributes:
@@ -139,28 +139,28 @@ class Run:
 
 
 RUNS = (
-    Run("NJW", "carbon", "oracle", waiting="0x0"),
-    Run("Oracle(-w 6x24)", "carbon", "oracle"),
-    Run("Lowest-Slot", "carbon", "lowest"),
-    Run("Lowest-Window", "carbon", "waiting"),
-    Run("Carbon-Time", "carbon", "cst_average"),
-    Run("CST-Oracle", "carbon", "cst_oracle"),
-    Run("Wait-Awhile", "suspend-resume", "oracle"),
-    Run("Ecovisor", "suspend-resume-threshold", "oracle"),
-    Run("NJW r9", "carbon", "oracle", 9, "0x0"),
-    Run("AJW-T r9", "cost", "oracle", 9),
-    Run("Carbon-Time r9", "carbon", "cst_average", 9),
-    Run("Res-First-Carbon-Time r9", "carbon-cost", "cst_average", 9),
-    Run("Res-First-Carbon-Time r20", "carbon-cost", "cst_average", 20),
-    Run("Wait-Awhile r9", "suspend-resume", "oracle", 9),
-    Run("Spot-First-Carbon-Time", "carbon-spot", "cst_average"),
-    Run("Spot-First-Ecovisor", "suspend-resume-spot-threshold", "oracle"),
-    Run("Spot-Res-Carbon-Time r9", "carbon-cost-spot", "cst_average", 9),
+    GaiaRun("NJW", "carbon", "oracle", waiting="0x0"),
+    GaiaRun("Oracle(-w 6x24)", "carbon", "oracle"),
+    GaiaRun("Lowest-Slot", "carbon", "lowest"),
+    GaiaRun("Lowest-Window", "carbon", "waiting"),
+    GaiaRun("Carbon-Time", "carbon", "cst_average"),
+    GaiaRun("CST-Oracle", "carbon", "cst_oracle"),
+    GaiaRun("Wait-Awhile", "suspend-resume", "oracle"),
+    GaiaRun("Ecovisor", "suspend-resume-threshold", "oracle"),
+    GaiaRun("NJW r9", "carbon", "oracle", 9, "0x0"),
+    GaiaRun("AJW-T r9", "cost", "oracle", 9),
+    GaiaRun("Carbon-Time r9", "carbon", "cst_average", 9),
+    GaiaRun("Res-First-Carbon-Time r9", "carbon-cost", "cst_average", 9),
+    GaiaRun("Res-First-Carbon-Time r20", "carbon-cost", "cst_average", 20),
+    GaiaRun("Wait-Awhile r9", "suspend-resume", "oracle", 9),
+    GaiaRun("Spot-First-Carbon-Time", "carbon-spot", "cst_average"),
+    GaiaRun("Spot-First-Ecovisor", "suspend-resume-spot-threshold", "oracle"),
+    GaiaRun("Spot-Res-Carbon-Time r9", "carbon-cost-spot", "cst_average", 9),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Outcome:
+class GaiaOutcome:
     """What a run comes to: one entry per stretch that a job runs without a stop.
 
     Attributes:
@@ -176,8 +176,8 @@ class Outcome:
         cost: What it costs in dollars; reserved machines cost nothing here.
     """
 
-    run: Run
-    rules: Rules
+    run: GaiaRun
+    rules: GaiaRules
     job: IndexArray
     arrival_s: FloatArray
     start_s: FloatArray
@@ -375,7 +375,7 @@ class _Jobs:
     spot: BoolArray
 
     @classmethod
-    def of(cls, trace: Trace, rules: Rules) -> _Jobs:
+    def of(cls, trace: Trace, rules: GaiaRules) -> _Jobs:
         step_s = rules.step_s
 
         def counted(seconds: FloatArray) -> FloatArray:
@@ -433,7 +433,7 @@ class Bench:
     signal: Signal
     _made: dict[tuple[object, ...], Due] = field(default_factory=dict, init=False)
 
-    def outcome(self, run: Run, rules: Rules) -> Outcome:
+    def outcome(self, run: GaiaRun, rules: GaiaRules) -> GaiaOutcome:
         """Return what a run comes to."""
         jobs, due = _Jobs.of(self.trace, rules), self.due(run, rules)
         arrival_s, cpus = jobs.arrival_s[due.job], jobs.cpus[due.job]
@@ -453,7 +453,7 @@ class Bench:
         start_s: FloatArray = np.where(reserved, begun_s, due.due_s)
         rate = np.where(spot, SPOT_PRICE, np.where(reserved, 0.0, ON_DEMAND_PRICE))
         end_s = start_s + due.length_s
-        return Outcome(
+        return GaiaOutcome(
             run=run,
             rules=rules,
             job=due.job,
@@ -466,14 +466,14 @@ class Bench:
             cost=cpus * due.length_s * rate / HOUR_S,
         )
 
-    def due(self, run: Run, rules: Rules) -> Due:
+    def due(self, run: GaiaRun, rules: GaiaRules) -> Due:
         """Return when the jobs of a run are due."""
         key = (run.decision, run.waiting, rules.step_s, rules.start_step_s)
         if key not in self._made:
             self._made[key] = self._decide(run, rules)
         return self._made[key]
 
-    def _decide(self, run: Run, rules: Rules) -> Due:
+    def _decide(self, run: GaiaRun, rules: GaiaRules) -> Due:
         jobs = _Jobs.of(self.trace, rules)
         wait_s: FloatArray = np.where(jobs.short, *run.waits_s)
         if run.decision in ("wait_awhile", "threshold"):
@@ -484,7 +484,9 @@ class Bench:
         every: IndexArray = np.arange(jobs.length_s.size)
         return Due(job=every, due_s=jobs.arrival_s + delay_s, length_s=jobs.length_s)
 
-    def _delays(self, run: Run, jobs: _Jobs, wait_s: FloatArray, rules: Rules) -> FloatArray:
+    def _delays(
+        self, run: GaiaRun, jobs: _Jobs, wait_s: FloatArray, rules: GaiaRules
+    ) -> FloatArray:
         """Return how long each job waits."""
         guesses = run.decision in ("waiting", "cst_average")
         believed_s = jobs.expected_s if guesses else jobs.length_s
@@ -504,7 +506,7 @@ class Bench:
             )
         return delays_s
 
-    def _stretches(self, run: Run, jobs: _Jobs, wait_s: FloatArray, rules: Rules) -> Due:
+    def _stretches(self, run: GaiaRun, jobs: _Jobs, wait_s: FloatArray, rules: GaiaRules) -> Due:
         """Return the stretches of jobs that may be stopped."""
         rows = zip(jobs.arrival_s.tolist(), jobs.length_s.tolist(), wait_s.tolist(), strict=True)
         found = [
@@ -546,7 +548,7 @@ _NAMES = {ORIGINAL: "original", FIXED: "fixed"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
+class GaiaStudy:
     """The outcomes of the comparison, and what was published of it.
 
     Attributes:
@@ -561,14 +563,14 @@ class Study:
     zone: str
     start_row: int
     task_trace: str
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[GaiaOutcome, ...]
     totals: Mapping[str, Mapping[str, Any]]
     notebook: Mapping[str, Any]
 
     @cached_property
-    def by_rules(self) -> dict[Rules, dict[str, Outcome]]:
+    def by_rules(self) -> dict[GaiaRules, dict[str, GaiaOutcome]]:
         """The outcomes by rules, then by policy."""
-        found: dict[Rules, dict[str, Outcome]] = {}
+        found: dict[GaiaRules, dict[str, GaiaOutcome]] = {}
         for outcome in self.outcomes:
             found.setdefault(outcome.rules, {})[outcome.run.policy] = outcome
         return found
@@ -609,7 +611,7 @@ def reproduce_gaia(data: Path | None, *, zone: str, start_row: int, progress: Pr
     folder = require_folder(data, "gaia")
     trace = read_jobs(folder / _TRACE)
     bench = Bench(trace=trace, signal=cut_signal(_load_signal(folder, zone), trace, start_row))
-    study = Study(
+    study = GaiaStudy(
         zone=zone,
         start_row=start_row,
         task_trace=_TRACE.stem,
@@ -639,7 +641,7 @@ def _load_signal(folder: Path, zone: str) -> Signal:
     return read_signal(folder / _CARBON / f"{zone}.csv", gaps="hold")
 
 
-def evaluate(bench: Bench) -> Iterator[Outcome]:
+def evaluate(bench: Bench) -> Iterator[GaiaOutcome]:
     """Run everything, under the original's rules and with one error fixed after the other."""
     for rules in _RULE_NAMES:
         for run in RUNS:
@@ -659,12 +661,12 @@ def read_totals(path: Path, start_row: int) -> dict[str, Mapping[str, Any]]:
         raise FormatError(f"is no list of totals ({error!r})", path=path) from None
 
 
-def tables(study: Study) -> list[Section]:
+def tables(study: GaiaStudy) -> list[Section]:
     """Return all tables."""
     return [totals_table(study), fixes_table(study), notebook_table(study)]
 
 
-def totals_table(study: Study) -> Section:
+def totals_table(study: GaiaStudy) -> Section:
     """Return what each run comes to, as published and fixed."""
     rows = []
     for run in RUNS:
@@ -696,7 +698,7 @@ def totals_table(study: Study) -> Section:
     )
 
 
-def fixes_table(study: Study) -> Section:
+def fixes_table(study: GaiaStudy) -> Section:
     """Return the most that each fix changes, on top of those before it."""
     rows = []
     before = study.by_rules[ORIGINAL]
@@ -724,7 +726,7 @@ def fixes_table(study: Study) -> Section:
     )
 
 
-def notebook_table(study: Study) -> Section:
+def notebook_table(study: GaiaStudy) -> Section:
     """Return published figures that depend on the jobs alone, whatever the zone."""
     heading = "Published for AU-SA, and the same for every zone"
     if not study.notebook:
@@ -758,7 +760,7 @@ def notebook_figures(notebook: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def jobs_alone(outcomes: Mapping[str, Outcome]) -> dict[str, float]:
+def jobs_alone(outcomes: Mapping[str, GaiaOutcome]) -> dict[str, float]:
     """Return what the outcomes say of the same figures."""
     at_once = outcomes["NJW"]
     return {
@@ -772,7 +774,7 @@ def jobs_alone(outcomes: Mapping[str, Outcome]) -> dict[str, float]:
     }
 
 
-def columns(study: Study) -> list[list[str]]:
+def columns(study: GaiaStudy) -> list[list[str]]:
     """Return a row per run and set of rules, as `COLUMNS` names them."""
     return [
         [
@@ -798,7 +800,7 @@ def columns(study: Study) -> list[list[str]]:
     ]
 
 
-def policies_chart(study: Study) -> alt.LayerChart:
+def policies_chart(study: GaiaStudy) -> alt.LayerChart:
     """Draw what every run emits over how long its jobs wait."""
     from lowtide.page.looks import NEUTRAL, WIDTH, alt, inline, two_colours
 

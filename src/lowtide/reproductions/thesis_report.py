@@ -25,7 +25,7 @@ from lowtide.reproductions.thesis import (
     STARTUP_MODES,
     Case,
     Published,
-    Study,
+    ThesisStudy,
     choose,
     effects,
     evaluate,
@@ -115,14 +115,14 @@ def reproduce_thesis(
     folder = data_folder(data)
     curve, note = _load_signal(signal, folder, named=data is not None)
     totals = folder / _PUBLISHED if folder is not None else None
-    study = Study(
+    study = ThesisStudy(
         outcomes=tuple(progress(evaluate(curve, cases), total=len(cases), doing="planning")),
         published=read_totals(totals) if totals is not None and totals.is_file() else None,
     )
     return findings(study, curve, note=note)
 
 
-def findings(study: Study, signal: Signal, *, note: str) -> Findings:
+def findings(study: ThesisStudy, signal: Signal, *, note: str) -> Findings:
     """Return what was found, in every form.
 
     Args:
@@ -160,7 +160,7 @@ def _load_signal(file: Path | None, folder: Path | None, *, named: bool) -> tupl
     return curve, f"{label}, from {file.name}{filled}. Every job arrives at its first moment."
 
 
-def tables(study: Study) -> list[Section]:
+def tables(study: ThesisStudy) -> list[Section]:
     """Return all tables."""
     return [
         savings_table(study),
@@ -170,7 +170,7 @@ def tables(study: Study) -> list[Section]:
     ]
 
 
-def savings_table(study: Study) -> Section:
+def savings_table(study: ThesisStudy) -> Section:
     """Return the mean saving by length and wait, for each reading of the startup."""
     waits = [int(wait) for wait in LEVELS["wait_h"]]
     rows = []
@@ -201,7 +201,7 @@ def savings_table(study: Study) -> Section:
     )
 
 
-def _hour_grid(study: Study) -> str:
+def _hour_grid(study: ThesisStudy) -> str:
     """Say how much of the carved savings is owed to starts on the hour alone."""
     carved = study.of("carved")
     hourly, free = savings(carved), savings(carved, free_start=True)
@@ -214,7 +214,7 @@ def _hour_grid(study: Study) -> str:
     )
 
 
-def published_table(study: Study) -> Section:
+def published_table(study: ThesisStudy) -> Section:
     """Return how published totals compare with their true value and the optimum, by length."""
     known = study.comparable
     carved = [each for each in study.of("carved") if each.case.strategy == "suspend"]
@@ -244,7 +244,7 @@ def published_table(study: Study) -> Section:
     )
 
 
-def _published_text(study: Study, known: Mapping[Case, Published]) -> str:
+def _published_text(study: ThesisStudy, known: Mapping[Case, Published]) -> str:
     if study.published is None:
         return f"Published totals were not found: {MISSING}. Name their folder by --data."
     if not known:
@@ -256,7 +256,7 @@ def _published_text(study: Study, known: Mapping[Case, Published]) -> str:
     )
 
 
-def startup_table(study: Study) -> Section:
+def startup_table(study: ThesisStudy) -> Section:
     """Return what a longer startup does, for each reading of the startup."""
     rows = []
     for mode in study.startup_modes:
@@ -298,7 +298,7 @@ def startup_table(study: Study) -> Section:
     )
 
 
-def anova_table(study: Study, about: str) -> Section:
+def anova_table(study: ThesisStudy, about: str) -> Section:
     """Return which factor explains how much, for each reading of the startup side by side.
 
     Args:
@@ -352,7 +352,7 @@ def startup_verdict(found: Mapping[str, Sequence[Effect]]) -> str:
     return f"Length of the startup: {'; '.join(said)}." if said else ""
 
 
-def columns(study: Study) -> list[list[str]]:
+def columns(study: ThesisStudy) -> list[list[str]]:
     """Return a row per job, as `COLUMNS` names them; what is missing is `---`."""
     known = study.comparable
     rows = []
@@ -372,7 +372,7 @@ def columns(study: Study) -> list[list[str]]:
     return rows
 
 
-def figures(study: Study, signal: Signal) -> list[Section]:
+def figures(study: ThesisStudy, signal: Signal) -> list[Section]:
     """Return the figures that these outcomes allow."""
     from lowtide.page.looks import schedules_chart
 
@@ -446,7 +446,7 @@ def _map(title: str, rows: list[dict[str, Any]], most: float) -> alt.LayerChart:
     return alt.LayerChart(layer=[cells, words])
 
 
-def published_chart(study: Study) -> alt.LayerChart:
+def published_chart(study: ThesisStudy) -> alt.LayerChart:
     """Draw how far published and true totals of suspended jobs lie from the optimum."""
     from lowtide.page.looks import alt, inline, two_colours, zero_line
 

@@ -71,7 +71,7 @@ _CONSTANT = np.ones(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class SlotRules:
     """How the study counts: what is true of the original, and what is mended.
 
     Attributes:
@@ -89,7 +89,7 @@ class Rules:
     same_error: bool = True
 
 
-ORIGINAL = Rules()
+ORIGINAL = SlotRules()
 _WINDOWS = replace(ORIGINAL, extra_slot=False, short_year=False)
 _MEANS = replace(_WINDOWS, sampled=False)
 _MONDAY = replace(_MEANS, saturday=False)
@@ -113,7 +113,7 @@ class Curve:
     means: FloatArray
     lead_in: int
 
-    def values(self, rules: Rules) -> FloatArray:
+    def values(self, rules: SlotRules) -> FloatArray:
         """Return the intensity of every slot."""
         return self.sampled if rules.sampled else self.means
 
@@ -130,7 +130,7 @@ class TrainingJobs:
     arrival: IndexArray
     length: IndexArray
 
-    def due(self, deadline: str, rules: Rules) -> IndexArray:
+    def due(self, deadline: str, rules: SlotRules) -> IndexArray:
         """Return the slot at which each job must be done.
 
         Args:
@@ -268,7 +268,7 @@ def read_training_jobs(path: Path | str) -> TrainingJobs:
     return TrainingJobs(arrival=slots[0], length=slots[1])
 
 
-def train(curve: Curve, jobs: TrainingJobs, rules: Rules) -> Iterator[Training]:
+def train(curve: Curve, jobs: TrainingJobs, rules: SlotRules) -> Iterator[Training]:
     """Run scenario II in one zone."""
     forecasts = _forecasts(curve, rules, ERRORS)
     extra = int(rules.extra_slot)
@@ -295,7 +295,7 @@ def train(curve: Curve, jobs: TrainingJobs, rules: Rules) -> Iterator[Training]:
                 )
 
 
-def nights(curve: Curve, rules: Rules) -> Iterator[Nightly]:
+def nights(curve: Curve, rules: SlotRules) -> Iterator[Nightly]:
     """Run scenario I in one zone."""
     count = YEAR_DAYS - int(rules.short_year)
     planned: IndexArray = np.arange(count, dtype=np.int64) * DAY_SLOTS + _NIGHT_SLOT
@@ -353,7 +353,7 @@ class _Forecast:
 
 
 def _forecasts(
-    curve: Curve, rules: Rules, errors: tuple[float, ...]
+    curve: Curve, rules: SlotRules, errors: tuple[float, ...]
 ) -> dict[float, list[_Forecast]]:
     """Return the forecasts of each error; one will do where there is none."""
     return {
@@ -362,7 +362,7 @@ def _forecasts(
     }
 
 
-def _draw(curve: Curve, rules: Rules, error: float, seed: int) -> _Forecast:
+def _draw(curve: Curve, rules: SlotRules, error: float, seed: int) -> _Forecast:
     year = curve.values(rules)[curve.lead_in :]
     rng = np.random.default_rng(seed)
     # The year first, as in the original, so that every set of rules meets the same errors.
@@ -376,7 +376,7 @@ def _draw(curve: Curve, rules: Rules, error: float, seed: int) -> _Forecast:
 
 def _emissions(
     curve: Curve,
-    rules: Rules,
+    rules: SlotRules,
     forecast: _Forecast,
     begin: IndexArray,
     end: IndexArray,
@@ -528,7 +528,7 @@ _GOLDENS = Path("goldens", "wait-awhile")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ZonePart:
     """What one zone comes to under one set of rules.
 
     Attributes:
@@ -539,13 +539,13 @@ class Part:
     """
 
     curve: Curve
-    rules: Rules
+    rules: SlotRules
     training: tuple[Training, ...]
     nightly: tuple[Nightly, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
+class WaitAwhileStudy:
     """All zones under all rules, and what was published.
 
     Attributes:
@@ -553,7 +553,7 @@ class Study:
         published: What was published; empty if it is not known.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[ZonePart, ...]
     published: Mapping[str, Any]
 
     @cached_property
@@ -562,7 +562,7 @@ class Study:
         return {part.curve.zone: part.curve for part in self.parts}
 
     @cached_property
-    def saving_pct(self) -> dict[tuple[Rules, str, str, bool, float], float]:
+    def saving_pct(self) -> dict[tuple[SlotRules, str, str, bool, float], float]:
         """What is saved in scenario II, by rules and case."""
         return {
             (part.rules, each.zone, each.deadline, each.stops, each.error): 100 * each.saving
@@ -571,7 +571,7 @@ class Study:
         }
 
     @cached_property
-    def intensity(self) -> dict[tuple[Rules, str, int, float], float]:
+    def intensity(self) -> dict[tuple[SlotRules, str, int, float], float]:
         """What the nightly job meets, by rules and case."""
         return {
             (part.rules, each.zone, each.window, each.error): each.intensity
@@ -638,7 +638,7 @@ def reproduce_wait_awhile(data: Path | None, *, zone: str | None, progress: Prog
     ]
     jobs = read_training_jobs(folder / _GOLDENS / "ml_jobs.csv")
     total = len(curves) * len(RULES)
-    study = Study(
+    study = WaitAwhileStudy(
         parts=tuple(progress(evaluate(curves, jobs), total=total, doing="simulating")),
         published=read_published(folder / _GOLDENS / "published.json"),
     )
@@ -659,7 +659,7 @@ def reproduce_wait_awhile(data: Path | None, *, zone: str | None, progress: Prog
     )
 
 
-def evaluate(curves: Sequence[Curve], jobs: TrainingJobs) -> Iterator[Part]:
+def evaluate(curves: Sequence[Curve], jobs: TrainingJobs) -> Iterator[ZonePart]:
     """Run both scenarios in every zone, under the original's rules and those of every fix.
 
     Args:
@@ -667,7 +667,7 @@ def evaluate(curves: Sequence[Curve], jobs: TrainingJobs) -> Iterator[Part]:
     """
     for curve in curves:
         for rules in _RULE_NAMES:
-            yield Part(
+            yield ZonePart(
                 curve=curve,
                 rules=rules,
                 training=tuple(train(curve, jobs, rules)),
@@ -675,7 +675,7 @@ def evaluate(curves: Sequence[Curve], jobs: TrainingJobs) -> Iterator[Part]:
             )
 
 
-def tables(study: Study) -> list[Section]:
+def tables(study: WaitAwhileStudy) -> list[Section]:
     """Return all tables."""
     return [
         training_table(study),
@@ -685,7 +685,7 @@ def tables(study: Study) -> list[Section]:
     ]
 
 
-def training_table(study: Study) -> Section:
+def training_table(study: WaitAwhileStudy) -> Section:
     """Return what training jobs save, as published, reproduced and fixed."""
     rows = []
     for zone in study.curves:
@@ -714,7 +714,7 @@ def training_table(study: Study) -> Section:
     )
 
 
-def forecasts_table(study: Study) -> Section:
+def forecasts_table(study: WaitAwhileStudy) -> Section:
     """Return how much more a perfect forecast saves than one with 5 % error."""
     known = study.published.get("ratio_err0_over_err5_minus1_pct", {})
     rows = []
@@ -737,7 +737,9 @@ def forecasts_table(study: Study) -> Section:
     )
 
 
-def ratio_pct(study: Study, rules: Rules, zone: str, deadline: str, *, stops: bool) -> float:
+def ratio_pct(
+    study: WaitAwhileStudy, rules: SlotRules, zone: str, deadline: str, *, stops: bool
+) -> float:
     """Return by how many percent the saving without error exceeds the one with 5 %."""
     without, with_error = (
         study.saving_pct[rules, zone, deadline, stops, error] for error in (0.0, 0.05)
@@ -745,7 +747,7 @@ def ratio_pct(study: Study, rules: Rules, zone: str, deadline: str, *, stops: bo
     return 100 * (without / with_error - 1)
 
 
-def nightly_table(study: Study) -> Section:
+def nightly_table(study: WaitAwhileStudy) -> Section:
     """Return what the nightly job meets in windows of several widths."""
     rows = [
         [
@@ -771,7 +773,7 @@ def nightly_table(study: Study) -> Section:
     )
 
 
-def curves_table(study: Study) -> Section:
+def curves_table(study: WaitAwhileStudy) -> Section:
     """Return what was published of the curves themselves."""
     rows = []
     for zone, curve in study.curves.items():
@@ -794,7 +796,7 @@ def curves_table(study: Study) -> Section:
     )
 
 
-def columns(study: Study) -> list[list[str]]:
+def columns(study: WaitAwhileStudy) -> list[list[str]]:
     """Return a row per case and set of rules, as `COLUMNS` names them; missing is `---`."""
     rows = []
     for part in study.parts:
@@ -805,7 +807,7 @@ def columns(study: Study) -> list[list[str]]:
     return rows
 
 
-def training_chart(study: Study) -> alt.Chart:
+def training_chart(study: WaitAwhileStudy) -> alt.Chart:
     """Draw what training jobs save with a forecast error of 5 %."""
     from lowtide.page.looks import alt, inline, two_colours
 
@@ -831,7 +833,7 @@ def training_chart(study: Study) -> alt.Chart:
     return chart
 
 
-def nightly_chart(study: Study) -> alt.VConcatChart:
+def nightly_chart(study: WaitAwhileStudy) -> alt.VConcatChart:
     """Draw what the nightly job meets over the width of its window, zone by zone."""
     from lowtide.page.looks import alt, inline, two_colours
 

@@ -55,7 +55,7 @@ _CUMULATIVE_STEPS = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Closeup:
     """The same jobs on the same grid under several policies.
 
     Attributes:
@@ -118,7 +118,7 @@ def choose_row(study: Study) -> int:
 
 def look_closely(
     study: Study, simulate: Callable[[Sequence[dict[str, Any]]], Iterable[Simulation]]
-) -> Look:
+) -> Closeup:
     """Simulate a run that is like most again, and its like under other policies.
 
     Args:
@@ -128,7 +128,7 @@ def look_closely(
     beside = runs_beside(study, row)
     parameters = [run_parameters(study, place) for place in beside.values()]
     simulations = dict(zip(beside, simulate(parameters), strict=True))
-    return Look(
+    return Closeup(
         row=row,
         setting=setting_words(study, row),
         simulations=simulations,
@@ -196,7 +196,7 @@ def quantiles(values: FloatArray, count: int = 200) -> tuple[FloatArray, FloatAr
     return known[places], share[places]
 
 
-def run_sections(study: Study, look: Look) -> Iterator[Section]:
+def run_sections(study: Study, look: Closeup) -> Iterator[Section]:
     """Show one run closely, and how its jobs fared."""
     notes = [
         f"The run was simulated again for these figures: of the runs of policy {study.leader} the "
@@ -223,7 +223,7 @@ def run_sections(study: Study, look: Look) -> Iterator[Section]:
     )
 
 
-def run_answer(study: Study, look: Look) -> str:
+def run_answer(study: Study, look: Closeup) -> str:
     """Say what came of the run that is looked at."""
     summary = look.first.summary()
     # A saving stands beside what it is told of: jobs and nodes together, here and there.
@@ -248,7 +248,7 @@ def run_answer(study: Study, look: Look) -> str:
     return f"{text} ({look.setting})." if look.setting else f"{text}."
 
 
-def spread_answer(study: Study, look: Look) -> str:
+def spread_answer(study: Study, look: Closeup) -> str:
     """Say how waits and savings are spread over the jobs of the run that is looked at."""
     waits = look.first.wait_s
     half, most = np.quantile(waits, [0.5, 0.95])
@@ -269,7 +269,7 @@ def spread_answer(study: Study, look: Look) -> str:
     return f"{text}."
 
 
-def job_pairs(study: Study, look: Look) -> list[Table]:
+def job_pairs(study: Study, look: Closeup) -> list[Table]:
     """Return how the same jobs fare under other policies than the leader's, if there are any."""
     ours = look.first.tally
     rows = []
@@ -297,7 +297,7 @@ def job_pairs(study: Study, look: Look) -> list[Table]:
     return [Table(header=header, rows=rows)] if rows else []
 
 
-def jobs_figure(study: Study, look: Look) -> Figure:
+def jobs_figure(study: Study, look: Closeup) -> Figure:
     """Draw jobs one by one under the curve they ran on."""
     begin, end = look.jobs_span
     simulation = look.first
@@ -374,7 +374,7 @@ def jobs_figure(study: Study, look: Look) -> Figure:
     )
 
 
-def time_figure(study: Study, look: Look) -> Figure:
+def time_figure(study: Study, look: Closeup) -> Figure:
     """Draw power, queue and use over time under the curve, the leader's and the baseline's."""
     edges = look.steps
     begin, end = float(edges[0]), float(edges[-1])
@@ -429,7 +429,7 @@ def time_figure(study: Study, look: Look) -> Figure:
     )
 
 
-def cumulative_figure(study: Study, look: Look) -> Figure:
+def cumulative_figure(study: Study, look: Closeup) -> Figure:
     """Draw what the jobs that are done have come to by then, under each policy."""
     tallies = {name: each.tally for name, each in look.simulations.items()}
     against = look.first.baseline_policy
@@ -479,7 +479,7 @@ def cumulative_figure(study: Study, look: Look) -> Figure:
     )
 
 
-def spread_figures(study: Study, look: Look) -> list[Figure]:
+def spread_figures(study: Study, look: Closeup) -> list[Figure]:
     """Draw how waits, slowdowns and emissions are spread over jobs, for each policy."""
     every = look.simulations.items()
     waits_h = np.concatenate([each.wait_s for _, each in every]) / 3600
@@ -535,7 +535,7 @@ def spread_figures(study: Study, look: Look) -> list[Figure]:
 
 def _spread(
     study: Study,
-    look: Look,
+    look: Closeup,
     values: dict[str, FloatArray],
     name: str,
     axis_title: str,
@@ -575,12 +575,12 @@ def _spread(
     return make_figure(name, chart, rows, caption=caption)
 
 
-def _curve(look: Look, begin: float, end: float) -> Any:
+def _curve(look: Closeup, begin: float, end: float) -> Any:
     data = alt.NamedData(name="curve")
     return stepped_curve(data, look.signal.unit, x=_time("time", begin, end), height=130)
 
 
-def _curve_rows(look: Look, begin: float, end: float) -> list[Row]:
+def _curve_rows(look: Closeup, begin: float, end: float) -> list[Row]:
     window = look.signal.window(begin, end)
     values = window.values.tolist()
     return [

@@ -15,7 +15,7 @@ from lowtide.page.looks import NEUTRAL, PALETTE, WIDTH, alt, make_figure, toolti
 from lowtide.page.page import Cell, Figure, Row
 from lowtide.studies.analysis import Group
 from lowtide.studies.axes import Axis, Level, format_level
-from lowtide.studies.statistics import Interval
+from lowtide.studies.statistics import Bounded
 from lowtide.studies.study import POLICY, Measure, Study
 from lowtide.units import MISSING, format_iso
 
@@ -34,7 +34,7 @@ def format_value(value: float | None, measure: Measure) -> str:
     return MISSING if value is None else f"{digits(value, measure)} {measure.unit}".rstrip()
 
 
-def format_interval(interval: Interval | None, measure: Measure) -> str:
+def format_interval(interval: Bounded | None, measure: Measure) -> str:
     """Return a mean and its bounds, where it has any, for a table: `23.1 % (21.0 to 25.3)`."""
     if interval is None:
         return MISSING
@@ -42,7 +42,7 @@ def format_interval(interval: Interval | None, measure: Measure) -> str:
     return Cell(format_value(interval.value, measure), below)
 
 
-def bounds(interval: Interval, measure: Measure) -> str:
+def bounds(interval: Bounded, measure: Measure) -> str:
     """Return between which bounds a number lies."""
     low, high = (
         MISSING if bound is None else digits(bound, measure, like=interval.value)
@@ -83,7 +83,7 @@ def axis_title(measure: Measure) -> str:
     return f"{measure.name}, {measure.unit}" if measure.unit else measure.name
 
 
-def spread(interval: Interval) -> dict[str, float | None]:
+def spread(interval: Bounded) -> dict[str, float | None]:
     """Return a mean and its bounds as columns."""
     return {"mean": interval.value, "low": interval.low, "high": interval.high}
 

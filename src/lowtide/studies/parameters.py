@@ -6,7 +6,7 @@ that an experiment asks for itself, by `[[report.figures]]`, come last.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -30,7 +30,7 @@ from lowtide.studies.analysis import (
 )
 from lowtide.studies.axes import MOST_POLICIES, Axis, Level, format_level, uncrossed
 from lowtide.studies.chance import Numbers, numbers
-from lowtide.studies.experiment import FIGURE_KEYS, flatten
+from lowtide.studies.experiment import AskedFigure
 from lowtide.studies.figures import (
     axis_figure,
     axis_title,
@@ -380,39 +380,27 @@ def map_figure(
 
 def extra_section(study: Study, report: Mapping[str, Any]) -> Section | None:
     """Return the figures that the `[report]` of an experiment describes; None where it has none."""
-    for key in report:
-        if key != "figures":
-            raise UnknownName("key of [report]", key, ["figures"])
-    described = report.get("figures", [])
-    if not isinstance(described, list) or not all(isinstance(each, dict) for each in described):
-        raise InvalidInput(f"[[report.figures]] are tables of {', '.join(FIGURE_KEYS)}")
-    if not described:
+    asked = AskedFigure.read_all(report, [POLICY, *parameter_keys(study.runs)])
+    if not asked:
         return None
     parts: list[Table | Figure] = []
-    for place, each in enumerate(described, 1):
+    for place, each in enumerate(asked, 1):
         parts += _extra(study, each, f"extra-{place}")
     return Section(
         name="extras",
         question="What else did the experiment ask for?",
-        answer=f"It asks for {len(described)} figure{'s' * (len(described) > 1)} of its own.",
+        answer=f"It asks for {len(asked)} figure{'s' * (len(asked) > 1)} of its own.",
         parts=parts,
     )
 
 
-def _extra(study: Study, described: Mapping[str, Any], name: str) -> list[Table | Figure]:
+def _extra(study: Study, asked: AskedFigure, name: str) -> list[Table | Figure]:
     """Return a figure, and where policies are compared the numbers behind it."""
-    for key in described:
-        if key not in FIGURE_KEYS:
-            raise UnknownName("key of [[report.figures]]", key, FIGURE_KEYS)
-    if "x" not in described:
-        raise InvalidInput("a figure of [[report.figures]] needs x, the parameter it is drawn over")
-    measure = _measure(study, str(described.get("value", study.outcome.key)))
-    values = numbers(study, measure)
-    compared, least = "over" in described, 0.0
-    if compared:
-        policy, other = (
-            _policy(study, described.get(key, study.leader), key) for key in ("policy", "over")
-        )
+    measure = _measure(study, asked.value or study.outcome.key)
+    values, least = numbers(study, measure), 0.0
+    if asked.over is not None:
+        policy = _policy(study, asked.policy or study.leader, "policy")
+        other = _policy(study, asked.over, "over")
         theirs = values.values[study.rows(other)]
         least = (
             PRACTICAL_POINTS
@@ -422,11 +410,14 @@ def _extra(study: Study, described: Mapping[str, Any], name: str) -> list[Table 
         values = lead(study, policy, other, values)
         title = f"{measure.name}, policy {policy} less policy {other}"
         measure = replace(measure, name=title, unit=difference_unit(measure))
-    elif "policy" in described:
-        own = _policy(study, described["policy"], "policy")
+    elif asked.policy is not None:
+        own = _policy(study, asked.policy, "policy")
         values = values.only(each == own for each in study.policies)
-    values = values.only(_chosen(study, described.get("where", {})))
-    axes = _axes(study, described, one_policy=compared or "policy" in described)
+    values = values.only(_chosen(study, asked.where))
+    one_policy = asked.over is not None or asked.policy is not None
+    color = asked.color or (None if one_policy else POLICY)
+    keys = {"x": asked.x, "color": None if color == asked.x else color, "facet": asked.facet}
+    axes = {role: study.axis(key) for role, key in keys.items() if key is not None}
     groups = group(list(axes.values()), values)
     if not groups:
         raise InvalidInput(
@@ -441,26 +432,12 @@ def _extra(study: Study, described: Mapping[str, Any], name: str) -> list[Table 
         name=name,
         color=axes.get("color"),
         facet=axes.get("facet"),
-        title=str(described.get("title", "")),
+        title=asked.title,
     )
-    if not compared:
+    if asked.over is None:
         return [figure]
     rows, table = _pairs(list(axes.values()), values, measure, least)
     return [replace(figure, tables={**figure.tables, "pairs": rows}), table]
-
-
-def _axes(study: Study, described: Mapping[str, Any], *, one_policy: bool) -> dict[str, Axis]:
-    parameters = [POLICY, *parameter_keys(study.runs)]
-    axes = {}
-    for role in ("x", "color", "facet"):
-        default = POLICY if role == "color" and not one_policy else None
-        key = described.get(role, default)
-        if key is None or (role == "color" and key == described["x"]):
-            continue
-        if key not in parameters:
-            raise UnknownName(f"parameter for {role} of [[report.figures]]", str(key), parameters)
-        axes[role] = study.axis(key)
-    return axes
 
 
 def _pairs(
@@ -513,27 +490,19 @@ def _pairs(
     return rows, Table(header=header, rows=shown)
 
 
-def _chosen(study: Study, where: object) -> Any:
+def _chosen(study: Study, where: Mapping[str, Iterable[str]]) -> Any:
     """Say of each run whether its parameters are among those that a figure is drawn from."""
-    if not isinstance(where, Mapping):
-        raise InvalidInput(f"where of [[report.figures]] is a table of keys and lists, not {where}")
     chosen = np.ones(len(study), dtype=bool)
-    known = parameter_keys(study.runs)
-    for key, values in flatten(where).items():
-        if key not in known:
-            raise UnknownName("parameter for where of [[report.figures]]", str(key), known)
-        listed = values if isinstance(values, list) else [values]
-        wanted = {str(value) for value in listed}
-        chosen &= np.array([str(value) in wanted for value in study.runs[key].to_list()])
+    for key, wanted in where.items():
+        found = study.policies if key == POLICY else study.runs[key].to_list()
+        chosen &= np.array([str(value) in wanted for value in found])
     return chosen
 
 
-def _policy(study: Study, name: object, role: str) -> str:
+def _policy(study: Study, name: str, role: str) -> str:
     if name not in study.policies:
-        raise UnknownName(
-            f"policy for {role} of [[report.figures]]", str(name), set(study.policies)
-        )
-    return str(name)
+        raise UnknownName(f"policy for {role} of [[report.figures]]", name, set(study.policies))
+    return name
 
 
 def _measure(study: Study, key: str) -> Measure:

@@ -16,8 +16,8 @@ from lowtide.studies.analysis import (
     COLUMNS,
     PRACTICAL_SHARE,
     PRACTICAL_WAIT_H,
-    Comparison,
     Point,
+    PolicyPair,
     compare,
     frontier,
     pareto,
@@ -43,7 +43,7 @@ from lowtide.studies.figures import (
     spread,
     titled,
 )
-from lowtide.studies.statistics import Interval
+from lowtide.studies.statistics import Bounded
 from lowtide.studies.study import MEASURES, PLAIN_VERB, POLICY, Measure, Study, measure_in
 from lowtide.units import MISSING
 
@@ -116,9 +116,9 @@ def policies_table(study: Study, columns: Sequence[str] = COLUMNS) -> Table:
 
 def policies_answer(
     study: Study,
-    outcome: Interval,
-    nearest: Comparison | None,
-    waits: Interval | None,
+    outcome: Bounded,
+    nearest: PolicyPair | None,
+    waits: Bounded | None,
     ends: Sequence[tuple[int, float]],
 ) -> str:
     """Say which policy does best, by how much, how long its jobs wait, and who was set aside.
@@ -160,7 +160,7 @@ def policies_answer(
     return text + _set_aside(study)
 
 
-def _with_interval(interval: Interval, study: Study, measure: Measure) -> str:
+def _with_interval(interval: Bounded, study: Study, measure: Measure) -> str:
     text = format_value(interval.value, measure)
     if interval.low is None:
         return text
@@ -406,7 +406,7 @@ def comparison_section(study: Study) -> Section | None:
     )
 
 
-def comparison_answer(study: Study, comparisons: Sequence[Comparison]) -> str:
+def comparison_answer(study: Study, comparisons: Sequence[PolicyPair]) -> str:
     """Say by how much policies differ, and what of that could be chance."""
     known = [(each, each.pairs) for each in comparisons if each.pairs is not None]
     if not known:
@@ -457,7 +457,7 @@ def comparison_answer(study: Study, comparisons: Sequence[Comparison]) -> str:
 
 
 def _beside(
-    study: Study, policies: Sequence[Comparison], sizes: Sequence[float], *, more: bool
+    study: Study, policies: Sequence[PolicyPair], sizes: Sequence[float], *, more: bool
 ) -> str:
     """Say by how much policies lie above a reference, or below it."""
     outcome, many = study.outcome, len(policies) > 1
@@ -477,7 +477,7 @@ def _way(outcome: Measure, *, more: bool) -> str:
     return "more" if more else "less"
 
 
-def told_apart(comparison: Comparison) -> bool:
+def told_apart(comparison: PolicyPair) -> bool:
     """Say whether a difference is beyond chance; where nothing is random every one is."""
     if comparison.pairs is None:
         return False
@@ -485,7 +485,7 @@ def told_apart(comparison: Comparison) -> bool:
     return low is None or high is None or low > 0 or high < 0
 
 
-def difference_range(study: Study, comparison: Comparison) -> str:
+def difference_range(study: Study, comparison: PolicyPair) -> str:
     """Return between what a difference lies in single pairs, and where; empty of a single pair."""
     if comparison.pairs is None or comparison.pairs.difference.count < 2:
         return ""
@@ -498,7 +498,7 @@ def difference_range(study: Study, comparison: Comparison) -> str:
     return f"From {ends[0]} to {ends[1]}"
 
 
-def verdict(comparison: Comparison) -> str:
+def verdict(comparison: PolicyPair) -> str:
     """Return what a paired comparison means in practice."""
     pairs = comparison.pairs
     if pairs is None:
@@ -529,7 +529,7 @@ def format_p(p: float | None) -> str:
     return f"< {_SMALL_P}" if p < _SMALL_P else f"{p:.2g}"
 
 
-def comparison_figure(study: Study, comparisons: Sequence[Comparison]) -> Figure:
+def comparison_figure(study: Study, comparisons: Sequence[PolicyPair]) -> Figure:
     """Draw by how much policies differ from a reference, with intervals."""
     reference = comparisons[0].reference
     rows = [
@@ -572,7 +572,7 @@ def comparison_figure(study: Study, comparisons: Sequence[Comparison]) -> Figure
     )
 
 
-def _turned(interval: Interval) -> Interval:
+def _turned(interval: Bounded) -> Bounded:
     low = None if interval.high is None else -interval.high
     high = None if interval.low is None else -interval.low
     return replace(interval, value=-interval.value, low=low, high=high)
