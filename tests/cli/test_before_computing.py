@@ -11,7 +11,7 @@ from lowtide.errors import InvalidInput, InvalidJob
 from lowtide.policies.policy import POLICIES, stops_jobs
 from lowtide.signal import Signal
 from lowtide.simulator import Cluster, simulate
-from lowtide.studies.sections import facts
+from lowtide.studies.report import facts
 from lowtide.studies.study import read_study
 from lowtide.workload import Workload
 from support.commands import run

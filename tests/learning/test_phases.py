@@ -12,13 +12,13 @@ import pytest
 from lowtide.errors import InvalidInput
 from lowtide.formats.recordings import read_recordings
 from lowtide.learning.phases import PhaseFinder, PhaseModel
-from lowtide.learning.series import Series, common_step_s
+from lowtide.learning.series import RunSeries, common_step_s
 from lowtide.recording import Recording
 from support.recordings import PHASES, make_run, make_runs
 
 
 def find(recording: Recording, *, events: bool, **how: object) -> PhaseModel:
-    series = [Series.of(run) for run in recording]
+    series = [RunSeries.of(run) for run in recording]
     finder = PhaseFinder(step_s=common_step_s(series), events=events, **how)  # type: ignore[arg-type]
     return finder.find(series)
 
@@ -79,14 +79,14 @@ def test_stretches_between_marks_are_cut_where_power_changes() -> None:
 def test_a_run_that_was_not_learned_from_is_aligned() -> None:
     model = find(make_runs(4), events=False)
     other = make_run("other", seed=77)
-    edges = model.align(Series.of(other))
+    edges = model.align(RunSeries.of(other))
     truth = [event.time - other.start for event in other.events if "saved" not in event.label]
     assert edges is not None
     np.testing.assert_allclose(edges[:-1], truth, atol=0.11)
     assert edges[-1] == pytest.approx(other.duration_s)
     by_marks = find(make_runs(4), events=True)
-    assert by_marks.align(Series.of(make_run("mute", marked=False))) is None
-    marked = by_marks.align(Series.of(other))
+    assert by_marks.align(RunSeries.of(make_run("mute", marked=False))) is None
+    marked = by_marks.align(RunSeries.of(other))
     assert marked is not None
     np.testing.assert_allclose(marked[:-1], truth, atol=0.11)
 

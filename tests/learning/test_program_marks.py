@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lowtide.learning.marks import common_marks, find_lag, plain_label, says_checkpoint
-from lowtide.learning.series import Series
+from lowtide.learning.series import RunSeries
 from lowtide.recording import Event, Run
 from support.recordings import make_run, make_runs
 
@@ -43,10 +43,10 @@ def test_checkpoints_are_said_not_guessed(label: str, is_one: bool) -> None:
     assert says_checkpoint(Event(time=0, label=label, checkpoint=True))
 
 
-def run(name: str, said: list[tuple[float, str]]) -> Series:
+def run(name: str, said: list[tuple[float, str]]) -> RunSeries:
     times = np.arange(0, 10, 0.1)
     events = [Event(time=time, label=label) for time, label in said]
-    return Series.of(
+    return RunSeries.of(
         Run(id=name, times=times, power_w=np.ones(100), start=0, end=10, events=events)
     )
 
@@ -100,7 +100,7 @@ def test_nothing_said() -> None:
 
 @pytest.mark.parametrize("lag_s", [0.0, 0.35, 0.8, -0.2])
 def test_the_lag_of_the_meter_is_found(lag_s: float) -> None:
-    series = [Series.of(each) for each in make_runs(3, lag_s=lag_s)]
+    series = [RunSeries.of(each) for each in make_runs(3, lag_s=lag_s)]
     marks, _, _ = common_marks(series, 0.1)
     assert marks is not None
     assert find_lag(series, marks, 0.1) == pytest.approx(lag_s, abs=0.051)
@@ -110,7 +110,7 @@ def test_a_lag_never_turns_a_stretch_around() -> None:
     short = make_run(
         "a", [(5.0, 60.0), (0.3, 400.0), (5.0, 60.0)], labels=("a", "b", "c"), jitter=0
     )
-    marks, _, _ = common_marks([Series.of(short)], 0.1)
+    marks, _, _ = common_marks([RunSeries.of(short)], 0.1)
     assert marks is not None
-    lag_s = find_lag([Series.of(short)], marks, 0.1)
+    lag_s = find_lag([RunSeries.of(short)], marks, 0.1)
     assert (np.diff(marks.shifted(lag_s)) > 0).all()

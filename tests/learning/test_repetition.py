@@ -7,7 +7,7 @@ import pytest
 
 from lowtide.learning.phases import PhaseFinder, PhaseModel
 from lowtide.learning.repetition import Block, find_block, find_structure
-from lowtide.learning.series import Series, common_step_s
+from lowtide.learning.series import RunSeries, common_step_s
 from lowtide.recording import Recording, Run
 from support.recordings import EPOCH, EXIT, STARTUP, labels_of, make_run, make_runs
 
@@ -15,15 +15,15 @@ PREPARE = (5.0, 250.0)
 
 
 def find(recording: Recording, *, events: bool) -> PhaseModel:
-    series = [Series.of(run) for run in recording]
+    series = [RunSeries.of(run) for run in recording]
     return PhaseFinder(step_s=common_step_s(series), events=events).find(series)
 
 
-def resumed(count: int, *, first: int) -> list[Series]:
+def resumed(count: int, *, first: int) -> list[RunSeries]:
     phases = (*STARTUP, *EPOCH * (4 - first), *EXIT)
     labels = labels_of(range(first, 4))
     return [
-        Series.of(make_run(f"again_{i}", phases, labels=labels, seed=90 + i, kind="resume"))
+        RunSeries.of(make_run(f"again_{i}", phases, labels=labels, seed=90 + i, kind="resume"))
         for i in range(count)
     ]
 
@@ -72,7 +72,7 @@ def test_a_warm_up_that_resumed_runs_have_too_is_startup() -> None:
         )
 
     full = Recording(runs=tuple(run(f"f{i}", range(1, 4), i, "full") for i in range(3)))  # type: ignore[misc]
-    again = Series.of(run("again", range(2, 4), 9, "resume"))  # type: ignore[arg-type]
+    again = RunSeries.of(run("again", range(2, 4), 9, "resume"))  # type: ignore[arg-type]
     model = find(full, events=True)
     assert model.parts[2] == 2
     for given in ([], [again]):
@@ -86,7 +86,7 @@ def test_labels_without_numbers_leave_it_to_position() -> None:
     model = find(make_runs(3, labels=labels), events=True)
     rest = (*STARTUP, *EPOCH * 2, *EXIT)
     said = ("import", "load", *("train", "eval", "save") * 2, "bye")
-    again = Series.of(make_run("again", rest, labels=said, seed=91, kind="resume"))
+    again = RunSeries.of(make_run("again", rest, labels=said, seed=91, kind="resume"))
     structure = find_structure(model, [again])
     assert structure.startup == 2
 
@@ -129,7 +129,7 @@ def test_resumed_runs_that_share_no_mark_share_what_comes_before_the_first() -> 
         )
 
     runs = Recording(runs=tuple(quiet(run) for run in make_runs(4)), source="made up")
-    again = [Series.of(quiet(series.run)) for series in resumed(2, first=2)]
+    again = [RunSeries.of(quiet(series.run)) for series in resumed(2, first=2)]
     structure = find_structure(find(runs, events=True), again)
     assert structure.startup == 2
     assert "resumed runs began with" in structure.why

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lowtide.learning import learn
-from lowtide.learning.series import Series
+from lowtide.learning.series import RunSeries
 from lowtide.learning.validation import Score, predicted_w, validate
 from lowtide.recording import Run
 from support.recordings import make_runs
@@ -23,19 +23,19 @@ class Mean:
     duration_s: np.ndarray
     power_w: np.ndarray
 
-    def align(self, series: Series) -> np.ndarray:
+    def align(self, series: RunSeries) -> np.ndarray:
         return np.array([0.0, series.length_s])
 
 
-def mean(series: Sequence[Series]) -> Mean:
+def mean(series: Sequence[RunSeries]) -> Mean:
     seconds = np.mean([each.length_s for each in series])
     joules = np.mean([each.energy_j for each in series])
     return Mean(np.array([seconds]), np.array([joules / seconds]))
 
 
-def constant(name: str, watts: float, seconds: int) -> Series:
+def constant(name: str, watts: float, seconds: int) -> RunSeries:
     times = np.arange(0, seconds, 1.0)
-    return Series.of(Run(id=name, times=times, power_w=np.full(times.size, watts)))
+    return RunSeries.of(Run(id=name, times=times, power_w=np.full(times.size, watts)))
 
 
 def test_by_hand() -> None:

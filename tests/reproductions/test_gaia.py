@@ -27,9 +27,9 @@ from lowtide.reproductions.gaia import (
     ORIGINAL,
     RUNS,
     Bench,
-    Outcome,
-    Run,
-    Study,
+    GaiaOutcome,
+    GaiaRun,
+    GaiaStudy,
     below_threshold,
     best_delay,
     cut_signal,
@@ -67,8 +67,8 @@ def bench(data: Data) -> Bench:
 
 
 @pytest.fixture(scope="module")
-def study(bench: Bench, data: Data) -> Study:
-    return Study(
+def study(bench: Bench, data: Data) -> GaiaStudy:
+    return GaiaStudy(
         zone="US-CAL-CISO",
         start_row=7000,
         task_trace="pai_1k",
@@ -89,7 +89,7 @@ def details(data: Data, policy: str) -> list[dict[str, str]]:
     return rows_of(data(f"goldens/gaia/details-{DETAILS[policy]}-6x24.csv.gz"))
 
 
-def test_every_golden_total_is_met(study: Study, data: Data) -> None:
+def test_every_golden_total_is_met(study: GaiaStudy, data: Data) -> None:
     golden = json.loads(data(TOTALS).read_text())
     assert [row["policy"] for row in golden] == [run.policy for run in RUNS]
     for row, found in zip(golden, study.documents(), strict=True):
@@ -103,7 +103,7 @@ def test_every_golden_total_is_met(study: Study, data: Data) -> None:
 
 
 @pytest.mark.parametrize("policy", [name for name in DETAILS if not BY_NAME[name].reserved])
-def test_every_golden_task_is_met(policy: str, study: Study, data: Data) -> None:
+def test_every_golden_task_is_met(policy: str, study: GaiaStudy, data: Data) -> None:
     golden = details(data, policy)
     outcome = study.by_rules[ORIGINAL][policy]
     columns = {
@@ -123,7 +123,7 @@ def test_every_golden_task_is_met(policy: str, study: Study, data: Data) -> None
         assert found == pytest.approx(wanted, rel=EXACT), name
 
 
-def in_heap_order(bench: Bench, run: Run) -> tuple[list[int], list[bool]]:
+def in_heap_order(bench: Bench, run: GaiaRun) -> tuple[list[int], list[bool]]:
     """Pass the queue step by step, as a heap orders it that knows of arrivals alone."""
 
     class Entry:
@@ -178,7 +178,7 @@ def test_what_is_left_of_a_difference_is_the_heap(bench: Bench, data: Data) -> N
     assert plain.carbon_g.sum() == pytest.approx(carbon_g, rel=HEAP)
 
 
-def test_published_figures_that_need_no_curve(study: Study) -> None:
+def test_published_figures_that_need_no_curve(study: GaiaStudy) -> None:
     published = gaia.notebook_figures(study.notebook)
     here = gaia.jobs_alone(study.by_rules[ORIGINAL])
     for name, wanted in published.items():
@@ -187,7 +187,7 @@ def test_published_figures_that_need_no_curve(study: Study) -> None:
     assert published["wait AJW-T r9, h"] == pytest.approx(9.0101, abs=1e-4)
 
 
-def test_fixed_starts_are_those_of_the_exact_policies(study: Study, bench: Bench) -> None:
+def test_fixed_starts_are_those_of_the_exact_policies(study: GaiaStudy, bench: Bench) -> None:
     outcomes = study.by_rules[FIXED]
     for number in range(0, 1000, 25):
         for policy, name in (("Oracle(-w 6x24)", "oracle"), ("Wait-Awhile", "wait_awhile")):
@@ -209,7 +209,7 @@ def test_fixed_starts_are_those_of_the_exact_policies(study: Study, bench: Bench
             assert outcome.start_s[mine] == pytest.approx([each.start for each in spans])
 
 
-def test_free_starts_beat_starts_on_the_hour_job_by_job(study: Study) -> None:
+def test_free_starts_beat_starts_on_the_hour_job_by_job(study: GaiaStudy) -> None:
     seconds = study.by_rules[FIXES["seconds, not 5-s steps"]]["Oracle(-w 6x24)"]
     free = study.by_rules[FIXES["starts at any moment"]]["Oracle(-w 6x24)"]
     assert np.all(free.carbon_g <= seconds.carbon_g + 1e-9)
@@ -219,7 +219,7 @@ def test_free_starts_beat_starts_on_the_hour_job_by_job(study: Study) -> None:
     assert best < free.carbon_g.sum() < study.by_rules[FIXED]["Carbon-Time"].carbon_g.sum()
 
 
-def test_fixed_outcomes_keep_the_jobs(study: Study, bench: Bench) -> None:
+def test_fixed_outcomes_keep_the_jobs(study: GaiaStudy, bench: Bench) -> None:
     wait_s = np.where(bench.trace.length_s < 7200, 6 * HOUR_S, 24 * HOUR_S)
     for policy, outcome in study.by_rules[FIXED].items():
         busy_s = np.bincount(outcome.job, weights=outcome.length_s)
@@ -239,7 +239,7 @@ def test_fixed_outcomes_keep_the_jobs(study: Study, bench: Bench) -> None:
         assert in_use == 0, policy
 
 
-def test_reserved_machines_are_paid_until_the_end(study: Study) -> None:
+def test_reserved_machines_are_paid_until_the_end(study: GaiaStudy) -> None:
     original, fixed = (study.by_rules[rules]["NJW r9"] for rules in (ORIGINAL, FIXED))
     # 0.4 of what a CPU-hour costs on demand.
     rate = 9 * 0.4 * 0.0624 / HOUR_S
@@ -252,7 +252,7 @@ def test_reserved_machines_are_paid_until_the_end(study: Study) -> None:
     assert spot.cost[~short] == pytest.approx(0.0624 * paid[~short])
 
 
-def test_waiting_over_stretches_is_another_number(study: Study) -> None:
+def test_waiting_over_stretches_is_another_number(study: GaiaStudy) -> None:
     outcome = study.by_rules[ORIGINAL]["Wait-Awhile"]
     assert outcome.mean_wait_h == pytest.approx(6.419140, abs=1e-6)
     assert outcome.mean_segment_wait_h == pytest.approx(7.896870, abs=1e-6)
@@ -346,12 +346,14 @@ def test_jobs_without_cpus_or_shorter_than_a_step_are_refused() -> None:
         cut_signal(small()[1], trace, 0)
 
 
-def test_totals_of_another_row_are_not_compared(study: Study, data: Data, tmp_path: Path) -> None:
+def test_totals_of_another_row_are_not_compared(
+    study: GaiaStudy, data: Data, tmp_path: Path
+) -> None:
     assert gaia.read_totals(data(TOTALS), 6999) == {}
     assert gaia.read_totals(tmp_path / "none.json", 7000) == {}
     other = replace(study, totals={}, notebook={})
-    assert {row[-1] for row in gaia.totals_table(other).rows} == {"---"}
-    assert gaia.notebook_table(other).rows == ()
+    assert {row[-1] for row in gaia.totals_table(other).tables[0].rows} == {"---"}
+    assert gaia.notebook_table(other).tables == []
     damaged = tmp_path / "totals.json"
     for text in ("{", '[{"policy": "NJW"}]'):
         damaged.write_text(text)
@@ -359,15 +361,15 @@ def test_totals_of_another_row_are_not_compared(study: Study, data: Data, tmp_pa
             gaia.read_totals(damaged, 7000)
 
 
-def test_what_each_fix_changes(study: Study) -> None:
-    rows = {row[0]: row[1:] for row in gaia.fixes_table(study).rows}
+def test_what_each_fix_changes(study: GaiaStudy) -> None:
+    rows = {row[0]: row[1:] for row in gaia.fixes_table(study).tables[0].rows}
     assert list(rows) == list(FIXES)
     assert rows["reserved paid until the last end"][:2] == ["---", "---"]
     assert rows["starts at any moment"][:2] == ["-0.20 %", "Carbon-Time"]
 
 
 def test_the_page_shows_what_is_printed_and_figures_are_written(
-    study: Study,
+    study: GaiaStudy,
     data: Data,
     root: Path,
     tmp_path: Path,
@@ -412,11 +414,11 @@ def test_the_verb_prints_runs_of_any_zone_and_row(
     assert document[0]["dollar_cost"] == pytest.approx(199.17586)
 
 
-def test_columns_hold_every_outcome(study: Study) -> None:
+def test_columns_hold_every_outcome(study: GaiaStudy) -> None:
     rows = gaia.columns(study)
     assert len(rows) == len(study.outcomes) == gaia.STEPS
 
-    def carbon_g(outcome: Outcome) -> float:
+    def carbon_g(outcome: GaiaOutcome) -> float:
         return float(outcome.carbon_g.sum())
 
     found = [float(row[gaia.COLUMNS.index("carbon_g")]) for row in rows]

@@ -24,9 +24,9 @@ from lowtide.reproductions.wait_awhile import (
     YEAR_START,
     ZONES,
     Curve,
-    Rules,
-    Study,
+    SlotRules,
     TrainingJobs,
+    WaitAwhileStudy,
     autocorrelated,
     describe,
     emit,
@@ -65,7 +65,7 @@ def published(data: Data) -> dict[str, dict[str, object]]:
 @pytest.fixture(scope="module")
 def study(
     curves: dict[str, Curve], jobs: TrainingJobs, published: dict[str, dict[str, object]]
-) -> Study:
+) -> WaitAwhileStudy:
     """All of one zone, and the others by the original's rules."""
     parts = list(report.evaluate([curves["gb"]], jobs))
     parts += [
@@ -77,16 +77,16 @@ def study(
         )
         for zone in ("ger", "fr")
     ]
-    return Study(parts=tuple(parts), published=published)
+    return WaitAwhileStudy(parts=tuple(parts), published=published)
 
 
 @pytest.fixture(scope="module")
-def british(study: Study) -> Study:
+def british(study: WaitAwhileStudy) -> WaitAwhileStudy:
     parts = tuple(part for part in study.parts if part.curve.zone == "gb")
-    return Study(parts=parts, published=study.published)
+    return WaitAwhileStudy(parts=parts, published=study.published)
 
 
-def test_every_golden_saving_is_met(study: Study, data: Data) -> None:
+def test_every_golden_saving_is_met(study: WaitAwhileStudy, data: Data) -> None:
     golden = json.loads(data(f"{GOLDENS}/ml_numpy.json").read_text())
     met = set()
     for part in study.parts:
@@ -113,7 +113,7 @@ def test_the_strict_baseline_is_the_golden_one(
         assert first.baseline == pytest.approx(golden[f"{zone}|baseline_strict"], rel=EXACT)
 
 
-def test_every_golden_night_is_met(study: Study, data: Data) -> None:
+def test_every_golden_night_is_met(study: WaitAwhileStudy, data: Data) -> None:
     golden = json.loads(data(f"{GOLDENS}/periodic_numpy.json").read_text())
     met = 0
     for part in study.parts:
@@ -127,7 +127,7 @@ def test_every_golden_night_is_met(study: Study, data: Data) -> None:
 
 
 def test_every_published_figure_is_met(
-    study: Study, curves: dict[str, Curve], published: dict[str, dict[str, object]]
+    study: WaitAwhileStudy, curves: dict[str, Curve], published: dict[str, dict[str, object]]
 ) -> None:
     for zone, curve in curves.items():
         for stops in (False, True):
@@ -147,7 +147,7 @@ def test_every_published_figure_is_met(
                 assert found == pytest.approx(wanted, abs=1e-8)
 
 
-def due_by_calendar(done: datetime, deadline: str, rules: Rules) -> datetime:
+def due_by_calendar(done: datetime, deadline: str, rules: SlotRules) -> datetime:
     """The deadline of a job that would be done at a moment, day by day."""
     if deadline == "next_workday":
         if done.weekday() < 5 and 9 <= done.hour + done.minute / 60 <= 17:
@@ -165,7 +165,7 @@ def due_by_calendar(done: datetime, deadline: str, rules: Rules) -> datetime:
 
 @pytest.mark.parametrize("rules", [ORIGINAL, FIXED], ids=["original", "fixed"])
 @pytest.mark.parametrize("deadline", ["next_workday", "semi_weekly"])
-def test_deadlines_are_those_of_the_calendar(deadline: str, rules: Rules) -> None:
+def test_deadlines_are_those_of_the_calendar(deadline: str, rules: SlotRules) -> None:
     arrival = np.arange(0, 14 * 48, dtype=np.int64)
     every = TrainingJobs(arrival=arrival, length=np.ones(arrival.size, dtype=np.int64))
     origin = datetime(2020, 1, 1, tzinfo=UTC)
@@ -249,7 +249,7 @@ def test_errors_that_grow_go_together() -> None:
     assert np.corrcoef(series[:-1], series[1:])[0, 1] == pytest.approx(0.9, abs=0.01)
 
 
-def test_errors_drawn_anew_flatter_long_jobs(study: Study) -> None:
+def test_errors_drawn_anew_flatter_long_jobs(study: WaitAwhileStudy) -> None:
     for deadline in ("next_workday", "semi_weekly"):
         original, fixed = (
             report.ratio_pct(study, rules, "gb", deadline, stops=False)
@@ -322,15 +322,15 @@ def test_a_curve_that_ends_too_early_is_refused() -> None:
         list(train(curve, late, FIXED))
 
 
-def test_without_published_figures_nothing_is_compared(british: Study) -> None:
-    alone = Study(parts=british.parts, published={})
-    assert {row[4] for row in report.training_table(alone).rows} == {"---"}
-    assert {row[3] for row in report.forecasts_table(alone).rows} == {"---"}
-    assert {row[2] for row in report.curves_table(alone).rows} == {"---"}
+def test_without_published_figures_nothing_is_compared(british: WaitAwhileStudy) -> None:
+    alone = WaitAwhileStudy(parts=british.parts, published={})
+    assert {row[4] for row in report.training_table(alone).tables[0].rows} == {"---"}
+    assert {row[3] for row in report.forecasts_table(alone).tables[0].rows} == {"---"}
+    assert {row[2] for row in report.curves_table(alone).tables[0].rows} == {"---"}
 
 
 def test_the_page_shows_what_is_printed_and_figures_are_written(
-    british: Study,
+    british: WaitAwhileStudy,
     data: Data,
     root: Path,
     tmp_path: Path,
@@ -364,7 +364,7 @@ def test_the_page_shows_what_is_printed_and_figures_are_written(
 
 
 def test_the_verb_prints_one_object_per_case(
-    british: Study,
+    british: WaitAwhileStudy,
     data: Data,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

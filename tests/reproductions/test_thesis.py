@@ -16,7 +16,7 @@ from lowtide.policies.exact import Exact
 from lowtide.reproductions.thesis import (
     LEVELS,
     Case,
-    Study,
+    ThesisStudy,
     choose,
     effects,
     evaluate,
@@ -50,9 +50,9 @@ def signal(data: Data) -> lt.Signal:
 
 
 @pytest.fixture(scope="module")
-def study(signal: lt.Signal, data: Data) -> Study:
+def study(signal: lt.Signal, data: Data) -> ThesisStudy:
     outcomes = tuple(evaluate(signal, make_cases()))
-    return Study(outcomes=outcomes, published=read_totals(data(GOLDEN)))
+    return ThesisStudy(outcomes=outcomes, published=read_totals(data(GOLDEN)))
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def windy() -> lt.Signal:
     return lt.synthetic_grid("windy", start="2024-07-01T00:00Z", days=5, seed=0).average
 
 
-def test_every_golden_row_is_met(study: Study, golden: dict[Case, dict[str, str]]) -> None:
+def test_every_golden_row_is_met(study: ThesisStudy, golden: dict[Case, dict[str, str]]) -> None:
     found = {outcome.case: outcome.carbon_g for outcome in study.outcomes}
     assert len(golden) == 1920
     for case, row in golden.items():
@@ -94,7 +94,7 @@ def test_five_starts_at_most_meet_the_goldens(
             assert optimum.solution.cost == pytest.approx(wanted, rel=1e-9, abs=LAST_DIGIT_G)
 
 
-def test_savings_of_16_h_jobs_are_the_mean_over_jobs(study: Study) -> None:
+def test_savings_of_16_h_jobs_are_the_mean_over_jobs(study: ThesisStudy) -> None:
     saved = savings(study.of("carved"))
     means = []
     for wait_h in LEVELS["wait_h"]:
@@ -106,11 +106,11 @@ def test_savings_of_16_h_jobs_are_the_mean_over_jobs(study: Study) -> None:
         assert len(here) == 48
         means.append(round(100 * sum(here) / len(here), 2))
     assert means == [0.12, 3.12, 17.90, 19.23, 12.36]
-    row = next(row for row in savings_table(study).rows if row[:2] == ["carved", "16 h"])
+    row = next(row for row in savings_table(study).tables[0].rows if row[:2] == ["carved", "16 h"])
     assert row[2:] == ["0.12 %", "3.12 %", "17.90 %", "19.23 %", "12.36 %"]
 
 
-def test_published_totals_against_the_optimum(study: Study) -> None:
+def test_published_totals_against_the_optimum(study: ThesisStudy) -> None:
     verdict = judge(study.comparable, study.outcomes)
     assert verdict is not None
     counts = (verdict.jobs, verdict.empty, verdict.below, verdict.wrong, verdict.above)
@@ -118,7 +118,7 @@ def test_published_totals_against_the_optimum(study: Study) -> None:
     assert verdict.worst == pytest.approx(1.208782, abs=1e-6)
 
 
-def test_carving_hides_what_a_startup_emits(study: Study) -> None:
+def test_carving_hides_what_a_startup_emits(study: ThesisStudy) -> None:
     def startup(mode: str, about: str) -> tuple[float, float]:
         effect = next(e for e in effects(study, mode, about) if e.name == "startup")
         assert effect.p is not None
@@ -133,11 +133,11 @@ def test_carving_hides_what_a_startup_emits(study: Study) -> None:
         assert share == pytest.approx(0.0032, abs=2e-4)
 
 
-def test_totals_of_another_signal_are_not_compared(study: Study, windy: lt.Signal) -> None:
+def test_totals_of_another_signal_are_not_compared(study: ThesisStudy, windy: lt.Signal) -> None:
     cases = make_cases(only="length=8h,wait=48h")
-    other = Study(outcomes=tuple(evaluate(windy, cases)), published=study.published)
+    other = ThesisStudy(outcomes=tuple(evaluate(windy, cases)), published=study.published)
     assert other.comparable == {}
-    assert set(published_table(other).rows[-1][1:]) == {"---"}
+    assert set(published_table(other).tables[0].rows[-1][1:]) == {"---"}
     assert all(row[-2:] == ["---", "---"] for row in columns(other))
 
 
@@ -230,13 +230,21 @@ def test_a_damaged_file_of_totals_names_its_line(tmp_path: Path) -> None:
 
 def test_a_single_job_still_has_all_tables(windy: lt.Signal) -> None:
     only = "length=1h,wait=6h,strategy=suspend,phases=60/60,startup=5m,startup_w=100,power=phased"
-    study = Study(outcomes=tuple(evaluate(windy, make_cases(startup_modes=["added"], only=only))))
-    assert [len(section.rows) for section in tables(study)] == [0, 0, 1, 0, 0]
+    study = ThesisStudy(
+        outcomes=tuple(evaluate(windy, make_cases(startup_modes=["added"], only=only)))
+    )
+    assert [[len(each.rows) for each in section.tables] for section in tables(study)] == [
+        [],
+        [],
+        [1],
+        [],
+        [],
+    ]
     assert choose(study) == []
 
 
 def test_report_figures_and_table_are_written(windy: lt.Signal, tmp_path: Path) -> None:
-    study = Study(outcomes=tuple(evaluate(windy, make_cases(only="length=16h,wait=24h"))))
+    study = ThesisStudy(outcomes=tuple(evaluate(windy, make_cases(only="length=16h,wait=24h"))))
     written = findings(study, windy, note="synthetic").write(tmp_path)
     assert sorted(path.name for path in written) == [
         "report.html",
@@ -253,8 +261,9 @@ def test_report_figures_and_table_are_written(windy: lt.Signal, tmp_path: Path) 
     assert "What explains the saving" in (tmp_path / "report.html").read_text()
 
 
-def test_the_published_chart_is_drawn(study: Study, signal: lt.Signal) -> None:
-    assert set(figures(study, signal)) == {"schedules", "savings", "published"}
+def test_the_published_chart_is_drawn(study: ThesisStudy, signal: lt.Signal) -> None:
+    drawn = [figure.name for section in figures(study, signal) for figure in section.figures]
+    assert drawn == ["schedules", "savings", "published"]
 
 
 def test_the_verb_prints_one_object_per_job(

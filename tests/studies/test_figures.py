@@ -13,7 +13,7 @@ from support.commands import run
 
 @pytest.mark.parametrize(("span_s", "tells"), [(90.0, "%S"), (86400.0, "%d"), (math.inf, "%d")])
 def test_marks_on_an_axis_of_times_differ(span_s: float, tells: str) -> None:
-    figures = pytest.importorskip("lowtide.page.charts")
+    figures = pytest.importorskip("lowtide.page.looks")
     axis = figures.time_axis("time", span_s=span_s).to_dict()
     assert tells in axis["axis"]["format"]
 

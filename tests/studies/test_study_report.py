@@ -17,18 +17,23 @@ import vl_convert
 
 from lowtide.errors import FileProblem, FormatError, InvalidInput, UnknownName
 from lowtide.grids import synthetic_grid
+from lowtide.page.page import Figure, Section, Table
 from lowtide.signal import Signal
 from lowtide.simulator import simulate
 from lowtide.studies.analysis import compare, find_ranges, frontier, group, policy_numbers, telling
 from lowtide.studies.axes import find_axes, make_axis, policy_labels, uncrossed
 from lowtide.studies.chance import Chance, Numbers
-from lowtide.studies.closeup import Look, choose_jobs, choose_row, look_closely, quantiles
-from lowtide.studies.figures import Figure
-from lowtide.studies.report import Report, make_sections, write_study_report
-from lowtide.studies.sections import facts
+from lowtide.studies.closeup import (
+    Closeup,
+    choose_jobs,
+    choose_row,
+    look_closely,
+    quantiles,
+    spread_answer,
+)
+from lowtide.studies.policies import comparison_answer, format_p
+from lowtide.studies.report import Report, facts, make_sections, write_study_report
 from lowtide.studies.study import Study, read_study, run_parameters
-from lowtide.studies.study_page import Section, Table
-from lowtide.studies.words import comparison_answer, format_p, spread_answer
 from lowtide.workloads import generate
 from support.commands import run
 from support.studies import GRIDS, LENGTHS, POLICIES, WAITS, write_study
@@ -337,7 +342,7 @@ def test_jobs_are_drawn_large_enough_to_be_seen(period: str, length: str) -> Non
     signal = synthetic_grid("windy", start="2023-01-01T00:00Z", days=90)
     run = simulate(generate(workload, seed=0), signal, policy="oracle")
     chosen = choose_jobs(run, 16)
-    look = Look(row=0, setting="", simulations={"oracle": run}, chosen=chosen)
+    look = Closeup(row=0, setting="", simulations={"oracle": run}, chosen=chosen)
     begin, end = look.jobs_span
     rows = list(chosen)
     assert begin == run.jobs.arrival[rows].min()
@@ -618,7 +623,7 @@ def test_jobs_that_save_nothing_cost_more_where_only_the_price_is_known(
     signal = Signal.from_values(
         [30.0, 10.0] * 24, start=float(jobs.arrival.min()), step_s=3600, kind=kind, unit=unit
     )
-    look = Look(row=0, setting="", simulations={"exact": simulate(jobs, signal)}, chosen=(0,))
+    look = Closeup(row=0, setting="", simulations={"exact": simulate(jobs, signal)}, chosen=(0,))
     what, other = ("cost", "emit") if kind == "price" else ("emit", "cost")
     said = spread_answer(study, look)
     assert f"0.0 % {what} more than under policy run_now" in said

@@ -92,7 +92,7 @@ def grid(
         until = signal.end if end is None else read_moment("--to", end, relative_to=since)
         signal = signal.window(since, until)
     if image is not None:
-        from lowtide.page.charts import save_image, signal_chart
+        from lowtide.page.looks import save_image, signal_chart
 
         save_image(signal_chart(signal), image)
     if as_json:

@@ -135,10 +135,10 @@ def _hand_over(findings: Findings, *, out: Path | None, as_json: bool, parsable:
     say(findings.note)
     for section in findings.sections():
         print()
-        print(f"{section.heading}.")
-        say(section.text)
-        if section.rows:
+        print(f"{section.question}.")
+        say(section.answer)
+        for table in section.tables:
             print()
-            print_table(section.header, section.rows)
+            print_table(table.header, table.rows)
     for path in written:
         print(f"written: {path}")

@@ -426,8 +426,8 @@ def report(
     """
     from lowtide.errors import InvalidInput
     from lowtide.studies.analysis import policy_numbers
+    from lowtide.studies.policies import policies_table
     from lowtide.studies.report import write_study_report
-    from lowtide.studies.sections import policies_table
     from lowtide.studies.study import read_study
 
     if no_figures and figures is not None:

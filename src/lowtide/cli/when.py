@@ -221,7 +221,7 @@ def show_tradeoff(
     if not knows_power:
         every, unit = _in_percent(every), "% of run_now"
     if image is not None:
-        from lowtide.page.charts import save_image, tradeoff_chart
+        from lowtide.page.looks import save_image, tradeoff_chart
 
         what = "cost" if signal.kind == "price" else "CO2e"
         save_image(tradeoff_chart(every, unit=unit, what=what, of=signal.label), image)

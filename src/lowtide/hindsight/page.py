@@ -3,95 +3,87 @@
 from __future__ import annotations
 
 import math
-from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lowtide.hindsight.job import Hindsight, binned
 from lowtide.hindsight.words import drawn, headline, phase_rows, use_rows, waiting_rows
-from lowtide.page.page import Section, write_report
+from lowtide.page.looks import (
+    BLUE,
+    RED,
+    WIDTH,
+    YELLOW,
+    alt,
+    inline,
+    make_figure,
+    schedules_chart,
+    stamped,
+    time_axis,
+)
+from lowtide.page.page import Figure, Page, Section, Table
 from lowtide.profile import PowerProfile
 from lowtide.schedule import Schedule
 from lowtide.units import format_duration, format_time
 
-if TYPE_CHECKING:
-    import altair as alt
-
-_WIDTH = 760
 _HEIGHT = 110
 # So many points of a curve are drawn at most.
 _POINTS = 600
-_USED = "#0072B2"
-_ASKED = "#D55E00"
-_PHASES = "#E69F00"
 _GIB = 2.0**30
 _LEGEND = (
-    " Dashed: what it asked for. Yellow: phases found in what it drew. Gaps are times without data."
+    "Dashed: what it asked for. Yellow: phases found in what it drew. Gaps are times without data."
 )
 
 
 def write_page(told: Hindsight, path: Path | str) -> None:
     """Write the page."""
-    # Says how to get it where it is missing.
-    from lowtide.page import charts
-
-    note, *times = headline(told)
+    lead, *times = headline(told)
+    used = _use_chart(told)
     sections = [
         Section(
-            heading="What it used over time",
-            text=" ".join(times) + _LEGEND,
-            chart=_use_chart(told),
+            question="What it used over time",
+            answer=" ".join(times),
+            notes=[_LEGEND],
+            parts=[] if used is None else [make_figure("use", used)],
         ),
-        _section("What it asked for and what it used", *use_rows(told.behaviour)),
-        Section(
-            heading="What that says",
-            header=("question", "answer", "evidence"),
-            rows=[[each.question, each.answer, each.evidence] for each in told.verdicts],
+        _told("What it asked for and what it used", *use_rows(told.behaviour)),
+        _told(
+            "What that says",
+            ("question", "answer", "evidence"),
+            [[each.question, each.answer, each.evidence] for each in told.verdicts],
         ),
-        Section(heading="What it drew and emitted", text=" ".join(drawn(told.record))),
+        Section(question="What it drew and emitted", answer=" ".join(drawn(told.record))),
     ]
     if told.phases is not None:
-        heading = "Phases found in what it drew"
-        sections.append(_section(heading, *phase_rows(told.phases.found)))
-    saved: Any = None
+        sections.append(_told("Phases found in what it drew", *phase_rows(told.phases.found)))
+    header, rows = waiting_rows(told)
+    saved: list[Table | Figure] = [Table(header=header, rows=rows)]
     if told.waiting and told.signal is not None and told.phases is not None:
         deadline = told.arrival + told.phases.profile.run_s + told.waiting[-1].wait_s
         schedules: dict[str, Schedule] = {
             f"up to {format_duration(each.wait_s)}": each.plan.schedule for each in told.waiting
         }
-        saved = charts.schedules_chart(
-            told.signal.window(told.arrival, deadline), schedules, deadline=deadline
-        )
-    header, rows = waiting_rows(told)
+        window = told.signal.window(told.arrival, deadline)
+        chart = schedules_chart(window, schedules, deadline=deadline)
+        saved.append(make_figure("waiting", chart))
     sections.append(
-        Section(
-            heading="What waiting would have saved",
-            text=" ".join(told.notes),
-            header=header,
-            rows=rows,
-            chart=saved,
-        )
+        Section(question="What waiting would have saved", answer=" ".join(told.notes), parts=saved)
     )
-    write_report(
-        path,
+    Page(
         title=f"Job {told.record.shown_id}",
-        note=note,
+        lead=[lead],
         sections=sections,
-        footer=f"Made by lowtide {version('lowtide')}. Last seen "
-        f"{format_time(told.record.last_seen)}; times are UTC.",
-    )
+        footer=f"Last seen {format_time(told.record.last_seen)}; times are UTC.",
+    ).write(path)
 
 
-def _section(heading: str, header: tuple[str, ...], rows: list[list[str]]) -> Section:
-    return Section(heading=heading, header=header, rows=rows)
+def _told(question: str, header: tuple[str, ...], rows: list[list[str]]) -> Section:
+    return Section(question=question, parts=[Table(header=header, rows=rows)])
 
 
 def _use_chart(told: Hindsight) -> alt.VConcatChart | None:
     """Draw use, and power with its phases, one above the other on one axis of time."""
-    import altair as alt
-
     behaviour = told.behaviour
     asked = {
         "cpus_busy": ("cores", 1.0, behaviour.cpus.asked),
@@ -112,48 +104,37 @@ def _use_chart(told: Hindsight) -> alt.VConcatChart | None:
 def _panel(
     told: Hindsight, name: str, unit: str, size: float, asked: float, *, last: bool
 ) -> alt.LayerChart:
-    import altair as alt
-
-    from lowtide.page.charts import time_axis
-
     series = told.series
     begin, end = float(series.starts[0]), float(series.times[-1])
     edges = np.linspace(begin, end, min(len(series), _POINTS) + 1)
     values = binned(series, name, edges) / size
     known = [None if np.isnan(value) else float(value) for value in values]
-    rows = [
-        {"time": 1000 * time, "value": value}
-        for time, value in zip(edges.tolist(), [*known, known[-1]], strict=True)
-    ]
-    base = alt.Chart(alt.InlineData(values=rows), width=_WIDTH, height=_HEIGHT).encode(
-        x=time_axis("time", labels=last, span_s=end - begin), y=alt.Y("value:Q", title=unit)
+    x = time_axis("time", labels=last, span_s=end - begin)
+    base = alt.Chart(inline(stamped(edges, known)), width=WIDTH, height=_HEIGHT).encode(
+        x=x, y=alt.Y("value:Q", title=unit)
     )
     layers: list[Any] = [
-        base.mark_area(interpolate="step-after", color=_USED, opacity=0.25),
-        base.mark_line(interpolate="step-after", color=_USED, strokeWidth=1.2),
+        base.mark_area(interpolate="step-after", color=BLUE, opacity=0.25),
+        base.mark_line(interpolate="step-after", color=BLUE, strokeWidth=1.2),
     ]
     if asked > 0:
-        level = alt.Chart(alt.InlineData(values=[{"value": asked / size, "what": "asked for"}]))
+        level = alt.Chart(inline([{"value": asked / size, "what": "asked for"}]))
         layers.append(
-            level.mark_rule(color=_ASKED, strokeDash=[5, 3]).encode(
+            level.mark_rule(color=RED, strokeDash=[5, 3]).encode(
                 y="value:Q", tooltip=["what:N", "value:Q"]
             )
         )
     if name == "power_w" and told.phases is not None:
-        found = alt.Chart(alt.InlineData(values=_phase_steps(told.phases.profile, begin)))
+        found = alt.Chart(inline(_phase_steps(told.phases.profile, begin)))
         layers.append(
-            found.mark_line(interpolate="step-after", color=_PHASES, strokeWidth=2).encode(
-                x=time_axis("time", labels=last, span_s=end - begin), y="value:Q"
+            found.mark_line(interpolate="step-after", color=YELLOW, strokeWidth=2).encode(
+                x=x, y="value:Q"
             )
         )
     return alt.LayerChart(layer=layers)
 
 
-def _phase_steps(profile: PowerProfile, begin: float) -> list[dict[str, float]]:
+def _phase_steps(profile: PowerProfile, begin: float) -> list[dict[str, Any]]:
     phases = (*profile.startup, *profile.work)
     edges = begin + np.cumsum([0.0, *(phase.duration_s for phase in phases)])
-    power_w = [phase.power_w for phase in phases]
-    return [
-        {"time": 1000 * float(time), "value": power}
-        for time, power in zip(edges, [*power_w, power_w[-1]], strict=True)
-    ]
+    return stamped(edges, [phase.power_w for phase in phases])

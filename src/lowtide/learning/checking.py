@@ -13,7 +13,7 @@ import numpy as np
 
 from lowtide.accounting import power_steps
 from lowtide.learning.marks import common_marks, says_checkpoint
-from lowtide.learning.series import Series, uninterrupted
+from lowtide.learning.series import RunSeries, uninterrupted
 from lowtide.learning.validation import energy_error, predicted_w, rmse
 from lowtide.profile import PowerProfile
 from lowtide.recording import Run, pairs
@@ -83,7 +83,7 @@ def comparable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     chosen, notes = uninterrupted(runs)
     if not any(run.events for run in chosen):
         return chosen, notes
-    _, alike, left_out = common_marks([Series.of(run) for run in chosen], 0.0)
+    _, alike, left_out = common_marks([RunSeries.of(run) for run in chosen], 0.0)
     if 2 * len(alike) <= len(chosen):
         return chosen, notes
     return [chosen[number] for number in alike], [*notes, *left_out]
@@ -140,7 +140,7 @@ def _check(
     measured_j = predicted_j = predicted_s = 0.0
     errors_w = []
     for run, (begin_s, end_s) in zip(runs, starts, strict=True):
-        series = Series.of(run, baseline_w=baseline_w)
+        series = RunSeries.of(run, baseline_w=baseline_w)
         spans = []
         if profile.startup:
             spans.append(

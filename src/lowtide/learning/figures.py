@@ -1,28 +1,28 @@
-"""A figure of what was learned: the profile over the runs, as they were and aligned."""
+"""Figures of what was learned: a profile over its runs, and a power model over use and truth."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from lowtide.errors import InvalidInput, MissingExtra
+from lowtide.errors import InvalidInput
 from lowtide.learning.learned import Learned
-from lowtide.learning.series import Series, even_edges
+from lowtide.learning.series import RunSeries, even_edges
 from lowtide.learning.utilisation import LearnedUtilisation
 from lowtide.meters.power_model import UtilisationModel
+from lowtide.page.looks import BLUE, GREEN, KINDS, NEUTRAL, WIDTH, alt, inline, save_image
 from lowtide.signal import FloatArray
 
-if TYPE_CHECKING:
-    import altair as alt
-
-_WIDTH = 760
 _HEIGHT = 220
-# So many points of a run are drawn at most.
+_MODEL_HEIGHT = 340
+# So many points of a run, windows and points of a model are drawn at most.
 _POINTS = 800
-_RUN = "#999999"
-_COLOURS = {"startup": "#E69F00", "work": "#0072B2", "checkpoint": "#009E73"}
+_MOST_DOTS = 3000
+_MODEL_POINTS = 120
+_BINS = 20
+_COLOURS = {"startup": KINDS["startup"], "work": KINDS["work"], "checkpoint": GREEN}
 
 
 def write_figure(learned: Learned, path: Path | str) -> None:
@@ -31,18 +31,11 @@ def write_figure(learned: Learned, path: Path | str) -> None:
     Args:
         path: A file ending in `.png` or `.svg`.
     """
-    try:
-        from lowtide.page.charts import save_image
-    except ImportError:  # pragma: no cover - needs an environment without the extra
-        raise MissingExtra("drawing figures", extra="figures") from None
-
     save_image(learned_chart(learned), path)
 
 
 def learned_chart(learned: Learned) -> alt.VConcatChart:
     """Draw the profile over the runs: in their own time, and each moved to the phases' time."""
-    import altair as alt
-
     absolute = [row for each in learned.series for row in _trace(each)]
     used = {each.run.id: each for each in learned.series}
     model = learned.fit.model
@@ -62,8 +55,6 @@ def learned_chart(learned: Learned) -> alt.VConcatChart:
 
 
 def _panel(learned: Learned, rows: list[dict[str, Any]], title: str) -> alt.LayerChart:
-    import altair as alt
-
     top_w = max(row["power"] for row in rows)
     saved = [
         {"time": learned.profile.startup_s + end_s, "power": 1.06 * top_w, "part": "checkpoint"}
@@ -80,11 +71,11 @@ def _panel(learned: Learned, rows: list[dict[str, Any]], title: str) -> alt.Laye
         title=f"W ({learned.power})",
         scale=alt.Scale(domain=[0, 1.12 * top_w], nice=False),
     )
-    base = alt.Chart(alt.InlineData(values=rows), width=_WIDTH, height=_HEIGHT, title=title)
-    traces = base.mark_line(strokeWidth=0.7, opacity=0.55, color=_RUN).encode(
+    base = alt.Chart(inline(rows), width=WIDTH, height=_HEIGHT, title=title)
+    traces = base.mark_line(strokeWidth=0.7, opacity=0.55, color=NEUTRAL).encode(
         x=x, y=y, detail="run:N"
     )
-    steps = alt.Chart(alt.InlineData(values=_steps(learned)))
+    steps = alt.Chart(inline(_steps(learned)))
     profile = steps.mark_line(interpolate="step-after", strokeWidth=1.8).encode(
         x=x,
         y=y,
@@ -97,7 +88,7 @@ def _panel(learned: Learned, rows: list[dict[str, Any]], title: str) -> alt.Laye
         ),
     )
     checkpoints = (
-        alt.Chart(alt.InlineData(values=saved))
+        alt.Chart(inline(saved))
         .mark_point(shape="triangle-down", filled=True, size=45, opacity=1)
         .encode(x=x, y=y, color="part:N")
     )
@@ -117,7 +108,7 @@ def _steps(learned: Learned) -> list[dict[str, Any]]:
 
 
 def _trace(
-    series: Series, own_s: FloatArray | None = None, mean_s: FloatArray | None = None
+    series: RunSeries, own_s: FloatArray | None = None, mean_s: FloatArray | None = None
 ) -> list[dict[str, Any]]:
     """Return a run's power over time, moved from its own edges to the mean ones if asked."""
     step_s = max(series.length_s / _POINTS, series.run.step_s)
@@ -132,28 +123,12 @@ def _trace(
     ]
 
 
-_MODEL_WIDTH = 620
-_MODEL_HEIGHT = 340
-# So many windows are drawn at most, and so many points of the model.
-_MOST_DOTS = 3000
-_MODEL_POINTS = 120
-_BINS = 20
-_DOT = "#999999"
-_MODEL = "#0072B2"
-_BAND_OPACITY = 0.18
-
-
 def write_utilisation_figure(learned: LearnedUtilisation, path: Path | str) -> None:
     """Write the figure as PNG or SVG, by the file's name.
 
     Args:
         path: A file ending in `.png` or `.svg`.
     """
-    try:
-        from lowtide.page.charts import save_image
-    except ImportError:  # pragma: no cover - needs an environment without the extra
-        raise MissingExtra("drawing figures", extra="figures") from None
-
     save_image(utilisation_chart(learned), path)
 
 
@@ -164,16 +139,12 @@ def utilisation_chart(learned: LearnedUtilisation) -> alt.VConcatChart:
     of about the same use, and its interval is drawn over measured power alone: around that line it
     would seem to miss what other features explain.
     """
-    import altair as alt
-
     if learned.model is None:
         raise InvalidInput(f"there is no model to draw: {learned.why}")
     return alt.vconcat(_over_use(learned, learned.model), _over_measured(learned, learned.model))
 
 
 def _over_use(learned: LearnedUtilisation, model: UtilisationModel) -> alt.LayerChart:
-    import altair as alt
-
     data, place = learned.data, learned.data.leading
     stride = -(-len(data) // _MOST_DOTS)
     dots = [
@@ -183,34 +154,18 @@ def _over_use(learned: LearnedUtilisation, model: UtilisationModel) -> alt.Layer
     rows = _line(model, data.use, place)
     name = data.features[place]
     x = alt.X("use:Q", title=name, scale=alt.Scale(nice=False))
-    y = alt.Y("power:Q", title="W")
     base = alt.Chart(
-        alt.InlineData(values=rows),
-        width=_MODEL_WIDTH,
+        inline(rows),
+        width=WIDTH,
         height=_MODEL_HEIGHT,
         title=f"Power over {name}: {learned.chosen}, {len(data.runs)} runs (grey: windows of "
         f"{data.average_s:g} s)",
     )
-    layers: list[alt.Chart] = []
-    if model.band is not None and len(model.features) == 1:
-        layers.append(
-            base.mark_area(opacity=_BAND_OPACITY, color=_MODEL).encode(
-                x=x, y=alt.Y("low:Q", title="W"), y2="high:Q"
-            )
-        )
-    layers.append(
-        alt.Chart(alt.InlineData(values=dots))
-        .mark_circle(size=9, opacity=0.45, color=_DOT)
-        .encode(x=x, y=y)
-    )
-    layers.append(base.mark_line(color=_MODEL, strokeWidth=2).encode(x=x, y=y))
-    return alt.LayerChart(layer=layers)
+    return _with_dots(base, dots, x, "power", band=len(model.features) == 1 and bool(model.band))
 
 
 def _over_measured(learned: LearnedUtilisation, model: UtilisationModel) -> alt.LayerChart:
     """Draw what the model says of each window, not knowing its run, over what was measured."""
-    import altair as alt
-
     measured, said = learned.data.power_w, learned.held_out_w
     stride = -(-measured.size // _MOST_DOTS)
     dots = [
@@ -227,23 +182,22 @@ def _over_measured(learned: LearnedUtilisation, model: UtilisationModel) -> alt.
     if model.band is not None:
         title += f" (blue: ±{half_w:.0f} W, {100 * model.band.level:.0f} %)"
     x = alt.X("measured:Q", title="measured, W", scale=alt.Scale(domain=ends, nice=False))
-    y = alt.Y("predicted:Q", title="predicted, W")
-    base = alt.Chart(
-        alt.InlineData(values=diagonal), width=_MODEL_WIDTH, height=_MODEL_HEIGHT, title=title
-    )
-    layers: list[alt.Chart] = []
-    if model.band is not None:
-        layers.append(
-            base.mark_area(opacity=_BAND_OPACITY, color=_MODEL).encode(
-                x=x, y=alt.Y("low:Q", title="predicted, W"), y2="high:Q"
-            )
-        )
-    layers.append(
-        alt.Chart(alt.InlineData(values=dots))
-        .mark_circle(size=9, opacity=0.45, color=_DOT)
-        .encode(x=x, y=y)
-    )
-    layers.append(base.mark_line(color=_MODEL, strokeWidth=2).encode(x=x, y=y))
+    base = alt.Chart(inline(diagonal), width=WIDTH, height=_MODEL_HEIGHT, title=title)
+    return _with_dots(base, dots, x, "predicted", band=model.band is not None)
+
+
+def _with_dots(base: Any, dots: Any, x: Any, name: str, *, band: bool) -> alt.LayerChart:
+    """Draw watts as a line over dots, over a band from `low` to `high` if asked."""
+    watts = "W" if name == "power" else f"{name}, W"
+    y = alt.Y(f"{name}:Q", title=watts)
+    windows = alt.Chart(inline(dots)).mark_circle(size=9, opacity=0.45, color=NEUTRAL)
+    layers = [
+        windows.encode(x=x, y=y),
+        base.mark_line(color=BLUE, strokeWidth=2).encode(x=x, y=y),
+    ]
+    if band:
+        area = base.mark_area(opacity=0.18, color=BLUE)
+        layers.insert(0, area.encode(x=x, y=alt.Y("low:Q", title=watts), y2="high:Q"))
     return alt.LayerChart(layer=layers)
 
 

@@ -19,7 +19,7 @@ from lowtide.learning.intervals import Interval, Welch, welch
 from lowtide.learning.marks import find_lag
 from lowtide.learning.phases import METHODS, PhaseFinder, PhaseModel
 from lowtide.learning.repetition import Structure, find_structure
-from lowtide.learning.series import Series, common_step_s, uninterrupted
+from lowtide.learning.series import RunSeries, common_step_s, uninterrupted
 from lowtide.learning.validation import Validation, validate
 from lowtide.profile import Phase, PowerProfile
 from lowtide.recording import Recording, Run, pairs
@@ -80,7 +80,7 @@ class PhaseFit:
             power_w[rows] = energy_j / seconds
         return cls(model=model, structure=structure, duration_s=duration_s, power_w=power_w)
 
-    def align(self, series: Series) -> FloatArray | None:
+    def align(self, series: RunSeries) -> FloatArray | None:
         """Return where another run has the phases, None where that cannot be told."""
         return self.model.align(series)
 
@@ -108,7 +108,7 @@ class Learned:
     checks: tuple[Check, ...]
     costs: tuple[Cost, ...]
     fit: PhaseFit
-    series: tuple[Series, ...]
+    series: tuple[RunSeries, ...]
     baseline_w: float
     power: str
     notes: tuple[str, ...]
@@ -190,9 +190,9 @@ def learn(
             "PROGRAM"
         )
     baseline_w = idle_power_w(runs) if baseline == "excluded" else 0.0
-    series = [Series.of(run, baseline_w=baseline_w) for run in chosen]
+    series = [RunSeries.of(run, baseline_w=baseline_w) for run in chosen]
     resumed = [
-        Series.of(run, baseline_w=baseline_w)
+        RunSeries.of(run, baseline_w=baseline_w)
         for run in runs
         if run.kind == "resume" and not run.gaps
     ]
@@ -244,7 +244,7 @@ def make_profile(fit: PhaseFit) -> PowerProfile:
 
 
 def _fit(
-    series: Sequence[Series], *, finder: PhaseFinder, resumed: Sequence[Series], repeats: bool
+    series: Sequence[RunSeries], *, finder: PhaseFinder, resumed: Sequence[RunSeries], repeats: bool
 ) -> PhaseFit:
     model = finder.find(series)
     averaged = repeats and finder.method != "published"
@@ -277,7 +277,7 @@ def idle_power_w(runs: Sequence[Run]) -> float:
     return float(samples.mean())
 
 
-def _use_events(series: Sequence[Series], events: bool | None) -> bool:
+def _use_events(series: Sequence[RunSeries], events: bool | None) -> bool:
     inner = [
         any(0 < event.time - each.run.start < each.length_s for event in each.events)
         for each in series
@@ -292,7 +292,7 @@ def _use_events(series: Sequence[Series], events: bool | None) -> bool:
 
 
 def _told(
-    fit: PhaseFit, validation: Validation | None, events: bool, series: Sequence[Series]
+    fit: PhaseFit, validation: Validation | None, events: bool, series: Sequence[RunSeries]
 ) -> list[str]:
     """Return what a reader has to know of how the profile came about."""
     model = fit.model
@@ -316,7 +316,7 @@ def _told(
     return notes
 
 
-def _lag_words(model: PhaseModel, series: Sequence[Series]) -> str:
+def _lag_words(model: PhaseModel, series: Sequence[RunSeries]) -> str:
     """Return how long after the marks power changes, and how far runs agree on that."""
     late = (
         "follows the program's marks by" if model.lag_s > 0 else "precedes the program's marks by"

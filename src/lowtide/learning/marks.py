@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowtide.learning.series import Series
+from lowtide.learning.series import RunSeries
 from lowtide.recording import Event
 from lowtide.signal import FloatArray
 
@@ -59,7 +59,7 @@ class Marks:
         edges_s[:, 1:-1] += lag_s
         return edges_s
 
-    def edges_in(self, series: Series, lag_s: float) -> FloatArray | None:
+    def edges_in(self, series: RunSeries, lag_s: float) -> FloatArray | None:
         """Return the edges in another run as the meter sees them, None where marks are missing."""
         places = _places(_heard(series, exact=self.exact), self.keys)
         if places is None:
@@ -91,7 +91,7 @@ def plain_label(label: str) -> str:
 
 
 def common_marks(
-    series: Sequence[Series], step_s: float
+    series: Sequence[RunSeries], step_s: float
 ) -> tuple[Marks | None, list[int], list[str]]:
     """Return the marks that most runs share, the runs that have them, and what was left out.
 
@@ -157,7 +157,7 @@ def _joined(
     )
 
 
-def find_lag(series: Sequence[Series], marks: Marks, step_s: float) -> float:
+def find_lag(series: Sequence[RunSeries], marks: Marks, step_s: float) -> float:
     """Return how late the meter is: the shift that leaves least variation within stretches.
 
     Args:
@@ -184,7 +184,7 @@ def find_lag(series: Sequence[Series], marks: Marks, step_s: float) -> float:
     return best_s if abs(best_s) >= step_s else 0.0
 
 
-def _heard(series: Series, *, exact: bool) -> tuple[str, ...]:
+def _heard(series: RunSeries, *, exact: bool) -> tuple[str, ...]:
     labels = (event.label for event in series.events)
     return tuple(labels) if exact else tuple(map(plain_label, labels))
 

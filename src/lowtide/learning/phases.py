@@ -18,7 +18,7 @@ from lowtide.changepoints import IntArray, find_changes, noise_variance, price_o
 from lowtide.errors import InvalidInput
 from lowtide.learning.alignment import align, common_levels, refine
 from lowtide.learning.marks import Marks, common_marks, find_lag
-from lowtide.learning.series import Series, even_edges
+from lowtide.learning.series import RunSeries, even_edges
 from lowtide.signal import FloatArray
 
 METHODS = ("aligned", "published")
@@ -69,7 +69,7 @@ class PhaseModel:
     notes: tuple[str, ...] = ()
     used: tuple[int, ...] = ()
 
-    def align(self, series: Series) -> FloatArray | None:
+    def align(self, series: RunSeries) -> FloatArray | None:
         """Return where a run that was not learned from has the phases, None where it cannot."""
         if self.marks is None:
             outer: FloatArray | None = np.array([0.0, series.length_s])
@@ -87,7 +87,7 @@ class PhaseModel:
         return np.concatenate(edges)
 
     def _aligned(
-        self, series: Series, begin_s: float, end_s: float, levels_w: FloatArray
+        self, series: RunSeries, begin_s: float, end_s: float, levels_w: FloatArray
     ) -> FloatArray:
         grid = even_edges(begin_s, end_s, self.step_s)
         if grid.size <= levels_w.size:
@@ -115,10 +115,10 @@ class PhaseFinder:
     method: str = "aligned"
     shortest_s: float | None = None
     # Change points of a run do not depend on the others: leaving one out need not find them anew.
-    _changes: dict[tuple[Series, float, float], IntArray] = field(default_factory=dict)
-    _noises: dict[Series, float] = field(default_factory=dict)
+    _changes: dict[tuple[RunSeries, float, float], IntArray] = field(default_factory=dict)
+    _noises: dict[RunSeries, float] = field(default_factory=dict)
 
-    def find(self, series: Sequence[Series]) -> PhaseModel:
+    def find(self, series: Sequence[RunSeries]) -> PhaseModel:
         """Return the phases of runs."""
         marks: Marks | None = None
         used, notes = list(range(len(series))), list[str]()
@@ -153,7 +153,9 @@ class PhaseFinder:
         )
         return replace(model, used=tuple(used))
 
-    def _cut(self, series: Sequence[Series], begin_s: FloatArray, end_s: FloatArray) -> FloatArray:
+    def _cut(
+        self, series: Sequence[RunSeries], begin_s: FloatArray, end_s: FloatArray
+    ) -> FloatArray:
         """Return the edges of phases within a stretch, in each run."""
         grids = [
             even_edges(begin, end, self.step_s) for begin, end in zip(begin_s, end_s, strict=True)
@@ -190,7 +192,7 @@ class PhaseFinder:
         )
 
     def _own_changes(
-        self, series: Series, trace: FloatArray, begin_s: float, end_s: float
+        self, series: RunSeries, trace: FloatArray, begin_s: float, end_s: float
     ) -> IntArray:
         key = (series, begin_s, end_s)
         if key not in self._changes:
@@ -198,16 +200,16 @@ class PhaseFinder:
             self._changes[key] = find_changes(trace, price)
         return self._changes[key]
 
-    def _common_noise(self, series: Sequence[Series]) -> float:
+    def _common_noise(self, series: Sequence[RunSeries]) -> float:
         return float(np.median([self._noise(each) for each in series]))
 
-    def _noise(self, series: Series) -> float:
+    def _noise(self, series: RunSeries) -> float:
         if series not in self._noises:
             grid = even_edges(0.0, series.length_s, self.step_s)
             self._noises[series] = noise_variance(series.mean_w(grid), float(grid[1] - grid[0]))
         return self._noises[series]
 
-    def _published(self, series: Sequence[Series], marks: Marks, notes: list[str]) -> PhaseModel:
+    def _published(self, series: Sequence[RunSeries], marks: Marks, notes: list[str]) -> PhaseModel:
         model = _model(
             series,
             marks.edges_s,
@@ -229,7 +231,7 @@ class PhaseFinder:
 
 
 def _model(
-    series: Sequence[Series],
+    series: Sequence[RunSeries],
     edges_s: FloatArray,
     *,
     marks: Marks | None,

@@ -11,7 +11,7 @@ import numpy as np
 from lowtide.learning.alignment import align
 from lowtide.learning.marks import plain_label
 from lowtide.learning.phases import PhaseModel
-from lowtide.learning.series import Series, even_edges
+from lowtide.learning.series import RunSeries, even_edges
 from lowtide.signal import FloatArray
 
 # Phases are the same again if they differ by no more than this share, or by no more than two
@@ -64,7 +64,7 @@ class Structure:
 
 
 def find_structure(
-    model: PhaseModel, resumed: Sequence[Series], *, repeats: bool = True
+    model: PhaseModel, resumed: Sequence[RunSeries], *, repeats: bool = True
 ) -> Structure:
     """Return what of a model is startup and what repeats.
 
@@ -175,7 +175,7 @@ def _occurrence(model: PhaseModel, block: range, end: int) -> int | None:
 
 
 def startup_by_comparison(
-    model: PhaseModel, resumed: Sequence[Series], block: Block | None
+    model: PhaseModel, resumed: Sequence[RunSeries], block: Block | None
 ) -> int | None:
     """Return how many phases resumed runs begin with as well; None where they do not tell."""
     told = [
@@ -188,7 +188,7 @@ def startup_by_comparison(
     return Counter(known).most_common(1)[0][0] if known else None
 
 
-def _shared_by_marks(model: PhaseModel, series: Series, block: Block | None) -> int | None:
+def _shared_by_marks(model: PhaseModel, series: RunSeries, block: Block | None) -> int | None:
     """Compare what was said: marks that both runs begin with, and what follows the last of them."""
     marks = model.marks
     assert marks is not None  # noqa: S101 - the caller has looked
@@ -224,7 +224,7 @@ def _shared_by_marks(model: PhaseModel, series: Series, block: Block | None) -> 
     return place if abs(seen_w - warm_w) < abs(seen_w - model.power_w[place]) else first
 
 
-def _shared_by_power(model: PhaseModel, series: Series, block: Block | None) -> int | None:
+def _shared_by_power(model: PhaseModel, series: RunSeries, block: Block | None) -> int | None:
     """Compare power: the resumed run begins with the same levels, then jumps to later ones."""
     grid = even_edges(0.0, series.length_s, model.step_s)
     trace = series.mean_w(grid)

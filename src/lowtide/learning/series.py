@@ -17,7 +17,7 @@ _MOST_STEPS = 4000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Series:
+class RunSeries:
     """One run, its baseline taken off.
 
     Attributes:
@@ -33,7 +33,7 @@ class Series:
     baseline_w: float
 
     @classmethod
-    def of(cls, run: Run, *, baseline_w: float = 0.0) -> Series:
+    def of(cls, run: Run, *, baseline_w: float = 0.0) -> RunSeries:
         """Return a run as a series.
 
         Args:
@@ -87,7 +87,7 @@ class Series:
         return mean
 
 
-def common_step_s(series: Sequence[Series]) -> float:
+def common_step_s(series: Sequence[RunSeries]) -> float:
     """Return the step in which runs are compared."""
     return max(
         _LEAST_STEP_S,

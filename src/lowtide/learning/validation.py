@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from lowtide.learning.series import Series
+from lowtide.learning.series import RunSeries
 from lowtide.signal import FloatArray
 
 AVERAGES_S = (1.0, 10.0, 30.0)
@@ -35,7 +35,7 @@ class Fit(Protocol):
         """What each draws."""
         ...
 
-    def align(self, series: Series) -> FloatArray | None:
+    def align(self, series: RunSeries) -> FloatArray | None:
         """Return where another run has the phases, None where that cannot be told."""
         ...
 
@@ -126,7 +126,7 @@ class Validation:
 
 
 def validate(
-    series: Sequence[Series], learn: Callable[[Sequence[Series]], Fit]
+    series: Sequence[RunSeries], learn: Callable[[Sequence[RunSeries]], Fit]
 ) -> Validation | None:
     """Leave one run out at a time; None where there is one run only."""
     if len(series) < 2:
@@ -182,7 +182,7 @@ def rmse(error_w: FloatArray) -> float:
     return float(np.sqrt(np.mean(error_w**2)))
 
 
-def _errors(series: Series, fit: Fit, mean_w: float) -> dict[str, FloatArray]:
+def _errors(series: RunSeries, fit: Fit, mean_w: float) -> dict[str, FloatArray]:
     """Return predicted less measured power, by the way of looking."""
     errors = {
         "absolute": predicted_w(fit.duration_s, fit.power_w, series.times_s) - series.power_w,

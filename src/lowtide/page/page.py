@@ -1,75 +1,159 @@
-"""One self-contained HTML page: text, tables and charts, readable without a network."""
+"""The one page: questions with their answers, readable without a network, on screen and on paper.
+
+Words, numbers and looks are apart: what is said is in `Page`, where it stands in `page.html.jinja`,
+how it looks in `page.css`, and how charts are fitted to a screen in `page.js`.
+"""
 
 from __future__ import annotations
 
-import html
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
+from importlib.metadata import version
+from importlib.resources import files as resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from lowtide import files
 from lowtide.errors import MissingExtra
 
-if TYPE_CHECKING:
-    from lowtide.page.charts import Chart
+Row = Mapping[str, Any]
 
-_STYLE = """
-:root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; color: #1b1f23; max-width: 60rem; margin: 2rem auto;
-       padding: 0 1rem; }
-h1 { font-size: 1.7rem; margin-bottom: .2rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
-p.note { color: #57606a; } .chart, .table { overflow-x: auto; max-width: 100%; }
-table { border-collapse: collapse; margin: 1rem 0; }
-th, td { padding: .3rem .8rem; border-bottom: 1px solid #d0d7de; text-align: right; }
-.whole { white-space: nowrap; } .prose { text-align: left; }
-th:first-child, td:first-child { text-align: left; } thead th { border-bottom-width: 2px; }
-footer { margin-top: 3rem; color: #57606a; font-size: .85rem; }
-@media (max-width: 40rem) {
-  body { margin-top: 1rem; padding: 0 .6rem; } h1 { font-size: 1.4rem; }
-  table { font-size: .8rem; } th, td { padding: .25rem .3rem; } td.prose { min-width: 11rem; }
-  th:first-child, td:first-child { position: sticky; left: 0; background: #fff; }
-  div.chart.vega-embed.has-actions { padding-right: 0; } .chart details { display: none; }
-}
-"""
-# Charts are drawn as wide as the page at most: on a phone that is half of what they are made for.
-_NARROW = """
-function fitted(chart, room) {
-  if (Array.isArray(chart)) return chart.map(part => fitted(part, room));
-  if (chart === null || typeof chart !== "object") return chart;
-  const parts = Object.entries(chart).map(([name, part]) =>
-    name === "width" && typeof part === "number" ? [name, Math.min(part, room)]
-    : ["layer", "vconcat", "hconcat", "concat", "spec"].includes(name) ? [name, fitted(part, room)]
-    : [name, part]);
-  return Object.fromEntries(parts);
-}
-const room = Math.max(document.body.clientWidth - 150, 180);
-"""
-# A cell longer than this is no number.
+# A cell longer than this is no number: its column is read from the left, and may be folded.
 _SENTENCE = 40
-# One no longer than this that has a digit is a number with its unit.
-_QUANTITY = 12
+
+
+class Cell(str):
+    """What a cell says, and what of that stands below the rest on a page, in small.
+
+    Attributes:
+        value: What stands first.
+        below: What stands below it, such as the bounds of a mean.
+
+    >>> Cell("23.1 %", "21.0 to 25.3")
+    '23.1 % (21.0 to 25.3)'
+    """
+
+    __slots__ = ("below", "value")
+
+    value: str
+    below: str
+
+    def __new__(cls, value: str, below: str = "") -> Cell:
+        """Return a cell whose text is all that it says."""
+        cell = super().__new__(cls, f"{value} ({below})" if below else value)
+        cell.value, cell.below = value, below
+        return cell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Numbers in rows.
+
+    Attributes:
+        header: The names of the columns.
+        rows: The rows, as they shall be read.
+        words: Which columns hold words, however short; a long text says so itself.
+    """
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    words: Sequence[int] = ()
+
+    @property
+    def word_columns(self) -> set[int]:
+        """Which columns hold words rather than numbers."""
+        long = {place for row in self.rows for place, cell in enumerate(row) if _is_long(cell)}
+        return {*self.words, *long}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A chart, what it shows and what it was drawn from.
+
+    Attributes:
+        name: What its files are called, without a suffix.
+        document: The chart in the grammar of Vega-Lite.
+        tables: What it was drawn from by name, `rows` first; none where the chart holds it itself.
+        caption: How to read it.
+    """
+
+    name: str
+    document: dict[str, Any]
+    tables: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+    caption: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A part of a report: a heading, a paragraph, and a table or a chart or both.
+    """A question and what answers it.
 
     Attributes:
-        heading: What it is about.
-        text: A paragraph.
-        header: The table's column names.
-        rows: The table's rows, as they shall be read.
-        chart: A chart.
+        question: The question, or what it is about.
+        answer: The answer, in a sentence or a paragraph.
+        parts: Tables and figures that bear it out.
+        notes: What a reader must know besides.
+        source: A file to show as it is.
+        name: What links call it.
     """
 
-    heading: str
-    text: str = ""
-    header: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-    chart: Chart | None = None
+    question: str
+    answer: str = ""
+    parts: Sequence[Table | Figure] = ()
+    notes: Sequence[str] = ()
+    source: str = ""
+    name: str = ""
+
+    @property
+    def tables(self) -> list[Table]:
+        """The tables among its parts."""
+        return [part for part in self.parts if isinstance(part, Table)]
+
+    @property
+    def figures(self) -> list[Figure]:
+        """The figures among its parts."""
+        return [part for part in self.parts if isinstance(part, Figure)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A report.
+
+    Attributes:
+        title: What it is called.
+        lead: What a reader must know first, e.g. that the grid is synthetic.
+        facts: The same by name, as a list.
+        sections: Its questions.
+        links: The files of each figure, relative to the page.
+        footer: What closes it, after who made it.
+    """
+
+    title: str
+    sections: Sequence[Section]
+    lead: Sequence[str] = ()
+    facts: Sequence[tuple[str, str]] = ()
+    links: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    footer: str = ""
+
+    def html(self) -> str:
+        """Return the page, with all that it needs in it."""
+        charts = [figure.document for section in self.sections for figure in section.figures]
+        return str(
+            _template().render(
+                page=self,
+                style=_resource("page.css"),
+                script=_resource("page.js"),
+                library=chart_library,
+                # No browser takes it for the end of a script.
+                charts=json.dumps(charts).replace("<", "\\u003c") if charts else "",
+                version=version("lowtide"),
+            )
+        )
+
+    def write(self, path: Path | str) -> None:
+        """Write the page."""
+        files.write_whole(path, self.html())
 
 
 @cache
@@ -83,69 +167,20 @@ def chart_library() -> str:
     return script.replace("</script", "<\\/script")
 
 
-def write_report(
-    path: Path | str, *, title: str, note: str, sections: Iterable[Section], footer: str
-) -> None:
-    """Write a report.
-
-    Args:
-        note: What a reader must know first, e.g. that the grid is synthetic.
-    """
-    library = chart_library()
-    body: list[str] = []
-    charts: list[str] = []
-    for section in sections:
-        body.append(f"<h2>{html.escape(section.heading)}</h2>")
-        if section.text:
-            body.append(f"<p>{html.escape(section.text)}</p>")
-        if section.rows:
-            body.append(_table(section.header, section.rows))
-        if section.chart is not None:
-            body.append(f'<div class="chart" id="chart{len(charts)}"></div>')
-            charts.append(json.dumps(section.chart.to_dict()).replace("</", "<\\/"))
-    embed = "\n".join(
-        f'vegaEmbed("#chart{number}", fitted({chart}, room), {{renderer: "svg"}});'
-        for number, chart in enumerate(charts)
-    )
-    page = f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{html.escape(title)}</title>
-<style>{_STYLE}</style>
-<script>{library}</script>
-</head>
-<body>
-<h1>{html.escape(title)}</h1>
-<p class="note">{html.escape(note)}</p>
-{chr(10).join(body)}
-<footer>{html.escape(footer)}</footer>
-<script>{_NARROW}{embed}</script>
-</body>
-</html>
-"""
-    files.write_whole(path, page)
+@cache
+def _template() -> Any:
+    try:
+        import jinja2
+    except ImportError:  # pragma: no cover - needs an environment without the extra
+        raise MissingExtra("writing a report", extra="figures") from None
+    # What is said is escaped, whoever said it.
+    looks = jinja2.Environment(autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
+    return looks.from_string(_resource("page.html.jinja"))
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    # Sentences read from the left, numbers from the right.
-    prose = [any(len(row[place]) > _SENTENCE for row in rows) for place in range(len(header))]
-
-    def cells(tag: str, texts: Sequence[str]) -> str:
-        return "".join(
-            f"<{tag}{' class=prose' if is_prose else ''}>{_unbroken(text)}</{tag}>"
-            for text, is_prose in zip(texts, prose, strict=True)
-        )
-
-    body = "\n".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    head = f"<thead><tr>{cells('th', header)}</tr></thead>"
-    return f'<div class="table"><table>{head}<tbody>\n{body}\n</tbody></table></div>'
+def _resource(name: str) -> str:
+    return (resources("lowtide.page") / name).read_text(encoding="utf-8")
 
 
-def _unbroken(text: str) -> str:
-    """Return a text for a cell of any width: no quantity and no date is cut in two."""
-    if len(text) <= _QUANTITY and any(sign.isdigit() for sign in text):
-        return f"<span class=whole>{html.escape(text)}</span>"
-    words = (html.escape(word).replace("/", "/<wbr>") for word in text.split(" "))
-    return " ".join(f"<span class=whole>{w}</span>" if "-" in w else w for w in words)
+def _is_long(cell: str) -> bool:
+    return len(cell.value if isinstance(cell, Cell) else cell) > _SENTENCE

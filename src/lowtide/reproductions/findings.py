@@ -6,15 +6,14 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from lowtide import files
 from lowtide.errors import FormatError, InvalidInput
-from lowtide.page.page import Section, write_report
+from lowtide.page.page import Page, Section, Table
 
 Item = TypeVar("Item")
 
@@ -43,7 +42,7 @@ class Findings:
         header: Names of the columns.
         rows: Makes the columns.
         sections: Makes the tables.
-        figures: Makes the figures, by the name of their files.
+        figures: Makes the figures.
         synthetic: Whether the grid comes from a model, which then must be said beside any form.
         footer: What closes the page, after who made it.
     """
@@ -54,32 +53,44 @@ class Findings:
     header: Sequence[str]
     rows: Callable[[], list[list[str]]]
     sections: Callable[[], list[Section]]
-    figures: Callable[[], Mapping[str, Section]]
+    figures: Callable[[], list[Section]]
     synthetic: bool = False
     footer: str = ""
 
     def write(self, folder: Path) -> list[Path]:
         """Write report.html, the figures as PNG and SVG, and results.csv; return those files."""
-        from lowtide.page.charts import IMAGE_SUFFIXES, save_image
+        from lowtide.page.looks import save_images
 
         figures = self.figures()
         written = [folder / "results.csv", folder / "report.html"]
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([self.header, *self.rows()])
         files.write_whole(written[0], text.getvalue())
-        write_report(
-            written[1],
+        Page(
             title=self.title,
-            note=self.note,
-            sections=[*self.sections(), *figures.values()],
-            footer=f"Made by lowtide {version('lowtide')}.{self.footer}",
-        )
-        charts = {name: each.chart for name, each in figures.items() if each.chart is not None}
-        for name, chart in charts.items():
-            for suffix in IMAGE_SUFFIXES:
-                written.append(folder / f"{name}{suffix}")
-                save_image(chart, written[-1])
+            lead=[self.note],
+            sections=[*self.sections(), *figures],
+            footer=self.footer,
+        ).write(written[1])
+        for section in figures:
+            for figure in section.figures:
+                written += save_images(folder, figure)
         return written
+
+
+def table_section(
+    question: str, answer: str, header: Sequence[str] = (), rows: Sequence[Sequence[str]] = ()
+) -> Section:
+    """Return a table with what it is about; without rows the words alone."""
+    parts = [Table(header=header, rows=rows)] if rows else []
+    return Section(question=question, answer=answer, parts=parts)
+
+
+def chart_section(name: str, chart: Any, question: str, answer: str = "") -> Section:
+    """Return a chart with what it is about."""
+    from lowtide.page.looks import make_figure
+
+    return Section(question=question, answer=answer, parts=[make_figure(name, chart)])
 
 
 def data_folder(data: Path | None) -> Path | None:

@@ -33,7 +33,14 @@ from lowtide.policies.dtpr import taken
 from lowtide.policies.starts import LowestSlot, cost_by_delay, first_lowest
 from lowtide.policies.stopping import cheapest_moments, quantile_between
 from lowtide.profile import PowerProfile
-from lowtide.reproductions.findings import Findings, Progress, read_published, require_folder
+from lowtide.reproductions.findings import (
+    Findings,
+    Progress,
+    chart_section,
+    read_published,
+    require_folder,
+    table_section,
+)
 from lowtide.signal import FILLED, FloatArray, Signal
 from lowtide.simulator.buying import start_on_reserved
 from lowtide.simulator.cluster import ON_DEMAND_PRICE, RESERVED_PRICE, SPOT_PRICE
@@ -56,7 +63,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class GaiaRules:
     """How the comparison counts.
 
     Attributes:
@@ -73,7 +80,7 @@ class Rules:
     reserved_to_end: bool
 
 
-ORIGINAL = Rules(step_s=5.0, start_step_s=HOUR_S, release_lag_s=5.0, reserved_to_end=False)
+ORIGINAL = GaiaRules(step_s=5.0, start_step_s=HOUR_S, release_lag_s=5.0, reserved_to_end=False)
 # One error after the other is fixed; under the last rules all are.
 _SECONDS = replace(ORIGINAL, step_s=None)
 _ANY_MOMENT = replace(_SECONDS, start_step_s=None)
@@ -88,7 +95,7 @@ FIXES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class GaiaRun:
     """One run: a policy, and the machines it has.
 
     Attributes:
@@ -130,28 +137,28 @@ class Run:
 
 
 RUNS = (
-    Run("NJW", "carbon", "oracle", waiting="0x0"),
-    Run("Oracle(-w 6x24)", "carbon", "oracle"),
-    Run("Lowest-Slot", "carbon", "lowest"),
-    Run("Lowest-Window", "carbon", "waiting"),
-    Run("Carbon-Time", "carbon", "cst_average"),
-    Run("CST-Oracle", "carbon", "cst_oracle"),
-    Run("Wait-Awhile", "suspend-resume", "oracle"),
-    Run("Ecovisor", "suspend-resume-threshold", "oracle"),
-    Run("NJW r9", "carbon", "oracle", 9, "0x0"),
-    Run("AJW-T r9", "cost", "oracle", 9),
-    Run("Carbon-Time r9", "carbon", "cst_average", 9),
-    Run("Res-First-Carbon-Time r9", "carbon-cost", "cst_average", 9),
-    Run("Res-First-Carbon-Time r20", "carbon-cost", "cst_average", 20),
-    Run("Wait-Awhile r9", "suspend-resume", "oracle", 9),
-    Run("Spot-First-Carbon-Time", "carbon-spot", "cst_average"),
-    Run("Spot-First-Ecovisor", "suspend-resume-spot-threshold", "oracle"),
-    Run("Spot-Res-Carbon-Time r9", "carbon-cost-spot", "cst_average", 9),
+    GaiaRun("NJW", "carbon", "oracle", waiting="0x0"),
+    GaiaRun("Oracle(-w 6x24)", "carbon", "oracle"),
+    GaiaRun("Lowest-Slot", "carbon", "lowest"),
+    GaiaRun("Lowest-Window", "carbon", "waiting"),
+    GaiaRun("Carbon-Time", "carbon", "cst_average"),
+    GaiaRun("CST-Oracle", "carbon", "cst_oracle"),
+    GaiaRun("Wait-Awhile", "suspend-resume", "oracle"),
+    GaiaRun("Ecovisor", "suspend-resume-threshold", "oracle"),
+    GaiaRun("NJW r9", "carbon", "oracle", 9, "0x0"),
+    GaiaRun("AJW-T r9", "cost", "oracle", 9),
+    GaiaRun("Carbon-Time r9", "carbon", "cst_average", 9),
+    GaiaRun("Res-First-Carbon-Time r9", "carbon-cost", "cst_average", 9),
+    GaiaRun("Res-First-Carbon-Time r20", "carbon-cost", "cst_average", 20),
+    GaiaRun("Wait-Awhile r9", "suspend-resume", "oracle", 9),
+    GaiaRun("Spot-First-Carbon-Time", "carbon-spot", "cst_average"),
+    GaiaRun("Spot-First-Ecovisor", "suspend-resume-spot-threshold", "oracle"),
+    GaiaRun("Spot-Res-Carbon-Time r9", "carbon-cost-spot", "cst_average", 9),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Outcome:
+class GaiaOutcome:
     """What a run comes to: one entry per stretch that a job runs without a stop.
 
     Attributes:
@@ -167,8 +174,8 @@ class Outcome:
         cost: What it costs in dollars; reserved machines cost nothing here.
     """
 
-    run: Run
-    rules: Rules
+    run: GaiaRun
+    rules: GaiaRules
     job: IndexArray
     arrival_s: FloatArray
     start_s: FloatArray
@@ -366,7 +373,7 @@ class _Jobs:
     spot: BoolArray
 
     @classmethod
-    def of(cls, trace: Trace, rules: Rules) -> _Jobs:
+    def of(cls, trace: Trace, rules: GaiaRules) -> _Jobs:
         step_s = rules.step_s
 
         def counted(seconds: FloatArray) -> FloatArray:
@@ -424,7 +431,7 @@ class Bench:
     signal: Signal
     _made: dict[tuple[object, ...], Due] = field(default_factory=dict, init=False)
 
-    def outcome(self, run: Run, rules: Rules) -> Outcome:
+    def outcome(self, run: GaiaRun, rules: GaiaRules) -> GaiaOutcome:
         """Return what a run comes to."""
         jobs, due = _Jobs.of(self.trace, rules), self.due(run, rules)
         arrival_s, cpus = jobs.arrival_s[due.job], jobs.cpus[due.job]
@@ -444,7 +451,7 @@ class Bench:
         start_s: FloatArray = np.where(reserved, begun_s, due.due_s)
         rate = np.where(spot, SPOT_PRICE, np.where(reserved, 0.0, ON_DEMAND_PRICE))
         end_s = start_s + due.length_s
-        return Outcome(
+        return GaiaOutcome(
             run=run,
             rules=rules,
             job=due.job,
@@ -457,14 +464,14 @@ class Bench:
             cost=cpus * due.length_s * rate / HOUR_S,
         )
 
-    def due(self, run: Run, rules: Rules) -> Due:
+    def due(self, run: GaiaRun, rules: GaiaRules) -> Due:
         """Return when the jobs of a run are due."""
         key = (run.decision, run.waiting, rules.step_s, rules.start_step_s)
         if key not in self._made:
             self._made[key] = self._decide(run, rules)
         return self._made[key]
 
-    def _decide(self, run: Run, rules: Rules) -> Due:
+    def _decide(self, run: GaiaRun, rules: GaiaRules) -> Due:
         jobs = _Jobs.of(self.trace, rules)
         wait_s: FloatArray = np.where(jobs.short, *run.waits_s)
         if run.decision in ("wait_awhile", "threshold"):
@@ -475,7 +482,9 @@ class Bench:
         every: IndexArray = np.arange(jobs.length_s.size)
         return Due(job=every, due_s=jobs.arrival_s + delay_s, length_s=jobs.length_s)
 
-    def _delays(self, run: Run, jobs: _Jobs, wait_s: FloatArray, rules: Rules) -> FloatArray:
+    def _delays(
+        self, run: GaiaRun, jobs: _Jobs, wait_s: FloatArray, rules: GaiaRules
+    ) -> FloatArray:
         """Return how long each job waits."""
         guesses = run.decision in ("waiting", "cst_average")
         believed_s = jobs.expected_s if guesses else jobs.length_s
@@ -495,7 +504,7 @@ class Bench:
             )
         return delays_s
 
-    def _stretches(self, run: Run, jobs: _Jobs, wait_s: FloatArray, rules: Rules) -> Due:
+    def _stretches(self, run: GaiaRun, jobs: _Jobs, wait_s: FloatArray, rules: GaiaRules) -> Due:
         """Return the stretches of jobs that may be stopped."""
         rows = zip(jobs.arrival_s.tolist(), jobs.length_s.tolist(), wait_s.tolist(), strict=True)
         found = [
@@ -534,11 +543,10 @@ _GOLDENS = Path("goldens", "gaia")
 _COMPARED = ("carbon_cost", "dollar_cost")
 _WHAT = {"carbon": "carbon_cost", "cost": "dollar_cost", "wait": "mean_wait_h"}
 _NAMES = {ORIGINAL: "original", FIXED: "fixed"}
-_COLOURS = ["#D55E00", "#0072B2"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
+class GaiaStudy:
     """The outcomes of the comparison, and what was published of it.
 
     Attributes:
@@ -553,14 +561,14 @@ class Study:
     zone: str
     start_row: int
     task_trace: str
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[GaiaOutcome, ...]
     totals: Mapping[str, Mapping[str, Any]]
     notebook: Mapping[str, Any]
 
     @cached_property
-    def by_rules(self) -> dict[Rules, dict[str, Outcome]]:
+    def by_rules(self) -> dict[GaiaRules, dict[str, GaiaOutcome]]:
         """The outcomes by rules, then by policy."""
-        found: dict[Rules, dict[str, Outcome]] = {}
+        found: dict[GaiaRules, dict[str, GaiaOutcome]] = {}
         for outcome in self.outcomes:
             found.setdefault(outcome.rules, {})[outcome.run.policy] = outcome
         return found
@@ -601,7 +609,7 @@ def reproduce_gaia(data: Path | None, *, zone: str, start_row: int, progress: Pr
     folder = require_folder(data, "gaia")
     trace = read_jobs(folder / _TRACE)
     bench = Bench(trace=trace, signal=cut_signal(_load_signal(folder, zone), trace, start_row))
-    study = Study(
+    study = GaiaStudy(
         zone=zone,
         start_row=start_row,
         task_trace=_TRACE.stem,
@@ -619,7 +627,7 @@ def reproduce_gaia(data: Path | None, *, zone: str, start_row: int, progress: Pr
         header=COLUMNS,
         rows=lambda: columns(study),
         sections=lambda: tables(study),
-        figures=lambda: {"policies": Section(heading="Policies", chart=policies_chart(study))},
+        figures=lambda: [chart_section("policies", policies_chart(study), "Policies")],
     )
 
 
@@ -631,7 +639,7 @@ def _load_signal(folder: Path, zone: str) -> Signal:
     return read_signal(folder / _CARBON / f"{zone}.csv", gaps="hold")
 
 
-def evaluate(bench: Bench) -> Iterator[Outcome]:
+def evaluate(bench: Bench) -> Iterator[GaiaOutcome]:
     """Run everything, under the original's rules and with one error fixed after the other."""
     for rules in _RULE_NAMES:
         for run in RUNS:
@@ -651,12 +659,12 @@ def read_totals(path: Path, start_row: int) -> dict[str, Mapping[str, Any]]:
         raise FormatError(f"is no list of totals ({error!r})", path=path) from None
 
 
-def tables(study: Study) -> list[Section]:
+def tables(study: GaiaStudy) -> list[Section]:
     """Return all tables."""
     return [totals_table(study), fixes_table(study), notebook_table(study)]
 
 
-def totals_table(study: Study) -> Section:
+def totals_table(study: GaiaStudy) -> Section:
     """Return what each run comes to, as published and fixed."""
     rows = []
     for run in RUNS:
@@ -677,18 +685,18 @@ def totals_table(study: Study) -> Section:
         if study.totals
         else "What the original itself gives here is not known."
     )
-    return Section(
-        heading="Carbon, cost and waiting, by the original's rules and fixed",
-        text=f"Fixed: arrivals and lengths in seconds, not cut to 5-s steps; starts at any moment, "
+    return table_section(
+        "Carbon, cost and waiting, by the original's rules and fixed",
+        f"Fixed: arrivals and lengths in seconds, not cut to 5-s steps; starts at any moment, "
         f"not only whole hours after arrival; freed machines usable at once; reserved machines "
         f"paid for until the last job ends, not until it starts. Both: equal arrivals in the order "
         f"of the trace, waiting averaged over jobs. {known}",
-        header=("policy", "carbon", "fixed", "cost", "fixed", "wait", "fixed", "off"),
-        rows=rows,
+        ("policy", "carbon", "fixed", "cost", "fixed", "wait", "fixed", "off"),
+        rows,
     )
 
 
-def fixes_table(study: Study) -> Section:
+def fixes_table(study: GaiaStudy) -> Section:
     """Return the most that each fix changes, on top of those before it."""
     rows = []
     before = study.by_rules[ORIGINAL]
@@ -708,27 +716,27 @@ def fixes_table(study: Study) -> Section:
     header = ["fix"]
     for what in _WHAT:
         header += [what, "in"]
-    return Section(
-        heading="What each fix changes at most",
-        text="Each on top of those above it; the run that it changes most is named.",
-        header=header,
-        rows=rows,
+    return table_section(
+        "What each fix changes at most",
+        "Each on top of those above it; the run that it changes most is named.",
+        header,
+        rows,
     )
 
 
-def notebook_table(study: Study) -> Section:
+def notebook_table(study: GaiaStudy) -> Section:
     """Return published figures that depend on the jobs alone, whatever the zone."""
     heading = "Published for AU-SA, and the same for every zone"
     if not study.notebook:
-        return Section(heading=heading, text=f"The published figures were not found: {MISSING}.")
+        return table_section(heading, f"The published figures were not found: {MISSING}.")
     published = notebook_figures(study.notebook)
     here, fixed = (jobs_alone(study.by_rules[rules]) for rules in (ORIGINAL, FIXED))
-    return Section(
-        heading=heading,
-        text="The curve of AU-SA is not in the data, so figures that depend on it cannot be "
+    return table_section(
+        heading,
+        "The curve of AU-SA is not in the data, so figures that depend on it cannot be "
         "computed. These do not: they belong to policies that look at no curve.",
-        header=("figure", "published", "here", "fixed"),
-        rows=[
+        ("figure", "published", "here", "fixed"),
+        [
             [name, *(f"{each[name]:.10g}" for each in (published, here, fixed))]
             for name in published
         ],
@@ -750,7 +758,7 @@ def notebook_figures(notebook: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def jobs_alone(outcomes: Mapping[str, Outcome]) -> dict[str, float]:
+def jobs_alone(outcomes: Mapping[str, GaiaOutcome]) -> dict[str, float]:
     """Return what the outcomes say of the same figures."""
     at_once = outcomes["NJW"]
     return {
@@ -764,7 +772,7 @@ def jobs_alone(outcomes: Mapping[str, Outcome]) -> dict[str, float]:
     }
 
 
-def columns(study: Study) -> list[list[str]]:
+def columns(study: GaiaStudy) -> list[list[str]]:
     """Return a row per run and set of rules, as `COLUMNS` names them."""
     return [
         [
@@ -790,9 +798,9 @@ def columns(study: Study) -> list[list[str]]:
     ]
 
 
-def policies_chart(study: Study) -> alt.LayerChart:
+def policies_chart(study: GaiaStudy) -> alt.LayerChart:
     """Draw what every run emits over how long its jobs wait."""
-    import altair as alt
+    from lowtide.page.looks import NEUTRAL, WIDTH, alt, inline, two_colours
 
     rows = []
     # Runs that differ in what machines cost alone lie on one point, and share its label.
@@ -805,19 +813,17 @@ def policies_chart(study: Study) -> alt.LayerChart:
             if rules == FIXED:
                 labels.setdefault((wait_h, carbon_g), []).append(run.policy)
     base = alt.Chart(
-        alt.InlineData(values=rows),
-        width=680,
+        inline(rows),
+        width=WIDTH,
         height=420,
         title=f"{study.zone} from row {study.start_row}",
     ).encode(
         x=alt.X("wait:Q", title="mean wait, h"),
         y=alt.Y("carbon:Q", title="g", scale=alt.Scale(zero=False)),
     )
-    lines = base.mark_line(color="#999999").encode(detail="policy:N")
+    lines = base.mark_line(color=NEUTRAL).encode(detail="policy:N")
     points = base.mark_point(filled=True, size=60).encode(
-        color=alt.Color(
-            "rules:N", title="rules", scale=alt.Scale(domain=[*_NAMES.values()], range=_COLOURS)
-        ),
+        color=two_colours("rules", [*_NAMES.values()]),
         tooltip=["policy:N", "rules:N", "wait:Q", "carbon:Q"],
     )
     # Neighbours in carbon take turns above and below their points, so that labels stay apart.
@@ -828,7 +834,7 @@ def policies_chart(study: Study) -> alt.LayerChart:
             for wait_h, carbon_g in sorted(labels, key=lambda point: point[1])[side::2]
         ]
         words.append(
-            alt.Chart(alt.InlineData(values=names))
+            alt.Chart(inline(names))
             .mark_text(align="left", dx=6, dy=dy, fontSize=10)
             .encode(x="wait:Q", y="carbon:Q", text="label:N")
         )

@@ -128,7 +128,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ThesisOutcome:
     """What one job comes to at its best.
 
     Attributes:
@@ -176,7 +176,7 @@ def make_cases(
     return cases
 
 
-def evaluate(signal: Signal, cases: Sequence[Case]) -> Iterator[Outcome]:
+def evaluate(signal: Signal, cases: Sequence[Case]) -> Iterator[ThesisOutcome]:
     """Plan jobs that arrive at a signal's first moment, one after another."""
     if signal.kind not in ("average", "marginal"):
         raise InvalidInput(f"the evaluation needs a carbon intensity, not a {signal.kind} signal")
@@ -189,11 +189,11 @@ def evaluate(signal: Signal, cases: Sequence[Case]) -> Iterator[Outcome]:
             solution = exact.optimise(job, signal).solution
             # Starts at the same delay follow each other without a gap: they are one.
             starts = len({start.delay_s for start in solution.starts})
-            yield Outcome(case=case, carbon_g=solution.cost, starts=starts)
+            yield ThesisOutcome(case=case, carbon_g=solution.cost, starts=starts)
         else:
             hourly_g, free_g = best_starts(job, signal)
             carbon_g = free_g if case.start_step_s is None else hourly_g
-            yield Outcome(case=case, carbon_g=carbon_g, starts=1, free_start_g=free_g)
+            yield ThesisOutcome(case=case, carbon_g=carbon_g, starts=1, free_start_g=free_g)
 
 
 def best_starts(job: Job, signal: Signal) -> tuple[float, float]:
@@ -208,7 +208,7 @@ def best_starts(job: Job, signal: Signal) -> tuple[float, float]:
     return float(hourly) / JOULES_PER_KWH, float(costs.min()) / JOULES_PER_KWH
 
 
-def savings(outcomes: Sequence[Outcome], *, free_start: bool = False) -> dict[Case, float]:
+def savings(outcomes: Sequence[ThesisOutcome], *, free_start: bool = False) -> dict[Case, float]:
     """Return what suspending saves over the best uninterrupted start, by the suspended job.
 
     Args:
@@ -298,7 +298,7 @@ def read_totals(path: Path | str) -> dict[Case, Published]:
     return totals
 
 
-def belongs(published: Mapping[Case, Published], outcomes: Sequence[Outcome]) -> bool:
+def belongs(published: Mapping[Case, Published], outcomes: Sequence[ThesisOutcome]) -> bool:
     """Return whether totals were published for the signal that these outcomes come from."""
     pairs = [
         (outcome.carbon_g, published[outcome.case].reference_g)
@@ -308,7 +308,7 @@ def belongs(published: Mapping[Case, Published], outcomes: Sequence[Outcome]) ->
     return bool(pairs) and all(math.isclose(a, b, rel_tol=_AGREE) for a, b in pairs)
 
 
-def judge(published: Mapping[Case, Published], outcomes: Sequence[Outcome]) -> Verdict | None:
+def judge(published: Mapping[Case, Published], outcomes: Sequence[ThesisOutcome]) -> Verdict | None:
     """Compare published suspend & resume totals with the optimum; None where there are none."""
     pairs = [
         (outcome.carbon_g, published[outcome.case])
@@ -331,7 +331,7 @@ def judge(published: Mapping[Case, Published], outcomes: Sequence[Outcome]) -> V
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Study:
+class ThesisStudy:
     """The outcomes of an evaluation, and what was published of it.
 
     Attributes:
@@ -339,7 +339,7 @@ class Study:
         published: Published totals; None where there are none to compare with.
     """
 
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[ThesisOutcome, ...]
     published: Mapping[Case, Published] | None = None
 
     @property
@@ -348,7 +348,7 @@ class Study:
         found = {outcome.case.startup_mode for outcome in self.outcomes}
         return [mode for mode in STARTUP_MODES if mode in found]
 
-    def of(self, mode: str) -> list[Outcome]:
+    def of(self, mode: str) -> list[ThesisOutcome]:
         """Return the outcomes of one reading of the startup.
 
         Args:
@@ -363,7 +363,7 @@ class Study:
         return known if belongs(known, self.outcomes) else {}
 
 
-def choose(study: Study) -> list[Outcome]:
+def choose(study: ThesisStudy) -> list[ThesisOutcome]:
     """Return the jobs whose schedules tell most: those like the one that suspending saves most.
 
     They differ in strategy and length of the startup alone.
@@ -384,7 +384,7 @@ def choose(study: Study) -> list[Outcome]:
     )
 
 
-def effects(study: Study, mode: str, about: str) -> list[Effect]:
+def effects(study: ThesisStudy, mode: str, about: str) -> list[Effect]:
     """Return the analysis of variance for one reading of the startup; empty with too few jobs.
 
     Args:

@@ -13,13 +13,19 @@ from lowtide.errors import InvalidInput
 from lowtide.formats import read_signal
 from lowtide.grids import synthetic_grid
 from lowtide.page.page import Section
-from lowtide.reproductions.findings import Findings, Progress, data_folder
+from lowtide.reproductions.findings import (
+    Findings,
+    Progress,
+    chart_section,
+    data_folder,
+    table_section,
+)
 from lowtide.reproductions.thesis import (
     LEVELS,
     STARTUP_MODES,
     Case,
     Published,
-    Study,
+    ThesisStudy,
     choose,
     effects,
     evaluate,
@@ -33,9 +39,7 @@ from lowtide.studies.statistics import Effect
 from lowtide.units import MISSING
 
 if TYPE_CHECKING:
-    import altair as alt
-
-    from lowtide.page.charts import Chart
+    from lowtide.page.looks import Chart, alt
 
 TITLE = "2,400 jobs: published, true and optimal"
 COLUMNS = (
@@ -111,14 +115,14 @@ def reproduce_thesis(
     folder = data_folder(data)
     curve, note = _load_signal(signal, folder, named=data is not None)
     totals = folder / _PUBLISHED if folder is not None else None
-    study = Study(
+    study = ThesisStudy(
         outcomes=tuple(progress(evaluate(curve, cases), total=len(cases), doing="planning")),
         published=read_totals(totals) if totals is not None and totals.is_file() else None,
     )
     return findings(study, curve, note=note)
 
 
-def findings(study: Study, signal: Signal, *, note: str) -> Findings:
+def findings(study: ThesisStudy, signal: Signal, *, note: str) -> Findings:
     """Return what was found, in every form.
 
     Args:
@@ -133,7 +137,7 @@ def findings(study: Study, signal: Signal, *, note: str) -> Findings:
         sections=lambda: tables(study),
         figures=lambda: figures(study, signal),
         synthetic=signal.synthetic,
-        footer=" Times are UTC.",
+        footer="Times are UTC.",
     )
 
 
@@ -156,7 +160,7 @@ def _load_signal(file: Path | None, folder: Path | None, *, named: bool) -> tupl
     return curve, f"{label}, from {file.name}{filled}. Every job arrives at its first moment."
 
 
-def tables(study: Study) -> list[Section]:
+def tables(study: ThesisStudy) -> list[Section]:
     """Return all tables."""
     return [
         savings_table(study),
@@ -166,7 +170,7 @@ def tables(study: Study) -> list[Section]:
     ]
 
 
-def savings_table(study: Study) -> Section:
+def savings_table(study: ThesisStudy) -> Section:
     """Return the mean saving by length and wait, for each reading of the startup."""
     waits = [int(wait) for wait in LEVELS["wait_h"]]
     rows = []
@@ -189,15 +193,15 @@ def savings_table(study: Study) -> Section:
     text += _hour_grid(study)
     if not rows:
         text = "Needs both strategies of the same jobs."
-    return Section(
-        heading="What suspend & resume saves, by length and wait",
-        text=text,
-        header=("reading", "length", *(f"{wait_h} h" for wait_h in waits)),
-        rows=rows,
+    return table_section(
+        "What suspend & resume saves, by length and wait",
+        text,
+        ("reading", "length", *(f"{wait_h} h" for wait_h in waits)),
+        rows,
     )
 
 
-def _hour_grid(study: Study) -> str:
+def _hour_grid(study: ThesisStudy) -> str:
     """Say how much of the carved savings is owed to starts on the hour alone."""
     carved = study.of("carved")
     hourly, free = savings(carved), savings(carved, free_start=True)
@@ -210,7 +214,7 @@ def _hour_grid(study: Study) -> str:
     )
 
 
-def published_table(study: Study) -> Section:
+def published_table(study: ThesisStudy) -> Section:
     """Return how published totals compare with their true value and the optimum, by length."""
     known = study.comparable
     carved = [each for each in study.of("carved") if each.case.strategy == "suspend"]
@@ -224,10 +228,10 @@ def published_table(study: Study) -> Section:
             continue
         counts = (verdict.jobs, verdict.empty, verdict.below, verdict.wrong, verdict.above)
         rows.append([name, *map(str, counts), _percent(verdict.worst)])
-    return Section(
-        heading="Suspend & resume as published, as it truly was, and at its optimum",
-        text=_published_text(study, known),
-        header=(
+    return table_section(
+        "Suspend & resume as published, as it truly was, and at its optimum",
+        _published_text(study, known),
+        (
             "length",
             "published",
             "no schedule",
@@ -236,11 +240,11 @@ def published_table(study: Study) -> Section:
             "not optimal",
             "worst excess",
         ),
-        rows=rows if carved else [],
+        rows if carved else [],
     )
 
 
-def _published_text(study: Study, known: Mapping[Case, Published]) -> str:
+def _published_text(study: ThesisStudy, known: Mapping[Case, Published]) -> str:
     if study.published is None:
         return f"Published totals were not found: {MISSING}. Name their folder by --data."
     if not known:
@@ -252,7 +256,7 @@ def _published_text(study: Study, known: Mapping[Case, Published]) -> str:
     )
 
 
-def startup_table(study: Study) -> Section:
+def startup_table(study: ThesisStudy) -> Section:
     """Return what a longer startup does, for each reading of the startup."""
     rows = []
     for mode in study.startup_modes:
@@ -278,10 +282,10 @@ def startup_table(study: Study) -> Section:
                     _percent(_mean(saved, startup_s=int(startup_s), length_s=longest_s)),
                 ]
             )
-    return Section(
-        heading="What a longer startup does",
-        text="Means over all other factors; the last column is over the longest jobs alone.",
-        header=(
+    return table_section(
+        "What a longer startup does",
+        "Means over all other factors; the last column is over the longest jobs alone.",
+        (
             "reading",
             "startup",
             "uninterrupted",
@@ -290,11 +294,11 @@ def startup_table(study: Study) -> Section:
             "saving",
             "saving, longest",
         ),
-        rows=rows,
+        rows,
     )
 
 
-def anova_table(study: Study, about: str) -> Section:
+def anova_table(study: ThesisStudy, about: str) -> Section:
     """Return which factor explains how much, for each reading of the startup side by side.
 
     Args:
@@ -304,7 +308,7 @@ def anova_table(study: Study, about: str) -> Section:
     found = {mode: each for mode, each in found.items() if each}
     heading = f"What explains the {about}"
     if not found:
-        return Section(heading=heading, text="Needs more jobs than were selected.")
+        return table_section(heading, "Needs more jobs than were selected.")
     names = [effect.name for effect in next(iter(found.values()))]
     rows = []
     for place, name in enumerate(names):
@@ -330,7 +334,7 @@ def anova_table(study: Study, about: str) -> Section:
         "here is random: the residual is what combinations of the other factors do, and p only "
         f"says how a factor stands out from that. {startup_verdict(found)}"
     )
-    return Section(heading=heading, text=text, header=header, rows=rows)
+    return table_section(heading, text, header=header, rows=rows)
 
 
 def startup_verdict(found: Mapping[str, Sequence[Effect]]) -> str:
@@ -348,7 +352,7 @@ def startup_verdict(found: Mapping[str, Sequence[Effect]]) -> str:
     return f"Length of the startup: {'; '.join(said)}." if said else ""
 
 
-def columns(study: Study) -> list[list[str]]:
+def columns(study: ThesisStudy) -> list[list[str]]:
     """Return a row per job, as `COLUMNS` names them; what is missing is `---`."""
     known = study.comparable
     rows = []
@@ -368,9 +372,9 @@ def columns(study: Study) -> list[list[str]]:
     return rows
 
 
-def figures(study: Study, signal: Signal) -> dict[str, Section]:
-    """Return the figures that these outcomes allow, by the name of their files."""
-    from lowtide.page.charts import schedules_chart
+def figures(study: ThesisStudy, signal: Signal) -> list[Section]:
+    """Return the figures that these outcomes allow."""
+    from lowtide.page.looks import schedules_chart
 
     charts: dict[str, Chart] = {}
     chosen = choose(study)
@@ -389,10 +393,7 @@ def figures(study: Study, signal: Signal) -> dict[str, Section]:
         charts["savings"] = savings_chart(saved, synthetic=signal.synthetic)
     if study.comparable:
         charts["published"] = published_chart(study)
-    return {
-        name: Section(heading=_ABOUT[name][0], text=_ABOUT[name][1], chart=chart)
-        for name, chart in charts.items()
-    }
+    return [chart_section(name, chart, *_ABOUT[name]) for name, chart in charts.items()]
 
 
 def savings_chart(
@@ -423,9 +424,9 @@ def _means(saved: Mapping[Case, float]) -> list[dict[str, Any]]:
 
 
 def _map(title: str, rows: list[dict[str, Any]], most: float) -> alt.LayerChart:
-    import altair as alt
+    from lowtide.page.looks import alt, inline
 
-    base = alt.Chart(alt.InlineData(values=rows), width=_WIDTH, height=180, title=title).encode(
+    base = alt.Chart(inline(rows), width=_WIDTH, height=180, title=title).encode(
         x=alt.X("wait:O", title="may wait, h", axis=alt.Axis(labelAngle=0)),
         y=alt.Y("length:O", title="job length, h"),
     )
@@ -445,11 +446,11 @@ def _map(title: str, rows: list[dict[str, Any]], most: float) -> alt.LayerChart:
     return alt.LayerChart(layer=[cells, words])
 
 
-def published_chart(study: Study) -> alt.LayerChart:
+def published_chart(study: ThesisStudy) -> alt.LayerChart:
     """Draw how far published and true totals of suspended jobs lie from the optimum."""
-    import altair as alt
+    from lowtide.page.looks import alt, inline, two_colours, zero_line
 
-    known = study.comparable
+    known, above = study.comparable, "above the optimum"
     rows = []
     for outcome in study.of("carved"):
         total = known.get(outcome.case)
@@ -461,7 +462,7 @@ def published_chart(study: Study) -> alt.LayerChart:
                 rows.append({"optimum": outcome.carbon_g, "excess": excess, "total": what})
     points = (
         alt.Chart(
-            alt.InlineData(values=rows),
+            inline(rows),
             width=_WIDTH,
             height=300,
             title="Published and true totals of suspended jobs against the optimum",
@@ -471,26 +472,17 @@ def published_chart(study: Study) -> alt.LayerChart:
             x=alt.X("optimum:Q", title="optimum, g of CO2e", scale=alt.Scale(zero=False)),
             y=alt.Y(
                 "excess:Q",
-                title="above the optimum",
+                title=above,
                 scale=alt.Scale(type="symlog", constant=0.02),
                 axis=alt.Axis(format="+.0%", values=list(_TICKS)),
             ),
-            color=alt.Color(
-                "total:N",
-                title="total",
-                scale=alt.Scale(domain=["published", "true"], range=["#D55E00", "#0072B2"]),
-            ),
+            color=two_colours("total", ["published", "true"]),
             shape=alt.Shape(
                 "total:N", title="total", scale=alt.Scale(domain=["published", "true"])
             ),
         )
     )
-    zero = (
-        alt.Chart(alt.InlineData(values=[{"y": 0}]))
-        .mark_rule(color="#444444", strokeDash=[4, 3])
-        .encode(y="y:Q")
-    )
-    return alt.LayerChart(layer=[points, zero])
+    return alt.LayerChart(layer=[points, zero_line(alt.Y, above)])
 
 
 def _mean(saved: Mapping[Case, float], **levels: int) -> float | None:

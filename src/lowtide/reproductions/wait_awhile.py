@@ -29,7 +29,14 @@ from lowtide.formats.source import Source
 from lowtide.formats.table_reader import Sheet
 from lowtide.formats.times import instants
 from lowtide.page.page import Section
-from lowtide.reproductions.findings import Findings, Progress, read_published, require_folder
+from lowtide.reproductions.findings import (
+    Findings,
+    Progress,
+    chart_section,
+    read_published,
+    require_folder,
+    table_section,
+)
 from lowtide.signal import FloatArray
 from lowtide.units import MISSING
 
@@ -64,7 +71,7 @@ _CONSTANT = np.ones(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class SlotRules:
     """How the study counts: what is true of the original, and what is mended.
 
     Attributes:
@@ -82,7 +89,7 @@ class Rules:
     same_error: bool = True
 
 
-ORIGINAL = Rules()
+ORIGINAL = SlotRules()
 _WINDOWS = replace(ORIGINAL, extra_slot=False, short_year=False)
 _MEANS = replace(_WINDOWS, sampled=False)
 _MONDAY = replace(_MEANS, saturday=False)
@@ -106,7 +113,7 @@ class Curve:
     means: FloatArray
     lead_in: int
 
-    def values(self, rules: Rules) -> FloatArray:
+    def values(self, rules: SlotRules) -> FloatArray:
         """Return the intensity of every slot."""
         return self.sampled if rules.sampled else self.means
 
@@ -123,7 +130,7 @@ class TrainingJobs:
     arrival: IndexArray
     length: IndexArray
 
-    def due(self, deadline: str, rules: Rules) -> IndexArray:
+    def due(self, deadline: str, rules: SlotRules) -> IndexArray:
         """Return the slot at which each job must be done.
 
         Args:
@@ -261,7 +268,7 @@ def read_training_jobs(path: Path | str) -> TrainingJobs:
     return TrainingJobs(arrival=slots[0], length=slots[1])
 
 
-def train(curve: Curve, jobs: TrainingJobs, rules: Rules) -> Iterator[Training]:
+def train(curve: Curve, jobs: TrainingJobs, rules: SlotRules) -> Iterator[Training]:
     """Run scenario II in one zone."""
     forecasts = _forecasts(curve, rules, ERRORS)
     extra = int(rules.extra_slot)
@@ -288,7 +295,7 @@ def train(curve: Curve, jobs: TrainingJobs, rules: Rules) -> Iterator[Training]:
                 )
 
 
-def nights(curve: Curve, rules: Rules) -> Iterator[Nightly]:
+def nights(curve: Curve, rules: SlotRules) -> Iterator[Nightly]:
     """Run scenario I in one zone."""
     count = YEAR_DAYS - int(rules.short_year)
     planned: IndexArray = np.arange(count, dtype=np.int64) * DAY_SLOTS + _NIGHT_SLOT
@@ -346,7 +353,7 @@ class _Forecast:
 
 
 def _forecasts(
-    curve: Curve, rules: Rules, errors: tuple[float, ...]
+    curve: Curve, rules: SlotRules, errors: tuple[float, ...]
 ) -> dict[float, list[_Forecast]]:
     """Return the forecasts of each error; one will do where there is none."""
     return {
@@ -355,7 +362,7 @@ def _forecasts(
     }
 
 
-def _draw(curve: Curve, rules: Rules, error: float, seed: int) -> _Forecast:
+def _draw(curve: Curve, rules: SlotRules, error: float, seed: int) -> _Forecast:
     year = curve.values(rules)[curve.lead_in :]
     rng = np.random.default_rng(seed)
     # The year first, as in the original, so that every set of rules meets the same errors.
@@ -369,7 +376,7 @@ def _draw(curve: Curve, rules: Rules, error: float, seed: int) -> _Forecast:
 
 def _emissions(
     curve: Curve,
-    rules: Rules,
+    rules: SlotRules,
     forecast: _Forecast,
     begin: IndexArray,
     end: IndexArray,
@@ -521,7 +528,7 @@ _GOLDENS = Path("goldens", "wait-awhile")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ZonePart:
     """What one zone comes to under one set of rules.
 
     Attributes:
@@ -532,13 +539,13 @@ class Part:
     """
 
     curve: Curve
-    rules: Rules
+    rules: SlotRules
     training: tuple[Training, ...]
     nightly: tuple[Nightly, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
+class WaitAwhileStudy:
     """All zones under all rules, and what was published.
 
     Attributes:
@@ -546,7 +553,7 @@ class Study:
         published: What was published; empty if it is not known.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[ZonePart, ...]
     published: Mapping[str, Any]
 
     @cached_property
@@ -555,7 +562,7 @@ class Study:
         return {part.curve.zone: part.curve for part in self.parts}
 
     @cached_property
-    def saving_pct(self) -> dict[tuple[Rules, str, str, bool, float], float]:
+    def saving_pct(self) -> dict[tuple[SlotRules, str, str, bool, float], float]:
         """What is saved in scenario II, by rules and case."""
         return {
             (part.rules, each.zone, each.deadline, each.stops, each.error): 100 * each.saving
@@ -564,7 +571,7 @@ class Study:
         }
 
     @cached_property
-    def intensity(self) -> dict[tuple[Rules, str, int, float], float]:
+    def intensity(self) -> dict[tuple[SlotRules, str, int, float], float]:
         """What the nightly job meets, by rules and case."""
         return {
             (part.rules, each.zone, each.window, each.error): each.intensity
@@ -631,7 +638,7 @@ def reproduce_wait_awhile(data: Path | None, *, zone: str | None, progress: Prog
     ]
     jobs = read_training_jobs(folder / _GOLDENS / "ml_jobs.csv")
     total = len(curves) * len(RULES)
-    study = Study(
+    study = WaitAwhileStudy(
         parts=tuple(progress(evaluate(curves, jobs), total=total, doing="simulating")),
         published=read_published(folder / _GOLDENS / "published.json"),
     )
@@ -645,14 +652,14 @@ def reproduce_wait_awhile(data: Path | None, *, zone: str | None, progress: Prog
         header=COLUMNS,
         rows=lambda: columns(study),
         sections=lambda: tables(study),
-        figures=lambda: {
-            "training": Section(heading="Training", chart=training_chart(study)),
-            "nightly": Section(heading="Nightly", chart=nightly_chart(study)),
-        },
+        figures=lambda: [
+            chart_section("training", training_chart(study), "Training"),
+            chart_section("nightly", nightly_chart(study), "Nightly"),
+        ],
     )
 
 
-def evaluate(curves: Sequence[Curve], jobs: TrainingJobs) -> Iterator[Part]:
+def evaluate(curves: Sequence[Curve], jobs: TrainingJobs) -> Iterator[ZonePart]:
     """Run both scenarios in every zone, under the original's rules and those of every fix.
 
     Args:
@@ -660,7 +667,7 @@ def evaluate(curves: Sequence[Curve], jobs: TrainingJobs) -> Iterator[Part]:
     """
     for curve in curves:
         for rules in _RULE_NAMES:
-            yield Part(
+            yield ZonePart(
                 curve=curve,
                 rules=rules,
                 training=tuple(train(curve, jobs, rules)),
@@ -668,7 +675,7 @@ def evaluate(curves: Sequence[Curve], jobs: TrainingJobs) -> Iterator[Part]:
             )
 
 
-def tables(study: Study) -> list[Section]:
+def tables(study: WaitAwhileStudy) -> list[Section]:
     """Return all tables."""
     return [
         training_table(study),
@@ -678,7 +685,7 @@ def tables(study: Study) -> list[Section]:
     ]
 
 
-def training_table(study: Study) -> Section:
+def training_table(study: WaitAwhileStudy) -> Section:
     """Return what training jobs save, as published, reproduced and fixed."""
     rows = []
     for zone in study.curves:
@@ -699,15 +706,15 @@ def training_table(study: Study) -> Section:
                         *map(_percent, savings),
                     ]
                 )
-    return Section(
-        heading="Scenario II: what training jobs save over running at once",
-        text=_WHAT_WAS_FIXED,
-        header=("zone", "deadline", "stops", "error", "published", "reproduced", *FIXES),
-        rows=rows,
+    return table_section(
+        "Scenario II: what training jobs save over running at once",
+        _WHAT_WAS_FIXED,
+        ("zone", "deadline", "stops", "error", "published", "reproduced", *FIXES),
+        rows,
     )
 
 
-def forecasts_table(study: Study) -> Section:
+def forecasts_table(study: WaitAwhileStudy) -> Section:
     """Return how much more a perfect forecast saves than one with 5 % error."""
     known = study.published.get("ratio_err0_over_err5_minus1_pct", {})
     rows = []
@@ -722,15 +729,17 @@ def forecasts_table(study: Study) -> Section:
             rows.append(
                 [zone, deadline, "yes" if stops else "no", *map(_percent, (published, *ratios))]
             )
-    return Section(
-        heading="Scenario II: how much more a perfect forecast saves than one with 5 % error",
-        text="Relative to the saving with the error.",
-        header=("zone", "deadline", "stops", "published", "reproduced", "fixed"),
-        rows=rows,
+    return table_section(
+        "Scenario II: how much more a perfect forecast saves than one with 5 % error",
+        "Relative to the saving with the error.",
+        ("zone", "deadline", "stops", "published", "reproduced", "fixed"),
+        rows,
     )
 
 
-def ratio_pct(study: Study, rules: Rules, zone: str, deadline: str, *, stops: bool) -> float:
+def ratio_pct(
+    study: WaitAwhileStudy, rules: SlotRules, zone: str, deadline: str, *, stops: bool
+) -> float:
     """Return by how many percent the saving without error exceeds the one with 5 %."""
     without, with_error = (
         study.saving_pct[rules, zone, deadline, stops, error] for error in (0.0, 0.05)
@@ -738,7 +747,7 @@ def ratio_pct(study: Study, rules: Rules, zone: str, deadline: str, *, stops: bo
     return 100 * (without / with_error - 1)
 
 
-def nightly_table(study: Study) -> Section:
+def nightly_table(study: WaitAwhileStudy) -> Section:
     """Return what the nightly job meets in windows of several widths."""
     rows = [
         [
@@ -754,17 +763,17 @@ def nightly_table(study: Study) -> Section:
         for error in NIGHTLY_ERRORS
         for window in _SHOWN
     ]
-    return Section(
-        heading="Scenario I: mean intensity of a nightly half-hour job, g/kWh",
-        text="Windows: all 366 nights of 2020 count once, the first with its window in 2019; the "
+    return table_section(
+        "Scenario I: mean intensity of a nightly half-hour job, g/kWh",
+        "Windows: all 366 nights of 2020 count once, the first with its window in 2019; the "
         "original had 365, dropped the first where its window began in 2019, and divided by 365 "
         "all the same. Slot means and fixed: as above.",
-        header=("zone", "window", "error", "reproduced", *_NIGHTLY_FIXES),
-        rows=rows,
+        ("zone", "window", "error", "reproduced", *_NIGHTLY_FIXES),
+        rows,
     )
 
 
-def curves_table(study: Study) -> Section:
+def curves_table(study: WaitAwhileStudy) -> Section:
     """Return what was published of the curves themselves."""
     rows = []
     for zone, curve in study.curves.items():
@@ -778,16 +787,16 @@ def curves_table(study: Study) -> Section:
             for name in here
             for values in [(known.get(name), here[name], fixed[name])]
         ]
-    return Section(
-        heading="The curves of 2020, g/kWh",
-        text="Fixed: slot means, and no slot of 2021. The weekend drop was published between the "
+    return table_section(
+        "The curves of 2020, g/kWh",
+        "Fixed: slot means, and no slot of 2021. The weekend drop was published between the "
         "medians of each slot of the week; fixed, it is between the means of all slots.",
-        header=("zone", "what", "published", "reproduced", "fixed"),
-        rows=rows,
+        ("zone", "what", "published", "reproduced", "fixed"),
+        rows,
     )
 
 
-def columns(study: Study) -> list[list[str]]:
+def columns(study: WaitAwhileStudy) -> list[list[str]]:
     """Return a row per case and set of rules, as `COLUMNS` names them; missing is `---`."""
     rows = []
     for part in study.parts:
@@ -798,9 +807,9 @@ def columns(study: Study) -> list[list[str]]:
     return rows
 
 
-def training_chart(study: Study) -> alt.Chart:
+def training_chart(study: WaitAwhileStudy) -> alt.Chart:
     """Draw what training jobs save with a forecast error of 5 %."""
-    import altair as alt
+    from lowtide.page.looks import alt, inline, two_colours
 
     rows = [
         {
@@ -812,21 +821,21 @@ def training_chart(study: Study) -> alt.Chart:
         if rules in _NAMES and error == _ERROR
     ]
     chart: alt.Chart = (
-        alt.Chart(alt.InlineData(values=rows), width=420, title="Training jobs, 5 % error")
+        alt.Chart(inline(rows), width=420, title="Training jobs, 5 % error")
         .mark_bar()
         .encode(
             x=alt.X("saving:Q", title="saving, %"),
             y=alt.Y("case:N", title=None, sort=None),
             yOffset=alt.YOffset("rules:N", sort=[*_NAMES.values()]),
-            color=_colours(),
+            color=two_colours("rules", [*_NAMES.values()]),
         )
     )
     return chart
 
 
-def nightly_chart(study: Study) -> alt.VConcatChart:
+def nightly_chart(study: WaitAwhileStudy) -> alt.VConcatChart:
     """Draw what the nightly job meets over the width of its window, zone by zone."""
-    import altair as alt
+    from lowtide.page.looks import alt, inline, two_colours
 
     charts = []
     for zone in study.curves:
@@ -840,24 +849,15 @@ def nightly_chart(study: Study) -> alt.VConcatChart:
             for window in WINDOWS
         ]
         charts.append(
-            alt.Chart(
-                alt.InlineData(values=rows), width=420, height=160, title=f"{zone}, 5 % error"
-            )
+            alt.Chart(inline(rows), width=420, height=160, title=f"{zone}, 5 % error")
             .mark_line(point=True)
             .encode(
                 x=alt.X("window:Q", title="window, ± h"),
                 y=alt.Y("intensity:Q", title="g/kWh", scale=alt.Scale(zero=False)),
-                color=_colours(),
+                color=two_colours("rules", [*_NAMES.values()]),
             )
         )
     return alt.vconcat(*charts, spacing=16)
-
-
-def _colours() -> alt.Color:
-    import altair as alt
-
-    scale = alt.Scale(domain=[*_NAMES.values()], range=["#D55E00", "#0072B2"])
-    return alt.Color("rules:N", title="rules", scale=scale)
 
 
 def _percent(value: float | None) -> str:

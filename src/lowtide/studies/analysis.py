@@ -11,7 +11,7 @@ import numpy as np
 from lowtide.signal import FloatArray
 from lowtide.studies.axes import Axis, Level
 from lowtide.studies.chance import Numbers, numbers
-from lowtide.studies.statistics import Interval, anova, holm, is_balanced
+from lowtide.studies.statistics import Bounded, anova, holm, is_balanced
 from lowtide.studies.study import MEASURES, POLICY, Measure, Study
 
 # What is told of every policy, where runs know it.
@@ -52,7 +52,7 @@ class Group:
     """
 
     levels: Mapping[str, Level]
-    interval: Interval
+    interval: Bounded
     least: float
     most: float
 
@@ -88,8 +88,8 @@ class Point:
 
     policy: str
     level: Level | None
-    wait: Interval
-    outcome: Interval
+    wait: Bounded
+    outcome: Bounded
     on_front: bool
 
 
@@ -105,14 +105,14 @@ class Paired:
             None where nothing was drawn or nothing differs.
     """
 
-    difference: Interval
+    difference: Bounded
     higher: int
     lower: int
     p: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class PolicyPair:
     """Two policies on the same jobs and grids.
 
     Attributes:
@@ -209,7 +209,7 @@ def pareto(points: Sequence[Sequence[float]], tolerances: Sequence[float]) -> li
     return front
 
 
-def compare(study: Study, reference: str) -> list[Comparison]:
+def compare(study: Study, reference: str) -> list[PolicyPair]:
     """Return every other policy beside a reference, on settings that both ran in, best first."""
     figures = numbers(study, study.outcome)
     practical = practical_difference(study, reference)
@@ -234,7 +234,7 @@ def compare(study: Study, reference: str) -> list[Comparison]:
         found.append((pairs, tuple((rows[place], float(apart[place])) for place in ends)))
     corrected = holm([None if pairs is None else pairs.p for pairs, _ in found])
     return [
-        Comparison(
+        PolicyPair(
             policy=name,
             reference=reference,
             pairs=pairs,
@@ -340,7 +340,7 @@ def level_means(study: Study, axis: Axis, policy: str) -> list[tuple[Level, floa
     return [(each.levels[axis.key], each.interval.value) for each in group([axis], own)]
 
 
-def policy_mean(study: Study, policy: str, measure: Measure) -> Interval | None:
+def policy_mean(study: Study, policy: str, measure: Measure) -> Bounded | None:
     """Return the mean of a number over a policy's runs; None where it is not known."""
     figures = numbers(study, measure)
     rows = [row for row in study.rows(policy) if np.isfinite(figures.values[row])]

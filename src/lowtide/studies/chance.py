@@ -21,7 +21,7 @@ import numpy as np
 from lowtide.accounting import integrate
 from lowtide.errors import FormatError
 from lowtide.signal import FloatArray, Signal, carbon_and_price
-from lowtide.studies.statistics import Interval, block_bootstrap, signed_rank
+from lowtide.studies.statistics import Bounded, block_bootstrap, signed_rank
 
 if TYPE_CHECKING:
     import polars as pl
@@ -283,11 +283,11 @@ class Numbers:
                 parts[row] = (units, np.concatenate([w * each[1] for each, w in known]))
         return replace(self, values=values, parts=parts)
 
-    def mean(self, rows: Sequence[int]) -> Interval:
+    def mean(self, rows: Sequence[int]) -> Bounded:
         """Return the mean over some runs, with its interval where chance can be told."""
         value = float(np.mean(self.values[list(rows)]))
         moved = self._moved(rows, value)
-        bare = Interval(value=value, low=None, high=None, count=len(rows))
+        bare = Bounded(value=value, low=None, high=None, count=len(rows))
         if moved is None:
             return bare
         found = block_bootstrap(moved, length=1 if self.chance.kind == DRAWS else None)

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import altair as alt
 import numpy as np
 
+from lowtide.page.looks import (
+    NEUTRAL,
+    WIDTH,
+    alt,
+    make_figure,
+    moment,
+    span_colour,
+    stepped_curve,
+    time_axis,
+    tooltip,
+)
+from lowtide.page.page import Figure, Row, Section, Table
 from lowtide.schedule import SPAN_KINDS
 from lowtide.signal import FloatArray, Signal, deciding_signal
 from lowtide.simulator.results import Series
-from lowtide.studies.figures import (
-    NEUTRAL,
-    ROWS,
-    WIDTH,
-    Figure,
-    Row,
-    layered,
-    make_figure,
-    policy_color,
-    titled,
-    tooltip,
-)
+from lowtide.studies.figures import ROWS, layered, policy_color, titled
 from lowtide.studies.study import POLICY, Study, parameter_keys, run_parameters
-from lowtide.units import format_iso
+from lowtide.units import format_count, format_hours, format_iso, format_mass, format_percent
 
 if TYPE_CHECKING:
     from lowtide.simulator import Simulation
@@ -43,10 +43,18 @@ _MOST_STEPS = 24 * 14
 # after the last by this share.
 _THINNEST = 30.0
 _MARGIN = 0.02
+# Outcomes of jobs that differ by less, as a share, are the same.
+_SAME = 1e-6
+# Over more than this days alone are told on the axis, over less the hours too.
+_DAYS_S = 5 * 86_400.0
+# A logarithm has no 0: what is less than these is drawn as these.
+_SHORTEST_H = 1 / 60
+_LEAST_SHARE = 0.01
+_CUMULATIVE_STEPS = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Closeup:
     """The same jobs on the same grid under several policies.
 
     Attributes:
@@ -109,7 +117,7 @@ def choose_row(study: Study) -> int:
 
 def look_closely(
     study: Study, simulate: Callable[[Sequence[dict[str, Any]]], Iterable[Simulation]]
-) -> Look:
+) -> Closeup:
     """Simulate a run that is like most again, and its like under other policies.
 
     Args:
@@ -119,7 +127,7 @@ def look_closely(
     beside = runs_beside(study, row)
     parameters = [run_parameters(study, place) for place in beside.values()]
     simulations = dict(zip(beside, simulate(parameters), strict=True))
-    return Look(
+    return Closeup(
         row=row,
         setting=setting_words(study, row),
         simulations=simulations,
@@ -187,17 +195,108 @@ def quantiles(values: FloatArray, count: int = 200) -> tuple[FloatArray, FloatAr
     return known[places], share[places]
 
 
-_KINDS = dict(zip(SPAN_KINDS, ("#E69F00", "#0072B2", "#D55E00", "#CC79A7", "#BBBBBB"), strict=True))
-_CURVE = "#009E73"
-# Over more than this days alone are told on the axis, over less the hours too.
-_DAYS_S = 5 * 86_400.0
-# A logarithm has no 0: what is less than these is drawn as these.
-_SHORTEST_H = 1 / 60
-_LEAST_SHARE = 0.01
-_CUMULATIVE_STEPS = 300
+def run_sections(study: Study, look: Closeup) -> Iterator[Section]:
+    """Show one run closely, and how its jobs fared."""
+    notes = [
+        f"The run was simulated again for these figures: of the runs of policy {study.leader} the "
+        "one nearest to their median."
+    ]
+    before, now = look.differences(study)
+    if before != now:
+        notes.append(
+            f"It came out differently this time: {now} instead of {before}. lowtide or the "
+            "files that the run reads have changed since."
+        )
+    yield Section(
+        name="run",
+        question="What does one run look like?",
+        answer=run_answer(study, look),
+        notes=notes,
+        parts=[jobs_figure(study, look), time_figure(study, look), cumulative_figure(study, look)],
+    )
+    yield Section(
+        name="spread",
+        question="How are waits and savings spread over jobs?",
+        answer=spread_answer(study, look),
+        parts=[*job_pairs(study, look), *spread_figures(study, look)],
+    )
 
 
-def jobs_figure(study: Study, look: Look) -> Figure:
+def run_answer(study: Study, look: Closeup) -> str:
+    """Say what came of the run that is looked at."""
+    summary = look.first.summary()
+    # A saving stands beside what it is told of: jobs and nodes together, here and there.
+    ours, theirs = summary["total_carbon_g"], summary.get("baseline_total_carbon_g")
+    amount = f"{format_mass(ours)} of CO2e"
+    beside = "" if theirs is None else f" ({format_mass(theirs)} under {summary['baseline']})"
+    if ours is None:
+        ours, theirs = summary["total_cost"], summary.get("baseline_total_cost")
+        amount = f"{ours:.4g} {summary['currency']} of electricity"
+        beside = "" if theirs is None else f" ({theirs:.4g} under {summary['baseline']})"
+    amount += beside
+    text = f"Under policy {study.leader} {format_count(summary['jobs'], 'job')} came to {amount}"
+    if summary.get("saving") is not None:
+        less = "less" if summary["saving"] >= 0 else "more"
+        text += f", {format_percent(abs(summary['saving']))} {less} than under policy "
+        text += f"{summary['baseline']}"
+    correlation = summary["power_intensity_correlation"]
+    if correlation is not None:
+        sign = "−" if correlation < 0 else ""
+        what = "price" if summary["carbon_g"] is None else "carbon intensity"
+        text += f"; power and {what} correlate at {sign}{abs(correlation):.2f}"
+    return f"{text} ({look.setting})." if look.setting else f"{text}."
+
+
+def spread_answer(study: Study, look: Closeup) -> str:
+    """Say how waits and savings are spread over the jobs of the run that is looked at."""
+    waits = look.first.wait_s
+    half, most = np.quantile(waits, [0.5, 0.95])
+    at_once = float((waits == 0).mean())
+    text = (
+        f"Under policy {study.leader} half of the jobs wait at most {format_hours(half)} and one "
+        f"in twenty {format_hours(most)} or longer; {format_percent(at_once)} do not wait at all"
+    )
+    saving = look.first.saving
+    known = np.array([]) if saving is None else saving[np.isfinite(saving)]
+    if known.size:
+        what = "cost" if look.first.tally.carbon_g is None else "emit"
+        text += (
+            f"; half save more than {format_percent(float(np.median(known)))}, and "
+            f"{format_percent(float((known < -1e-9).mean()))} {what} more than under policy "
+            f"{look.first.baseline_policy}"
+        )
+    return f"{text}."
+
+
+def job_pairs(study: Study, look: Closeup) -> list[Table]:
+    """Return how the same jobs fare under other policies than the leader's, if there are any."""
+    ours = look.first.tally
+    rows = []
+    for name, simulation in look.simulations.items():
+        theirs = simulation.tally
+        if name == study.leader or theirs.amount.shape != ours.amount.shape:
+            continue
+        apart = theirs.amount - ours.amount
+        same = np.abs(apart) <= _SAME * np.maximum(np.abs(ours.amount), np.abs(theirs.amount))
+        later = theirs.end - ours.end
+        rows.append(
+            [
+                name,
+                f"{apart.size:,}",
+                *(format_percent(float(each.mean())) for each in (~same & (apart < 0), same)),
+                format_percent(float((~same & (apart > 0)).mean())),
+                *(format_percent(float(each.mean())) for each in (later < -60, later > 60)),
+            ]
+        )
+    what = "emit" if ours.carbon_g is not None else "cost"
+    header = (
+        *(f"policy, beside {study.leader}", "the same jobs", f"{what} less", f"{what} the same"),
+        *(f"{what} more", "are done earlier", "are done later"),
+    )
+    return [Table(header=header, rows=rows)] if rows else []
+
+
+def jobs_figure(study: Study, look: Closeup) -> Figure:
     """Draw jobs one by one under the curve they ran on."""
     begin, end = look.jobs_span
     simulation = look.first
@@ -218,10 +317,8 @@ def jobs_figure(study: Study, look: Look) -> Figure:
     # The curve above, on the same axis, says where that begins and ends. Said here as well, the
     # renderer would warn of two domains, as it reads those of spans differently.
     x = _time("start", begin, end, bounded=False)
-    shades = alt.Scale(
-        domain=[*used, *([beside] if beside else [])],
-        range=[*(_KINDS[kind] for kind in used), *([NEUTRAL] if beside else [])],
-    )
+    others = {beside: NEUTRAL} if beside else {}
+    color = span_colour(used, others)
     bars = (
         alt.Chart()
         .transform_filter(alt.FieldOneOfPredicate(field="kind", oneOf=used))
@@ -231,13 +328,13 @@ def jobs_figure(study: Study, look: Look) -> Figure:
             x=x,
             x2="end:T",
             y=y,
-            color=alt.Color("kind:N", scale=shades, legend=alt.Legend(title=None, orient="bottom")),
-            stroke=alt.Stroke("kind:N", scale=shades, legend=None),
+            color=color,
+            stroke=span_colour(used, others, channel=alt.Stroke),
             opacity=alt.condition("datum.kind == 'suspended'", alt.value(0.35), alt.value(1.0)),
             tooltip=[
-                alt.Tooltip("job:N"),
-                alt.Tooltip("kind:N"),
-                alt.Tooltip("start:T", format="%a %d %b %H:%M", title="from (UTC)"),
+                "job:N",
+                "kind:N",
+                moment("start"),
                 alt.Tooltip("hours:Q", format=".3~g", title="h"),
             ],
         )
@@ -254,7 +351,7 @@ def jobs_figure(study: Study, look: Look) -> Figure:
             alt.Chart()
             .transform_filter(alt.FieldEqualPredicate(field="kind", equal=beside))
             .mark_bar(height=3, yOffset=9, clip=True)
-            .encode(x=x, x2="end:T", y=y, color=alt.Color("kind:N", scale=shades))
+            .encode(x=x, x2="end:T", y=y, color=color)
         )
     title = f"when jobs ran under policy {study.leader}"
     title += f" and would have run under policy {against}" if beside else ""
@@ -276,7 +373,7 @@ def jobs_figure(study: Study, look: Look) -> Figure:
     )
 
 
-def time_figure(study: Study, look: Look) -> Figure:
+def time_figure(study: Study, look: Closeup) -> Figure:
     """Draw power, queue and use over time under the curve, the leader's and the baseline's."""
     edges = look.steps
     begin, end = float(edges[0]), float(edges[-1])
@@ -331,7 +428,7 @@ def time_figure(study: Study, look: Look) -> Figure:
     )
 
 
-def cumulative_figure(study: Study, look: Look) -> Figure:
+def cumulative_figure(study: Study, look: Closeup) -> Figure:
     """Draw what the jobs that are done have come to by then, under each policy."""
     tallies = {name: each.tally for name, each in look.simulations.items()}
     against = look.first.baseline_policy
@@ -363,8 +460,8 @@ def cumulative_figure(study: Study, look: Look) -> Figure:
             y=alt.Y("amount:Q", title=f"{unit}, of all jobs done"),
             color=policy_color(study, names=list(tallies)),
             tooltip=[
-                alt.Tooltip(f"{POLICY}:N"),
-                alt.Tooltip("time:T", format="%a %d %b %Y %H:%M", title="until (UTC)"),
+                f"{POLICY}:N",
+                moment("time", "until (UTC)"),
                 alt.Tooltip("amount:Q", format=".4~g", title=unit),
             ],
         )
@@ -381,7 +478,7 @@ def cumulative_figure(study: Study, look: Look) -> Figure:
     )
 
 
-def spread_figures(study: Study, look: Look) -> list[Figure]:
+def spread_figures(study: Study, look: Closeup) -> list[Figure]:
     """Draw how waits, slowdowns and emissions are spread over jobs, for each policy."""
     every = look.simulations.items()
     waits_h = np.concatenate([each.wait_s for _, each in every]) / 3600
@@ -437,7 +534,7 @@ def spread_figures(study: Study, look: Look) -> list[Figure]:
 
 def _spread(
     study: Study,
-    look: Look,
+    look: Closeup,
     values: dict[str, FloatArray],
     name: str,
     axis_title: str,
@@ -477,23 +574,12 @@ def _spread(
     return make_figure(name, chart, rows, caption=caption)
 
 
-def _curve(look: Look, begin: float, end: float) -> Any:
-    unit = look.signal.unit
-    base = alt.Chart().encode(
-        x=_time("time", begin, end),
-        y=alt.Y("value:Q", title=unit, axis=alt.Axis(tickCount=4)),
-        tooltip=[
-            alt.Tooltip("time:T", format="%a %d %b %H:%M", title="from (UTC)"),
-            alt.Tooltip("value:Q", format=".1f", title=unit),
-        ],
-    )
-    area = base.mark_area(interpolate="step-after", color=_CURVE, opacity=0.18, clip=True)
-    line = base.mark_line(interpolate="step-after", color=_CURVE, strokeWidth=1.5, clip=True)
+def _curve(look: Closeup, begin: float, end: float) -> Any:
     data = alt.NamedData(name="curve")
-    return alt.layer(area, line, data=data).properties(width=WIDTH, height=130)
+    return stepped_curve(data, look.signal.unit, x=_time("time", begin, end), height=130)
 
 
-def _curve_rows(look: Look, begin: float, end: float) -> list[Row]:
+def _curve_rows(look: Closeup, begin: float, end: float) -> list[Row]:
     window = look.signal.window(begin, end)
     values = window.values.tolist()
     return [
@@ -518,8 +604,8 @@ def _panel(field: str, title: str, x: alt.X, color: Any) -> Any:
             y=alt.Y(f"{field}:Q", title=title, axis=alt.Axis(tickCount=4)),
             color=color,
             tooltip=[
-                alt.Tooltip(f"{POLICY}:N"),
-                alt.Tooltip("time:T", format="%a %d %b %H:%M", title="from (UTC)"),
+                f"{POLICY}:N",
+                moment("time"),
                 alt.Tooltip(f"{field}:Q", format=".4~g", title=title),
             ],
         )
@@ -531,19 +617,7 @@ def _period(begin: float, end: float) -> str:
     return first if first == last else f"{first} to {last}"
 
 
-def _time(field: str, begin: float, end: float, *, bounded: bool = True) -> alt.X:
-    hours = "" if end - begin > _DAYS_S else " %H:%M"
-    return alt.X(
-        f"{field}:T",
-        title="time (UTC)",
-        scale=alt.Scale(type="utc", domain=[1000 * begin, 1000 * end])
-        if bounded
-        else alt.Scale(type="utc"),
-        axis=alt.Axis(
-            format=f"%d %b{hours}",
-            labelAngle=0,
-            tickCount=7,
-            labelOverlap=True,
-            labelSeparation=8,
-        ),
-    )
+def _time(field: str, begin: float, end: float, *, bounded: bool = True) -> Any:
+    # Over many days the hours are left out.
+    within = (begin, end) if bounded else None
+    return time_axis(field, within=within, days=end - begin > _DAYS_S)

@@ -1,20 +1,22 @@
-"""One job under several policies, side by side."""
+"""One job under several policies side by side, and the best start for each length of waiting."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowtide.accounting import Footprint, PhaseFootprint
+import numpy as np
+
+from lowtide.accounting import Footprint, PhaseFootprint, footprint
 from lowtide.grids import synthetic_grid
 from lowtide.job import Job, Resources
 from lowtide.policies import Plan, plan
-from lowtide.policies.starts import StartAt, cost_by_delay, first_lowest
+from lowtide.policies.tradeoff import tradeoff
 from lowtide.samples import sample_profile
+from lowtide.schedule import Schedule
 from lowtide.signal import Grid, Signal, deciding_signal
 from lowtide.units import (
     ENERGIES,
@@ -29,7 +31,7 @@ from lowtide.units import (
 )
 
 if TYPE_CHECKING:
-    from lowtide.page.charts import Chart
+    from lowtide.page.page import Figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +105,10 @@ class Comparison:
 
     def write_report(self, path: Path | str, *, title: str, about: str) -> None:
         """Write an HTML report: table, schedules over the curve, power, parts of the footprint."""
-        from lowtide.page.page import Section, write_report
+        from lowtide.page.page import Page, Section, Table
 
         best = self.cleanest
-        schedules, power = self._charts()
+        schedules, power = self._figures()
         phases = best.footprint.by_phase
         energies = format_alike([part.energy_j for part in phases.values()], ENERGIES)
         amounts = self._amounts(list(phases.values()))
@@ -114,55 +116,42 @@ class Comparison:
             [name, format_duration(part.duration_s), energy, amount]
             for (name, part), energy, amount in zip(phases.items(), energies, amounts, strict=True)
         ]
-        write_report(
-            path,
-            title=title,
-            note=self.note,
-            sections=[
-                Section(
-                    heading="What each policy comes to",
-                    text=about,
-                    header=self.header,
-                    rows=self.rows(),
-                ),
-                Section(
-                    heading="Schedules over the curve",
-                    text="The dashed line is the deadline. Suspended time is pale.",
-                    chart=schedules,
-                ),
-                Section(heading=f"Power of the job under policy {best.policy}", chart=power),
-                Section(
-                    heading=f"Where the footprint of {best.policy} comes from",
-                    header=("part", "time", "energy", self._counted),
-                    rows=parts,
-                ),
-            ],
-            footer=f"Made by lowtide {version('lowtide')}. Times are UTC.",
-        )
+        sections = [
+            Section(
+                question="What each policy comes to",
+                answer=about,
+                parts=[Table(header=self.header, rows=self.rows())],
+            ),
+            Section(
+                question="Schedules over the curve",
+                answer="The dashed line is the deadline. Suspended time is pale.",
+                parts=[schedules],
+            ),
+            Section(question=f"Power of the job under policy {best.policy}", parts=[power]),
+            Section(
+                question=f"Where the footprint of {best.policy} comes from",
+                parts=[Table(header=("part", "time", "energy", self._counted), rows=parts)],
+            ),
+        ]
+        Page(title=title, lead=[self.note], sections=sections, footer="Times are UTC.").write(path)
 
     def write_images(self, folder: Path | str) -> list[Path]:
         """Write the charts of the report as PNG and SVG."""
-        from lowtide.page.charts import IMAGE_SUFFIXES, save_image
+        from lowtide.page.looks import save_images
 
-        written = []
-        for name, chart in zip(("schedules", "power"), self._charts(), strict=True):
-            for suffix in IMAGE_SUFFIXES:
-                written.append(Path(folder) / f"{name}{suffix}")
-                save_image(chart, written[-1])
-        return written
+        return [path for figure in self._figures() for path in save_images(Path(folder), figure)]
 
-    def _charts(self) -> tuple[Chart, Chart]:
-        from lowtide.page.charts import power_chart, schedules_chart
+    def _figures(self) -> tuple[Figure, Figure]:
+        from lowtide.page.looks import make_figure, power_chart, schedules_chart
 
         best = self.cleanest
         window = self.signal.window(self.job.arrival, self.job.deadline)
         schedules = {each.policy: each.schedule for each in self.plans}
-        return (
-            schedules_chart(window, schedules, deadline=self.job.deadline),
-            power_chart(
-                best.schedule, self.job.profile, name=best.policy, synthetic=best.synthetic
-            ),
+        over = schedules_chart(window, schedules, deadline=self.job.deadline)
+        power = power_chart(
+            best.schedule, self.job.profile, name=best.policy, synthetic=best.synthetic
         )
+        return make_figure("schedules", over), make_figure("power", power)
 
 
 def compare(job: Job, signal: Signal | Grid, policies: Sequence[str]) -> Comparison:
@@ -201,6 +190,8 @@ def run_demo(grid: str, *, seed: int) -> Comparison:
     return compare(job, synthetic_grid(grid, start=WEEK, days=7, seed=seed), POLICIES)
 
 
+# Amounts that differ by less than this share of the largest are equal.
+_TIE = 1e-12
 _PATIENCE_H = (0, 1, 2, 3, 6, 12, 24, 48, 96, 168)
 
 
@@ -244,17 +235,31 @@ def starts_by_patience(job: Job, signal: Signal) -> list[Option]:
     Args:
         job: A job that is not stopped once it runs.
     """
-    slack_s = max(job.slack_s, 0.0)
-    delays_s, costs = cost_by_delay(job, signal)
+    every = tradeoff(job, signal)
+    earliest, slack_s = float(every.finish[0]), max(job.slack_s, 0.0)
+    at_once = footprint(Schedule.uninterrupted(job, job.arrival), job, signal)
+    tie = _TIE * float(np.abs(every.amount).max())
     options: list[Option] = []
     for patience_s in (
         *(3600.0 * hours for hours in _PATIENCE_H if 3600 * hours < slack_s),
         slack_s,
     ):
-        delay_s = first_lowest(delays_s, costs, patience_s)
+        least = every.by(earliest + patience_s)
+        # The first finish that comes to the least: who may wait longer need not.
+        reached_s = every.finish[every.amount <= least + tie] - earliest
+        delay_s = min(patience_s, *reached_s[:1].tolist())
         if options and job.arrival + delay_s <= options[-1].plan.schedule.start:
             continue
-        best = plan(job, signal, policy=StartAt(delay_s=delay_s))
+        schedule = Schedule.uninterrupted(job, job.arrival + delay_s)
+        best = Plan(
+            schedule=schedule,
+            footprint=footprint(schedule, job, signal),
+            baseline=at_once,
+            lower_bound=least,
+            lower_bound_g=None if signal.kind == "price" else least,
+            policy="tradeoff",
+            synthetic=signal.synthetic,
+        )
         energy_kwh = best.footprint.energy_j / JOULES_PER_KWH
         mean = best.footprint.amount / energy_kwh if energy_kwh else None
         options.append(Option(patience_s=patience_s, plan=best, mean=mean))

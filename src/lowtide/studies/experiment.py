@@ -41,7 +41,112 @@ _ABOUT = ("title", "about", "question")
 _LAID_OVER = (*SECTIONS, *_ABOUT, "sweep", "cases", "report")
 # What a figure of a report is drawn over, and what else is to be said of it.
 _FIGURE_AXES = ("x", "color", "facet")
+# What says of a workload what its jobs draw.
+_WATTS = ("power_w", "power_w_per_cpu", "power_w_per_gpu", "profiles")
 FIGURE_KEYS = (*_FIGURE_AXES, "value", "title", "policy", "over", "where")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedFigure:
+    """A figure that an experiment asks for itself, by `[[report.figures]]`.
+
+    Attributes:
+        x: The parameter it is drawn over.
+        color: The one that is told apart by colour, the policy unless told; None for none.
+        facet: The one that has a panel for each value.
+        value: The number that is drawn, the outcome unless told.
+        title: A title, instead of one that says what is drawn.
+        policy: The only policy that is drawn, or that is set beside another.
+        over: The policy that is taken off it.
+        where: The values that parameters may have, as texts; other runs are left out.
+    """
+
+    x: str
+    color: str | None = None
+    facet: str | None = None
+    value: str | None = None
+    title: str = ""
+    policy: str | None = None
+    over: str | None = None
+    where: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    @classmethod
+    def read_all(cls, report: Mapping[str, Any], known: Sequence[str]) -> list[AskedFigure]:
+        """Return the figures that a `[report]` asks for.
+
+        Args:
+            known: The parameters there are.
+        """
+        _known(report, ("figures",), "key of [report]")
+        return [cls._read(each, known) for each in _tables(report, "figures", "report.figures")]
+
+    @classmethod
+    def _read(cls, said: Parameters, known: Sequence[str]) -> AskedFigure:
+        _known(said, FIGURE_KEYS, "key of [[report.figures]]")
+        if "x" not in said:
+            raise InvalidInput("a figure of [[report.figures]] needs x, a parameter to draw over")
+        where = said.get("where", {})
+        if not isinstance(where, Mapping):
+            raise InvalidInput(
+                f"where of [[report.figures]] is a table of keys and lists, not {where}"
+            )
+        chosen = {
+            key: frozenset(str(each) for each in (value if isinstance(value, list) else [value]))
+            for key, value in flatten(where).items()
+        }
+        for axis in _FIGURE_AXES:
+            if axis in said:
+                _known([str(said[axis])], known, f"parameter for {axis} of [[report.figures]]")
+        _known(chosen, known, "parameter for where of [[report.figures]]")
+        texts = {key: str(value) for key, value in said.items() if key != "where"}
+        return cls(**texts, where=chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSection:
+    """What `[workload]` says of jobs, whichever way it says it.
+
+    Attributes:
+        said: Its keys and values: a trace, or jobs of one kind or several.
+    """
+
+    said: Parameters
+
+    @property
+    def traced(self) -> bool:
+        """Whether the jobs are those of a trace."""
+        return "trace" in self.said
+
+    @property
+    def says_watts(self) -> bool:
+        """Whether it says what jobs draw, as scenarios and kinds of jobs with phases do."""
+        jobs = self.said if self.traced else self.said.get("jobs", {})
+        if not isinstance(jobs, dict) or any(key in jobs for key in _WATTS):
+            return True
+        plain = "scenario" not in self.said and jobs.get("kind", "constant") == "constant"
+        return not (self.traced or plain)
+
+    def with_watts(self, power_w_per_cpu: float) -> Parameters:
+        """Return the same with what every CPU draws."""
+        if self.traced:
+            return {**self.said, "power_w_per_cpu": power_w_per_cpu}
+        jobs = {"kind": "constant", **self.said.get("jobs", {}), "power_w_per_cpu": power_w_per_cpu}
+        return {**self.said, "jobs": jobs}
+
+    def file_places(self) -> Iterator[tuple[Parameters, str]]:
+        """Yield every table and key whose value names a file."""
+        profiles, jobs = self.said.get("profiles"), self.said.get("jobs")
+        places: list[tuple[Any, str]] = [(self.said, "trace"), (self.said.get("lengths"), "trace")]
+        for kind in jobs if isinstance(jobs, list) else [jobs]:
+            lengths = kind.get("lengths") if isinstance(kind, dict) else None
+            places += [(kind, "profile"), (lengths, "trace")]
+        places += [(profiles, name) for name in profiles] if isinstance(profiles, dict) else []
+        for table, key in places:
+            name = table.get(key) if isinstance(table, dict) else None
+            # The name of a sample profile is no file.
+            profile = table is profiles or key == "profile"
+            if isinstance(name, str) and (not profile or name.endswith((".toml", ".json"))):
+                yield table, key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +289,9 @@ class Experiment:
                 raise InvalidInput(f"{key} is both in [sweep] and in [[cases]]: leave one out")
         report = _table(merged, "report")
         swept = [{key: value} for key, values in sweep.items() for value in values]
-        _check_report(report, [base, settings, *cases, *swept])
+        # One that could not be drawn is refused before anything is run for it.
+        parameters = (key for each in (base, settings, *cases, *swept) for key in flatten(each))
+        AskedFigure.read_all(report, ["policy", *dict.fromkeys(parameters)])
         return cls(
             title=str(merged.get("title", "Experiment")),
             about=str(merged.get("about", "")),
@@ -296,20 +403,9 @@ def flatten(parameters: Mapping[str, Any], prefix: str = "") -> Parameters:
 
 def _file_places(parameters: Parameters) -> Iterator[tuple[Parameters, str]]:
     """Yield every table and key whose value names a file."""
-    workload = parameters["workload"]
-    profiles, jobs = workload.get("profiles"), workload.get("jobs")
-    places = [(parameters["grid"], "file"), (workload, "trace")]
-    places.append((workload.get("lengths"), "trace"))
-    for kind in jobs if isinstance(jobs, list) else [jobs]:
-        lengths = kind.get("lengths") if isinstance(kind, dict) else None
-        places += [(kind, "profile"), (lengths, "trace")]
-    places += [(profiles, name) for name in profiles] if isinstance(profiles, dict) else []
-    for table, key in places:
-        name = table.get(key) if isinstance(table, dict) else None
-        # The name of a sample profile is no file.
-        profile = table is profiles or key == "profile"
-        if isinstance(name, str) and (not profile or name.endswith((".toml", ".json"))):
-            yield table, key
+    if isinstance(parameters["grid"].get("file"), str):
+        yield parameters["grid"], "file"
+    yield from WorkloadSection(parameters["workload"]).file_places()
 
 
 def _show_names(said: Parameters) -> None:
@@ -432,22 +528,6 @@ def _cases(document: Mapping[str, Any]) -> list[Parameters]:
         {key: value for case in combined for key, value in case.items()}
         for combined in product(*groups)
     ]
-
-
-def _check_report(report: Parameters, parameters: Sequence[Parameters]) -> None:
-    """Refuse a report that could not be written, before anything is run for it."""
-    _known(report, ("figures",), "key of [report]")
-    known = ("policy", *dict.fromkeys(key for each in parameters for key in flatten(each)))
-    for figure in _tables(report, "figures", "report.figures"):
-        _known(figure, FIGURE_KEYS, "key of [[report.figures]]")
-        if "x" not in figure:
-            raise InvalidInput("a figure of [[report.figures]] needs x, a parameter to draw over")
-        for axis in _FIGURE_AXES:
-            if axis in figure:
-                what = f"parameter for {axis} of [[report.figures]]"
-                _known([str(figure[axis])], known, what)
-        chosen = flatten(_table(figure, "where"))
-        _known(chosen, known, "parameter for where of [[report.figures]]")
 
 
 def _dotted(case: Parameters) -> Parameters:

@@ -9,30 +9,21 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowtide import files
 from lowtide.errors import LowtideError
-from lowtide.studies.closeup import look_closely
-from lowtide.studies.extras import extra_section
-from lowtide.studies.figures import Figure, Row
-from lowtide.studies.folder import MANIFEST
-from lowtide.studies.sections import (
-    axis_sections,
-    comparison_section,
-    effects_section,
-    facts,
-    failures_section,
-    map_sections,
-    policies_section,
-    run_sections,
-)
+from lowtide.page.looks import draw
+from lowtide.page.page import Figure, Page, Row, Section, Table
+from lowtide.studies.axes import format_level
+from lowtide.studies.closeup import look_closely, run_sections
+from lowtide.studies.folder import MANIFEST, queue_words
+from lowtide.studies.parameters import axis_sections, effects_section, extra_section, map_sections
+from lowtide.studies.policies import comparison_section, policies_section
 from lowtide.studies.study import Study
-from lowtide.studies.study_page import Section, Table, write_page
-from lowtide.units import MISSING
+from lowtide.units import MISSING, format_count
 
 if TYPE_CHECKING:
     from lowtide.simulator import Simulation
@@ -58,10 +49,11 @@ _WORDS = {
     "full": "with --full",
     "format": "format of the manifest",
 }
-_CLIP = re.compile(r'((?:id="|url\(#)(?:clip|gradient_))(\d+)')
 _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[\w.+-]+/)+")
 # A manifest with more entries than this is told in part; the file has all of it.
 _MOST_ENTRIES = 200
+# So many failures are listed.
+_MOST_FAILED = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,12 +95,12 @@ def write_study_report(
     path = study.folder / PAGE if path is None else Path(path)
     folder = study.folder / FIGURES if figures is None else Path(figures)
     sections = make_sections(study, workers=workers, track=track)
-    drawn = [part for section in sections for part in section.parts if isinstance(part, Figure)]
+    drawn = [figure for section in sections for figure in section.figures]
     links: dict[str, list[str]] = {}
     written: list[Path] = []
     if images:
         documents = [figure.document for figure in drawn]
-        pictures = track(_each(_draw, documents, workers), "drawing", len(drawn))
+        pictures = track(_each(draw, documents, workers), "drawing", len(drawn))
         for figure, picture in zip(drawn, pictures, strict=True):
             paths = _write_figure(folder, figure, picture)
             written += paths
@@ -116,15 +108,14 @@ def write_study_report(
                 Path(os.path.relpath(each, path.parent)).as_posix() for each in paths
             ]
     about = [str(study.manifest[key]) for key in ("about", "question") if study.manifest.get(key)]
-    write_page(
-        path,
+    Page(
         title=study.title,
         lead=about,
         facts=facts(study),
         sections=sections,
         links=links,
-        footer=f"Made by lowtide {version('lowtide')}. Times are UTC.",
-    )
+        footer="Times are UTC.",
+    ).write(path)
     return Report(path=path, sections=tuple(sections), figures=tuple(written))
 
 
@@ -235,20 +226,6 @@ def _each(function: Callable[[Any], Any], items: Sequence[Any], workers: int) ->
         yield from pool.map(function, items)
 
 
-def _draw(document: dict[str, Any]) -> tuple[str, bytes]:
-    """Return a chart as SVG and as PNG."""
-    import vl_convert
-
-    drawing: str = vl_convert.vegalite_to_svg(document)
-    # The renderer counts clips on from chart to chart; counted anew, the same chart is the same.
-    numbers: dict[str, int] = {}
-    drawing = _CLIP.sub(
-        lambda found: f"{found[1]}{numbers.setdefault(found[2], len(numbers) + 1)}", drawing
-    )
-    # From the drawing rather than anew from the chart, which takes twice as long.
-    return drawing, vl_convert.svg_to_png(drawing, scale=2)
-
-
 def _write_figure(folder: Path, figure: Figure, picture: tuple[str, bytes]) -> list[Path]:
     contents: dict[str, str | bytes] = {
         f"{figure.name}.svg": picture[0],
@@ -269,3 +246,62 @@ def _csv(rows: Sequence[Row]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def failures_section(study: Study) -> Section | None:
+    """List the runs that failed; None where none did."""
+    failed = study.failed
+    if not failed.height:
+        return None
+    keys = [
+        key
+        for key in failed.columns
+        if "." in key and len({*failed[key].to_list(), *study.runs[key].to_list()}) > 1
+    ]
+    rows = [
+        [
+            ", ".join(f"{key} = {row[key]}" for key in keys if row[key] is not None) or MISSING,
+            row["reason"] or MISSING,
+        ]
+        for row in failed.head(_MOST_FAILED).iter_rows(named=True)
+    ]
+    reasons = failed["reason"].drop_nulls().to_list()
+    counts = sorted({reason: reasons.count(reason) for reason in reasons}.items())
+    commonest = max(counts, key=lambda each: each[1])[0] if counts else "not recorded"
+    total = failed.height + len(study) + study.lost
+    return Section(
+        name="failed",
+        question="Which runs failed?",
+        answer=f"{failed.height} of {total} failed, most often because: {commonest}.".replace(
+            "..", "."
+        ),
+        notes=([f"The first {_MOST_FAILED} are listed."] if failed.height > _MOST_FAILED else []),
+        parts=[Table(header=("run", "reason"), rows=rows, words=(0, 1))],
+    )
+
+
+def facts(study: Study) -> list[tuple[str, str]]:
+    """Return what a reader must know first, by name."""
+    runs = format_count(len(study), "run")
+    if study.failed.height:
+        runs += f"; {study.failed.height} more failed and are listed below"
+    if study.lost:
+        runs += f"; {study.lost} more are left out, as their {study.outcome.name} is not known"
+    said = [("runs", runs), ("policies", ", ".join(study.ranking)), ("grids", study.grids)]
+    if unused := queue_words(study.runs):
+        said.append(("queue", unused))
+    for axis in study.axes:
+        levels = [format_level(axis, level) for level in axis.levels]
+        shown = ", ".join(levels[:12]) + (f" and {len(levels) - 12} more" * (len(levels) > 12))
+        listed = ", ".join(axis.keys) + (", which vary together" if axis.together else "")
+        said.append((axis.name, f"{shown} ({listed})"))
+    if study.judged:
+        said.append(("judged by", study.judged))
+    if study.baseline is not None:
+        savings = f"against {study.baseline}, with the same jobs on the same grid"
+        # Each run looks at its nodes until it and its own baseline are done: not as long as others.
+        if study.told_of and study.has_nodes:
+            savings += "; of what jobs emit or cost alone, without what nodes draw beside them"
+        said.append(("savings", savings))
+    said.append(("intervals", study.chance.sentence))
+    return said

@@ -27,7 +27,7 @@ from lowtide.simulator import Cluster, Simulation, make_discipline, simulate
 from lowtide.simulator.disciplines import DISCIPLINES, Discipline
 from lowtide.simulator.simulation import OVERSIZED, refuse_stops
 from lowtide.studies.chance import block_sums
-from lowtide.studies.experiment import Experiment, Parameters, Run
+from lowtide.studies.experiment import Experiment, Parameters, Run, WorkloadSection
 from lowtide.studies.folder import BLOCKS, QUEUE_USED
 from lowtide.units import parse_duration, parse_time
 from lowtide.workload import Workload
@@ -43,8 +43,6 @@ _FORECASTS: dict[str, Callable[..., ForecastModel]] = {
 # These look at forecasts again and again, or at none: a single look at arrival is not theirs.
 _LOOK_THEMSELVES = ("rolling", "advice", "dtpr")
 _SYNTHETIC_ONLY = ("days", "step", "seed", "basis")
-# What says of a workload what its jobs draw.
-_WATTS = ("power_w", "power_w_per_cpu", "power_w_per_gpu", "profiles")
 
 
 def simulate_run(
@@ -112,14 +110,10 @@ def assumptions(parameters: Parameters) -> dict[str, float]:
     Where neither a trace nor a workload says what its jobs draw, they draw what nodes of the
     cluster draw more when they are busy: `assumed_power_w_per_cpu`.
     """
-    cluster, said = parameters["cluster"], parameters["workload"]
-    if cluster.get("peak_power_w") is None:
+    cluster = parameters["cluster"]
+    if cluster.get("peak_power_w") is None or WorkloadSection(parameters["workload"]).says_watts:
         return {}
-    jobs = said if "trace" in said else said.get("jobs", {})
-    knows = not isinstance(jobs, dict) or any(key in jobs for key in _WATTS)
-    if "trace" not in said:
-        knows = knows or "scenario" in said or jobs.get("kind", "constant") != "constant"
-    machines = None if knows else _cluster(cluster)
+    machines = _cluster(cluster)
     return {} if machines is None else {"assumed_power_w_per_cpu": machines.power_w_per_cpu}
 
 
@@ -278,11 +272,7 @@ def _powered(parameters: Parameters) -> Parameters:
     """Return what is said of the jobs, with the watts that are taken for granted."""
     said: Parameters = parameters["workload"]
     watts = assumptions(parameters).get("assumed_power_w_per_cpu")
-    if watts is None:
-        return said
-    if "trace" in said:
-        return {**said, "power_w_per_cpu": watts}
-    return {**said, "jobs": {"kind": "constant", **said.get("jobs", {}), "power_w_per_cpu": watts}}
+    return said if watts is None else WorkloadSection(said).with_watts(watts)
 
 
 _CHECKS: dict[str, Callable[[Parameters], object]] = {
@@ -334,7 +324,7 @@ def _workload(text: str, seed: int, begin: float) -> Workload:
 
 def _workload_words(said: Parameters) -> dict[str, str]:
     """Return where the file has what readers of traces take."""
-    where = "workload." if "trace" in said else "workload.lengths."
+    where = "workload." if WorkloadSection(said).traced else "workload.lengths."
     return {"time_unit": where, "format": where}
 
 

@@ -29,7 +29,7 @@ _LEAST_BLOCKS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class Bounded:
     """A number drawn from a sample, and between which bounds it is believed to lie.
 
     Attributes:
@@ -73,7 +73,7 @@ def block_bootstrap(
     level: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
-) -> Interval:
+) -> Bounded:
     """Return the mean of numbers that follow each other in time, and its interval.
 
     Neighbours in time are alike, so they are drawn together, in blocks that go round from the end
@@ -101,7 +101,7 @@ def block_bootstrap(
         raise InvalidInput(f"a block has 1 to {count} of {count} numbers, not {length}")
     blocks = count / length
     if blocks < 2:
-        return Interval(value=value, low=None, high=None, count=count)
+        return Bounded(value=value, low=None, high=None, count=count)
     sums = np.concatenate(([0.0], np.cumsum(np.concatenate((sample, sample)) - value)))
     lengths = np.full(math.ceil(blocks), length)
     lengths[-1] = count - lengths[:-1].sum()
@@ -112,7 +112,7 @@ def block_bootstrap(
     wider = float(special.stdtrit(blocks - 1, inside) / special.ndtri(inside))
     wider *= math.sqrt(blocks / (blocks - 1) / (1 - cut_off))
     low, high = value + wider * np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(value=value, low=float(low), high=float(high), count=count)
+    return Bounded(value=value, low=float(low), high=float(high), count=count)
 
 
 def signed_rank(differences: npt.ArrayLike) -> float | None:
