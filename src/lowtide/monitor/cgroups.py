@@ -445,13 +445,17 @@ class Limits:
         cpus: Which CPUs; None where it may use all of them.
         reserved_cpus: How many CPUs, or how much of their time.
         reserved_bytes: How much memory.
-        pressure_s: For how long it waited for each of `snapshot.PRESSURES`.
+        cpu_wait_s: For how long it waited for CPUs.
+        memory_wait_s: The same for memory.
+        io_wait_s: The same for storage.
     """
 
     cpus: frozenset[int] | None = None
     reserved_cpus: float = math.nan
     reserved_bytes: float = math.nan
-    pressure_s: tuple[float, ...] = (math.nan,) * len(PRESSURES)
+    cpu_wait_s: float = math.nan
+    memory_wait_s: float = math.nan
+    io_wait_s: float = math.nan
 
 
 def read_limits(layout: Layout, path: str, *, strict: bool, all_cpus: int) -> Limits:
@@ -470,9 +474,12 @@ def read_limits(layout: Layout, path: str, *, strict: bool, all_cpus: int) -> Li
         cpus = None
     if cpus is not None and not strict and len(cpus) >= all_cpus:
         cpus = None
-    pressures = [
-        _first(f"{folder}/{each}.pressure" for folder in layout.unified(path)) for each in PRESSURES
-    ]
+    waits = {
+        f"{each}_wait_s": _known(
+            parse_pressure, _first(f"{folder}/{each}.pressure" for folder in layout.unified(path))
+        )
+        for each in PRESSURES
+    }
     return Limits(
         cpus=cpus,
         reserved_cpus=float(len(cpus)) if cpus else _quota(layout, path),
@@ -484,7 +491,7 @@ def read_limits(layout: Layout, path: str, *, strict: bool, all_cpus: int) -> Li
                 for file in ("memory.max", "memory.limit_in_bytes")
             ),
         ),
-        pressure_s=tuple(_known(parse_pressure, each) for each in pressures),
+        **waits,
     )
 
 

@@ -170,21 +170,6 @@ class Group:
         return find_reserved(self.environment)[1] if math.isnan(own) and self.environment else own
 
     @property
-    def pressure_s(self) -> tuple[float, ...]:
-        """For how long it waited for each of `snapshot.PRESSURES`."""
-        return self.limits.pressure_s
-
-    @property
-    def received_bytes(self) -> float:
-        """Received over a network of its own."""
-        return self.traffic.received_bytes
-
-    @property
-    def sent_bytes(self) -> float:
-        """Sent over it."""
-        return self.traffic.sent_bytes
-
-    @property
     def gpus(self) -> tuple[str, ...]:
         """The GPUs that it was given, as its environment names them."""
         return list_gpus(self.environment) if self.environment else ()
