@@ -29,6 +29,7 @@ class Part:
     allocates: bool = False
     read_bytes: float = math.nan
     written_bytes: float = math.nan
+    major_faults: float = math.nan
     traffic: Traffic = field(default_factory=Traffic)
     limits: Limits = field(default_factory=Limits)
 

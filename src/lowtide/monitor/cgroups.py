@@ -495,16 +495,21 @@ def read_limits(layout: Layout, path: str, *, strict: bool, all_cpus: int) -> Li
     )
 
 
-def read_cache(layout: Layout, path: str) -> float:
-    """Return the bytes of file cache that a group could do without."""
+def read_cache(layout: Layout, path: str) -> tuple[float, float]:
+    """Return the bytes of file cache that a group could do without, and its major page faults."""
     said = _first(f"{each}/memory.stat" for each in layout.folders(path, "memory"))
-    # Version 1 says first what the group alone holds, then what all below it hold together.
-    for key in (b"total_inactive_file", b"inactive_file"):
+    cache_bytes = _in_all(said, b"inactive_file")
+    return 0.0 if math.isnan(cache_bytes) else cache_bytes, _in_all(said, b"pgmajfault")
+
+
+def _in_all(said: bytes, key: bytes) -> float:
+    # Version 1 says first what the group alone has, then what all below it have together.
+    for each in (b"total_" + key, key):
         try:
-            return find_value(said, key)
+            return find_value(said, each)
         except NONSENSE:
             continue
-    return 0.0
+    return math.nan
 
 
 def read_count(layout: Layout, path: str) -> float:

@@ -43,6 +43,7 @@ class ProcessUnit:
         ended_at: When they ended, by a clock that nobody sets; NaN while any is there.
         cpus: Which CPUs they are kept to: not known.
         devices: Which devices they may use: not known.
+        major_faults: Pages that had to be read from storage: not known of those that ended.
         limits: What they are kept to, and for how long they waited: not known.
         system_s: The part of the CPU time that was spent in the kernel: not told apart.
         traffic: What went over a network of their own.
@@ -64,6 +65,7 @@ class ProcessUnit:
     ended_at: float = math.nan
     cpus: None = None
     devices: str = ""
+    major_faults: float = math.nan
     limits: Limits = _NO_LIMITS
     system_s: float = math.nan
     traffic: Traffic = field(default_factory=Traffic)

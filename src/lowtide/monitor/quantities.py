@@ -158,6 +158,7 @@ JOB = (
     _waited("cpu", "CPUWait"),
     _waited("memory", "MemWait"),
     _waited("io", "IOWait"),
+    _counted("major_faults", "Pages that had to be read from storage.", 5, heading="MajFaults"),
     Quantity("gpus_busy", "GPUs that the job keeps busy.", 1, "gpus"),
     Quantity("gpu_memory_bytes", "Memory that the job holds on GPUs.", 1, "gpus"),
     Quantity("power_w", "Power charged to the job.", origin="power"),
@@ -192,7 +193,13 @@ JOB = (
     ),
     # CPU time that a control group counted while nobody watched is told apart: nobody knows when.
     Quantity(
-        "unwatched_cpu_s", "CPU time of while nobody watched.", 3, "made", grows=True, quantum=1e-4
+        "unwatched_cpu_s",
+        "CPU time from while nobody watched.",
+        3,
+        "made",
+        grows=True,
+        quantum=1e-4,
+        metric="",
     ),
 )
 
