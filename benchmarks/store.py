@@ -134,7 +134,7 @@ class Node:
                 idle_energy_j=0.9 * self._node_j,
                 unattributed_energy_j=0.1 * self._node_j,
                 intensity_g_per_kwh=350.0,
-                **columns,  # type: ignore[arg-type]
+                **columns,
             )
 
 

@@ -29,7 +29,7 @@ from lowtide.cli import app
 from lowtide.cli.node import PARSABLE_HEADER, columns_of, document_of, header_of, table_of
 from lowtide.monitor.facts import JobFacts
 from lowtide.monitor.metrics import Exposition
-from lowtide.monitor.snapshot import GpuCounts, NodeCounts, Snapshot, Unit
+from lowtide.monitor.snapshot import PRESSURES, GpuCounts, NodeCounts, Snapshot, Unit
 from lowtide.monitor.tick import Tick
 from lowtide.signal import Grid
 from lowtide.store import Store
@@ -113,7 +113,7 @@ class World:
             reserved_bytes=4 * each * GIB * self.factor("reservation"),
             gpus=tuple(self.gpus(number)),
             gpus_unread=None if "gpu" in self.gone else 0,
-            pressure_s=None if "psi" in self.gone else 0.02 * psi * np.full((3, 3), passed),
+            **{f"{name}_wait_s": np.full(3, 0.02 * psi * passed) for name in PRESSURES},
             received_bytes=network,
             sent_bytes=network,
         )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 
+from lowtide.monitor.cgroups import Limits
 from lowtide.monitor.columns import Columns
+from lowtide.monitor.node import Traffic
 from lowtide.monitor.snapshot import Unit
 
 
@@ -27,9 +29,9 @@ class Part:
     allocates: bool = False
     read_bytes: float = math.nan
     written_bytes: float = math.nan
-    received_bytes: float = math.nan
-    sent_bytes: float = math.nan
-    pressure_s: tuple[float, ...] = (math.nan,) * 3
+    major_faults: float = math.nan
+    traffic: Traffic = field(default_factory=Traffic)
+    limits: Limits = field(default_factory=Limits)
 
 
 def job(started: float, job_id: str = "2") -> Unit:
@@ -67,11 +69,11 @@ def test_what_is_there_holds_its_own_memory_and_has_not_ended() -> None:
         Part(job(9.0, "4"), 1.0, gone=True, ended_at=80.0),
     ]
     columns = Columns(rows)  # type: ignore[arg-type]
-    assert columns.memory_bytes() == pytest.approx([7.0, 6.0, np.nan], nan_ok=True)
+    assert columns.held("memory_bytes") == pytest.approx([7.0, 6.0, np.nan], nan_ok=True)
     assert columns.ended_at() == pytest.approx([np.nan, 70.0, 80.0], nan_ok=True)
     assert Columns(rows[:1]).ended_at() is None  # type: ignore[arg-type]
     assert Columns([]).ended_at() is None
-    assert Columns([]).memory_bytes().shape == (0,)
+    assert Columns([]).held("memory_bytes").shape == (0,)
 
 
 def test_time_in_the_kernel_is_known_where_a_part_tells() -> None:
@@ -81,6 +83,6 @@ def test_time_in_the_kernel_is_known_where_a_part_tells() -> None:
         Part(job(9.0), 1),
     ]
     columns = Columns([*rows, Part(job(0.0, "3"), 2.0)])  # type: ignore[arg-type]
-    assert columns.system_s() == pytest.approx([1.5, np.nan], nan_ok=True)
-    assert Columns(rows[1:2]).system_s() is None  # type: ignore[arg-type]
-    assert Columns([]).system_s() is None
+    assert columns.column("system_s") == pytest.approx([1.5, np.nan], nan_ok=True)
+    assert np.isnan(Columns(rows[1:2]).column("system_s")).all()  # type: ignore[arg-type]
+    assert Columns([]).column("system_s").shape == (0,)

@@ -136,8 +136,6 @@ def group(root: Path, name: str, *pids: int) -> Path:
 
 def table(node: NodeReader) -> dict[str, tuple[float, float]]:
     shot = node.read()
-    assert shot.received_bytes is not None
-    assert shot.sent_bytes is not None
     pairs = zip(shot.received_bytes.tolist(), shot.sent_bytes.tolist(), strict=True)
     return dict(zip((unit.job_id for unit in shot.units), pairs, strict=True))
 
@@ -165,8 +163,8 @@ def test_nobody_has_a_network_of_its_own(root: Path) -> None:
     live(root, 60, HOST, dev(eth0=(5, 5)))
     with read_at(root) as node:
         shot = node.read()
-    assert shot.received_bytes is None
-    assert shot.sent_bytes is None
+    assert np.isnan(shot.received_bytes).all()
+    assert np.isnan(shot.sent_bytes).all()
 
 
 def test_containers_that_share_a_network_count_it_once(root: Path) -> None:
@@ -177,7 +175,6 @@ def test_containers_that_share_a_network_count_it_once(root: Path) -> None:
     live(root, 52, OTHER, dev(eth0=(1, 1)), cgroup=f"0::/docker/{CONTAINER}")
     with read_at(root) as node:
         shot = node.read()
-    assert shot.received_bytes is not None
     assert float(np.nansum(shot.received_bytes)) == 601
 
 
@@ -219,7 +216,6 @@ def test_a_real_network_of_its_own(tmp_path: Path) -> None:
             [place] = [
                 place for place, unit in enumerate(shot.units) if str(busy.pid) == unit.job_id
             ]
-            assert shot.received_bytes is not None
             assert shot.received_bytes[place] == 0.0
     finally:
         busy.kill()

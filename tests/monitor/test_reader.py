@@ -82,7 +82,9 @@ def test_a_job_of_version_2(root: Path, two: Path) -> None:
     assert snapshot.processes == [5]
     assert snapshot.reserved_cpus == [2]
     assert snapshot.reserved_bytes == [4294967296]
-    assert snapshot.pressure_s.tolist() == [[1.5, 0.0, 0.25]]
+    waits = (snapshot.cpu_wait_s, snapshot.memory_wait_s, snapshot.io_wait_s)
+    assert waits == ([1.5], [0.0], [0.25])
+    assert snapshot.major_faults == [12]
     assert snapshot.problems == ()
     assert abs(snapshot.time - time.time()) < 60
 
@@ -97,6 +99,7 @@ def test_a_job_of_version_1(root: Path) -> None:
     assert (unit.source, unit.job_id, unit.user) == ("slurm", "12", "1000")
     assert snapshot.cpu_s == [60375.292848]
     assert snapshot.memory_bytes == [4000000]
+    assert snapshot.major_faults == [34]
     assert (snapshot.read_bytes, snapshot.written_bytes) == ([30], [40])
     assert snapshot.reserved_cpus == [2]
     assert np.isnan(snapshot.reserved_bytes).all()

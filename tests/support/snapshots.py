@@ -196,6 +196,7 @@ def tick_of_everything() -> Tick:
             sent_bytes=[np.nan, 70.0],
             cpu_wait_s=[1.5, 0.0],
             memory_wait_s=[0.25, np.nan],
+            major_faults=[12.0, np.nan],
             unmetered_s=[30.0, 0.0],
             unpriced_j=[0.0, 12.5],
             node_carbon_g=9.0,

@@ -13,7 +13,7 @@ POD = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"
 JOB = """
 cpu.stat = usage_usec 60491070351\\nuser_usec 60375292848\\nsystem_usec 115777503
 memory.current = 4111491072
-memory.stat = anon 4083281920\\nfile 12288000\\nactive_file 4000000\\ninactive_file 8192000
+memory.stat = file 12288000\\nactive_file 4000000\\ninactive_file 8192000\\npgmajfault 12
 memory.max = 4294967296
 io.stat = 8:0 rbytes=1000 wbytes=2000 rios=1 wios=2 dbytes=0 dios=0
 pids.current = 5
@@ -38,6 +38,9 @@ sys/block/sda/device/model = disk
 sys/block/dm-0/dev = 253:0
 sys/devices/system/cpu/online = 0-79
 """
+_LEGACY_MEMORY = (
+    "cache 9\\ninactive_file 1\\npgmajfault 1\\ntotal_inactive_file 1000000\\ntotal_pgmajfault 34"
+)
 
 
 def write(root: Path, table: str) -> None:
@@ -78,7 +81,7 @@ def write_legacy(root: Path, path: str, *, usage_s: float = 2.0, **more: str) ->
         cpuacct{path}/cpuacct.usage = {round(usage_s * 1e9)}
         cpuacct{path}/cgroup.procs = {more.get("procs", "")}
         memory{path}/memory.usage_in_bytes = 5000000
-        memory{path}/memory.stat = cache 9\\ninactive_file 1\\ntotal_inactive_file 1000000
+        memory{path}/memory.stat = {_LEGACY_MEMORY}
         memory{path}/memory.limit_in_bytes = {more.get("limit", "9223372036854771712")}
         cpuset{path}/cpuset.cpus = {more.get("cpus", "0-3")}
         blkio{path}/blkio.throttle.io_service_bytes = 8:0 Read 30\\n8:0 Write 40\\nTotal 70

@@ -363,7 +363,9 @@ def test_waits_and_a_network_of_its_own_count_from_the_first_look() -> None:
     row = [
         replace(
             snapshot(10 * i, {job: 10.0 * i}, busy_s=10.0 * i),
-            pressure_s=np.array([[5.0 + i, 6.0, 7.0 + 2 * i]]),
+            cpu_wait_s=np.array([5.0 + i]),
+            memory_wait_s=np.array([6.0]),
+            io_wait_s=np.array([7.0 + 2 * i]),
             received_bytes=np.array([100.0 + 10 * i]),
             sent_bytes=np.array([np.nan]),
         )

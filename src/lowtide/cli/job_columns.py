@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide.errors import InvalidInput, UnknownName
+from lowtide.monitor.quantities import JOB
 from lowtide.monitor.snapshot import FloatArray
 from lowtide.store import JobTable
 from lowtide.units import (
@@ -345,6 +346,8 @@ def _asked(key: str, heading: str, show: Callable[[Any], list[str]]) -> JobColum
     return JobColumn(key=key, heading=heading, read=lambda table: table.asked(key), show=show)
 
 
+_SHOWN = {"bytes": _sizes, "s": durations}
+
 _USUAL = (
     JobColumn(key="job_id", heading="JobID", read=lambda table: table.text("shown_id"), show=list),
     _text("user", "User", whole=False),
@@ -419,13 +422,11 @@ ALL = (
     _total("embodied_g", "EmbodiedCO2e", _masses),
     _total("unmetered_s", "Unmetered", durations),
     _total("unpriced_j", "Unpriced", _energies),
-    _total("read_bytes", "Read", _sizes),
-    _total("written_bytes", "Written", _sizes),
-    _total("received_bytes", "Received", _sizes),
-    _total("sent_bytes", "Sent", _sizes),
-    _total("cpu_wait_s", "CPUWait", durations),
-    _total("memory_wait_s", "MemWait", durations),
-    _total("io_wait_s", "IOWait", durations),
+    *(
+        _total(each.name, each.heading, _SHOWN.get(each.unit, _numbers))
+        for each in JOB
+        if each.origin == "kernel" and each.heading
+    ),
     JobColumn(
         key="phases",
         heading="Phases",

@@ -116,15 +116,7 @@ HEADER = (
 _GIB = 2**30
 # A part of this size of a sum is rounding.
 _ROUNDING = 1e-9
-# What programs get of each job, by the names that a tick has for it.
-_COLUMNS = (
-    *("cpu_s", "cpus_busy", "memory_bytes", "read_bytes", "written_bytes"),
-    *("received_bytes", "sent_bytes", "cpu_wait_s", "memory_wait_s", "io_wait_s"),
-    *("gpus_busy", "gpu_memory_bytes", "reserved_cpus", "reserved_bytes", "reserved_gpus"),
-    *("energy_j", "measured_j", "carbon_g", "marginal_g", "embodied_g"),
-    *("unmetered_s", "unpriced_j"),
-)
-# The same in columns, before and after what is not a column of a tick.
+# What programs get of each job in columns, before and after what is not a column of a tick.
 _BEFORE = ("cpus_busy", "reserved_cpus", "memory_bytes", "gpus_busy", "reserved_gpus")
 _AFTER = ("energy_j", "carbon_g", "unmetered_s", "unpriced_j")
 PARSABLE_HEADER = (
@@ -295,6 +287,9 @@ def columns_of(tick: Tick) -> list[list[str]]:
 
 def document_of(tick: Tick) -> dict[str, Any]:
     """Return a tick as JSON holds it."""
+    # Its table is made with NumPy, which `lowtide node --help` can do without.
+    from lowtide.monitor.quantities import TOLD
+
     held = _held(tick)
     return {
         "host": tick.host,
@@ -343,7 +338,7 @@ def document_of(tick: Tick) -> dict[str, Any]:
                 "measured_w": float(tick.shares.measured_w[place]),
                 "gpu_w": float(tick.shares.gpu_w[place]),
                 "gpus": held.get(place, []),
-                **{name: float(getattr(tick, name)[place]) for name in _COLUMNS},
+                **{name: float(getattr(tick, name)[place]) for name in TOLD},
             }
             for place, unit in enumerate(tick.units)
         ],

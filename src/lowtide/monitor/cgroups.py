@@ -445,13 +445,17 @@ class Limits:
         cpus: Which CPUs; None where it may use all of them.
         reserved_cpus: How many CPUs, or how much of their time.
         reserved_bytes: How much memory.
-        pressure_s: For how long it waited for each of `snapshot.PRESSURES`.
+        cpu_wait_s: For how long it waited for CPUs.
+        memory_wait_s: The same for memory.
+        io_wait_s: The same for storage.
     """
 
     cpus: frozenset[int] | None = None
     reserved_cpus: float = math.nan
     reserved_bytes: float = math.nan
-    pressure_s: tuple[float, ...] = (math.nan,) * len(PRESSURES)
+    cpu_wait_s: float = math.nan
+    memory_wait_s: float = math.nan
+    io_wait_s: float = math.nan
 
 
 def read_limits(layout: Layout, path: str, *, strict: bool, all_cpus: int) -> Limits:
@@ -470,9 +474,12 @@ def read_limits(layout: Layout, path: str, *, strict: bool, all_cpus: int) -> Li
         cpus = None
     if cpus is not None and not strict and len(cpus) >= all_cpus:
         cpus = None
-    pressures = [
-        _first(f"{folder}/{each}.pressure" for folder in layout.unified(path)) for each in PRESSURES
-    ]
+    waits = {
+        f"{each}_wait_s": _known(
+            parse_pressure, _first(f"{folder}/{each}.pressure" for folder in layout.unified(path))
+        )
+        for each in PRESSURES
+    }
     return Limits(
         cpus=cpus,
         reserved_cpus=float(len(cpus)) if cpus else _quota(layout, path),
@@ -484,20 +491,25 @@ def read_limits(layout: Layout, path: str, *, strict: bool, all_cpus: int) -> Li
                 for file in ("memory.max", "memory.limit_in_bytes")
             ),
         ),
-        pressure_s=tuple(_known(parse_pressure, each) for each in pressures),
+        **waits,
     )
 
 
-def read_cache(layout: Layout, path: str) -> float:
-    """Return the bytes of file cache that a group could do without."""
+def read_cache(layout: Layout, path: str) -> tuple[float, float]:
+    """Return the bytes of file cache that a group could do without, and its major page faults."""
     said = _first(f"{each}/memory.stat" for each in layout.folders(path, "memory"))
-    # Version 1 says first what the group alone holds, then what all below it hold together.
-    for key in (b"total_inactive_file", b"inactive_file"):
+    cache_bytes = _in_all(said, b"inactive_file")
+    return 0.0 if math.isnan(cache_bytes) else cache_bytes, _in_all(said, b"pgmajfault")
+
+
+def _in_all(said: bytes, key: bytes) -> float:
+    # Version 1 says first what the group alone has, then what all below it have together.
+    for each in (b"total_" + key, key):
         try:
-            return find_value(said, key)
+            return find_value(said, each)
         except NONSENSE:
             continue
-    return 0.0
+    return math.nan
 
 
 def read_count(layout: Layout, path: str) -> float:

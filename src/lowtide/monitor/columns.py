@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.monitor.snapshot import FloatArray, Unit
+from lowtide.monitor.quantities import JOB, names_of
+from lowtide.monitor.snapshot import COLUMNS, FloatArray, Unit
 
 
 class Counted(Protocol):
@@ -24,22 +27,6 @@ class Counted(Protocol):
         """CPU time so far."""
 
     @property
-    def memory_bytes(self) -> float:
-        """Memory that it holds."""
-
-    @property
-    def read_bytes(self) -> float:
-        """Read from storage so far."""
-
-    @property
-    def written_bytes(self) -> float:
-        """Written to storage so far."""
-
-    @property
-    def processes(self) -> float:
-        """How many processes it has."""
-
-    @property
     def gone(self) -> bool:
         """Whether it is no more."""
 
@@ -48,32 +35,8 @@ class Counted(Protocol):
         """When it ended, by a clock that nobody sets; NaN while it is there."""
 
     @property
-    def reserved_cpus(self) -> float:
-        """CPUs that are kept for it."""
-
-    @property
-    def reserved_bytes(self) -> float:
-        """Memory that is kept for it."""
-
-    @property
-    def received_bytes(self) -> float:
-        """Received over a network of its own so far."""
-
-    @property
-    def sent_bytes(self) -> float:
-        """Sent over it so far."""
-
-    @property
     def cpus(self) -> frozenset[int] | None:
         """Which CPUs it is kept to; None where it may use all of them."""
-
-    @property
-    def pressure_s(self) -> tuple[float, ...]:
-        """For how long it waited for each of `snapshot.PRESSURES`."""
-
-    @property
-    def system_s(self) -> float:
-        """The part of its CPU time that was spent in the kernel."""
 
     @property
     def loose(self) -> bool:
@@ -87,10 +50,8 @@ class Counted(Protocol):
 # Parts of one job that began within this time of each other are the same start of it.
 _SAME_S = 10.0
 # What only grows, and goes on from where it stood when a part of a job is no more.
-_GROWING = (
-    *("cpu_s", "read_bytes", "written_bytes", "received_bytes", "sent_bytes"),
-    *("pressure_s", "system_s"),
-)
+GROWING = names_of("kernel")
+_READ = {each.name: attrgetter(each.source) for each in JOB if each.name in COLUMNS}
 
 
 @dataclass(slots=True, eq=False)
@@ -106,7 +67,7 @@ class _Whole:
         unit: What the job has been known by from the beginning.
         parts: Those that are there.
         ended: Parts that were in the last snapshot for the last time.
-        left: What those had come to that are no more, for each of `_GROWING`.
+        left: What those had come to that are no more, for each of `GROWING`.
         before_s: CPU time of strays that is not for the job to add, by their identity.
         grouped: Whether it ever had a group.
     """
@@ -114,18 +75,18 @@ class _Whole:
     unit: Unit
     parts: list[Counted] = field(default_factory=list)
     ended: list[Counted] = field(default_factory=list)
-    left: dict[str, FloatArray] = field(default_factory=dict)
+    left: dict[str, float] = field(default_factory=dict)
     before_s: dict[int, float] = field(default_factory=dict)
     grouped: bool = False
 
     def bury(self, parts: Sequence[Counted]) -> None:
         """Keep what parts came to that are no more."""
         for part in parts:
-            for name in _GROWING:
+            for name in GROWING:
                 if name == "cpu_s" or not (part.loose and self.grouped):
-                    value = np.array(getattr(part, name), dtype=np.float64)
+                    value = _READ[name](part)
                     value -= self.before_s.get(id(part), 0.0) if name == "cpu_s" else 0.0
-                    self.left[name] = _sum_of_known(self.left.get(name, value * np.nan), value)
+                    self.left[name] = _sum_of_known(self.left.get(name, math.nan), value)
             self.before_s.pop(id(part), None)
 
     def shown(self, parts: Sequence[Counted]) -> Unit:
@@ -289,14 +250,6 @@ class Columns:
                 values[number] -= whole.before_s.get(id(self.rows[number]), 0.0)
         return self._added(name, values, left_out=None if name == "cpu_s" else self._strays)
 
-    def memory_bytes(self) -> FloatArray:
-        """Return the memory that each unit holds, or held in the end."""
-        return self._held("memory_bytes")
-
-    def processes(self) -> FloatArray:
-        """Return how many processes each unit has."""
-        return self._held("processes")
-
     def reserved(self, name: str) -> FloatArray:
         """Return what is kept for each unit: by its groups, else by the shell of an allocation.
 
@@ -325,17 +278,13 @@ class Columns:
         np.fmax.at(ended_at, self.places, [row.ended_at for row in self.rows])
         return np.where(self._lives(), np.nan, ended_at)
 
-    def pressures(self) -> FloatArray | None:
-        """Return the pressure on each unit, None where nothing is known."""
-        if not self.rows:
-            return None
-        found = self.column("pressure_s")
-        return None if np.isnan(found).all() else found
-
-    def system_s(self) -> FloatArray | None:
-        """Return the CPU time that was spent in the kernel, None where nothing is known."""
-        found = self.column("system_s")
-        return None if np.isnan(found).all() else found
+    def all(self) -> dict[str, FloatArray]:
+        """Return the columns of a snapshot."""
+        found = {name: self.column(name) for name in GROWING}
+        for name in names_of("held"):
+            kept = name.startswith("reserved_")
+            found[name] = self.reserved(name) if kept else self.held(name)
+        return found
 
     def socket_shares(self, sockets: dict[int, int]) -> FloatArray | None:
         """Return how each unit's CPUs lie on the sockets, None where there is but one.
@@ -357,7 +306,12 @@ class Columns:
                 shares[place] = seen[row.cpus]
         return shares
 
-    def _held(self, name: str) -> FloatArray:
+    def held(self, name: str) -> FloatArray:
+        """Return what each unit holds, or held in the end.
+
+        Args:
+            name: `memory_bytes` or `processes`.
+        """
         values = self._values(name)
         # What a part held that is no more says nothing about a unit that is there.
         left_out = self._gone() & self._lives()[self.places]
@@ -368,7 +322,7 @@ class Columns:
         return self._added(name, values, left_out=left_out)
 
     def _values(self, name: str) -> FloatArray:
-        return np.array([getattr(row, name) for row in self.rows], dtype=np.float64)
+        return np.array(list(map(_READ[name], self.rows)), dtype=np.float64)
 
     def _gone(self) -> npt.NDArray[np.bool_]:
         return np.array([row.gone for row in self.rows], dtype=np.bool_)
@@ -388,8 +342,8 @@ class Columns:
         if left_out is not None:
             values[left_out] = np.nan
         known = ~np.isnan(values)
-        shape = (len(self.units), *values.shape[1:])
-        sums, told = np.zeros(shape), np.zeros(shape, dtype=np.int64)
+        sums = np.zeros(len(self.units))
+        told = np.zeros(len(self.units), dtype=np.int64)
         np.add.at(sums, self.places, np.where(known, values, 0.0))
         np.add.at(told, self.places, known)
         sums = np.where(told > 0, sums, np.nan)
@@ -399,7 +353,6 @@ class Columns:
         return sums
 
 
-def _sum_of_known(one: npt.ArrayLike, other: npt.ArrayLike) -> FloatArray:
+def _sum_of_known(one: float, other: float) -> float:
     """Return a sum of what is known, NaN where neither is."""
-    both = np.array([one, other], dtype=np.float64)
-    return np.where(np.isnan(both).all(axis=0), np.nan, np.nansum(both, axis=0))
+    return other if math.isnan(one) else one if math.isnan(other) else one + other

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lowtide.monitor.snapshot import Unit
-
 # Said of a job that waited: nobody knows what became of it, or it went where nobody watches.
 UNKNOWN, ELSEWHERE = "unknown", "elsewhere"
 
@@ -63,21 +61,3 @@ class JobFacts:
     cluster: str | None = None
     sluid: str | None = None
     asked: float | None = field(default=None, compare=False)
-
-
-def facts_of_unit(unit: Unit, *, host: str, running: bool = True) -> JobFacts:
-    """Return what something that runs tells of itself, where nobody else knows more.
-
-    Args:
-        running: Whether it still runs; how it ended nobody knows.
-    """
-    return JobFacts(
-        source=unit.source,
-        job_id=unit.job_id,
-        shown_id=unit.job_id,
-        state="running" if running else None,
-        user=unit.user or None,
-        name=unit.name or None,
-        nodes=(host,),
-        started=unit.started,
-    )

@@ -101,6 +101,7 @@ class Group:
             was read since the last snapshot, or in it.
         read_bytes: Read from storage so far.
         written_bytes: Written to storage so far.
+        major_faults: Pages that had to be read from storage, read as seldom as the file cache.
         processes: Processes with their threads, as the kernel counts them, else processes; how many
             they are is read as seldom as the limits.
         limits: What it is kept to.
@@ -129,6 +130,7 @@ class Group:
     memory_bytes: float = math.nan
     read_bytes: float = math.nan
     written_bytes: float = math.nan
+    major_faults: float = math.nan
     processes: float = math.nan
     limits: Limits = field(default_factory=Limits)
     traffic: Traffic = field(default_factory=Traffic)
@@ -168,21 +170,6 @@ class Group:
         """Memory that is kept for it, likewise."""
         own = self.limits.reserved_bytes
         return find_reserved(self.environment)[1] if math.isnan(own) and self.environment else own
-
-    @property
-    def pressure_s(self) -> tuple[float, ...]:
-        """For how long it waited for each of `snapshot.PRESSURES`."""
-        return self.limits.pressure_s
-
-    @property
-    def received_bytes(self) -> float:
-        """Received over a network of its own."""
-        return self.traffic.received_bytes
-
-    @property
-    def sent_bytes(self) -> float:
-        """Sent over it."""
-        return self.traffic.sent_bytes
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -352,7 +339,7 @@ class Group:
         unknown = math.isnan(self._cache_bytes)
         if slow or unknown or abs(held - before) > max(_CACHE_BYTES, _CACHE_SHARE * before):
             self._held_bytes = held
-            self._cache_bytes = read_cache(means.layout, self.path)
+            self._cache_bytes, self.major_faults = read_cache(means.layout, self.path)
         self.memory_bytes = max(held - self._cache_bytes, 0.0)
         if not self._most_bytes >= self.memory_bytes:
             self._most_bytes = self.memory_bytes

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,189 +29,48 @@ from lowtide.monitor.prometheus import (
     is_compute_unit,
     labels,
 )
-from lowtide.monitor.snapshot import PRESSURES, FloatArray, Unit
+from lowtide.monitor.quantities import JOB, NODE, Quantity, value_of
+from lowtide.monitor.snapshot import FloatArray, Unit
 from lowtide.monitor.tick import Tick
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobMetric:
-    """A metric with one line per job; those of one name stand together.
-
-    Attributes:
-        name: What it is called, `lowtide_job_` left out.
-        what: What it is, in words.
-        of: The column of the tick, or of its shares.
-        digits: Decimals.
-        more: A label that its lines have besides.
-        holders_only: Whether only jobs with GPUs have it.
-        lack: Whether it says what others lack, so that jobs that lack nothing need no line.
-    """
-
-    name: str
-    what: str
-    of: str
-    digits: int = 3
-    more: str = ""
-    holders_only: bool = False
-    lack: bool = False
-
-    def values(self, tick: Tick) -> FloatArray:
-        """Return its values, one for each unit of a tick."""
-        found: FloatArray = getattr(tick.shares if self.of.endswith("_w") else tick, self.of)
-        if self.holders_only:
-            return np.where(tick.reserved_gpus > 0, found, np.nan)
-        return found
-
-    @property
-    def reserves(self) -> bool:
-        """Whether it says what is kept for the job."""
-        return self.of.startswith("reserved")
+COUNTERS = tuple(each for each in JOB if each.grows and each.metric_name)
+GAUGES = tuple(each for each in JOB if not each.grows and each.metric_name)
 
 
-_GRAMS = "Emissions charged to the job, PUE included."
-_WAITED = "Time in which something of the job waited for it."
+_OF_NODE = tuple(each for each in NODE if each.metric_name)
 
-COUNTERS = (
-    JobMetric(name="energy_joules_total", what="Energy charged to the job.", of="energy_j"),
-    JobMetric(
-        name="measured_energy_joules_total",
-        what="The part of the job's energy that was measured; the rest is estimated.",
-        of="measured_j",
-    ),
-    JobMetric(name="cpu_seconds_total", what="CPU time that the job used.", of="cpu_s"),
-    JobMetric(name="read_bytes_total", what="Read from storage.", of="read_bytes", digits=0),
-    JobMetric(name="written_bytes_total", what="Written to storage.", of="written_bytes", digits=0),
-    JobMetric(
-        name="received_bytes_total",
-        what="Received over a network of the job's own.",
-        of="received_bytes",
-        digits=0,
-    ),
-    JobMetric(
-        name="sent_bytes_total",
-        what="Sent over a network of the job's own.",
-        of="sent_bytes",
-        digits=0,
-    ),
-    *(
-        JobMetric(name="pressure_seconds_total", what=_WAITED, of=f"{name}_wait_s", more=more)
-        for name in PRESSURES
-        for more in [f'resource="{name}"']
-    ),
-    *(
-        JobMetric(name="emissions_grams_total", what=_GRAMS, of=of, digits=6, more=f'kind="{kind}"')
-        for kind, of in (
-            ("average", "carbon_g"),
-            ("marginal", "marginal_g"),
-            ("embodied", "embodied_g"),
-        )
-    ),
-    JobMetric(
-        name="unmetered_seconds_total",
-        what="Time in which nobody could tell what the job drew: its energy lacks that.",
-        of="unmetered_s",
-        lack=True,
-    ),
-    JobMetric(
-        name="unpriced_energy_joules_total",
-        what="Energy whose emissions nobody can tell: the job's grams lack that.",
-        of="unpriced_j",
-        lack=True,
-    ),
-)
 
-GAUGES = (
-    JobMetric(name="power_watts", what="Power charged to the job.", of="power_w"),
-    JobMetric(name="cpus_busy", what="CPUs that the job keeps busy.", of="cpus_busy"),
-    JobMetric(name="memory_bytes", what="Memory that the job holds.", of="memory_bytes", digits=0),
-    JobMetric(name="reserved_cpus", what="CPUs kept for the job.", of="reserved_cpus"),
-    JobMetric(
-        name="reserved_memory_bytes",
-        what="Memory kept for the job.",
-        of="reserved_bytes",
-        digits=0,
-    ),
-    JobMetric(
-        name="gpu_power_watts",
-        what="The part of the job's power that its GPUs draw.",
-        of="gpu_w",
-        holders_only=True,
-    ),
-    JobMetric(
-        name="gpus_busy", what="GPUs that the job keeps busy.", of="gpus_busy", holders_only=True
-    ),
-    JobMetric(
-        name="gpu_memory_bytes",
-        what="Memory that the job holds on GPUs.",
-        of="gpu_memory_bytes",
-        digits=0,
-        holders_only=True,
-    ),
-    JobMetric(
-        name="reserved_gpus", what="GPUs that the job holds.", of="reserved_gpus", holders_only=True
-    ),
-)
+def _values(quantity: Quantity, tick: Tick) -> FloatArray:
+    found = tick.column(quantity.name)
+    return np.where(tick.reserved_gpus > 0, found, np.nan) if quantity.is_of_gpus else found
+
+
+def _families(found: Iterable[tuple[Quantity, Series]], *, at: float) -> Iterator[str]:
+    """Yield metrics, those of one name together."""
+    together: dict[str, tuple[Quantity, list[Series]]] = {}
+    for quantity, series in found:
+        together.setdefault(quantity.metric_name, (quantity, []))[1].append(series)
+    for name, (quantity, lines) in together.items():
+        if quantity.grows:
+            yield counter(name, quantity.what, *lines, at=at)
+        else:
+            yield gauge(name, quantity.what, *lines)
 
 
 def node_page(tick: Tick) -> str:
     """Return the metrics of the node."""
-    return "".join([*_now(tick), *_so_far(tick), *_grid(tick), *_meters(tick), *_gpus(tick)])
+    return "".join([*_node(tick), *_grid(tick), *_meters(tick), *_gpus(tick)])
 
 
-def _now(tick: Tick) -> Iterator[str]:
+def _node(tick: Tick) -> Iterator[str]:
     of = labels(host=tick.host)
-    shares, node = tick.shares, tick.node
-    for name, what, value in (
-        ("power_watts", "What the node draws, PUE left out.", shares.node_w),
-        ("idle_power_watts", "The part of it that nobody has reserved.", shares.idle_w),
-        (
-            "unattributed_power_watts",
-            "The part of it that nobody can be charged with.",
-            shares.unattributed_w,
-        ),
-        (
-            "measured_power_watts",
-            "The part of it that meters measured; the rest is estimated.",
-            shares.node_measured_w,
-        ),
-        ("power_measured", "1 if meters measured all of it, otherwise 0.", shares.measured),
-        ("cpus", "Hardware threads.", node.cpus),
-        ("memory_bytes", "All memory.", node.memory_bytes),
-        ("available_memory_bytes", "Memory that could still be had.", node.available_bytes),
-    ):
-        digits = 3 if name.endswith("watts") else 0
-        yield gauge(f"lowtide_node_{name}", what, alone(of, value, digits=digits))
-
-
-def _so_far(tick: Tick) -> Iterator[str]:
-    of, node = labels(host=tick.host), tick.node
-    for name, what, value in (
-        ("energy_joules", "What the node drew since watching began.", tick.node_energy_j),
-        ("idle_energy_joules", "The part of it that was idle.", tick.idle_energy_j),
-        (
-            "unattributed_energy_joules",
-            "The part of it that nobody is charged with.",
-            tick.unattributed_energy_j,
-        ),
-        (
-            "unmetered_seconds",
-            "Time in which nobody could tell what the node drew: its energy lacks that.",
-            tick.node_unmetered_s,
-        ),
-        (
-            "unpriced_energy_joules",
-            "Energy whose emissions nobody can tell: the node's grams lack that.",
-            tick.node_unpriced_j,
-        ),
-        ("cpu_seconds", "CPU time in use since boot.", node.busy_s),
-        ("read_bytes", "Read from storage since boot.", node.read_bytes),
-        ("written_bytes", "Written to storage since boot.", node.written_bytes),
-        ("received_bytes", "Received over the network since boot.", node.received_bytes),
-        ("sent_bytes", "Sent over the network since boot.", node.sent_bytes),
-    ):
-        digits = 0 if name.endswith("bytes") else 3
-        one = alone(of, value, digits=digits)
-        yield counter(f"lowtide_node_{name}_total", what, one, at=tick.time)
+    lines = (
+        (each, alone(of, value_of(tick, each.source), more=each.label, digits=each.digits))
+        for each in _OF_NODE
+    )
+    yield from _families(lines, at=tick.time)
+    what = "1 if meters measured all of it, otherwise 0."
+    yield gauge("lowtide_node_power_measured", what, alone(of, tick.shares.measured, digits=0))
     sockets = [labels(host=tick.host, socket=str(n)) for n in range(len(tick.package_energy_j))]
     yield counter(
         "lowtide_node_socket_energy_joules_total",
@@ -221,33 +80,14 @@ def _so_far(tick: Tick) -> Iterator[str]:
     )
     drawn, what = "lowtide_node_dram_energy_joules_total", "What memory drew since watching began."
     yield counter(drawn, what, alone(of, tick.dram_energy_j), at=tick.time)
-    waited = [labels(host=tick.host, resource=name) for name in node.pressure_s]
-    yield counter(
-        "lowtide_node_pressure_seconds_total",
-        "Time since boot in which something waited for it.",
-        Series(labels=waited, values=np.array([*node.pressure_s.values()], dtype=np.float64)),
-        at=tick.time,
-    )
 
 
 def _grid(tick: Tick) -> Iterator[str]:
-    average = labels(host=tick.host, kind="average")
-    for name, what, value in (
-        ("", "What the node emitted since watching began, PUE included.", tick.node_carbon_g),
-        ("idle_", "The part of it that was idle.", tick.idle_carbon_g),
-        (
-            "unattributed_",
-            "The part of it that nobody is charged with.",
-            tick.unattributed_carbon_g,
-        ),
-    ):
-        metric = f"lowtide_node_{name}emissions_grams_total"
-        yield counter(metric, what, alone(average, value, digits=6), at=tick.time)
     yield gauge(
         "lowtide_intensity_grams_per_kwh",
         "What a kilowatt-hour emits now.",
         Series(
-            labels=[average, labels(host=tick.host, kind="marginal")],
+            labels=[labels(host=tick.host, kind=kind) for kind in ("average", "marginal")],
             values=np.array([tick.intensity_g_per_kwh, tick.marginal_g_per_kwh]),
         ),
     )
@@ -461,7 +301,7 @@ class Exposition:
                 for unit in tick.units
             }
             self._shown = self._show()
-        self._counters = np.stack([each.values(tick) for each in COUNTERS])
+        self._counters = np.stack([_values(each, tick) for each in COUNTERS])
         if len(self._ended) > _MOST_REMEMBERED:
             self._forget(tick.time)
         return self._shown
@@ -532,16 +372,12 @@ class Exposition:
 
     def _gauges(self, tick: Tick, shown: _Shown) -> Iterator[str]:
         for each in GAUGES:
-            values, name = each.values(tick), f"lowtide_job_{each.name}"
-            if each.reserves:
-                # What is kept for a name is not kept twice, though two of that name may use it.
-                values = values[shown.places]
-                series = Series(labels=shown.labels, values=values, digits=each.digits)
-                yield self._once(name, each.what, series)
-            else:
-                values = shown.together(values)
-                series = Series(labels=shown.labels, values=values, digits=each.digits)
-                yield gauge(name, each.what, series)
+            values, name = _values(each, tick), each.metric_name
+            # What is kept for a name is not kept twice, though two of that name may use it.
+            values = values[shown.places] if each.is_reservation else shown.together(values)
+            series = Series(labels=shown.labels, values=values, digits=each.digits)
+            write = self._once if each.is_reservation else gauge
+            yield write(name, each.what, series)
 
     def _once(self, name: str, what: str, series: Series) -> str:
         """Return a gauge that hardly ever changes, written only when it does."""
@@ -574,15 +410,15 @@ class Exposition:
         what = "From when on the job's energy is counted."
         begun = Series(labels=names, values=since)
         yield self._once("lowtide_job_counted_since_seconds", what, begun)
-        together: dict[str, list[Series]] = {}
-        for each, values in zip(COUNTERS, counts, strict=True):
-            if each.lack:
-                values = np.where(values > _LACKS, values, np.nan)
-            series = Series(labels=names, values=values, more=each.more, digits=each.digits)
-            together.setdefault(each.name, []).append(series)
-        said = {each.name: each.what for each in COUNTERS}
-        for name, found in together.items():
-            yield counter(f"lowtide_job_{name}", said[name], *found, at=tick.time)
+        known = (
+            np.where(values > _LACKS, values, np.nan) if each.lack else values
+            for each, values in zip(COUNTERS, counts, strict=True)
+        )
+        lines = (
+            (each, Series(labels=names, values=values, more=each.label, digits=each.digits))
+            for each, values in zip(COUNTERS, known, strict=True)
+        )
+        yield from _families(lines, at=tick.time)
 
     def _holders(self, tick: Tick) -> str:
         """Return which job holds which GPU, and which share of its use is the job's."""

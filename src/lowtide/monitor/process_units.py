@@ -11,14 +11,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from lowtide.files import read_or_empty
+from lowtide.monitor.cgroups import Limits
 from lowtide.monitor.group import Group, smooth
 from lowtide.monitor.kernel_files import NONSENSE, parse_count
 from lowtide.monitor.node import Traffic
 from lowtide.monitor.processes import Stat, read_stat
-from lowtide.monitor.snapshot import PRESSURES, Unit
+from lowtide.monitor.snapshot import Unit
 
 # The source and the id of a unit.
 Key = tuple[str, str]
+_NO_LIMITS = Limits()
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +43,8 @@ class ProcessUnit:
         ended_at: When they ended, by a clock that nobody sets; NaN while any is there.
         cpus: Which CPUs they are kept to: not known.
         devices: Which devices they may use: not known.
-        pressure_s: For how long they waited: not known.
+        major_faults: Pages that had to be read from storage: not known of those that ended.
+        limits: What they are kept to, and for how long they waited: not known.
         system_s: The part of the CPU time that was spent in the kernel: not told apart.
         traffic: What went over a network of their own.
         loose: Whether they count by themselves: always.
@@ -62,7 +65,8 @@ class ProcessUnit:
     ended_at: float = math.nan
     cpus: None = None
     devices: str = ""
-    pressure_s: tuple[float, ...] = (math.nan,) * len(PRESSURES)
+    major_faults: float = math.nan
+    limits: Limits = _NO_LIMITS
     system_s: float = math.nan
     traffic: Traffic = field(default_factory=Traffic)
     loose: bool = field(default=True, init=False)
@@ -82,16 +86,6 @@ class ProcessUnit:
     def gone(self) -> bool:
         """Whether all have ended."""
         return not self.pids
-
-    @property
-    def received_bytes(self) -> float:
-        """Received over a network of their own."""
-        return self.traffic.received_bytes
-
-    @property
-    def sent_bytes(self) -> float:
-        """Sent over it."""
-        return self.traffic.sent_bytes
 
     def add_storage(self, read: float, written: float) -> None:
         """Count more bytes."""

@@ -97,13 +97,13 @@ def counter(name: str, help_text: str, *series: Series, at: float) -> str:
     return _family(name, "counter", help_text, series, stamp=f" {round(at * 1000)}")
 
 
-def alone(of: str, value: float, *, digits: int = 3) -> Series:
+def alone(of: str, value: float, *, more: str = "", digits: int = 3) -> Series:
     """Return the line of a metric that has one line.
 
     Args:
         of: Its labels, as `labels` makes them.
     """
-    return Series(labels=[of], values=np.array([value]), digits=digits)
+    return Series(labels=[of], values=np.array([value]), more=more, digits=digits)
 
 
 def _family(name: str, kind: str, help_text: str, series: Sequence[Series], *, stamp: str) -> str:
@@ -221,10 +221,8 @@ def ceems_units(tick: Tick, places: npt.NDArray[np.intp], names: Sequence[str]) 
     count = alone(labels(manager=_MANAGER, hostname=tick.host), float(len(places)), digits=0)
     parts = [gauge("ceems_compute_units", "Jobs on the node.", count)]
     cpu_s = tick.cpu_s
-    system_s = 0.0 * cpu_s
-    if tick.system_s is not None:
-        # Where the two are not told apart all of it is under `user`: their queries add them up.
-        system_s = np.where(np.isnan(tick.system_s), system_s, tick.system_s)
+    # Where the two are not told apart all of it is under `user`: their queries add them up.
+    system_s = np.where(np.isnan(tick.system_s), 0.0 * cpu_s, tick.system_s)
     # Without a limit of its own a job may have all memory.
     limit = np.where(np.isnan(tick.reserved_bytes), tick.node.memory_bytes, tick.reserved_bytes)
     for name, what, values in (

@@ -170,20 +170,13 @@ class NodeReader:
         ]
         columns = Columns(rows, self._jobs)
         ended_at = columns.ended_at()
-        connected = any(row.traffic.space for row in rows)
         place_of = {id(row): place for row, place in zip(rows, columns.places, strict=True)}
         return Snapshot(
             time=moment.time,
             clock_s=now,
             node=node,
             units=tuple(columns.units),
-            cpu_s=columns.column("cpu_s"),
-            memory_bytes=columns.memory_bytes(),
-            read_bytes=columns.column("read_bytes"),
-            written_bytes=columns.column("written_bytes"),
-            processes=columns.processes(),
-            reserved_cpus=columns.reserved("reserved_cpus"),
-            reserved_bytes=columns.reserved("reserved_bytes"),
+            **columns.all(),
             gpus=hold(
                 readings,
                 lambda pid: place_of.get(id(on_gpus[pid])),
@@ -191,11 +184,7 @@ class NodeReader:
             ),
             gpus_unread=count_unread(self.cards, (gpu.name for gpu in readings)),
             socket_shares=columns.socket_shares(self._node.sockets),
-            pressure_s=columns.pressures(),
-            system_s=columns.system_s(),
             loose=columns.loose,
-            received_bytes=columns.column("received_bytes") if connected else None,
-            sent_bytes=columns.column("sent_bytes") if connected else None,
             ended=None if ended_at is None else moment.time - np.maximum(now - ended_at, 0.0),
             rejected=self.problems.rejected,
             problems=self.problems.take(),

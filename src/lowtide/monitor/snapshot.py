@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide.monitor.kernel_files import STEPPED_S
+from lowtide.monitor.quantities import Quantities, fill_unknown, names_of, with_columns
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -115,33 +116,27 @@ class GpuCounts:
     users_known: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """Everything that was read in one pass. One entry per unit in each column, NaN if not known.
+# What is read of each unit: what the kernel counts, and what is held at the moment.
+COLUMNS = names_of("kernel", "held")
+
+
+@with_columns(*COLUMNS)
+class Snapshot(Quantities):
+    """Everything that was read in one pass.
+
+    Of each quantity that is counted or held there is a column with one entry per unit, NaN where
+    it is not known: CPU time, storage and network so far, ended processes included; memory and
+    processes now. The memory of processes without a group is the sum of what each holds, where
+    pages that they share count for each. Waits are read once a minute.
 
     Attributes:
         time: Epoch seconds, by the clock on the wall, which may be set in between.
         node: The node itself.
         units: What runs on it, in the order in which it was found.
-        cpu_s: CPU time that each has used so far, ended processes included.
-        memory_bytes: Memory that each holds, file cache left out. Of processes without a group it
-            is the sum of what each holds, where pages that they share count for each.
-        read_bytes: Read from storage so far.
-        written_bytes: Written to storage so far.
-        processes: How many processes each has.
-        reserved_cpus: CPUs that are kept for each.
-        reserved_bytes: Memory that is kept for each.
         gpus: The GPUs that are read.
         gpus_unread: How many there are besides; None where nobody knows.
         socket_shares: Which share of its CPUs each has on each socket, a row per unit and a column
             per socket, NaN for units that may run anywhere; None where sockets are not told apart.
-        pressure_s: Time in which each waited for each of `PRESSURES`, a row per unit; it is read
-            once a minute. None where nothing is known.
-        received_bytes: Received over the network so far by those that have one of their own, such
-            as containers, and NaN for all others; None where nobody has.
-        sent_bytes: Sent, likewise.
-        system_s: The part of the CPU time that was spent in the kernel, NaN where it is not told
-            apart; None where it is for nobody.
         ended: When each ended, epoch seconds, NaN for those that are there; None where all are.
         loose: The places of units that no control group counts, but each of their processes.
         rejected: How many readings made no sense so far, and were left out.
@@ -153,25 +148,17 @@ class Snapshot:
     time: float
     node: NodeCounts
     units: tuple[Unit, ...]
-    cpu_s: FloatArray
-    memory_bytes: FloatArray
-    read_bytes: FloatArray
-    written_bytes: FloatArray
-    processes: FloatArray
-    reserved_cpus: FloatArray
-    reserved_bytes: FloatArray
     gpus: tuple[GpuCounts, ...] = ()
     gpus_unread: int | None = None
     socket_shares: FloatArray | None = None
-    pressure_s: FloatArray | None = None
-    received_bytes: FloatArray | None = None
-    sent_bytes: FloatArray | None = None
-    system_s: FloatArray | None = None
     ended: FloatArray | None = None
     loose: frozenset[int] = frozenset()
     rejected: int = 0
     problems: tuple[str, ...] = ()
     clock_s: float = math.nan
+
+    def __post_init__(self) -> None:
+        fill_unknown(self, COLUMNS, len(self.units))
 
     def seconds_after(self, before: Snapshot) -> float:
         """Return how long after another it was taken, whatever the clock was set to in between."""

@@ -12,7 +12,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from lowtide.monitor.quantities import TOLD, Quantities, fill_unknown, names_of, with_columns
 from lowtide.monitor.snapshot import FloatArray, GpuCounts, NodeCounts, Unit
+
+_SHARED = names_of("power")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +52,16 @@ class Shares:
     sees: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
-    """What happened on a node since the tick before. One entry per unit in each column.
+COLUMNS = (*TOLD, "system_s")
+
+
+@with_columns(*COLUMNS)
+class Tick(Quantities):
+    """What happened on a node since the tick before.
+
+    Of each quantity of jobs there is a column with one entry per unit, NaN where it is not known.
+    What only grows counts from when the unit was first seen, CPU time from its beginning where a
+    control group counts it; `system_s` is the part of that in the kernel.
 
     Attributes:
         host: The node's name.
@@ -59,34 +69,11 @@ class Tick:
         time: When this one is.
         node: What the node has used so far.
         units: What runs on it.
-        cpu_s: CPU time that each has used: since it began where a control group counts it, and
-            since it was first seen where nothing does.
-        cpus_busy: CPUs that each kept busy since the tick before.
-        memory_bytes: Memory that each holds.
-        read_bytes: Read from storage since it was first seen.
-        written_bytes: Written to storage since it was first seen.
-        received_bytes: Received over a network of its own since then; NaN for most.
-        sent_bytes: Sent, likewise.
-        cpu_wait_s: Time since then in which it waited for CPUs, read once a minute.
-        memory_wait_s: The same for memory.
-        io_wait_s: The same for storage.
-        gpus_busy: GPUs that each kept busy.
-        gpu_memory_bytes: Memory that each holds on them.
-        reserved_cpus: CPUs that are kept for each.
-        reserved_bytes: Memory that is kept for each.
-        reserved_gpus: GPUs that each holds.
         shares: How the node's power was shared out.
-        energy_j: What each was charged with since it was first seen.
-        measured_j: The part of it that was measured.
-        carbon_g: What that emitted, PUE included, by average intensity; NaN without a signal.
-        marginal_g: The same by marginal intensity; NaN without one.
-        embodied_g: Its share of what making the node emitted; NaN where that is not known.
-        unmetered_s: How long it ran while nobody could tell what it drew, or a part of that: energy
-            lacks it.
-        unpriced_j: The energy whose emissions nobody can tell: grams lack that.
         node_energy_j: What the node drew since watching began.
         idle_energy_j: The part of it that is idle.
         unattributed_energy_j: The part of it that nobody is charged with.
+        intensity_g_per_kwh: Average intensity at this moment; NaN without a signal.
         node_carbon_g: What the node emitted since watching began, PUE included; NaN without a
             signal.
         idle_carbon_g: The part of it that is idle.
@@ -94,7 +81,6 @@ class Tick:
         node_unmetered_s: How long nobody could tell what the node drew, or a part of that: its
             energy lacks it.
         node_unpriced_j: The node's energy whose emissions nobody can tell: its grams lack that.
-        intensity_g_per_kwh: Average intensity at this moment; NaN without a signal.
         marginal_g_per_kwh: Marginal intensity, likewise.
         pue: What the building draws for each watt of the node's; NaN where nobody says.
         synthetic: Whether the intensity comes from a model, and grams with it.
@@ -106,8 +92,6 @@ class Tick:
         meters: The meters, and whether each said something new within the last minute.
         package_energy_j: What each CPU socket drew since watching began, where meters see it.
         dram_energy_j: What memory drew since watching began; NaN where no meter sees it.
-        system_s: The part of `cpu_s` that was spent in the kernel, NaN where it is not told apart;
-            None where it is for nobody.
         skipped_s: By how much the clock was set forward since the tick before, which makes a gap
             in which no time passed.
         ended: When each ended, epoch seconds, NaN for those that are there; None where all are.
@@ -121,29 +105,7 @@ class Tick:
     time: float
     node: NodeCounts
     units: tuple[Unit, ...]
-    cpu_s: FloatArray
-    cpus_busy: FloatArray
-    memory_bytes: FloatArray
-    read_bytes: FloatArray
-    written_bytes: FloatArray
-    received_bytes: FloatArray
-    sent_bytes: FloatArray
-    cpu_wait_s: FloatArray
-    memory_wait_s: FloatArray
-    io_wait_s: FloatArray
-    gpus_busy: FloatArray
-    gpu_memory_bytes: FloatArray
-    reserved_cpus: FloatArray
-    reserved_bytes: FloatArray
-    reserved_gpus: FloatArray
     shares: Shares
-    energy_j: FloatArray
-    measured_j: FloatArray
-    carbon_g: FloatArray
-    marginal_g: FloatArray
-    embodied_g: FloatArray
-    unmetered_s: FloatArray
-    unpriced_j: FloatArray
     node_energy_j: float
     idle_energy_j: float
     unattributed_energy_j: float
@@ -163,7 +125,6 @@ class Tick:
     meters: Mapping[str, bool] = field(default_factory=dict)
     package_energy_j: tuple[float, ...] = ()
     dram_energy_j: float = math.nan
-    system_s: FloatArray | None = None
     skipped_s: float = 0.0
     ended: FloatArray | None = None
     rejected: int = 0
@@ -171,14 +132,55 @@ class Tick:
     cluster: str = ""
 
     def __post_init__(self) -> None:
+        fill_unknown(self, COLUMNS, len(self.units))
         # Who was not seen on a GPU used none only if all GPUs were looked at.
         if self.gpu_use_known or self.gpus_unread == 0 or (self.gpus and not self.gpus_unread):
             return
-        for name in ("gpus_busy", "gpu_memory_bytes", "reserved_gpus"):
+        for name in names_of("gpus"):
             object.__setattr__(self, name, _unless_0(getattr(self, name)))
         if not self.shares.cards_w:
             gpu_w = _unless_0(self.shares.gpu_w)
             object.__setattr__(self, "shares", replace(self.shares, gpu_w=gpu_w))
+
+    def column(self, name: str) -> FloatArray:
+        """Return what is known of the units, one entry for each."""
+        found: FloatArray = getattr(self.shares if name in _SHARED else self, name)
+        return found
+
+    @property
+    def unit_count(self) -> int:
+        """How many units there are."""
+        return len(self.units)
+
+    @property
+    def cpus_reserved(self) -> float:
+        """CPUs that are kept for units."""
+        return float(np.nansum(self.reserved_cpus))
+
+    @property
+    def memory_used_bytes(self) -> float:
+        """Memory of the node that is in use."""
+        return self.node.memory_bytes - self.node.available_bytes
+
+    @property
+    def cards_busy(self) -> float:
+        """GPUs of the node that are busy."""
+        return self._of_cards("busy")
+
+    @property
+    def cards_bytes(self) -> float:
+        """Memory in use on GPUs."""
+        return self._of_cards("memory_bytes")
+
+    @property
+    def cards_total_bytes(self) -> float:
+        """All memory of GPUs."""
+        return self._of_cards("total_bytes")
+
+    def _of_cards(self, name: str) -> float:
+        # What those do that nobody reads is in none of these sums.
+        cards = () if self.gpus_unread else self.gpus
+        return math.fsum(getattr(gpu, name) for gpu in cards) if cards else math.nan
 
     @property
     def gpu_count(self) -> float:

@@ -25,13 +25,15 @@ import numpy.typing as npt
 
 from lowtide.errors import InvalidInput
 from lowtide.monitor.snapshot import FloatArray
-from lowtide.store.layout import FIRST_NODE, FIRST_UNIT, LAYOUTS, NODE, UNIT, Layout, widened
+from lowtide.store.layout import LAYOUTS, NODE, UNIT, Layout, widened
 
 _TICK_HEADER = struct.Struct("<BI")
-# What the columns of each version are. For a node every rate is a difference to the tick before,
-# which only the writer knows.
-_TICK_VERSIONS = {1: (FIRST_UNIT, FIRST_NODE), 2: (UNIT, NODE), 3: (UNIT, NODE)}
-_TICK_VERSION = 3
+# What the layouts of each version are, of units and of the node. For a node every rate is a
+# difference to the tick before, which only the writer knows. Since version 4 a tick says itself
+# which layouts it has.
+_TICK_LAYOUTS = {1: (1, 2), 2: (3, 4), 3: (3, 4)}
+_LAYOUT_NUMBERS = struct.Struct("<BB")
+_TICK_VERSION = 4
 # Since then a tick says when units ended in it, in a column after the others.
 _SAYS_ENDS = 3
 _WIDTH = len(UNIT.names) + 1
@@ -75,19 +77,24 @@ def pack_tick(look: Look) -> bytes:
         table[~same].astype("<f8"),
     )
     body = b"".join(part.tobytes() for part in parts)
-    return _TICK_HEADER.pack(_TICK_VERSION, look.units.size) + zlib.compress(body, 1)
+    header = _TICK_HEADER.pack(_TICK_VERSION, look.units.size)
+    return header + _LAYOUT_NUMBERS.pack(UNIT.number, NODE.number) + zlib.compress(body, 1)
 
 
 def unpack_tick(since: float, time: float, blob: bytes) -> Look:
     """Return the tick that `pack` packed."""
     try:
         version, count = _TICK_HEADER.unpack_from(blob)
-        if version not in _TICK_VERSIONS:
-            raise InvalidInput(f"tick of version {version}: only up to {_VERSION} can be read")
-        unit, node = _TICK_VERSIONS[version]
+        if not 1 <= version <= _TICK_VERSION:
+            raise InvalidInput(f"tick of version {version}: only up to {_TICK_VERSION} can be read")
+        begins, numbers = _TICK_HEADER.size, _TICK_LAYOUTS.get(version)
+        if numbers is None:
+            numbers = _LAYOUT_NUMBERS.unpack_from(blob, begins)
+            begins += _LAYOUT_NUMBERS.size
+        unit, node = (LAYOUTS[number][0] for number in numbers)
         says_ends = version >= _SAYS_ENDS
         width, node_width = len(unit.names) + says_ends, len(node.names)
-        data = memoryview(zlib.decompress(blob[_TICK_HEADER.size :]))
+        data = memoryview(zlib.decompress(blob[begins:]))
         units = np.frombuffer(data, "<i8", count)
         of_node = np.frombuffer(data, "<f8", node_width, 8 * count)
         place = 8 * (count + node_width)
@@ -98,7 +105,7 @@ def unpack_tick(since: float, time: float, blob: bytes) -> Look:
         table = np.empty((width, count))
         table[same] = alike[:, None]
         table[~same] = rest.reshape(int((~same).sum()), count)
-    except (struct.error, zlib.error, ValueError) as error:
+    except (struct.error, zlib.error, KeyError, ValueError) as error:
         raise InvalidInput(f"a tick of the store is damaged: {error}") from None
     ended = table[-1].copy() if says_ends else np.full(count, np.nan)
     columns = widened(table[: len(unit.names)].T, unit.names, UNIT.names)

@@ -13,8 +13,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from lowtide.errors import InvalidInput, StoreProblem
-from lowtide.store.codec import decode, join
-from lowtide.store.codec import unpack_tick as unpack
+from lowtide.store.codec import decode, join, unpack_tick
 from lowtide.store.database import Database
 from lowtide.store.layout import (
     CHECKSUM_BYTES,
@@ -142,7 +141,7 @@ def _read_unit(row: Any) -> None:
 READS: dict[sa.Table, Callable[[Any], Any]] = {
     jobs: _read_job,
     units: _read_unit,
-    ticks: lambda row: unpack(row.since, row.time, row.body),
+    ticks: lambda row: unpack_tick(row.since, row.time, row.body),
     chunks: lambda row: decode(row.body),
 }
 _LINKS = (

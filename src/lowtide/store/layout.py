@@ -7,13 +7,15 @@ between loses nothing. A gauge is what was so on average since the value before.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
+from lowtide.monitor import quantities
+from lowtide.monitor.quantities import Quantity
 from lowtide.monitor.snapshot import FloatArray
 
 
@@ -39,78 +41,33 @@ class Layout:
         return self.counters + self.gauges
 
 
-_FIRST_UNIT = {
-    "cpu_s": 1e-4,
-    "read_bytes": 1.0,
-    "written_bytes": 1.0,
-    "energy_j": 1e-3,
-    "measured_j": 1e-3,
-    "carbon_g": 1e-6,
-    "marginal_g": 1e-6,
-    "embodied_g": 1e-6,
-}
-# CPU time that a control group counted while nobody watched is told apart: nobody knows when.
-_LATER_UNIT = {
-    "received_bytes": 1.0,
-    "sent_bytes": 1.0,
-    "cpu_wait_s": 1e-3,
-    "memory_wait_s": 1e-3,
-    "io_wait_s": 1e-3,
-    "unmetered_s": 1e-3,
-    "unpriced_j": 1e-3,
-    "unwatched_cpu_s": 1e-4,
-}
-_UNIT_GAUGES = (
-    "memory_bytes",
-    "gpus_busy",
-    "gpu_memory_bytes",
-    "gpu_w",
-    "reserved_cpus",
-    "reserved_bytes",
-    "reserved_gpus",
-)
-_FIRST_NODE = dict.fromkeys(("energy_j", "idle_j", "unattributed_j", "measured_j"), 1e-3)
-_LATER_NODE = {
-    **dict.fromkeys(("carbon_g", "idle_g", "unattributed_g"), 1e-6),
-    **dict.fromkeys(("unmetered_s", "unpriced_j"), 1e-3),
-}
-_NODE_GAUGES = (
-    "cpus",
-    "cpus_busy",
-    "cpus_reserved",
-    "memory_bytes",
-    "memory_used_bytes",
-    "read_bytes_per_s",
-    "written_bytes_per_s",
-    "received_bytes_per_s",
-    "sent_bytes_per_s",
-    "cpu_pressure",
-    "memory_pressure",
-    "io_pressure",
-    "gpus",
-    "gpus_busy",
-    "gpu_memory_bytes",
-    "gpu_memory_total_bytes",
-    "intensity_g_per_kwh",
-    "jobs",
-)
-
-
-def _layout(number: int, counters: Mapping[str, float], gauges: tuple[str, ...]) -> Layout:
+def _layout(number: int, known: Sequence[Quantity]) -> Layout:
+    """Return which quantities are kept with a layout: its own, behind those of earlier ones."""
+    kept = sorted(
+        (each for each in known if 0 < each.layout <= number), key=lambda each: each.layout
+    )
+    counters = [each for each in kept if each.is_counter]
     return Layout(
         number=number,
-        counters=tuple(counters),
-        quanta=tuple(counters.values()),
-        gauges=gauges,
+        counters=tuple(each.column for each in counters),
+        quanta=tuple(each.finest for each in counters),
+        gauges=tuple(each.column for each in kept if not each.is_counter),
     )
 
 
-FIRST_UNIT = _layout(1, _FIRST_UNIT, _UNIT_GAUGES)
-FIRST_NODE = _layout(2, _FIRST_NODE, _NODE_GAUGES)
-UNIT = _layout(3, _FIRST_UNIT | _LATER_UNIT, _UNIT_GAUGES)
-NODE = _layout(4, _FIRST_NODE | _LATER_NODE, (*_NODE_GAUGES, "marginal_g_per_kwh", "pue"))
+def _layouts(known: Sequence[Quantity]) -> list[Layout]:
+    """Return all layouts that there ever were of one kind of thing, today's last."""
+    return [_layout(number, known) for number in sorted({each.layout for each in known} - {0})]
+
+
+_UNITS, _NODES = _layouts(quantities.JOB), _layouts(quantities.NODE)
+FIRST_UNIT, UNIT = _UNITS[0], _UNITS[-1]
+FIRST_NODE, NODE = _NODES[0], _NODES[-1]
 # Every layout that a database may hold, and the one that has its columns today.
-LAYOUTS = {1: (FIRST_UNIT, UNIT), 2: (FIRST_NODE, NODE), 3: (UNIT, UNIT), 4: (NODE, NODE)}
+LAYOUTS = {each.number: (each, UNIT) for each in _UNITS}
+LAYOUTS |= {each.number: (each, NODE) for each in _NODES}
+# With this layout came the last of the totals that stand before `seen_end`.
+_SECOND = LAYOUTS[3][0].counters
 
 # What is known of a unit over its whole life, in the order in which the database holds it. New
 # ones may only be added at the end: older rows are read with NaN for them.
@@ -119,7 +76,7 @@ TOTALS = (
     "last_seen",
     "looks",
     "seen_s",
-    *_FIRST_UNIT,
+    *FIRST_UNIT.counters,
     "memory_byte_s",
     "gpu_busy_s",
     "gpu_j",
@@ -131,8 +88,9 @@ TOTALS = (
     "reserved_cpus",
     "reserved_bytes",
     "reserved_gpus",
-    *_LATER_UNIT,
+    *_SECOND[len(FIRST_UNIT.counters) :],
     "seen_end",
+    *UNIT.counters[len(_SECOND) :],
 )
 # The bytes behind the numbers of a row; rows of the first lowtide have none.
 CHECKSUM_BYTES = 4

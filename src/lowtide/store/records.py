@@ -8,18 +8,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lowtide.monitor.quantities import ADDED, COUNTED, Quantities, with_columns
 from lowtide.monitor.snapshot import FloatArray
 
 DAY_S = 86400.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRecord:
+@with_columns(
+    *(name for name in (*COUNTED, *ADDED) if name != "cpu_s"),
+    kind="float",
+    default=math.nan,
+    after="watched_cpu_s",
+)
+class JobRecord(Quantities):
     """One start of one job: what was asked for, what was seen, and how it ended.
 
-    Texts and facts are None, measured quantities NaN where they are not known. CPU time counts from
-    the job's beginning where a control group counts it. Everything else that was used counts from
-    the first look on: a job that ran while nobody watched used more, which `unmetered_s` says.
+    It has all that is counted for a job besides, as `monitor.quantities` names it: `read_bytes`,
+    `energy_j`, `carbon_g` and so on. Texts and facts are None, measured quantities NaN where they
+    are not known. CPU time counts from the job's beginning where a control group counts it.
+    Everything else that was used counts from the first look on: a job that ran while nobody watched
+    used more, which `unmetered_s` says.
 
     Attributes:
         number: The store's own number for it.
@@ -51,20 +59,6 @@ class JobRecord:
         seen_s: How long it was watched, up to its end.
         cpu_s: CPU time.
         watched_cpu_s: The part of it that was used while it was watched.
-        read_bytes: Read from storage.
-        written_bytes: Written to storage.
-        received_bytes: Received over a network of its own; NaN for most.
-        sent_bytes: Sent, likewise.
-        cpu_wait_s: Time in which it waited for CPUs.
-        memory_wait_s: The same for memory.
-        io_wait_s: The same for storage.
-        energy_j: Energy that it is charged with.
-        measured_j: The part of it that was measured; the rest is estimated.
-        carbon_g: What that emitted, by average intensity.
-        marginal_g: The same by marginal intensity.
-        embodied_g: Its share of what making the nodes emitted.
-        unmetered_s: How long it ran while nobody could tell what it drew: energy lacks that time.
-        unpriced_j: The energy whose emissions nobody can tell: grams lack that.
         gpu_j: The part of the energy that its GPUs drew.
         gpu_busy_s: Time that its GPUs were busy, added up.
         mean_memory_bytes: Memory that it held, on average.
@@ -103,20 +97,6 @@ class JobRecord:
     seen_s: float
     cpu_s: float
     watched_cpu_s: float
-    read_bytes: float
-    written_bytes: float
-    received_bytes: float
-    sent_bytes: float
-    cpu_wait_s: float
-    memory_wait_s: float
-    io_wait_s: float
-    energy_j: float
-    measured_j: float
-    carbon_g: float
-    marginal_g: float
-    embodied_g: float
-    unmetered_s: float
-    unpriced_j: float
     gpu_j: float
     gpu_busy_s: float
     mean_memory_bytes: float

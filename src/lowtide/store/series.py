@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import sqlalchemy as sa
 
+from lowtide.monitor.quantities import JOB
+from lowtide.monitor.quantities import NODE as OF_NODE
 from lowtide.monitor.snapshot import FloatArray
 from lowtide.store.codec import Points, decode
 from lowtide.store.layout import NODE, UNIT, Layout
@@ -26,16 +28,14 @@ _FINER = 4
 _TRACE_S = 1e-3
 
 # What a counter is called where its growth is divided by time; others are shown per step only.
+# What is drawn comes first.
 _RATES = {
-    UNIT.number: {
-        "energy_j": "power_w",
-        "cpu_s": "cpus_busy",
-        "read_bytes": "read_bytes_per_s",
-        "written_bytes": "written_bytes_per_s",
-        "received_bytes": "received_bytes_per_s",
-        "sent_bytes": "sent_bytes_per_s",
-    },
-    NODE.number: {"energy_j": "power_w", "idle_j": "idle_w", "unattributed_j": "unattributed_w"},
+    layout.number: {
+        each.name: each.rate
+        for each in sorted(known, key=lambda each: each.origin != "added")
+        if each.rate and each.is_counter
+    }
+    for layout, known in ((UNIT, JOB), (NODE, OF_NODE))
 }
 
 

@@ -15,8 +15,7 @@ import numpy.typing as npt
 import sqlalchemy as sa
 
 from lowtide.monitor.snapshot import FloatArray
-from lowtide.store.codec import Look, Points
-from lowtide.store.codec import unpack_tick as unpack
+from lowtide.store.codec import Look, Points, unpack_tick
 from lowtide.store.layout import COUNTED, NODE, PLACE, TOTALS, UNIT, unpack_numbers
 from lowtide.store.tables import in_parts, ticks, units
 
@@ -274,7 +273,9 @@ def read_ticks(connection: sa.Connection, host: int) -> tuple[int, list[Look]]:
         .where(ticks.c.host == host)
         .order_by(ticks.c.id)
     ).all()
-    return (rows[-1].id if rows else 0), [unpack(row.since, row.time, row.body) for row in rows]
+    return (rows[-1].id if rows else 0), [
+        unpack_tick(row.since, row.time, row.body) for row in rows
+    ]
 
 
 def read_tail(

@@ -10,20 +10,18 @@ long nobody could tell what it drew.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
 import sqlalchemy as sa
 
 from lowtide.errors import InvalidInput
-from lowtide.monitor.snapshot import FloatArray, NodeCounts, Unit
+from lowtide.monitor import quantities
+from lowtide.monitor.snapshot import FloatArray, Unit
 from lowtide.monitor.tick import Tick
-from lowtide.store.codec import Look
-from lowtide.store.codec import pack_tick as pack
+from lowtide.store.codec import Look, pack_tick
 from lowtide.store.compaction import consolidate
 from lowtide.store.database import Database
 from lowtide.store.jobs import read_hosts
@@ -54,16 +52,12 @@ _ENERGY = UNIT.counters.index("energy_j")
 _UNMETERED = UNIT.counters.index("unmetered_s")
 _UNWATCHED = UNIT.counters.index("unwatched_cpu_s")
 # What the kernel counts for each unit, and what always tells that a watcher begins anew.
-_BY_KERNEL = np.isin(
-    UNIT.counters,
-    [
-        *("cpu_s", "read_bytes", "written_bytes", "received_bytes", "sent_bytes"),
-        *("cpu_wait_s", "memory_wait_s", "io_wait_s"),
-    ],
-)
+_BY_KERNEL = np.isin(UNIT.counters, quantities.COUNTED)
 _ADDED_UP = [_ENERGY, _UNMETERED]
+_NODE_QUANTITIES = {each.column: each for each in quantities.NODE}
 _NODE_ENERGY = NODE.counters.index("energy_j")
 _NODE_MEASURED = NODE.counters.index("measured_j")
+_NODE_RATES = np.array([_NODE_QUANTITIES[name].origin == "kernel" for name in NODE.gauges])
 _NODE_JUDGED = [_NODE_ENERGY, NODE.counters.index("unmetered_s")]
 # Who looks every now and then, by clocks that tick apart, misses nothing in so little time.
 _NO_GAP_S = 1.0
@@ -114,7 +108,7 @@ class _State:
     node_said: FloatArray
     node_total: FloatArray
     time: float | None = None
-    node: NodeCounts | None = None
+    node_read: FloatArray = field(default_factory=lambda: np.full(len(NODE.gauges), math.nan))
     tail: int = 0
     tail_since: float = math.inf
 
@@ -135,7 +129,7 @@ class HostWriter:
             with self._database.writing() as connection:
                 state, look = self._count(connection, state or self._begin(connection), tick)
                 row = {"host": state.host, "since": look.since, "time": look.time}
-                connection.execute(sa.insert(ticks), {**row, "body": pack(look)})
+                connection.execute(sa.insert(ticks), {**row, "body": pack_tick(look)})
                 if tick.synthetic:
                     _note_synthetic(connection, row)
             self._state = state
@@ -201,19 +195,8 @@ class HostWriter:
             # What its group counted and no watcher saw.
             unseen = np.fmax(total[:, _UNWATCHED], tick.cpu_s - total[:, _CPU])
             shown[:, _UNWATCHED] = total[:, _UNWATCHED] = unseen
-        node, node_said, node_offset, node_shown, node_total = _node(tick, state)
-        gauges = np.stack(
-            [
-                tick.memory_bytes,
-                tick.gpus_busy,
-                tick.gpu_memory_bytes,
-                tick.shares.gpu_w,
-                tick.reserved_cpus,
-                tick.reserved_bytes,
-                tick.reserved_gpus,
-            ],
-            axis=1,
-        )
+        node_read, node, node_said, node_offset, node_shown, node_total = _node(tick, state)
+        gauges = np.stack([tick.column(name) for name in UNIT.gauges], axis=1)
         grew = np.asarray((shown > before.total).any(axis=1))
         look = Look(
             since=since,
@@ -233,7 +216,7 @@ class HostWriter:
                 node_said=node_said,
                 node_total=node_total,
                 time=tick.time,
-                node=tick.node,
+                node_read=node_read,
                 tail=state.tail + 1,
                 tail_since=min(state.tail_since, since),
             ),
@@ -321,10 +304,12 @@ class HostWriter:
 
 def _said(tick: Tick) -> FloatArray:
     """Return what a watcher says that units used since it first saw them, a row for each."""
-    columns = {name: getattr(tick, name) for name in UNIT.counters[:_UNWATCHED]}
+    columns = {"unwatched_cpu_s": np.zeros(len(tick.units))}
     if tick.watched_cpu_s is not None:
         columns["cpu_s"] = tick.watched_cpu_s
-    return np.stack([*columns.values(), np.zeros(len(tick.units))], axis=1)
+    return np.stack(
+        [columns[name] if name in columns else tick.column(name) for name in UNIT.counters], axis=1
+    )
 
 
 def _ends(tick: Tick, since: float, grew: npt.NDArray[np.bool_]) -> FloatArray:
@@ -361,20 +346,10 @@ def _counted_on(
 
 def _node(
     tick: Tick, state: _State
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Return the node's gauges, and where its counters stand as `_counted_on` has them."""
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return what is read of the node, its gauges, and where its counters stand."""
     shares = tick.shares
-    says = {
-        "energy_j": tick.node_energy_j,
-        "idle_j": tick.idle_energy_j,
-        "unattributed_j": tick.unattributed_energy_j,
-        "carbon_g": tick.node_carbon_g,
-        "idle_g": tick.idle_carbon_g,
-        "unattributed_g": tick.unattributed_carbon_g,
-        "unmetered_s": tick.node_unmetered_s,
-        "unpriced_j": tick.node_unpriced_j,
-    }
-    said = np.array([says.get(name, np.nan) for name in NODE.counters])
+    said = np.array([_read_node(tick, name) for name in NODE.counters])
     anew = bool((said[_NODE_JUDGED] < 0.5 * state.node_said[_NODE_JUDGED]).any())
     offset = state.node_total if anew else state.node_offset
     shown = offset + said
@@ -387,48 +362,20 @@ def _node(
     shown = np.where(shown < state.node_total, state.node_total, shown)
     total = np.where(np.isnan(shown), state.node_total, shown)
     said = np.where(np.isnan(said), state.node_said, said)
-    node, before = tick.node, state.node
     passed = math.nan if state.time is None else tick.time - state.time - tick.skipped_s
 
-    def rate(read: Callable[[NodeCounts], float]) -> float:
-        # A counter that fell was reset by a reboot.
-        if before is None or not passed > 0 or read(node) < read(before):
-            return math.nan
-        return (read(node) - read(before)) / passed
-
-    # What those do that nobody reads is in none of these sums.
-    cards = () if tick.gpus_unread else tick.gpus
-    busy = [gpu.busy for gpu in cards]
-    held = [gpu.memory_bytes for gpu in cards]
-    sizes = [gpu.total_bytes for gpu in cards]
-    gauges = {
-        "cpus": float(node.cpus),
-        "cpus_busy": rate(attrgetter("busy_s")),
-        "cpus_reserved": float(np.nansum(tick.reserved_cpus)),
-        "memory_bytes": node.memory_bytes,
-        "memory_used_bytes": node.memory_bytes - node.available_bytes,
-        "read_bytes_per_s": rate(attrgetter("read_bytes")),
-        "written_bytes_per_s": rate(attrgetter("written_bytes")),
-        "received_bytes_per_s": rate(attrgetter("received_bytes")),
-        "sent_bytes_per_s": rate(attrgetter("sent_bytes")),
-        **{
-            f"{kind}_pressure": rate(partial(_pressure, kind=kind))
-            for kind in ("cpu", "memory", "io")
-        },
-        "gpus": tick.gpu_count,
-        "gpus_busy": math.fsum(busy) if busy else math.nan,
-        "gpu_memory_bytes": math.fsum(held) if held else math.nan,
-        "gpu_memory_total_bytes": math.fsum(sizes) if sizes else math.nan,
-        "intensity_g_per_kwh": tick.intensity_g_per_kwh,
-        "marginal_g_per_kwh": tick.marginal_g_per_kwh,
-        "pue": tick.pue,
-        "jobs": float(len(tick.units)),
-    }
-    return np.array([gauges[name] for name in NODE.gauges]), said, offset, shown, total
+    gauges = np.array([_read_node(tick, name) for name in NODE.gauges])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rates = (gauges - state.node_read) / passed
+    # A counter that fell was reset by a reboot.
+    rates[~((rates >= 0) & (passed > 0))] = math.nan
+    return gauges, np.where(_NODE_RATES, rates, gauges), said, offset, shown, total
 
 
-def _pressure(node: NodeCounts, kind: str) -> float:
-    return node.pressure_s.get(kind, math.nan)
+def _read_node(tick: Tick, name: str) -> float:
+    """Return what a tick says of the node; NaN for what is added up here."""
+    source = _NODE_QUANTITIES[name].source
+    return quantities.value_of(tick, source) if source else math.nan
 
 
 def _note_synthetic(connection: sa.Connection, row: Mapping[str, float]) -> None:

@@ -18,19 +18,10 @@ import numpy.typing as npt
 
 from lowtide.attribution import IdleFloor, NodePower, cpu_used, presence, share_out
 from lowtide.errors import InvalidInput
-from lowtide.monitor.snapshot import PRESSURES, FloatArray, Snapshot, Unit
+from lowtide.monitor.quantities import ADDED, COUNTED
+from lowtide.monitor.snapshot import FloatArray, Snapshot, Unit
 from lowtide.monitor.tick import Shares, Tick
 from lowtide.watching.emissions import Emissions
-
-# What each unit counts itself, and what is added up for it.
-_COUNTED = (
-    *("cpu_s", "read_bytes", "written_bytes", "received_bytes", "sent_bytes"),
-    *("cpu_wait_s", "memory_wait_s", "io_wait_s"),
-)
-_ADDED = (
-    *("energy_j", "measured_j", "carbon_g", "marginal_g", "embodied_g"),
-    *("unmetered_s", "unpriced_j"),
-)
 
 
 class Reader(Protocol):
@@ -71,8 +62,8 @@ class _Accounts:
     """
 
     units: tuple[Unit, ...] = ()
-    first: FloatArray = field(default_factory=lambda: np.empty((len(_COUNTED), 0)))
-    added: FloatArray = field(default_factory=lambda: np.empty((len(_ADDED), 0)))
+    first: FloatArray = field(default_factory=lambda: np.empty((len(COUNTED), 0)))
+    added: FloatArray = field(default_factory=lambda: np.empty((len(ADDED), 0)))
     owed: FloatArray = field(default_factory=lambda: np.empty((2, 0)))
     is_kept: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
 
@@ -92,7 +83,7 @@ class _Accounts:
         self.units = snapshot.units
 
     def used(self, snapshot: Snapshot) -> FloatArray:
-        """Return what each unit has used since it was first seen, a row for each of `_COUNTED`."""
+        """Return what each unit has used since it was first seen, a row for each of `COUNTED`."""
         counted = _counted(snapshot)
         # What was not told at first, such as waits, is counted from when it was first told.
         self.first = np.where(np.isnan(self.first), counted, self.first)
@@ -100,19 +91,8 @@ class _Accounts:
 
 
 def _counted(snapshot: Snapshot) -> FloatArray:
-    """Return what each unit has counted so far, a row for each of `_COUNTED`."""
-    unknown = np.full(len(snapshot.units), np.nan)
-    network = (snapshot.received_bytes, snapshot.sent_bytes)
-    waits = [unknown] * len(PRESSURES) if snapshot.pressure_s is None else snapshot.pressure_s.T
-    return np.stack(
-        [
-            snapshot.cpu_s,
-            snapshot.read_bytes,
-            snapshot.written_bytes,
-            *(unknown if each is None else each for each in network),
-            *waits,
-        ]
-    )
+    """Return what each unit has counted so far, a row for each of `COUNTED`."""
+    return np.stack([getattr(snapshot, name) for name in COUNTED])
 
 
 def _taken(table: FloatArray, places: npt.NDArray[np.intp]) -> FloatArray:
@@ -240,21 +220,23 @@ class Watcher:
         # As above: what is known now was so before.
         late_s = np.where(kept > 0, self._accounts.owed[1], 0.0)
         self._accounts.owed[1] -= late_s
-        steps = np.stack(
-            [
-                drawn_j,
-                shares.measured_w * drawn_s,
-                self.emissions.emitted_g(drawn_j, average),
-                self.emissions.emitted_g(drawn_j, marginal),
-                self.emissions.made_g(
-                    kept * (presence(before, after) + late_s / passed_s), passed_s
-                ),
-                np.where(np.isnan(drawn_j) | _at(shares.lacking, drawn_j.size), passed_s, 0.0),
-                drawn_j if math.isnan(average) else 0.0 * drawn_j,
-            ]
+        steps = {
+            "energy_j": drawn_j,
+            "measured_j": shares.measured_w * drawn_s,
+            "carbon_g": self.emissions.emitted_g(drawn_j, average),
+            "marginal_g": self.emissions.emitted_g(drawn_j, marginal),
+            "embodied_g": self.emissions.made_g(
+                kept * (presence(before, after) + late_s / passed_s), passed_s
+            ),
+            "unmetered_s": np.where(
+                np.isnan(drawn_j) | _at(shares.lacking, drawn_j.size), passed_s, 0.0
+            ),
+            "unpriced_j": drawn_j if math.isnan(average) else 0.0 * drawn_j,
+        }
+        columns = dict(zip(COUNTED, self._accounts.used(after), strict=True))
+        added = self._accounts.added = _sum(
+            self._accounts.added, np.stack([steps[name] for name in ADDED])
         )
-        used = self._accounts.used(after)
-        added = self._accounts.added = _sum(self._accounts.added, steps)
         node_w = np.array([shares.node_w, shares.idle_w, shares.unattributed_w])
         node_j = node_w * drawn_s
         self._node_j = _sum(self._node_j, node_j)
@@ -275,8 +257,8 @@ class Watcher:
             time=after.time,
             node=after.node,
             units=after.units,
-            **dict(zip(_COUNTED, used, strict=True)) | {"cpu_s": _since_it_began(after, used[0])},
-            watched_cpu_s=used[0],
+            **columns | {"cpu_s": _since_it_began(after, columns["cpu_s"])},
+            watched_cpu_s=columns["cpu_s"],
             cpus_busy=np.where(np.isnan(after.cpu_s), np.nan, busy),
             memory_bytes=after.memory_bytes,
             gpus_busy=gpus_busy,
@@ -285,7 +267,7 @@ class Watcher:
             reserved_bytes=after.reserved_bytes,
             reserved_gpus=gpus_held,
             shares=shares,
-            **dict(zip(_ADDED, added, strict=True)),
+            **dict(zip(ADDED, added, strict=True)),
             node_energy_j=float(self._node_j[0]),
             idle_energy_j=float(self._node_j[1]),
             unattributed_energy_j=float(self._node_j[2]),

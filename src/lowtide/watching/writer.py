@@ -204,7 +204,7 @@ def _words(error: Exception) -> str:
 # Two ticks as one: the later, and what ended in the earlier, which no later one tells of.
 
 # What a tick may leave out for all its units, and what is so then.
-_LEFT_OUT = ("watched_cpu_s", "system_s", "ended")
+_LEFT_OUT = ("watched_cpu_s", "ended")
 
 
 def joined(earlier: Tick, later: Tick) -> Tick:
