@@ -21,12 +21,12 @@ import doctest
 import importlib.util
 import inspect
 import os
-import pkgutil
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -186,12 +186,9 @@ def test_every_page_is_in_the_navigation() -> None:
     assert nav() == {name.removeprefix("docs/") for name in PAGES} | GENERATED
 
 
-def test_every_module_has_its_reference_page() -> None:
-    modules = {module.name for module in pkgutil.iter_modules(lowtide.__path__)} - {"__main__"}
-    pages = {path.stem for path in (DOCS / "reference").glob("*.md")} | {"cli"}
-    assert pages == modules | {"index"}
-    for module in modules - {"cli"}:
-        assert f"::: lowtide.{module}" in page(f"reference/{module}.md")
+def test_every_protocol_of_a_plug_in_is_in_the_reference() -> None:
+    groups = {each.group for each in distribution("lowtide").entry_points} - {"console_scripts"}
+    assert {f"`{group}`" for group in groups} <= set(page("reference/plugins.md").split())
 
 
 @pytest.mark.parametrize("name", lowtide.__all__)
@@ -282,6 +279,11 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
     loads = re.compile(r"<(?:script|img|iframe)[^>]+src=\"?https?:|<link[^>]+href=\"?https?:")
     for path in site.rglob("*.html"):
         assert not loads.search(path.read_text(encoding="utf-8")), path.name
+
+
+def test_every_name_that_a_page_links_to_is_in_the_reference(site: Path) -> None:
+    for path in site.rglob("*.html"):
+        assert "][lowtide." not in path.read_text(encoding="utf-8"), path.name
 
 
 def test_the_site_shows_doctests_as_code(site: Path) -> None:
