@@ -135,3 +135,18 @@ def test_short_phases_late_in_a_year_keep_their_digits(seed: int) -> None:
     assert many.carbon_g[0] == pytest.approx(alone.carbon_g, rel=1e-10)
     worked_j = sum(phase.energy_j for name, phase in alone.by_phase.items() if name == "work/w")
     assert worked_j == pytest.approx(sum(phase.energy_j for phase in work), rel=1e-10)
+
+
+def test_startups_of_odd_lengths_round_no_instants():
+    # Epoch seconds tell times apart to 0.2 µs: counted from there, the two would differ.
+    profile = PowerProfile(
+        startup=[Phase(name="load", duration_s=791.7485, power_w=0)],
+        work=[Phase(name="work", duration_s=300, power_w=83)],
+    )
+    job = Job(id="j", arrival=1.72e9, deadline="+1h", profile=profile)
+    signal = Signal.from_values([0, 0, 0, 400], start=1.72e9, step_s=900)
+    stretches = [Stretch(start=1.72e9 + 1800, work_s=300)]
+    schedule = Schedule.from_stretches(job, stretches)
+    got = tally(Workload.from_jobs([job]), columns([stretches]), signal)
+    assert got.carbon_g is not None
+    assert got.carbon_g[0] == footprint(schedule, job, signal).carbon_g

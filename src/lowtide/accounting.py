@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -143,217 +144,6 @@ class Embodied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Pieces:
-    """Stretches of constant power, in columns.
-
-    Attributes:
-        origin: The instant that begin_s counts from: when the span began that it is of.
-        begin_s: Where each begins.
-        duration_s: How long each lasts.
-        power_w: What each draws.
-        part: Which of `parts` each belongs to.
-        parts: Names of the parts.
-    """
-
-    origin: FloatArray
-    begin_s: FloatArray
-    duration_s: FloatArray
-    power_w: FloatArray
-    part: np.ndarray[tuple[int], np.dtype[np.intp]]
-    parts: tuple[str, ...]
-
-
-def integrate(
-    power_w: FloatArray | float,
-    begin: FloatArray,
-    end: FloatArray,
-    signal: Signal,
-    *,
-    origin: float | FloatArray = 0.0,
-) -> FloatArray:
-    """Return what each stretch of constant power comes to: grams, or money for a price.
-
-    Args:
-        begin: Where each begins, seconds after the origin.
-        origin: What the two count from, or what those of each stretch do; 0 means they are epoch
-            seconds.
-
-    >>> flat = Signal.from_values([400], start=0, step_s="1h")
-    >>> integrate(500.0, np.array([0.0]), np.array([1800.0]), flat)
-    array([100.])
-    """
-    result = signal.integral(begin, end, origin=origin)
-    result *= power_w
-    result *= 1.0 / JOULES_PER_KWH
-    return result
-
-
-def footprint(
-    schedule: Schedule,
-    job: Job,
-    signal: Signal | Grid,
-    *,
-    pue: float | Signal = 1.0,
-    price: Signal | None = None,
-    embodied: Embodied | None = None,
-) -> Footprint:
-    """Account for a schedule.
-
-    Args:
-        schedule: What the job does when. Whether it keeps the job's rules is not looked at here:
-            `Schedule.check` does that.
-        job: The job, for what it draws and when it arrived.
-        signal: Carbon intensity, a price, or a grid that has both.
-        pue: Power usage effectiveness of the site, one number or a series.
-        price: What a kWh costs, if the signal does not say.
-        embodied: What making the hardware emitted, to be kept beside the operational carbon.
-
-    >>> grid = Signal.from_values([300, 100], start=0, step_s="1h")
-    >>> job = Job(id="a", arrival=0, deadline="+2h", profile=PowerProfile.constant(1000, "1h"))
-    >>> footprint(Schedule.uninterrupted(job, 1800.0), job, grid).carbon_g
-    200.0
-    """
-    carbon, found_price = carbon_and_price(signal)
-    if price is not None and price.kind != "price":
-        raise InvalidInput(f"price is a signal of that kind, not {price.kind!r}")
-    price = price if price is not None else found_price
-    pieces = _pieces(schedule, job.profile)
-    energy_j = pieces.power_w * pieces.duration_s
-    factor: FloatArray | float
-    if isinstance(pue, Signal):
-        if pue.kind != "pue":
-            raise InvalidInput(f"pue is a number or a signal of kind 'pue', not {pue.kind!r}")
-        pieces, factor = _split_by(pieces, pue)
-        energy_j = pieces.power_w * pieces.duration_s
-    else:
-        factor = float(pue)
-        if not (np.isfinite(factor) and factor >= 1.0):
-            raise InvalidInput(
-                f"PUE is at least 1: the site's energy over the machines', not {pue}"
-            )
-    end_s = pieces.begin_s + pieces.duration_s
-
-    def charge(what: Signal | None) -> FloatArray | None:
-        if what is None:
-            return None
-        drawn_w = pieces.power_w * factor
-        return integrate(drawn_w, pieces.begin_s, end_s, what, origin=pieces.origin)
-
-    carbon_g, cost = charge(carbon), charge(price)
-    part, count = pieces.part, len(pieces.parts)
-
-    def per_part(amounts: FloatArray) -> list[float]:
-        sums: list[float] = np.bincount(part, weights=amounts, minlength=count).tolist()
-        return sums
-
-    unknown = [None] * count
-
-    wait_s = schedule.end - job.arrival - job.profile.run_s
-    by_phase = {
-        name: PhaseFootprint(duration_s=seconds, energy_j=joules, carbon_g=grams, cost=money)
-        for name, seconds, joules, grams, money in zip(
-            pieces.parts,
-            per_part(pieces.duration_s),
-            per_part(energy_j),
-            unknown if carbon_g is None else per_part(carbon_g),
-            unknown if cost is None else per_part(cost),
-            strict=True,
-        )
-    }
-    return Footprint(
-        energy_j=float(energy_j.sum()),
-        carbon_g=None if carbon_g is None else float(carbon_g.sum()),
-        cost=None if cost is None else float(cost.sum()),
-        wait_s=wait_s if wait_s > TIME_TOLERANCE_S else 0.0,
-        starts=schedule.starts,
-        by_phase=by_phase,
-        embodied_g=None if embodied is None else embodied.of(schedule.busy_s),
-    )
-
-
-def power_steps(schedule: Schedule, profile: PowerProfile) -> tuple[FloatArray, FloatArray]:
-    """Return the instants at which power changes, and the watts from each one on.
-
-    The last instant is the schedule's end, with 0 W.
-    """
-    pieces = _pieces(schedule, profile)
-    times = np.append(pieces.origin + pieces.begin_s, schedule.end)
-    return times, np.append(pieces.power_w, 0.0)
-
-
-def _pieces(schedule: Schedule, profile: PowerProfile) -> _Pieces:
-    """Cut a schedule where the power changes."""
-    origins, begins, durations, powers, parts = [], [], [], [], []
-    number: dict[str, int] = {}
-    for span in schedule.spans:
-        edges, phases = _cut(span, profile)
-        origins.append(np.full(len(phases), span.start))
-        begins.append(edges[:-1] - edges[0])
-        durations.append(np.diff(edges))
-        powers.append([phase.power_w for phase in phases])
-        for phase in phases:
-            name = "suspended" if span.kind == "suspended" else f"{span.kind}/{phase.name}"
-            parts.append(number.setdefault(name, len(number)))
-    return _Pieces(
-        origin=np.concatenate(origins),
-        begin_s=np.concatenate(begins),
-        duration_s=np.concatenate(durations),
-        power_w=np.concatenate(powers),
-        part=np.array(parts, dtype=np.intp),
-        parts=tuple(number),
-    )
-
-
-def _cut(span: Span, profile: PowerProfile) -> tuple[FloatArray, tuple[Phase, ...]]:
-    """Return the phases a span runs through, and the progress at which each is cut."""
-    if span.kind == "suspended":
-        idle = Phase(name="idle", duration_s=span.duration_s, power_w=profile.suspended_power_w)
-        return np.array([0.0, span.duration_s]), (idle,)
-    if span.kind in ("work", "lost"):
-        phases, edges, first = profile.work, profile.work_edges_s, span.progress_s
-    else:
-        phases = profile.startup if span.kind == "startup" else profile.stop
-        edges = np.concatenate(([0.0], np.cumsum([phase.duration_s for phase in phases])))
-        first = 0.0
-    last = first + span.duration_s
-    if last > edges[-1] + TIME_TOLERANCE_S:
-        raise InvalidSchedule(
-            f"a {span.kind} span runs to {last:g} s, but the profile's {span.kind} phases "
-            f"end at {edges[-1]:g} s: the schedule belongs to another profile"
-        )
-    i = max(int(np.searchsorted(edges, first, side="right")) - 1, 0)
-    j = max(int(np.searchsorted(edges, last, side="left")), i + 1)
-    cuts = edges[i : min(j, len(phases)) + 1].copy()
-    cuts[0], cuts[-1] = first, last
-    return cuts, phases[i : min(j, len(phases))]
-
-
-def _split_by(pieces: _Pieces, steps: Signal) -> tuple[_Pieces, FloatArray]:
-    """Cut pieces where another signal steps, and return that signal's value in each."""
-    begin_s, end_s = pieces.begin_s, pieces.begin_s + pieces.duration_s
-    begin, end = float(pieces.origin.min()), float((pieces.origin + end_s).max())
-    steps.require(begin, end, what="the PUE series")
-    shift = pieces.origin - steps.start
-    first = np.floor((begin_s + shift) / steps.step_s).astype(np.intp)
-    last = np.ceil((end_s + shift) / steps.step_s).astype(np.intp)
-    counts = np.maximum(last - first, 1)
-    which = np.repeat(np.arange(begin_s.size), counts)
-    within = np.arange(which.size) - np.repeat(np.cumsum(counts) - counts, counts)
-    step = first[which] + within
-    low = np.maximum(step * steps.step_s - shift[which], begin_s[which])
-    high = np.minimum((step + 1) * steps.step_s - shift[which], end_s[which])
-    cut = _Pieces(
-        origin=pieces.origin[which],
-        begin_s=low,
-        duration_s=np.maximum(high - low, 0.0),
-        power_w=pieces.power_w[which],
-        part=pieces.part[which],
-        parts=pieces.parts,
-    )
-    return cut, steps.values[np.clip(step, 0, len(steps) - 1)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Stretches:
     """Starts of many jobs, and what each runs before it stops, in columns.
 
@@ -446,10 +236,10 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pieces:
-    """Stretches of constant power of many jobs, in columns.
+    """Stretches of constant power, in columns.
 
     Attributes:
-        job: Whose each is.
+        of: What each belongs to: a row of a workload, or one of the parts of a single job.
         origin: The instant of the start that it belongs to: what the next two count from, since
             epoch seconds tell times apart to 0.2 µs only.
         begin_s: When it begins.
@@ -457,7 +247,7 @@ class Pieces:
         power_w: What it draws.
     """
 
-    job: IntArray
+    of: IntArray
     origin: FloatArray
     begin_s: FloatArray
     end_s: FloatArray
@@ -473,13 +263,233 @@ class Pieces:
         """The instant at which each ends."""
         return self.origin + self.end_s
 
+    @property
+    def duration_s(self) -> FloatArray:
+        """How long each lasts."""
+        return self.end_s - self.begin_s
+
+    @property
+    def energy_j(self) -> FloatArray:
+        """What each draws in all."""
+        return self.power_w * self.duration_s
+
+    def charge(self, signal: Signal | None, pue: float | FloatArray) -> FloatArray | None:
+        """Return what each emits or costs, None without a signal."""
+        if signal is None:
+            return None
+        watts = self.power_w * pue
+        return integrate(watts, self.begin_s, self.end_s, signal, origin=self.origin)
+
+    def sums(self, amounts: FloatArray, count: int) -> FloatArray:
+        """Return amounts of the pieces added up for each of so many that they belong to."""
+        return np.bincount(self.of, weights=amounts, minlength=count).astype(np.float64)
+
+
+def integrate(
+    power_w: FloatArray | float,
+    begin: FloatArray,
+    end: FloatArray,
+    signal: Signal,
+    *,
+    origin: float | FloatArray = 0.0,
+) -> FloatArray:
+    """Return what each stretch of constant power comes to: grams, or money for a price.
+
+    Args:
+        begin: Where each begins, seconds after the origin.
+        origin: What the two count from, or what those of each stretch do; 0 means they are epoch
+            seconds.
+
+    >>> flat = Signal.from_values([400], start=0, step_s="1h")
+    >>> integrate(500.0, np.array([0.0]), np.array([1800.0]), flat)
+    array([100.])
+    """
+    result = signal.integral(begin, end, origin=origin)
+    result *= power_w
+    result *= 1.0 / JOULES_PER_KWH
+    return result
+
+
+def footprint(
+    schedule: Schedule,
+    job: Job,
+    signal: Signal | Grid,
+    *,
+    pue: float | Signal = 1.0,
+    price: Signal | None = None,
+    embodied: Embodied | None = None,
+) -> Footprint:
+    """Account for a schedule.
+
+    Args:
+        schedule: What the job does when. Whether it keeps the job's rules is not looked at here:
+            `Schedule.check` does that.
+        job: The job, for what it draws and when it arrived.
+        signal: Carbon intensity, a price, or a grid that has both.
+        pue: Power usage effectiveness of the site, one number or a series.
+        price: What a kWh costs, if the signal does not say.
+        embodied: What making the hardware emitted, to be kept beside the operational carbon.
+
+    >>> grid = Signal.from_values([300, 100], start=0, step_s="1h")
+    >>> job = Job(id="a", arrival=0, deadline="+2h", profile=PowerProfile.constant(1000, "1h"))
+    >>> footprint(Schedule.uninterrupted(job, 1800.0), job, grid).carbon_g
+    200.0
+    """
+    carbon, found_price = carbon_and_price(signal)
+    if price is not None and price.kind != "price":
+        raise InvalidInput(f"price is a signal of that kind, not {price.kind!r}")
+    price = price if price is not None else found_price
+    pieces, parts = _pieces(schedule, job.profile)
+    factor: FloatArray | float
+    if isinstance(pue, Signal):
+        if pue.kind != "pue":
+            raise InvalidInput(f"pue is a number or a signal of kind 'pue', not {pue.kind!r}")
+        pieces, factor = _split_by(pieces, pue)
+    else:
+        factor = float(pue)
+        if not (np.isfinite(factor) and factor >= 1.0):
+            raise InvalidInput(
+                f"PUE is at least 1: the site's energy over the machines', not {pue}"
+            )
+    energy_j = pieces.energy_j
+    carbon_g, cost = pieces.charge(carbon, factor), pieces.charge(price, factor)
+
+    def per_part(amounts: FloatArray | None) -> list[Any]:
+        if amounts is None:
+            return [None] * len(parts)
+        sums: list[float] = pieces.sums(amounts, len(parts)).tolist()
+        return sums
+
+    wait_s = schedule.end - job.arrival - job.profile.run_s
+    amounts = (pieces.duration_s, energy_j, carbon_g, cost)
+    by_phase = {
+        name: PhaseFootprint(duration_s=seconds, energy_j=joules, carbon_g=grams, cost=money)
+        for name, seconds, joules, grams, money in zip(parts, *map(per_part, amounts), strict=True)
+    }
+    return Footprint(
+        energy_j=float(energy_j.sum()),
+        carbon_g=None if carbon_g is None else float(carbon_g.sum()),
+        cost=None if cost is None else float(cost.sum()),
+        wait_s=wait_s if wait_s > TIME_TOLERANCE_S else 0.0,
+        starts=schedule.starts,
+        by_phase=by_phase,
+        embodied_g=None if embodied is None else embodied.of(schedule.busy_s),
+    )
+
+
+def tally(
+    jobs: Workload, stretches: Stretches, signal: Signal | Grid, *, pue: float = 1.0
+) -> Tally:
+    """Account for many jobs."""
+    pieces, count = pieces_of(jobs, stretches), len(jobs)
+    carbon_g, cost = (pieces.charge(what, pue) for what in carbon_and_price(signal))
+    first = stretches.first
+    last = np.append(first[1:], stretches.job.size) - 1
+    end = stretches.start[last] + jobs.startup_s + stretches.work_s[last] + stretches.lost_s[last]
+    return Tally(
+        start=stretches.start[first],
+        end=end,
+        energy_j=pieces.sums(pieces.energy_j, count),
+        carbon_g=None if carbon_g is None else pieces.sums(carbon_g, count),
+        cost=None if cost is None else pieces.sums(cost, count),
+        starts=np.bincount(stretches.job, minlength=count),
+    )
+
+
+def power_steps(schedule: Schedule, profile: PowerProfile) -> tuple[FloatArray, FloatArray]:
+    """Return the instants at which power changes, and the watts from each one on.
+
+    The last instant is the schedule's end, with 0 W.
+    """
+    pieces, _ = _pieces(schedule, profile)
+    times = np.append(pieces.begin, schedule.end)
+    return times, np.append(pieces.power_w, 0.0)
+
+
+def _pieces(schedule: Schedule, profile: PowerProfile) -> tuple[Pieces, tuple[str, ...]]:
+    """Cut a schedule where the power changes; return the pieces, and which parts they are of."""
+    origins, begins, ends, powers, parts = [], [], [], [], []
+    number: dict[str, int] = {}
+    before, origin, into_s = "", 0.0, 0.0
+    for span in schedule.spans:
+        edges, phases = _cut(span, profile)
+        # Counted from its start, as `tally` does: instants within it are rounded to 0.2 µs.
+        begins_run = span.kind == "startup" or (span.kind == "work" and before != "startup")
+        if begins_run or abs(origin + into_s - span.start) > TIME_TOLERANCE_S:
+            origin, into_s = span.start, 0.0
+        origins.append(np.full(len(phases), origin))
+        begins.append(into_s + (edges[:-1] - edges[0]))
+        ends.append(into_s + (edges[1:] - edges[0]))
+        into_s += span.duration_s
+        before = span.kind
+        powers.append([phase.power_w for phase in phases])
+        for phase in phases:
+            name = "suspended" if span.kind == "suspended" else f"{span.kind}/{phase.name}"
+            parts.append(number.setdefault(name, len(number)))
+    pieces = Pieces(
+        of=np.array(parts, dtype=np.intp),
+        origin=np.concatenate(origins),
+        begin_s=np.concatenate(begins),
+        end_s=np.concatenate(ends),
+        power_w=np.concatenate(powers),
+    )
+    return pieces, tuple(number)
+
+
+def _cut(span: Span, profile: PowerProfile) -> tuple[FloatArray, tuple[Phase, ...]]:
+    """Return the phases a span runs through, and the progress at which each is cut."""
+    if span.kind == "suspended":
+        idle = Phase(name="idle", duration_s=span.duration_s, power_w=profile.suspended_power_w)
+        return np.array([0.0, span.duration_s]), (idle,)
+    if span.kind in ("work", "lost"):
+        phases, edges, first = profile.work, profile.work_edges_s, span.progress_s
+    else:
+        phases = profile.startup if span.kind == "startup" else profile.stop
+        edges = np.concatenate(([0.0], np.cumsum([phase.duration_s for phase in phases])))
+        first = 0.0
+    last = first + span.duration_s
+    if last > edges[-1] + TIME_TOLERANCE_S:
+        raise InvalidSchedule(
+            f"a {span.kind} span runs to {last:g} s, but the profile's {span.kind} phases "
+            f"end at {edges[-1]:g} s: the schedule belongs to another profile"
+        )
+    i = max(int(np.searchsorted(edges, first, side="right")) - 1, 0)
+    j = max(int(np.searchsorted(edges, last, side="left")), i + 1)
+    cuts = edges[i : min(j, len(phases)) + 1].copy()
+    cuts[0], cuts[-1] = first, last
+    return cuts, phases[i : min(j, len(phases))]
+
+
+def _split_by(pieces: Pieces, steps: Signal) -> tuple[Pieces, FloatArray]:
+    """Cut pieces where another signal steps, and return that signal's value in each."""
+    begin_s, end_s = pieces.begin_s, pieces.end_s
+    begin, end = float(pieces.origin.min()), float(pieces.end.max())
+    steps.require(begin, end, what="the PUE series")
+    shift = pieces.origin - steps.start
+    first = np.floor((begin_s + shift) / steps.step_s).astype(np.intp)
+    last = np.ceil((end_s + shift) / steps.step_s).astype(np.intp)
+    counts = np.maximum(last - first, 1)
+    which = np.repeat(np.arange(begin_s.size), counts)
+    within = np.arange(which.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    step = first[which] + within
+    low = np.maximum(step * steps.step_s - shift[which], begin_s[which])
+    high = np.minimum((step + 1) * steps.step_s - shift[which], end_s[which])
+    cut = Pieces(
+        of=pieces.of[which],
+        origin=pieces.origin[which],
+        begin_s=low,
+        end_s=np.maximum(high, low),
+        power_w=pieces.power_w[which],
+    )
+    return cut, steps.values[np.clip(step, 0, len(steps) - 1)]
+
 
 def pieces_of(jobs: Workload, stretches: Stretches) -> Pieces:
     """Return every stretch of constant power of many jobs, pauses that draw nothing left out."""
     if not jobs.profiles:
         ran_s = stretches.work_s + stretches.lost_s
         return Pieces(
-            job=stretches.job,
+            of=stretches.job,
             origin=stretches.start,
             begin_s=np.zeros(ran_s.size),
             end_s=ran_s,
@@ -502,47 +512,10 @@ def pieces_of(jobs: Workload, stretches: Stretches) -> Pieces:
         rows = order[begin:end]
         if rows.size:
             parts += _phased(jobs, stretches, profile, rows, done_s[rows], last[rows])
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    return Pieces(
-        job=columns[0],
-        origin=columns[1],
-        begin_s=columns[2],
-        end_s=columns[3],
-        power_w=columns[4],
+    of, origin, begin_s, end_s, power_w = (
+        np.concatenate(column) for column in zip(*parts, strict=True)
     )
-
-
-def tally(
-    jobs: Workload, stretches: Stretches, signal: Signal | Grid, *, pue: float = 1.0
-) -> Tally:
-    """Account for many jobs."""
-    pieces = pieces_of(jobs, stretches)
-    count = len(jobs)
-    carbon, price = carbon_and_price(signal)
-
-    def charge(what: Signal | None) -> FloatArray | None:
-        if what is None:
-            return None
-        return per_job(
-            integrate(
-                pieces.power_w * pue, pieces.begin_s, pieces.end_s, what, origin=pieces.origin
-            )
-        )
-
-    def per_job(amounts: FloatArray) -> FloatArray:
-        return np.bincount(pieces.job, weights=amounts, minlength=count).astype(np.float64)
-
-    first = stretches.first
-    last = np.append(first[1:], stretches.job.size) - 1
-    end = stretches.start[last] + jobs.startup_s + stretches.work_s[last] + stretches.lost_s[last]
-    return Tally(
-        start=stretches.start[first],
-        end=end,
-        energy_j=per_job(pieces.power_w * (pieces.end_s - pieces.begin_s)),
-        carbon_g=charge(carbon),
-        cost=charge(price),
-        starts=np.bincount(stretches.job, minlength=count),
-    )
+    return Pieces(of=of, origin=origin, begin_s=begin_s, end_s=end_s, power_w=power_w)
 
 
 def _done_before(stretches: Stretches) -> FloatArray:

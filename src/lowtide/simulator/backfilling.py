@@ -1,8 +1,14 @@
-"""The queue over time, for jobs that run through and may go ahead of the first in the queue.
+"""The queue over time, for jobs that run through: strictly in order, or others going ahead.
 
-The first in the queue is promised its nodes at the moment at which it fits if everybody runs for
-as long as requested. What will be free then, and just before then, is kept up to date rather than
-worked out anew: jobs that end or go ahead change the promise only if they change those two.
+All kernels of queues see the jobs in the order in which they become ready, and go from one
+instant at which something happens to the next. At each, what ends gives its nodes back, nodes are
+done with booting or shutting down, jobs that are ready join the queue, and those whose turn it is
+start. Last of all, nodes that have been idle for long enough go off.
+
+Where jobs may go ahead, the first in the queue is promised its nodes at the moment at which it fits
+if everybody runs for as long as requested. What will be free then, and just before then, is kept up
+to date rather than worked out anew: jobs that end or go ahead change the promise only if they
+change those two.
 
 Jobs that wait are sorted into kinds that need about the same. Whether any of a kind could start is
 asked once, not for every job of it; the first of it that asks for little enough is found in a
@@ -11,7 +17,7 @@ tree. So it hardly matters how many jobs wait.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +39,8 @@ from lowtide.simulator.machines import (
     RESOURCES,
     FloatArray,
     IntArray,
+    World,
+    end_of,
     find,
     give,
     next_fit,
@@ -43,7 +51,6 @@ from lowtide.simulator.machines import (
     take,
     waking_power,
 )
-from lowtide.simulator.turns import end_of
 
 # No job asks for longer, and it is less than for ever.
 LONGEST_S = 1e300
@@ -87,6 +94,61 @@ MOMENT = np.dtype(
         ("power", np.int64),  # What the power cap leaves.
     ]
 )
+
+
+class Backfill(NamedTuple):
+    """What a queue knows besides in which jobs may go ahead.
+
+    Attributes:
+        asking: What else is to be known of the jobs.
+        kinds: The kinds of jobs; one like each stands behind the jobs.
+        tree: A tree for each kind. Its leaves are the jobs that wait in the order of the queue,
+            and what they ask for; infinite for nobody.
+        leaves: The job of each leaf, half as many as there are branches.
+        moments: The two moments of the promise.
+        requested: A heap of jobs by when they will be over at the latest.
+        frontier: Room for a heap of places in that.
+    """
+
+    asking: Rows
+    kinds: Rows
+    tree: FloatArray
+    leaves: IntArray
+    moments: Rows
+    requested: Rows
+    frontier: Rows
+
+
+@compiled()
+def run_in_order(world: World, waiting: Rows) -> FloatArray:
+    """Run jobs through, strictly in the order of their ranks; return the log.
+
+    Args:
+        waiting: An empty heap of jobs by rank.
+    """
+    jobs, places, site, nodes, changes, timers, ends, log = world
+    arrived = done = FIRST
+    while done < site[0]["jobs"]:
+        now = min(min(due(ends), jobs[arrived]["ready"]), min(due(changes), due(timers)))
+        if now == np.inf:
+            break
+        log = room_for(site, log)
+        while due(ends) <= now:
+            give(site, nodes, timers, jobs, places, pop(ends), now)
+            done += 1
+        settle(site, nodes, changes, now, log)
+        while jobs[arrived]["ready"] <= now:
+            push(waiting, jobs[arrived]["rank"], arrived)
+            arrived += 1
+        while True:
+            while waiting[0]["thing"] and find(site, nodes, jobs, places, waiting[1]["thing"]):
+                job = pop(waiting)
+                take(site, nodes, changes, jobs, places, job, now, log)
+                push(ends, end_of(jobs, job, jobs[job]["start"]), job)
+            # A node that goes off may leave enough power for the next job.
+            if not switch_off(site, nodes, changes, timers, now, log):
+                break
+    return log
 
 
 @compiled(inner=True)
@@ -406,43 +468,14 @@ def _next_ahead(
 
 
 @compiled()
-def run_easy(
-    count: int,
-    jobs: Rows,
-    places: IntArray,
-    site: Rows,
-    nodes: Rows,
-    changes: Rows,
-    timers: Rows,
-    asking: Rows,
-    kinds: Rows,
-    tree: FloatArray,
-    leaves: IntArray,
-    moments: Rows,
-    ends: Rows,
-    requested: Rows,
-    frontier: Rows,
-    log: FloatArray,
-) -> FloatArray:
-    """Run jobs through, in order, others going ahead that do not delay the first in the queue.
-
-    Args:
-        jobs: The jobs, one that is never ready, and one like each kind; told when they took their
-            nodes and started.
-        changes: A heap of nodes that boot or shut down, by when they will have.
-        timers: A heap of nodes by when to look whether they have been idle for long enough.
-        asking: What else is to be known of the jobs.
-        tree: A tree for each kind. Its leaves are the jobs that wait in the order of the queue,
-            and what they ask for; infinite for nobody.
-        leaves: The job of each leaf, half as many as there are branches.
-
-    Returns:
-        The log.
-    """
+def run_easy(world: World, queue: Backfill) -> FloatArray:
+    """Run jobs through, others going ahead that do not delay the first; return the log."""
+    jobs, places, site, nodes, changes, timers, ends, log = world
+    asking, kinds, tree, leaves, moments, requested, frontier = queue
     arrived = done = waiting = front = FIRST
     first, promised = _NOBODY, False
     nothing, wish, limits = np.full(KEYS, np.inf), np.empty(KEYS), np.empty(KEYS)
-    while done < count:
+    while done < site[0]["jobs"]:
         now = min(min(due(ends), jobs[arrived]["ready"]), min(due(changes), due(timers)))
         if now == np.inf:
             break

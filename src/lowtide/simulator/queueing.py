@@ -16,7 +16,16 @@ from lowtide.accounting import Stretches
 from lowtide.errors import InvalidInput, InvalidJob, LowtideError
 from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S
 from lowtide.signal import FloatArray
-from lowtide.simulator.backfilling import ASKING, KEYS, KIND, LONGEST_S, MOMENT, run_easy
+from lowtide.simulator.backfilling import (
+    ASKING,
+    KEYS,
+    KIND,
+    LONGEST_S,
+    MOMENT,
+    Backfill,
+    run_easy,
+    run_in_order,
+)
 from lowtide.simulator.cluster import Cluster, whole_units
 from lowtide.simulator.disciplines import (
     Discipline,
@@ -35,35 +44,16 @@ from lowtide.simulator.machines import (
     RESOURCES,
     SITE,
     SPAN_KINDS,
+    World,
     make_nodes,
     make_timers,
 )
-from lowtide.simulator.turns import COURSE, LEVEL, run_in_order, run_in_turns
+from lowtide.simulator.turns import COURSE, LEVEL, Turns, run_in_turns
 from lowtide.units import format_count
 from lowtide.workload import IntArray, Workload
 
 # All kinds of jobs are gone through each time that jobs end, so there should not be too many.
 _MOST_KINDS = 256
-
-
-class Prepared(NamedTuple):
-    """Jobs and machines as all kernels take them.
-
-    Attributes:
-        jobs: The jobs in the order in which they become ready, and one that never is.
-        places: Where the nodes of jobs are written to.
-        site: What holds for all nodes.
-        nodes: The nodes.
-        changes: A heap of nodes that boot or shut down, by when they will have.
-        timers: A heap of nodes by when to look whether they have been idle for long enough.
-    """
-
-    jobs: Rows
-    places: IntArray
-    site: Rows
-    nodes: Rows
-    changes: Rows
-    timers: Rows
 
 
 class Runs(NamedTuple):
@@ -92,7 +82,7 @@ class Runs(NamedTuple):
 
 def prepare(
     jobs: Workload, ready: FloatArray, order: IntArray, cluster: Cluster, *, pooled: bool
-) -> Prepared:
+) -> World:
     """Return jobs and machines as the kernels take them.
 
     Args:
@@ -117,7 +107,7 @@ def prepare(
     some["estimate_s"] = np.minimum(jobs.requested_s[order], LONGEST_S)
     some["need"] = need
     site = np.zeros(1, dtype=SITE)
-    site["nodes"] = count
+    site["nodes"], site["jobs"] = count, len(jobs)
     site["states"] = 1 if cluster.off_after_s is None else len(SPAN_KINDS)
     site["boot_s"], site["shutdown_s"] = cluster.boot_s, cluster.shutdown_s
     site["off_after_s"] = np.inf if cluster.off_after_s is None else cluster.off_after_s
@@ -132,13 +122,15 @@ def prepare(
         site["power"] = cap - cluster.nodes * site["drawn"][:, SPAN_KINDS.index("idle")]
     # Nodes are there from the first arrival on, though a policy may let everybody wait.
     tree = make_nodes(capacity, count, float(jobs.arrival.min()))
-    return Prepared(
+    return World(
         jobs=rows,
         places=np.zeros(int(rows["place"][-1]), dtype=np.int64),
         site=site,
         nodes=tree,
         changes=make_heap(count),
         timers=make_timers(tree, site),
+        ends=make_heap(len(jobs)),
+        log=np.empty((0, 4)),
     )
 
 
@@ -167,25 +159,23 @@ def power_by_state(cluster: Cluster) -> FloatArray:
     )
 
 
-def serve_in_order(prepared: Prepared, first_by: FloatArray | None) -> Runs:
+def serve_in_order(world: World, first_by: FloatArray | None) -> Runs:
     """Run jobs strictly in order.
 
     Args:
         first_by: The lower, the sooner a job's turn; None for the order of the jobs.
     """
-    count = prepared.jobs.size - 1
+    count = world.jobs.size - 1
     by_rank = np.arange(count) if first_by is None else np.argsort(first_by, kind="stable")
-    prepared.jobs["rank"][by_rank] = np.arange(count)
-    ends, waiting = make_heap(count), make_heap(count)
-    log = run_in_order(count, *prepared, ends, waiting, np.empty((0, 4)))
-    return _run_through(prepared, count, log)
+    world.jobs["rank"][by_rank] = np.arange(count)
+    return _run_through(world, run_in_order(world, make_heap(count)))
 
 
-def serve_easy(prepared: Prepared) -> Runs:
+def serve_easy(world: World) -> Runs:
     """Run jobs in order, others going ahead of the first in the queue."""
-    count = prepared.jobs.size - 1
-    some = prepared.jobs[:-1]
-    nodes = np.diff(prepared.jobs["place"])
+    count = world.jobs.size - 1
+    some = world.jobs[:-1]
+    nodes = np.diff(world.jobs["place"])
     kind = _kinds(np.column_stack((nodes, some["need"], some["peak"])))
     by_kind = np.argsort(kind, kind="stable")
     many = np.bincount(kind)
@@ -195,7 +185,7 @@ def serve_easy(prepared: Prepared) -> Runs:
     like["need"][:-1] = np.minimum.reduceat(some["need"][by_kind], begin)
     like["peak"][:-1] = np.minimum.reduceat(some["peak"][by_kind], begin)
     like["place"][1:] = np.cumsum(np.minimum.reduceat(nodes[by_kind], begin))
-    like["place"] += prepared.places.size
+    like["place"] += world.places.size
     kinds = np.zeros(many.size, dtype=KIND)
     kinds["like"] = count + 1 + np.arange(many.size)
     # Trees have a power of two of leaves, and twice as many branches.
@@ -207,24 +197,20 @@ def serve_easy(prepared: Prepared) -> Runs:
     asking["rank"][by_kind] = np.arange(count) - np.repeat(begin, many)
     leaves = np.full(int(ends[-1]) // 2, -1)
     leaves[kinds["base"][kind] // 2 + asking["rank"]] = np.arange(count)
-    prepared = prepared._replace(
-        jobs=np.concatenate((prepared.jobs, like)),
+    world = world._replace(
+        jobs=np.concatenate((world.jobs, like)),
         places=np.zeros(int(like["place"][-1]), dtype=np.int64),
     )
-    log = run_easy(
-        count,
-        *prepared,
-        asking,
-        kinds,
-        np.full((int(ends[-1]), KEYS), np.inf),
-        leaves,
-        np.zeros(2, dtype=MOMENT),
-        make_heap(count),
-        make_heap(count),
-        make_heap(count + 1),
-        np.empty((0, 4)),
+    queue = Backfill(
+        asking=asking,
+        kinds=kinds,
+        tree=np.full((int(ends[-1]), KEYS), np.inf),
+        leaves=leaves,
+        moments=np.zeros(2, dtype=MOMENT),
+        requested=make_heap(count),
+        frontier=make_heap(count + 1),
     )
-    return _run_through(prepared, count, log)
+    return _run_through(world, run_easy(world, queue))
 
 
 def _kinds(needs: IntArray) -> IntArray:
@@ -244,9 +230,10 @@ def _kinds(needs: IntArray) -> IntArray:
     return kind
 
 
-def _run_through(prepared: Prepared, count: int, log: FloatArray) -> Runs:
+def _run_through(world: World, log: FloatArray) -> Runs:
     """Return one start for each job."""
-    rows = prepared.jobs[:count]
+    count = int(world.site["jobs"][0])
+    rows = world.jobs[:count]
     return Runs(
         job=np.arange(count),
         held=rows["held"],
@@ -254,7 +241,7 @@ def _run_through(prepared: Prepared, count: int, log: FloatArray) -> Runs:
         work_s=rows["work_s"],
         lost_s=np.zeros(count),
         until=rows["start"] + rows["startup_s"] + rows["work_s"],
-        places=prepared.places[: prepared.jobs["place"][count]],
+        places=world.places[: world.jobs["place"][count]],
         log=log,
     )
 
@@ -262,7 +249,7 @@ def _run_through(prepared: Prepared, count: int, log: FloatArray) -> Runs:
 def serve_in_turns(
     jobs: Workload,
     order: IntArray,
-    prepared: Prepared,
+    world: World,
     discipline: RoundRobin | Feedback,
     *,
     keep_nodes: bool,
@@ -290,19 +277,16 @@ def serve_in_turns(
     levels["quantum_s"] = _quanta_s(discipline)
     levels["first"] = -1
     boost_s = discipline.boost_s if isinstance(discipline, Feedback) else None
-    rows, places, log = run_in_turns(
-        count,
-        *prepared,
-        course,
-        np.concatenate(saved),
-        levels,
-        float(discipline.context_s),
-        np.inf if boost_s is None else float(boost_s),
-        make_heap(count),
-        make_heap(count),
-        np.empty((0, 4)),
-        keep_nodes,
+    queue = Turns(
+        course=course,
+        saved_s=np.concatenate(saved),
+        levels=levels,
+        overs=make_heap(count),
+        context_s=float(discipline.context_s),
+        boost_s=np.inf if boost_s is None else float(boost_s),
+        keep_nodes=keep_nodes,
     )
+    rows, places, log = run_in_turns(world, queue)
     return Runs(
         job=rows[:, 0].astype(np.int64),
         held=rows[:, 1],
@@ -460,17 +444,17 @@ def run_queue(
     ready = _checked_ready(jobs, ready)
     cluster.check_fits(jobs)
     order = np.argsort(ready, kind="stable")
-    prepared = prepare(jobs, ready, order, cluster, pooled=not keep_nodes)
+    world = prepare(jobs, ready, order, cluster, pooled=not keep_nodes)
     if isinstance(discipline, RoundRobin | Feedback):
-        runs = serve_in_turns(jobs, order, prepared, discipline, keep_nodes=keep_nodes)
+        runs = serve_in_turns(jobs, order, world, discipline, keep_nodes=keep_nodes)
     elif isinstance(discipline, Easy):
-        runs = serve_easy(prepared)
+        runs = serve_easy(world)
     else:
         by_priority = isinstance(discipline, Priority)
-        runs = serve_in_order(prepared, -jobs.priority[order] if by_priority else None)
+        runs = serve_in_order(world, -jobs.priority[order] if by_priority else None)
     if not np.isfinite(runs.start).all() or runs.job.size < len(jobs):
         raise LowtideError("the queue came to a stand while jobs waited: please report this")
-    return _queued(jobs, ready, order, cluster, prepared, runs, keep_nodes=keep_nodes)
+    return _queued(jobs, ready, order, cluster, world, runs, keep_nodes=keep_nodes)
 
 
 def _checked_ready(jobs: Workload, ready: FloatArray) -> FloatArray:
@@ -492,7 +476,7 @@ def _queued(
     ready: FloatArray,
     order: IntArray,
     cluster: Cluster,
-    prepared: Prepared,
+    world: World,
     runs: Runs,
     *,
     keep_nodes: bool,
@@ -517,19 +501,19 @@ def _queued(
         ),
         held_from=runs.held[sequence],
         held_until=runs.until[sequence],
-        nodes=_node_spans(cluster, prepared, runs.log, float(jobs.arrival.min())),
+        nodes=_node_spans(cluster, world, runs.log, float(jobs.arrival.min())),
         placed=placed,
     )
 
 
-def _node_spans(cluster: Cluster, prepared: Prepared, log: FloatArray, begin: float) -> NodeSpans:
+def _node_spans(cluster: Cluster, world: World, log: FloatArray, begin: float) -> NodeSpans:
     """Return what the nodes did: what was logged, and what they do from then on."""
-    rows = log[: int(prepared.site["logged"][0])]
+    rows = log[: int(world.site["logged"][0])]
     if cluster.off_after_s is None:
         parts = [_rows(np.arange(cluster.nodes), begin, np.inf, "idle")]
     else:
-        size = prepared.nodes.size // 2
-        parts = [rows, *_tails(prepared.nodes[size : size + cluster.nodes], cluster)]
+        size = world.nodes.size // 2
+        parts = [rows, *_tails(world.nodes[size : size + cluster.nodes], cluster)]
     rows = np.concatenate(parts)
     rows = rows[rows[:, 1] < rows[:, 2]]
     rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]

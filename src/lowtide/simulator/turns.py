@@ -1,14 +1,8 @@
-"""The queue over time, for jobs that run through in the order of their ranks, and in turns.
-
-All kernels of queues see the jobs in the order in which they become ready, and go from one
-instant at which something happens to the next. At each, what ends gives its nodes back, nodes are
-done with booting or shutting down, jobs that are ready join the queue, and those whose turn it is
-start. Last of all, nodes that have been idle for long enough go off.
-"""
+"""The queue over time, for jobs that take turns and are stopped when theirs is over."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +12,7 @@ from lowtide.simulator.machines import (
     FIRST,
     FloatArray,
     IntArray,
+    World,
     find,
     give,
     room_for,
@@ -60,57 +55,26 @@ LEVEL = np.dtype(
 )
 
 
-@compiled(inner=True)
-def end_of(jobs: Rows, job: int, start: float) -> float:
-    """Return when a job is over that starts at an instant and runs through."""
-    return float(start + jobs[job]["startup_s"] + jobs[job]["work_s"])
+class Turns(NamedTuple):
+    """What a queue of turns knows besides.
 
-
-@compiled()
-def run_in_order(
-    count: int,
-    jobs: Rows,
-    places: IntArray,
-    site: Rows,
-    nodes: Rows,
-    changes: Rows,
-    timers: Rows,
-    ends: Rows,
-    waiting: Rows,
-    log: FloatArray,
-) -> FloatArray:
-    """Run jobs through, strictly in the order of their ranks among those that wait.
-
-    Args:
-        jobs: The jobs, and one that is never ready; told when they took their nodes and started.
-        changes: A heap of nodes that boot or shut down, by when they will have.
-        timers: A heap of nodes by when to look whether they have been idle for long enough.
-
-    Returns:
-        The log.
+    Attributes:
+        course: What else is to be known of the jobs.
+        saved_s: The checkpoints of all.
+        levels: The levels of the queue, from the highest on, nobody waiting.
+        overs: A heap of jobs by when their turns are over; its ties are the order of starts.
+        context_s: How much longer a job holds its nodes before it starts again.
+        boost_s: How often all jobs are lifted to the highest level, infinite for never.
+        keep_nodes: Whether to tell of every start on which nodes it was.
     """
-    arrived = done = FIRST
-    while done < count:
-        now = min(min(due(ends), jobs[arrived]["ready"]), min(due(changes), due(timers)))
-        if now == np.inf:
-            break
-        log = room_for(site, log)
-        while due(ends) <= now:
-            give(site, nodes, timers, jobs, places, pop(ends), now)
-            done += 1
-        settle(site, nodes, changes, now, log)
-        while jobs[arrived]["ready"] <= now:
-            push(waiting, jobs[arrived]["rank"], arrived)
-            arrived += 1
-        while True:
-            while waiting[0]["thing"] and find(site, nodes, jobs, places, waiting[1]["thing"]):
-                job = pop(waiting)
-                take(site, nodes, changes, jobs, places, job, now, log)
-                push(ends, end_of(jobs, job, jobs[job]["start"]), job)
-            # A node that goes off may leave enough power for the next job.
-            if not switch_off(site, nodes, changes, timers, now, log):
-                break
-    return log
+
+    course: Rows
+    saved_s: FloatArray
+    levels: Rows
+    overs: Rows
+    context_s: float
+    boost_s: float
+    keep_nodes: bool
 
 
 @compiled(inner=True)
@@ -223,40 +187,17 @@ def _and_nodes(kept: IntArray, number: int, jobs: Rows, places: IntArray, job: i
 
 
 @compiled()
-def run_in_turns(
-    count: int,
-    jobs: Rows,
-    places: IntArray,
-    site: Rows,
-    nodes: Rows,
-    changes: Rows,
-    timers: Rows,
-    course: Rows,
-    saved_s: FloatArray,
-    levels: Rows,
-    context_s: float,
-    boost_s: float,
-    ends: Rows,
-    overs: Rows,
-    log: FloatArray,
-    keep_nodes: bool,
-) -> tuple[FloatArray, IntArray, FloatArray]:
+def run_in_turns(world: World, queue: Turns) -> tuple[FloatArray, IntArray, FloatArray]:
     """Run jobs in turns.
-
-    Args:
-        changes: A heap of nodes that boot or shut down, by when they will have.
-        timers: A heap of nodes by when to look whether they have been idle for long enough.
-        course: What else is to be known of the jobs.
-        levels: The levels of the queue, from the highest on, nobody waiting.
-        context_s: How much longer a job holds its nodes before it starts again.
-        boost_s: How often all jobs are lifted to the highest level, infinite for never.
-        overs: Another; its ties are set here, to the order of starts.
 
     Returns:
         Every start in a row: job, when it took its nodes, when it started, the work that it did
         and kept, the work that it lost, when it gave its nodes back. The nodes of every start,
         one after the other. The log.
     """
+    jobs, places, site, nodes, changes, timers, ends, log = world
+    course, saved_s, levels, overs, context_s, boost_s, keep_nodes = queue
+    count = site[0]["jobs"]
     runs, kept = np.empty((count, 6)), np.empty(0, dtype=np.int64)
     arrived = done = run = noted = starts = FIRST
     boosts, before = FIRST, -np.inf

@@ -11,7 +11,7 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import combinations
 from pathlib import Path
@@ -95,14 +95,7 @@ class LoadPlan:
                 f"without {', '.join(self.parts)} there is nothing left to load: make a plan with "
                 "other parts"
             )
-        return LoadPlan(
-            shape=self.shape,
-            seed=self.seed,
-            step_s=self.step_s,
-            parts=kept,
-            levels=np.column_stack([self.of(part) for part in kept]),
-            cores=self.cores,
-        )
+        return replace(self, parts=kept, levels=np.column_stack([self.of(part) for part in kept]))
 
     def correlations(self) -> dict[tuple[str, str], float]:
         """Return the correlation of every two parts, NaN where a level never changes."""
