@@ -201,31 +201,36 @@ def test_equal_profiles_are_one_whether_shared_or_not() -> None:
         assert plans.amount == pytest.approx(
             [lt.plan(job, signal).footprint.carbon_g for job in jobs], rel=1e-9
         )
-    # Those of one profile went through the kernel together, and so did each of the others.
-    packs = {name: {id(pack) for pack, _ in plans._packed.values()} for name, plans in made.items()}
-    assert (len(packs["equal"]), len(packs["own"])) == (1, 40)
-    widest = [pack.rows.shape for pack, _ in made["own"]._packed.values()]
-    assert widest == [(1, widest[0][1])] * 40
+        # All went through the kernel, however many profiles there are.
+        assert not plans._made
 
 
-def test_few_jobs_far_apart_are_planned_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lowtide.policies.bulk._SLOTS_PER_JOB", 50)
-    signal = lt.Signal.from_values(np.linspace(50, 500, 8760), start=0, step_s=HOUR)
-    near, far = (
-        [
-            lt.Job(
-                id="a",
-                arrival=hour * HOUR,
-                deadline="+9h",
-                profile=lt.PowerProfile.constant(100, "2h"),
-                interruptible="anywhere",
-            )
-            for hour in hours
-        ]
-        for hours in ((0, 20), (0, 8000))
+def test_jobs_off_the_signals_step_are_planned_together_on_a_step_that_loses_something() -> None:
+    rng = np.random.default_rng(3)
+    signal = lt.Signal.from_values(rng.uniform(50, 500, 24 * 20), start=0, step_s=HOUR)
+    profile = lt.PowerProfile(
+        startup=[lt.Phase(name="s", duration_s=700, power_w=100)],
+        work=[lt.Phase(name="w", duration_s=5000, power_w=float(p)) for p in (200, 600, 300)],
     )
-    assert len(lt.plan_many(near, signal)._packed) == 2
-    assert len(lt.plan_many(far, signal)._packed) == 0
+    jobs = [
+        lt.Job(
+            id=str(number),
+            arrival=float(arrival),
+            deadline="+20h",
+            profile=profile if number % 2 else lt.PowerProfile.constant(300, "3h"),
+            interruptible="anywhere",
+        )
+        for number, arrival in enumerate(np.round(rng.uniform(0, 24 * 18 * HOUR, 60)))
+    ]
+    policy = exact.Exact(step_s=HOUR)
+    plans = lt.plan_many(jobs, signal, policy=policy, workers=1)
+    assert len(plans._made) < 5
+    for job, made, amount in zip(jobs, plans, plans.amount, strict=True):
+        alone = lt.plan(job, signal, policy=policy)
+        assert same(made, alone), job
+        assert (made.step_s, made.policy) == (HOUR, "exact")
+        assert made.resolution_gap == pytest.approx(alone.resolution_gap, rel=1e-9, abs=1e-9)
+        assert amount == pytest.approx(alone.footprint.carbon_g, rel=1e-9)
 
 
 def test_progress_is_told_while_the_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,9 @@
-"""Many jobs on one signal, planned in parallel with the same results as one by one.
+"""Many jobs planned to the optimum, with the same results as one by one.
 
-Jobs of equal profiles that may be stopped anywhere and lie on a common step go through one kernel
-together; others are shared out over processes. Plans of the former are laid out when they are
-asked for, so that a million optima can be had without a million schedules.
+Jobs that run through, and jobs that may be stopped anywhere, are planned together by compiled
+loops, whatever their phases and whenever they arrive; others, such as those with checkpoints, one
+by one. How good a plan is proven to be is asked for only when it is looked at, which is half the
+work where a step loses something; so a million optima can be had without a million schedules.
 """
 
 from __future__ import annotations
@@ -14,49 +15,297 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import get_context
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.accounting import Stretches, footprint, integrate
+from lowtide.accounting import Stretches, footprint, integrate, pieces_of
 from lowtide.errors import InvalidInput
 from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S, Job, require_jobs
-from lowtide.policies.bulk_kernels import best_gridded, best_straight
-from lowtide.policies.columns import column, require_windows, series_of
-from lowtide.policies.exact import AHEAD, Exact
+from lowtide.policies import exact, gridded
+from lowtide.policies.columns import WORK, Jobs, column, require_windows, series_of
 from lowtide.policies.planning import Plan, finish, plan
-from lowtide.policies.policy import Decision, Policy, merged, renumbered
+from lowtide.policies.policy import Decision, Policy, make_policy, merged, renumbered
 from lowtide.policies.problem import MOST_BYTES, make_problem
 from lowtide.policies.starts import Oracle
 from lowtide.policies.stopping import WaitAwhile
-from lowtide.profile import PowerProfile
-from lowtide.schedule import Schedule, Stretch
+from lowtide.schedule import Schedule
 from lowtide.signal import FloatArray, Grid, Signal, deciding_signal
-from lowtide.units import JOULES_PER_KWH, format_count
+from lowtide.units import format_count
 from lowtide.workload import IntArray, Workload
+
+BoolArray = npt.NDArray[np.bool_]
 
 # Fewer jobs than this are planned here: starting processes would take longer.
 _WORTH_PROCESSES = 500
-# A common step that makes more states than this for a job is no matter for the kernel.
-_MOST_STATES = 1_000_000
-# More slots than this for each job take longer to lay out than the jobs do one by one.
-_SLOTS_PER_JOB = 10_000
-# Amounts that differ by less than this, relative to each other, are the same.
-_SAME = 1e-10
 # A thread plans no more jobs than this at once, so that progress can be shown.
 _MOST_AT_ONCE = 50_000
+_NEVER, _ANYWHERE = INTERRUPTIBLE.index("never"), INTERRUPTIBLE.index("anywhere")
 
 
-@dataclass(frozen=True, slots=True)
-class _Packed:
-    """Starts of jobs that one kernel planned: last first, as rows and columns of a grid."""
+class _Optima(NamedTuple):
+    """What planning many jobs together has found.
 
-    step_s: float
-    numbers: IntArray
-    count: IntArray
-    rows: npt.NDArray[np.int32]
-    columns: npt.NDArray[np.int32]
+    Attributes:
+        stretches: How each runs.
+        amount: What each comes to.
+        at_once: What each comes to when it runs at once.
+        own: What each comes to by the planner's own plan, where another policy's is better.
+        step_s: The step between decisions, NaN for any moment.
+        lossless: Whether nothing is lost by that.
+        rest: Which of the jobs are to be planned one by one.
+    """
+
+    stretches: Stretches
+    amount: FloatArray
+    at_once: FloatArray
+    own: FloatArray
+    step_s: FloatArray
+    lossless: BoolArray
+    rest: IntArray
+
+
+def plan_together(
+    planner: exact.Exact,
+    jobs: Jobs,
+    signal: Signal,
+    some: Callable[[IntArray], Workload],
+    *,
+    workers: int = 1,
+    advance: Callable[[int], None] = lambda _: None,
+) -> _Optima:
+    """Plan what can be planned together.
+
+    Args:
+        some: Returns a workload of some of the jobs, in the order of their arrivals.
+        workers: How many threads to use.
+        advance: Told how many jobs were planned, each time some were.
+    """
+    from lowtide.policies.bulk_kernels import best_gridded, best_straight
+
+    straight, stepped = _kinds(planner, jobs, signal)
+    count = jobs.arrival.size
+    amount, at_once = np.full(count, np.nan), np.full(count, np.nan)
+    step_s, lossless = np.full(count, np.nan), np.ones(count, dtype=bool)
+    step_s[stepped], lossless[stepped], fits = _steps(planner, jobs, signal, stepped)
+    step_s[stepped[~fits]] = np.nan
+    stepped = stepped[fits]
+    series = series_of(signal)
+    parts: list[Stretches] = []
+
+    def through(rows: IntArray) -> Stretches:
+        start, amount[rows], at_once[rows] = best_straight(jobs, rows, series)
+        return Stretches(
+            job=rows, start=start, work_s=jobs.work_s[rows], lost_s=np.zeros(rows.size)
+        )
+
+    def on_steps(rows: IntArray) -> Stretches:
+        made, amount[rows], at_once[rows] = best_gridded(
+            jobs, rows, column(step_s[rows]), column(lossless[rows]), series, gridded.NO_RENT
+        )
+        return Stretches(job=rows[made[0]], start=made[1], work_s=made[2], lost_s=made[3])
+
+    for rows, run in ((straight, through), (stepped, on_steps)):
+        for part, stretches in _in_threads(run, rows, workers):
+            parts.append(stretches)
+            advance(part.size)
+    own = amount.copy()
+    doubtful = stepped[~lossless[stepped]]
+    undecided = doubtful[:0]
+    if doubtful.size:
+        doubtful = doubtful[np.argsort(jobs.arrival[doubtful], kind="stable")]
+        parts, undecided = _rivals(parts, some(doubtful), doubtful, signal, amount)
+        advance(-undecided.size)
+    planned = np.zeros(count, dtype=bool)
+    planned[straight] = planned[stepped] = True
+    planned[undecided] = False
+    nothing = np.empty(0)
+    none = Stretches(job=np.empty(0, np.int64), start=nothing, work_s=nothing, lost_s=nothing)
+    return _Optima(
+        merged(*parts) if parts else none,
+        amount,
+        at_once,
+        own,
+        step_s,
+        lossless,
+        np.flatnonzero(~planned),
+    )
+
+
+def decide_together(planner: exact.Exact, jobs: Workload, signal: Signal) -> Stretches:
+    """Return how a planner runs the jobs of a workload."""
+    require_windows(jobs, signal)
+    found = plan_together(planner, Jobs.of(jobs), signal, jobs.take)
+    if not found.rest.size:
+        return found.stretches
+    part = jobs.take(found.rest)
+    schedules = [planner.lay_out(planner.optimise(job, signal), job, signal)[0] for job in part]
+    alone = renumbered(Stretches.of_schedules(part, schedules), found.rest)
+    return merged(found.stretches, alone)
+
+
+def _in_threads(
+    run: Callable[[IntArray], Stretches], rows: IntArray, workers: int
+) -> Iterator[tuple[IntArray, Stretches]]:
+    """Plan rows of jobs in parts, in threads where there are several workers and parts."""
+    size = max(min(math.ceil(rows.size / workers), _MOST_AT_ONCE), 1)
+    parts = [column(rows[first : first + size]) for first in range(0, rows.size, size)]
+    if workers == 1 or len(parts) < 2:
+        yield from ((part, run(part)) for part in parts)
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        yield from zip(parts, pool.map(run, parts), strict=True)
+
+
+def _kinds(planner: exact.Exact, jobs: Jobs, signal: Signal) -> tuple[IntArray, IntArray]:
+    """Return which jobs run through, and which may be stopped at any step."""
+    if planner.wait or planner.occupancy is not None or planner.forbidden:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    kinds = jobs.suspended_w.size
+    saves = np.zeros(kinds + 1, dtype=bool)
+    for kind in range(kinds):
+        first, last = jobs.bounds[3 * kind + WORK : 3 * kind + WORK + 2]
+        # What is saved at the end is of no use to a stop.
+        reached_s = np.cumsum(jobs.durations_s[first:last])
+        ahead = reached_s < reached_s[-1] - TIME_TOLERANCE_S
+        saves[kind] = bool(np.any(jobs.saves[first:last] & ahead))
+    never, anywhere = jobs.interruptible == _NEVER, jobs.interruptible == _ANYWHERE
+    slack_s = jobs.deadline - (jobs.arrival + jobs.startup_s) - jobs.work_s
+    tight = slack_s <= TIME_TOLERANCE_S
+    once = never | ((~anywhere | (jobs.max_starts == 1)) & ~saves[jobs.place])
+    # Left to `decide`, which refuses them: no signal, or a stop of what is never stopped.
+    good = (jobs.arrival >= signal.start) & (jobs.deadline <= signal.end)
+    good &= ~(never & (jobs.stop_s > 0)) & (slack_s >= -TIME_TOLERANCE_S)
+    free = anywhere & (jobs.max_starts == 0) & (jobs.min_run_s <= 0)
+    return np.flatnonzero(good & (once | tight)), np.flatnonzero(good & free & ~tight)
+
+
+def _steps(
+    planner: exact.Exact, jobs: Jobs, signal: Signal, rows: IntArray
+) -> tuple[FloatArray, BoolArray, BoolArray]:
+    """Return the step to decide on, whether nothing is lost by it, and whether it can be taken.
+
+    It is what `Exact` chooses for one job.
+    """
+    place, work_s = jobs.place[rows], jobs.work_s[rows]
+    base = jobs.arrival[rows] + jobs.startup_s[rows]
+    slack_s = jobs.deadline[rows] - base - work_s
+    own_s = np.where(place < 0, work_s, np.append(_units(jobs), np.nan)[place])
+    offset_s = (base - signal.start) % signal.step_s
+    lengths_s = np.stack([own_s, slack_s, np.full(rows.size, signal.step_s), offset_s])
+    common_s = gridded.common_steps(lengths_s)
+
+    def fits(some: IntArray, step_s: FloatArray, most: float) -> BoolArray:
+        cells = np.maximum(np.ceil(work_s[some] / step_s - 1e-9), 1)
+        special = np.minimum(cells, _off_grid(jobs, place[some], work_s[some], step_s) + 1)
+        columns = np.floor(slack_s[some] / step_s + 1e-9) + 1
+        size: Any = gridded.Size(rows=cells, columns=columns, layers=1, special=special, least=0)  # type: ignore[arg-type]
+        good: BoolArray = (size.effort <= most) & (size.memory_bytes <= MOST_BYTES)
+        return good
+
+    every = np.arange(rows.size)
+    if planner.step_s is not None:
+        step_s = np.full(rows.size, planner.step_s)
+        return step_s, gridded.divides(step_s, common_s), fits(every, step_s, math.inf)
+    most = planner.time_budget_s * exact.STATES_PER_SECOND
+    step_s = np.full(rows.size, np.nan)
+    known = np.flatnonzero(~np.isnan(common_s))
+    known = known[fits(known, common_s[known], most)]
+    step_s[known] = common_s[known]
+    lossless = ~np.isnan(step_s)
+    for nice_s in exact.NICE_S:
+        open_ = np.flatnonzero(np.isnan(step_s))
+        if open_.size:
+            step_s[open_[fits(open_, np.full(open_.size, float(nice_s)), most)]] = nice_s
+    return np.where(np.isnan(step_s), work_s, step_s), lossless, np.ones(rows.size, dtype=bool)
+
+
+def _units(jobs: Jobs) -> FloatArray:
+    """Return the longest step that divides all phases of each profile, NaN where there is none."""
+    if not jobs.suspended_w.size:
+        return np.empty(0)
+    whole_ms = np.round(1000 * jobs.durations_s)
+    first = jobs.bounds[:-1:3]
+    off = np.abs(1000 * jobs.durations_s - whole_ms) > gridded.SAME_MS
+    divisor = np.gcd.reduceat(whole_ms.astype(np.int64), first)
+    return np.where(np.logical_or.reduceat(off, first), np.nan, divisor / 1000)
+
+
+def _off_grid(jobs: Jobs, place: IntArray, work_s: FloatArray, step_s: FloatArray) -> FloatArray:
+    """Return how many edges of each job's phases lie between the beginnings of steps."""
+
+    def off(edges_s: FloatArray, step_s: FloatArray | float) -> BoolArray:
+        steps = edges_s / step_s
+        beside: BoolArray = np.abs(steps - np.round(steps)) > 1e-9
+        return beside
+
+    count = off(work_s, step_s).astype(np.float64)
+    shaped = place >= 0
+    # Each kind of profile on each step once: numbers of two parts are sorted faster than pairs.
+    pairs, which = np.unique(place[shaped] + 1j * step_s[shaped], return_inverse=True)
+    of_pair = np.empty(pairs.size)
+    for number, (kind, each_s) in enumerate(zip(pairs.real, pairs.imag, strict=True)):
+        first, last = jobs.bounds[3 * int(kind) + WORK : 3 * int(kind) + WORK + 2]
+        of_pair[number] = off(np.cumsum(jobs.durations_s[first:last]), each_s).sum()
+    count[shaped] = of_pair[which]
+    return count
+
+
+def _rivals(
+    parts: list[Stretches], jobs: Workload, rows: IntArray, signal: Signal, amount: FloatArray
+) -> tuple[list[Stretches], IntArray]:
+    """Let policies that decide between the steps run jobs where they come out ahead, as `decide`.
+
+    Args:
+        parts: How all jobs run.
+        jobs: Those for which the step loses something.
+        rows: Their numbers.
+        amount: What all jobs come to; changed in place.
+
+    Returns:
+        How jobs run, and the numbers of those for which `decide` itself must say, as rounding
+        could turn the balance: they are left out.
+    """
+    lowest = amount[rows]
+    chosen = np.zeros(rows.size, dtype=np.int64)
+    close = np.zeros(rows.size, dtype=bool)
+    rivals = [policy.decide_many(jobs, signal) for policy in (WaitAwhile(), Oracle())]
+    for number, rival in enumerate(rivals, start=1):
+        paid = _paid(jobs, rival, signal)
+        enough = exact.AHEAD * np.abs(lowest)
+        close |= np.abs(lowest - paid - enough) < enough / 2
+        ahead = paid < lowest - enough
+        chosen[ahead] = number
+        lowest = np.where(ahead, paid, lowest)
+    chosen[close] = -1
+    amount[rows] = lowest
+    kept = np.ones(amount.size, dtype=bool)
+    kept[rows[chosen != 0]] = False
+    made = [_chosen(part, kept) for part in parts]
+    for number, rival in enumerate(rivals, start=1):
+        made.append(renumbered(_chosen(rival, chosen == number), rows))
+    return made, rows[close]
+
+
+def _paid(jobs: Workload, stretches: Stretches, signal: Signal) -> FloatArray:
+    """Return what jobs come to: no more of the accounting than this needs."""
+    pieces = pieces_of(jobs, stretches)
+    shift_s = pieces.origin - signal.start
+    begin_s, end_s = pieces.begin_s + shift_s, pieces.end_s + shift_s
+    parts = integrate(pieces.power_w, begin_s, end_s, signal, origin=signal.start)
+    return np.bincount(pieces.of, weights=parts, minlength=len(jobs)).astype(np.float64)
+
+
+def _chosen(stretches: Stretches, rows: BoolArray) -> Stretches:
+    """Return the stretches of some of the jobs."""
+    kept = rows[stretches.job]
+    return Stretches(
+        job=stretches.job[kept],
+        start=stretches.start[kept],
+        work_s=stretches.work_s[kept],
+        lost_s=stretches.lost_s[kept],
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -74,8 +323,8 @@ class Plans(Sequence[Plan]):
     signal: Signal | Grid
     amount: FloatArray
     baseline: FloatArray
+    _optima: _Optima | None = None
     _made: dict[int, Plan] = field(default_factory=dict)
-    _packed: dict[int, tuple[_Packed, int]] = field(default_factory=dict)
 
     @property
     def saving(self) -> FloatArray:
@@ -109,30 +358,19 @@ class Plans(Sequence[Plan]):
         return (self[number] for number in range(len(self)))
 
     def _lay_out(self, number: int) -> Plan:
-        packed, place = self._packed[number]
-        job, target = self.jobs[number], deciding_signal(self.signal)
-        count = int(packed.count[place])
-        rows = packed.rows[place, :count][::-1].tolist()
-        columns = packed.columns[place, :count][::-1].tolist()
-        begins_s = [packed.step_s * row for row in rows]
-        stretches = [
-            Stretch(
-                start=job.arrival + begin_s + packed.step_s * column,
-                work_s=end_s - begin_s,
-            )
-            for begin_s, end_s, column in zip(
-                begins_s, [*begins_s[1:], job.profile.work_s], columns, strict=True
-            )
-        ]
-        schedule = Schedule.from_stretches(job, stretches)
-        # As `Exact` says it: a job that cannot wait has one way to run, whatever the step.
-        decides = job.slack_s > TIME_TOLERANCE_S
-        unknown = decides and make_problem(job, target).pays_to_start_idly
+        """Return a plan that was made together with others, and prove how good it is."""
+        assert self._optima is not None  # noqa: S101 - every other plan was made before
+        found, job, target = self._optima, self.jobs[number], deciding_signal(self.signal)
+        schedule = Schedule.from_stretches(job, found.stretches.of(number))
+        cost = footprint(schedule, job, target).amount
+        step_s = None if np.isnan(found.step_s[number]) else float(found.step_s[number])
+        lossless, own = bool(found.lossless[number]), float(found.own[number])
+        gap = exact.resolution_gap(make_problem(job, target), own, step_s, lossless=lossless)
         decision = Decision(
             schedule=schedule,
-            lower_bound=footprint(schedule, job, target).amount,
-            step_s=packed.step_s if decides else None,
-            resolution_gap=None if unknown else 0.0,
+            lower_bound=cost,
+            step_s=step_s,
+            resolution_gap=max(cost - own + gap, 0.0) if gap else gap,
         )
         return finish(job, self.signal, target, "exact", decision)
 
@@ -154,6 +392,7 @@ def plan_many(
         workers: How many processes to use, by default one per core.
         progress: Whether to show a progress bar on stderr.
 
+    >>> from lowtide.profile import PowerProfile
     >>> curve = Signal.from_values([300, 100, 200, 100], start=0, step_s="1h")
     >>> jobs = [Job(id=str(hour), arrival=3600 * hour, deadline="+3h",
     ...             profile=PowerProfile.constant(1000, "1h")) for hour in range(2)]
@@ -166,23 +405,26 @@ def plan_many(
         raise InvalidInput(f"plans are made by at least one worker, not {workers}")
     jobs = require_jobs(jobs)
     target = deciding_signal(signal)
-    plans = Plans(
-        jobs=jobs,
-        signal=signal,
-        amount=np.empty(len(jobs)),
-        baseline=np.empty(len(jobs)),
-    )
-    rest = list(range(len(jobs)))
+    _, planner = make_policy(policy)
+    amount, baseline = np.empty(len(jobs)), np.empty(len(jobs))
+    found, made, rest = None, {}, list(range(len(jobs)))
     with _bar(progress, len(jobs)) as advance:
-        if policy == "exact":
-            rest = _plan_together(plans, target, workers, advance)
-        for numbers, made in _plan_apart(plans.jobs, rest, signal, policy, workers):
-            for number, each in zip(numbers, made, strict=True):
-                plans._made[number] = each
-                plans.amount[number] = each.footprint.amount
-                plans.baseline[number] = each.baseline.amount
+        if isinstance(planner, exact.Exact) and jobs:
+
+            def some(rows: IntArray) -> Workload:
+                return Workload.from_jobs([jobs[row] for row in rows])
+
+            columns = Jobs.of_list(jobs)
+            found = plan_together(planner, columns, target, some, workers=workers, advance=advance)
+            amount, baseline, rest = found.amount, found.at_once, found.rest.tolist()
+        for numbers, plans in _plan_apart(jobs, rest, signal, policy, workers):
+            for number, each in zip(numbers, plans, strict=True):
+                made[number] = each
+                amount[number], baseline[number] = each.footprint.amount, each.baseline.amount
             advance(len(numbers))
-    return plans
+    return Plans(
+        jobs=jobs, signal=signal, amount=amount, baseline=baseline, _optima=found, _made=made
+    )
 
 
 def _plan_apart(
@@ -213,157 +455,6 @@ def _plan_chunk(jobs: list[Job], signal: Signal | Grid, policy: str | Policy) ->
     return [plan(job, signal, policy=policy) for job in jobs]
 
 
-def _plan_together(
-    plans: Plans, signal: Signal, workers: int, advance: Callable[[int], None]
-) -> list[int]:
-    """Plan the jobs that a kernel can take together; return the numbers of the others."""
-    groups: dict[PowerProfile, list[int]] = {}
-    # Comparing profiles takes a while: most are met again and again as the same object.
-    known: dict[int, list[int]] = {}
-    rest = []
-    for number, job in enumerate(plans.jobs):
-        profile = job.profile
-        if (
-            job.interruptible == "anywhere"
-            and job.max_starts is None
-            and not job.min_run_s
-            and not profile.stop
-            and not profile.suspended_power_w
-        ):
-            group = known.get(id(profile))
-            if group is None:
-                group = known[id(profile)] = groups.setdefault(profile, [])
-            group.append(number)
-        else:
-            rest.append(number)
-    for profile, numbers in groups.items():
-        rest += _plan_group(plans, signal, profile, np.array(numbers), workers, advance)
-    return sorted(rest)
-
-
-def _plan_group(
-    plans: Plans,
-    signal: Signal,
-    profile: PowerProfile,
-    numbers: IntArray,
-    workers: int,
-    advance: Callable[[int], None],
-) -> list[int]:
-    """Plan jobs of one profile together; return the numbers of those that fit no common step."""
-    step_s = _common_step(profile, signal)
-    if step_s is None:
-        return [int(number) for number in numbers]
-    jobs = [plans.jobs[number] for number in numbers]
-    arrival = np.array([job.arrival for job in jobs])
-    deadline = np.array([job.deadline for job in jobs])
-    slack_s = deadline - arrival - profile.run_s
-    first = (arrival + profile.startup_s - signal.start) / step_s
-    last = slack_s / step_s
-    rows = round(profile.work_s / step_s)
-    # What a job comes to must not depend on how it is planned: not even by rounding its arrival.
-    apart_s = min(TIME_TOLERANCE_S, _SAME * profile.work_s)
-    fits = (
-        (np.abs(first - np.round(first)) * step_s < apart_s)
-        & (np.abs(last - np.round(last)) * step_s < TIME_TOLERANCE_S)
-        & (rows * (last + 1) <= _MOST_STATES)
-        & (arrival >= signal.start)
-        & (deadline <= signal.end)
-    )
-    if fits.any():
-        origin = np.round(first[fits]).astype(np.int64)
-        columns = np.round(last[fits]).astype(np.int64) + 1
-        # What the kernel looks at must be laid out first, from the first arrival to the last end.
-        span = int((origin + rows + columns).max() - origin.min())
-        if span > _SLOTS_PER_JOB * origin.size:
-            fits[:] = False
-        else:
-            _run_kernel(
-                plans, signal, profile, step_s, numbers[fits], origin, columns, workers, advance
-            )
-    return [int(number) for number in numbers[~fits]]
-
-
-def _run_kernel(
-    plans: Plans,
-    signal: Signal,
-    profile: PowerProfile,
-    step_s: float,
-    numbers: IntArray,
-    origin: IntArray,
-    columns: IntArray,
-    workers: int,
-    advance: Callable[[int], None],
-) -> None:
-    from lowtide.policies.kernels import many
-
-    rows = round(profile.work_s / step_s)
-    lag = round(profile.startup_s / step_s)
-    middles_s = step_s * (np.arange(rows) + 0.5)
-    which = np.searchsorted(profile.work_edges_s, middles_s) - 1
-    power = np.array([phase.power_w for phase in profile.work])[which]
-    # Slots from the earliest startup on; the last delay ends where the last job must be done.
-    begin = int(origin.min()) - lag
-    origin = origin - begin
-    count = int((origin + rows + columns).max()) - 1
-    edges_s = step_s * np.arange(begin, begin + count + 1, dtype=np.float64)
-    slot = signal.integral(edges_s[:-1], edges_s[1:], origin=signal.start) / JOULES_PER_KWH
-    # A start that is ready at slot m runs in the slots before it.
-    start = np.zeros(edges_s.size)
-    start[:lag] = np.inf
-    from_s = edges_s[: edges_s.size - lag]
-    for phase in profile.startup:
-        until_s = from_s + phase.duration_s
-        energy = signal.integral(from_s, until_s, origin=signal.start)
-        start[lag:] += phase.power_w / JOULES_PER_KWH * energy
-        from_s = until_s
-    most = int(min(rows, columns.max() // max(lag, 1) + 1)) + 1
-    cost, at_once = np.empty(numbers.size), np.empty(numbers.size)
-    starts = np.empty(numbers.size, dtype=np.int64)
-    rows_of = np.empty((numbers.size, most), dtype=np.int32)
-    columns_of = np.empty_like(rows_of)
-
-    def run(part: slice) -> int:
-        many(
-            power,
-            slot,
-            start,
-            origin[part],
-            columns[part],
-            lag,
-            cost[part],
-            at_once[part],
-            starts[part],
-            rows_of[part],
-            columns_of[part],
-        )
-        return cost[part].size
-
-    size = min(math.ceil(numbers.size / workers), _MOST_AT_ONCE)
-    parts = [slice(first, first + size) for first in range(0, numbers.size, size)]
-    if workers == 1 or len(parts) == 1:
-        for part in parts:
-            advance(run(part))
-    else:
-        with ThreadPoolExecutor(workers) as pool:
-            for done in pool.map(run, parts):
-                advance(done)
-    plans.amount[numbers] = cost
-    plans.baseline[numbers] = at_once
-    packed = _Packed(step_s, numbers, starts, rows_of, columns_of)
-    plans._packed.update((number, (packed, place)) for place, number in enumerate(numbers.tolist()))
-
-
-def _common_step(profile: PowerProfile, signal: Signal) -> float | None:
-    """Return the longest step that divides a profile's phases and the signal's step."""
-    lengths_s = [
-        signal.step_s,
-        *(phase.duration_s for phase in (*profile.startup, *profile.work)),
-    ]
-    whole = [round(1000 * length_s) for length_s in lengths_s]
-    exact = all(abs(1000 * each - ms) < 1e-6 for each, ms in zip(lengths_s, whole, strict=True))
-    return math.gcd(*whole) / 1000 if exact else None
-
-
 def _bar(shown: bool, total: int) -> Any:
     """Return a context that gives a function to call when so many more are done."""
     if not shown:
@@ -378,125 +469,3 @@ def _bar(shown: bool, total: int) -> Any:
             return lambda more: self.advance(task, more)
 
     return Bar(console=Console(stderr=True))
-
-
-def plan_together(planner: Exact, jobs: Workload, signal: Signal) -> Stretches:
-    """Return how a planner runs many jobs."""
-    require_windows(jobs, signal)
-    plain = (jobs.profile < 0) & (
-        not (planner.wait or planner.occupancy is not None or planner.forbidden)
-    )
-    anywhere = jobs.interruptible == INTERRUPTIBLE.index("anywhere")
-    straight = plain & (~anywhere | (jobs.max_starts == 1))
-    stepped = plain & anywhere & (jobs.max_starts == 0) & (jobs.min_run_s <= 0)
-    if planner.step_s is None:
-        stepped[:] = False
-    else:
-        steps = jobs.work_s / planner.step_s + 1, jobs.slack_s / planner.step_s + 1
-        stepped &= (steps[0] + 24) * steps[1] <= MOST_BYTES
-    rest = np.flatnonzero(~(straight | stepped))
-    parts = []
-    if straight.any():
-        part = _straight(jobs.take(straight), signal)
-        parts.append(renumbered(part, np.flatnonzero(straight)))
-    if planner.step_s is not None and stepped.any():
-        part = _stepped(planner, jobs.take(stepped), signal, float(planner.step_s))
-        parts.append(renumbered(part, np.flatnonzero(stepped)))
-    if rest.size:
-        parts.append(_one_by_one(planner, jobs, signal, rest))
-    return merged(*parts)
-
-
-def _stepped(planner: Exact, jobs: Workload, signal: Signal, step_s: float) -> Stretches:
-    """Decide for jobs of constant power that may be stopped anywhere."""
-    lossless = _lossless(jobs, signal, step_s)
-    made, costs = best_gridded(
-        column(jobs.arrival),
-        column(jobs.deadline),
-        column(jobs.work_s),
-        column(jobs.power / JOULES_PER_KWH),
-        column(lossless),
-        series_of(signal),
-        step_s,
-    )
-    best = Stretches(job=made[0], start=made[1], work_s=made[2], lost_s=made[3])
-    doubtful = np.flatnonzero(~lossless & (jobs.slack_s > TIME_TOLERANCE_S))
-    if not doubtful.size:
-        return best
-    # Policies that decide between the steps may come out ahead by a little, as in `decide`.
-    some = jobs.take(doubtful)
-    lowest = costs[doubtful]
-    chosen = np.zeros(len(jobs), dtype=np.int64)
-    close = np.zeros(doubtful.size, dtype=bool)
-    rivals = [policy.decide_many(some, signal) for policy in (WaitAwhile(), Oracle())]
-    for number, rival in enumerate(rivals, start=1):
-        paid = _paid(some, rival, signal)
-        enough = AHEAD * np.abs(lowest)
-        close |= np.abs(lowest - paid - enough) < enough / 2
-        ahead = paid < lowest - enough
-        chosen[doubtful[ahead]] = number
-        lowest = np.where(ahead, paid, lowest)
-    # Where rounding could turn the balance, `decide` itself must say.
-    chosen[doubtful[close]] = -1
-    parts = [_of_rows(best, chosen == 0)]
-    for number, rival in enumerate(rivals, start=1):
-        parts.append(_of_rows(renumbered(rival, doubtful), chosen == number))
-    if close.any():
-        parts.append(_one_by_one(planner, jobs, signal, doubtful[close]))
-    return merged(*parts)
-
-
-def _one_by_one(planner: Exact, jobs: Workload, signal: Signal, rows: IntArray) -> Stretches:
-    """Decide for some of the jobs as for each."""
-    part = jobs.take(rows)
-    schedules = [planner.lay_out(planner.optimise(job, signal), job, signal)[0] for job in part]
-    return renumbered(Stretches.of_schedules(part, schedules), rows)
-
-
-def _straight(jobs: Workload, signal: Signal) -> Stretches:
-    """Decide for jobs of constant power that run through."""
-    start = best_straight(
-        column(jobs.arrival),
-        column(jobs.deadline),
-        column(jobs.work_s),
-        column(jobs.power / JOULES_PER_KWH),
-        series_of(signal),
-    )
-    return Stretches.one_each(jobs, start)
-
-
-def _paid(jobs: Workload, stretches: Stretches, signal: Signal) -> FloatArray:
-    """Return what jobs of constant power come to, to more digits than epoch seconds have."""
-    begin_s = stretches.start - signal.start
-    power_w = jobs.power[stretches.job]
-    parts = integrate(power_w, begin_s, begin_s + stretches.work_s, signal, origin=signal.start)
-    return np.bincount(stretches.job, weights=parts, minlength=len(jobs)).astype(np.float64)
-
-
-def _of_rows(stretches: Stretches, rows: npt.NDArray[np.bool_]) -> Stretches:
-    """Return the stretches of some of the jobs."""
-    kept = rows[stretches.job]
-    return Stretches(
-        job=stretches.job[kept],
-        start=stretches.start[kept],
-        work_s=stretches.work_s[kept],
-        lost_s=stretches.lost_s[kept],
-    )
-
-
-def _lossless(jobs: Workload, signal: Signal, step_s: float) -> npt.NDArray[np.bool_]:
-    """Return for which jobs of constant power a step divides every duration that matters."""
-    lengths_s = np.stack(
-        [
-            jobs.slack_s,
-            jobs.work_s,
-            np.full(len(jobs), signal.step_s),
-            (jobs.arrival - signal.start) % signal.step_s,
-        ]
-    )
-    whole_ms = np.round(1000 * lengths_s)
-    exact = np.all(np.abs(1000 * lengths_s - whole_ms) <= 1e-3, axis=0)
-    multiple = np.gcd.reduce(whole_ms.astype(np.int64), axis=0) / 1000 / step_s
-    divides = (np.abs(multiple - np.round(multiple)) < 1e-9) & (multiple >= 1)
-    lossless: npt.NDArray[np.bool_] = exact & divides
-    return lossless

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from lowtide.accounting import Stretches
+from lowtide.job import INTERRUPTIBLE, Job
+from lowtide.profile import PowerProfile
 from lowtide.signal import FloatArray, Signal
 from lowtide.workload import IntArray, Workload
 
@@ -22,6 +24,105 @@ class Series(NamedTuple):
     prefix: FloatArray
     start: float
     step_s: float
+
+
+# Prefix integrals, values and step of what a second of holding a machine costs, and where the
+# planner's first moment lies in it.
+Rent = tuple[FloatArray, FloatArray, float, float]
+
+# Where the phases of each part stand among those of a profile. NumPy's numbers, and so a few more:
+# a kernel that is given a plain 0 is compiled for that alone, then again.
+STARTUP: Any = np.int64(0)
+WORK: Any = np.int64(1)
+STOP: Any = np.int64(2)
+
+
+class Jobs(NamedTuple):
+    """Jobs in columns, and a table of the phases of their profiles.
+
+    A job of constant power (`place` −1) draws `power` for `work_s`. Others draw `power` times what
+    their profile does: the phases of its startup, its work and its stop are those from
+    `bounds[3 * place + part]` to `bounds[3 * place + part + 1]`.
+    """
+
+    arrival: FloatArray
+    deadline: FloatArray
+    startup_s: FloatArray
+    stop_s: FloatArray
+    work_s: FloatArray
+    power: FloatArray
+    interruptible: IntArray
+    max_starts: IntArray
+    min_run_s: FloatArray
+    place: IntArray
+    durations_s: FloatArray
+    watts: FloatArray
+    saves: npt.NDArray[np.bool_]
+    bounds: IntArray
+    suspended_w: FloatArray
+
+    @classmethod
+    def of(cls, jobs: Workload) -> Jobs:
+        """Return the jobs of a workload."""
+        return cls._made(
+            jobs.profiles,
+            jobs.profile,
+            arrival=jobs.arrival,
+            deadline=jobs.deadline,
+            work_s=jobs.work_s,
+            power=jobs.power,
+            interruptible=jobs.interruptible,
+            max_starts=jobs.max_starts,
+            min_run_s=jobs.min_run_s,
+        )
+
+    @classmethod
+    def of_list(cls, jobs: Sequence[Job]) -> Jobs:
+        """Return jobs in the order that they are given in, as a workload's are not."""
+        places: dict[int, int] = {}
+        profiles: list[PowerProfile] = []
+        place = []
+        for job in jobs:
+            number = places.get(id(job.profile))
+            if number is None:
+                number = places[id(job.profile)] = len(profiles)
+                profiles.append(job.profile)
+            place.append(number)
+        of_job = np.array(place, dtype=np.int64)
+        return cls._made(
+            profiles,
+            of_job,
+            arrival=np.array([job.arrival for job in jobs]),
+            deadline=np.array([job.deadline for job in jobs]),
+            work_s=np.array([*(each.work_s for each in profiles), 0.0])[of_job],
+            power=np.ones(len(jobs)),
+            interruptible=np.array(
+                [INTERRUPTIBLE.index(job.interruptible) for job in jobs], dtype=np.int64
+            ),
+            max_starts=np.array([job.max_starts or 0 for job in jobs], dtype=np.int64),
+            min_run_s=np.array([job.min_run_s for job in jobs], dtype=np.float64),
+        )
+
+    @classmethod
+    def _made(cls, profiles: Sequence[PowerProfile], place: IntArray, **given: Any) -> Jobs:
+        parts = [part for each in profiles for part in (each.startup, each.work, each.stop)]
+        phases = [phase for part in parts for phase in part]
+        startup_s, stop_s = (
+            np.array([*(getattr(each, name) for each in profiles), 0.0])[place]
+            for name in ("startup_s", "stop_s")
+        )
+        columns = {
+            **given,
+            "startup_s": startup_s,
+            "stop_s": stop_s,
+            "place": place,
+            "durations_s": np.array([phase.duration_s for phase in phases], dtype=np.float64),
+            "watts": np.array([phase.power_w for phase in phases], dtype=np.float64),
+            "saves": np.array([phase.checkpoint for phase in phases], dtype=np.bool_),
+            "bounds": np.cumsum([0, *(len(part) for part in parts)], dtype=np.int64),
+            "suspended_w": np.array([each.suspended_power_w for each in profiles], np.float64),
+        }
+        return cls(**{name: column(values) for name, values in columns.items()})
 
 
 class Runs(NamedTuple):

@@ -44,7 +44,7 @@ _PATIENCE = 100
 AHEAD = 1e-9
 
 # Steps that people can read, for problems without a common one.
-_NICE_S = (
+NICE_S = (
     *(0.001, 0.01, 0.1, 0.5, 1, 2, 5, 10, 15, 20, 30),
     *(60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400),
 )
@@ -72,13 +72,9 @@ class Optimum:
     @cached_property
     def gap(self) -> float | None:
         """The most that deciding on the step can have cost, None where that is not known."""
-        if self.step_s is None:
-            return 0.0
-        if self.asked is None:
-            return None if self.problem.pays_to_start_idly else 0.0
-        if not self.asked.boundable:
-            return None
-        return max(self.solution.cost - gridded.lower_bound(self.asked, self.step_s), 0.0)
+        lossless = self.asked is None
+        problem = self.asked or self.problem
+        return resolution_gap(problem, self.solution.cost, self.step_s, lossless=lossless)
 
     @property
     def stretches(self) -> list[Stretch]:
@@ -255,12 +251,12 @@ class Exact:
     def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
         """Decide for many jobs, as for each.
 
-        Jobs of constant power are planned together, those that may be stopped anywhere if there
-        is a `step_s`; others one by one.
+        Those that run through and those that may be stopped anywhere are planned together; others
+        one by one.
         """
-        from lowtide.policies.bulk import plan_together
+        from lowtide.policies.bulk import decide_together
 
-        return plan_together(self, jobs, signal)
+        return decide_together(self, jobs, signal)
 
     def optimise(
         self,
@@ -309,7 +305,7 @@ class Exact:
             found = [(problem, solved)]
         (best, solution), *others = found
         if solution.cost == np.inf:
-            usable = [each for each in _NICE_S if _fits(problem, each, math.inf)]
+            usable = [each for each in NICE_S if _fits(problem, each, math.inf)]
             raise feasibility.refusal(problem, step_s, usable, self._can_plan)
         return Optimum(
             problem=best, solution=solution, step_s=step_s, asked=asked, others=tuple(others)
@@ -366,7 +362,7 @@ class Exact:
         if self.step_s is not None:
             return None
         most = _PATIENCE * self.time_budget_s * STATES_PER_SECOND
-        steps_s = [each for each in _NICE_S if _fits(problem, each, most)]
+        steps_s = [each for each in NICE_S if _fits(problem, each, most)]
         return feasibility.finer_step(problem, step_s, steps_s)
 
     def _step(self, problem: Problem) -> tuple[float, bool]:
@@ -380,9 +376,8 @@ class Exact:
                     f"a step of {format_hours(self.step_s)} would take {needed / 2**30:.1f} GiB: "
                     f"use a step of {format_hours(fits)} or longer"
                 )
-            multiple = None if common_s is None else common_s / self.step_s
-            lossless = (
-                multiple is not None and abs(multiple - round(multiple)) < 1e-9 and multiple >= 1
+            lossless = bool(
+                gridded.divides(self.step_s, math.nan if common_s is None else common_s)
             )
             return self.step_s, lossless
         most = self.time_budget_s * STATES_PER_SECOND
@@ -408,13 +403,27 @@ def common_step(problem: Problem) -> float | None:
     }
     for signal in problem.signals:
         lengths |= {signal.step_s, (base - signal.start) % signal.step_s}
-    divisor = 0
-    for length_s in lengths:
-        whole_ms = round(1000 * length_s)
-        if abs(1000 * length_s - whole_ms) > 1e-3:
-            return None
-        divisor = math.gcd(divisor, whole_ms)
-    return divisor / 1000 if divisor else None
+    common_s = float(gridded.common_steps(np.array(list(lengths))[:, None])[0])
+    return None if math.isnan(common_s) else common_s
+
+
+def resolution_gap(
+    problem: Problem, cost: float, step_s: float | None, *, lossless: bool
+) -> float | None:
+    """Return the most that deciding on a step can have cost, None where that is not known.
+
+    Args:
+        cost: What the best plan on the step comes to.
+        step_s: The step, None for continuous time.
+        lossless: Whether the step divides every duration that matters.
+    """
+    if step_s is None:
+        return 0.0
+    if lossless:
+        return None if problem.pays_to_start_idly else 0.0
+    if not problem.boundable:
+        return None
+    return max(cost - gridded.lower_bound(problem, step_s), 0.0)
 
 
 def _is_gridded(problem: Problem) -> bool:
@@ -431,7 +440,7 @@ def _fits(problem: Problem, step_s: float, most: float) -> bool:
 
 def _finest(problem: Problem, most: float) -> float:
     """Return the finest readable step at which a problem takes no more than so much effort."""
-    for step_s in _NICE_S:
+    for step_s in NICE_S:
         if _fits(problem, step_s, most):
             return float(step_s)
     return problem.work_s

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from lowtide.policies.kernels import (
     fill_rest,
@@ -32,10 +33,13 @@ from lowtide.units import JOULES_PER_KWH
 # A row in which the power changes is integrated piece by piece, which takes this many times longer.
 _SPECIAL_EFFORT = 25
 
+# Durations closer than this to whole milliseconds are whole.
+SAME_MS = 1e-3
+
 # A rent of nothing, for jobs whose machine costs nothing. As unchangeable as the arrays of a
 # signal: kernels are compiled anew for every kind of array.
-_NO_RENT = (np.zeros(2), np.zeros(1), 1.0, 0.0)
-_NO_RENT[0].flags.writeable = _NO_RENT[1].flags.writeable = False
+NO_RENT = (np.zeros(2), np.zeros(1), 1.0, 0.0)
+NO_RENT[0].flags.writeable = NO_RENT[1].flags.writeable = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +116,25 @@ def size_of(problem: Problem, step_s: float) -> Size:
         special=min(rows, off_grid(edges_s, float(step_s)) + 1),
         least=math.ceil(problem.job.min_run_s / step_s - 1e-9),
     )
+
+
+def common_steps(lengths_s: FloatArray) -> FloatArray:
+    """Return the longest steps that divide columns of durations, NaN where there is none.
+
+    Durations are compared to the millisecond.
+    """
+    with np.errstate(invalid="ignore"):
+        whole_ms = np.round(1000 * lengths_s)
+        exact = np.all(np.abs(1000 * lengths_s - whole_ms) <= SAME_MS, axis=0)
+    divisor = np.gcd.reduce(np.where(exact, whole_ms, 0.0).astype(np.int64), axis=0)
+    return np.where(divisor > 0, divisor / 1000, np.nan)
+
+
+def divides(step_s: FloatArray | float, common_s: FloatArray | float) -> npt.NDArray[np.bool_]:
+    """Return whether a step divides what the longest common step does."""
+    multiple = np.asarray(common_s) / step_s
+    whole: npt.NDArray[np.bool_] = (np.abs(multiple - np.round(multiple)) < 1e-9) & (multiple >= 1)
+    return whole
 
 
 def solve(problem: Problem, step_s: float) -> Solution:
@@ -243,7 +266,7 @@ def _run(problem: Problem, size: Size, step_s: float, tables: _Tables) -> Soluti
             tables.start,
             tables.lag,
             tables.first,
-            flags[:, 0, :],
+            flags.reshape(size.rows, size.columns),
         )
     if tables.final is not None:
         cost += tables.final
@@ -278,7 +301,7 @@ def _tables(problem: Problem, size: Size, step_s: float) -> _Tables:
         step_s,
         problem.job.deadline - problem.base,
         _series(problem.energy, problem.base),
-        _NO_RENT if problem.occupancy is None else _series(problem.occupancy, problem.base),
+        NO_RENT if problem.occupancy is None else _series(problem.occupancy, problem.base),
         _phase_table(profile.startup),
         _phase_table(profile.stop),
         profile.suspended_power_w / JOULES_PER_KWH,

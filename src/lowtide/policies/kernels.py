@@ -81,7 +81,9 @@ def slot_costs(
             start[m] = held[m] = leave[m] = np.inf
             continue
         begin = at - lead_s
-        rent_then = _upto(rent_shift_s + begin, rent_prefix, rent_values, rent_width_s)
+        rent_then = at_rent
+        if lead_s > 0.0:
+            rent_then = _upto(rent_shift_s + begin, rent_prefix, rent_values, rent_width_s)
         held[m] = rent_then
         if suspended != 0.0:
             held[m] += suspended * _upto(shift_s + begin, prefix, values, width_s)
@@ -439,72 +441,3 @@ def forward_with_rules(
                 value = np.inf
             for k in range(layers):
                 cost[k, j] += value
-
-
-@compiled(fastmath=_MATH)
-def many(
-    power: FloatArray,
-    slot: FloatArray,
-    start: FloatArray,
-    origin: npt.NDArray[np.int64],
-    columns: npt.NDArray[np.int64],
-    lag: int,
-    cost: FloatArray,
-    at_once: FloatArray,
-    count: npt.NDArray[np.int64],
-    rows_of: npt.NDArray[np.int32],
-    columns_of: npt.NDArray[np.int32],
-) -> None:
-    """Plan many jobs of one profile that may be stopped anywhere, each in its own window.
-
-    Args:
-        start: Per time slot, what a start that is ready there costs.
-        origin: Per job, the slot in which it works first at delay 0.
-        cost: Per job, the least cost; filled in.
-        at_once: Per job, the cost of delay 0 without a stop; filled in.
-        count: Per job, the number of starts; filled in.
-        rows_of: Per job and start, last first, the row; filled in.
-        columns_of: Per job and start, last first, the column; filled in.
-    """
-    rows = power.size
-    widest = 0
-    for job in range(origin.size):
-        widest = max(widest, columns[job])
-    value, lowest, nothing = np.empty(widest), np.empty(widest), np.zeros(widest)
-    worth = _worth(power, slot, nothing, nothing, start)
-    flags = np.empty((rows, widest), dtype=np.uint8)
-    for job in range(origin.size):
-        width, first = columns[job], origin[job]
-        total = start[first]
-        for j in range(width):
-            value[j] = start[first + j]
-        for i in range(rows):
-            here = first + i
-            total += power[i] * slot[here]
-            if i > 0:
-                flags[i, :width] = 0
-                _running_lowest(value[:width], nothing, worth, lowest, flags[i])
-                for j in range(lag, width):
-                    again = lowest[j - lag] + start[here + j]
-                    better = again + worth < value[j]
-                    flags[i, j] |= np.uint8(better) << 1
-                    value[j] = again if better else value[j]
-            for j in range(width):
-                value[j] += power[i] * slot[here + j]
-        at_once[job] = total
-        best = 0
-        for j in range(1, width):
-            if value[j] < value[best] - worth:
-                best = j
-        cost[job] = value[best]
-        found, i, j = 0, rows - 1, best
-        while i > 0:
-            if flags[i, j] & 2:
-                rows_of[job, found], columns_of[job, found] = i, j
-                found += 1
-                j -= lag
-                while not flags[i, j] & 1:
-                    j -= 1
-            i -= 1
-        rows_of[job, found], columns_of[job, found] = 0, j
-        count[job] = found + 1
