@@ -69,7 +69,7 @@ def study(
     """All of one zone, and the others by the original's rules."""
     parts = list(report.evaluate([curves["gb"]], jobs))
     parts += [
-        report.Part(
+        report.ZonePart(
             curve=curves[zone],
             rules=ORIGINAL,
             training=tuple(train(curves[zone], jobs, ORIGINAL)),
