@@ -39,17 +39,12 @@ class Hindsight:
     """A job, looked back at.
 
     Attributes:
-        record: The job.
-        series: What it used over time.
-        behaviour: What it had and used.
-        verdicts: What that says about it.
         phases: Its phases; None where they cannot be told.
         begin: When what is known of it begins, epoch seconds.
         pue: What the building drew for each watt of the node's; NaN where nobody said.
         signal: The grid that waiting is planned on; None where there is none.
         arrival: When it is taken to have come, epoch seconds; NaN without a signal.
         at_once: What running then comes to, in grams or money; NaN where it cannot be told.
-        waiting: What waiting would have come to.
         notes: What could not be told, and why.
     """
 

@@ -30,11 +30,7 @@ class FoundPhase:
     """One phase, a repeated one once.
 
     Attributes:
-        name: What it is called.
-        group: `startup` or `work`.
-        times: How often it comes.
         duration_s: How long it takes each time.
-        power_w: What it draws.
     """
 
     name: str

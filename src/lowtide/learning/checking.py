@@ -25,10 +25,7 @@ class Check:
     """What a profile says of a run, or of two that belong together, and what was measured.
 
     Attributes:
-        runs: The runs.
         kind: `full`, `stop` or `kill`.
-        measured_j: What was measured.
-        predicted_j: What the profile says.
         measured_s: How long the runs took, together.
         predicted_s: What the profile says of that, with every startup: deadlines hang on it.
         error: The predicted less the measured energy, as a share of the measured one; None where

@@ -26,11 +26,7 @@ _COLOURS = {"startup": KINDS["startup"], "work": KINDS["work"], "checkpoint": GR
 
 
 def write_figure(learned: Learned, path: Path | str) -> None:
-    """Write the figure as PNG or SVG, by the file's name.
-
-    Args:
-        path: A file ending in `.png` or `.svg`.
-    """
+    """Write the figure as PNG or SVG, by the file's name."""
     save_image(learned_chart(learned), path)
 
 
@@ -124,11 +120,7 @@ def _trace(
 
 
 def write_utilisation_figure(learned: LearnedUtilisation, path: Path | str) -> None:
-    """Write the figure as PNG or SVG, by the file's name.
-
-    Args:
-        path: A file ending in `.png` or `.svg`.
-    """
+    """Write the figure as PNG or SVG, by the file's name."""
     save_image(utilisation_chart(learned), path)
 
 

@@ -26,9 +26,7 @@ class Interval:
     """A mean and how well it is known.
 
     Attributes:
-        value: The mean.
         half: Half the width of its interval, None where one value alone is known.
-        count: How many values it is the mean of.
     """
 
     value: float
@@ -56,12 +54,9 @@ class Welch:
     """The difference of two means, their variances not taken to be equal.
 
     Attributes:
-        difference: The first mean less the second.
         half: Half the width of its interval, None where a sample has fewer than two values.
-        t: The difference over its standard error.
         freedom: Degrees of freedom, by Welch and Satterthwaite.
         p: Probability of so large a difference, either way, between samples of one mean.
-        counts: How many values the samples have.
     """
 
     difference: float
@@ -128,7 +123,6 @@ class Coverage:
         level: How often they should at least, the runs being alike.
         mean: How often they did, mean over runs.
         least: How often for the run that they suit worst.
-        runs: How many runs.
     """
 
     level: float

@@ -1,7 +1,8 @@
 """The ladder of power models, from two numbers to a small network.
 
 Each rung is fitted to windows of use and power, and turned into a form that needs nothing but plain
-Python to compute. All but the network never fall as use rises.
+Python to compute. Use has a row per window and a column per feature. All but the network never fall
+as use rises.
 """
 
 from __future__ import annotations
@@ -37,7 +38,6 @@ class Fitted:
     """A rung fitted to some windows.
 
     Attributes:
-        form: What it computes.
         predict: The same for many windows at once, by the library that fitted it.
     """
 
@@ -50,8 +50,6 @@ class Rung:
     """One kind of model.
 
     Attributes:
-        name: What it is called.
-        means: What it is, in words.
         monotone: Whether its power never falls as use rises.
         fit: Fits it to use, power and a seed.
     """
@@ -78,11 +76,7 @@ def library() -> AbstractContextManager[Any]:
 
 
 def fit_interpolation(use: FloatArray, power_w: FloatArray, seed: int) -> Fitted:  # noqa: ARG001
-    """Draw a line from idle to full power over the one feature that this suits best.
-
-    Args:
-        use: A row per window, a column per feature.
-    """
+    """Draw a line from idle to full power over the one feature that this suits best."""
     best: tuple[float, Curve] | None = None
     for feature in range(use.shape[1]):
         values = use[:, feature]
@@ -112,11 +106,7 @@ def fit_interpolation(use: FloatArray, power_w: FloatArray, seed: int) -> Fitted
 
 
 def fit_ridge(use: FloatArray, power_w: FloatArray, seed: int) -> Fitted:  # noqa: ARG001
-    """Fit a weight per feature, none below 0, kept small.
-
-    Args:
-        use: A row per window, a column per feature.
-    """
+    """Fit a weight per feature, none below 0, kept small."""
     from sklearn.linear_model import Ridge
 
     scale, scale_w = _spread(use), float(power_w.std()) or 1.0
@@ -131,11 +121,7 @@ def fit_ridge(use: FloatArray, power_w: FloatArray, seed: int) -> Fitted:  # noq
 
 
 def fit_curves(use: FloatArray, power_w: FloatArray, seed: int) -> Fitted:  # noqa: ARG001
-    """Fit a curve per feature that never falls, each to what the others leave, until they settle.
-
-    Args:
-        use: A row per window, a column per feature.
-    """
+    """Fit a curve per feature that never falls, each to what the others leave, in turns."""
     from sklearn.isotonic import IsotonicRegression
 
     base_w = float(power_w.mean())
@@ -173,11 +159,7 @@ def fit_curves(use: FloatArray, power_w: FloatArray, seed: int) -> Fitted:  # no
 
 
 def fit_boosting(use: FloatArray, power_w: FloatArray, seed: int) -> Fitted:
-    """Boost small trees that never fall as a feature rises.
-
-    Args:
-        use: A row per window, a column per feature.
-    """
+    """Boost small trees that never fall as a feature rises."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     model = HistGradientBoostingRegressor(
@@ -211,11 +193,7 @@ def fit_boosting(use: FloatArray, power_w: FloatArray, seed: int) -> Fitted:
 
 
 def fit_network(use: FloatArray, power_w: FloatArray, seed: int) -> Fitted:
-    """Train a network of one small hidden layer.
-
-    Args:
-        use: A row per window, a column per feature.
-    """
+    """Train a network of one small hidden layer."""
     from sklearn.neural_network import MLPRegressor
 
     centre, scale = use.mean(axis=0), _spread(use)

@@ -37,11 +37,9 @@ class LearnedPhase:
 
     Attributes:
         group: `startup` or `work`.
-        name: What it is called.
         duration_s: How long it takes, with the interval of the mean over runs.
         power_w: What it draws, with the interval of the mean over runs.
         checkpoint: Whether a checkpoint lies at its end.
-        times: How often it comes.
     """
 
     group: str
@@ -54,14 +52,7 @@ class LearnedPhase:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PhaseFit:
-    """Phases with what repeats averaged: what a profile is made of.
-
-    Attributes:
-        model: The phases as they were found.
-        structure: What of them is startup, and what repeats.
-        duration_s: How long each takes.
-        power_w: What each draws.
-    """
+    """Phases with what repeats averaged: what a profile is made of."""
 
     model: PhaseModel
     structure: Structure
@@ -139,11 +130,7 @@ class Learned:
         return "\n".join([*lines, *(f"{each[:1].upper()}{each[1:]}." for each in said)])
 
     def dump(self, path: Path | str) -> None:
-        """Write the profile with its validation, what repeats as a block; it reads back equal.
-
-        Args:
-            path: A file ending in `.toml` or `.json`.
-        """
+        """Write the profile as TOML or JSON, what repeats as a block; it reads back equal."""
         write_profile(self, path)
 
     def document(self) -> dict[str, Any]:
@@ -397,11 +384,7 @@ def profile_document(learned: Learned) -> dict[str, Any]:
 
 
 def write_profile(learned: Learned, path: Path | str) -> None:
-    """Write the profile, with what validation showed in its `about`.
-
-    Args:
-        path: A file ending in `.toml` or `.json`.
-    """
+    """Write the profile, with what validation showed in its `about`."""
     path = Path(path)
     document = profile_document(learned)
     if path.suffix == ".json":

@@ -47,9 +47,7 @@ class Choice:
 
     Attributes:
         name: What it is called in the model.
-        column: The column it is taken from.
         rate: Whether the column is a counter, of which the rate is taken.
-        divisor: What its values are divided by.
     """
 
     name: str
@@ -92,15 +90,9 @@ class Observations:
     """Windows of time with the power drawn and the use made in each.
 
     Attributes:
-        features: Names of the features.
-        use: A row per window, a column per feature.
         power_w: Mean power of each window.
         group: The run each window belongs to, counted from 0.
-        runs: Names of the runs.
-        average_s: How long a window is.
         machine: What is known about the machine, and alike in all runs.
-        meters: Which meters measured.
-        notes: What was left out, and why.
     """
 
     features: tuple[str, ...]

@@ -49,7 +49,6 @@ class PhaseModel:
         lag_s: How late the meter sees the marks.
         step_s: The step in which runs were compared.
         noise: The variance of the noise in them.
-        notes: What was left out.
         used: Which of the runs that were given these are.
     """
 

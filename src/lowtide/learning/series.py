@@ -21,7 +21,6 @@ class RunSeries:
     """One run, its baseline taken off.
 
     Attributes:
-        run: The run.
         times_s: When samples were taken while the program ran, in seconds after its start.
         power_w: What was drawn at these samples, less the baseline.
         baseline_w: What was taken off.

@@ -40,7 +40,6 @@ class Tried:
 
     Attributes:
         name: The rung, `mean` for knowing the mean power only.
-        means: What it is, in words.
         rmse_w: Root of the mean squared error of each run left out, mean and standard error.
         gain_w: By how much that is less than the best before it, run by run; None for the mean.
         within: Whether its error is within one standard error of the least.
@@ -65,14 +64,11 @@ class LearnedUtilisation:
     """What was learned about a machine's power.
 
     Attributes:
-        data: The windows it was learned from.
         tried: The mean and every rung, in order.
         chosen: The rung that was taken; None where the data do not support any.
-        why: Why it was taken, or why none was.
         model: The model; None where none was taken.
         coverage: How often its intervals held; None where there are fewer than three runs.
         held_out_w: What the taken rung (else the best) said about each window without its run.
-        seed: What decided random choices.
     """
 
     data: Observations
@@ -302,11 +298,7 @@ def _score(values: FloatArray) -> Score:
 
 
 def write_card(learned: LearnedUtilisation, path: Path | str) -> None:
-    """Write the card.
-
-    Args:
-        path: A file ending in `.md`.
-    """
+    """Write the card."""
     path = Path(path)
     if path.suffix != ".md":
         raise InvalidInput(f"a model card is a .md file, not {path.name!r}")

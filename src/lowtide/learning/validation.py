@@ -45,7 +45,6 @@ class Score:
     """A figure of merit over the runs that were left out.
 
     Attributes:
-        value: The mean.
         error: Its standard error, None for one run.
         per_run: The figure of each run.
     """
@@ -56,11 +55,7 @@ class Score:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Score | None:
-        """Return the score of some figures, None where there are none.
-
-        Args:
-            values: One per run.
-        """
+        """Return the score of some figures, None where there are none."""
         numbers = np.asarray(values, dtype=np.float64)
         if not numbers.size:
             return None
@@ -78,7 +73,6 @@ class View:
     Attributes:
         name: The way: `absolute`, `aligned`, `1 s`, `10 s`, `30 s`.
         rmse_w: Root of the mean squared error; None where no run is long enough.
-        mae_w: Mean absolute error.
         constant_rmse_w: The same of constant power.
         constant_mae_w: The same of constant power.
     """

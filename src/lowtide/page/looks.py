@@ -113,11 +113,7 @@ def save_images(folder: Path, figure: Figure) -> list[Path]:
 
 
 def save_image(chart: Chart, path: Path | str) -> None:
-    """Write a chart as PNG or SVG, by the file's name.
-
-    Args:
-        path: A file ending in `.png` or `.svg`.
-    """
+    """Write a chart as PNG or SVG, by the file's name."""
     path = Path(path)
     if path.suffix not in IMAGE_SUFFIXES:
         raise InvalidInput(f"a figure is a .png or .svg file, not {path.name!r}")
@@ -263,7 +259,6 @@ def schedules_chart(
     Args:
         signal: Carbon intensity or price, cut to what shall be seen.
         schedules: What a job does when, by the name to put beside it.
-        deadline: When the job must be done.
     """
     rows = [
         {

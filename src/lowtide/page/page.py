@@ -52,7 +52,6 @@ class Table:
     """Numbers in rows.
 
     Attributes:
-        header: The names of the columns.
         rows: The rows, as they shall be read.
         words: Which columns hold words, however short; a long text says so itself.
     """
@@ -90,7 +89,6 @@ class Section:
     """A question and what answers it.
 
     Attributes:
-        question: The question, or what it is about.
         answer: The answer, in a sentence or a paragraph.
         parts: Tables and figures that bear it out.
         notes: What a reader must know besides.
@@ -121,10 +119,8 @@ class Page:
     """A report.
 
     Attributes:
-        title: What it is called.
         lead: What a reader must know first, e.g. that the grid is synthetic.
         facts: The same by name, as a list.
-        sections: Its questions.
         links: The files of each figure, relative to the page.
         footer: What closes it, after who made it.
     """

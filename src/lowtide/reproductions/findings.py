@@ -36,13 +36,7 @@ class Findings:
     """What an evaluation found; nothing is made before it is asked for.
 
     Attributes:
-        title: What it is called.
         note: What a reader must know first.
-        documents: Makes the JSON.
-        header: Names of the columns.
-        rows: Makes the columns.
-        sections: Makes the tables.
-        figures: Makes the figures.
         synthetic: Whether the grid comes from a model, which then must be said beside any form.
         footer: What closes the page, after who made it.
     """

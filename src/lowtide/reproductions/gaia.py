@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -162,13 +162,9 @@ class GaiaOutcome:
     """What a run comes to: one entry per stretch that a job runs without a stop.
 
     Attributes:
-        run: The run.
         rules: How it was counted.
         job: Which job of the trace each stretch belongs to.
         arrival_s: When that job arrived, after the curve's first moment.
-        start_s: When the stretch starts.
-        length_s: How long it runs.
-        cpus: How many CPUs it holds.
         reserved: Whether it runs on reserved machines.
         carbon_g: What it emits, at 1 W per CPU.
         cost: What it costs in dollars; reserved machines cost nothing here.
@@ -296,20 +292,6 @@ def best_delay(
     return first_lowest(delays_s, costs, math.inf)
 
 
-def lowest_slot_delay(job: Job, signal: Signal) -> float:
-    """Return how long after arrival the signal is lowest for the first time.
-
-    Args:
-        job: A job; its length does not matter.
-    """
-    return LowestSlot().decide(job, signal).schedule.start - job.arrival
-
-
-def wait_awhile(job: Job, signal: Signal) -> list[tuple[float, float]]:
-    """Return the cleanest moments that make up a job's length."""
-    return cheapest_moments(signal, job.arrival, job.deadline, job.profile.run_s)
-
-
 def below_threshold(job: Job, signal: Signal, *, step_s: float | None) -> list[tuple[float, float]]:
     """Return when a job runs that runs in clean moments, and always once it has waited enough.
 
@@ -358,8 +340,6 @@ class _Jobs:
 
     Attributes:
         arrival_s: When each arrives, after the first.
-        length_s: How long each runs.
-        cpus: How many CPUs each holds.
         expected_s: How long each is believed to run: the mean of its queue.
         short: Which of them are in the short queue.
         spot: Which of them run on spot machines, where there are any.
@@ -403,15 +383,8 @@ class _Jobs:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Due:
-    """When stretches are due, before any queue.
-
-    Attributes:
-        job: Which job of the trace each stretch belongs to.
-        due_s: When it starts at the latest.
-        length_s: How long it runs.
-    """
+class Due(NamedTuple):
+    """When stretches are due, before any queue: whose each is, its last start, how long it runs."""
 
     job: IndexArray
     due_s: FloatArray
@@ -423,7 +396,6 @@ class Bench:
     """Jobs and a curve; decisions that several runs share are made once.
 
     Attributes:
-        trace: The jobs.
         signal: What a kWh emits, as `cut_signal` returns it.
     """
 
@@ -493,7 +465,7 @@ class Bench:
         for number, row in enumerate(rows):
             job = job_of(*row)
             delays_s[number] = (
-                lowest_slot_delay(job, self.signal)
+                LowestSlot().decide(job, self.signal).schedule.start - job.arrival
                 if run.decision == "lowest"
                 else best_delay(
                     job,
@@ -508,10 +480,11 @@ class Bench:
         """Return the stretches of jobs that may be stopped."""
         rows = zip(jobs.arrival_s.tolist(), jobs.length_s.tolist(), wait_s.tolist(), strict=True)
         found = [
-            wait_awhile(job_of(*row), self.signal)
+            # The cleanest moments that make up its length, or those below a threshold.
+            cheapest_moments(self.signal, job.arrival, job.deadline, job.profile.run_s)
             if run.decision == "wait_awhile"
-            else below_threshold(job_of(*row), self.signal, step_s=rules.step_s)
-            for row in rows
+            else below_threshold(job, self.signal, step_s=rules.step_s)
+            for job in (job_of(*row) for row in rows)
         ]
         job: IndexArray = np.repeat(np.arange(len(found)), [len(each) for each in found])
         begin_s, end_s = np.array([stretch for each in found for stretch in each]).T
@@ -520,18 +493,8 @@ class Bench:
 
 TITLE = "GAIA: as published and with its errors fixed"
 COLUMNS = (
-    "policy",
-    "scheduling_policy",
-    "carbon_policy",
-    "reserved",
-    "waiting",
-    "rules",
-    "carbon_g",
-    "cost_usd",
-    "mean_wait_h",
-    "mean_segment_wait_h",
-    "segments",
-    "last_end_h",
+    *("policy", "scheduling_policy", "carbon_policy", "reserved", "waiting", "rules", "carbon_g"),
+    *("cost_usd", "mean_wait_h", "mean_segment_wait_h", "segments", "last_end_h"),
 )
 STEPS = (1 + len(FIXES)) * len(RUNS)
 

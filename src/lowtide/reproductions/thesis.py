@@ -81,7 +81,6 @@ class Case:
         power: `phased`, or `averaged` over startup and work.
         phases: Minutes at 200 W / minutes at 100 W, repeated and cut to fill.
         startup_s: How long each start takes.
-        startup_w: What it draws.
         wait_h: How long the job may wait, in hours.
         length_s: How long it is, with the startup (carved) or without (added).
     """
@@ -132,7 +131,6 @@ class ThesisOutcome:
     """What one job comes to at its best.
 
     Attributes:
-        case: The job.
         carbon_g: Its emissions: the optimum of `suspend`, the best start of `uninterrupted`.
         starts: How often it is started.
         free_start_g: What an uninterrupted job emits that starts at the best moment of all, on

@@ -43,19 +43,8 @@ if TYPE_CHECKING:
 
 TITLE = "2,400 jobs: published, true and optimal"
 COLUMNS = (
-    "strategy",
-    "power",
-    "phases",
-    "startup_s",
-    "startup_w",
-    "wait_h",
-    "length_s",
-    "startup_mode",
-    "carbon_g",
-    "starts",
-    "free_start_g",
-    "published_g",
-    "true_g",
+    *("strategy", "power", "phases", "startup_s", "startup_w", "wait_h", "length_s"),
+    *("startup_mode", "carbon_g", "starts", "free_start_g", "published_g", "true_g"),
 )
 
 _ABOUT = {
@@ -285,15 +274,7 @@ def startup_table(study: ThesisStudy) -> Section:
     return table_section(
         "What a longer startup does",
         "Means over all other factors; the last column is over the longest jobs alone.",
-        (
-            "reading",
-            "startup",
-            "uninterrupted",
-            "suspend",
-            "starts",
-            "saving",
-            "saving, longest",
-        ),
+        ("reading", "startup", "uninterrupted", "suspend", "starts", "saving", "saving, longest"),
         rows,
     )
 

@@ -102,7 +102,6 @@ class Curve:
     """The carbon intensity of one zone in half-hour slots.
 
     Attributes:
-        zone: The zone.
         sampled: The value that stands at the beginning of each slot.
         means: The mean of the values in each slot.
         lead_in: How many slots lie before 2020.
@@ -120,12 +119,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingJobs:
-    """The jobs of scenario II, in slots from the beginning of 2020.
-
-    Attributes:
-        arrival: When each arrives.
-        length: How long each runs.
-    """
+    """The jobs of scenario II, in slots from the beginning of 2020."""
 
     arrival: IndexArray
     length: IndexArray
@@ -158,7 +152,6 @@ class Training:
     """What the training jobs come to in one case.
 
     Attributes:
-        zone: The zone.
         deadline: What they may wait for.
         stops: Whether they may be stopped.
         error: Standard deviation of the forecast, as a share of the mean intensity.
@@ -197,7 +190,6 @@ class Nightly:
     """What the nightly job comes to in one case.
 
     Attributes:
-        zone: The zone.
         window: By how many slots it may move to either side.
         error: Standard deviation of the forecast, as a share of the mean intensity.
         intensity: The mean intensity of its slots, g/kWh.
@@ -495,16 +487,8 @@ def autocorrelated(draws: FloatArray, rho: float) -> FloatArray:
 
 TITLE = "Let's Wait Awhile: as published and with its errors fixed"
 COLUMNS = (
-    "scenario",
-    "zone",
-    "deadline",
-    "interruptible",
-    "window_h",
-    "error",
-    "rules",
-    "emissions_sum",
-    "saving_pct",
-    "intensity",
+    *("scenario", "zone", "deadline", "interruptible", "window_h", "error", "rules"),
+    *("emissions_sum", "saving_pct", "intensity"),
 )
 RULES = {"original": ORIGINAL, **FIXES}
 
@@ -532,8 +516,6 @@ class ZonePart:
     """What one zone comes to under one set of rules.
 
     Attributes:
-        curve: The zone's intensity.
-        rules: The rules.
         training: Scenario II, case by case.
         nightly: Scenario I, case by case.
     """

@@ -47,8 +47,6 @@ class Group:
     Attributes:
         levels: What they share, by key.
         interval: The mean of what was asked about, with its interval where something was random.
-        least: The least of it in a run.
-        most: The most.
     """
 
     levels: Mapping[str, Level]
@@ -62,10 +60,8 @@ class Range:
     """Between which means an outcome lies over the values of a parameter.
 
     Attributes:
-        axis: The parameter.
         low: The value with the least mean, and that mean.
         high: The value with the highest, likewise.
-        levels: How many values there are.
     """
 
     axis: Axis
@@ -79,10 +75,7 @@ class Point:
     """A group of runs between waiting and the outcome.
 
     Attributes:
-        policy: Their policy.
         level: Their value of the parameter that groups are made by; None without one.
-        wait: Mean wait in hours.
-        outcome: Mean outcome.
         on_front: Whether no other group waits less or does better, and neither worse.
     """
 
@@ -99,8 +92,6 @@ class Paired:
 
     Attributes:
         difference: The mean of the first less the second, with its interval.
-        higher: In how many settings the first is higher.
-        lower: In how many it is lower.
         p: Probability of so lopsided ranks if the sign of each difference were a toss of a coin;
             None where nothing was drawn or nothing differs.
     """
@@ -116,8 +107,6 @@ class PolicyPair:
     """Two policies on the same jobs and grids.
 
     Attributes:
-        policy: The one.
-        reference: The other.
         pairs: What their runs say, the reference subtracted; None where no settings are shared.
         p: Its p value, corrected for how many policies are compared; None unless seeds were drawn.
         practical: The least mean difference that counts in practice, in the outcome's unit.

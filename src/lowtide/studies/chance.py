@@ -204,7 +204,6 @@ class Chance:
 
     Attributes:
         kind: `draws`, `weeks`, `days` or `nothing`.
-        count: How many of them there are.
         seeds: The seeds that vary, by key; they need not make a difference.
         why: Why nothing is random, as the end of a sentence; empty where something is.
     """
@@ -254,7 +253,6 @@ class Numbers:
         values: The number; NaN where it is not known.
         parts: For each run the units that move it, and by how much each does; None for a run of
             which that is not known.
-        chance: What was random.
     """
 
     values: FloatArray

@@ -39,8 +39,6 @@ class Comparison:
     """Plans of one job on one signal.
 
     Attributes:
-        job: The job.
-        signal: The signal that decided.
         plans: One plan per policy, in the order asked for.
     """
 

@@ -236,7 +236,6 @@ class OnSlurm:
     Attributes:
         workers: How many runs at the same time.
         cores: Cores of a job; it runs as many runs at the same time.
-        memory: Memory of a job.
         walltime: Time limit of a job; one that ends is replaced.
         queue: Its partition; None for the cluster's default.
         account: Who is charged; None for the user's default.

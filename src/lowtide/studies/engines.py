@@ -34,12 +34,7 @@ RunFunction = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Task(NamedTuple):
-    """A run that is to be run.
-
-    Attributes:
-        id: What it is called.
-        parameters: What its function is given.
-    """
+    """A run that is to be run."""
 
     id: str
     parameters: dict[str, Any]
@@ -50,7 +45,6 @@ class Outcome:
     """How a run ended.
 
     Attributes:
-        id: Which run.
         row: Its numbers; None if it failed.
         reason: Why it failed; empty if it did not.
         wall_s: How long it took; None where nobody was left to tell.

@@ -173,8 +173,6 @@ class Experiment:
     """What is run, and over which parameters.
 
     Attributes:
-        title: A heading.
-        about: What it is about, in a sentence or two.
         question: What it shall answer.
         base: The sections of a run that no parameter changes.
         sweep: Values by dotted key.
@@ -184,7 +182,6 @@ class Experiment:
         folder: Where files are looked for that the experiment names.
         data: Where zones are looked for; None without data.
         full: Whether `[full]` was laid over the file.
-        text: The file as it was read.
         path: The file; None for an experiment that is none.
     """
 
@@ -214,8 +211,6 @@ class Experiment:
         """Read an experiment.
 
         Args:
-            path: A TOML file.
-            full: Whether to lay its `[full]` over it.
             data: The folder in which `carbon/ZONE.csv` is found; by default $LOWTIDE_DATA. Where
                 there is none, `[without_data]` is laid over the file.
             settings: Parameters by dotted key, set last; one that is swept is swept no more.
@@ -241,9 +236,6 @@ class Experiment:
         folder: Path | str = ".",
     ) -> Experiment:
         """Return the experiment that a mapping describes.
-
-        Args:
-            full: Whether to lay its `full` over it.
 
         >>> experiment = Experiment.from_dict({
         ...     "grid": {"synthetic": "windy"},

@@ -116,11 +116,7 @@ def layered(study: Study, layers: Sequence[Any], *, title: str, height: int, mor
 
 
 def titled(study: Study, text: str, more: str = "") -> Any:
-    """Return a title that says whether the grids are real, which they are, and from when.
-
-    Args:
-        more: What else stands below it.
-    """
+    """Return a title that says whether the grids are real, which they are, and from when."""
     below = [capital(study.grids)]
     for text_below in (capital(study.where), more):
         below += textwrap.wrap(text_below, _LINE)

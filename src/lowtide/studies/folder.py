@@ -76,8 +76,6 @@ class ResultFolder:
     """The runs of an experiment, those that are finished and those that are not.
 
     Attributes:
-        path: The folder.
-        experiment: What is run.
         runs: Every run of the experiment, in order.
         records: What is known of those that are finished, by id.
         left_out: How many runs in the folder belong to the experiment no more.

@@ -58,13 +58,7 @@ _MOST_FAILED = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What was written.
-
-    Attributes:
-        path: The page.
-        sections: Its questions and answers.
-        figures: The files of the figures.
-    """
+    """What was written."""
 
     path: Path
     sections: tuple[Section, ...]

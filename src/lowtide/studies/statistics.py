@@ -33,7 +33,6 @@ class Bounded:
     """A number drawn from a sample, and between which bounds it is believed to lie.
 
     Attributes:
-        value: The number.
         low: The lower bound, None where the sample is too small to tell.
         high: The upper bound, likewise.
         count: How many observations the sample has.
@@ -51,8 +50,6 @@ class Effect:
 
     Attributes:
         name: The factor, or factors joined by ` × `, or `residual`.
-        squares: Sum of squares.
-        freedom: Degrees of freedom.
         f: Mean square over the residual's, None where there is no residual to compare with.
         p: Probability of so large an F if the term had no effect and the residual were noise.
         share: Part of the total sum of squares (η²), None where nothing varies at all.
@@ -121,9 +118,6 @@ def signed_rank(differences: npt.ArrayLike) -> float | None:
     Differences of 0 are left out and equal ones share their rank. Up to 80 differences the value
     is exact, ties included; beyond that it is the normal curve's, corrected for ties.
 
-    Args:
-        differences: One number per pair.
-
     >>> signed_rank([1.0, 2.0, 3.0, 4.0, 5.0])
     0.0625
     """
@@ -152,9 +146,6 @@ def signed_rank(differences: npt.ArrayLike) -> float | None:
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Return p values corrected for how many there are (Holm 1979); what is None stays so.
-
-    Args:
-        p_values: One per comparison.
 
     >>> holm([0.01, None, 0.04])
     [0.02, None, 0.04]
@@ -188,7 +179,6 @@ def anova(
     """Return what each factor explains, in the order given, and last the residual.
 
     Args:
-        outcome: One number per observation.
         factors: The level of each observation, by factor; factors of one level are left out.
         interactions: Combinations of factors that are terms of their own, after all factors.
 

@@ -112,9 +112,7 @@ class Study:
     """The runs of a sweep that came to an end.
 
     Attributes:
-        folder: Where they lie.
         runs: One row per run, as the table has them.
-        failed: The runs that failed.
         policies: The policy of each run, as it is called here.
         axes: What else differs between runs.
         outcome: What policies are judged by.
