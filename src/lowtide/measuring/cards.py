@@ -11,9 +11,8 @@ from typing import Any
 
 from lowtide.errors import InvalidInput
 from lowtide.meters import Channel, Meter
-from lowtide.meters.nvml import Nvml
+from lowtide.meters.nvml import Nvml, NvmlGpus
 from lowtide.monitor.gpus import GpuReading, hold
-from lowtide.monitor.nvml_gpus import NvmlGpus
 from lowtide.monitor.owners import Card, pick_gpus, visible_gpus
 
 # How often it is asked who runs on the GPUs; that takes milliseconds.
