@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from lowtide.errors import MeterProblem
+from lowtide.meters.nvml import NvmlGpus
 from lowtide.monitor.gpus import GpuProcess, GpuReading, hold, match_devices, match_gpus
-from lowtide.monitor.nvml_gpus import NvmlGpus
 from lowtide.monitor.owners import list_gpus
 from lowtide.monitor.reader import NodeReader
 from support.trees import NODE, write, write_group, write_legacy, write_process, write_unified
@@ -210,7 +210,7 @@ def test_what_a_gpu_cannot_be_is_left_out_and_counted() -> None:
 
 def test_divided_anew_while_the_node_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("lowtide.monitor.nvml_gpus.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("lowtide.meters.nvml.time.monotonic", lambda: now[0])
     stub = Stub()
     gpus = NvmlGpus(library=stub)
     assert [each.name for each in gpus.read()] == ["gpu-0", "gpu-1/0", "gpu-1/1"]

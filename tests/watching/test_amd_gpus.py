@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from lowtide.errors import MeterProblem
-from lowtide.meters.amd import read_cards
+from lowtide.meters.amd import AmdGpus, read_cards, read_gpus
 from lowtide.monitor.gpus import match_devices, match_gpus
-from lowtide.watching.amd_gpus import AmdGpus, read_gpus
 from support.meters import hanging
 from support.trees import write
 

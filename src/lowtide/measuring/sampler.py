@@ -16,10 +16,9 @@ from lowtide.measuring.sharing import SHARES, GpuPower, Sharing
 from lowtide.measuring.worker import Troubles
 from lowtide.meters import Channel, Meter, Reading
 from lowtide.meters.estimate import FEATURES, Counts, Estimate, MachineUse, use_between
-from lowtide.meters.nvml import Nvml
+from lowtide.meters.nvml import Nvml, NvmlGpus
 from lowtide.meters.source import Source, counted, late, side_by_side
 from lowtide.monitor.gpus import GpuReading, hold
-from lowtide.monitor.nvml_gpus import NvmlGpus
 from lowtide.monitor.owners import Card, pick_gpus, visible_gpus
 from lowtide.monitor.processes import ProcessTree, Usage
 

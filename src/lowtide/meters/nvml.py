@@ -1,13 +1,15 @@
-"""NVML: power and energy of NVIDIA GPUs."""
+"""NVIDIA GPUs by NVML: what they draw, how busy and full they are, and who runs on them."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from lowtide.errors import MeterProblem, MissingExtra
+from lowtide.files import read_or_empty
 from lowtide.meters.meter import (
     MOST_W,
     Channel,
@@ -18,10 +20,224 @@ from lowtide.meters.meter import (
     checked,
     tried,
 )
+from lowtide.monitor.gpus import NVIDIA_MAJOR, GpuProcess, GpuReading, check
+
+# Shares of a GPU by process take milliseconds to ask for, and are asked for only where they are
+# shared out: one process alone has all of it.
+_SHARED = 2
+# GPUs are divided anew, taken out and brought back while the node runs.
+_LISTED_S = 60.0
+
+
+def _load(library: Any, extra: str) -> Any:
+    """Return a library that answers like NVML: the one given, or else the real one."""
+    if library is not None:
+        return library
+    try:
+        import pynvml
+    except ImportError:
+        raise MissingExtra("reading NVIDIA GPUs", extra=extra) from None
+    return pynvml
+
+
+def _start(nvml: Any) -> list[Any]:
+    """Start the library and return what it knows each GPU by."""
+    try:
+        nvml.nvmlInit()
+        return _handles(nvml)
+    except nvml.NVMLError as error:
+        raise MeterProblem(f"NVML: {error}") from None
+
+
+def _handles(nvml: Any) -> list[Any]:
+    return [nvml.nvmlDeviceGetHandleByIndex(at) for at in range(nvml.nvmlDeviceGetCount())]
+
+
+def _asked(nvml: Any, question: Callable[..., Any], *about: Any) -> Any:
+    """Return the answer to a question, None where the driver has none."""
+    try:
+        return question(*about)
+    except nvml.NVMLError:
+        return None
+
+
+def _number(nvml: Any, question: Callable[..., Any], *about: Any) -> float:
+    answer = _asked(nvml, question, *about)
+    return math.nan if answer is None else float(answer)
+
+
+def _busy_by_process(nvml: Any, gpu: _Gpu | _Metered) -> dict[int, list[float]] | None:
+    """Return what share of a GPU each process kept busy since this was last asked, oldest first.
+
+    None where the driver does not tell processes apart, or none did anything.
+    """
+    try:
+        said = nvml.nvmlDeviceGetProcessUtilization(gpu.handle, gpu.asked)
+    except (nvml.NVMLError, AttributeError):
+        return None
+    shares: dict[int, list[float]] = {}
+    for each in sorted(said, key=lambda each: each.timeStamp):
+        gpu.asked = max(gpu.asked, each.timeStamp)
+        # Drivers are known to say more than all of it.
+        if 0 <= each.smUtil <= 100:
+            shares.setdefault(each.pid, []).append(each.smUtil / 100)
+    return shares
 
 
 @dataclass(slots=True)
 class _Gpu:
+    name: str
+    handle: Any
+    uuid: str
+    major: int
+    minor: int
+    total_bytes: float
+    is_instance: bool
+    share: float = 1.0
+    asked: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class NvmlGpus:
+    """All NVIDIA GPUs of the node.
+
+    Attributes:
+        library: The `pynvml` module, or one that answers like it.
+        procfs: Where /proc is.
+    """
+
+    library: Any = None
+    procfs: str = "/proc"
+    _listed_s: float = field(default=-math.inf, init=False)
+    _gpus: list[_Gpu] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.library = _load(self.library, "watch")
+        self._list(_start(self.library))
+        if not self._gpus:
+            raise MeterProblem("NVML knows no GPU")
+
+    def read(self) -> list[GpuReading]:
+        """Return all GPUs; instances instead of a GPU that is divided."""
+        if time.monotonic() - self._listed_s >= _LISTED_S:
+            try:
+                self._list(_handles(self.library))
+            except self.library.NVMLError:
+                # A driver that is being exchanged knows none for a while: those known say nothing.
+                self._listed_s = time.monotonic()
+        return [self._read(gpu) for gpu in self._gpus]
+
+    def close(self) -> None:
+        """Let go of the library."""
+        if self._gpus:
+            self._gpus.clear()
+            self.library.nvmlShutdown()
+
+    def _list(self, handles: list[Any]) -> None:
+        asked = {gpu.uuid: gpu.asked for gpu in self._gpus}
+        found = [gpu for at, handle in enumerate(handles) for gpu in self._find(at, handle)]
+        for gpu in found:
+            gpu.asked = asked.get(gpu.uuid, 0)
+        self._gpus = found
+        self._listed_s = time.monotonic()
+
+    def _find(self, number: int, handle: Any) -> list[_Gpu]:
+        nvml = self.library
+        minor = self._asked(nvml.nvmlDeviceGetMinorNumber, handle)
+        minor = -1 if minor is None else int(minor)
+        whole = self._made(f"gpu-{number}", handle, (NVIDIA_MAJOR, minor))
+        mode = self._asked(nvml.nvmlDeviceGetMigMode, handle)
+        if not mode or not mode[0]:
+            return [whole]
+        most = self._asked(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
+        instances = []
+        for place in range(most):
+            found = self._asked(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place)
+            if found is not None:
+                name, device = f"gpu-{number}/{place}", self._device(found, minor)
+                instances.append(self._made(name, found, device, is_instance=True))
+        for each in instances:
+            share = each.total_bytes / whole.total_bytes if whole.total_bytes > 0 else math.nan
+            each.share = share if 0 < share <= 1 else 1 / len(instances)
+        return instances or [whole]
+
+    def _device(self, instance: Any, minor: int) -> tuple[int, int]:
+        """Return the numbers of the device that a group needs to use an instance, or -1."""
+        number = self._asked(self.library.nvmlDeviceGetGpuInstanceId, instance)
+        driver = f"{self.procfs}/driver/nvidia/capabilities"
+        said = read_or_empty(f"{driver}/gpu{minor}/mig/gi{number}/access").split()
+        for line in read_or_empty(f"{self.procfs}/devices").splitlines():
+            major, _, kind = line.strip().partition(b" ")
+            if kind == b"nvidia-caps" and said[:1] == [b"DeviceFileMinor:"]:
+                return int(major), int(said[1])
+        return -1, -1
+
+    def _made(
+        self, name: str, handle: Any, device: tuple[int, int], *, is_instance: bool = False
+    ) -> _Gpu:
+        uuid = self._asked(self.library.nvmlDeviceGetUUID, handle) or ""
+        memory = self._asked(self.library.nvmlDeviceGetMemoryInfo, handle)
+        return _Gpu(
+            name=name,
+            handle=handle,
+            uuid=uuid.decode() if isinstance(uuid, bytes) else uuid,
+            major=device[0],
+            minor=device[1],
+            total_bytes=math.nan if memory is None else float(memory.total),
+            is_instance=is_instance,
+        )
+
+    def _read(self, gpu: _Gpu) -> GpuReading:
+        nvml = self.library
+        # What an instance does is not told apart from what its neighbours do.
+        rates = (
+            None if gpu.is_instance else self._asked(nvml.nvmlDeviceGetUtilizationRates, gpu.handle)
+        )
+        memory = self._asked(nvml.nvmlDeviceGetMemoryInfo, gpu.handle)
+        runs: dict[int, float] = {}
+        said = [
+            self._asked(question, gpu.handle)
+            for question in (
+                nvml.nvmlDeviceGetComputeRunningProcesses,
+                nvml.nvmlDeviceGetGraphicsRunningProcesses,
+            )
+        ]
+        for each in (process for answer in said for process in answer or ()):
+            held = each.usedGpuMemory
+            runs[each.pid] = math.nan if held is None else float(held)
+        shared = len(runs) >= _SHARED and not gpu.is_instance
+        by_process = (_busy_by_process(nvml, gpu) if shared else None) or {}
+        mean = {pid: sum(parts) / len(parts) for pid, parts in by_process.items()}
+        busy, memory_bytes, rejected = check(
+            gpu.name,
+            busy=math.nan if rates is None else rates.gpu / 100,
+            memory_bytes=math.nan if memory is None else float(memory.used),
+            total_bytes=gpu.total_bytes,
+        )
+        return GpuReading(
+            name=gpu.name,
+            uuid=gpu.uuid,
+            major=gpu.major,
+            minor=gpu.minor,
+            busy=busy,
+            memory_bytes=memory_bytes,
+            total_bytes=gpu.total_bytes,
+            share=gpu.share,
+            processes=None
+            if said[0] is None
+            else tuple(
+                GpuProcess(pid=pid, memory_bytes=held, busy=mean.get(pid, math.nan))
+                for pid, held in runs.items()
+            ),
+            rejected=rejected,
+        )
+
+    def _asked(self, question: Callable[..., Any], *about: Any) -> Any:
+        return _asked(self.library, question, *about)
+
+
+@dataclass(slots=True)
+class _Metered:
     handle: Any
     channel: Channel
     counter: Counter
@@ -53,7 +269,7 @@ class Nvml:
     count_s: float = 5.0
     use_s: float = 2.0
     heeded: frozenset[str] | None = None
-    _gpus: list[_Gpu] = field(default_factory=list, init=False)
+    _gpus: list[_Metered] = field(default_factory=list, init=False)
     _counted: float = field(default=-math.inf, init=False)
     _used: tuple[float, dict[str, float]] = field(default=(-math.inf, {}), init=False)
 
@@ -64,16 +280,9 @@ class Nvml:
 
     def open(self) -> tuple[Channel, ...]:
         """Start the library and find the GPUs."""
-        nvml = self._nvml()
-        try:
-            nvml.nvmlInit()
-            count = nvml.nvmlDeviceGetCount()
-        except nvml.NVMLError as error:
-            raise MeterProblem(f"NVML: {error}") from None
-        for number in range(count):
-            handle = nvml.nvmlDeviceGetHandleByIndex(number)
+        for number, handle in enumerate(_start(self._nvml())):
             channel = Channel(name=f"gpu-{number}", domain="gpu")
-            self._gpus.append(_Gpu(handle, channel, Counter(unit_j=1e-3, most_w=MOST_W["gpu"])))
+            self._gpus.append(_Metered(handle, channel, Counter(unit_j=1e-3, most_w=MOST_W["gpu"])))
         if not self._gpus:
             raise MeterProblem("NVML knows no GPU")
         self.sample()
@@ -90,7 +299,7 @@ class Nvml:
             powers.append(_power_w(nvml, gpu.handle))
             total = math.nan
             if count:
-                total = _asked(nvml, nvml.nvmlDeviceGetTotalEnergyConsumption, gpu.handle)
+                total = _number(nvml, nvml.nvmlDeviceGetTotalEnergyConsumption, gpu.handle)
             energies.append(gpu.counter.add(total, moment))
             if gpu.counter.was_reset:
                 resets.append(gpu.channel)
@@ -110,7 +319,7 @@ class Nvml:
             nvml = self._nvml()
             held = [_held_bytes(nvml, gpu.handle, pids) for gpu in self._gpus]
             busy = [
-                _busy(nvml, gpu, pids) if memory else 0.0
+                _busy_by(nvml, gpu, pids) if memory else 0.0
                 for gpu, memory in zip(self._gpus, held, strict=True)
             ]
             used = {"gpu_busy": sum(busy), "gpu_memory_bytes": sum(held)}
@@ -136,12 +345,7 @@ class Nvml:
             self._nvml().nvmlShutdown()
 
     def _nvml(self) -> Any:
-        if self.library is None:
-            try:
-                import pynvml
-            except ImportError:
-                raise MissingExtra("reading NVIDIA GPUs", extra="nvidia") from None
-            self.library = pynvml
+        self.library = _load(self.library, "nvidia")
         return self.library
 
 
@@ -154,35 +358,19 @@ def _power_w(nvml: Any, handle: Any) -> float:
                 return 1e-3 * float(answer.value.uiVal)
         except nvml.NVMLError:
             pass
-    return 1e-3 * _asked(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
+    return 1e-3 * _number(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
 
 
 def _held_bytes(nvml: Any, handle: Any, pids: set[int]) -> float:
-    try:
-        processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    except nvml.NVMLError:
-        return 0.0
+    processes = _asked(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle) or ()
     return float(sum(each.usedGpuMemory or 0 for each in processes if each.pid in pids))
 
 
-def _busy(nvml: Any, gpu: _Gpu, pids: set[int]) -> float:
+def _busy_by(nvml: Any, gpu: _Metered, pids: set[int]) -> float:
     """Return what share of a GPU some processes keep busy, by the newest word on each."""
-    try:
-        said = nvml.nvmlDeviceGetProcessUtilization(gpu.handle, gpu.asked)
-    except (nvml.NVMLError, AttributeError):
-        # It does not tell processes apart, or none did anything; the GPU's own use stands for them.
-        try:
-            return float(nvml.nvmlDeviceGetUtilizationRates(gpu.handle).gpu) / 100
-        except nvml.NVMLError:
-            return math.nan
-    possible = [each for each in said if 0 <= each.smUtil <= 100]
-    newest = {each.pid: each for each in sorted(possible, key=lambda each: each.timeStamp)}
-    gpu.asked = max((each.timeStamp for each in said), default=gpu.asked)
-    return float(sum(each.smUtil for pid, each in newest.items() if pid in pids)) / 100
-
-
-def _asked(nvml: Any, question: Any, handle: Any) -> float:
-    try:
-        return float(question(handle))
-    except nvml.NVMLError:
-        return math.nan
+    by_process = _busy_by_process(nvml, gpu)
+    if by_process is None:
+        # The GPU's own use stands for them.
+        rates = _asked(nvml, nvml.nvmlDeviceGetUtilizationRates, gpu.handle)
+        return math.nan if rates is None else float(rates.gpu) / 100
+    return float(sum(shares[-1] for pid, shares in by_process.items() if pid in pids))

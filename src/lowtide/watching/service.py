@@ -17,13 +17,13 @@ from typing import Protocol
 
 from lowtide.errors import LowtideError, MeterProblem, MissingExtra
 from lowtide.meters import Roots
+from lowtide.meters.amd import AmdGpus
 from lowtide.meters.estimate import Estimate
+from lowtide.meters.nvml import NvmlGpus
 from lowtide.meters.source import MeterSearch, choose_meters
 from lowtide.monitor.gpus import Card, GpuSource, name_unread
-from lowtide.monitor.nvml_gpus import NvmlGpus
 from lowtide.monitor.reader import NodeReader
 from lowtide.monitor.tick import Tick
-from lowtide.watching.amd_gpus import AmdGpus
 from lowtide.watching.emissions import Emissions
 from lowtide.watching.power import PowerReader
 from lowtide.watching.watcher import Watcher
