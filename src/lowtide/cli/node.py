@@ -404,7 +404,7 @@ def _of(used: float, kept: float) -> str:
 
 
 def _memory(held_bytes: float) -> str:
-    return "---" if math.isnan(held_bytes) else f"{held_bytes / _GIB:.2f} GiB"
+    return MISSING if math.isnan(held_bytes) else f"{held_bytes / _GIB:.2f} GiB"
 
 
 def _known(value: float) -> float | None:
