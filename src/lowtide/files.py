@@ -16,6 +16,9 @@ from lowtide.errors import FileProblem, FormatError
 
 _GZIP_MAGIC = b"\x1f\x8b"
 
+# What was added to the environment.
+_MADE_UP: dict[str, str] = {}
+
 
 def read_bytes(path: Path | str) -> bytes:
     """Read a file whole, unpacking gzip by its content rather than its name."""
@@ -39,6 +42,17 @@ def read_text(path: Path | str) -> str:
         raise FileProblem(
             f"{path} is not UTF-8 text (byte {error.start}): convert it, e.g. with iconv", path=path
         ) from error
+
+
+def ensure_home() -> None:
+    """See to it that there is a home: libraries ask for one when they are imported."""
+    if "HOME" not in os.environ:
+        os.environ["HOME"] = _MADE_UP["HOME"] = str(expanded("~"))
+
+
+def given_environment() -> dict[str, str]:
+    """Return the environment as it was found, for programs that are none of lowtide's."""
+    return {name: value for name, value in os.environ.items() if _MADE_UP.get(name) != value}
 
 
 def expanded(path: Path | str) -> Path:

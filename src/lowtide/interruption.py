@@ -19,6 +19,10 @@ from types import FrameType
 from typing import Any
 
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# How long the main thread has to come back.
+_GRACE_S = 0.4
+# What there is to say besides, such as how to go on.
+last_words: Callable[[], str] = str
 
 
 @contextmanager
@@ -79,13 +83,6 @@ def is_interrupt(error: BaseException) -> bool:
         before = None if error.__suppress_context__ else error.__context__
         error = error.__cause__ or before or error
     return False
-
-
-# How long the main thread has to come back.
-_GRACE_S = 0.4
-
-# What there is to say besides, such as how to go on.
-last_words: Callable[[], str] = str
 
 
 def end_at_once() -> None:

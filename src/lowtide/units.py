@@ -11,10 +11,10 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from numbers import Real
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lowtide.errors import InvalidInput, InvalidTime, InvalidUnit
 
@@ -35,6 +35,11 @@ MISSING = "---"
 # From which size on a quantity is told in which unit: joules and grams.
 ENERGIES = ((0.0, 1.0, "J"), (1e3, 1e3, "kJ"), (0.36e6, 3.6e6, "kWh"), (3.6e9, 3.6e9, "MWh"))
 MASSES = ((0.0, 1.0, "g"), (1e3, 1e3, "kg"), (1e6, 1e6, "t"))
+# Memory, and what is read and sent, count in powers of 1024, as Slurm has them.
+SIZES = (
+    (0.0, 1.0, "B"),
+    *((1024.0**power, 1024.0**power, f"{unit}iB") for power, unit in enumerate("KMGT", start=1)),
+)
 
 _SECONDS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(sec|s|min|m|h|d|w)\s*")
@@ -364,6 +369,17 @@ def format_mass(grams: float | None) -> str:
     return f"{grams / 1000:.4g} kg" if abs(grams) >= 1000 else f"{grams:.4g} g"
 
 
+def format_size(count: float | None) -> str:
+    """Return bytes as files are told of, in kB or MB of a thousand each, or `---`.
+
+    >>> format_size(52_000), format_size(1.5e9)
+    ('52.0 kB', '1,500.0 MB')
+    """
+    if count is None or not math.isfinite(count):
+        return MISSING
+    return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.1f} kB"
+
+
 def format_alike(
     values: Sequence[float | None], scales: Sequence[tuple[float, float, str]]
 ) -> list[str]:
@@ -395,6 +411,31 @@ def format_number(value: float | None, *, digits: int = 4) -> str:
     return f"{value:,.0f}" if abs(value) >= 10**digits - 0.5 else f"{value:.{digits}g}"
 
 
+def format_quantity(name: str, value: Any) -> str:
+    """Return a quantity in the unit that its name ends in: `_j`, `_g`, `_s`; shares in percent.
+
+    >>> format_quantity("energy_j", 9e6), format_quantity("saving", 0.25), format_quantity("n", 1e3)
+    ('2.5 kWh', '25.0 %', '1000')
+    """
+    if value is None:
+        return MISSING
+    if not isinstance(value, float):
+        counts = isinstance(value, int) and not isinstance(value, bool)
+        return f"{value:,}" if counts else str(value)
+    for end, words in _WORDS.items():
+        if name.endswith(end):
+            return words(value)
+    return format_number(value)
+
+
+def format_quantities(name: str, values: Sequence[Any]) -> list[str]:
+    """Return the quantities of a column, energies and masses all in one unit."""
+    for end, scales in (("_j", ENERGIES), ("_g", MASSES)):
+        if name.endswith(end):
+            return format_alike(values, scales)
+    return [format_quantity(name, value) for value in values]
+
+
 def format_html(text: str) -> str:
     """Return a text for people as a notebook shows it.
 
@@ -414,3 +455,13 @@ def format_percent(share: float | None) -> str:
         return MISSING
     # Rounding first, and adding 0, leaves no "-0.0 %".
     return f"{round(100 * share, 1) + 0.0:.1f} %"
+
+
+# In which words a quantity is told, by how its name ends.
+_WORDS: dict[str, Callable[[float], str]] = {
+    "_j": format_energy,
+    "_g": format_mass,
+    "_s": format_duration,
+    "saving": format_percent,
+    "utilisation": format_percent,
+}

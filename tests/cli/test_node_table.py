@@ -8,7 +8,7 @@ import math
 import pytest
 
 from lowtide.cli.node import (
-    PARSABLE_HEADER,
+    PARSABLE,
     columns_of,
     document_of,
     header_of,
@@ -16,6 +16,7 @@ from lowtide.cli.node import (
     showing,
     table_of,
 )
+from lowtide.cli.output import TABLE, Form, plain_table
 from lowtide.monitor.tick import Tick
 from support.snapshots import GIB, gpu, tick, unit
 
@@ -88,7 +89,7 @@ def test_rejected_readings_are_told() -> None:
 
 def test_programs_get_everything(capsys: pytest.CaptureFixture[str]) -> None:
     step = tick(TWO, received_bytes=[5.0, math.nan], node_carbon_g=4.0, marginal_g_per_kwh=700.0)
-    with showing(as_json=True, parsable=False, once=True) as show:
+    with showing(form=Form(as_json=True), once=True) as show:
         show(step)
     document = json.loads(capsys.readouterr().out)
     first, second = document["jobs"]
@@ -107,12 +108,13 @@ def test_programs_get_everything(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_columns_are_plain_numbers_in_si_units() -> None:
     step = tick(TWO, power_w=[12.25, math.nan], memory_bytes=GIB, measured=False)
-    rows = [dict(zip(PARSABLE_HEADER, row, strict=True)) for row in columns_of(step)]
+    header, cells_of = plain_table(columns_of(step), PARSABLE)
+    rows = [dict(zip(header, row, strict=True)) for row in cells_of]
     assert [row["job_id"] for row in rows] == ["1", "2", "idle", "unattributed", "node"]
     assert rows[0]["memory_bytes"] == "1073741824"
     assert [row["power_w"] for row in rows] == ["12.25", "", "50", "5", "67.25"]
     assert [row["power"] for row in rows] == ["estimated", "", *["estimated"] * 3]
-    numbers = set(PARSABLE_HEADER) - {
+    numbers = set(header) - {
         "job_id",
         "source",
         "user",
@@ -127,10 +129,10 @@ def test_columns_are_plain_numbers_in_si_units() -> None:
 
 
 def test_many_ticks_into_a_pipe_are_blocks_of_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    with showing(as_json=False, parsable=False, once=False) as show:
+    with showing(form=TABLE, once=False) as show:
         show(tick(TWO))
         show(tick(TWO))
     assert capsys.readouterr().out.count("unattributed") == 2
-    with showing(as_json=False, parsable=False, once=False, quiet=True) as show:
+    with showing(form=TABLE, once=False, quiet=True) as show:
         show(tick(TWO))
     assert capsys.readouterr().out == ""

@@ -23,8 +23,9 @@ from lowtide.cli.grid import grid
 from lowtide.cli.jobs import jobs
 from lowtide.cli.learn import learn
 from lowtide.cli.measure import mark, measure
+from lowtide.cli.model import model
 from lowtide.cli.node import node
-from lowtide.cli.options import HOW
+from lowtide.cli.options import HOW, grouped
 from lowtide.cli.plan import demo, plan
 from lowtide.cli.reproduce import reproduce
 from lowtide.cli.show import show
@@ -35,9 +36,9 @@ from lowtide.cli.sweep import report, sweep
 from lowtide.cli.usage import usage
 from lowtide.cli.warm import warm
 from lowtide.cli.watch import watch
-from lowtide.cli.when import when
+from lowtide.cli.when import tradeoff, when
 from lowtide.errors import Argument, LowtideError
-from lowtide.files import expanded
+from lowtide.files import ensure_home
 
 _INTERRUPTED = 130
 
@@ -55,11 +56,13 @@ for verb in (
     demo,
     plan,
     when,
+    tradeoff,
     grid,
     convert,
     measure,
     mark,
     learn,
+    model,
     watch,
     node,
     show,
@@ -72,7 +75,7 @@ for verb in (
     warm,
     version,
 ):
-    app.command(epilog=epilog(verb.__name__))(verb)
+    app.command(epilog=epilog(verb.__name__))(grouped(verb))
 app.add_typer(reproduce)
 app.add_typer(store)
 app.add_typer(stress)
@@ -109,10 +112,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    # Libraries ask for a home when they are imported, and a user may have none. None that measuring
-    # needs does, and a program that is measured finds its environment as it was.
-    if sys.argv[1:2] != ["measure"]:
-        os.environ.setdefault("HOME", str(expanded("~")))
+    ensure_home()
     try:
         _needed(sys.argv[1:2])()
     except LowtideError as error:

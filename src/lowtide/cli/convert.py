@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from lowtide.cli.options import AsJson, How, Parsable
-from lowtide.cli.output import print_json, print_parsable
+from lowtide.cli.options import How
+from lowtide.cli.output import TABLE, Form
 
 
 def convert(
@@ -28,8 +28,7 @@ def convert(
         str | None, typer.Option(help="When the first job of a trace shall arrive.")
     ] = None,
     how: How = None,
-    as_json: AsJson = False,
-    parsable: Parsable = False,
+    form: Form = TABLE,
 ) -> None:
     """Convert a job trace, a signal or a power profile."""
     from lowtide.cli.inputs import read_how
@@ -68,14 +67,10 @@ def convert(
             f"cannot tell what {target.name!r} shall be: end it in .swf (jobs), .csv or "
             ".parquet (jobs or a signal), .toml or .json (a power profile)"
         )
-    if as_json:
-        print_json(facts)
-    elif parsable:
-        print_parsable(list(facts), [[str(value) for value in facts.values()]])
-    else:
-        what = {"job trace": "jobs", "signal": "steps", "power profile": "work phases"}
-        filled = f", {facts['filled']} filled" if facts.get("filled") else ""
-        print(f"{facts['wrote']}: {facts['count']} {what[str(facts['what'])]}{filled}")
+    what = {"job trace": "jobs", "signal": "steps", "power profile": "work phases"}
+    filled = f", {facts['filled']} filled" if facts.get("filled") else ""
+    words = f"{facts['wrote']}: {facts['count']} {what[str(facts['what'])]}{filled}"
+    form.print([facts], document=facts, show=lambda: print(words))
 
 
 def _write_parquet(path: Path, text: str) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lowtide.cli.options import AsJson, Parsable
-from lowtide.cli.output import print_json, print_parsable, print_table
+from lowtide.cli.output import TABLE, Column, Form, print_rows
 
 if TYPE_CHECKING:
     from lowtide.meters import Found, Roots
@@ -27,7 +26,7 @@ _METERS_S = 8.0
 _MODULES = {"scikit-learn": "sklearn", "vl-convert-python": "vl_convert"}
 
 
-def doctor(as_json: AsJson = False, parsable: Parsable = False) -> None:
+def doctor(form: Form = TABLE) -> None:
     """Say what works here and how to mend the rest.
 
     Exits with 1 if a part that lowtide cannot do without is broken.
@@ -43,15 +42,13 @@ def doctor(as_json: AsJson = False, parsable: Parsable = False) -> None:
         _gpus(),
         *_grids(),
     ]
-    header = ("what", "state", "detail", "cure")
-    rows = [[check[key] for key in header] for check in checks]
-    if as_json:
-        print_json(checks)
-    elif parsable:
-        print_parsable(header, rows)
-    else:
-        # Sentences, which no script cuts apart: those take --parsable or --json.
-        print_table(header, rows, most=_WIDEST)
+    columns = [Column(key, key) for key in ("what", "state", "detail", "cure")]
+    form.print(
+        checks,
+        columns=columns,
+        # Sentences, which no script cuts apart: those take --form.parsable or --json.
+        show=lambda: print_rows(columns, checks, most=_WIDEST),
+    )
     if any(check["state"] == "broken" for check in checks):
         raise typer.Exit(1)
 
@@ -210,15 +207,14 @@ def _provider(name: str) -> dict[str, str]:
     return _check(f"grid {name}", state, "; ".join(words), mend)
 
 
-def version(as_json: AsJson = False, parsable: Parsable = False) -> None:
+def version(form: Form = TABLE) -> None:
     """Print the version."""
     import platform
     from importlib.metadata import version as installed
 
     facts = {"lowtide": installed("lowtide"), "python": platform.python_version()}
-    if as_json:
-        print_json(facts)
-    elif parsable:
-        print_parsable(list(facts), [list(facts.values())])
-    else:
-        print(f"lowtide {facts['lowtide']} (Python {facts['python']})")
+    form.print(
+        [facts],
+        document=facts,
+        show=lambda: print(f"lowtide {facts['lowtide']} (Python {facts['python']})"),
+    )

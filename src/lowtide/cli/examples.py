@@ -16,6 +16,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lowtide when -t 8:00:00 --power 300 --deadline +2d --grid windy --tradeoff "
         "--interruptible anywhere",
     ),
+    "tradeoff": (
+        "lowtide tradeoff -t 8:00:00 --power 300 --deadline +2d --grid windy "
+        "--interruptible anywhere",
+        "lowtide tradeoff --profile h200 --deadline +2d --grid sunny",
+    ),
     "grid": (
         "lowtide grid windy --days 3",
         "lowtide grid DE.csv --from 2024-07-01T00:00Z --to +2d",
@@ -36,6 +41,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lowtide learn h200 --check profile.toml",
         "lowtide learn --utilisation h200 --features gpu=gpu_util/100 -o gpu.json --card gpu.md",
     ),
+    "model": ("lowtide model h200 --features gpu=gpu_util/100 -o gpu.json --card gpu.md",),
     "simulate": (
         "lowtide simulate exp.toml --set policy.name=exact",
         "lowtide simulate exp.toml --set policy.name=oracle --set run.seed=3 --jobs-table jobs.csv",
@@ -59,10 +65,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lowtide watch --interval 5 --store node.sqlite",
         "lowtide watch --listen 127.0.0.1:9470 --token-file token --grid windy --pue 1.3",
     ),
-    "node": (
-        "lowtide node",
-        "lowtide node --follow",
-    ),
+    "node": ("lowtide node", "lowtide node --follow"),
     "show": (
         "lowtide show 4711",
         "lowtide show 4711 --grid windy",

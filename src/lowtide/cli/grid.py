@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.cli.options import AsJson, How, Parsable
-from lowtide.cli.output import print_json, print_parsable, say
+from lowtide.cli.options import How
+from lowtide.cli.output import TABLE, Column, Form, say, say_all
 
 if TYPE_CHECKING:
+    from lowtide.grids.resolve import Resolved
     from lowtide.signal import Signal
 
 _BACK_S = 86_400.0
@@ -48,45 +49,25 @@ def grid(
     image: Annotated[
         Path | None, typer.Option(help="Also draw it into this .png or .svg file.")
     ] = None,
-    as_json: AsJson = False,
-    parsable: Parsable = False,
+    form: Form = TABLE,
 ) -> None:
     """Draw a grid's carbon intensity or price over time."""
     from lowtide.cli.chart import draw
-    from lowtide.cli.inputs import read_how, read_moment, refuse_how
+    from lowtide.cli.inputs import find_grid, read_moment
     from lowtide.cli.plan import signal_document
-    from lowtide.errors import FileProblem, UnknownName
-    from lowtide.formats import read_signal
-    from lowtide.grids import GRID_NAMES, synthetic_grid
-    from lowtide.grids.providers import PROVIDERS, names_a_zone
+    from lowtide.grids.resolve import kind_of
     from lowtide.units import format_iso, format_time
 
-    note = ""
     first = None if begin is None else read_moment("--from", begin)
-    if source in GRID_NAMES:
-        refuse_how(how, "a synthetic grid")
-        made = synthetic_grid(
-            source,
-            start="2024-07-01T00:00Z" if first is None else first,
-            days=7 if days is None else days,
-            seed=seed or 0,
-        )
-        kinds = {"average": made.average, "marginal": made.marginal, "price": made.price}
-        signal = kinds.get(kind or "average")
-        if signal is None:
-            raise UnknownName("kind of signal", str(kind), kinds)
-    elif names_a_zone(source):
+    of = kind_of(source, files=True)
+    weather: dict[str, Any] = {}
+    if of == "synthetic":
+        weather = {"days": 7 if days is None else days, "seed": seed or 0}
+    elif of == "zone":
         _refuse({"--days": days, "--seed": seed}, f"{source} is a provider's zone")
-        signal, note = _live(source, first, kind, how)
-    elif not Path(source).exists():
-        raise FileProblem(
-            f"{source!r} is neither a file nor a synthetic grid ({', '.join(GRID_NAMES)}) nor a "
-            f"zone of a provider ({', '.join(PROVIDERS.names())})",
-            path=source,
-        )
     else:
         _refuse({"--days": days, "--kind": kind, "--seed": seed}, f"{source} is a file")
-        signal = read_signal(source, **read_how(how))
+    signal, note = _chosen(find_grid(source, of, since=first, how=how, **weather), kind, first)
     if begin is not None or end is not None:
         since = signal.start if first is None else first
         until = signal.end if end is None else read_moment("--to", end, relative_to=since)
@@ -95,19 +76,8 @@ def grid(
         from lowtide.page.looks import save_image, signal_chart
 
         save_image(signal_chart(signal), image)
-    if as_json:
-        document = {**signal_document(signal), "note": note, "values": signal.values.tolist()}
-        print_json(document)
-    elif parsable:
-        header = ("datetime", signal.unit, "synthetic")
-        print_parsable(
-            header,
-            [
-                [format_iso(start), f"{value:.10g}", "yes" if signal.synthetic else "no"]
-                for start, value in zip(signal.edges[:-1], signal.values, strict=True)
-            ],
-        )
-    else:
+
+    def show() -> None:
         say(f"{signal.label}: {format_time(signal.start)} to {format_time(signal.end)}")
         print(draw(signal))
         values = signal.values
@@ -117,10 +87,24 @@ def grid(
             f"mean {signal.mean():.4g} {signal.unit}, lowest {values.min():.4g} at "
             f"{format_time(low)}, highest {values.max():.4g} at {format_time(high)}"
         )
-        for told in filter(None, (signal.caveat, note)):
-            say(told)
+        say_all((signal.caveat, note))
         if image is not None:
             print(f"drawn in {image}")
+
+    form.print(
+        zip(signal.edges.tolist(), signal.values.tolist(), strict=False),
+        columns=(
+            Column("datetime", read=lambda step: format_iso(step[0])),
+            Column(signal.unit, read=lambda step: step[1]),
+            Column("synthetic", read=lambda _: signal.synthetic),
+        ),
+        document=lambda: {
+            **signal_document(signal),
+            "note": note,
+            "values": signal.values.tolist(),
+        },
+        show=show,
+    )
 
 
 def _refuse(options: Mapping[str, object], what: str) -> None:
@@ -136,20 +120,18 @@ def _refuse(options: Mapping[str, object], what: str) -> None:
             )
 
 
-def _live(
-    source: str, begin: float | None, kind: str | None, how: list[str] | None
-) -> tuple[Signal, str]:
-    """Return what a provider knows, by default from yesterday on, and what to say of it."""
+def _chosen(found: Resolved, kind: str | None, begin: float | None) -> tuple[Signal, str]:
+    """Return the signal of a kind, of a provider by default from yesterday on, and its note."""
     import time
 
-    from lowtide.cli.inputs import load_live
     from lowtide.errors import UnknownName
 
-    found = {each.signal.kind: each for each in load_live(source, since=begin, how=how)}
-    chosen = found.get(kind or next(iter(found)))
-    if chosen is None:
-        raise UnknownName(f"kind of signal of {source}", str(kind), found)
-    signal, now = chosen.signal, time.time()
-    if begin is None and signal.end > now - _BACK_S:
+    signal = found.signals.get(kind or next(iter(found.signals)))
+    if signal is None:
+        of = f" of {found.name}" if found.retrieved else ""
+        raise UnknownName(f"kind of signal{of}", str(kind), found.signals)
+    now = time.time()
+    if found.retrieved and begin is None and signal.end > now - _BACK_S:
         signal = signal.window(max(signal.start, now - _BACK_S), signal.end)
-    return signal, chosen.note(now)
+    told = [each.note(now) for each in found.retrieved if each.signal.kind == signal.kind]
+    return signal, "".join(told)

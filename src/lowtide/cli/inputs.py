@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from lowtide.cli.moments import local_echo, parse_moment
-from lowtide.cli.options import HOW
-from lowtide.cli.output import waiting
+from lowtide.cli.options import HOW, JobOptions
+from lowtide.cli.output import waiting, warn
 from lowtide.errors import InvalidInput, NotCovered, UnknownName
 from lowtide.formats import read_signal
 from lowtide.formats.times import check_zone
-from lowtide.grids import GRID_NAMES, synthetic_grid
-from lowtide.grids.live import Retrieved, fetch_named
-from lowtide.grids.providers import PROVIDERS, names_a_zone
+from lowtide.grids.resolve import Resolved, kind_of, resolve
 from lowtide.profile import PowerProfile
 from lowtide.samples import sample_names, sample_profile
 from lowtide.signal import Grid, Signal
@@ -33,19 +30,20 @@ from lowtide.units import (
 )
 
 
-def load_profile(profile: str | None, power_w: float | None, time_text: str | None) -> PowerProfile:
-    """Return the profile that a job's options describe.
-
-    Args:
-        power_w: What the job draws, if it is constant.
-    """
-    if profile is not None:
-        if power_w is not None or time_text is not None:
+def load_profile(asked: JobOptions) -> PowerProfile:
+    """Return the profile that a job's options describe."""
+    if asked.profile is not None:
+        if asked.power is not None or asked.time is not None:
             raise InvalidInput("a profile says power and time itself: leave out --power and -t")
-        return sample_profile(profile) if profile in sample_names() else PowerProfile.load(profile)
-    if time_text is None or power_w is None:
+        return named_profile(asked.profile)
+    if asked.time is None or asked.power is None:
         raise InvalidInput("say what the job draws: --profile FILE, or -t 6:00:00 --power 300")
-    return PowerProfile.constant(power_w, parse_time_limit(time_text))
+    return PowerProfile.constant(asked.power, parse_time_limit(asked.time))
+
+
+def named_profile(name: str) -> PowerProfile:
+    """Return the profile of a file, or one that comes with lowtide."""
+    return sample_profile(name) if name in sample_names() else PowerProfile.load(name)
 
 
 def parse_time_limit(text: str) -> float:
@@ -123,42 +121,26 @@ class Zone:
         return told if told == here else f"{told} ({here[11:] if same_day else here} here)"
 
 
-def load_window(
-    file: Path | None,
-    grid: str | None,
-    arrival: str | None,
-    deadline: str,
-    *,
-    now: str | None = None,
-    seed: int,
-    how: list[str] | None,
-) -> Window:
+def load_window(asked: JobOptions) -> Window:
     """Return the signal to plan on, and from when to when.
 
     A file that says nothing of now is refused, unless it was said from when to count: an answer
     about a time that is long past looks like any other.
-
-    Args:
-        grid: Or a provider's zone, or the name of a synthetic grid.
-        arrival: When the job may start; by default now.
-        deadline: When it must be done.
-        now: What to take for now, by default what the clock says; `start` for the first moment of
-            the file.
     """
-    if file is not None and grid is not None:
+    file, name, now, arrival = asked.signal, asked.grid, asked.now, asked.arrival
+    if file is not None and name is not None:
         raise InvalidInput(
-            f"a job runs on one grid: give --signal {file} or --grid {grid}, not both"
+            f"a job runs on one grid: give --signal {file} or --grid {name}, not both"
         )
-    if file is None and grid is None:
+    if file is None and name is None:
         raise InvalidInput(
             "say which grid the job runs on: --signal FILE, or --grid with a provider's zone (gb, "
             "electricitymaps:DE, ...) or a synthetic one (sunny, windy, nuclear, coal)"
         )
-    if grid is not None and not names_a_zone(grid) and grid not in GRID_NAMES:
-        raise UnknownName("grid", grid.partition(":")[0], [*GRID_NAMES, *PROVIDERS.names()])
-    if grid is not None and now == "start":
+    kind = "file" if name is None else kind_of(name)
+    if name is not None and now == "start":
         raise InvalidInput("--now start is the first moment of a file: give --signal FILE with it")
-    signal = None if file is None else read_signal(str(file), **read_how(how))
+    signal = None if file is None else read_signal(str(file), **read_how(asked.how))
     clock = float(math.floor(time.time()))
     notes = []
     if signal is not None and now == "start":
@@ -175,19 +157,52 @@ def load_window(
         notes.append("--arrival is past: this tells what would have been best.")
     if signal is not None and arrival in (None, "now"):
         _require_now(signal, begin, Path(str(file)).name, said=now is not None)
-    end = _moment("--deadline", deadline, present, begin, notes)
-    note = " ".join(filter(None, notes))
-    if grid is not None and names_a_zone(grid):
-        return _live_window(grid, begin, end, present, how, note)
+    end = _moment("--deadline", asked.deadline, present, begin, notes)
     known: Signal | Grid
     if signal is not None:
         known = signal
+    elif kind == "zone":
+        found = find_grid(str(name), kind, since=min(begin, present), how=asked.how)
+        known = found.grid
+        notes.append(found.note(present))
+        for each in found.retrieved:
+            each.signal.require(begin, end, what=str(each.name))
     else:
-        refuse_how(how, "a synthetic grid")
-        midnight = begin - begin % 86400
-        days = max(math.ceil((end - midnight) / 86400), 1)
-        known = synthetic_grid(str(grid), start=midnight, days=days, seed=seed)
+        known = find_grid(
+            str(name), kind, since=begin, until=end, how=asked.how, seed=asked.seed
+        ).grid
+    note = " ".join(filter(None, notes))
     return Window(signal=known, now=present, arrival=begin, deadline=end, note=note)
+
+
+def find_grid(
+    name: str,
+    kind: str,
+    *,
+    since: TimeLike | None = None,
+    until: float | None = None,
+    how: list[str] | None = None,
+    **weather: Any,
+) -> Resolved:
+    """Return the grid that a name stands for, and tell of what providers could not say.
+
+    Args:
+        kind: What `kind_of` says of the name.
+        weather: What else a synthetic grid takes.
+    """
+    if kind == "synthetic":
+        refuse_how(how, "a synthetic grid")
+        return resolve(name, kind=kind, since=since, until=until, **weather)
+    said = read_how(how)
+    if kind == "file":
+        return resolve(name, kind=kind, how=said)
+    refuse_how([key for key in said if key != "gaps"], "a provider")
+    with waiting(f"asking for {name}"):
+        found = resolve(name, kind=kind, since=since, how=said)
+    for each in found.retrieved:
+        for problem in each.problems:
+            warn(problem)
+    return found
 
 
 def read_moment(option: str, text: str, *, relative_to: float | None = None) -> float:
@@ -200,7 +215,7 @@ def read_moment(option: str, text: str, *, relative_to: float | None = None) -> 
     now = float(math.floor(time.time()))
     moment = _moment(option, text, now, now if relative_to is None else relative_to, notes)
     for note in filter(None, notes):
-        print(f"lowtide: {note}", file=sys.stderr)
+        warn(note)
     return moment
 
 
@@ -228,39 +243,6 @@ def _require_now(signal: Signal, now: float, name: str, *, said: bool) -> None:
         f"one that covers now, or say when now is: {cure}--now start for its first moment, "
         f"--now {format_iso(signal.start)} or any other"
     )
-
-
-def _live_window(
-    grid: str, begin: float, end: float, now: float, how: list[str] | None, note: str
-) -> Window:
-    found = load_live(grid, since=min(begin, now), how=how)
-    signals = {each.signal.kind: each.signal for each in found}
-    note = " ".join(filter(None, (note, *(each.note(now) for each in found))))
-    average, marginal = signals.get("average"), signals.get("marginal")
-    signal = marginal if average is None else Grid(average=average, marginal=marginal)
-    if signal is None:
-        raise InvalidInput(f"{grid} tells no carbon intensity")
-    for each in found:
-        each.signal.require(begin, end, what=str(each.name))
-    return Window(signal=signal, now=now, arrival=begin, deadline=end, note=note)
-
-
-def load_live(grid: str, *, since: TimeLike | None, how: list[str] | None) -> Sequence[Retrieved]:
-    """Return what providers know of the zones that a name lists, and tell of problems.
-
-    Args:
-        grid: The name, such as `gb:13`.
-        how: What to do with gaps, if anything.
-    """
-    said = read_how(how)
-    gaps = said.pop("gaps", "refuse")
-    refuse_how(list(said), "a provider")
-    with waiting(f"asking for {grid}"):
-        found = fetch_named(grid, since=since, gaps=gaps)
-    for each in found:
-        for problem in each.problems:
-            print(f"lowtide: {problem}", file=sys.stderr)
-    return found
 
 
 def refuse_how(how: list[str] | None, what: str) -> None:

@@ -24,6 +24,7 @@ from lowtide.units import (
     ENERGIES,
     MASSES,
     MISSING,
+    SIZES,
     format_duration,
     format_iso,
     format_number,
@@ -38,7 +39,7 @@ _MARKS = ("", "~", ">", ">~")
 _ROUNDING = 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class JobColumn:
     """One column.
 
@@ -219,12 +220,6 @@ def _written(forms: Sequence[str], place: npt.NDArray[np.int64], values: FloatAr
     return lines.split("\n") if lines else []
 
 
-SIZES = (
-    (0.0, 1.0, "B"),
-    *((1024.0**power, 1024.0**power, f"{unit}iB") for power, unit in enumerate("KMGT", start=1)),
-)
-
-
 def _texts(values: Sequence[Any]) -> list[str]:
     return [MISSING if value is None else str(value) for value in values]
 
@@ -319,39 +314,35 @@ def _phase_texts(kept: Sequence[list[dict[str, Any]] | None]) -> list[str]:
 
 
 def _text(key: str, heading: str, *, whole: bool = True) -> JobColumn:
-    return JobColumn(
-        key=key, heading=heading, read=lambda table: table.text(key), show=_texts, whole=whole
-    )
+    return JobColumn(key, heading, lambda table: table.text(key), _texts, whole=whole)
 
 
 def _total(
     key: str, heading: str, show: Callable[[Any], list[str]], quantity: str = ""
 ) -> JobColumn:
-    return JobColumn(
-        key=key, heading=heading, read=lambda table: table.total(key), show=show, quantity=quantity
-    )
+    return JobColumn(key, heading, lambda table: table.total(key), show, quantity=quantity)
 
 
 def _derived(
     key: str, heading: str, show: Callable[[Any], list[str]], quantity: str = ""
 ) -> JobColumn:
-    return JobColumn(key=key, heading=heading, read=attrgetter(key), show=show, quantity=quantity)
+    return JobColumn(key, heading, attrgetter(key), show, quantity=quantity)
 
 
 def _moment(key: str, heading: str) -> JobColumn:
-    return JobColumn(key=key, heading=heading, read=lambda table: table.number(key), show=_moments)
+    return JobColumn(key, heading, lambda table: table.number(key), _moments)
 
 
 def _asked(key: str, heading: str, show: Callable[[Any], list[str]]) -> JobColumn:
-    return JobColumn(key=key, heading=heading, read=lambda table: table.asked(key), show=show)
+    return JobColumn(key, heading, lambda table: table.asked(key), show)
 
 
 _SHOWN = {"bytes": _sizes, "s": durations}
 
 _USUAL = (
-    JobColumn(key="job_id", heading="JobID", read=lambda table: table.text("shown_id"), show=list),
+    JobColumn("job_id", "JobID", lambda table: table.text("shown_id"), list),
     _text("user", "User", whole=False),
-    JobColumn(key="state", heading="State", read=lambda table: table.states, show=_capitals),
+    JobColumn("state", "State", lambda table: table.states, _capitals),
     _derived("elapsed_s", "Elapsed", durations),
     _derived("cpu_efficiency", "CPUEff", percents),
     _derived("memory_efficiency", "MemEff", percents),
@@ -366,52 +357,32 @@ ALL = (
     _text("partition", "Partition"),
     _text("name", "JobName"),
     _text("source", "Source"),
-    JobColumn(
-        key="hosts",
-        heading="NodeList",
-        read=_node_lists,
-        show=_node_names,
-        whole=True,
-    ),
-    JobColumn(key="nodes", heading="NNodes", read=node_counts, show=_numbers, whole=True),
-    JobColumn(
-        key="job_id_raw",
-        heading="JobIDRaw",
-        read=lambda table: table.text("job_id"),
-        show=_texts,
-        whole=True,
-    ),
+    JobColumn("hosts", "NodeList", _node_lists, _node_names, whole=True),
+    JobColumn("nodes", "NNodes", node_counts, _numbers, whole=True),
+    JobColumn("job_id_raw", "JobIDRaw", lambda table: table.text("job_id"), _texts, whole=True),
     _text("comment", "Comment"),
     JobColumn(
-        key="cluster",
-        heading="Cluster",
-        read=lambda table: [each or None for each in table.text("cluster")],
-        show=_texts,
+        "cluster",
+        "Cluster",
+        lambda table: [each or None for each in table.text("cluster")],
+        _texts,
         whole=True,
     ),
     _moment("submitted", "Submit"),
     _moment("started", "Start"),
     _moment("ended", "End"),
+    JobColumn("time_limit_s", "Timelimit", lambda table: table.number("time_limit_s"), durations),
     JobColumn(
-        key="time_limit_s",
-        heading="Timelimit",
-        read=lambda table: table.number("time_limit_s"),
-        show=durations,
-    ),
-    JobColumn(
-        key="time_efficiency",
-        heading="TimeEff",
-        read=lambda table: table.elapsed_s / table.number("time_limit_s"),
-        show=percents,
+        "time_efficiency",
+        "TimeEff",
+        lambda table: table.elapsed_s / table.number("time_limit_s"),
+        percents,
     ),
     _asked("cpus", "ReqCPUS", _numbers),
     _asked("memory_bytes", "ReqMem", _sizes),
     _asked("gpus", "ReqGPUS", _numbers),
     JobColumn(
-        key="cpu_time_s",
-        heading="CPUTime",
-        read=lambda table: table.elapsed_s * table.asked("cpus"),
-        show=durations,
+        "cpu_time_s", "CPUTime", lambda table: table.elapsed_s * table.asked("cpus"), durations
     ),
     _total("cpu_s", "TotalCPU", durations),
     _total("peak_cpus", "MaxCPUS", _numbers),
@@ -427,27 +398,16 @@ ALL = (
         for each in JOB
         if each.origin == "kernel" and each.heading
     ),
+    JobColumn("phases", "Phases", lambda table: table.text("phases"), _phase_texts, whole=True),
+    JobColumn("power", "Power", power_words, _texts),
     JobColumn(
-        key="phases",
-        heading="Phases",
-        read=lambda table: table.text("phases"),
-        show=_phase_texts,
+        "synthetic",
+        "Synthetic",
+        lambda table: ["yes" if each else "no" for each in table.columns["synthetic"]],
+        _texts,
         whole=True,
     ),
-    JobColumn(key="power", heading="Power", read=power_words, show=_texts),
-    JobColumn(
-        key="synthetic",
-        heading="Synthetic",
-        read=lambda table: ["yes" if each else "no" for each in table.columns["synthetic"]],
-        show=_texts,
-        whole=True,
-    ),
-    JobColumn(
-        key="exit_code",
-        heading="ExitCode",
-        read=lambda table: table.number("exit_code"),
-        show=_numbers,
-    ),
+    JobColumn("exit_code", "ExitCode", lambda table: table.number("exit_code"), _numbers),
 )
 # What sacct calls some of them.
 _ALIASES = {

@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.cli.options import AsJson, Parsable, Since, Sources, StorePlace, Until, Users
-from lowtide.cli.output import SYNTHETIC, explain_marks, print_json_rows, print_parsable, say
+from lowtide.cli.options import Since, Sources, StorePlace, Until, Users
+from lowtide.cli.output import (
+    SYNTHETIC,
+    TABLE,
+    Form,
+    mark_notes,
+    print_json_rows,
+    print_parsable,
+    say,
+    say_all,
+)
 from lowtide.units import MISSING
 
 if TYPE_CHECKING:
@@ -99,8 +108,7 @@ def jobs(
         bool, typer.Option("-n", "--noheader", help="Leave out the headings.")
     ] = False,
     store: StorePlace = None,
-    as_json: AsJson = False,
-    parsable: Parsable = False,
+    form: Form = TABLE,
 ) -> None:
     """List jobs: what they used of what they asked for, and emitted.
 
@@ -132,7 +140,7 @@ def jobs(
             clusters=listed(cluster),
         )
         used = (*chosen, *(each for each, _ in order))
-        whole = as_json or nodes is not None or any(column.whole for column in used)
+        whole = form.as_json or nodes is not None or any(column.whole for column in used)
         with Store.open(store, readonly=True) as kept:
             made_up = kept.synthetic()
             table = kept.table(question, now=now, whole=whole or bool(made_up))
@@ -144,9 +152,9 @@ def jobs(
             table = table.chosen(_on_so_many(table, nodes))
         if order:
             table = _sorted(table, order)
-        if as_json:
+        if form.as_json:
             print_json_rows(_documents(table, chosen if columns else None))
-        elif parsable:
+        elif form.parsable:
             if made_up and columns is None:
                 chosen = [*chosen, *choose_columns("synthetic")]
             lines = [] if no_header else [tuple(column.key for column in chosen)]
@@ -384,7 +392,7 @@ def _print(table: JobTable, chosen: Sequence[JobColumn], *, header: bool, usual:
         sys.stdout.write(f"{line}\n" * len(block) % tuple(chain.from_iterable(block)))
     if header:
         shown = {mark for each in laid_out for mark in each.marks}
-        explain_marks(estimated="~" in shown, partial=">" in shown)
+        say_all(mark_notes(shown))
         count = sum(table.columns["synthetic"])
         if count and any(column.quantity == "grams" for column in chosen):
             part = "" if count == len(table) else f", of {count} of {len(table)} jobs"

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lowtide.cli.model import enter_table, learn_model
-from lowtide.cli.options import AsJson, Parsable
-from lowtide.cli.output import print_json, print_parsable, print_table, say, waiting
+from lowtide.cli.model import IdleAfter, IdleBefore, ModelOptions, learn_model, read_runs
+from lowtide.cli.options import prefixed
+from lowtide.cli.output import TABLE, Column, Form, print_rows, say, say_all, waiting
+from lowtide.units import MISSING
 
 if TYPE_CHECKING:
     from lowtide.learning.intervals import Interval
     from lowtide.learning.learned import Learned
     from lowtide.learning.validation import Validation
     from lowtide.recording import Recording
+
+    Utilisation = ModelOptions
+else:
+    Utilisation = prefixed(ModelOptions, "Of --utilisation: ")
 
 
 def learn(
@@ -38,22 +44,8 @@ def learn(
     baseline: Annotated[
         str, typer.Option(help="Idle power: included in the profile, or excluded from it.")
     ] = "included",
-    idle_before: Annotated[
-        str | None,
-        typer.Option(
-            help="Of pinpoint folders: how long the idle machine was measured before each "
-            "program.  [default: found out]",
-            metavar="SECONDS",
-        ),
-    ] = None,
-    idle_after: Annotated[
-        str | None,
-        typer.Option(
-            help="Of pinpoint folders: how long it was measured after each program.  "
-            "[default: found out]",
-            metavar="SECONDS",
-        ),
-    ] = None,
+    idle_before: IdleBefore = None,
+    idle_after: IdleAfter = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -84,55 +76,8 @@ def learn(
             "lowtide measure --meter estimate:MODEL.",
         ),
     ] = False,
-    features: Annotated[
-        str | None,
-        typer.Option(
-            help="Of --utilisation: what to go by, such as cpu,disk or gpu=gpu_util/100 or "
-            "disk=rate(read_bytes).  [default: all use that was recorded]",
-            metavar="NAME[=COLUMN],...",
-        ),
-    ] = None,
-    usage: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Of --utilisation: a table of use with a column time, joined on it; repeat for "
-            "more.",
-            metavar="FILE",
-        ),
-    ] = None,
-    table: Annotated[
-        Path | None,
-        typer.Option(
-            help="Of --utilisation: enter loads and watts, as SPECpower states them, instead of "
-            "learning.",
-            metavar="FILE",
-        ),
-    ] = None,
-    source: Annotated[
-        str | None,
-        typer.Option(help="Of --table: where it comes from.  [default: what it says itself]"),
-    ] = None,
-    average: Annotated[
-        float | None,
-        typer.Option(help="Of --utilisation: seconds to average over.  [default: 1]"),
-    ] = None,
-    level: Annotated[
-        float | None,
-        typer.Option(help="Of --utilisation: how often intervals shall hold.  [default: 0.9]"),
-    ] = None,
-    rung: Annotated[
-        str | None,
-        typer.Option(help="Of --utilisation: take this kind of model, whatever validation says."),
-    ] = None,
-    card: Annotated[
-        Path | None,
-        typer.Option(help="Of --utilisation: write a model card, a .md file."),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Of --utilisation: decides random choices.  [default: 0]")
-    ] = None,
-    as_json: AsJson = False,
-    parsable: Parsable = False,
+    of_model: Utilisation = Utilisation(),  # noqa: B008 - frozen
+    form: Form = TABLE,
 ) -> None:
     """Learn a job's power profile from runs, and say how good it is.
 
@@ -145,57 +90,23 @@ def learn(
     from lowtide.errors import InvalidInput
     from lowtide.learning import learn as learn_profile
 
-    of_models = {
-        "--features": features,
-        "--usage": usage,
-        "--table": table,
-        "--source": source,
-        "--average": average,
-        "--level": level,
-        "--rung": rung,
-        "--card": card,
-        "--seed": seed,
-    }
-    given = [option for option, value in of_models.items() if value is not None]
     if utilisation:
         if events is not None or check is not None or baseline != "included":
             raise InvalidInput(
                 "--utilisation goes without --events, --no-events, --check, --baseline"
             )
-        if table is not None:
-            if recordings or image is not None or set(given) - {"--table", "--source"}:
-                raise InvalidInput(
-                    "--table enters numbers and learns nothing: leave out recordings and all but "
-                    "--source, -o, --json and -P"
-                )
-            enter_table(table, source=source, out=out, as_json=as_json, parsable=parsable)
-            return
-        if source is not None:
-            raise InvalidInput("--source says where a --table comes from")
-        learn_model(
-            _read(recordings, idle_before, idle_after),
-            out=out,
-            card=card,
-            image=image,
-            as_json=as_json,
-            parsable=parsable,
-            usage=usage or [],
-            features=None if features is None else features.split(","),
-            average_s=1.0 if average is None else average,
-            level=0.9 if level is None else level,
-            rung=rung,
-            seed=seed or 0,
-        )
+        idle = (idle_before, idle_after)
+        learn_model(recordings, of_model, idle, out=out, image=image, form=form)
         return
-    if given:
-        raise InvalidInput(f"{given[0]} belongs to --utilisation")
-    read = _read(recordings, idle_before, idle_after)
+    if of_model.given:
+        raise InvalidInput(f"{of_model.given[0]} belongs to --utilisation")
+    read = read_runs(recordings, idle_before, idle_after)
     if check is not None:
         if events is not None or out is not None or image is not None:
             raise InvalidInput(
                 "--check learns nothing: leave out --events, --no-events, -o and --image"
             )
-        _check(check, read, baseline, as_json=as_json, parsable=parsable)
+        _check(check, read, baseline, form=form)
         return
     with waiting("learning"):
         learned = learn_profile(read, events=events, baseline=baseline)
@@ -208,51 +119,20 @@ def learn(
 
         write_figure(learned, image)
         written.append(image)
-    if as_json:
-        print_json(learned.document())
-    elif parsable:
-        print_parsable(_PHASE_COLUMNS, _phase_columns(learned))
-    else:
+
+    def show() -> None:
         _print_learned(learned)
         for path in written:
             print(f"written: {path}")
 
-
-def _read(
-    recordings: list[str] | None, idle_before: str | None, idle_after: str | None
-) -> list[Recording]:
-    from lowtide.errors import InvalidInput
-    from lowtide.formats.recordings import read_recordings
-    from lowtide.samples import sample_recording, sample_recordings
-
-    if not recordings:
-        raise InvalidInput("name the measured runs to learn from: lowtide learn RECORDING...")
-    samples = sample_recordings()
-    return read_recordings(
-        [sample_recording(name) if name in samples else Path(name) for name in recordings],
-        idle_before=idle_before,
-        idle_after=idle_after,
-    )
+    form.print(learned.phases, columns=_PHASES, document=learned.document, show=show)
 
 
 def _print_learned(learned: Learned) -> None:
     said, *rest = learned.text().split("\n")
     say(said)
     print()
-    print_table(
-        ("part", "phase", "times", "duration", "power", ""),
-        [
-            [
-                phase.group,
-                phase.name,
-                str(phase.times),
-                _interval(phase.duration_s, 2, "s"),
-                _interval(phase.power_w, 1, "W"),
-                "checkpoint" if phase.checkpoint else "",
-            ]
-            for phase in learned.phases
-        ],
-    )
+    print_rows(_PHASES, learned.phases)
     print()
     print(learned.profile)
     if learned.validation is not None:
@@ -260,8 +140,7 @@ def _print_learned(learned: Learned) -> None:
         _print_validation(learned.validation)
         rest = rest[1:]
     print()
-    for line in rest:
-        say(line)
+    say_all(rest)
 
 
 def _print_validation(validation: Validation) -> None:
@@ -271,34 +150,24 @@ def _print_validation(validation: Validation) -> None:
     )
     print()
     names = {"absolute": "at absolute time", "aligned": "aligned"}
-    print_table(
-        ("prediction", "RMSE", "MAE", "constant power: RMSE", "MAE"),
-        [
-            [
-                names.get(view.name, f"averages over {view.name}"),
-                *(
-                    str(score or "---")
-                    for score in (
-                        view.rmse_w,
-                        view.mae_w,
-                        view.constant_rmse_w,
-                        view.constant_mae_w,
-                    )
-                ),
-            ]
-            for view in validation.views
-        ],
+    print_rows(
+        (
+            Column("name", "prediction", lambda name: names.get(name, f"averages over {name}")),
+            Column("rmse_w", "RMSE"),
+            Column("mae_w", "MAE"),
+            Column("constant_rmse_w", "constant power: RMSE"),
+            Column("constant_mae_w", "MAE"),
+        ),
+        validation.views,
     )
     print()
     say(f"Energy is {validation.energy_text()}.")
 
 
-def _check(
-    profile: str, recordings: list[Recording], baseline: str, *, as_json: bool, parsable: bool
-) -> None:
+def _check(profile: str, recordings: list[Recording], baseline: str, *, form: Form) -> None:
     from dataclasses import asdict
 
-    from lowtide.cli.inputs import load_profile
+    from lowtide.cli.inputs import named_profile
     from lowtide.errors import InvalidInput, UnknownName
     from lowtide.learning import check
     from lowtide.learning.checking import comparable, summaries
@@ -308,88 +177,61 @@ def _check(
         raise UnknownName("baseline", baseline, BASELINES)
     runs = [run for recording in recordings for run in recording]
     baseline_w = idle_power_w(runs) if baseline == "excluded" else 0.0
-    checks = check(load_profile(profile, None, None), runs, baseline_w=baseline_w)
+    checks = check(named_profile(profile), runs, baseline_w=baseline_w)
     if not checks:
         raise InvalidInput(
             "nothing to compare with: there is no uninterrupted run, and no stop or kill with its "
             "resumption"
         )
     notes = [*noted(recordings), *comparable(runs)[1]]
-    if as_json:
-        document = [asdict(each) for each in checks]
-        print_json({"profile": profile, "checks": document, "notes": notes})
-    elif parsable:
-        print_parsable(
-            (
-                *("runs", "kind", "measured_j", "predicted_j", "error", "rmse_w"),
-                *("measured_s", "predicted_s"),
-            ),
-            [
-                [
-                    "+".join(each.runs),
-                    each.kind,
-                    f"{each.measured_j:.10g}",
-                    f"{each.predicted_j:.10g}",
-                    "" if each.error is None else f"{each.error:.10g}",
-                    f"{each.rmse_w:.10g}",
-                    f"{each.measured_s:.10g}",
-                    f"{each.predicted_s:.10g}",
-                ]
-                for each in checks
-            ],
-        )
-    else:
-        print_table(
-            ("runs", "kind", "measured", "predicted", "energy off by", "duration", "power RMSE"),
-            [
-                [
-                    " + ".join(each.runs),
-                    each.kind,
-                    format_joules(each.measured_j),
-                    format_joules(each.predicted_j),
-                    "---" if each.error is None else f"{100 * each.error:+.2f} %",
-                    f"{100 * each.late:+.2f} %",
-                    f"{each.rmse_w:.1f} W",
-                ]
-                for each in checks
-            ],
-        )
+    columns = (
+        Column("runs", read=lambda each: "+".join(each.runs)),
+        Column("", "runs", read=lambda each: " + ".join(each.runs)),
+        Column("kind", "kind"),
+        Column("measured_j", "measured", format_joules),
+        Column("predicted_j", "predicted", format_joules),
+        Column("error", "energy off by", _percent),
+        Column("rmse_w"),
+        Column("measured_s"),
+        Column("predicted_s"),
+        Column("", "duration", _percent, lambda each: each.late),
+        Column("", "power RMSE", "{:.1f} W".format, lambda each: each.rmse_w),
+    )
+
+    def show() -> None:
+        print_rows(columns, checks)
         print()
-        for line in [*summaries(checks), *notes]:
-            say(f"{line[:1].upper()}{line[1:]}.")
+        say_all(f"{line[:1].upper()}{line[1:]}." for line in [*summaries(checks), *notes])
+
+    form.print(
+        checks,
+        columns=columns,
+        document={"profile": profile, "checks": [asdict(each) for each in checks], "notes": notes},
+        show=show,
+    )
 
 
-_PHASE_COLUMNS = (
-    "part",
-    "phase",
-    "times",
-    "duration_s",
-    "duration_half_s",
-    "power_w",
-    "power_half_w",
-    "checkpoint",
+def _percent(share: float) -> str:
+    return f"{100 * share:+.2f} %"
+
+
+def _interval(digits: int, unit: str) -> Callable[[Interval], str]:
+    def text(interval: Interval) -> str:
+        half = MISSING if interval.half is None else f"{interval.half:.{digits}f}"
+        return f"{interval.value:.{digits}f} ± {half} {unit}"
+
+    return text
+
+
+_PHASES = (
+    Column("part", "part", read=lambda phase: phase.group),
+    Column("phase", "phase", read=lambda phase: phase.name),
+    Column("times", "times"),
+    Column("duration_s", read=lambda phase: phase.duration_s.value),
+    Column("duration_half_s", read=lambda phase: phase.duration_s.half),
+    Column("", "duration", _interval(2, "s"), lambda phase: phase.duration_s),
+    Column("power_w", read=lambda phase: phase.power_w.value),
+    Column("power_half_w", read=lambda phase: phase.power_w.half),
+    Column("", "power", _interval(1, "W"), lambda phase: phase.power_w),
+    Column("checkpoint", "", lambda is_one: "checkpoint" * is_one),
 )
-
-
-def _phase_columns(learned: Learned) -> list[list[str]]:
-    def number(value: float | None) -> str:
-        return "" if value is None else f"{value:.10g}"
-
-    return [
-        [
-            phase.group,
-            phase.name,
-            str(phase.times),
-            number(phase.duration_s.value),
-            number(phase.duration_s.half),
-            number(phase.power_w.value),
-            number(phase.power_w.half),
-            "yes" if phase.checkpoint else "no",
-        ]
-        for phase in learned.phases
-    ]
-
-
-def _interval(interval: Interval, digits: int, unit: str) -> str:
-    half = "---" if interval.half is None else f"{interval.half:.{digits}f}"
-    return f"{interval.value:.{digits}f} ± {half} {unit}"

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import sys
-from collections.abc import Callable
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.cli.options import AsJson, Parsable
-from lowtide.cli.output import print_json, print_parsable, print_table, say
+from lowtide.cli.output import TABLE, Column, Form, forget_unwritten, print_rows, remark, say, warn
+from lowtide.files import given_environment
 
 if TYPE_CHECKING:
     from lowtide.formats.recording_writer import RecordingWriter
@@ -76,18 +75,17 @@ def measure(
         str,
         typer.Option(
             help="The program's GPUs: numbers or identities (0,1 or GPU-8f6e), all, none.  "
-            "[default: those that CUDA_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES or Slurm let it see]",
+            "[default: those that CUDA_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES or Slurm let it see]"
         ),
     ] = "",
     share: Annotated[
         str,
         typer.Option(
             help="Whose power to show on a machine that others use too: the program's (process) "
-            "or all of it (node). Both are kept.",
+            "or all of it (node). Both are kept."
         ),
     ] = "process",
-    as_json: AsJson = False,
-    parsable: Parsable = False,
+    form: Form = TABLE,
 ) -> None:
     """Run a program and record what it draws and uses.
 
@@ -96,7 +94,7 @@ def measure(
     program prints goes to stderr.
     """
     # Libraries leave words for themselves there when they are imported.
-    environment = dict(os.environ)
+    environment = given_environment()
     import shlex
 
     from lowtide.formats.recording_writer import RecordingWriter
@@ -119,7 +117,7 @@ def measure(
     # What --before makes is not there yet.
     for words in [] if before else {tuple(step.command): None for _, step in steps if step.command}:
         if (refused := refusal(words)) is not None:
-            _warn(f"{refused[1]}. Nothing was run or kept")
+            warn(f"{refused[1]}. Nothing was run or kept")
             raise typer.Exit(refused[0])
     left_out: list[str] = []
     sampler = Sampler(
@@ -131,11 +129,11 @@ def measure(
     )
     sampler.open()
     for text in sampler.left_out:
-        _warn(text)
+        warn(text)
     status: int | None = 0
     missed = ""
     try:
-        writer = new_writer(tell=_warn) if out is None else RecordingWriter(out)
+        writer = new_writer(tell=warn) if out is None else RecordingWriter(out)
         folder = writer.folder
         recorder = Recorder(
             writer=writer,
@@ -143,11 +141,11 @@ def measure(
             interval_s=interval,
             idle_s=idle if experiment != "idle" else max(idle, 1.0),
             patterns=patterns,
-            to_stderr=as_json or parsable,
+            to_stderr=form.as_json or form.parsable,
             environment=environment,
-            say=_tell,
+            say=remark,
         )
-        _tell(f"Reading {'; '.join(sampler.names)} every {interval:g} s")
+        remark(f"Reading {'; '.join(sampler.names)} every {interval:g} s")
         try:
             with recorder.heeding_signals():
                 for number, (name, step) in enumerate(steps):
@@ -155,10 +153,10 @@ def measure(
                         recorder.rest(cooldown)
                     if recorder.interrupted:
                         break
-                    _tell(f"{name} ({number + 1} of {len(steps)})")
+                    remark(f"{name} ({number + 1} of {len(steps)})")
                     status = recorder.run(name, step)
                     if status:
-                        _tell(f"{name} exited with {status}; its recording is kept")
+                        remark(f"{name} exited with {status}; its recording is kept")
                     if recorder.missed:
                         missed = f"{name} was not stopped: {recorder.missed}"
                         break
@@ -168,7 +166,7 @@ def measure(
         finally:
             hangs = recorder.close()
         if recorder.interrupted:
-            _tell(f"Interrupted; what was measured until then is in {folder}")
+            remark(f"Interrupted; what was measured until then is in {folder}")
             status = 128 + recorder.interrupted
     finally:
         sampler.close()
@@ -176,14 +174,14 @@ def measure(
         if hangs:
             elsewhere = kept_elsewhere(folder.name, recorder.escape)
             where = f"the rest is in {elsewhere}" if elsewhere else "the rest is lost"
-            _warn(f"the recording is not whole: {hangs}; {where}")
-        _report(recorder.writer, as_json=as_json, parsable=parsable)
+            warn(f"the recording is not whole: {hangs}; {where}")
+        _report(recorder.writer, form=form)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - rich exits where nobody reads
         # Whatever became of the recording, how the program ended is passed on.
-        _warn(f"the recording cannot be shown: {error}")
+        warn(f"the recording cannot be shown: {error}")
     if missed:
-        _warn(f"{missed}. Nothing more was run: name a mark that comes, with --stop-after-mark")
-    _forget_unwritten()
+        warn(f"{missed}. Nothing more was run: name a mark that comes, with --stop-after-mark")
+    forget_unwritten()
     if missed:
         raise typer.Exit(1)
     if status:
@@ -191,32 +189,37 @@ def measure(
         raise typer.Exit(128 - status if status < 0 else status)
 
 
-def _report(writer: RecordingWriter, *, as_json: bool, parsable: bool) -> None:
+def _report(writer: RecordingWriter, *, form: Form) -> None:
     """Print what was recorded; what could not be written where it belongs is kept elsewhere."""
+    from lowtide.formats.recording_writer import write_recording
     from lowtide.measuring.folders import kept_elsewhere
 
     recording, folder = writer.recording(), writer.folder
     if writer.unwritten:
-        elsewhere = kept_elsewhere(folder.name, writer.rescue)
+        elsewhere = kept_elsewhere(folder.name, partial(write_recording, recording))
         where = f"all of it is in {elsewhere}" if elsewhere else "what is not there is lost"
-        _warn(f"the recording is not whole: {writer.unwritten}; {where}")
+        warn(f"the recording is not whole: {writer.unwritten}; {where}")
         folder = elsewhere or folder
-    _print(recording, folder, as_json=as_json, parsable=parsable)
+    _print(recording, folder, form=form)
 
 
-def _print(recording: Recording, folder: Path, *, as_json: bool, parsable: bool) -> None:
+def _print(recording: Recording, folder: Path, *, form: Form) -> None:
     """Print what each run came to; what is not known is null, empty or ---."""
     runs = sorted((*recording, *recording.unmeasured), key=lambda run: run.start or math.inf)
     rows = [_row(run) for run in runs]
-    if as_json:
-        print_json({"folder": str(folder), "runs": rows, "notes": list(recording.notes)})
-    elif parsable:
-        header = [name for name in rows[0] if name != "notes"]
-        print_parsable(header, [[_cell(row[name]) for name in header] for row in rows])
-    else:
+
+    def show() -> None:
         # Stdout is the program's, and may be a file that holds nothing else: x.gz, a picture.
         with redirect_stdout(sys.stderr):
             _show(rows, folder)
+
+    form.print(
+        rows,
+        columns=[Column(name) for name in rows[0] if name != "notes"] if rows else (),
+        document={"folder": str(folder), "runs": rows, "notes": list(recording.notes)},
+        show=show,
+        digits=None,
+    )
 
 
 def _row(run: Run | Unmeasured) -> dict[str, Any]:
@@ -248,33 +251,6 @@ def _node_energy_j(run: Run) -> float:
     return replace(run, power_w=run.node_w).energy_j()
 
 
-def _cell(value: object) -> str:
-    return "" if value is None or value != value else str(value)
-
-
-def _tell(text: str) -> None:
-    """Say how it goes, to people: stdout belongs to the program and the result."""
-    with suppress(OSError, ValueError):
-        if sys.stderr.isatty():
-            typer.echo(text, err=True)
-
-
-def _warn(text: str) -> None:
-    """Say what went wrong; that nobody can be told is no reason to stop a program."""
-    with suppress(OSError, ValueError):
-        typer.echo(f"lowtide: {text}", err=True)
-
-
-def _forget_unwritten() -> None:
-    """Drop what cannot be printed: Python would try again at its end, and exit with 120."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            with suppress(OSError, ValueError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
 def _pattern(text: str) -> tuple[re.Pattern[str], str]:
 
     from lowtide.errors import InvalidInput
@@ -295,23 +271,17 @@ def _pattern(text: str) -> tuple[re.Pattern[str], str]:
 def _show(rows: list[dict[str, Any]], folder: Path) -> None:
     from lowtide.units import format_duration, format_energy
 
-    def shown(value: float | None, how: Callable[[float], str]) -> str:
-        return "---" if value is None or math.isnan(value) else how(value)
-
-    print_table(
-        ("run", "elapsed", "energy", "mean W", "power", "events", "exit"),
-        [
-            [
-                row["run"],
-                shown(row["duration_s"], format_duration),
-                shown(row["energy_j"], format_energy),
-                shown(row["mean_w"], "{:.1f}".format),
-                row["power"] or "---",
-                str(row["events"]),
-                shown(row["exit_status"], str),
-            ]
-            for row in rows
-        ],
+    print_rows(
+        (
+            Column("run", "run"),
+            Column("duration_s", "elapsed", format_duration),
+            Column("energy_j", "energy", format_energy),
+            Column("mean_w", "mean W", "{:.1f}".format),
+            Column("power", "power"),
+            Column("events", "events"),
+            Column("exit_status", "exit"),
+        ),
+        rows,
     )
     for row in rows:
         for note in row["notes"]:
@@ -352,8 +322,7 @@ def mark(
     checkpoint: Annotated[
         bool, typer.Option("--checkpoint", help="A later start can resume from here.")
     ] = False,
-    as_json: AsJson = False,
-    parsable: Parsable = False,
+    form: Form = TABLE,
 ) -> None:
     """Mark a moment of a program that `lowtide measure` runs.
 
@@ -362,9 +331,11 @@ def mark(
     from lowtide.marks import mark as set_mark
 
     marked = set_mark(name, checkpoint=checkpoint)
-    if as_json:
-        print_json({"mark": name, "checkpoint": checkpoint, "marked": marked})
-    elif parsable:
-        print_parsable(("mark", "marked"), [[name, "yes" if marked else "no"]])
-    else:
-        print(f"marked {name}" if marked else f"nobody is recording: {name} was not marked")
+    facts = {"mark": name, "checkpoint": checkpoint, "marked": marked}
+    words = f"marked {name}" if marked else f"nobody is recording: {name} was not marked"
+    form.print(
+        [facts],
+        columns=(Column("mark"), Column("marked")),
+        document=facts,
+        show=lambda: print(words),
+    )

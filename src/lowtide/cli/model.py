@@ -1,46 +1,173 @@
-"""`lowtide learn --utilisation`: a power model of a machine, as a table, JSON and files."""
+"""`lowtide model`: a machine's power from how busy it is, learned from runs or entered."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
-from lowtide.cli.output import print_json, print_parsable, print_table, progress_bar, say
+import typer
+
+from lowtide.cli.output import TABLE, Column, Form, print_rows, progress, say, say_all
+from lowtide.errors import InvalidInput
 
 if TYPE_CHECKING:
     from lowtide.learning.utilisation import LearnedUtilisation
     from lowtide.recording import Recording
 
 
+IdleBefore = Annotated[
+    str | None,
+    typer.Option(
+        help="Of pinpoint folders: how long the idle machine was measured before each program.  "
+        "[default: found out]",
+        metavar="SECONDS",
+    ),
+]
+IdleAfter = Annotated[
+    str | None,
+    typer.Option(
+        help="Of pinpoint folders: how long it was measured after each program.  "
+        "[default: found out]",
+        metavar="SECONDS",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """How a machine's power is learned from its use, or entered."""
+
+    features: Annotated[
+        str | None,
+        typer.Option(
+            help="What to go by, such as cpu,disk or gpu=gpu_util/100 or disk=rate(read_bytes)."
+            "  [default: all use that was recorded]",
+            metavar="NAME[=COLUMN],...",
+        ),
+    ] = None
+    usage: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A table of use with a column time, joined on it; repeat for more.", metavar="FILE"
+        ),
+    ] = None
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            help="Enter loads and watts, as SPECpower states them, instead of learning.",
+            metavar="FILE",
+        ),
+    ] = None
+    source: Annotated[
+        str | None,
+        typer.Option(help="Of --table: where it comes from.  [default: what it says itself]"),
+    ] = None
+    average: Annotated[
+        float | None, typer.Option(help="Seconds to average over.  [default: 1]")
+    ] = None
+    level: Annotated[
+        float | None, typer.Option(help="How often intervals shall hold.  [default: 0.9]")
+    ] = None
+    rung: Annotated[
+        str | None, typer.Option(help="Take this kind of model, whatever validation says.")
+    ] = None
+    card: Annotated[Path | None, typer.Option(help="Write a model card, a .md file.")] = None
+    seed: Annotated[int | None, typer.Option(help="Decides random choices.  [default: 0]")] = None
+
+    @property
+    def given(self) -> list[str]:
+        """The options that were given."""
+        return [f"--{each.name}" for each in fields(self) if getattr(self, each.name) is not None]
+
+
+def model(
+    recordings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Folders or files with measured runs, as lowtide learn takes them.",
+            metavar="RECORDING...",
+        ),
+    ] = None,
+    asked: ModelOptions = ModelOptions(),  # noqa: B008 - frozen
+    idle_before: IdleBefore = None,
+    idle_after: IdleAfter = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Write the model: a .json file.")
+    ] = None,
+    image: Annotated[
+        Path | None, typer.Option(help="Draw the model over use: a .png or .svg file.")
+    ] = None,
+    form: Form = TABLE,
+) -> None:
+    """Learn what a machine draws from how busy it is.
+
+    The simplest model is taken that runs left out in turn support. lowtide measure and watch take
+    it as --meter estimate:MODEL where there is no sensor.
+    """
+    learn_model(recordings, asked, (idle_before, idle_after), out=out, image=image, form=form)
+
+
+def read_runs(
+    recordings: list[str] | None, idle_before: str | None, idle_after: str | None
+) -> list[Recording]:
+    """Return the measured runs that were named: folders, files, or samples of lowtide's own."""
+    from lowtide.formats.recordings import read_recordings
+    from lowtide.samples import sample_recording, sample_recordings
+
+    if not recordings:
+        raise InvalidInput("name the measured runs to learn from: lowtide learn RECORDING...")
+    samples = sample_recordings()
+    return read_recordings(
+        [sample_recording(name) if name in samples else Path(name) for name in recordings],
+        idle_before=idle_before,
+        idle_after=idle_after,
+    )
+
+
 def learn_model(
-    recordings: list[Recording],
+    recordings: list[str] | None,
+    asked: ModelOptions,
+    idle: tuple[str | None, str | None],
     *,
     out: Path | None,
-    card: Path | None,
     image: Path | None,
-    as_json: bool,
-    parsable: bool,
-    usage: list[Path],
-    **how: Any,
+    form: Form,
 ) -> None:
-    """Learn a power model from runs, show the ladder and write what was asked for.
+    """Learn a power model from runs or enter one, show it and write what was asked for.
 
     Args:
-        as_json: Whether to print JSON.
-        how: What else `learn_utilisation` takes.
+        idle: How long pinpoint measured the idle machine before and after each program.
     """
-    from lowtide.errors import InvalidInput
     from lowtide.formats.model_tables import read_usage
     from lowtide.learning.utilisation import learn_utilisation, write_card
 
+    card = asked.card
+    if asked.table is not None:
+        if recordings or image is not None or set(asked.given) - {"--table", "--source"}:
+            raise InvalidInput(
+                "--table enters numbers and learns nothing: leave out recordings and all but "
+                "--source, -o, --json and -P"
+            )
+        enter_table(asked.table, source=asked.source, out=out, form=form)
+        return
+    if asked.source is not None:
+        raise InvalidInput("--source says where a --table comes from")
+    runs = read_runs(recordings, *idle)
     for path, suffix, what in ((out, ".json", "utilisation model"), (card, ".md", "model card")):
         if path is not None and path.suffix != suffix:
             raise InvalidInput(f"a {what} is a {suffix} file, not {path.name!r}")
-    tables = [read_usage(path) for path in usage]
-    with _progress() as progress:
-        learned = learn_utilisation(recordings, usage=tables, progress=progress, **how)
+    with progress("learning") as bar:
+        learned = learn_utilisation(
+            runs,
+            usage=[read_usage(path) for path in asked.usage or ()],
+            features=None if asked.features is None else asked.features.split(","),
+            average_s=1.0 if asked.average is None else asked.average,
+            level=0.9 if asked.level is None else asked.level,
+            rung=asked.rung,
+            seed=asked.seed or 0,
+            progress=lambda what, done, total: bar.reach(done, total, what),
+        )
     written = []
     if card is not None:
         # The card is worth having where nothing was learned, too.
@@ -54,26 +181,22 @@ def learn_model(
 
         write_utilisation_figure(learned, image)
         written.append(image)
-    if as_json:
-        print_json(learned.document())
-    elif parsable:
-        _print_columns(learned)
-    else:
+
+    def show() -> None:
         _print_ladder(learned)
         for path in written:
             print(f"written: {path}")
+
+    form.print(learned.tried, _rungs(learned), document=learned.document, show=show)
     if learned.model is None:
         raise InvalidInput(f"{learned.why}. Nothing is saved; --rung NAME would insist on a rung")
 
 
-def enter_table(
-    path: Path, *, source: str | None, out: Path | None, as_json: bool, parsable: bool
-) -> None:
+def enter_table(path: Path, *, source: str | None, out: Path | None, form: Form) -> None:
     """Make a power model of a table of loads and watts.
 
     Args:
         source: Where it comes from; by default what the file says, else its name.
-        as_json: Whether to print JSON.
     """
     from lowtide.formats.model_tables import read_load_table
     from lowtide.meters.power_model import UtilisationModel
@@ -83,21 +206,24 @@ def enter_table(
     model = UtilisationModel.points(table.share, table.power_w, source=said)
     if out is not None:
         model.dump(out)
+    columns = (
+        Column("share", "load", lambda share: f"{100 * share:g} %", lambda pair: float(pair[0])),
+        Column("power_w", "power", "{:g} W".format, lambda pair: float(pair[1])),
+    )
     pairs = list(zip(table.share, table.power_w, strict=True))
-    if as_json:
-        print_json(model.document())
-    elif parsable:
-        print_parsable(("share", "power_w"), [[f"{a:.10g}", f"{b:.10g}"] for a, b in pairs])
-    else:
-        print_table(("load", "power"), [[f"{100 * a:g} %", f"{b:g} W"] for a, b in pairs])
+
+    def show() -> None:
+        print_rows(columns, pairs)
         print()
         say(f"From {said}: as stated there, not measured here, and without intervals.")
         if out is not None:
             print(f"written: {out}")
 
+    form.print(pairs, columns=columns, document=model.document, show=show)
+
 
 def _print_ladder(learned: LearnedUtilisation) -> None:
-    from lowtide.learning.utilisation import coverage_words, score_words, verdict
+    from lowtide.learning.utilisation import coverage_words
     from lowtide.units import format_count
 
     data = learned.data
@@ -107,22 +233,9 @@ def _print_ladder(learned: LearnedUtilisation) -> None:
         "were left out, mean and standard error:"
     )
     print()
-    print_table(
-        ("rung", "what it is", "error", "gain", ""),
-        [
-            [
-                each.name,
-                each.means,
-                score_words(each.rmse_w),
-                score_words(each.gain_w),
-                verdict(each, learned.chosen),
-            ]
-            for each in learned.tried
-        ],
-    )
+    print_rows(_rungs(learned), learned.tried)
     print()
-    for note in data.notes:
-        say(f"{note[:1].upper()}{note[1:]}.")
+    say_all(f"{note[:1].upper()}{note[1:]}." for note in data.notes)
     if learned.model is not None:
         say(f"{learned.why[:1].upper()}{learned.why[1:]}.")
         say(coverage_words(learned))
@@ -132,33 +245,19 @@ def _print_ladder(learned: LearnedUtilisation) -> None:
         say(f"Learned from {seen}; outside of that it is a guess without an interval.")
 
 
-def _print_columns(learned: LearnedUtilisation) -> None:
-    def number(value: float | None) -> str:
-        return "" if value is None else f"{value:.10g}"
+def _rungs(learned: LearnedUtilisation) -> list[Column]:
+    from lowtide.learning.utilisation import score_words, verdict
 
-    print_parsable(
-        ("rung", "rmse_w", "rmse_error_w", "gain_w", "gain_error_w", "within", "chosen"),
-        [
-            [
-                each.name,
-                number(each.rmse_w.value),
-                number(each.rmse_w.error),
-                number(None if each.gain_w is None else each.gain_w.value),
-                number(None if each.gain_w is None else each.gain_w.error),
-                "yes" if each.within else "no",
-                "yes" if each.name == learned.chosen else "no",
-            ]
-            for each in learned.tried
-        ],
-    )
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    with progress_bar() as bar:
-        task = bar.add_task("learning", total=None)
-
-        def tell(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what, completed=done, total=total)
-
-        yield tell
+    return [
+        Column("rung", "rung", read=lambda each: each.name),
+        Column("", "what it is", read=lambda each: each.means),
+        Column("", "error", read=lambda each: score_words(each.rmse_w)),
+        Column("", "gain", read=lambda each: score_words(each.gain_w)),
+        Column("rmse_w", read=lambda each: each.rmse_w.value),
+        Column("rmse_error_w", read=lambda each: each.rmse_w.error),
+        Column("gain_w", read=lambda each: each.gain_w and each.gain_w.value),
+        Column("gain_error_w", read=lambda each: each.gain_w and each.gain_w.error),
+        Column("within"),
+        Column("chosen", read=lambda each: each.name == learned.chosen),
+        Column("", "", read=lambda each: verdict(each, learned.chosen)),
+    ]

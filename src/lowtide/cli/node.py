@@ -6,38 +6,24 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.cli.options import (
-    AsJson,
-    Cgroupfs,
-    How,
-    IdlePower,
-    Marginal,
-    Meters,
-    Parsable,
-    Procfs,
-    Pue,
-    Rules,
-    Seed,
-    SignalFile,
-    Sysfs,
-    ZoneOrGrid,
-)
+from lowtide.cli.options import NodeOptions
 from lowtide.cli.output import (
     SYNTHETIC,
+    TABLE,
+    Column,
+    Form,
     fit_table,
     make_table,
     mark_notes,
     marked,
-    print_json,
+    marks_in,
     print_json_line,
-    print_parsable,
     print_table,
-    say,
+    say_all,
 )
 from lowtide.units import MISSING, format_count, format_energy, format_mass
 
@@ -46,69 +32,6 @@ if TYPE_CHECKING:
 
     from lowtide.monitor.tick import Tick
 
-
-def node(
-    follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Renew it until interrupted.")
-    ] = False,
-    interval: Annotated[
-        float, typer.Option(min=0.1, help="Seconds between two looks with --follow.")
-    ] = 2.0,
-    meter: Meters = None,
-    rules: Rules = "conserving",
-    idle_power: IdlePower = None,
-    signal: SignalFile = None,
-    marginal: Marginal = None,
-    grid: ZoneOrGrid = None,
-    how: How = None,
-    seed: Seed = 0,
-    pue: Pue = 1.0,
-    procfs: Procfs = Path("/proc"),
-    sysfs: Sysfs = Path("/sys"),
-    cgroupfs: Cgroupfs = None,
-    as_json: AsJson = False,
-    parsable: Parsable = False,
-) -> None:
-    """Show what each job on this node draws now.
-
-    It looks at the node for a second and keeps nothing. A ~ marks what is estimated, a > what was
-    more, because a part of it is not known.
-    """
-    from lowtide.cli.emissions import load_emissions, load_live, renewing
-    from lowtide.cli.watch import checked_interval, complain, run
-    from lowtide.meters import Roots
-    from lowtide.watching.service import Service, open_watch
-
-    every_s = checked_interval(interval, 2.0)
-    live = load_live(grid, signal, how)
-    emissions = load_emissions(
-        signal, None if live is not None else grid, how, seed, marginal=marginal, pue=pue
-    )
-    with (
-        open_watch(
-            meters=meter or (),
-            roots=Roots(sysfs=sysfs, procfs=procfs),
-            cgroupfs=cgroupfs,
-            emissions=emissions,
-            rules=rules,
-            idle_w=idle_power,
-        ) as opened,
-        showing(as_json=as_json, parsable=parsable, once=not follow) as show,
-    ):
-        service = Service(
-            watcher=opened.watcher,
-            events=opened.reader,
-            before=renewing(live, opened),
-            sinks=[show],
-            interval_s=every_s,
-            say=complain,
-        )
-        try:
-            run(service, ticks=None if follow else 1)
-        finally:
-            service.close()
-
-
 HEADER = (
     *("job", "kind", "user", "CPUs", "memory", "GPUs", "on GPU", "power", "energy", "CO2e"),
     "name",
@@ -116,43 +39,73 @@ HEADER = (
 _GIB = 2**30
 # A part of this size of a sum is rounding.
 _ROUNDING = 1e-9
-# What programs get of each job in columns, before and after what is not a column of a tick.
-_BEFORE = ("cpus_busy", "reserved_cpus", "memory_bytes", "gpus_busy", "reserved_gpus")
-_AFTER = ("energy_j", "carbon_g", "unmetered_s", "unpriced_j")
-PARSABLE_HEADER = (
-    *("job_id", "source", "user", *_BEFORE, "gpus", "power_w", *_AFTER, "power", "name"),
-    "synthetic",
+# What programs get of each job in columns, where what is no job's has some of them alone.
+PARSABLE = tuple(
+    map(
+        Column,
+        (
+            *("job_id", "source", "user", "cpus_busy", "reserved_cpus", "memory_bytes"),
+            *("gpus_busy", "reserved_gpus", "gpus", "power_w", "energy_j", "carbon_g"),
+            *("unmetered_s", "unpriced_j", "power", "name", "synthetic"),
+        ),
+    )
 )
 
 
+def node(
+    *,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Renew it until interrupted.")
+    ] = False,
+    interval: Annotated[
+        float, typer.Option(min=0.1, help="Seconds between two looks with --follow.")
+    ] = 2.0,
+    asked: NodeOptions,
+    form: Form = TABLE,
+) -> None:
+    """Show what each job on this node draws now.
+
+    It looks at the node for a second and keeps nothing. A ~ marks what is estimated, a > what was
+    more, because a part of it is not known.
+    """
+    from lowtide.cli.watch import checked_interval, opened, run
+
+    with (
+        opened(asked, interval_s=checked_interval(interval, 2.0)) as (_, service),
+        showing(form=form, once=not follow) as show,
+    ):
+        service.sinks = [show]
+        run(service, ticks=None if follow else 1)
+
+
 @contextmanager
-def showing(
-    *, as_json: bool, parsable: bool, once: bool, quiet: bool = False
-) -> Iterator[Callable[[Tick], None]]:
+def showing(*, form: Form, once: bool, quiet: bool = False) -> Iterator[Callable[[Tick], None]]:
     """Show ticks: a table that renews itself on a terminal, one after the other elsewhere.
 
     Args:
-        as_json: Print JSON, a document per line where there are many.
+        form: JSON has a document per line where there are many.
         once: Whether there is one tick only.
         quiet: Whether a table is for terminals only: what serves and keeps has no other reader.
     """
-    show: Callable[[Tick], None] = _showing_nothing
-    if as_json and once:
-        show = _showing_document
-    elif as_json:
-        show = _showing_line
-    elif parsable:
-        show = _showing_columns
-    elif once or not (quiet or sys.stdout.isatty()):
-        show = _showing_table
-    elif sys.stdout.isatty():
+    for_people = form.for_people
+    if for_people and not once and sys.stdout.isatty():
         with _renewing() as renew:
             yield renew
         return
 
     def shown(tick: Tick) -> None:
-        show(tick)
-        if show is _showing_table and not once:
+        if for_people and quiet and not once:
+            return
+        if form.as_json and not once:
+            print_json_line(document_of(tick))
+        else:
+            form.print(
+                columns_of(tick) if form.parsable else (),
+                columns=PARSABLE,
+                document=lambda: document_of(tick),
+                show=lambda: _show_table(tick),
+            )
+        if for_people and not once:
             print()
         # Whoever reads it wants it now, and a reader who has gone is to be noticed now.
         sys.stdout.flush()
@@ -192,26 +145,9 @@ def _fit(header: list[str], rows: list[list[str]], room: int) -> Table:
     return make_table(header, rows)
 
 
-def _showing_document(tick: Tick) -> None:
-    print_json(document_of(tick))
-
-
-def _showing_line(tick: Tick) -> None:
-    print_json_line(document_of(tick))
-
-
-def _showing_columns(tick: Tick) -> None:
-    print_parsable(PARSABLE_HEADER, columns_of(tick))
-
-
-def _showing_table(tick: Tick) -> None:
+def _show_table(tick: Tick) -> None:
     print_table(header_of(tick), table_of(tick))
-    for note in notes_of(tick):
-        say(note)
-
-
-def _showing_nothing(_: Tick) -> None:
-    pass
+    say_all(notes_of(tick))
 
 
 def header_of(tick: Tick) -> list[str]:
@@ -245,11 +181,7 @@ def table_of(tick: Tick, *, most: int | None = None) -> list[list[str]]:
 
 def notes_of(tick: Tick) -> list[str]:
     """Return what belongs below the table: what its marks mean, and what was left out."""
-    cells = [cell for row in table_of(tick) for cell in row[-4:-1]]
-    notes = mark_notes(
-        estimated=any(cell.lstrip(">").startswith("~") for cell in cells),
-        partial=any(cell.startswith(">") for cell in cells),
-    )
+    notes = mark_notes(marks_in(table_of(tick)))
     if tick.synthetic:
         notes.append(f"{SYNTHETIC}.")
     if tick.rejected:
@@ -261,33 +193,45 @@ def notes_of(tick: Tick) -> list[str]:
     return notes
 
 
-def columns_of(tick: Tick) -> list[list[str]]:
-    """Return the rows for programs: plain numbers in SI units, empty where they are not known."""
+def columns_of(tick: Tick) -> list[dict[str, Any]]:
+    """Return the rows for programs: jobs, then what is no job's."""
+    from lowtide.monitor.quantities import TOLD
+
     held = _held(tick)
     rows = []
     for place in _order(tick):
-        unit = tick.units[place]
-        before, after = (
-            [_number(float(getattr(tick, name)[place])) for name in names]
-            for names in (_BEFORE, _AFTER)
-        )
-        watts = _number(float(tick.shares.power_w[place]))
-        power = "estimated" if _is_estimated(tick, place) else "measured" if watts else ""
-        gpus = ",".join(held.get(place, ()))
+        unit, watts = tick.units[place], float(tick.shares.power_w[place])
+        measured = None if math.isnan(watts) else "measured"
         rows.append(
-            [unit.job_id, unit.source, unit.user, *before, gpus, watts, *after, power, unit.name]
+            {
+                **{name: float(getattr(tick, name)[place]) for name in TOLD},
+                "job_id": unit.job_id,
+                "source": unit.source,
+                "user": unit.user,
+                "gpus": held.get(place, []),
+                "power_w": watts,
+                "power": "estimated" if _is_estimated(tick, place) else measured,
+                "name": unit.name,
+            }
         )
-    power = _word_for_power(tick)
-    lacking = [_number(tick.node_unmetered_s), _number(tick.node_unpriced_j)]
-    for name, watts_w, joules, grams in _rest(tick):
-        numbers = [*map(_number, (watts_w, joules, grams)), *lacking]
-        rows.append([name, "", "", *[""] * (len(_BEFORE) + 1), *numbers, power, ""])
-    return [[*row, "yes" if tick.synthetic else "no"] for row in rows]
+    for name, watts, joules, grams in _rest(tick):
+        rows.append(
+            {
+                "job_id": name,
+                "power_w": watts,
+                "energy_j": joules,
+                "carbon_g": grams,
+                "unmetered_s": tick.node_unmetered_s,
+                "unpriced_j": tick.node_unpriced_j,
+                "power": _word_for_power(tick),
+            }
+        )
+    every = dict.fromkeys(column.key for column in PARSABLE) | {"synthetic": tick.synthetic}
+    return [every | row for row in rows]
 
 
 def document_of(tick: Tick) -> dict[str, Any]:
     """Return a tick as JSON holds it."""
-    # Its table is made with NumPy, which `lowtide node --help` can do without.
     from lowtide.monitor.quantities import TOLD
 
     held = _held(tick)
@@ -355,11 +299,11 @@ def _job_row(tick: Tick, place: int, held: dict[int, list[str]]) -> list[str]:
     return [
         unit.job_id,
         unit.source,
-        unit.user or "---",
+        unit.user or MISSING,
         _of(tick.cpus_busy[place], tick.reserved_cpus[place]),
         _memory(float(tick.memory_bytes[place])),
         _of(tick.gpus_busy[place], tick.reserved_gpus[place]),
-        ", ".join(name.removeprefix("gpu-") for name in held.get(place, ())) or "---",
+        ", ".join(name.removeprefix("gpu-") for name in held.get(place, ())) or MISSING,
         _watts(float(tick.shares.power_w[place]), _is_estimated(tick, place)),
         marked(format_energy(_known(joules)), partial=lacks_power, estimated=estimated),
         marked(format_mass(_known(grams)), partial=lacks_grid, estimated=estimated),
@@ -451,16 +395,12 @@ def _watts(watts: float, estimated: bool) -> str:
 
 def _of(used: float, kept: float) -> str:
     """Return what is used, of what is kept for it where that is known."""
-    text = "---" if math.isnan(used) else f"{used:.2f}"
+    text = MISSING if math.isnan(used) else f"{used:.2f}"
     return text if math.isnan(kept) or (math.isnan(used) and not kept) else f"{text}/{kept:g}"
 
 
 def _memory(held_bytes: float) -> str:
-    return "---" if math.isnan(held_bytes) else f"{held_bytes / _GIB:.2f} GiB"
-
-
-def _number(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.10g}"
+    return MISSING if math.isnan(held_bytes) else f"{held_bytes / _GIB:.2f} GiB"
 
 
 def _known(value: float) -> float | None:

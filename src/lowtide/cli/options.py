@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property, update_wrapper
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
+Verb = Callable[..., None]
 # What `--how` may say of a file.
 HOW = ("basis", "column", "format", "gaps", "kind", "tz", "unit", "zone")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -120,8 +125,7 @@ Meters = Annotated[
     ),
 ]
 Rules = Annotated[
-    str,
-    typer.Option(help="How power is shared out: conserving, or ceems, which does not add up."),
+    str, typer.Option(help="How power is shared out: conserving, or ceems, which does not add up.")
 ]
 IdlePower = Annotated[
     float | None,
@@ -184,6 +188,111 @@ LEFT_OUT = {
     "left_out_never_ran": "of the trace that never ran",
     "left_out_oversized": "too large for the nodes",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """A job and the grid that it runs on, as `plan`, `when` and `tradeoff` take them."""
+
+    deadline: Deadline
+    time: Time = None
+    power: Power = None
+    profile: Profile = None
+    arrival: Arrival = None
+    now: Now = None
+    signal: SignalFile = None
+    grid: GridName = None
+    seed: Seed = 0
+    how: How = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions:
+    """How a node is looked at, as `watch` and `node` take it."""
+
+    meter: Meters = None
+    rules: Rules = "conserving"
+    idle_power: IdlePower = None
+    signal: SignalFile = None
+    marginal: Marginal = None
+    grid: ZoneOrGrid = None
+    how: How = None
+    seed: Seed = 0
+    pue: Pue = 1.0
+    procfs: Procfs = Path("/proc")
+    sysfs: Sysfs = Path("/sys")
+    cgroupfs: Cgroupfs = None
+
+
+def placed(**after: str) -> Callable[[Verb], Verb]:
+    """Have options of a group stand elsewhere than with it: each behind another."""
+
+    def mark(verb: Verb) -> Verb:
+        setattr(verb, "placed", after)  # noqa: B010 - functions have no such field to mypy
+        return verb
+
+    return mark
+
+
+class grouped:  # noqa: N801 - a decorator
+    """A verb in which a parameter that is a group of options stands for those options.
+
+    They are looked at when they are asked for: for all verbs that takes longer than most need.
+    """
+
+    def __init__(self, verb: Verb) -> None:
+        update_wrapper(self, verb, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
+        self.verb = verb
+
+    def __call__(self, **given: Any) -> None:
+        """Run the verb."""
+        made = {
+            name: kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+            for name, kind in self._groups.items()
+        }
+        self.verb(**given, **made)
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        return get_type_hints(self.verb, include_extras=True)
+
+    @cached_property
+    def _groups(self) -> dict[str, Any]:
+        return {name: kind for name, kind in self._hints.items() if is_dataclass(kind)}
+
+    @cached_property
+    def __signature__(self) -> inspect.Signature:
+        options: dict[str, inspect.Parameter] = {}
+        for name, parameter in inspect.signature(self.verb).parameters.items():
+            group = self._groups.get(name)
+            taken = {name: parameter} if group is None else inspect.signature(group).parameters
+            hints = self._hints if group is None else get_type_hints(group, include_extras=True)
+            for key, each in taken.items():
+                options[key] = each.replace(
+                    kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[key]
+                )
+        order = list(options)
+        for name, before in getattr(self.verb, "placed", {}).items():
+            order.remove(name)
+            order.insert(order.index(before) + 1, name)
+        return inspect.Signature([options[name] for name in order])
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what typer asks for besides: what the options are."""
+        if name != "__annotations__":
+            raise AttributeError(name)
+        return {key: each.annotation for key, each in self.__signature__.parameters.items()}
+
+
+def prefixed(group: type, words: str) -> type:
+    """Return a group whose options begin their help with what they belong to."""
+    hints = get_type_hints(group, include_extras=True)
+    for name, hint in hints.items():
+        option = copy(hint.__metadata__[0])
+        if not option.help.startswith("Of "):
+            option.help = f"{words}{option.help[:1].lower()}{option.help[1:]}"
+        hints[name] = Annotated[hint.__origin__, option]
+    return type(group.__name__, (group,), {"__annotations__": hints, "__module__": __name__})
 
 
 def read_settings(said: list[str] | None, *, repeat_signal: bool = False) -> dict[str, Any]:

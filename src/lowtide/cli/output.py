@@ -1,4 +1,8 @@
-"""What a verb prints: a table for people, columns for scripts, JSON for programs."""
+"""What a verb prints: a table for people, columns for scripts, JSON for programs.
+
+A verb finds rows, says with `Column` what stands in them, and a `Form` prints them as was asked
+for. A cell is a text with the marks that it has: `~` estimated, `>` at least.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,26 @@ import itertools
 import json
 import math
 import operator
+import os
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from json.encoder import encode_basestring
-from typing import TYPE_CHECKING, Any
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from lowtide.cli.options import AsJson, Parsable
 from lowtide.units import MISSING
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, ProgressColumn
+    from rich.progress import Progress
     from rich.table import Table
+
+Item = TypeVar("Item")
 
 # A quantity, a duration or what is missing: columns of these are set flush right.
 _NUMBER = re.compile(r">?[-+~]?[\d.,:-]+(e[-+]\d+)?( \S+)?|---")
@@ -27,6 +37,135 @@ _NUMBER = re.compile(r">?[-+~]?[\d.,:-]+(e[-+]\d+)?( \S+)?|---")
 
 # Below every table with grams of a grid that is none.
 SYNTHETIC = "CO2e is that of a synthetic grid, not of a real one"
+
+
+class Cell(str):
+    """A text in a table, which knows how it is marked."""
+
+    __slots__ = ("marks",)
+
+    def __new__(cls, text: str, marks: str = "") -> Cell:
+        """Mark a text; what is missing has no marks."""
+        marks = "" if text == MISSING else marks
+        cell = super().__new__(cls, marks + text)
+        cell.marks = marks
+        return cell
+
+    marks: str
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of what a verb tells.
+
+    Attributes:
+        key: What programs call it; it names the unit. Empty where it is for people alone.
+        heading: What people call it; None where it is for programs alone.
+        show: How a known value is written for people.
+        read: Where a row has its value; by default under the key.
+    """
+
+    key: str
+    heading: str | None = None
+    show: Callable[[Any], str] = str
+    read: Callable[[Any], Any] | None = None
+
+    def value(self, row: Any) -> Any:
+        """Return what a row has in this column, None where that is not known."""
+        if self.read is not None:
+            found = self.read(row)
+        else:
+            found = row[self.key] if isinstance(row, Mapping) else getattr(row, self.key)
+        return None if found != found else found
+
+    def text(self, row: Any) -> str:
+        """Return the same for people."""
+        value = self.value(row)
+        return MISSING if value is None else self.show(value)
+
+
+def plain(value: Any, digits: int | None = 10) -> str:
+    """Return a value for scripts: SI units, `yes` and `no`, empty where it is not known.
+
+    Args:
+        digits: How many digits numbers have; None for all.
+
+    >>> plain(True), plain(0.1 + 0.2), plain(float("nan")), plain(("a", "b"))
+    ('yes', '0.3', '', 'a,b')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    if value is None or value != value:
+        return ""
+    return f"{value:.{digits}g}" if isinstance(value, float) and digits else str(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """In which form a verb prints what it found: for people unless something else is asked for."""
+
+    as_json: AsJson = False
+    parsable: Parsable = False
+
+    @property
+    def for_people(self) -> bool:
+        """Whether no program is to read it."""
+        return not (self.as_json or self.parsable)
+
+    def print(
+        self,
+        rows: Iterable[Any],
+        columns: Sequence[Column] | None = None,
+        *,
+        document: Any = None,
+        show: Callable[[], None] | None = None,
+        digits: int | None = 10,
+    ) -> None:
+        """Print what a verb found.
+
+        Args:
+            rows: What it found, a line each in columns.
+            columns: What stands in the rows; by default whatever the first has.
+            document: What JSON holds, or what makes it; by default the rows.
+            show: What prints it for people; by default a table of the rows.
+            digits: How many digits numbers have for scripts; None for all.
+        """
+        if self.as_json:
+            made = document() if callable(document) else document
+            print_json(list(rows) if made is None else made)
+        elif self.parsable:
+            print_parsable(*plain_table(rows, columns, digits=digits))
+        elif show is not None:
+            show()
+        else:
+            print_rows(columns or (), rows)
+
+
+# What is asked for unless something else is.
+TABLE = Form()
+
+
+def plain_table(
+    rows: Iterable[Any], columns: Sequence[Column] | None = None, *, digits: int | None = 10
+) -> tuple[list[str], list[list[str]]]:
+    """Return the keys and cells of rows, for scripts."""
+    listed = list(rows)
+    told = [column for column in columns or map(Column, listed[0]) if column.key]
+    cells = [[plain(column.value(row), digits) for column in told] for row in listed]
+    return [column.key for column in told], cells
+
+
+def print_rows(columns: Sequence[Column], rows: Iterable[Any], *, most: int | None = None) -> None:
+    """Print rows as a table for people.
+
+    Args:
+        most: How many characters a line has off a terminal, where that is not whatever it takes.
+    """
+    shown = [column for column in columns if column.heading is not None]
+    cells = [[column.text(row) for column in shown] for row in rows]
+    print_table([column.heading or "" for column in shown], cells, most=most)
 
 
 def print_json(document: Any) -> None:
@@ -184,38 +323,27 @@ def make_table(
     return table
 
 
-def marked(text: str, *, estimated: bool, partial: bool) -> str:
+def marked(text: str, *, estimated: bool, partial: bool) -> Cell:
     """Return a quantity with what has to be known of it: `~` estimated, `>` at least.
 
     Args:
         partial: Whether part of it is not known.
     """
-    return text if text == MISSING else ">" * partial + "~" * estimated + text
+    return Cell(text, ">" * partial + "~" * estimated)
 
 
-def mark_notes(*, estimated: bool, partial: bool) -> list[str]:
-    """Return what the marks mean that a table has.
-
-    Args:
-        estimated: Whether it has `~`.
-        partial: Whether it has `>`.
-    """
-    notes = ["~ estimated, in whole or in part: not measured."] * estimated
-    return (
-        notes
-        + ["> at least: what was drawn or emitted in part of the time is not known."] * partial
-    )
+def marks_in(rows: Iterable[Iterable[str]]) -> set[str]:
+    """Return the marks that cells have."""
+    return {mark for row in rows for cell in row if isinstance(cell, Cell) for mark in cell.marks}
 
 
-def explain_marks(*, estimated: bool, partial: bool) -> None:
-    """Print what the marks mean that a table has.
-
-    Args:
-        estimated: Whether it has `~`.
-        partial: Whether it has `>`.
-    """
-    for note in mark_notes(estimated=estimated, partial=partial):
-        say(note)
+def mark_notes(marks: Iterable[str]) -> list[str]:
+    """Return what the marks mean that a table has."""
+    notes = {
+        "~": "~ estimated, in whole or in part: not measured.",
+        ">": "> at least: what was drawn or emitted in part of the time is not known.",
+    }
+    return [note for mark, note in notes.items() if mark in marks]
 
 
 def say(text: str) -> None:
@@ -223,6 +351,35 @@ def say(text: str) -> None:
     if sys.stdout.isatty():
         text = textwrap.fill(text, shutil.get_terminal_size().columns)
     print(text)
+
+
+def say_all(notes: Iterable[str]) -> None:
+    """Print paragraphs, leaving out those that say nothing."""
+    for note in filter(None, notes):
+        say(note)
+
+
+def warn(text: str) -> None:
+    """Say on stderr what went wrong; that nobody can be told is no reason to stop."""
+    with suppress(OSError, ValueError):
+        print(f"lowtide: {text}", file=sys.stderr, flush=True)
+
+
+def remark(text: str) -> None:
+    """Say how it goes, on stderr, to people alone: stdout may belong to a program."""
+    with suppress(OSError, ValueError):
+        if sys.stderr.isatty():
+            print(text, file=sys.stderr, flush=True)
+
+
+def forget_unwritten() -> None:
+    """Drop what cannot be printed: Python would try again at its end, and exit with 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @contextmanager
@@ -237,11 +394,47 @@ def waiting(what: str) -> Iterator[None]:
         yield
 
 
-def progress_bar(*columns: ProgressColumn, refresh_per_second: float = 10.0) -> Progress:
-    """Return a bar that shows on a terminal how far something is, and is gone afterwards.
+class Bar:
+    """How far something is, shown on a terminal and gone afterwards."""
+
+    def __init__(self, bar: Progress, doing: str, total: float | None) -> None:
+        self._bar = bar
+        self._task = bar.add_task(doing, total=total, rate=0.0)
+        self._since = monotonic()
+
+    def advance(self, count: float = 1) -> None:
+        """So many more are done."""
+        self._bar.advance(self._task, count)
+        took_s = max(monotonic() - self._since, 1e-9)
+        self._bar.update(self._task, rate=self.done / took_s)
+
+    def reach(self, done: float, total: float, doing: str | None = None) -> None:
+        """So many of all are done, counted anew from here."""
+        self._since = monotonic() if self.done == 0 else self._since
+        self._bar.update(self._task, completed=done, total=total, description=doing)
+
+    def say(self, doing: str) -> None:
+        """Something else is being done."""
+        self._bar.update(self._task, description=doing)
+
+    @property
+    def done(self) -> float:
+        """How many are done."""
+        return self._bar.tasks[0].completed
+
+
+@contextmanager
+def progress(
+    doing: str,
+    total: float | None = None,
+    *,
+    paced: bool = False,
+    refresh_per_second: float = 10.0,
+) -> Iterator[Bar]:
+    """Show how far something is where somebody is watching.
 
     Args:
-        columns: What it shows; by default the task, a bar, how many of all and the time left.
+        paced: Whether to say how many are done in a second, too.
     """
     from rich.console import Console
     from rich.progress import (
@@ -249,23 +442,28 @@ def progress_bar(*columns: ProgressColumn, refresh_per_second: float = 10.0) -> 
         MofNCompleteColumn,
         Progress,
         TextColumn,
+        TimeElapsedColumn,
         TimeRemainingColumn,
     )
 
-    columns = columns or (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    return Progress(
-        *columns,
+    pace = (TextColumn("{task.fields[rate]:,.3g}/s"), TimeElapsedColumn()) if paced else ()
+    with Progress(
+        *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *pace),
+        *(TextColumn("left"), TimeRemainingColumn()),
         console=Console(stderr=True),
         refresh_per_second=refresh_per_second,
         transient=True,
         disable=not sys.stderr.isatty(),
-    )
+    ) as bar:
+        yield Bar(bar, doing, total)
+
+
+def tracked(items: Iterable[Item], doing: str, total: int) -> Iterator[Item]:
+    """Pass items on, and show how many of all have been."""
+    with progress(doing, total) as bar:
+        for item in items:
+            yield item
+            bar.advance()
 
 
 def _plain(value: Any) -> Any:

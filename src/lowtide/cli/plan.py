@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.cli.options import (
-    Arrival,
-    AsJson,
-    Deadline,
-    GridName,
-    How,
-    Now,
-    Parsable,
-    Power,
-    Profile,
-    Seed,
-    SignalFile,
-    Time,
-    Tz,
-)
-from lowtide.cli.output import print_json, print_parsable, print_table, say, waiting
+from lowtide.cli.options import JobOptions, Seed, Tz, placed
+from lowtide.cli.output import TABLE, Column, Form, print_rows, print_table, say, say_all, waiting
 from lowtide.units import (
     MISSING,
     format_duration,
@@ -41,15 +29,10 @@ if TYPE_CHECKING:
     from lowtide.studies.comparison import Comparison
 
 
+@placed(profile="deadline", seed="name", how="seed")
 def plan(
-    deadline: Deadline,
-    profile: Profile = None,
-    time: Time = None,
-    power: Power = None,
-    arrival: Arrival = None,
-    now: Now = None,
-    signal: SignalFile = None,
-    grid: GridName = None,
+    *,
+    asked: JobOptions,
     policy: Annotated[
         list[str] | None,
         typer.Option(help="Policy to plan with; give it again to compare.  [default: exact]"),
@@ -62,8 +45,6 @@ def plan(
         str, typer.Option(help="How much work each start must do, e.g. 30m.")
     ] = "0s",
     name: Annotated[str, typer.Option(help="What to call the job.")] = "1",
-    seed: Seed = 0,
-    how: How = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the cleanest schedule (JSON) here.")
     ] = None,
@@ -72,8 +53,7 @@ def plan(
     ] = False,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
     tz: Tz = None,
-    as_json: AsJson = False,
-    parsable: Parsable = False,
+    form: Form = TABLE,
 ) -> None:
     """Plan one job, beside what running it at once would come to.
 
@@ -87,11 +67,11 @@ def plan(
     from lowtide.studies.comparison import compare
     from lowtide.units import format_hours, format_iso, format_mass
 
-    if explain and parsable:
+    if explain and form.parsable:
         raise InvalidInput("-P has one line per policy and no room for --explain: use --json")
-    watts = load_profile(profile, power, time)
+    watts = load_profile(asked)
     zone = Zone.named(tz)
-    window = load_window(signal, grid, arrival, deadline, now=now, seed=seed, how=how)
+    window = load_window(asked)
     job = Job(
         id=name,
         arrival=window.arrival,
@@ -101,8 +81,8 @@ def plan(
         max_starts=max_starts,
         min_run_s=min_run,
     )
-    asked = policy or ["exact"]
-    policies = [*(["run_now"] if "run_now" not in asked else []), *asked]
+    named = policy or ["exact"]
+    policies = [*(["run_now"] if "run_now" not in named else []), *named]
     with waiting("planning"):
         result = compare(job, window.signal, policies)
         best = result.cleanest
@@ -112,22 +92,16 @@ def plan(
     if report is not None:
         about = f"{watts!r}"[1:-1]
         result.write_report(report, title=f"Plan of job {name}", about=about)
-    if as_json:
+    if not form.for_people:
         document = {
             **comparison_document(result),
             "now": format_iso(window.now),
             "note": window.note,
+            **({} if why is None else {"explanation": asdict(why)}),
         }
-        if why is not None:
-            document["explanation"] = asdict(why)
-        print_json(document)
+        form.print(result.plans, columns=PLAN_COLUMNS, document=document)
         return
-    if parsable:
-        print_parsable(PLAN_COLUMNS, [plan_columns(each) for each in result.plans])
-        return
-    if window.note:
-        say(window.note)
-    say(result.note)
+    say_all((window.note, result.note))
     print()
     marks = [
         (each.policy, [(run[0].start, run[-1].end) for run in each.schedule.runs])
@@ -169,39 +143,35 @@ def plan(
 
 def show_explanation(reasons: Explanation, *, unit: str, zone: Zone) -> None:
     """Print what the parts of a plan cost, and what other choices would have."""
-    print_table(
-        (f"start ({zone.name})", f"end ({zone.name})", "work", unit, "overhead", f"{unit}/kWh"),
-        [
-            [
-                format_minute(block.start, zone.tz),
-                format_minute(block.end, zone.tz),
-                format_duration(block.work_s),
-                format_number(block.amount),
-                format_number(block.overhead),
-                format_number(block.mean),
-            ]
-            for block in reasons.blocks
-        ],
+    print_rows(
+        (
+            Column(
+                "start", f"start ({zone.name})", lambda instant: format_minute(instant, zone.tz)
+            ),
+            Column("end", f"end ({zone.name})", lambda instant: format_minute(instant, zone.tz)),
+            Column("work_s", "work", format_duration),
+            Column("amount", unit, format_number),
+            Column("overhead", "overhead", format_number),
+            Column("mean", f"{unit}/kWh", format_number),
+        ),
+        reasons.blocks,
     )
     print()
-    rows = [
-        ("this plan", reasons.total),
-        ("starting now, never stopping", reasons.run_now),
-        ("the best single start", reasons.uninterrupted),
-        ("one start fewer", reasons.one_start_fewer),
-        ("one start more", reasons.one_start_more),
-        ("without knowing the phases", reasons.blind_to_phases),
-    ]
-    print_table(
-        ("what", unit, "against this plan"),
-        [
-            [
-                what,
-                format_number(amount),
-                MISSING if amount is None else _against(amount, reasons.total),
-            ]
-            for what, amount in rows
-        ],
+    others = {
+        "this plan": reasons.total,
+        "starting now, never stopping": reasons.run_now,
+        "the best single start": reasons.uninterrupted,
+        "one start fewer": reasons.one_start_fewer,
+        "one start more": reasons.one_start_more,
+        "without knowing the phases": reasons.blind_to_phases,
+    }
+    print_rows(
+        (
+            Column("", "what", read=lambda pair: pair[0]),
+            Column("", unit, format_number, lambda pair: pair[1]),
+            Column("", "against this plan", _against(reasons.total), lambda pair: pair[1]),
+        ),
+        others.items(),
     )
     blind = reasons.blind_to_phases
     worth = None if blind is None else blind - reasons.total
@@ -213,8 +183,8 @@ def show_explanation(reasons: Explanation, *, unit: str, zone: Zone) -> None:
     )
 
 
-def _against(amount: float, total: float) -> str:
-    return f"{100 * (amount / total - 1):+.1f} %" if total > 0 else MISSING
+def _against(total: float) -> Callable[[float], str]:
+    return lambda amount: f"{100 * (amount / total - 1):+.1f} %" if total > 0 else MISSING
 
 
 def signal_document(signal: Signal) -> dict[str, Any]:
@@ -266,32 +236,16 @@ def plan_document(plan: Plan) -> dict[str, Any]:
 
 
 PLAN_COLUMNS = (
-    "policy",
-    "start",
-    "end",
-    "wait_s",
-    "starts",
-    "energy_j",
-    "carbon_g",
-    "cost",
-    "saving",
-    "synthetic",
+    Column("policy"),
+    Column("start", read=lambda plan: format_iso(plan.schedule.start)),
+    Column("end", read=lambda plan: format_iso(plan.schedule.end)),
+    *(
+        Column(key, read=attrgetter(f"footprint.{key}"))
+        for key in ("wait_s", "starts", "energy_j", "carbon_g", "cost")
+    ),
+    Column("saving"),
+    Column("synthetic"),
 )
-
-
-def plan_columns(plan: Plan) -> list[str]:
-    """Return a plan as `PLAN_COLUMNS` name it, for scripts."""
-    footprint = plan.footprint
-    numbers = (footprint.energy_j, footprint.carbon_g, footprint.cost, plan.saving)
-    return [
-        plan.policy,
-        format_iso(plan.schedule.start),
-        format_iso(plan.schedule.end),
-        f"{footprint.wait_s:.10g}",
-        str(footprint.starts),
-        *("" if number is None else f"{number:.10g}" for number in numbers),
-        "yes" if plan.synthetic else "no",
-    ]
 
 
 def comparison_document(comparison: Comparison) -> dict[str, Any]:
@@ -318,8 +272,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the report and its figures.")] = Path(
         "lowtide-demo"
     ),
-    as_json: AsJson = False,
-    parsable: Parsable = False,
+    form: Form = TABLE,
 ) -> None:
     """Plan a measured training job five ways and write a report.
 
@@ -331,22 +284,23 @@ def demo(
     report = out / "report.html"
     result.write_report(report, title="A day of training, five ways", about=ABOUT)
     images = result.write_images(out)
-    if as_json:
-        print_json(
-            {
-                **comparison_document(result),
-                "report": str(report.resolve()),
-                "figures": [str(image.resolve()) for image in images],
-            }
-        )
-        return
-    if parsable:
-        print_parsable(PLAN_COLUMNS, [plan_columns(each) for each in result.plans])
-        return
-    say(result.note)
-    print()
-    print_table(result.header, result.rows())
-    print()
-    say("Policies decide as published; repeated startups and lost work are paid for.")
-    print(f"report:  {report.resolve()}")
-    print(f"figures: {out.resolve()}/*.png, *.svg")
+
+    def show() -> None:
+        say(result.note)
+        print()
+        print_table(result.header, result.rows())
+        print()
+        say("Policies decide as published; repeated startups and lost work are paid for.")
+        print(f"report:  {report.resolve()}")
+        print(f"figures: {out.resolve()}/*.png, *.svg")
+
+    form.print(
+        result.plans,
+        columns=PLAN_COLUMNS,
+        document=lambda: {
+            **comparison_document(result),
+            "report": str(report.resolve()),
+            "figures": [str(image.resolve()) for image in images],
+        },
+        show=show,
+    )

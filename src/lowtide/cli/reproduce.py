@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from lowtide.cli.examples import epilog
-from lowtide.cli.options import AsJson, Parsable
-from lowtide.cli.output import print_json, print_parsable, print_table, progress_bar, say
+from lowtide.cli.options import grouped
+from lowtide.cli.output import (
+    TABLE,
+    Form,
+    print_json,
+    print_parsable,
+    print_table,
+    say,
+    tracked,
+)
 
 if TYPE_CHECKING:
     from lowtide.reproductions.findings import Findings
@@ -32,6 +39,7 @@ Out = Annotated[Path | None, typer.Option(help="Folder for report, figures and r
 
 
 @reproduce.command(epilog=epilog("reproduce thesis"))
+@grouped
 def thesis(
     data: Data = None,
     signal: Annotated[
@@ -54,8 +62,7 @@ def thesis(
         ),
     ] = None,
     out: Out = None,
-    as_json: AsJson = False,
-    parsable: Parsable = False,
+    form: Form = TABLE,
 ) -> None:
     """Suspend and resume 2,400 jobs on the German grid of July 2024.
 
@@ -64,13 +71,12 @@ def thesis(
     """
     from lowtide.reproductions.thesis_report import reproduce_thesis
 
-    findings = reproduce_thesis(
-        data, signal=signal, startup=startup, only=only, progress=_with_progress
-    )
-    _hand_over(findings, out=out, as_json=as_json, parsable=parsable)
+    findings = reproduce_thesis(data, signal=signal, startup=startup, only=only, progress=tracked)
+    _hand_over(findings, out=out, form=form)
 
 
 @reproduce.command(epilog=epilog("reproduce gaia"))
+@grouped
 def gaia(
     data: Data = None,
     zone: Annotated[str, typer.Option(help="Which carbon intensity.")] = "US-CAL-CISO",
@@ -79,8 +85,7 @@ def gaia(
         typer.Option(help="The row of its file, counted from 0, at which the first job arrives."),
     ] = 7000,
     out: Out = None,
-    as_json: AsJson = False,
-    parsable: Parsable = False,
+    form: Form = TABLE,
 ) -> None:
     """Start 1,000 jobs by 17 policies and kinds of machines.
 
@@ -88,19 +93,19 @@ def gaia(
     """
     from lowtide.reproductions.gaia import reproduce_gaia
 
-    findings = reproduce_gaia(data, zone=zone, start_row=start_row, progress=_with_progress)
-    _hand_over(findings, out=out, as_json=as_json, parsable=parsable)
+    findings = reproduce_gaia(data, zone=zone, start_row=start_row, progress=tracked)
+    _hand_over(findings, out=out, form=form)
 
 
 @reproduce.command(name="wait-awhile", epilog=epilog("reproduce wait-awhile"))
+@grouped
 def wait_awhile(
     data: Data = None,
     zone: Annotated[
         str | None, typer.Option(help="Which grid: ger, gb or fr.  [default: all]")
     ] = None,
     out: Out = None,
-    as_json: AsJson = False,
-    parsable: Parsable = False,
+    form: Form = TABLE,
 ) -> None:
     """Shift nightly and training jobs on the grids of 2020.
 
@@ -108,26 +113,17 @@ def wait_awhile(
     """
     from lowtide.reproductions.wait_awhile import reproduce_wait_awhile
 
-    findings = reproduce_wait_awhile(data, zone=zone, progress=_with_progress)
-    _hand_over(findings, out=out, as_json=as_json, parsable=parsable)
+    findings = reproduce_wait_awhile(data, zone=zone, progress=tracked)
+    _hand_over(findings, out=out, form=form)
 
 
-def _with_progress(items: Iterable[Item], *, total: int, doing: str) -> Iterator[Item]:
-    """Pass items on, with a progress bar where somebody is watching."""
-    with progress_bar() as bar:
-        task = bar.add_task(doing, total=total)
-        for item in items:
-            yield item
-            bar.advance(task)
-
-
-def _hand_over(findings: Findings, *, out: Path | None, as_json: bool, parsable: bool) -> None:
+def _hand_over(findings: Findings, *, out: Path | None, form: Form) -> None:
     """Print what an evaluation found, and write it where a folder is named."""
     written = [] if out is None else findings.write(out)
-    if as_json or parsable:
+    if not form.for_people:
         if findings.synthetic:
             typer.echo(findings.note, err=True)
-        if as_json:
+        if form.as_json:
             print_json(findings.documents())
         else:
             print_parsable(findings.header, findings.rows())

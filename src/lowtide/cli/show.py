@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.cli.options import AsJson, GridName, How, Parsable, Seed, SignalFile, StorePlace
-from lowtide.cli.output import SYNTHETIC, print_json, print_parsable, print_table, say, waiting
+from lowtide.cli.options import GridName, How, Seed, SignalFile, StorePlace
+from lowtide.cli.output import SYNTHETIC, TABLE, Form, print_table, say, say_all, waiting
 
 if TYPE_CHECKING:
     from lowtide.hindsight import Hindsight
@@ -58,8 +57,7 @@ def show(
         Path | None, typer.Option(help="Write all of it as one HTML page.", metavar="FILE")
     ] = None,
     store: StorePlace = None,
-    as_json: AsJson = False,
-    parsable: Parsable = False,
+    form: Form = TABLE,
 ) -> None:
     """Look back at a job: its use, energy, and what waiting saves.
 
@@ -71,6 +69,7 @@ def show(
     from lowtide.formats import read_signal
     from lowtide.hindsight import look_back
     from lowtide.hindsight.job import WAITS_S
+    from lowtide.hindsight.words import hindsight_document
     from lowtide.store import Store
     from lowtide.units import parse_duration
 
@@ -103,13 +102,8 @@ def show(
         from lowtide.hindsight.page import write_page
 
         write_page(told, html)
-    if as_json:
-        from lowtide.hindsight.words import hindsight_document
 
-        print_json({**hindsight_document(told), "synthetic": made_up})
-    elif parsable:
-        _print_columns(told)
-    else:
+    def show() -> None:
         _print(told, others)
         if made_up:
             say(f"{SYNTHETIC}: so it was watched.")
@@ -118,36 +112,30 @@ def show(
         if html is not None:
             print(f"written: {html}")
 
+    form.print(
+        _use_rows(told),
+        document=lambda: {**hindsight_document(told), "synthetic": made_up},
+        show=show,
+        digits=15,
+    )
+
 
 def _beyond(grid: str | None, seed: int, seen: float) -> Beyond | None:
     """Return who says what a grid does after the time in which it was watched."""
     if grid is None:
         return None
-    from lowtide.cli.inputs import load_live
-    from lowtide.errors import InvalidInput, UnknownName
-    from lowtide.grids import GRID_NAMES, synthetic_grid
-    from lowtide.grids.providers import PROVIDERS, names_a_zone
+    from lowtide.cli.inputs import find_grid
+    from lowtide.grids.resolve import kind_of
 
-    if names_a_zone(grid):
+    kind = kind_of(grid)
 
-        def asked(begin: float, _end: float) -> Signal:
-            found = [each.signal for each in load_live(grid, since=begin, how=None)]
-            average = next((each for each in found if each.kind == "average"), None)
-            if average is None:
-                raise InvalidInput(f"{grid} tells no average intensity")
-            return average
-
-        return asked
-    if grid not in GRID_NAMES:
-        raise UnknownName("grid", grid.partition(":")[0], [*GRID_NAMES, *PROVIDERS.names()])
-
-    def made(_begin: float, end: float) -> Signal:
+    def known(begin: float, end: float) -> Signal:
+        if kind == "zone":
+            return find_grid(grid, kind, since=begin).average
         # The weather follows from the day on which it begins, as it does for the watcher.
-        midnight = seen - seen % _DAY_S
-        days = math.ceil((end - midnight) / _DAY_S) + 1
-        return synthetic_grid(grid, start=midnight, days=days, seed=seed).average
+        return find_grid(grid, kind, since=seen, until=end + _DAY_S, seed=seed).average
 
-    return made
+    return known
 
 
 def _chosen(store: Store, job: str, start: int | None) -> tuple[JobRecord, list[JobRecord]]:
@@ -187,8 +175,7 @@ def _chosen(store: Store, job: str, start: int | None) -> tuple[JobRecord, list[
 def _print(told: Hindsight, others: list[JobRecord]) -> None:
     from lowtide.hindsight.words import drawn, headline, phase_rows, use_rows, waiting_rows
 
-    for line in headline(told):
-        say(line)
+    say_all(headline(told))
     if others:
         starts = ", ".join(str(number + 1) for number in range(len(others) + 1))
         say(f"It was started {len(others) + 1} times: --start {starts} shows each.")
@@ -201,16 +188,14 @@ def _print(told: Hindsight, others: list[JobRecord]) -> None:
     for verdict in told.verdicts:
         say(f"{verdict.question} {verdict.answer}: {verdict.evidence}.")
     print()
-    for line in drawn(told.record):
-        say(line)
+    say_all(drawn(told.record))
     if told.phases is not None:
         print()
         say("Phases found in what it drew:")
         print_table(*phase_rows(told.phases.found))
     print()
     print_table(*waiting_rows(told))
-    for note in told.notes:
-        say(note)
+    say_all(told.notes)
 
 
 def _curves(told: Hindsight) -> list[str]:
@@ -236,17 +221,20 @@ def _curves(told: Hindsight) -> list[str]:
     return drawn
 
 
-def _print_columns(told: Hindsight) -> None:
+def _use_rows(told: Hindsight) -> list[dict[str, Any]]:
+    """Return what scripts get of each thing that a job uses."""
     from lowtide.hindsight.words import USES
 
-    def number(value: float) -> str:
-        return "" if math.isnan(value) else f"{value:.15g}"
-
-    rows: list[list[str]] = []
+    rows = []
     for name, held in USES.items():
         use: Use = getattr(told.behaviour, held)
-        amounts = (use.asked, use.node, use.mean, use.peak)
-        shares = (use.share("mean", "asked"), use.share("peak", "asked"))
-        rows.append([told.record.shown_id, name, *map(number, amounts), *map(number, shares)])
-    header = ("job", "what", "asked", "node", "mean", "peak", "mean_of_asked", "peak_of_asked")
-    print_parsable(header, rows)
+        rows.append(
+            {
+                "job": told.record.shown_id,
+                "what": name,
+                **{key: getattr(use, key) for key in ("asked", "node", "mean", "peak")},
+                "mean_of_asked": use.share("mean", "asked"),
+                "peak_of_asked": use.share("peak", "asked"),
+            }
+        )
+    return rows

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,15 +11,13 @@ import typer
 
 from lowtide.cli.options import (
     LEFT_OUT,
-    AsJson,
     Data,
     ExperimentFile,
-    Parsable,
     RepeatSignal,
     Settings,
     read_settings,
 )
-from lowtide.cli.output import print_json, print_parsable, print_table, progress_bar, say
+from lowtide.cli.output import TABLE, Column, Form, print_table, progress, say
 
 if TYPE_CHECKING:
     from lowtide.simulator import Simulation
@@ -74,13 +71,13 @@ def simulate(
         typer.Option("--jobs-table", help="Write every job as a row: .parquet or .csv."),
     ] = None,
     repeat_signal: RepeatSignal = False,
-    as_json: AsJson = False,
-    parsable: Parsable = False,
+    form: Form = TABLE,
 ) -> None:
     """Simulate one run of an experiment and tell what came of it.
 
     An experiment of several runs is refused until --set leaves one: lowtide sweep runs them all.
     """
+    from lowtide.cli.plan import signal_document
     from lowtide.errors import InvalidInput
     from lowtide.studies.experiment import Experiment
     from lowtide.studies.run import assumptions, check_runs, queue_use, simulate_run
@@ -91,41 +88,43 @@ def simulate(
     experiment = Experiment.load(file, data=data, settings=said)
     run = _only_run(experiment, file)
     check_runs([run], experiment)
-    with _progress() as (begin, advance):
-        simulation = simulate_run(run.parameters, begin=begin, advance=advance)
+    with progress("reading", paced=True) as bar:
+        simulation = simulate_run(
+            run.parameters,
+            begin=lambda count: bar.reach(0, count, "deciding"),
+            advance=bar.advance,
+        )
     told_of_queue = queue_use(run.parameters, simulation)
     summary = {**assumptions(run.parameters), **simulation.summary()}
-    if as_json:
-        from lowtide.cli.plan import signal_document
+    told = {"synthetic": _synthetic(simulation), **told_of_queue, **summary}
 
-        print_json(
-            {
-                "parameters": run.shown,
-                "synthetic": _synthetic(simulation),
-                "signal": signal_document(simulation.used_signal),
-                **told_of_queue,
-                **summary,
-            }
-        )
-    elif parsable:
-        told = {
-            "synthetic": "yes" if _synthetic(simulation) else "no",
-            **{key: "yes" if used else "no" for key, used in told_of_queue.items()},
-            **summary,
-        }
-        rows = [[key, "" if value is None else str(value)] for key, value in told.items()]
-        print_parsable(["name", "value"], rows)
-    else:
+    def show() -> None:
         _tell(simulation, summary)
         if not all(told_of_queue.values()):
             say(
                 f"[queue] played no part: {simulation.policy} buys machines as jobs need them, "
                 "and none queues."
             )
+
+    form.print(
+        told.items(),
+        columns=(
+            Column("name", read=lambda pair: pair[0]),
+            Column("value", read=lambda pair: pair[1]),
+        ),
+        document=lambda: {
+            "parameters": run.shown,
+            "synthetic": told["synthetic"],
+            "signal": signal_document(simulation.used_signal),
+            **told,
+        },
+        show=show,
+        digits=None,
+    )
     # Last: what was computed is told even where the table cannot be written.
     if jobs_table is not None:
         _write_jobs(simulation, jobs_table)
-        if not (as_json or parsable):
+        if form.for_people:
             print(f"jobs: {jobs_table}")
 
 
@@ -245,58 +244,10 @@ def _amounts(
 
 def _format(key: str, summary: Mapping[str, Any]) -> str:
     """Return a number of a run in the unit that its key names."""
-    from lowtide.units import (
-        format_duration,
-        format_energy,
-        format_mass,
-        format_number,
-        format_percent,
-    )
+    from lowtide.units import format_quantity
 
     value = summary[key]
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int):
-        return f"{value:,}"
-    if key in _GROUPS["queue"]:
+    if key in _GROUPS["queue"] and isinstance(value, float):
         number = f"{value:.4g}" if value < 1000 else f"{value:,.0f}"
         return f"{number} {'job' if number == '1' else 'jobs'}"
-    if key.endswith("saving") or key == "utilisation":
-        return format_percent(value)
-    for end, words in (("_j", format_energy), ("_g", format_mass), ("_s", format_duration)):
-        if key.endswith(end):
-            return words(value)
-    return format_number(value)
-
-
-@contextmanager
-def _progress() -> Iterator[tuple[Callable[[int], None], Callable[[int], None]]]:
-    """Show how many jobs of all are decided, and how fast; told of all, then of each few."""
-    from time import monotonic
-
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    with progress_bar(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed:,.0f} of {task.total:,.0f} jobs, {task.fields[rate]:,.0f}/s"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    ) as bar:
-        task = bar.add_task("reading", total=0, rate=0.0)
-        clock = monotonic()
-
-        def begin(count: int) -> None:
-            nonlocal clock
-            clock = monotonic()
-            bar.update(task, total=count, description="deciding")
-
-        def advance(count: int) -> None:
-            bar.advance(task, count)
-            done = bar.tasks[0].completed
-            bar.update(task, rate=done / max(monotonic() - clock, 1e-9))
-            if done >= (bar.tasks[0].total or 0):
-                bar.update(task, description="running")
-
-        yield begin, advance
+    return format_quantity(key, value)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lowtide.cli.examples import epilog
-from lowtide.cli.options import AsJson, Parsable, Since, StorePlace, Until
-from lowtide.cli.output import print_json, print_parsable, print_table, say, waiting
+from lowtide.cli.options import Since, StorePlace, Until, grouped
+from lowtide.cli.output import TABLE, Column, Form, print_rows, say, say_all, waiting
 
 if TYPE_CHECKING:
     from lowtide.store import Store
@@ -22,85 +22,88 @@ store = typer.Typer(
 )
 
 _RESOLUTIONS = {0: "as seen", 60: "1 min", 3600: "1 h"}
+# Rows of tables, for scripts.
+_COUNTS = (Column("table", read=lambda pair: pair[0]), Column("rows", read=lambda pair: pair[1]))
 
 
 @store.command(epilog=epilog("store info"))
-def info(place: StorePlace = None, as_json: AsJson = False, parsable: Parsable = False) -> None:
+@grouped
+def info(place: StorePlace = None, form: Form = TABLE) -> None:
     """Say what the store holds: jobs, hosts, values and bytes."""
     from lowtide.store import Store
-    from lowtide.units import format_count, format_duration, format_time
+    from lowtide.units import format_count, format_duration, format_size, format_time
 
     with Store.open(place, readonly=True) as kept:
         facts = _facts(kept)
-    hosts = facts["hosts"]
-    if as_json:
-        print_json(facts)
-    elif parsable:
-        numbers = {key: value for key, value in facts.items() if not isinstance(value, list | dict)}
-        numbers |= {f"values_{key}": value for key, value in facts["values"].items()}
-        print_parsable(list(numbers), [[_cell(value) for value in numbers.values()]])
-    else:
-        say(f"{facts['store']}: {_bytes(facts['bytes'])}, {format_count(facts['jobs'], 'job')}")
-        print_table(
-            ("values", "count"),
-            [[name, f"{count:,}"] for name, count in facts["values"].items()],
+    numbers = {key: value for key, value in facts.items() if not isinstance(value, list | dict)}
+    numbers |= {f"values_{key}": value for key, value in facts["values"].items()}
+
+    def show() -> None:
+        held = format_size(facts["bytes"])
+        say(f"{facts['store']}: {held}, {format_count(facts['jobs'], 'job')}")
+        print_rows(
+            (
+                Column("", "values", read=lambda pair: pair[0]),
+                Column("", "count", "{:,}".format, lambda pair: pair[1]),
+            ),
+            facts["values"].items(),
         )
-        if hosts:
-            print_table(
-                ("host", "last seen", "interval"),
-                [
-                    [
-                        each["name"],
-                        format_time(each["last_time"]),
-                        format_duration(each["interval_s"]),
-                    ]
-                    for each in hosts
-                ],
+        if facts["hosts"]:
+            print_rows(
+                (
+                    Column("name", "host"),
+                    Column("last_time", "last seen", format_time),
+                    Column("interval_s", "interval", format_duration),
+                ),
+                facts["hosts"],
             )
+
+    form.print([numbers], document=facts, show=show)
 
 
 @store.command(epilog=epilog("store check"))
+@grouped
 def check(
     rescue: Annotated[
         Path | None,
         typer.Option(help="Copy everything that can be read into this new file.", metavar="NEW"),
     ] = None,
     place: StorePlace = None,
-    as_json: AsJson = False,
-    parsable: Parsable = False,
+    form: Form = TABLE,
 ) -> None:
     """Read everything, say what is damaged, and save the rest.
 
     Exits with 1 if anything is wrong.
     """
     if rescue is not None:
-        _rescue(place, rescue, as_json=as_json, parsable=parsable)
+        _rescue(place, rescue, form=form)
         return
     from lowtide.store import Store
 
     with Store.open(place, readonly=True) as kept:
         found, name = kept.check(), kept.name
-    if as_json:
-        print_json({"store": name, "problems": list(found.problems), "rows": found.rows})
-    elif parsable:
-        print_parsable(
-            ("table", "rows", "problems"),
-            [[table, str(rows), str(len(found.problems))] for table, rows in found.rows.items()],
-        )
-    else:
+
+    def show() -> None:
         rows = ", ".join(f"{count} {table}" for table, count in found.rows.items())
         say(f"{name}: {'sound' if found.is_sound else 'damaged'} ({rows})")
-        for problem in found.problems:
-            say(problem)
+        say_all(found.problems)
         if not found.is_sound:
             say(
                 "lowtide store check --rescue NEW.sqlite saves what can still be read, if anything."
             )
+
+    form.print(
+        found.rows.items(),
+        columns=(*_COUNTS, Column("problems", read=lambda _: len(found.problems))),
+        document={"store": name, "problems": list(found.problems), "rows": found.rows},
+        show=show,
+    )
     if not found.is_sound:
         raise typer.Exit(1)
 
 
 @store.command(epilog=epilog("store prune"))
+@grouped
 def prune(
     older_than: Annotated[
         str | None,
@@ -111,8 +114,7 @@ def prune(
         typer.Option(help="Delete the oldest until no more is left than this: 2G.", metavar="SIZE"),
     ] = None,
     place: StorePlace = None,
-    as_json: AsJson = False,
-    parsable: Parsable = False,
+    form: Form = TABLE,
 ) -> None:
     """Make what is old coarser, delete what is too old or too much.
 
@@ -122,20 +124,17 @@ def prune(
     from dataclasses import asdict
 
     from lowtide.store import Store
-    from lowtide.units import format_count, format_time, parse_duration, parse_size
+    from lowtide.units import format_count, format_size, format_time, parse_duration, parse_size
 
     age = None if older_than is None else parse_duration(older_than)
     most = None if size is None else int(parse_size(size))
     with Store.open(place) as kept, waiting("pruning"):
         done = kept.prune(older_than_s=age, most_bytes=most)
     document = asdict(done)
-    if as_json:
-        print_json(document)
-    elif parsable:
-        print_parsable(list(document), [[_cell(value) for value in document.values()]])
-    else:
+
+    def show() -> None:
         say(
-            f"{_bytes(done.bytes_before)} before, {_bytes(done.bytes_after)} now: "
+            f"{format_size(done.bytes_before)} before, {format_size(done.bytes_after)} now: "
             f"{format_count(done.rolled_up, 'chunk')} rolled up, "
             f"{format_count(done.jobs, 'job')} and {format_count(done.chunks, 'chunk')} deleted"
         )
@@ -144,15 +143,17 @@ def prune(
         if most is not None and done.bytes_after > most:
             say("That is more than asked for: what is younger than two days is kept.")
 
+    form.print([document], document=document, show=show)
+
 
 @store.command(epilog=epilog("store export"))
+@grouped
 def export(
     folder: Annotated[Path, typer.Argument(help="The folder to write.")],
     start: Since = None,
     end: Until = None,
     place: StorePlace = None,
-    as_json: AsJson = False,
-    parsable: Parsable = False,
+    form: Form = TABLE,
 ) -> None:
     """Write jobs, their use over time, and the nodes' as Parquet."""
     import time
@@ -167,16 +168,17 @@ def export(
             start=None if start is None else parse_moment(start, now=now),
             end=None if end is None else parse_moment(end, now=now),
         )
-    if as_json:
-        print_json({"folder": str(folder), "rows": counts})
-    elif parsable:
-        print_parsable(("table", "rows"), [[name, str(rows)] for name, rows in counts.items()])
-    else:
-        rows = ", ".join(f"{count} {name}" for name, count in counts.items())
-        say(f"Written to {folder}: {rows}")
+    words = ", ".join(f"{count} {name}" for name, count in counts.items())
+    form.print(
+        counts.items(),
+        columns=_COUNTS,
+        document={"folder": str(folder), "rows": counts},
+        show=lambda: say(f"Written to {folder}: {words}"),
+    )
 
 
 @store.command(epilog=epilog("store load"))
+@grouped
 def load(
     files: Annotated[
         list[Path],
@@ -187,8 +189,7 @@ def load(
         typer.Option(help="What the jobs of older files are: slurm, or process without a queue."),
     ] = "slurm",
     place: StorePlace = None,
-    as_json: AsJson = False,
-    parsable: Parsable = False,
+    form: Form = TABLE,
 ) -> None:
     """Take samples of another monitor into the store.
 
@@ -218,12 +219,8 @@ def load(
         name = kept.name
     skipped = sum(left_out.values())
     counted = {"store": name, "ticks": ticks, "hosts": sorted(hosts), "left_out": skipped}
-    if as_json:
-        print_json(counted)
-    elif parsable:
-        cells = [name, str(ticks), ",".join(sorted(hosts)), str(skipped)]
-        print_parsable(["store", "ticks", "hosts", "left_out"], [cells])
-    else:
+
+    def show() -> None:
         say(
             f"{format_count(ticks, 'tick')} of {format_count(len(hosts), 'host')} taken into "
             f"{name}; next: lowtide jobs"
@@ -233,6 +230,8 @@ def load(
                 f"{format_count(skipped, 'sample')} of {', '.join(sorted(left_out))} left out: the "
                 "store knows as late or later ones already. Load files in the order of time."
             )
+
+    form.print([counted], document=counted, show=show)
 
 
 def _facts(kept: Store) -> dict[str, Any]:
@@ -254,31 +253,23 @@ def _facts(kept: Store) -> dict[str, Any]:
     }
 
 
-def _rescue(place: str | None, fresh: Path, *, as_json: bool, parsable: bool) -> None:
+def _rescue(place: str | None, fresh: Path, *, form: Form) -> None:
     from lowtide.errors import InvalidInput
     from lowtide.store.damage import rescue
     from lowtide.store.database import default_place
-    from lowtide.units import MISSING
 
     damaged = place or default_place(reading=True)
     if "://" in damaged and not damaged.startswith("sqlite:///"):
         raise InvalidInput("only files are rescued: a server has tools of its own, such as pg_dump")
     saved = rescue(Path(damaged.removeprefix("sqlite:///")), fresh)
-    if as_json:
-        print_json({"saved": saved.saved, "lost": saved.lost})
-    elif parsable:
-        print_parsable(
-            ("table", "saved", "lost"),
-            [[name, str(count), _cell(saved.lost[name])] for name, count in saved.saved.items()],
-        )
-    else:
-        print_table(
-            ("table", "saved", "lost"),
-            [
-                [name, str(count), MISSING if saved.lost[name] is None else str(saved.lost[name])]
-                for name, count in saved.saved.items()
-            ],
-        )
+    columns = (
+        Column("table", "table", read=lambda pair: pair[0]),
+        Column("saved", "saved", read=lambda pair: pair[1]),
+        Column("lost", "lost", read=lambda pair: saved.lost[pair[0]]),
+    )
+
+    def show() -> None:
+        print_rows(columns, saved.saved.items())
         if saved.saved["jobs"]:
             say(f"Saved in {fresh}; look at it with --store {fresh}")
         else:
@@ -286,13 +277,12 @@ def _rescue(place: str | None, fresh: Path, *, as_json: bool, parsable: bool) ->
                 f"No job of {damaged} could be saved: {fresh} holds what is left; take the jobs "
                 "from a backup."
             )
+
+    form.print(
+        saved.saved.items(),
+        columns=columns,
+        document={"saved": saved.saved, "lost": saved.lost},
+        show=show,
+    )
     if not saved.saved["jobs"]:
         raise typer.Exit(1)
-
-
-def _bytes(count: int) -> str:
-    return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.1f} kB"
-
-
-def _cell(value: Any) -> str:
-    return "" if value is None else f"{value:.10g}" if isinstance(value, float) else str(value)

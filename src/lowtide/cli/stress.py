@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lowtide.cli.examples import epilog
-from lowtide.cli.options import AsJson, Parsable
-from lowtide.cli.output import print_json, print_parsable, print_table, progress_bar, say
+from lowtide.cli.options import grouped
+from lowtide.cli.output import (
+    TABLE,
+    Column,
+    Form,
+    print_rows,
+    print_table,
+    progress,
+    say,
+    say_all,
+)
+from lowtide.units import MISSING, format_percent
 
 if TYPE_CHECKING:
     from lowtide.signal import FloatArray
@@ -34,6 +42,7 @@ _LATE_S = 0.2
 
 
 @stress.command(epilog=epilog("stress plan"))
+@grouped
 def plan(
     shape: Annotated[
         str, typer.Option(help="The course of the levels: ramp, steps, random or latin.")
@@ -68,8 +77,7 @@ def plan(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Save the plan: a .toml file.")
     ] = None,
-    as_json: AsJson = False,
-    parsable: Parsable = False,
+    form: Form = TABLE,
 ) -> None:
     """Draw a plan of levels, from end to end and not together.
 
@@ -90,16 +98,22 @@ def plan(
     )
     if out is not None:
         made.dump(out)
-    if as_json:
-        print_json(_plan_document(made, out))
-    elif parsable:
-        header = ("part", "lowest", "highest", "mean", "largest_correlation")
-        print_parsable(header, [_plan_columns(made, part) for part in made.parts])
-    else:
-        _show_plan(made, out)
+    form.print(
+        made.parts,
+        columns=(
+            Column("part", read=str),
+            Column("lowest", read=lambda part: float(made.of(part).min())),
+            Column("highest", read=lambda part: float(made.of(part).max())),
+            Column("mean", read=lambda part: float(made.of(part).mean())),
+            Column("largest_correlation", read=lambda part: _largest_correlation(made, part)),
+        ),
+        document=lambda: _plan_document(made, out),
+        show=lambda: _show_plan(made, out),
+    )
 
 
 @stress.command(epilog=epilog("stress run"))
+@grouped
 def run(
     file: Annotated[Path, typer.Argument(help="The plan, as lowtide stress plan -o wrote it.")],
     job_id: Annotated[
@@ -117,8 +131,7 @@ def run(
         Path | None,
         typer.Option(help="Where the disk load writes.  [default: the system's temporary folder]"),
     ] = None,
-    as_json: AsJson = False,
-    parsable: Parsable = False,
+    form: Form = TABLE,
 ) -> None:
     """Load this machine as a plan says, and say what was reached.
 
@@ -133,17 +146,18 @@ def run(
 
     loaded = LoadPlan.load(file).without(without or [])
     job = choose_job_id(os.environ) if job_id is None else check_job_id(job_id)
-    if not (as_json or parsable):
+    if form.for_people:
         print(f"job {job}: {_extent(loaded)}", flush=True)
     begun = 0
 
     def told(number: int) -> None:
         nonlocal begun
         begun = number + 1
-        advance()
+        bar.advance()
 
     try:
-        with by_signals(), _progress(len(loaded)) as advance:
+        # Ten pictures a second would be a load of their own.
+        with by_signals(), progress("loading", len(loaded), refresh_per_second=2) as bar:
             outcome = carry_out(loaded, job_id=job, folder=folder, told=told)
     except KeyboardInterrupt:
         print(
@@ -151,14 +165,13 @@ def run(
             file=sys.stderr,
         )
         raise typer.Exit(130) from None
-    if as_json:
-        print_json(outcome.document())
-    elif parsable:
-        header = ("job_id", "part", "workers", "asked", "got", "mean_error", "asked_s", "got_s")
-        rows = [_outcome_columns(outcome, each) for each in outcome.parts]
-        print_parsable((*header, "max_late_s"), rows)
-    else:
-        _show_outcome(outcome)
+    form.print(
+        outcome.parts,
+        columns=_outcome_columns(outcome),
+        document=outcome.document,
+        show=lambda: _show_outcome(outcome),
+        digits=6,
+    )
 
 
 def _seconds(text: str) -> float:
@@ -195,7 +208,7 @@ def _extent(plan: LoadPlan) -> str:
 def _show_plan(plan: LoadPlan, out: Path | None) -> None:
     import os
 
-    from lowtide.units import MISSING, format_count, format_percent
+    from lowtide.units import format_count
 
     def signed(value: float) -> str:
         # Adding 0 leaves no "-0.00".
@@ -269,55 +282,41 @@ def _plan_document(plan: LoadPlan, out: Path | None) -> dict[str, Any]:
     }
 
 
-def _plan_columns(plan: LoadPlan, part: str) -> list[str]:
-    levels = plan.of(part)
+def _largest_correlation(plan: LoadPlan, part: str) -> str | None:
     found = [abs(value) for pair, value in plan.correlations().items() if part in pair]
     known = [value for value in found if not math.isnan(value)]
-    numbers = (levels.min(), levels.max(), levels.mean())
-    return [part, *(f"{each:.10g}" for each in numbers), f"{max(known):.4g}" if known else ""]
+    return f"{max(known):.4g}" if known else None
 
 
-def _outcome_columns(outcome: Outcome, each: PartOutcome) -> list[str]:
-    numbers = (each.asked.mean(), each.got.mean(), each.off, each.asked_s, each.got_s)
+def _outcome_columns(outcome: Outcome) -> list[Column]:
+    def seconds(value: float) -> str:
+        return f"{value:.2f} s"
+
+    def rate(each: PartOutcome) -> str:
+        unit = {"cpu": "Gop/s", "gpu": "Gop/s"}.get(each.part, "GB/s")
+        return MISSING if math.isnan(each.rate) else f"{each.rate / 1e9:.3g} {unit}"
+
+    def percent(level: float) -> str:
+        return format_percent(level / 100)
+
     return [
-        outcome.job_id,
-        each.part,
-        str(each.workers),
-        *(
-            "" if math.isnan(number) else f"{number:.6g}"
-            for number in (*map(float, numbers), float(outcome.late_s.max()))
-        ),
+        Column("job_id", read=lambda _: outcome.job_id),
+        Column("part", "part"),
+        Column("workers", "processes"),
+        Column("asked", "asked", percent, lambda each: float(each.asked.mean())),
+        Column("got", "got", percent, lambda each: float(each.got.mean())),
+        Column("mean_error", "off by", "{:.1f} points".format, lambda each: float(each.off)),
+        Column("asked_s", "work asked", seconds, lambda each: float(each.asked_s)),
+        Column("got_s", "work done", seconds, lambda each: float(each.got_s)),
+        Column("", "rate", read=rate),
+        Column("max_late_s", read=lambda _: float(outcome.late_s.max())),
     ]
 
 
 def _show_outcome(outcome: Outcome) -> None:
     import numpy as np
 
-    from lowtide.units import MISSING, format_percent
-
-    def seconds(value: float) -> str:
-        return MISSING if np.isnan(value) else f"{value:.2f} s"
-
-    def rate(each: PartOutcome) -> str:
-        unit = {"cpu": "Gop/s", "gpu": "Gop/s"}.get(each.part, "GB/s")
-        return MISSING if np.isnan(each.rate) else f"{each.rate / 1e9:.3g} {unit}"
-
-    print_table(
-        ("part", "processes", "asked", "got", "off by", "work asked", "work done", "rate"),
-        [
-            [
-                each.part,
-                str(each.workers),
-                format_percent(float(each.asked.mean()) / 100),
-                format_percent(float(each.got.mean()) / 100),
-                f"{each.off:.1f} points",
-                seconds(each.asked_s),
-                seconds(each.got_s),
-                rate(each),
-            ]
-            for each in outcome.parts
-        ],
-    )
+    print_rows(_outcome_columns(outcome), outcome.parts)
     late = outcome.late_s
     say(
         f"Steps of {outcome.plan.step_s:g} s ended {1000 * float(np.median(late)):.1f} ms late in "
@@ -325,22 +324,4 @@ def _show_outcome(outcome: Outcome) -> None:
     )
     if (count := int((late > _LATE_S).sum())) > 0:
         say(f"{count} of {late.size} steps ended more than {_LATE_S:g} s late: the machine is busy")
-    for note in outcome.notes:
-        say(note)
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[], None]]:
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-
-    with progress_bar(
-        TextColumn("loading"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("steps, left"),
-        TimeRemainingColumn(),
-        # Ten pictures a second would be a load of their own.
-        refresh_per_second=2,
-    ) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda: bar.advance(task)
+    say_all(outcome.notes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,16 +15,14 @@ import typer
 from lowtide import interruption
 from lowtide.cli.options import (
     LEFT_OUT,
-    AsJson,
     Data,
     ExperimentFile,
-    Parsable,
     RepeatSignal,
     Settings,
     read_settings,
     read_slurm,
 )
-from lowtide.cli.output import print_json, print_parsable, print_table, progress_bar, say
+from lowtide.cli.output import TABLE, Column, Form, print_table, progress, say, tracked
 
 if TYPE_CHECKING:
     import polars as pl
@@ -102,8 +100,7 @@ def sweep(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Run again what failed before.")
     ] = False,
-    as_json: AsJson = False,
-    parsable: Parsable = False,
+    form: Form = TABLE,
 ) -> None:
     """Run every combination of an experiment's parameters.
 
@@ -123,7 +120,7 @@ def sweep(
     runner = make_engine(
         engine, workers=workers, address=address, slurm=read_slurm(slurm), folder=folder
     )
-    people = not (as_json or parsable)
+    people = form.for_people
     with ResultFolder.opened(folder, experiment) as results:
         missing = results.missing(retry_failed=retry_failed)
         check_runs(missing, experiment)
@@ -135,16 +132,21 @@ def sweep(
         with _keeping(results), _progress(len(missing)) as told:
             results.carry_out(missing, runner, run_row, told)
         took_s = perf_counter() - clock
-        if as_json:
-            print_json(_document(results, len(missing), took_s))
-        elif parsable:
-            groups = _groups(results)
-            rows = [["" if each is None else str(each) for each in row] for row in groups.rows()]
-            print_parsable(groups.columns, rows)
-        else:
-            _tell(results, len(missing), took_s)
+        groups = _groups(results) if form.parsable else None
+        form.print(
+            [] if groups is None else [*map(_spelt, groups.to_dicts())],
+            columns=None if groups is None else [*map(Column, groups.columns)],
+            document=lambda: _document(results, len(missing), took_s),
+            show=lambda: _tell(results, len(missing), took_s),
+            digits=None,
+        )
         if results.failed:
             raise typer.Exit(1)
+
+
+def _spelt(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with truth as Python has it, which scripts know from before."""
+    return {key: str(each) if isinstance(each, bool) else each for key, each in row.items()}
 
 
 def _announce(results: ResultFolder, missing: int) -> None:
@@ -218,34 +220,14 @@ def _keeping(results: ResultFolder) -> Iterator[None]:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[Outcome], None]]:
-    from time import monotonic
-
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
     failed = 0
-    with progress_bar(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]:.1f}/s"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    ) as bar:
-        task, clock = bar.add_task("running", total=total, rate=0.0), monotonic()
+    with progress("running", total, paced=True) as bar:
 
         def told(outcome: Outcome) -> None:
             nonlocal failed
             failed += outcome.row is None
-            rate = (bar.tasks[0].completed + 1) / max(monotonic() - clock, 1e-9)
-            words = f"{failed} failed" if failed else "running"
-            bar.update(task, advance=1, description=words, rate=rate)
+            bar.say(f"{failed} failed" if failed else "running")
+            bar.advance()
 
         yield told
 
@@ -334,15 +316,7 @@ def _groups(results: ResultFolder) -> pl.DataFrame:
 
 def _in_words(groups: pl.DataFrame, currency: str) -> tuple[list[str], list[list[str]]]:
     """Return the groups for people: a column has one unit, and none that another has too."""
-    from lowtide.units import (
-        ENERGIES,
-        MASSES,
-        MISSING,
-        format_alike,
-        format_duration,
-        format_number,
-        format_percent,
-    )
+    from lowtide.units import format_quantities
 
     shown = groups.drop("synthetic", "imputed_share", strict=False)
     if "total_carbon_g" in shown.columns:
@@ -352,19 +326,12 @@ def _in_words(groups: pl.DataFrame, currency: str) -> tuple[list[str], list[list
             # Without nodes of their own jobs are all there is.
             shown = shown.drop(part, "node_carbon_g", strict=False)
 
-    def words(name: str, values: list[Any]) -> list[str]:
-        if name.endswith("_g"):
-            return format_alike(values, MASSES)
-        if name.endswith("_j"):
-            return format_alike(values, ENERGIES)
-        ends = {"_s": format_duration, "saving": format_percent}
-        way = next((way for end, way in ends.items() if name.endswith(end)), format_number)
-        return [
-            way(value) if isinstance(value, float) else MISSING if value is None else str(value)
-            for value in values
-        ]
-
-    columns = [words(name, shown[name].to_list()) for name in shown.columns]
+    columns = [
+        [str(each) for each in shown[name]]
+        if shown[name].dtype.is_integer()
+        else format_quantities(name, shown[name].to_list())
+        for name in shown.columns
+    ]
     heads = [_MEANS.get(name, name) for name in shown.columns]
     heads = [
         head + f", {currency}" * (head.startswith("cost") and bool(currency)) for head in heads
@@ -413,11 +380,9 @@ def report(
         ),
     ] = None,
     workers: Annotated[
-        int,
-        typer.Option("-j", "--jobs", min=1, help="How many processes simulate and draw."),
+        int, typer.Option("-j", "--jobs", min=1, help="How many processes simulate and draw.")
     ] = 1,
-    as_json: AsJson = False,
-    parsable: Parsable = False,
+    form: Form = TABLE,
 ) -> None:
     """Write what a sweep found as a page, with every figure.
 
@@ -434,29 +399,24 @@ def report(
         raise InvalidInput("--figures and --no-figures exclude each other: leave one out")
     study = read_study(folder, baseline=baseline)
     written = write_study_report(
-        study, out, figures=figures, images=not no_figures, workers=workers, track=_track
+        study, out, figures=figures, images=not no_figures, workers=workers, track=tracked
     )
-    if as_json:
-        print_json(
-            {
-                "title": study.title,
-                "grids": study.grids,
-                "runs": len(study),
-                "failed": study.failed.height,
-                "answers": [
-                    {"question": section.question, "answer": section.answer}
-                    for section in written.sections
-                ],
-                "policies": policy_numbers(study),
-                "report": str(written.path.resolve()),
-                "figures": [str(path.resolve()) for path in written.figures],
-            }
-        )
-        return
-    if parsable:
+    if not form.for_people:
         numbers = policy_numbers(study)
-        rows = [[_text(value) for value in each.values()] for each in numbers]
-        print_parsable(list(numbers[0]), rows)
+        document = {
+            "title": study.title,
+            "grids": study.grids,
+            "runs": len(study),
+            "failed": study.failed.height,
+            "answers": [
+                {"question": section.question, "answer": section.answer}
+                for section in written.sections
+            ],
+            "policies": numbers,
+            "report": str(written.path.resolve()),
+            "figures": [str(path.resolve()) for path in written.figures],
+        }
+        form.print(numbers, document=document)
         return
     # The page has them all; a terminal has room for these.
     carbon = "total_carbon_g" if study.has_nodes and not study.told_of else "carbon_g"
@@ -473,12 +433,3 @@ def report(
     print(f"report:  {written.path.resolve()}")
     if written.figures:
         print(f"figures: {written.figures[0].parent.resolve()}/*.svg, *.png, *.csv")
-
-
-def _text(value: str | float | None) -> str:
-    return "" if value is None else value if isinstance(value, str) else f"{value:.10g}"
-
-
-def _track(items: Iterable[Any], what: str, total: int) -> Iterable[Any]:
-    with progress_bar() as bar:
-        yield from bar.track(items, total=total, description=what)

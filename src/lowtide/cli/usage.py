@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lowtide.cli.jobs import sources_of, users_of, window
-from lowtide.cli.options import AsJson, Parsable, Since, Sources, StorePlace, Until, Users
+from lowtide.cli.options import Since, Sources, StorePlace, Until, Users
 from lowtide.cli.output import (
     SYNTHETIC,
-    explain_marks,
+    TABLE,
+    Column,
+    Form,
+    mark_notes,
     marked,
-    print_json,
-    print_parsable,
     print_table,
-    progress_bar,
+    progress,
     say,
+    say_all,
 )
 
 if TYPE_CHECKING:
@@ -49,8 +50,7 @@ def usage(
     start: Since = None,
     end: Until = None,
     store: StorePlace = None,
-    as_json: AsJson = False,
-    parsable: Parsable = False,
+    form: Form = TABLE,
 ) -> None:
     """Sum up what jobs used and emitted, by user, hour and others.
 
@@ -72,33 +72,32 @@ def usage(
         start=begin,
         end=now if until is None else until,
     )
-    with Store.open(store, readonly=True) as kept, _progress() as advance:
-        accounts = sum_up(kept, question, by=by, now=now, told=advance)
+    with Store.open(store, readonly=True) as kept, progress("reading") as bar:
+        accounts = sum_up(kept, question, by=by, now=now, told=bar.reach)
         name = kept.name
         made_up = any(
             begins < accounts.end and ends > accounts.start for _, begins, ends in kept.synthetic()
         )
-    if as_json:
-        print_json({**_document(accounts, by), "synthetic": made_up})
-    elif parsable:
-        print_parsable(
-            (by, *_KEYS, "lacking", *(["synthetic"] * made_up)),
-            [
-                [
-                    str(row[by]),
-                    *("" if row[key] is None else f"{row[key]:.15g}" for key in _KEYS),
-                    ",".join(row["lacking"]),
-                    *(["yes"] * made_up),
-                ]
-                for row in _document(accounts, by)["rows"]
-            ],
-        )
-    elif not accounts.rows:
-        say(f"No jobs in that time in {name}.")
-    else:
+    document = {**_document(accounts, by), "synthetic": made_up}
+
+    def show() -> None:
+        if not accounts.rows:
+            say(f"No jobs in that time in {name}.")
+            return
         _show(accounts, by)
         if made_up:
             say(f"{SYNTHETIC}, in all of that time or in a part of it.")
+
+    form.print(
+        document["rows"],
+        columns=[
+            *map(Column, (by, *_KEYS, "lacking")),
+            *([Column("synthetic", read=lambda _: True)] * made_up),
+        ],
+        document=document,
+        show=show,
+        digits=15,
+    )
 
 
 def _document(accounts: Accounts, by: str) -> dict[str, Any]:
@@ -194,7 +193,7 @@ def _explain(accounts: Accounts, guessed: Sequence[bool]) -> None:
     partial = any(row.lacking for row in accounts.rows)
     if accounts.nodes is not None:
         partial = partial or bool(accounts.nodes.lacking)
-    explain_marks(estimated=any(guessed), partial=partial)
+    say_all(mark_notes("~" * any(guessed) + ">" * partial))
     if accounts.nodes is not None and accounts.nodes.energy_j == accounts.nodes.energy_j:
         say(_told_of_nodes(accounts.nodes, estimated=any(guessed)))
     if unknown := sum(row.unknown_duration for row in accounts.rows):
@@ -237,10 +236,3 @@ def _bar(share: float) -> str:
     eighths = max(eighths, 1) if share > 0 else 0
     whole, rest = divmod(eighths, 8)
     return "█" * whole + (_BLOCKS[rest] if rest else "")
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    with progress_bar() as bar:
-        task = bar.add_task("reading", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lowtide.cli.options import AsJson, Parsable
-from lowtide.cli.output import print_json, print_parsable, progress_bar, say
+from lowtide.cli.output import TABLE, Form, progress, say
 
 if TYPE_CHECKING:
     from lowtide.job import Job
@@ -18,7 +17,7 @@ _HOURS = 120
 _STEP_S = 1800.0
 
 
-def warm(as_json: AsJson = False, parsable: Parsable = False) -> None:
+def warm(form: Form = TABLE) -> None:
     """Compile beforehand what is compiled at first use.
 
     It is kept in the folder that LOWTIDE_CACHE names, else in the user's cache. A folder that is
@@ -33,12 +32,11 @@ def warm(as_json: AsJson = False, parsable: Parsable = False) -> None:
     tell, compiled.tell = compiled.tell, _only_problems(compiled.tell)
     compiled.gather = True
     try:
-        with progress_bar() as bar:
-            task = bar.add_task("compiling", total=len(parts))
+        with progress("compiling", len(parts)) as bar:
             for name, part in parts.items():
-                bar.update(task, description=name)
+                bar.say(name)
                 part()
-                bar.advance(task)
+                bar.advance()
     finally:
         compiled.tell, compiled.gather = tell, False
     took_s = process_time() - clock
@@ -48,15 +46,11 @@ def warm(as_json: AsJson = False, parsable: Parsable = False) -> None:
         "cpu_s": round(took_s, 3),
         "folder": None if folder is None else str(folder),
     }
-    if as_json:
-        print_json(told)
-    elif parsable:
-        print_parsable(list(told), [["" if each is None else str(each) for each in told.values()]])
-    elif told["compiled_s"]:
-        where = f"kept in {folder}" if folder else "kept nowhere, so that all is to be done again"
-        say(f"Compiled everything in {told['compiled_s']:.1f} s, {where}.")
-    else:
-        say(f"Everything is compiled already, in {folder}.")
+    where = f"kept in {folder}" if folder else "kept nowhere, so that all is to be done again"
+    words = f"Everything is compiled already, in {folder}."
+    if told["compiled_s"]:
+        words = f"Compiled everything in {told['compiled_s']:.1f} s, {where}."
+    form.print([told], document=told, show=lambda: say(words), digits=None)
 
 
 def _only_problems(tell: Callable[[str], object]) -> Callable[[str], object]:

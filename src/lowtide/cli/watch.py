@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,37 +16,30 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lowtide.cli.options import (
-    AsJson,
-    Cgroupfs,
-    How,
-    IdlePower,
-    Marginal,
-    Meters,
-    Parsable,
-    Procfs,
-    Pue,
-    Rules,
-    Seed,
-    SignalFile,
-    Sysfs,
-    ZoneOrGrid,
-)
-from lowtide.cli.output import say
+from lowtide.cli.options import NodeOptions, placed
+from lowtide.cli.output import TABLE, Form, say, warn
+from lowtide.errors import InvalidInput, UnknownName
 
 if TYPE_CHECKING:
-    from lowtide.meters import Roots
+    from lowtide.grids.live import LiveGrid
     from lowtide.monitor.exporter import Exporter
     from lowtide.monitor.metrics import Exposition
     from lowtide.monitor.tick import Tick
+    from lowtide.signal import Grid, Signal
     from lowtide.store import Store
+    from lowtide.watching.emissions import Emissions
     from lowtide.watching.service import Service, Watch
     from lowtide.watching.slurm_facts import FactsSource
     from lowtide.watching.watcher import Watcher
 
-
 # The last is another word for `none`: what others tell is in the store, whoever reads it.
 FACTS_FROM = ("squeue", "cluster", "none", "store")
+# How far a synthetic grid goes from today.
+_SYNTHETIC_DAYS = 400
+# How long the first answer of a provider is waited for.
+_ANSWER_S = 3.0
+# What of `--how` is true of the file with marginal intensity, too.
+_SHARED = ("format", "gaps", "tz", "zone")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +57,9 @@ class Asking:
     soonest_s: float
 
 
+@placed(procfs="slurm_node", sysfs="procfs", cgroupfs="sysfs")
 def watch(
+    *,
     interval: Annotated[
         float | None,
         typer.Option(min=0.05, help="Seconds between ticks.  [default: 10]", show_default=False),
@@ -104,12 +99,10 @@ def watch(
         bool, typer.Option("--open", help="Tell of jobs everybody who can reach the port.")
     ] = False,
     insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="Listen where other machines can ask, unencrypted."),
+        bool, typer.Option("--insecure", help="Listen where other machines can ask, unencrypted.")
     ] = False,
     compat: Annotated[
-        list[str] | None,
-        typer.Option(help="Also serve the names of another system: ceems."),
+        list[str] | None, typer.Option(help="Also serve the names of another system: ceems.")
     ] = None,
     store: Annotated[
         str | None,
@@ -119,15 +112,7 @@ def watch(
         ),
     ] = None,
     no_store: Annotated[bool, typer.Option("--no-store", help="Keep nothing.")] = False,
-    meter: Meters = None,
-    rules: Rules = "conserving",
-    idle_power: IdlePower = None,
-    signal: SignalFile = None,
-    marginal: Marginal = None,
-    grid: ZoneOrGrid = None,
-    how: How = None,
-    seed: Seed = 0,
-    pue: Pue = 1.0,
+    asked: NodeOptions,
     embodied: Annotated[
         float | None, typer.Option(min=0.0, help="What making the node emitted, in kg CO2e.")
     ] = None,
@@ -150,11 +135,7 @@ def watch(
             metavar="NAME",
         ),
     ] = None,
-    procfs: Procfs = Path("/proc"),
-    sysfs: Sysfs = Path("/sys"),
-    cgroupfs: Cgroupfs = None,
-    as_json: AsJson = False,
-    parsable: Parsable = False,
+    form: Form = TABLE,
 ) -> None:
     """Watch this node: what each job uses, draws and emits.
 
@@ -166,14 +147,11 @@ def watch(
     # NumPy's library for matrices takes memory for every core of a node, and none are multiplied.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _give_memory_back()
-    from lowtide.cli.emissions import load_emissions, load_live, renewing
     from lowtide.cli.node import showing
-    from lowtide.errors import InvalidInput, UnknownName
-    from lowtide.meters import Roots
+    from lowtide.errors import InvalidInput
     from lowtide.monitor.exporter import Exporter, load_token
     from lowtide.monitor.metrics import Exposition
     from lowtide.monitor.owners import find_slurm_nodes
-    from lowtide.watching.service import Service, open_watch
 
     serving = {
         "--listen": listen,
@@ -200,47 +178,19 @@ def watch(
         raise InvalidInput(f"{given[0]} says what is served to whom, and nothing is: add --listen")
     if open_to_all and token_file is not None:
         raise InvalidInput("--open tells of jobs without a token: leave out --token-file")
-    live = load_live(grid, signal, how)
-    emissions = load_emissions(
-        signal,
-        None if live is not None else grid,
-        how,
-        seed,
-        marginal=marginal,
-        pue=pue,
-        embodied_kg=embodied,
-        lifetime=lifetime,
-    )
-    roots = Roots(sysfs=sysfs, procfs=procfs)
-    named = tuple(slurm_node or ()) or _named_by_slurm(find_slurm_nodes(str(procfs)))
+    named = tuple(slurm_node or ()) or _named_by_slurm(find_slurm_nodes(str(asked.procfs)))
     with ExitStack() as stack:
-        opened = stack.enter_context(
-            open_watch(
-                meters=meter or (),
-                roots=roots,
-                cgroupfs=cgroupfs,
-                emissions=emissions,
-                rules=rules,
-                idle_w=idle_power,
-                nodes=named,
-            )
+        node, service = stack.enter_context(
+            opened(asked, interval_s=every_s, nodes=named, embodied_kg=embodied, lifetime=lifetime)
         )
-        service = Service(
-            watcher=opened.watcher,
-            events=opened.reader,
-            before=renewing(live, opened),
-            interval_s=every_s,
-            say=complain,
-        )
-        stack.callback(service.close)
         if fast is not None:
-            follow_job(fast, service, opened, out)
+            follow_job(fast, service, node, out)
             return
         sinks = []
         if not once:
             if not no_store:
                 asking = Asking(facts_from=facts_from, nodes=named, soonest_s=max(every_s, 1.0))
-                sinks.append(stack.enter_context(_keeping(store, opened, asking)))
+                sinks.append(stack.enter_context(_keeping(store, node, asking)))
             if listen is not None:
                 page = Exposition(compat=tuple(compat or ()))
                 exporter = Exporter(
@@ -250,10 +200,8 @@ def watch(
                     open_to_all=open_to_all,
                     stale_s=max(60.0, 3 * every_s),
                 )
-                sinks.append(stack.enter_context(_serving(page, exporter, opened.watcher, roots)))
-        show = stack.enter_context(
-            showing(as_json=as_json, parsable=parsable, once=once, quiet=not once)
-        )
+                sinks.append(stack.enter_context(_serving(page, exporter, node.watcher, asked)))
+        show = stack.enter_context(showing(form=form, once=once, quiet=not once))
         service.sinks = [*sinks, show]
         run(service, ticks=1 if once else None)
 
@@ -285,8 +233,6 @@ def checked_interval(interval_s: float | None, usual_s: float) -> float:
     Args:
         interval_s: What the user said; None for nothing.
     """
-    from lowtide.errors import InvalidInput
-
     every_s = usual_s if interval_s is None else interval_s
     if not math.isfinite(every_s):
         raise InvalidInput(f"--interval is a number of seconds, such as 5, not {every_s:g}")
@@ -295,8 +241,6 @@ def checked_interval(interval_s: float | None, usual_s: float) -> float:
 
 def _refuse(options: Mapping[str, object], why: str) -> None:
     """Refuse options that would have no effect."""
-    from lowtide.errors import InvalidInput
-
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise InvalidInput(f"{why} serves anything: leave out {', '.join(given)}")
@@ -327,7 +271,6 @@ def follow_job(job: str, service: Service, opened: Watch, folder: Path | None) -
     Args:
         folder: Where the recording goes; None for a folder named like the job.
     """
-    from lowtide.errors import InvalidInput
     from lowtide.formats.recording_writer import RecordingWriter
     from lowtide.watching.record_job import JobRecorder, find_job
     from lowtide.watching.service import FIRST_S
@@ -354,11 +297,6 @@ def follow_job(job: str, service: Service, opened: Watch, folder: Path | None) -
     say(f"Kept in {folder}; next: lowtide learn {folder}")
 
 
-def complain(problem: str) -> None:
-    """Say what goes wrong, where a service's log keeps it."""
-    typer.echo(f"lowtide: {problem}", err=True)
-
-
 @contextmanager
 def _keeping(
     store: str | None, opened: Watch, asking_for: Asking
@@ -383,7 +321,7 @@ def _keeping(
             hand_over = partial(facts.hand_over, kept.put_facts)
             after += [lambda tick: facts.see(tick.units), lambda _: hand_over()]
             at_last.append(hand_over)
-        keeper = Keeper(kept, host=watcher.host, say=complain, after=after, at_last=at_last)
+        keeper = Keeper(kept, host=watcher.host, say=warn, after=after, at_last=at_last)
         asking.enter_context(keeper)
         if facts is not None:
             facts.open()
@@ -402,7 +340,7 @@ def _remember(memory: Path, watcher: Watcher) -> None:
     try:
         save_floor(memory, watcher.floor)
     except FileProblem as error:
-        complain(f"{error}; how little the node draws when idle is learned anew at the next start")
+        warn(f"{error}; how little the node draws when idle is learned anew at the next start")
 
 
 def _facts_source(kept: Store, opened: Watch, asking: Asking) -> FactsSource | None:
@@ -432,19 +370,21 @@ def _facts_source(kept: Store, opened: Watch, asking: Asking) -> FactsSource | N
         every_s=60.0 if whole else 240.0,
         since=next((each.last_time for each in kept.hosts() if each.name == host), None),
         waiting=kept.waiting("slurm", cluster=watcher.cluster) if follows else (),
-        say=complain,
+        say=warn,
         number=opened.reader.number_jobs,
     )
 
 
 @contextmanager
 def _serving(
-    page: Exposition, exporter: Exporter, watcher: Watcher, roots: Roots
+    page: Exposition, exporter: Exporter, watcher: Watcher, asked: NodeOptions
 ) -> Iterator[Callable[[Tick], None]]:
     """Serve ticks to Prometheus."""
+    from lowtide.meters import Roots
     from lowtide.meters.rapl import read_counters
     from lowtide.monitor.metrics import own_use
 
+    roots = Roots(sysfs=asked.sysfs, procfs=asked.procfs)
     # A counter that never moved counts nothing.
     first: dict[str, float] = {}
     moved: set[str] = set()
@@ -468,3 +408,143 @@ def _serving(
         if sys.stderr.isatty() or of:
             typer.echo(f"Serving metrics at {exporter.url}{of}", err=True)
         yield publish
+
+
+@contextmanager
+def opened(
+    asked: NodeOptions,
+    *,
+    interval_s: float,
+    nodes: Sequence[str] = (),
+    embodied_kg: float | None = None,
+    lifetime: str = "1461d",
+) -> Iterator[tuple[Watch, Service]]:
+    """Open what reads this node, and what takes its ticks; sinks are still to be named.
+
+    Args:
+        nodes: What Slurm calls this node, where that is known.
+    """
+    from lowtide.meters import Roots
+    from lowtide.watching.service import Service, open_watch
+
+    live = _load_live(asked)
+    emissions = _load_emissions(asked, live, embodied_kg, lifetime)
+    with open_watch(
+        meters=asked.meter or (),
+        roots=Roots(sysfs=asked.sysfs, procfs=asked.procfs),
+        cgroupfs=asked.cgroupfs,
+        emissions=emissions,
+        rules=asked.rules,
+        idle_w=asked.idle_power,
+        nodes=tuple(nodes),
+    ) as watch:
+        service = Service(
+            watcher=watch.watcher,
+            events=watch.reader,
+            before=_renewing(live, watch),
+            interval_s=interval_s,
+            say=warn,
+        )
+        try:
+            yield watch, service
+        finally:
+            service.close()
+
+
+def _load_live(asked: NodeOptions) -> LiveGrid | None:
+    """Return the grid of a provider's zone, kept up to date; None where none is named."""
+    if asked.grid is None or asked.signal is not None:
+        # What reads signals takes as much memory as all the rest of a watch.
+        return None
+    from lowtide.cli.inputs import refuse_how
+    from lowtide.grids.live import LiveGrid
+    from lowtide.grids.providers import names_a_zone
+
+    if not names_a_zone(asked.grid):
+        return None
+    refuse_how(asked.how, "a provider")
+    live = LiveGrid.named(asked.grid)
+    live.grid(time.time())
+    live.wait(_ANSWER_S)
+    return live
+
+
+def _renewing(live: LiveGrid | None, opened: Watch) -> list[Callable[[float], None]]:
+    """Return what keeps the grid of a watch up to date."""
+    if live is None:
+        return []
+    watcher = opened.watcher
+
+    def renew(now: float) -> None:
+        watcher.emissions = watcher.emissions.renewed(live, now)
+
+    return [renew]
+
+
+def _load_emissions(
+    asked: NodeOptions, live: LiveGrid | None, embodied_kg: float | None, lifetime: str
+) -> Emissions:
+    """Return how energy becomes grams."""
+    from lowtide.units import parse_duration
+    from lowtide.watching.emissions import Emissions
+
+    if asked.signal is not None and asked.grid is not None:
+        raise InvalidInput("a node is on one grid: give --signal or --grid, not both")
+    if asked.marginal is not None and asked.signal is None:
+        raise InvalidInput(
+            "--marginal goes with the average intensity in --signal FILE; a provider's zone of "
+            "each kind is --grid AVERAGE+MARGINAL, as in electricitymaps:DE+watttime:DE"
+        )
+    if asked.how and asked.signal is None and asked.grid is None:
+        raise InvalidInput("--how says how to read a file: add --signal FILE")
+    grid = None
+    if live is None and (asked.grid is not None or asked.signal is not None):
+        grid = _load_grid(asked)
+    return Emissions(
+        grid=grid,
+        pue=asked.pue,
+        embodied_g=None if embodied_kg is None else 1000.0 * embodied_kg,
+        lifetime_s=parse_duration(lifetime),
+    )
+
+
+def _load_grid(asked: NodeOptions) -> Grid:
+    from lowtide.cli.inputs import find_grid, read_how
+    from lowtide.signal import Grid
+
+    if asked.signal is None:
+        midnight = time.time() // 86400 * 86400
+        found = find_grid(
+            str(asked.grid),
+            "synthetic",
+            since=midnight,
+            days=_SYNTHETIC_DAYS,
+            how=asked.how,
+            seed=asked.seed,
+        )
+        return Grid(**found.signals)
+    said = read_how(asked.how)
+    average = _read(
+        asked.signal,
+        said,
+        "average",
+        "what is reported is counted by the average; marginal intensity goes with it as --marginal",
+    )
+    if asked.marginal is None:
+        return Grid(average=average)
+    beside = {key: value for key, value in said.items() if key in _SHARED}
+    marginal = _read(
+        asked.marginal, {**beside, "kind": "marginal"}, "marginal", "it goes with --signal"
+    )
+    return Grid(average=average, marginal=marginal)
+
+
+def _read(path: Path, said: dict[str, str], kind: str, rule: str) -> Signal:
+    from lowtide.formats import read_signal
+
+    read = read_signal(str(path), **said)
+    if read.kind == "price":
+        raise InvalidInput(f"{path} has prices: emissions need a carbon intensity")
+    if read.kind != kind:
+        raise InvalidInput(f"{path} has {read.kind} intensity: {rule}")
+    return read

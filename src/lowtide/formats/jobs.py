@@ -31,6 +31,25 @@ from lowtide.trace import Trace
 from lowtide.units import TimeLike
 
 TIME_UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0}
+FORMATS: Registry[JobFormat] = Registry("lowtide.job_formats", "job format")
+_NUMBERS = ("arrival_time", "length", "cpus")
+# Columns that need not be there, by what a trace calls them.
+_MORE_NUMBERS = {
+    "gpus": "gpus",
+    "nodes": "nodes",
+    "requested": "requested_s",
+    "priority": "priority",
+}
+# How soon a job's turn is may be less than nothing, as it is to some queues.
+_BELOW_0 = ("priority",)
+# What lowtide's own table of simulated jobs has, and no other.
+_OWN = frozenset(("arrival", "deadline", "run_s", "cpus", "wait_s"))
+_ZONED = re.compile(r"(Z|z|UTC|:\d\d(\.\d+)? ?[+-]\d\d(:?\d\d)?)$")
+_DATED = re.compile(r"\d{4}-\d\d-\d\d")
+_TEXTS = ("status", "user", "name")
+_KNOWN = (*_NUMBERS, *_MORE_NUMBERS, *_TEXTS)
+# A median job of under a minute is rare; one of under sixty hours is not.
+_SHORTEST_MEDIAN_S = 60.0
 
 
 class JobFormat(Protocol):
@@ -52,9 +71,6 @@ class JobWriter(Protocol):
     def render(self, trace: Trace) -> str:
         """Return the file's content."""
         ...
-
-
-FORMATS: Registry[JobFormat] = Registry("lowtide.job_formats", "job format")
 
 
 def read_jobs(
@@ -110,26 +126,6 @@ def _format_of(source: Source, name: str | None) -> JobFormat:
         if candidate.recognises(source):
             return candidate
     raise unrecognised(source, "job trace", FORMATS.names())
-
-
-_NUMBERS = ("arrival_time", "length", "cpus")
-# Columns that need not be there, by what a trace calls them.
-_MORE_NUMBERS = {
-    "gpus": "gpus",
-    "nodes": "nodes",
-    "requested": "requested_s",
-    "priority": "priority",
-}
-# How soon a job's turn is may be less than nothing, as it is to some queues.
-_BELOW_0 = ("priority",)
-# What lowtide's own table of simulated jobs has, and no other.
-_OWN = frozenset(("arrival", "deadline", "run_s", "cpus", "wait_s"))
-_ZONED = re.compile(r"(Z|z|UTC|:\d\d(\.\d+)? ?[+-]\d\d(:?\d\d)?)$")
-_DATED = re.compile(r"\d{4}-\d\d-\d\d")
-_TEXTS = ("status", "user", "name")
-_KNOWN = (*_NUMBERS, *_MORE_NUMBERS, *_TEXTS)
-# A median job of under a minute is rare; one of under sixty hours is not.
-_SHORTEST_MEDIAN_S = 60.0
 
 
 def recognises(source: Source) -> bool:

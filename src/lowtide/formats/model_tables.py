@@ -23,6 +23,10 @@ from lowtide.formats.source import Source
 from lowtide.formats.table_reader import Sheet
 from lowtide.signal import FloatArray
 
+_LOAD = re.compile(r"load|utili[sz]ation|^cpu|^share$|^level$")
+_POWER = re.compile(r"watt|power|\(w\)|^w$|_w$")
+_IDLE = re.compile(r"(active\s*)?idle")
+
 
 def read_usage(path: Path | str) -> tuple[FloatArray, dict[str, FloatArray]]:
     """Return the times of a table and its other columns, NaN where a cell is empty.
@@ -54,11 +58,6 @@ def read_usage(path: Path | str) -> tuple[FloatArray, dict[str, FloatArray]]:
     if times.size < 2:
         raise FormatError("two rows or more are needed to tell a use over time", path=path)
     return times, dict(zip(names, values, strict=True))
-
-
-_LOAD = re.compile(r"load|utili[sz]ation|^cpu|^share$|^level$")
-_POWER = re.compile(r"watt|power|\(w\)|^w$|_w$")
-_IDLE = re.compile(r"(active\s*)?idle")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -414,14 +414,6 @@ class RecordingWriter:
             other.be_patient(self._tell)
         return other
 
-    def rescue(self, folder: Path | str) -> None:
-        """Write all that can be had of the recording into another folder.
-
-        Args:
-            folder: A folder without a recording; whoever else is on the machine shall not read it.
-        """
-        write_recording(self.recording(), folder)
-
     def __enter__(self) -> RecordingWriter:
         return self
 

@@ -70,6 +70,15 @@ Table = dict[str, npt.NDArray[Any]]
 _MOST = 1e15
 
 _KEY = re.compile(r"([A-Za-z][\w -]*?)\s*:\s*(.*)")
+# Arrivals this late are instants rather than seconds since some origin (1973).
+_EPOCH_LIKE = 1e8
+_STATUS = {name: code for code, name in STATUS.items()} | {
+    "timeout": 0,
+    "out_of_memory": 0,
+    "node_failure": 0,
+    "preempted": 5,
+    "requeued": 5,
+}
 
 
 def recognises(source: Source) -> bool:
@@ -252,18 +261,6 @@ def _names(numbers: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         return texts
     # Each text is made once; the place after the last, which −1 looks up, is unknown.
     return np.array([*map(str, range(largest + 1)), None], dtype=object)[numbers]
-
-
-# Arrivals this late are instants rather than seconds since some origin (1973).
-_EPOCH_LIKE = 1e8
-
-_STATUS = {name: code for code, name in STATUS.items()} | {
-    "timeout": 0,
-    "out_of_memory": 0,
-    "node_failure": 0,
-    "preempted": 5,
-    "requeued": 5,
-}
 
 
 def render(trace: Trace) -> str:

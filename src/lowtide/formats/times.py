@@ -29,6 +29,11 @@ _NUMBER = r"-?\d+(?:\.\d+)?"
 _MILLISECONDS_FROM = 1e11
 # The year 9999 ends here, and calendars with it.
 _LAST_S = 253402300800.0
+GAP_POLICIES = ("refuse", "hold", "interpolate")
+# Files write times to the microsecond at best.
+_TICK_S = 2e-6
+# Two minutes of a signal in microseconds, or two centuries of it in minutes: more is a slip.
+_MOST_STEPS = 100_000_000
 
 
 def check_zone(tz: str | None) -> None:
@@ -163,14 +168,6 @@ def _from_local(clock: pl.Series, texts: pl.Series, place: Place, tz: str) -> Fl
             f"{texts[row]} in {tz} {why}. Check tz=, or use a file in UTC or with offsets", row
         )
     return _seconds(local)
-
-
-GAP_POLICIES = ("refuse", "hold", "interpolate")
-
-# Files write times to the microsecond at best.
-_TICK_S = 2e-6
-# Two minutes of a signal in microseconds, or two centuries of it in minutes: more is a slip.
-_MOST_STEPS = 100_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

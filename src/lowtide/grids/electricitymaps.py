@@ -35,6 +35,11 @@ from lowtide.grids import web
 from lowtide.grids.providers import Answer, Part, base_url, find_keys, gather
 from lowtide.signal import ESTIMATED
 
+_LISTS = {"history": "history", "forecast": "forecast", "data": "history"}
+_VALUES = ("carbon_intensity_avg", "carbonIntensity")
+_HOUR_S = 3600.0
+Rows = npt.NDArray[np.intp]
+
 
 @dataclass(slots=True, kw_only=True)
 class ElectricityMaps:
@@ -82,9 +87,6 @@ class ElectricityMaps:
         )
         series = web.read_series(data, Wish(zone=zone), url=url, form=self.name)
         return [Part(series=series, forecast=what == "forecast")]
-
-
-_LISTS = {"history": "history", "forecast": "forecast", "data": "history"}
 
 
 def recognises(source: Source) -> bool:
@@ -137,12 +139,6 @@ def _find(source: Source) -> tuple[str, Sequence[Mapping[str, Any]]] | None:
     if table_reader.are_records([document], "datetime", "carbonIntensity"):
         return "latest", [document]
     return None
-
-
-_VALUES = ("carbon_intensity_avg", "carbonIntensity")
-_HOUR_S = 3600.0
-
-Rows = npt.NDArray[np.intp]
 
 
 def _is_table(source: Source) -> bool:

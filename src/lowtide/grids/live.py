@@ -35,6 +35,10 @@ _BACK_S = 86_400.0
 _LONGEST_GAP_S = 31 * 86_400.0
 # How long another process may take that asks for the same.
 _PATIENCE_S = 40.0
+# How far back providers are asked at all: what is older belongs in a file.
+_LONGEST_BACK_S = 400 * 86_400.0
+# When a watcher asks again after a failure: soon at first, then ever later.
+_RETRY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,12 +218,6 @@ class Feed:
             caveat=history.caveat(signal),
             problems=(*self.problems, *self.entry.problems),
         )
-
-
-# How far back providers are asked at all: what is older belongs in a file.
-_LONGEST_BACK_S = 400 * 86_400.0
-# When a watcher asks again after a failure: soon at first, then ever later.
-_RETRY_S = 60.0
 
 
 def fetch(

@@ -16,13 +16,17 @@ pulverised coal; other plants of the same fuel scale with the fuel they burn (`P
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from types import MappingProxyType
+from typing import Any
 
 from lowtide.errors import InvalidInput, UnknownName
 from lowtide.signal import BASES
 
+#: Source → basis → g CO₂ equivalent per kWh.
 EMISSION_FACTORS_G_PER_KWH: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
         source: MappingProxyType({"lifecycle": lifecycle, "direct": direct})
@@ -188,249 +192,27 @@ class GridModel:
                 )
 
 
-# Night low, morning rise, flat day, evening peak: the usual shape of a working day.
-_EVENING_PEAK = (
-    *(78.0, 74.0, 72.0, 71.0, 72.0, 77.0, 87.0, 98.0),
-    *(104.0, 106.0, 107.0, 108.0, 108.0, 106.0, 104.0, 103.0),
-    *(104.0, 109.0, 115.0, 117.0, 114.0, 106.0, 96.0, 86.0),
-)
-# Air conditioning holds the afternoon up, and the evening peak comes late.
-_LATE_PEAK = (
-    *(84.0, 79.0, 76.0, 75.0, 75.0, 77.0, 84.0, 92.0),
-    *(98.0, 102.0, 105.0, 107.0, 109.0, 110.0, 109.0, 108.0),
-    *(108.0, 109.0, 112.0, 115.0, 117.0, 115.0, 107.0, 95.0),
-)
-# Heavy industry works through the night.
-_INDUSTRIAL = (
-    *(86.0, 83.0, 82.0, 81.0, 82.0, 86.0, 93.0, 100.0),
-    *(105.0, 107.0, 108.0, 108.0, 107.0, 106.0, 104.0, 103.0),
-    *(104.0, 107.0, 110.0, 111.0, 109.0, 104.0, 97.0, 90.0),
-)
+def _load() -> dict[str, GridModel]:
+    document = tomllib.loads((files("lowtide.grids") / "grids.toml").read_text("utf-8"))
+    return {
+        name: GridModel(
+            name=name,
+            hour_shape=tuple(document["hour_shapes"][said.pop("hour_shape")]),
+            plants=tuple(
+                Plant(**{key: _fixed(value) for key, value in plant.items()})
+                for plant in said.pop("plants")
+            ),
+            **said,
+        )
+        for name, said in document["grids"].items()
+    }
 
-_OPEN_CYCLE = (1.40, 1.70)  # gas turbines without a steam cycle burn that much more
 
-_SUNNY = GridModel(
-    name="sunny",
-    description="much solar power over gas: a deep dip around midday, dear evenings",
-    latitude_deg=38.0,
-    longitude_deg=-4.0,
-    utc_offset_h=1.0,
-    demand_mw=10_000.0,
-    hour_shape=_LATE_PEAK,
-    saturday=0.92,
-    sunday=0.86,
-    demand_swing=0.06,
-    demand_peak_day=205.0,
-    wind_m_per_s=6.5,
-    wind_memory_h=30.0,
-    clearness=0.90,
-    plants=(
-        Plant(name="nuclear", source="nuclear", capacity_mw=1_100, must_run=True),
-        Plant(
-            name="river hydro",
-            source="hydro",
-            capacity_mw=400,
-            must_run=True,
-            seasonal_swing=0.4,
-            peak_day=100,
-        ),
-        Plant(name="wind", source="wind_onshore", capacity_mw=3_000),
-        Plant(name="solar", source="solar", capacity_mw=9_000),
-        Plant(name="hydro", source="hydro", capacity_mw=1_300, cost_eur_per_mwh=(35, 120)),
-        Plant(name="biomass", source="biomass", capacity_mw=250, cost_eur_per_mwh=(60, 75)),
-        Plant(
-            name="gas",
-            source="gas",
-            capacity_mw=8_000,
-            heat_rate=(0.92, 1.25),
-            cost_eur_per_mwh=(2, 4),
-        ),
-        Plant(
-            name="gas turbines",
-            source="gas",
-            capacity_mw=2_500,
-            heat_rate=_OPEN_CYCLE,
-            cost_eur_per_mwh=(5, 8),
-        ),
-    ),
-)
+def _fixed(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
-_WINDY = GridModel(
-    name="windy",
-    description="more wind than anything else: swings over days, calm spells burn coal and gas",
-    latitude_deg=55.0,
-    longitude_deg=9.0,
-    utc_offset_h=1.0,
-    demand_mw=10_000.0,
-    hour_shape=_EVENING_PEAK,
-    saturday=0.91,
-    sunday=0.87,
-    demand_swing=0.12,
-    demand_peak_day=18.0,
-    wind_m_per_s=7.5,
-    wind_memory_h=40.0,
-    clearness=0.55,
-    plants=(
-        Plant(
-            name="biomass",
-            source="biomass",
-            capacity_mw=1_300,
-            must_run=True,
-            seasonal_swing=0.4,
-            peak_day=18,
-        ),
-        Plant(name="offshore wind", source="wind_offshore", capacity_mw=4_800),
-        Plant(name="onshore wind", source="wind_onshore", capacity_mw=5_500),
-        Plant(name="solar", source="solar", capacity_mw=3_000),
-        Plant(name="hydro", source="hydro", capacity_mw=2_000, cost_eur_per_mwh=(25, 110)),
-        Plant(
-            name="coal",
-            source="coal",
-            capacity_mw=1_800,
-            heat_rate=(0.95, 1.15),
-            cost_eur_per_mwh=(3, 4),
-        ),
-        Plant(
-            name="gas",
-            source="gas",
-            capacity_mw=6_000,
-            heat_rate=(0.92, 1.25),
-            cost_eur_per_mwh=(2, 4),
-        ),
-        Plant(
-            name="gas turbines",
-            source="gas",
-            capacity_mw=3_000,
-            heat_rate=_OPEN_CYCLE,
-            cost_eur_per_mwh=(5, 8),
-        ),
-    ),
-)
 
-_NUCLEAR = GridModel(
-    name="nuclear",
-    description="nuclear power and hydro: low and flat, with gas on winter evenings",
-    latitude_deg=46.5,
-    longitude_deg=2.5,
-    utc_offset_h=1.0,
-    demand_mw=10_000.0,
-    hour_shape=_EVENING_PEAK,
-    saturday=0.92,
-    sunday=0.87,
-    demand_swing=0.17,
-    demand_peak_day=18.0,
-    wind_m_per_s=6.8,
-    wind_memory_h=36.0,
-    clearness=0.70,
-    plants=(
-        Plant(
-            name="nuclear, steady",
-            source="nuclear",
-            capacity_mw=4_600,
-            must_run=True,
-            seasonal_swing=0.15,
-            peak_day=18,
-        ),
-        Plant(
-            name="river hydro",
-            source="hydro",
-            capacity_mw=700,
-            must_run=True,
-            seasonal_swing=0.3,
-            peak_day=130,
-        ),
-        Plant(name="wind", source="wind_onshore", capacity_mw=2_200),
-        Plant(name="solar", source="solar", capacity_mw=2_200),
-        Plant(
-            name="nuclear, following",
-            source="nuclear",
-            capacity_mw=3_400,
-            cost_eur_per_mwh=(9, 45),
-        ),
-        Plant(name="hydro", source="hydro", capacity_mw=1_700, cost_eur_per_mwh=(30, 100)),
-        Plant(name="biomass", source="biomass", capacity_mw=200, cost_eur_per_mwh=(60, 75)),
-        Plant(
-            name="gas",
-            source="gas",
-            capacity_mw=2_600,
-            heat_rate=(0.92, 1.25),
-            cost_eur_per_mwh=(2, 4),
-        ),
-        Plant(
-            name="gas turbines",
-            source="gas",
-            capacity_mw=2_000,
-            heat_rate=_OPEN_CYCLE,
-            cost_eur_per_mwh=(5, 8),
-        ),
-    ),
-)
-
-_COAL = GridModel(
-    name="coal",
-    description="coal by day and night: high and fairly flat",
-    latitude_deg=52.0,
-    longitude_deg=19.0,
-    utc_offset_h=1.0,
-    demand_mw=10_000.0,
-    hour_shape=_INDUSTRIAL,
-    saturday=0.93,
-    sunday=0.88,
-    demand_swing=0.08,
-    demand_peak_day=18.0,
-    wind_m_per_s=6.6,
-    wind_memory_h=36.0,
-    clearness=0.50,
-    plants=(
-        Plant(
-            name="biomass",
-            source="biomass",
-            capacity_mw=300,
-            must_run=True,
-            seasonal_swing=0.3,
-        ),
-        Plant(name="river hydro", source="hydro", capacity_mw=150, must_run=True),
-        Plant(
-            name="coal, steady",
-            source="coal",
-            capacity_mw=4_500,
-            must_run=True,
-            seasonal_swing=0.10,
-            heat_rate=(1.05, 1.05),
-        ),
-        Plant(name="wind", source="wind_onshore", capacity_mw=2_200),
-        Plant(name="solar", source="solar", capacity_mw=2_000),
-        Plant(
-            name="coal",
-            source="coal",
-            capacity_mw=6_000,
-            heat_rate=(0.92, 1.20),
-            cost_eur_per_mwh=(3, 5),
-        ),
-        Plant(
-            name="gas",
-            source="gas",
-            capacity_mw=1_500,
-            heat_rate=(0.95, 1.20),
-            cost_eur_per_mwh=(2, 4),
-        ),
-        Plant(
-            name="gas turbines",
-            source="gas",
-            capacity_mw=1_500,
-            heat_rate=_OPEN_CYCLE,
-            cost_eur_per_mwh=(5, 8),
-        ),
-    ),
-)
-
-#: Name → model.
-GRIDS: Mapping[str, GridModel] = MappingProxyType(
-    {model.name: model for model in (_COAL, _NUCLEAR, _SUNNY, _WINDY)}
-)
+GRIDS: Mapping[str, GridModel] = MappingProxyType(_load())
 
 #: The names that `synthetic_grid` knows, sorted.
 GRID_NAMES: tuple[str, ...] = tuple(sorted(GRIDS))
-
-
-#: Source → basis → g CO₂ equivalent per kWh.

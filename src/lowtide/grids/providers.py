@@ -27,6 +27,9 @@ from typing import Any
 from lowtide import files
 from lowtide.errors import FileProblem
 
+PROVIDERS: Registry[Callable[[], GridProvider]] = Registry("lowtide.grid_providers", "provider")
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
@@ -82,9 +85,6 @@ class GridProvider(Protocol):
     def ask(self, zone: str, *, since: float, now: float) -> Answer:
         """Return what there is from a moment on, and what is expected; may take a while."""
         ...
-
-
-PROVIDERS: Registry[Callable[[], GridProvider]] = Registry("lowtide.grid_providers", "provider")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,9 +183,6 @@ def cut(since: float, until: float, longest_s: float) -> Iterator[tuple[float, f
         end = min(since + longest_s, until)
         yield since, end
         since = end
-
-
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def keys_file(environment: Mapping[str, str] | None = None) -> Path:

@@ -22,6 +22,7 @@ from lowtide.units import format_iso
 
 _LONGEST_S = 31 * 86400.0
 _AHEAD_H = 72
+_KINDS = {"co2_moer": "marginal", "co2_aoer": "average"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,9 +99,6 @@ class WattTime:
 
 def _stamp(instant: float) -> str:
     return format_iso(float(int(instant)))
-
-
-_KINDS = {"co2_moer": "marginal", "co2_aoer": "average"}
 
 
 def recognises(source: Source) -> bool:

@@ -49,6 +49,17 @@ _DEMAND_MEMORY_H = 18.0
 
 # The numbers of the processes are part of what a seed means: never reuse one.
 _WIND_EAST, _WIND_NORTH, _CLOUD, _DEMAND = range(4)
+#: Price of emission allowances; the EU's averaged about 65 EUR/t over 2024.
+CO2_EUR_PER_T = 65.0
+#: Fuel for one MWh of electricity from the plant behind the emission factor.
+FUEL_EUR_PER_MWH = {"coal": 30.0, "gas": 55.0}
+#: What fleets bid that would rather pay than stop: contracts, heat and slow restarts for
+#: must-run plants, support per MWh for wind.
+MUST_RUN_BID_EUR_PER_MWH = -30.0
+WEATHER_BIDS_EUR_PER_MWH = {"wind_offshore": -6.0, "wind_onshore": -3.0, "solar": 0.0}
+#: What electricity costs while the reserve runs.
+SCARCITY_EUR_PER_MWH = 1000.0
+_UNITS_PER_PLANT = 20  # a fleet's range of costs is cut into that many equal steps
 
 
 def day_of_year(instants: FloatArray) -> FloatArray:
@@ -209,23 +220,6 @@ def _noise(
     share = hours - left
     between: FloatArray = nodes[left] * (1 - share) + nodes[left + 1] * share
     return between
-
-
-#: Price of emission allowances; the EU's averaged about 65 EUR/t over 2024.
-CO2_EUR_PER_T = 65.0
-
-#: Fuel for one MWh of electricity from the plant behind the emission factor.
-FUEL_EUR_PER_MWH = {"coal": 30.0, "gas": 55.0}
-
-#: What fleets bid that would rather pay than stop: contracts, heat and slow restarts for
-#: must-run plants, support per MWh for wind.
-MUST_RUN_BID_EUR_PER_MWH = -30.0
-WEATHER_BIDS_EUR_PER_MWH = {"wind_offshore": -6.0, "wind_onshore": -3.0, "solar": 0.0}
-
-#: What electricity costs while the reserve runs.
-SCARCITY_EUR_PER_MWH = 1000.0
-
-_UNITS_PER_PLANT = 20  # a fleet's range of costs is cut into that many equal steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,8 @@ _LET_GO_S = 5.0
 _OPEN_S, _NAMED_S = 3.0, 20.0
 
 T = TypeVar("T")
+# How often it is asked who runs on the GPUs; that takes milliseconds.
+_ASK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,10 +350,6 @@ def total_w(drawn: Sequence[tuple[Channel, float]]) -> float:
     channels = [channel for channel, _ in drawn]
     parts = [watts for (_, watts), is_in in zip(drawn, counted(channels), strict=True) if is_in]
     return sum(parts) if parts else math.nan
-
-
-# How often it is asked who runs on the GPUs; that takes milliseconds.
-_ASK_S = 2.0
 
 
 @dataclass(slots=True, kw_only=True)

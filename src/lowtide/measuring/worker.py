@@ -16,6 +16,8 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 T = TypeVar("T")
+# A number that stands by itself: that of `gpu-0` is part of a name.
+_NUMBER = re.compile(r"(?<=\s)[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?=[\s,;]|$)", re.IGNORECASE)
 
 
 class Hung(Exception):
@@ -113,10 +115,6 @@ class Worker:
             self._busy_since_s = time.monotonic()
             action()
             self._busy_since_s = None
-
-
-# A number that stands by itself: that of `gpu-0` is part of a name.
-_NUMBER = re.compile(r"(?<=\s)[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?=[\s,;]|$)", re.IGNORECASE)
 
 
 @dataclass(slots=True, kw_only=True)

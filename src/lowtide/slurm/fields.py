@@ -22,6 +22,13 @@ Row = Mapping[str, str]
 # Signals have numbers up to this; Slurm gives greater ones for reasons of its own, such as 125 for
 # a job that ran out of memory.
 _LAST_SIGNAL = 64
+# A request for GPUs: gpu, gpu:2, gres:gpu:a100:2, gres/gpu:a100=2, with where they are behind it.
+_REQUEST = re.compile(r"(?:gres[:/])?gpu(?P<rest>[:=][^(]*)?(?:\(.*\))?")
+_NONE = frozenset(("", "(null)", "none assigned", "n/a", "unknown"))
+# A list longer than the largest machines is a slip, or meant to fill the memory.
+_MOST = 100_000
+# The last number of a name, and what is before and after it.
+_COUNTED = re.compile(r"([^\[\],]*?)(\d{1,15})([^\[\],\d]*)")
 
 
 def choose_state(states: Iterable[Any]) -> str | None:
@@ -101,10 +108,6 @@ def exit_status(code: int | None, signal: int) -> int | None:
     return 128 + signal if signal <= _LAST_SIGNAL else None
 
 
-# A request for GPUs: gpu, gpu:2, gres:gpu:a100:2, gres/gpu:a100=2, with where they are behind it.
-_REQUEST = re.compile(r"(?:gres[:/])?gpu(?P<rest>[:=][^(]*)?(?:\(.*\))?")
-
-
 def parse_tres(text: str | None) -> dict[str, float]:
     """Return how much of each resource there is, memory in bytes.
 
@@ -164,13 +167,6 @@ def _count(text: str) -> float:
     if match is None:
         raise ValueError(text)
     return float(match[1]) * 1000.0 ** ("KMGT".find(match[2]) + 1 if match[2] else 0)
-
-
-_NONE = frozenset(("", "(null)", "none assigned", "n/a", "unknown"))
-# A list longer than the largest machines is a slip, or meant to fill the memory.
-_MOST = 100_000
-# The last number of a name, and what is before and after it.
-_COUNTED = re.compile(r"([^\[\],]*?)(\d{1,15})([^\[\],\d]*)")
 
 
 def expand_nodes(text: str | None) -> tuple[str, ...]:

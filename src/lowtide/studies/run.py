@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 from lowtide.errors import FormatError, InvalidInput, LowtideError, UnknownName
 from lowtide.forecast import ForecastModel, LeadScaled, Perfect, Persistence
 from lowtide.formats import read_signal
-from lowtide.grids import GRID_NAMES, synthetic_grid
+from lowtide.grids import GRID_NAMES
+from lowtide.grids.resolve import resolve
 from lowtide.job import TIME_TOLERANCE_S
 from lowtide.policies.policy import POLICIES, Policy, make_policy, stops_jobs
 from lowtide.policies.rolling import Rolling
@@ -297,23 +298,27 @@ _TOGETHER = {
 def _signal(text: str) -> Signal | Grid:
     said = json.loads(text)
     _check_grid(said)
-    if "file" in said:
-        how = said.get("how", {})
-        known = [name for name in inspect.signature(read_signal).parameters if name != "path"]
-        _known(how, known, "grid.how")
-        signal = _reworded(
-            lambda: read_signal(said["file"], **how), dict.fromkeys(known, "grid.how.")
-        )
-        named = signal.zone is not None or "zone" not in said
-        return signal if named else replace(signal, zone=said["zone"])
-    return synthetic_grid(
-        said["synthetic"],
-        start=said.get("start", "2023-01-01T00:00Z"),
-        days=said.get("days", 366),
-        seed=said.get("seed", 0),
-        step_s=said.get("step", "1h"),
-        basis=said.get("basis", "lifecycle"),
+    how = said.get("how", {})
+    known = [name for name in inspect.signature(read_signal).parameters if name != "path"]
+    _known(how, known, "grid.how")
+    found = _reworded(
+        lambda: (
+            resolve(
+                said.get("file") or said["synthetic"],
+                kind="file" if "file" in said else "synthetic",
+                how=how,
+                since=said.get("start", "2023-01-01T00:00Z"),
+                days=said.get("days", 366),
+                seed=said.get("seed", 0),
+                step_s=said.get("step", "1h"),
+                basis=said.get("basis", "lifecycle"),
+            ).grid
+        ),
+        dict.fromkeys(known, "grid.how."),
     )
+    if isinstance(found, Grid) or found.zone is not None or "zone" not in said:
+        return found
+    return replace(found, zone=said["zone"])
 
 
 @lru_cache(maxsize=4)
