@@ -252,3 +252,31 @@ def test_waits_beyond_the_signal_are_left_out() -> None:
     assert found[1].plan.schedule.start == 2 * HOUR
     with pytest.raises(InvalidInput, match="shorter than the job"):
         arrival_within(signal, 1e9, PowerProfile.constant(100.0, "7h"))
+
+
+@pytest.mark.parametrize("interruptible", ["never", "checkpoints", "anywhere"])
+@pytest.mark.parametrize("seed", range(3))
+def test_what_waiting_saves_is_what_the_trade_off_says(seed: int, interruptible: str) -> None:
+    rng = np.random.default_rng(seed)
+    startup = [lt.Phase(name="load", duration_s=600.0, power_w=80.0)]
+    work = [
+        lt.Phase(name="train", duration_s=900.0, power_w=float(watts), checkpoint=True)
+        for watts in rng.integers(50, 400, size=6)
+    ]
+    profile = PowerProfile(startup=startup, work=work)
+    signal = Signal.from_values(rng.integers(50, 600, 60).astype(float), start=0, step_s="30m")
+    waits_s = (HOUR, 6 * HOUR, 24 * HOUR)
+    found = plan_waiting(
+        profile, signal, arrival=0.0, waits_s=waits_s, interruptible=interruptible, pue=1.5
+    )
+    for each in found:
+        job = lt.Job(
+            id="job",
+            arrival=0.0,
+            deadline=profile.run_s + each.wait_s,
+            profile=profile,
+            interruptible=interruptible,
+        )
+        every = lt.tradeoff(job, signal)
+        assert 1.5 * every.by(job.deadline) == pytest.approx(each.plan.footprint.amount, rel=1e-9)
+        assert 1.5 * every.baseline == pytest.approx(each.plan.baseline.amount, rel=1e-9)

@@ -493,43 +493,30 @@ def spread_figures(study: Study, look: Closeup) -> list[Figure]:
         for name, saving in savings.items()
         if saving is not None and np.isfinite(saving).any() and name != study.baseline
     }
-    figures = [
-        _spread(
-            *(study, look, waits, "cdf-wait", "wait, h", "How long jobs wait under each policy"),
+    drawn = [
+        (
+            *(waits, "cdf-wait", "wait, h", "How long jobs wait under each policy"),
             "The share of jobs that wait at most so long, on a logarithmic scale; shorter waits "
             "than its least are drawn there.",
         ),
-        _spread(
-            *(
-                study,
-                look,
-                slowdowns,
-                "cdf-slowdown",
-                "slowdown: from arrival to end, over run time",
-                "How much longer jobs take under each policy",
-            ),
+        (
+            *(slowdowns, "cdf-slowdown", "slowdown: from arrival to end, over run time"),
+            "How much longer jobs take under each policy",
             "The share of jobs whose time from arrival to end is at most so many times their run "
             "time, on a logarithmic scale. 1 is not delayed at all.",
         ),
     ]
     if shares:
-        against = look.first.baseline_policy
-        title = f"emissions relative to {against}"
-        figures.append(
-            _spread(
-                *(
-                    study,
-                    look,
-                    shares,
-                    "cdf-saving",
-                    title,
-                    f"What single jobs emit relative to {against}",
-                ),
+        than = f"relative to {look.first.baseline_policy}"
+        drawn.append(
+            (
+                *(shares, "cdf-saving", f"emissions {than}", f"What single jobs emit {than}"),
                 f"The share of jobs that emit at most so many times what they emit under "
-                f"{against}, on a logarithmic scale: 0.5 saves half, right of 1 emits more.",
+                f"{look.first.baseline_policy}, on a logarithmic scale: 0.5 saves half, right of 1 "
+                "emits more.",
             )
         )
-    return figures
+    return [_spread(study, look, *each) for each in drawn]
 
 
 def _spread(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, time
 from itertools import product
@@ -77,12 +77,12 @@ class AskedFigure:
         Args:
             known: The parameters there are.
         """
-        _known(report, ("figures",), "key of [report]")
+        require_known(report, ("figures",), "key of [report]")
         return [cls._read(each, known) for each in _tables(report, "figures", "report.figures")]
 
     @classmethod
     def _read(cls, said: Parameters, known: Sequence[str]) -> AskedFigure:
-        _known(said, FIGURE_KEYS, "key of [[report.figures]]")
+        require_known(said, FIGURE_KEYS, "key of [[report.figures]]")
         if "x" not in said:
             raise InvalidInput("a figure of [[report.figures]] needs x, a parameter to draw over")
         where = said.get("where", {})
@@ -96,8 +96,10 @@ class AskedFigure:
         }
         for axis in _FIGURE_AXES:
             if axis in said:
-                _known([str(said[axis])], known, f"parameter for {axis} of [[report.figures]]")
-        _known(chosen, known, "parameter for where of [[report.figures]]")
+                require_known(
+                    [str(said[axis])], known, f"parameter for {axis} of [[report.figures]]"
+                )
+        require_known(chosen, known, "parameter for where of [[report.figures]]")
         texts = {key: str(value) for key, value in said.items() if key != "where"}
         return cls(**texts, where=chosen)
 
@@ -265,7 +267,7 @@ class Experiment:
         base = {name: _table(merged, name) for name in SECTIONS}
         for section, keys in SECTIONS.items():
             if keys is not None:
-                _known(base[section], keys, f"key of [{section}]")
+                require_known(base[section], keys, f"key of [{section}]")
         base["grid"] = {
             key: value
             for key, value in base["grid"].items()
@@ -437,9 +439,9 @@ def _settings(settings: Mapping[str, Any] | None) -> Parameters:
 
 def _merged(document: Parameters, *, full: bool, without_data: bool) -> Parameters:
     """Return a document with what is asked for and needed laid over it."""
-    _known(document, (*_LAID_OVER, "full", "without_data"), "key of an experiment")
+    require_known(document, (*_LAID_OVER, "full", "without_data"), "key of an experiment")
     over = _table(document, "full")
-    _known(over, (*_LAID_OVER, "without_data"), "key of [full]")
+    require_known(over, (*_LAID_OVER, "without_data"), "key of [full]")
     if full and not over:
         raise InvalidInput("there is no [full] in this experiment: leave --full out")
     merged = {key: value for key, value in document.items() if key != "full"}
@@ -448,7 +450,7 @@ def _merged(document: Parameters, *, full: bool, without_data: bool) -> Paramete
         merged = _laid_over(merged, _spell_out_sweep(over))
     # Last, as what [full] enlarges may be zones as well.
     over = _table(merged, "without_data")
-    _known(over, _LAID_OVER, "key of [without_data]")
+    require_known(over, _LAID_OVER, "key of [without_data]")
     return _laid_over(merged, _spell_out_sweep(over)) if without_data else merged
 
 
@@ -562,7 +564,7 @@ def _set(sections: Parameters, key: str, value: Any) -> None:
     known = SECTIONS[section]
     *path, last = rest.split(".")
     if known is not None:
-        _known([rest.split(".")[0]], known, f"key of [{section}]")
+        require_known([rest.split(".")[0]], known, f"key of [{section}]")
     table = sections[section]
     for name in path:
         table = table.setdefault(name, {})
@@ -571,7 +573,9 @@ def _set(sections: Parameters, key: str, value: Any) -> None:
     table[last] = value
 
 
-def _known(keys: Mapping[str, Any] | Sequence[str], known: Sequence[str], what: str) -> None:
+def require_known(keys: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Refuse a key that is not known, with the nearest that is."""
+    known = tuple(known)
     for key in keys:
         if key not in known:
             raise UnknownName(what, key, known)

@@ -28,7 +28,7 @@ from lowtide.simulator import Cluster, Simulation, make_discipline, simulate
 from lowtide.simulator.disciplines import DISCIPLINES, Discipline
 from lowtide.simulator.simulation import OVERSIZED, refuse_stops
 from lowtide.studies.chance import block_sums
-from lowtide.studies.experiment import Experiment, Parameters, Run, WorkloadSection
+from lowtide.studies.experiment import Experiment, Parameters, Run, WorkloadSection, require_known
 from lowtide.studies.folder import BLOCKS, QUEUE_USED
 from lowtide.units import parse_duration, parse_time
 from lowtide.workload import Workload
@@ -151,7 +151,7 @@ def _policy(parameters: Parameters) -> Policy:
     blind = not _truth(said, "policy.knows_phases", default=True)
     said.pop("knows_phases", None)
     taken = inspect.signature(POLICIES.load(str(name))).parameters
-    _known(said, ("name", "knows_phases", *taken), f"[policy] for {name}")
+    require_known(said, ("name", "knows_phases", *taken), f"key of [policy] for {name}")
     forecast = _in_units(parameters["forecast"])
     horizon_s = forecast.pop("horizon_s", None)
     models = _forecasts(forecast) if parameters["forecast"] else None
@@ -191,7 +191,7 @@ def _check_forecast(said: Parameters) -> None:
 
 
 def _forecasts(said: Parameters) -> ForecastModel:
-    _known(_misspelt(said, "kind"), ("kind",), "[forecast]")
+    require_known(_misspelt(said, "kind"), ("kind",), "key of [forecast]")
     kind = said.pop("kind", "lead_scaled")
     if kind not in _FORECASTS:
         raise UnknownName("kind of forecast", str(kind), _FORECASTS)
@@ -209,7 +209,7 @@ def _discipline(sections: Parameters) -> Discipline | None:
     name = given.pop("name", "fifo")
     if name in DISCIPLINES:
         taken = inspect.signature(DISCIPLINES[name]).parameters
-        _known(given, ("name", *taken), f"[queue] for {name}")
+        require_known(given, ("name", *taken), f"key of [queue] for {name}")
     made = make_discipline(name, **given)
     if not sections["cluster"]:
         said = ", ".join(f"{key} = {value!r}" for key, value in sections["queue"].items())
@@ -259,7 +259,7 @@ def _check_workload(sections: Parameters) -> None:
     for key, table in said.items():
         for each in table if isinstance(table, list) else [table]:
             if key in ("arrivals", "lengths", "jobs") and isinstance(each, dict):
-                _known(_misspelt(each, "kind"), ("kind",), f"workload.{key}")
+                require_known(_misspelt(each, "kind"), ("kind",), f"key of workload.{key}")
     cpus, gpus = said.get("cpus", 1), said.get("gpus", 0)
     if sections["cluster"] and not isinstance(said.get("jobs"), list) and cpus == gpus == 0:
         raise InvalidInput(
@@ -300,7 +300,7 @@ def _signal(text: str) -> Signal | Grid:
     _check_grid(said)
     how = said.get("how", {})
     known = [name for name in inspect.signature(read_signal).parameters if name != "path"]
-    _known(how, known, "grid.how")
+    require_known(how, known, "key of grid.how")
     found = _reworded(
         lambda: (
             resolve(
@@ -354,18 +354,11 @@ def _begin(parameters: Parameters, signal: Signal | Grid) -> float:
 def _made(kind: Callable[..., T], said: Parameters, what: str) -> T:
     """Return what is made with parameters, each of which must be known and none missing."""
     known = inspect.signature(kind).parameters
-    _known(said, known, what)
+    require_known(said, known, f"key of {what}")
     for key, parameter in known.items():
         if parameter.default is parameter.empty and key not in said:
             raise InvalidInput(f"{what} needs {key}")
     return kind(**said)
-
-
-def _known(said: Iterable[str], known: Iterable[str], what: str) -> None:
-    known = tuple(known)
-    for key in said:
-        if key not in known:
-            raise UnknownName(f"key of {what}", key, known)
 
 
 def _misspelt(said: Parameters, key: str) -> list[str]:
