@@ -28,9 +28,8 @@ from lowtide.attribution import NodePower
 from lowtide.cli import app
 from lowtide.cli.node_table import PARSABLE_HEADER, columns_of, document_of, header_of, table_of
 from lowtide.grid import Grid
-from lowtide.monitor.facts import JobFacts
 from lowtide.monitor.metrics import Exposition
-from lowtide.monitor.snapshot import PRESSURES, GpuCounts, NodeCounts, Snapshot, Unit
+from lowtide.monitor.snapshot import PRESSURES, GpuCounts, JobFacts, NodeCounts, Snapshot, Unit
 from lowtide.monitor.tick import Tick
 from lowtide.store import Store
 from lowtide.watching.emissions import Emissions

@@ -20,7 +20,7 @@ from lowtide.errors import FormatError, InvalidInput, LowtideError
 from lowtide.formats.sacct import Cells, requested_memory
 from lowtide.formats.source import Source
 from lowtide.formats.tres import count_gpus, parse_tres, requested_gpus
-from lowtide.monitor.facts import JobFacts
+from lowtide.monitor.snapshot import JobFacts
 from lowtide.slurm.fields import (
     choose_state,
     exit_status,
