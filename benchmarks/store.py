@@ -18,8 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lowtide.monitor.facts import JobFacts
-from lowtide.monitor.snapshot import FloatArray, NodeCounts, Unit
+from lowtide.monitor.snapshot import FloatArray, JobFacts, NodeCounts, Unit
 from lowtide.monitor.tick import Shares, Tick
 from lowtide.store import Retention, Store
 from lowtide.store.layout import UNIT

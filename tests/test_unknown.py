@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lowtide.grid import Grid
 from typer.main import get_command
 
 import lowtide as lt
@@ -28,9 +29,8 @@ from lowtide.attribution import NodePower
 from lowtide.cli import app
 from lowtide.cli.node import PARSABLE, columns_of, document_of, header_of, table_of
 from lowtide.cli.output import plain_table
-from lowtide.monitor.facts import JobFacts
 from lowtide.monitor.metrics import Exposition
-from lowtide.monitor.snapshot import PRESSURES, GpuCounts, NodeCounts, Snapshot, Unit
+from lowtide.monitor.snapshot import PRESSURES, GpuCounts, JobFacts, NodeCounts, Snapshot, Unit
 from lowtide.monitor.tick import Tick
 from lowtide.signal import Grid
 from lowtide.store import Store

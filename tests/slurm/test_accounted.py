@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.monitor.facts import ELSEWHERE, JobFacts
+from lowtide.monitor.snapshot import ELSEWHERE, JobFacts
 from lowtide.slurm import SlurmClient
 from lowtide.units import parse_duration
 from lowtide.watching.slurm_facts import FactsSource

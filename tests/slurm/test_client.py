@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.errors import SlurmProblem
-from lowtide.monitor.facts import JobFacts
+from lowtide.monitor.snapshot import JobFacts
 from lowtide.slurm import SlurmClient
 from support.slurm import ask
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lowtide.errors import FormatError, InvalidInput
-from lowtide.monitor.facts import JobFacts
+from lowtide.monitor.snapshot import JobFacts
 from lowtide.slurm.records import (
     ACCOUNTING_FIELDS,
     SEPARATOR,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lowtide.errors import StoreProblem
-from lowtide.monitor.facts import JobFacts
+from lowtide.monitor.snapshot import JobFacts
 from lowtide.store import Store
 from lowtide.store.damage import rescue
 from support.ticks import Watcher, unit

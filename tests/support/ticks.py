@@ -25,7 +25,7 @@ def unit(number: int | str, *, started: float = START, user: str = "ada", **more
 
 def facts(number: int | str, **known: Any) -> Any:
     """What Slurm knows of a job."""
-    from lowtide.monitor.facts import JobFacts
+    from lowtide.monitor.snapshot import JobFacts
 
     return JobFacts(source="slurm", job_id=str(number), **known)
 

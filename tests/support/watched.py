@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lowtide.monitor.facts import JobFacts
-from lowtide.monitor.snapshot import NodeCounts, Unit
+from lowtide.monitor.snapshot import JobFacts, NodeCounts, Unit
 from lowtide.monitor.tick import Tick
 from lowtide.store import Store
 from support.snapshots import GIB, gpu, tick, unit

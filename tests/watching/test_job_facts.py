@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lowtide.errors import StoreProblem
-from lowtide.monitor.facts import ELSEWHERE, UNKNOWN, JobFacts
+from lowtide.monitor.snapshot import ELSEWHERE, UNKNOWN, JobFacts
 from lowtide.slurm.client import MOST_IDS, Answer
 from lowtide.store import Store
 from lowtide.watching import slurm_facts

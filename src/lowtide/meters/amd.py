@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from lowtide.errors import MeterProblem
 from lowtide.files import read_or_empty
-from lowtide.meters.meter import Channel, Found, Reading, Roots, checked, run_tool, tried
+from lowtide.meters.meter import BaseMeter, Channel, Reading, checked, run_tool
 from lowtide.monitor.gpus import DRM_MAJOR, GpuProcess, GpuReading, check
 
 # For each tool what it is asked: how much each GPU draws; and what lists them, how busy and full
@@ -50,7 +50,7 @@ _ROCM_KEYS = ("Average Graphics Package Power (W)", "Current Socket Graphics Pac
 
 
 @dataclass(slots=True, kw_only=True)
-class Amd:
+class Amd(BaseMeter):
     """Each AMD GPU's power.
 
     Attributes:
@@ -58,17 +58,10 @@ class Amd:
     """
 
     name: ClassVar[str] = "amd"
-    measured: ClassVar[bool] = True
-    means: ClassVar[bool] = False
     slow: ClassVar[bool] = True
     timeout_s: float = 5.0
     _command: tuple[str, ...] = field(default=(), init=False)
     _channels: tuple[Channel, ...] = field(default=(), init=False)
-
-    @classmethod
-    def find(cls, roots: Roots) -> Found:  # noqa: ARG003 - asks a tool, not the kernel
-        """Say whether there are AMD GPUs."""
-        return tried(cls())
 
     def open(self) -> tuple[Channel, ...]:
         """Find the tool and the GPUs."""
@@ -85,9 +78,6 @@ class Amd:
         powers = read_powers(run_tool(self._command, timeout_s=self.timeout_s))
         watts = [powers.get(channel.name, math.nan) for channel in self._channels]
         return checked(now, self._channels, watts)
-
-    def close(self) -> None:
-        """Nothing is kept open."""
 
 
 def find_tool() -> str:

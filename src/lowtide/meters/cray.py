@@ -12,6 +12,7 @@ from typing import ClassVar
 from lowtide.errors import MeterProblem
 from lowtide.meters.meter import (
     MOST_W,
+    BaseMeter,
     Channel,
     Counter,
     Found,
@@ -62,7 +63,7 @@ class _Part:
 
 
 @dataclass(slots=True, kw_only=True)
-class Cray:
+class Cray(BaseMeter):
     """Counters under `/sys/cray/pm_counters`: `873 W 1700000000000000 us` and `8730 J ...`.
 
     A power of 0 W means that there is no such sensor, or none that answers. What the controller
@@ -73,9 +74,6 @@ class Cray:
     """
 
     name: ClassVar[str] = "cray"
-    measured: ClassVar[bool] = True
-    means: ClassVar[bool] = False
-    slow: ClassVar[bool] = False
     roots: Roots = field(default_factory=Roots)
     _parts: list[_Part] = field(default_factory=list, init=False)
 
@@ -135,9 +133,6 @@ class Cray:
                 resets.append(part.channel)
         channels = [each.channel for each in self._parts]
         return checked(now, channels, powers, energies, problems, resets)
-
-    def close(self) -> None:
-        """Nothing is kept open."""
 
 
 def read_counter(path: Path) -> tuple[float, float]:

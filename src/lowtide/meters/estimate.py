@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from lowtide.errors import MeterProblem
 from lowtide.files import read_or_empty
-from lowtide.meters.meter import Channel, Found, Reading, Roots, checked
+from lowtide.meters.meter import BaseMeter, Channel, Found, Reading, Roots, checked
 from lowtide.meters.nvml import Nvml
 from lowtide.meters.power_model import UtilisationModel
 from lowtide.monitor.kernel_files import OpenFiles
@@ -22,7 +22,7 @@ _CHANNEL = Channel(name="node", domain="node")
 
 
 @dataclass(slots=True, kw_only=True)
-class Estimate:
+class Estimate(BaseMeter):
     """The node's power by a model of its use; there whenever /proc is.
 
     Attributes:
@@ -33,7 +33,6 @@ class Estimate:
     name: ClassVar[str] = "estimate"
     measured: ClassVar[bool] = False
     means: ClassVar[bool] = True
-    slow: ClassVar[bool] = False
     model: UtilisationModel | None = None
     roots: Roots = field(default_factory=Roots)
     _use: MachineUse | None = field(default=None, init=False)

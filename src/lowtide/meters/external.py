@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from lowtide.errors import InvalidInput, MeterProblem
-from lowtide.meters.meter import Channel, Found, Reading, Roots, checked
+from lowtide.meters.meter import BaseMeter, Channel, Found, Reading, Roots, checked
 
 _CHANNEL = Channel(name="node", domain="node")
 # A value older than this is no longer what is drawn now, however seldom the file grows.
@@ -33,7 +33,7 @@ _EPOCH = 1e9
 
 
 @dataclass(slots=True, kw_only=True)
-class External:
+class External(BaseMeter):
     """A meter that something else reads, found by what `source` names.
 
     - `meter.csv`: a file that grows, one line per reading: `unix seconds, watts` or `watts`; what
@@ -49,8 +49,6 @@ class External:
     """
 
     name: ClassVar[str] = "external"
-    measured: ClassVar[bool] = True
-    means: ClassVar[bool] = False
     slow: ClassVar[bool] = True
     source: str = ""
     timeout_s: float = 2.0

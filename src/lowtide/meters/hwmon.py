@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from lowtide.errors import MeterProblem
-from lowtide.meters.meter import Channel, Found, Reading, Roots, checked, read_number
+from lowtide.meters.meter import BaseMeter, Channel, Found, Reading, Roots, checked, read_number
 
 # Chips whose power is that of a known part. All others are shown, but not added up.
 _DOMAINS = {"amdgpu": "gpu", "nouveau": "gpu", "power_meter": "node", "acpi_power_meter": "node"}
@@ -18,7 +18,7 @@ _SAME = {"amdgpu": "amd", "nouveau": "nvml"}
 
 
 @dataclass(slots=True, kw_only=True)
-class Hwmon:
+class Hwmon(BaseMeter):
     """Power sensors of the machine: `power*_average`, or `power*_input` where there is none.
 
     Attributes:
@@ -28,9 +28,6 @@ class Hwmon:
     """
 
     name: ClassVar[str] = "hwmon"
-    measured: ClassVar[bool] = True
-    means: ClassVar[bool] = False
-    slow: ClassVar[bool] = False
     roots: Roots = field(default_factory=Roots)
     beside: frozenset[str] = frozenset()
     _sensors: list[tuple[Path, Channel]] = field(default_factory=list, init=False)
@@ -66,9 +63,6 @@ class Hwmon:
         now = time.time()
         watts = [1e-6 * read_number(path) for path, _ in self._sensors]
         return checked(now, [channel for _, channel in self._sensors], watts)
-
-    def close(self) -> None:
-        """Nothing is kept open."""
 
 
 def _sensors(roots: Roots, beside: frozenset[str] = frozenset()) -> list[tuple[Path, Channel]]:

@@ -9,7 +9,17 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from lowtide.errors import MeterProblem
-from lowtide.meters.meter import Channel, Found, NoAnswer, Reading, Roots, checked, run_tool, silent
+from lowtide.meters.meter import (
+    BaseMeter,
+    Channel,
+    Found,
+    NoAnswer,
+    Reading,
+    Roots,
+    checked,
+    run_tool,
+    silent,
+)
 
 # The first of these that is installed is used; the words before the watts differ.
 COMMANDS = (
@@ -26,7 +36,7 @@ _CURE = "run as root, or allow your user: sudo setfacl -m u:$USER:rw /dev/ipmi0"
 
 
 @dataclass(slots=True, kw_only=True)
-class Ipmi:
+class Ipmi(BaseMeter):
     """The node's power by `ipmitool dcmi power reading` or `ipmi-dcmi`.
 
     Controllers answer slowly and often repeat the same value for seconds.
@@ -36,8 +46,6 @@ class Ipmi:
     """
 
     name: ClassVar[str] = "ipmi"
-    measured: ClassVar[bool] = True
-    means: ClassVar[bool] = False
     slow: ClassVar[bool] = True
     timeout_s: float = 5.0
     _command: tuple[str, ...] = field(default=(), init=False)
@@ -75,9 +83,6 @@ class Ipmi:
         return checked(
             now, [_CHANNEL], [read_watts(run_tool(self._command, timeout_s=self.timeout_s))]
         )
-
-    def close(self) -> None:
-        """Nothing is kept open."""
 
 
 def read_watts(text: str) -> float:

@@ -152,6 +152,32 @@ class Meter(Protocol):
         ...
 
 
+class BaseMeter:
+    """What most meters have in common; each may say otherwise."""
+
+    __slots__ = ()
+    name: ClassVar[str]
+    measured: ClassVar[bool] = True
+    means: ClassVar[bool] = False
+    slow: ClassVar[bool] = False
+
+    @classmethod
+    def find(cls, roots: Roots) -> Found:  # noqa: ARG003 - most that need no file are asked
+        """Say whether this machine has such a meter, by trying it."""
+        return tried(cls())
+
+    def open(self) -> tuple[Channel, ...]:
+        """Get ready to be read, and say which channels there are."""
+        raise NotImplementedError
+
+    def sample(self) -> Reading:
+        """Read all channels once."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of whatever was opened."""
+
+
 METERS: Registry[type[Meter]] = Registry("lowtide.meters", "meter")
 
 

@@ -12,13 +12,11 @@ from lowtide.errors import MeterProblem, MissingExtra
 from lowtide.files import read_or_empty
 from lowtide.meters.meter import (
     MOST_W,
+    BaseMeter,
     Channel,
     Counter,
-    Found,
     Reading,
-    Roots,
     checked,
-    tried,
 )
 from lowtide.monitor.gpus import NVIDIA_MAJOR, GpuProcess, GpuReading, check
 
@@ -245,7 +243,7 @@ class _Metered:
 
 
 @dataclass(slots=True, kw_only=True)
-class Nvml:
+class Nvml(BaseMeter):
     """Each GPU's power, and its energy counter where it has one (Volta and later).
 
     Power is that of the last tenth of a second where the GPU tells it: what it is usually asked
@@ -262,9 +260,6 @@ class Nvml:
     """
 
     name: ClassVar[str] = "nvml"
-    measured: ClassVar[bool] = True
-    means: ClassVar[bool] = False
-    slow: ClassVar[bool] = False
     library: Any = None
     count_s: float = 5.0
     use_s: float = 2.0
@@ -272,11 +267,6 @@ class Nvml:
     _gpus: list[_Metered] = field(default_factory=list, init=False)
     _counted: float = field(default=-math.inf, init=False)
     _used: tuple[float, dict[str, float]] = field(default=(-math.inf, {}), init=False)
-
-    @classmethod
-    def find(cls, roots: Roots) -> Found:  # noqa: ARG003 - asks the driver, not the kernel
-        """Say whether there are NVIDIA GPUs."""
-        return tried(cls())
 
     def open(self) -> tuple[Channel, ...]:
         """Start the library and find the GPUs."""

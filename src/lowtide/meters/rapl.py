@@ -17,6 +17,7 @@ from typing import ClassVar
 from lowtide.errors import MeterProblem
 from lowtide.meters.meter import (
     MOST_W,
+    BaseMeter,
     Channel,
     Counter,
     Found,
@@ -65,7 +66,7 @@ class _Zone:
 
 
 @dataclass(slots=True, kw_only=True)
-class Rapl:
+class Rapl(BaseMeter):
     """Energy counters of CPU packages (`intel-rapl:N`) and their memory (`intel-rapl:N:M`).
 
     Parts of a package other than memory (core, uncore) are left out: the package has them
@@ -78,9 +79,7 @@ class Rapl:
     """
 
     name: ClassVar[str] = "rapl"
-    measured: ClassVar[bool] = True
     means: ClassVar[bool] = True
-    slow: ClassVar[bool] = False
     roots: Roots = field(default_factory=Roots)
     _zones: list[_Zone] = field(default_factory=list, init=False)
 

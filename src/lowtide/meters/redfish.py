@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from lowtide.errors import InvalidInput, MeterProblem
-from lowtide.meters.meter import Channel, Found, Reading, Roots, checked
+from lowtide.meters.meter import BaseMeter, Channel, Found, Reading, Roots, checked
 
 _CHANNEL = Channel(name="node", domain="node")
 _CHASSIS = re.compile(r"/Chassis/[^/]+/?$")
@@ -32,7 +32,7 @@ class _Refusal(MeterProblem):
 
 
 @dataclass(slots=True, kw_only=True)
-class Redfish:
+class Redfish(BaseMeter):
     """A chassis' power.
 
     That is `PowerControl[].PowerConsumedWatts` of `Power`, or `PowerWatts.Reading` of
@@ -53,8 +53,6 @@ class Redfish:
     """
 
     name: ClassVar[str] = "redfish"
-    measured: ClassVar[bool] = True
-    means: ClassVar[bool] = False
     slow: ClassVar[bool] = True
     address: str = field(default_factory=lambda: os.environ.get("LOWTIDE_REDFISH", ""))
     verify: bool = field(
@@ -119,9 +117,6 @@ class Redfish:
         """Ask the controller."""
         now = time.time()
         return checked(now, [_CHANNEL], [read_power(self._get(self.address))])
-
-    def close(self) -> None:
-        """Nothing is kept open."""
 
     def _told(self, address: str) -> dict[str, Any]:
         """Return a resource; nothing where it alone is broken, so that others are looked at."""

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from lowtide.errors import MeterProblem
 from lowtide.meters.meter import (
+    BaseMeter,
     Channel,
     Counter,
     Found,
@@ -32,7 +33,7 @@ _STALE_TURNS = 3
 
 
 @dataclass(slots=True, kw_only=True)
-class SlurmEnergy:
+class SlurmEnergy(BaseMeter):
     """What `scontrol show node` says this node draws and has consumed.
 
     Slurm reads its sensors every `JobAcctGatherFrequency`/`EnergyIPMIFrequency` seconds, so values
@@ -45,8 +46,6 @@ class SlurmEnergy:
     """
 
     name: ClassVar[str] = "slurm"
-    measured: ClassVar[bool] = True
-    means: ClassVar[bool] = False
     slow: ClassVar[bool] = True
     node: str = field(
         default_factory=lambda: os.environ.get("SLURMD_NODENAME") or os.uname().nodename
@@ -97,9 +96,6 @@ class SlurmEnergy:
         resets = [_CHANNEL] if self._counter.was_reset else []
         power_w = mean_w if math.isnan(watts) else watts
         return checked(now, [_CHANNEL], [power_w], [counted_j], resets=resets)
-
-    def close(self) -> None:
-        """Nothing is kept open."""
 
     def _mean(self, joules: float, moment: float) -> float:
         """Return what was drawn between the last two times that the joules moved."""

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from lowtide.errors import MeterProblem
-from lowtide.meters.meter import RUNNING, Channel, Found, Reading, Roots, checked
+from lowtide.meters.meter import RUNNING, BaseMeter, Channel, Found, Reading, Roots, checked
 
 _RAIL = re.compile(r"\b([A-Z][A-Z0-9_]*)\s+(-?\d+)(?:mW)?/-?\d+(?:mW)?(?![\w.])")
 # "No connection": what these channels read means nothing.
@@ -85,7 +85,7 @@ def read_line(text: str) -> Line:
 
 
 @dataclass(slots=True, kw_only=True)
-class Tegrastats:
+class Tegrastats(BaseMeter):
     """A Jetson board's power rails; the one that feeds the whole board is the node.
 
     Where there is no such rail, a channel `board` adds up those that it is fed by.
@@ -96,9 +96,6 @@ class Tegrastats:
     """
 
     name: ClassVar[str] = "tegrastats"
-    measured: ClassVar[bool] = True
-    means: ClassVar[bool] = False
-    slow: ClassVar[bool] = False
     interval_s: float = 0.1
     unknown: int = 0
     _tool: subprocess.Popen[str] | None = field(default=None, init=False)

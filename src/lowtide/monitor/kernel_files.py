@@ -116,6 +116,22 @@ class KernelFile:
             self._files.give_back()
 
 
+class Once:
+    """Tells what is new from what was there before, so that nothing is said twice."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def is_new(self, what: str) -> bool:
+        """Say whether this is the first time that somebody asks for it."""
+        if what in self._known:
+            return False
+        self._known.add(what)
+        return True
+
+
 @dataclass(slots=True)
 class Problems:
     """What could not be read, each thing named once.
@@ -125,13 +141,12 @@ class Problems:
     """
 
     rejected: int = 0
-    _named: set[str] = field(default_factory=set, init=False)
+    _named: Once = field(default_factory=Once, init=False)
     _new: list[str] = field(default_factory=list, init=False)
 
     def name(self, what: str, told: str) -> None:
         """Name a problem, unless one of its kind was named before."""
-        if what not in self._named:
-            self._named.add(what)
+        if self._named.is_new(what):
             self._new.append(told)
 
     def reject(self, what: str, told: str) -> None:

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 from lowtide.errors import InvalidInput, LowtideError, MeterProblem, SlurmProblem
 from lowtide.meters.meter import run_tool
-from lowtide.monitor.facts import JobFacts
+from lowtide.monitor.snapshot import JobFacts
 from lowtide.slurm.records import (
     ACCOUNTING_FIELDS,
     QUEUE_FIELDS,

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from lowtide.errors import FormatError, InvalidInput, LowtideError
 from lowtide.formats.source import Source
-from lowtide.monitor.facts import JobFacts
+from lowtide.monitor.snapshot import JobFacts
 from lowtide.slurm.fields import (
     Cells,
     choose_state,

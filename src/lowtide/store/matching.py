@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from lowtide.monitor.facts import ELSEWHERE, UNKNOWN, JobFacts
-from lowtide.monitor.snapshot import FloatArray, Unit
+from lowtide.monitor.snapshot import ELSEWHERE, UNKNOWN, FloatArray, JobFacts, Unit
 from lowtide.states import NOT_OVER
 from lowtide.store.layout import FACT, FACTS, PLACE, TOTALS, pack_numbers, unpack_numbers
 from lowtide.store.tables import (

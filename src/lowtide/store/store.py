@@ -36,8 +36,7 @@ from lowtide.store.tables import (
 )
 
 if TYPE_CHECKING:
-    from lowtide.monitor.facts import JobFacts
-    from lowtide.monitor.snapshot import Unit
+    from lowtide.monitor.snapshot import JobFacts, Unit
     from lowtide.monitor.tick import Tick
     from lowtide.store.compaction import Pruned
     from lowtide.store.damage import Check

@@ -22,6 +22,7 @@ from lowtide.meters.estimate import Estimate
 from lowtide.meters.nvml import NvmlGpus
 from lowtide.meters.source import MeterSearch, choose_meters
 from lowtide.monitor.gpus import Card, GpuSource, name_unread
+from lowtide.monitor.kernel_files import Once
 from lowtide.monitor.reader import NodeReader
 from lowtide.monitor.tick import Tick
 from lowtide.watching.emissions import Emissions
@@ -67,7 +68,7 @@ class Service:
     interval_s: float = 10.0
     before: Sequence[Callable[[float], None]] = ()
     say: Callable[[str], None] = print
-    _said: set[str] = field(default_factory=set, init=False)
+    _said: Once = field(default_factory=Once, init=False)
     _ticked: float = field(default=-math.inf, init=False)
     _ends: tuple[int, int] = field(default_factory=os.pipe, init=False)
     _stopped: bool = field(default=False, init=False)
@@ -105,8 +106,7 @@ class Service:
     def tell(self, problems: Sequence[str]) -> None:
         """Say what went wrong, unless it was said before."""
         for problem in problems:
-            if problem not in self._said:
-                self._said.add(problem)
+            if self._said.is_new(problem):
                 self.say(problem)
 
     def _tick(self, *, endless: bool) -> bool:

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lowtide.monitor.facts import ELSEWHERE, UNKNOWN, JobFacts
-from lowtide.monitor.snapshot import Unit
+from lowtide.monitor.kernel_files import Once
+from lowtide.monitor.snapshot import ELSEWHERE, UNKNOWN, JobFacts, Unit
 from lowtide.slurm.client import MOST_IDS, SlurmClient
 from lowtide.states import NOT_OVER
 
@@ -103,7 +103,7 @@ class FactsSource:
     _restarts: dict[str, int] = field(default_factory=dict, init=False)
     _names: set[str] = field(default_factory=set, init=False)
     _starts: dict[str, _Start] = field(default_factory=dict, init=False)
-    _said: set[str] = field(default_factory=set, init=False)
+    _said: Once = field(default_factory=Once, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _wake: threading.Event = field(default_factory=threading.Event, init=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
@@ -383,6 +383,5 @@ class FactsSource:
 
     def _tell(self, problems: Sequence[str]) -> None:
         for problem in problems:
-            if problem not in self._said:
-                self._said.add(problem)
+            if self._said.is_new(problem):
                 self.say(problem)

@@ -24,6 +24,7 @@ from typing import Any, Self
 import numpy as np
 
 from lowtide.errors import LowtideError
+from lowtide.monitor.kernel_files import Once
 from lowtide.monitor.snapshot import FloatArray, Unit
 from lowtide.monitor.tick import Shares, Tick
 from lowtide.store import JobRecord, Store
@@ -70,7 +71,7 @@ class Keeper:
         self._now: Tick | None = None
         self._news = self._closing = self._failing = self._elsewhere = False
         self._given = self._settled = self._dropped = 0
-        self._said: set[str] = set()
+        self._said = Once()
         self._thread = threading.Thread(target=self._work, name="store", daemon=True)
 
     def __enter__(self) -> Self:
@@ -190,8 +191,7 @@ class Keeper:
             self._tell(_words(error))
 
     def _tell(self, problem: str) -> None:
-        if problem not in self._said:
-            self._said.add(problem)
+        if self._said.is_new(problem):
             self._say(problem)
 
 
