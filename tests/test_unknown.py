@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lowtide.grid import Grid
 from typer.main import get_command
 
 import lowtide as lt
