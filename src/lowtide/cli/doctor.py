@@ -46,7 +46,7 @@ def doctor(form: Form = TABLE) -> None:
     form.print(
         checks,
         columns=columns,
-        # Sentences, which no script cuts apart: those take --form.parsable or --json.
+        # Sentences, which no script cuts apart: those take --parsable or --json.
         show=lambda: print_rows(columns, checks, most=_WIDEST),
     )
     if any(check["state"] == "broken" for check in checks):

@@ -16,6 +16,7 @@ from lowtide.cli.output import waiting, warn
 from lowtide.errors import InvalidInput, NotCovered, UnknownName
 from lowtide.formats import read_signal
 from lowtide.formats.times import check_zone
+from lowtide.grid import Grid
 from lowtide.grids.resolve import Resolved, kind_of, resolve
 from lowtide.profile import PowerProfile
 from lowtide.samples import sample_names, sample_profile
@@ -106,6 +107,8 @@ class Zone:
             return cls()
         if name == "local":
             return cls(name="local", tz=None)
+        from lowtide.formats.times import check_zone
+
         check_zone(name)
         return cls(name=name, tz=ZoneInfo(name))
 
@@ -140,7 +143,12 @@ def load_window(asked: JobOptions) -> Window:
     kind = "file" if name is None else kind_of(name)
     if name is not None and now == "start":
         raise InvalidInput("--now start is the first moment of a file: give --signal FILE with it")
-    signal = None if file is None else read_signal(str(file), **read_how(asked.how))
+    signal = None
+    if file is not None:
+        # What reads files takes as much memory as all the rest.
+        from lowtide.formats import read_signal
+
+        signal = read_signal(str(file), **read_how(asked.how))
     clock = float(math.floor(time.time()))
     notes = []
     if signal is not None and now == "start":

@@ -141,7 +141,7 @@ def measure(
             interval_s=interval,
             idle_s=idle if experiment != "idle" else max(idle, 1.0),
             patterns=patterns,
-            to_stderr=form.as_json or form.parsable,
+            to_stderr=not form.for_people,
             environment=environment,
             say=remark,
         )
