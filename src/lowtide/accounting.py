@@ -277,12 +277,16 @@ class Pieces:
         """Return what each emits or costs, None without a signal."""
         if signal is None:
             return None
-        watts = self.power_w * pue
-        return integrate(watts, self.begin_s, self.end_s, signal, origin=self.origin)
+        amounts = integrate(self.power_w, self.begin_s, self.end_s, signal, origin=self.origin)
+        amounts *= pue
+        return amounts
 
     def sums(self, amounts: FloatArray, count: int) -> FloatArray:
         """Return amounts of the pieces added up for each of so many that they belong to."""
-        return np.bincount(self.of, weights=amounts, minlength=count).astype(np.float64)
+        if self.of.size == count and np.all(self.of[1:] > self.of[:-1]):
+            return amounts
+        sums = np.bincount(self.of, weights=amounts, minlength=count)
+        return sums.astype(np.float64, copy=False)
 
 
 def integrate(
@@ -383,16 +387,24 @@ def tally(
     """Account for many jobs."""
     pieces, count = pieces_of(jobs, stretches), len(jobs)
     carbon_g, cost = (pieces.charge(what, pue) for what in carbon_and_price(signal))
-    first = stretches.first
-    last = np.append(first[1:], stretches.job.size) - 1
-    end = stretches.start[last] + jobs.startup_s + stretches.work_s[last] + stretches.lost_s[last]
+    # Without stops each job's stretch is its first and last: nothing is to be copied.
+    first: IntArray | slice = slice(None)
+    last: IntArray | slice = first
+    starts = np.ones(count, dtype=np.int64)
+    if stretches.job.size > count:
+        first = stretches.first
+        last = np.append(first[1:], stretches.job.size) - 1
+        starts = np.bincount(stretches.job, minlength=count)
+    end = stretches.start[last] + jobs.startup_s
+    end += stretches.work_s[last]
+    end += stretches.lost_s[last]
     return Tally(
         start=stretches.start[first],
         end=end,
         energy_j=pieces.sums(pieces.energy_j, count),
         carbon_g=None if carbon_g is None else pieces.sums(carbon_g, count),
         cost=None if cost is None else pieces.sums(cost, count),
-        starts=np.bincount(stretches.job, minlength=count),
+        starts=starts,
     )
 
 

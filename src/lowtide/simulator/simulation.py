@@ -239,8 +239,12 @@ def _run(
 
 
 def _end(jobs: Workload, stretches: Stretches) -> float:
-    ran_s = stretches.work_s + stretches.lost_s + jobs.startup_s[stretches.job]
-    return float((stretches.start + ran_s).max())
+    end = stretches.work_s + stretches.lost_s
+    if jobs.profiles:
+        end += jobs.startup_s[stretches.job]
+    # The short times first: instants are rounded to 0.2 µs.
+    end += stretches.start
+    return float(end.max())
 
 
 def _reaching(signal: Signal | Grid, until: float, *, repeat: bool) -> Signal | Grid:
