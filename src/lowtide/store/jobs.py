@@ -109,7 +109,7 @@ class JobTable:
         """Return a column of facts that are numbers, NaN where not known.
 
         Args:
-            name: One of `columns.FACTS`; where no fact says when a job `ended`, it is when it was
+            name: One of `layout.FACTS`; where no fact says when a job `ended`, it is when it was
                 seen to.
         """
         told = self.facts[:, FACT[name]]
@@ -119,7 +119,7 @@ class JobTable:
         """Return a column of what was used.
 
         Args:
-            name: One of `columns.TOTALS`; `cpu_s` is all CPU time that is known of, and
+            name: One of `layout.TOTALS`; `cpu_s` is all CPU time that is known of, and
                 `watched_cpu_s` the part of it that was used while it was watched.
         """
         if name == "cpu_s":
@@ -149,7 +149,7 @@ class JobTable:
         """Return what was used on average while it was watched.
 
         Args:
-            name: One of `columns.TOTALS` that is a sum.
+            name: One of `layout.TOTALS` that is a sum.
         """
         seen = self.total("seen_s")
         if name == "cpu_s":

@@ -234,7 +234,7 @@ def size_bytes(database: Database, connection: sa.Connection) -> int:
 # How the tables came to be as they are, step by step: a store of any age is brought up to date.
 #
 # A new store runs through all steps, an old one through those it lacks when somebody writes to it.
-# Whoever only reads takes it as it is: `tables.present` says which tables it has, and older columns
+# Whoever only reads takes it as it is: `present` says which tables it has, and older columns
 # are widened. A step is never changed once it was released; what is to be different gets a step of
 # its own.
 
