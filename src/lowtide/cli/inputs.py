@@ -14,9 +14,7 @@ from lowtide.cli.moments import local_echo, parse_moment
 from lowtide.cli.options import HOW, JobOptions
 from lowtide.cli.output import waiting, warn
 from lowtide.errors import InvalidInput, NotCovered, UnknownName
-from lowtide.formats import read_signal
 from lowtide.formats.times import check_zone
-from lowtide.grid import Grid
 from lowtide.grids.resolve import Resolved, kind_of, resolve
 from lowtide.profile import PowerProfile
 from lowtide.samples import sample_names, sample_profile
@@ -107,7 +105,6 @@ class Zone:
             return cls()
         if name == "local":
             return cls(name="local", tz=None)
-        from lowtide.formats.times import check_zone
 
         check_zone(name)
         return cls(name=name, tz=ZoneInfo(name))
