@@ -25,6 +25,7 @@ from lowtide.profile import PowerProfile
 from lowtide.signal import Signal
 from lowtide.tally import Stretches, tally
 from lowtide.workload import Workload
+from support.published_oracles import decided
 from support.strategies import COARSE_S, STARTS, intensities, prices, profiles, seconds, watts
 
 HOUR = 3600.0
@@ -108,7 +109,12 @@ def assert_same(got: Stretches, want: Stretches) -> None:
 
 
 def one_by_one(policy, jobs, signal):
-    return decide_some(policy, jobs, signal, np.arange(len(jobs)))
+    """What each alone is decided, by the policy and, for published ones, written down plainly."""
+    alone = decide_some(policy, jobs, signal, np.arange(len(jobs)))
+    plain = [decided(policy, job, signal) for job in jobs]
+    if None not in plain:
+        assert_same(alone, Stretches.of_schedules(jobs, plain))
+    return alone
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)

@@ -83,8 +83,11 @@ class GoesOn(Policy, Protocol):
 
 
 def goes_on(policy: Policy) -> TypeGuard[GoesOn]:
-    """Return whether a policy can decide for the rest of a job that has begun."""
-    return "state" in inspect.signature(policy.decide).parameters
+    """Return whether a policy, and one that it asks, can decide for the rest of a begun job."""
+    inner = getattr(policy, "policy", policy)
+    return "state" in inspect.signature(policy.decide).parameters and (
+        inner is policy or isinstance(inner, str) or goes_on(inner)
+    )
 
 
 def require_decision(decision: object, policy: Policy, job: Job) -> Decision:
@@ -164,6 +167,11 @@ class DecidesMany(Protocol):
             signal: What a kWh emits or costs; it covers every job's window.
         """
         ...
+
+
+def decide_one(policy: DecidesMany, job: Job, signal: Signal) -> Schedule:
+    """Return how a policy that decides for many jobs runs one."""
+    return Schedule.from_stretches(job, policy.decide_many(Workload.from_jobs([job]), signal).of(0))
 
 
 def decide_many(
