@@ -9,7 +9,7 @@ from lowtide.errors import NotCovered
 from lowtide.job import Job
 from lowtide.policies.dtpr import Dtpr
 from lowtide.policies.exact import Exact
-from lowtide.policies.policy import DecidesMany, decide_many, decide_some, merged
+from lowtide.policies.policy import DecidesMany, decide_many, merged, renumbered
 from lowtide.policies.starts import (
     CarbonTime,
     Latest,
@@ -106,6 +106,13 @@ def assert_same(got: Stretches, want: Stretches) -> None:
     assert got.job.tolist() == want.job.tolist()
     for name in ("start", "work_s", "lost_s"):
         assert getattr(got, name) == pytest.approx(getattr(want, name), rel=0, abs=1e-6), name
+
+
+def decide_some(policy, jobs, signal, rows):
+    """How a policy runs some of many jobs, asked job by job."""
+    part = jobs.take(rows)
+    decisions = [policy.decide(job, signal).schedule for job in part]
+    return renumbered(Stretches.of_schedules(part, decisions), rows)
 
 
 def one_by_one(policy, jobs, signal):

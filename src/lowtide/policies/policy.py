@@ -219,15 +219,6 @@ def _in_batches(
     return merged(*parts)
 
 
-def decide_some(policy: Policy, jobs: Workload, signal: Signal, rows: IntArray) -> Stretches:
-    """Return how a policy runs some of many jobs, asked job by job."""
-    part = jobs.take(rows)
-    decided = Stretches.of_schedules(
-        part, [require_decision(policy.decide(job, signal), policy, job).schedule for job in part]
-    )
-    return renumbered(decided, rows)
-
-
 def renumbered(part: Stretches, rows: IntArray) -> Stretches:
     """Return the stretches of some of many jobs as those of all."""
     return Stretches(job=rows[part.job], start=part.start, work_s=part.work_s, lost_s=part.lost_s)
