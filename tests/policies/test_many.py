@@ -10,7 +10,7 @@ from lowtide.errors import NotCovered
 from lowtide.job import Job
 from lowtide.policies.dtpr import Dtpr
 from lowtide.policies.exact import Exact
-from lowtide.policies.policy import DecidesMany, decide_many, decide_some, merged
+from lowtide.policies.policy import DecidesMany, decide_many, merged, renumbered
 from lowtide.policies.starts import (
     CarbonTime,
     Latest,
@@ -25,6 +25,7 @@ from lowtide.policies.wrappers import ReservedFirst
 from lowtide.profile import PowerProfile
 from lowtide.signal import Signal
 from lowtide.workload import Workload
+from support.published_oracles import decided
 from support.strategies import COARSE_S, STARTS, intensities, prices, profiles, seconds, watts
 
 HOUR = 3600.0
@@ -107,8 +108,20 @@ def assert_same(got: Stretches, want: Stretches) -> None:
         assert getattr(got, name) == pytest.approx(getattr(want, name), rel=0, abs=1e-6), name
 
 
+def decide_some(policy, jobs, signal, rows):
+    """How a policy runs some of many jobs, asked job by job."""
+    part = jobs.take(rows)
+    decisions = [policy.decide(job, signal).schedule for job in part]
+    return renumbered(Stretches.of_schedules(part, decisions), rows)
+
+
 def one_by_one(policy, jobs, signal):
-    return decide_some(policy, jobs, signal, np.arange(len(jobs)))
+    """What each alone is decided, by the policy and, for published ones, written down plainly."""
+    alone = decide_some(policy, jobs, signal, np.arange(len(jobs)))
+    plain = [decided(policy, job, signal) for job in jobs]
+    if None not in plain:
+        assert_same(alone, Stretches.of_schedules(jobs, plain))
+    return alone
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)

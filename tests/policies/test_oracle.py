@@ -11,6 +11,7 @@ from lowtide.policies import plan
 from lowtide.policies.starts import Oracle, cost_by_delay
 from lowtide.profile import Phase, PowerProfile
 from lowtide.signal import Signal
+from support import published_oracles
 from support.oracles import every_bend, run_cost
 from support.strategies import cases, profiles
 
@@ -95,6 +96,8 @@ def test_the_curve_is_the_cost_everywhere(case):
     delays_s, costs = cost_by_delay(job, signal)
     assert np.all(np.diff(delays_s) >= 0)
     tie = 1e-9 * most(job, signal) + 1e-12
+    plain_s, plain = published_oracles.cost_by_delay(job, signal)
+    assert np.interp(plain_s, delays_s, costs) / 3.6e6 == pytest.approx(plain / 3.6e6, abs=tie)
     for share in (0.0, 0.123, 0.5, 0.77, 1.0):
         delay = share * max(job.slack_s, 0.0)
         want = run_cost(job.profile, signal, job.arrival + delay)

@@ -21,6 +21,7 @@ from lowtide.policies.wrappers import Forecasted, Purchasing, ReservedFirst, Spo
 from lowtide.profile import Phase, PowerProfile
 from lowtide.signal import FILLED, Signal
 from lowtide.workload import Workload
+from support import published_oracles
 from support.oracles import every_bend, exact_integral
 from support.strategies import cases
 
@@ -259,6 +260,7 @@ def test_a_threshold_looks_as_far_as_its_horizon():
 def test_a_quantile_splits_the_time(case, share):
     job, signal = case
     value = quantile_between(signal, job.arrival, job.deadline, share)
+    assert value == published_oracles.quantile_between(signal, job.arrival, job.deadline, share)
     edges = np.clip(signal.edges, job.arrival, job.deadline)
     size_s = np.diff(edges)
     tie = 1e-5 * len(signal)

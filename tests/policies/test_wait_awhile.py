@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from lowtide.policies import plan
 from lowtide.policies.stopping import cheapest_moments
 from lowtide.profile import Phase, PowerProfile
 from lowtide.signal import Signal
+from support import published_oracles
 from support.oracles import cheapest_choice
 from support.strategies import signals
 
@@ -46,6 +48,8 @@ def test_cheapest_moments_are_the_right_length_in_order_and_inside(data, signal)
     window_s = signal.end - begin
     length_s = data.draw(st.floats(0.05, 1.0)) * window_s
     moments = cheapest_moments(signal, begin, signal.end, length_s)
+    plain = published_oracles.cheapest_moments(signal, begin, signal.end, length_s)
+    assert np.array(moments) == pytest.approx(np.array(plain), rel=0, abs=1e-6)
     assert sum(b - a for a, b in moments) == pytest.approx(length_s, abs=1e-5)
     assert all(a < b for a, b in moments)
     assert all(before[1] < after[0] for before, after in pairwise(moments))

@@ -162,6 +162,11 @@ class Rules(NamedTuple):
     bounds: IntArray
 
 
+def stretches_of(made: tuple[IntArray, FloatArray, FloatArray, FloatArray]) -> Stretches:
+    """Return what a kernel made as stretches."""
+    return Stretches(job=made[0], start=made[1], work_s=made[2], lost_s=made[3])
+
+
 def within_windows(jobs: Workload, start: FloatArray) -> Stretches:
     """Return one start per job, each moved into its window, as `carrying_out.run_from` does."""
     return Stretches.one_each(jobs, np.minimum(np.maximum(start, jobs.arrival), jobs.latest_start))

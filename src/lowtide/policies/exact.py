@@ -403,8 +403,14 @@ def common_step(problem: Problem) -> float | None:
     }
     for signal in problem.signals:
         lengths |= {signal.step_s, (base - signal.start) % signal.step_s}
-    common_s = float(gridded.common_steps(np.array(list(lengths))[:, None])[0])
-    return None if math.isnan(common_s) else common_s
+    # As `gridded.common_steps` does for many jobs, which would take longer for one.
+    divisor = 0
+    for length_s in lengths:
+        whole_ms = round(1000 * length_s)
+        if abs(1000 * length_s - whole_ms) > gridded.SAME_MS:
+            return None
+        divisor = math.gcd(divisor, whole_ms)
+    return divisor / 1000 if divisor else None
 
 
 def resolution_gap(

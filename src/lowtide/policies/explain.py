@@ -15,6 +15,7 @@ from lowtide.policies.exact import STATES_PER_SECOND, Exact
 from lowtide.policies.planning import Plan, at_once, decide, prepare
 from lowtide.policies.policy import Policy
 from lowtide.policies.problem import Solution, make_problem
+from lowtide.policies.wrappers import Blind
 from lowtide.schedule import Schedule, Span, State
 from lowtide.signal import Grid, Signal
 from lowtide.units import JOULES_PER_KWH
@@ -138,9 +139,8 @@ def _blind(case: _Case, policy: Policy, total: float) -> float | None:
     job = case.job
     if len({phase.power_w for phase in (*job.profile.startup, *job.profile.work)}) == 1:
         return total
-    level = replace(job, profile=job.profile.averaged())
     try:
-        return case.amount(decide(policy, level, case.target, case.state).schedule)
+        return case.amount(decide(Blind(policy=policy), job, case.target, case.state).schedule)
     except TooLaborious:
         return None
 

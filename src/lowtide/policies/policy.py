@@ -83,8 +83,11 @@ class GoesOn(Policy, Protocol):
 
 
 def goes_on(policy: Policy) -> TypeGuard[GoesOn]:
-    """Return whether a policy can decide for the rest of a job that has begun."""
-    return "state" in inspect.signature(policy.decide).parameters
+    """Return whether a policy, and one that it asks, can decide for the rest of a begun job."""
+    inner = getattr(policy, "policy", policy)
+    return "state" in inspect.signature(policy.decide).parameters and (
+        inner is policy or isinstance(inner, str) or goes_on(inner)
+    )
 
 
 def require_decision(decision: object, policy: Policy, job: Job) -> Decision:
@@ -166,6 +169,11 @@ class DecidesMany(Protocol):
         ...
 
 
+def decide_one(policy: DecidesMany, job: Job, signal: Signal) -> Schedule:
+    """Return how a policy that decides for many jobs runs one."""
+    return Schedule.from_stretches(job, policy.decide_many(Workload.from_jobs([job]), signal).of(0))
+
+
 def decide_many(
     policy: Policy,
     jobs: Workload,
@@ -209,15 +217,6 @@ def _in_batches(
         # The first batch may have been compiled for, so it may grow fast afterwards.
         size = int(max(min(size * _BATCH_S / max(took_s, 1e-9), size * _GROWTH), _FEW))
     return merged(*parts)
-
-
-def decide_some(policy: Policy, jobs: Workload, signal: Signal, rows: IntArray) -> Stretches:
-    """Return how a policy runs some of many jobs, asked job by job."""
-    part = jobs.take(rows)
-    decided = Stretches.of_schedules(
-        part, [require_decision(policy.decide(job, signal), policy, job).schedule for job in part]
-    )
-    return renumbered(decided, rows)
 
 
 def renumbered(part: Stretches, rows: IntArray) -> Stretches:

@@ -120,6 +120,31 @@ def best_delays(jobs: Runs, series: Series, step_s: float, per_time: bool) -> Fl
     return best
 
 
+@compiled()
+def costs_by_delay(
+    arrival: float,
+    deadline: float,
+    slack_s: float,
+    offsets_s: FloatArray,
+    falls: FloatArray,
+    series: Series,
+) -> tuple[FloatArray, FloatArray]:
+    """Return where the cost of a run bends, by its delay, and what it is there.
+
+    Args:
+        offsets_s: When its power changes, seconds after its start, and by how much it `falls`.
+    """
+    first, last = steps_of(arrival, deadline, series)
+    most = offsets_s.size * max(last - first, 1) + 2
+    delays_s, costs = np.empty(most), np.empty(most)
+    following = np.empty(offsets_s.size, dtype=np.int64)
+    steps = last - first
+    count = _cost_by_delay(
+        arrival, slack_s, offsets_s, falls, 1.0, first, steps, series, following, delays_s, costs
+    )
+    return delays_s[:count], costs[:count]
+
+
 @compiled(inner=True)
 def _cost_by_delay(
     arrival: float,
@@ -134,7 +159,7 @@ def _cost_by_delay(
     delays_s: FloatArray,
     costs: FloatArray,
 ) -> int:
-    """Fill in where a run's cost bends and what it is there, as `oracle.cost_by_delay` does.
+    """Fill in where a run's cost bends and what it is there.
 
     Args:
         offsets_s: When its power changes, seconds after its start.
@@ -245,7 +270,7 @@ _NEVER, _CHECKPOINTS = INTERRUPTIBLE.index("never"), INTERRUPTIBLE.index("checkp
 def _carry_out(
     jobs: Rules, job: int, begins: FloatArray, ends: FloatArray, made: Made, count: int
 ) -> int:
-    """Carry out the wish to work in certain stretches, as `carrying_out.carry_out` does.
+    """Carry out the wish to work in certain stretches.
 
     Args:
         made: Job, start, work and lost work of stretches; filled in, with room for one more than
@@ -343,11 +368,80 @@ def _by_value(
 
 
 @compiled()
+def cheapest(
+    begin: float, end: float, length_s: float, series: Series, order: IntArray, rank: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return when the stretches begin and end that make up the cheapest seconds of a window.
+
+    Args:
+        length_s: How many seconds are needed.
+        order: The signal's steps, from the cheapest to the dearest, ties by time.
+        rank: The place of each step in that order.
+    """
+    first, last = steps_of(begin, end, series)
+    edges, ranks = _by_value(begin, end, first, last, series, rank)
+    taken_s = np.zeros(last - first)
+    used_s = 0.0
+    for k in range(ranks.size):
+        i = order[ranks[k]] - first
+        size_s = edges[i + 1] - edges[i]
+        # Of the last step that is needed only the first part is taken. What rounding leaves of a
+        # step, or of a gap, is none: nobody stops a job for a microsecond.
+        seconds = min(max(length_s - used_s, 0.0), size_s)
+        if seconds <= TIME_TOLERANCE_S:
+            seconds = 0.0
+        if seconds >= size_s - TIME_TOLERANCE_S:
+            seconds = size_s
+        taken_s[i] = seconds
+        used_s += size_s
+    begins, ends = np.empty(taken_s.size), np.empty(taken_s.size)
+    wishes = 0
+    for i in range(taken_s.size):
+        if taken_s[i] <= 0:
+            continue
+        if wishes and ends[wishes - 1] >= edges[i] - TIME_TOLERANCE_S:
+            ends[wishes - 1] = edges[i] + taken_s[i]
+        else:
+            begins[wishes], ends[wishes] = edges[i], edges[i] + taken_s[i]
+            wishes += 1
+    return begins[:wishes], ends[:wishes]
+
+
+@compiled()
+def quantile(
+    begin: float, end: float, share: float, series: Series, order: IntArray, rank: IntArray
+) -> float:
+    """Return the lowest value that a signal is at or below for more than a share of a window."""
+    first, last = steps_of(begin, end, series)
+    edges, ranks = _by_value(begin, end, first, last, series, rank)
+    total_s = 0.0
+    for k in range(ranks.size):
+        i = order[ranks[k]] - first
+        total_s += edges[i + 1] - edges[i]
+    below_s = 0.0
+    for k in range(ranks.size):
+        i = order[ranks[k]] - first
+        below_s += edges[i + 1] - edges[i]
+        if below_s > share * total_s + TIME_TOLERANCE_S:
+            return float(series.values[order[ranks[k]]])
+    return float(series.values[order[ranks[-1]]])
+
+
+@compiled()
+def carried_out(jobs: Rules, begins: FloatArray, ends: FloatArray) -> Made:
+    """Carry out the wish of one job to work in certain stretches."""
+    made = no_stretches(ends.size + 1)
+    count = _carry_out(jobs, NONE_YET, begins, ends, made, NONE_YET)
+    return made[0][:count], made[1][:count], made[2][:count], made[3][:count]
+
+
+@compiled()
 def work_in_cheapest(jobs: Rules, series: Series, order: IntArray, rank: IntArray) -> Made:
-    """Let jobs work in the cheapest moments of their windows, as `wait_awhile` does.
+    """Let jobs work in the cheapest moments of their windows.
 
     Args:
         order: The signal's steps, from the cheapest to the dearest, ties by time.
+        rank: The place of each step in that order.
 
     Returns:
         Job, start, work and lost work of every stretch.
@@ -356,33 +450,10 @@ def work_in_cheapest(jobs: Rules, series: Series, order: IntArray, rank: IntArra
     count = NONE_YET
     for job in range(jobs.arrival.size):
         begin, end = jobs.arrival[job] + jobs.startup_s[job], jobs.deadline[job]
-        first, last = steps_of(begin, end, series)
-        edges, ranks = _by_value(begin, end, first, last, series, rank)
-        taken_s = np.zeros(last - first)
-        used_s = 0.0
-        for k in range(ranks.size):
-            i = order[ranks[k]] - first
-            size_s = edges[i + 1] - edges[i]
-            seconds = min(max(jobs.work_s[job] - used_s, 0.0), size_s)
-            if seconds <= TIME_TOLERANCE_S:
-                seconds = 0.0
-            if seconds >= size_s - TIME_TOLERANCE_S:
-                seconds = size_s
-            taken_s[i] = seconds
-            used_s += size_s
-        begins, ends = np.empty(taken_s.size), np.empty(taken_s.size)
-        wishes = 0
-        for i in range(taken_s.size):
-            if taken_s[i] <= 0:
-                continue
-            if wishes and ends[wishes - 1] >= edges[i] - TIME_TOLERANCE_S:
-                ends[wishes - 1] = edges[i] + taken_s[i]
-            else:
-                begins[wishes], ends[wishes] = edges[i], edges[i] + taken_s[i]
-                wishes += 1
-        if count + wishes + 1 > made[0].size:
-            made = longer(made, 2 * (count + wishes + 1))
-        count = _carry_out(jobs, job, begins[:wishes], ends[:wishes], made, count)
+        begins, ends = cheapest(begin, end, jobs.work_s[job], series, order, rank)
+        if count + ends.size + 1 > made[0].size:
+            made = longer(made, 2 * (count + ends.size + 1))
+        count = _carry_out(jobs, job, begins, ends, made, count)
     return made[0][:count], made[1][:count], made[2][:count], made[3][:count]
 
 
@@ -393,9 +464,9 @@ def work_below(
     order: IntArray,
     rank: IntArray,
     horizon_s: float,
-    quantile: float,
+    share: float,
 ) -> Made:
-    """Let jobs work below a quantile of what lies ahead of their arrival, as `threshold` does.
+    """Let jobs work below a quantile of what lies ahead of their arrival.
 
     Returns:
         Job, start, work and lost work of every stretch.
@@ -406,21 +477,7 @@ def work_below(
     for job in range(jobs.arrival.size):
         begin = jobs.arrival[job]
         end = min(begin + horizon_s, signal_end)
-        first, last = steps_of(begin, end, series)
-        edges, ranks = _by_value(begin, end, first, last, series, rank)
-        total_s = 0.0
-        for k in range(ranks.size):
-            i = order[ranks[k]] - first
-            total_s += edges[i + 1] - edges[i]
-        limit = series.values[order[ranks[-1]]]
-        below_s = 0.0
-        for k in range(ranks.size):
-            i = order[ranks[k]] - first
-            below_s += edges[i + 1] - edges[i]
-            if below_s > quantile * total_s + TIME_TOLERANCE_S:
-                limit = series.values[order[ranks[k]]]
-                break
-
+        limit = quantile(begin, end, share, series, order, rank)
         begin, end = begin + jobs.startup_s[job], jobs.deadline[job]
         first, last = steps_of(begin, end, series)
         begins, ends = np.empty(last - first), np.empty(last - first)

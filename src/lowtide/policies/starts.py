@@ -19,7 +19,7 @@ from lowtide.accounting import Stretches, footprint
 from lowtide.errors import InvalidInput
 from lowtide.job import Job
 from lowtide.policies.columns import column, ragged, require_windows, series_of, within_windows
-from lowtide.policies.policy import Decision
+from lowtide.policies.policy import Decision, decide_one
 from lowtide.policies.stopping import run_from
 from lowtide.profile import PowerProfile
 from lowtide.signal import FloatArray, Signal
@@ -84,11 +84,7 @@ class LowestSlot:
 
     def decide(self, job: Job, signal: Signal) -> Decision:
         """Decide for one job."""
-        edges = signal.edges[:-1]
-        later = edges[(edges > job.arrival) & (edges <= job.latest_start)]
-        candidates = np.concatenate(([job.arrival], later))
-        start = float(candidates[np.argmin(signal.at(candidates))])
-        return Decision(schedule=run_from(job, start))
+        return Decision(schedule=decide_one(self, job, signal))
 
     def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
         """Decide for many jobs, as for each."""
@@ -121,10 +117,7 @@ class Oracle:
 
     def decide(self, job: Job, signal: Signal) -> Decision:
         """Decide for one job."""
-        delays_s, costs = cost_by_delay(job, signal)
-        if self.step_s is not None:
-            delays_s, costs = on_steps(delays_s, costs, self.step_s)
-        schedule = run_from(job, job.arrival + first_lowest(delays_s, costs, np.inf))
+        schedule = decide_one(self, job, signal)
         proven = self.step_s is None and job.interruptible == "never"
         bound = footprint(schedule, job, signal).amount if proven else None
         return Decision(schedule=schedule, lower_bound=bound, step_s=self.step_s)
@@ -163,44 +156,12 @@ def cost_by_delay(job: Job, signal: Signal) -> tuple[FloatArray, FloatArray]:
         The delays at which the function bends, in seconds after arrival, from 0 to the slack; and
         its values there, in grams (or money) times joules per kWh.
     """
+    from lowtide.policies.published_kernels import costs_by_delay
+
+    signal.require(job.arrival, job.deadline)
     offsets_s, falls_w = _power_falls(job.profile)
-    window = signal.window(job.arrival, job.deadline)
-    edges_s = window.edges[1:-1] - job.arrival
-    steps = np.diff(window.values)
     slack_s = max(job.slack_s, 0.0)
-
-    # The slope of Σ fall_k · C(delay + offset_k) is Σ fall_k · c(delay + offset_k): it changes
-    # where a step of the signal meets a change of power, by the product of the two.
-    first = np.searchsorted(edges_s, offsets_s, side="right")
-    last = np.searchsorted(edges_s, offsets_s + slack_s, side="left")
-    pairs = [
-        (edges_s[i:j] - offset_s, fall_w * steps[i:j])
-        for i, j, offset_s, fall_w in zip(first, last, offsets_s, falls_w, strict=True)
-    ]
-    meet_s = np.concatenate([pair[0] for pair in pairs])
-    bend = np.concatenate([pair[1] for pair in pairs])
-    inside = (meet_s > 0.0) & (meet_s < slack_s) & (bend != 0.0)
-    order = np.argsort(meet_s[inside], kind="stable")
-    delays_s = np.concatenate(([0.0], meet_s[inside][order], [slack_s]))
-
-    at_once = window.values[first]
-    # Summed, not multiplied as vectors: fused products would leave a slope where there is none.
-    slope = float(np.sum(falls_w * at_once))
-    slopes = slope + np.concatenate(([0.0], np.cumsum(bend[inside][order])))
-    now = signal.integral(np.zeros(offsets_s.size), offsets_s, origin=job.arrival)
-    return delays_s, falls_w @ now + np.concatenate(([0.0], np.cumsum(slopes * np.diff(delays_s))))
-
-
-def on_steps(
-    delays_s: FloatArray, costs: FloatArray, step_s: float
-) -> tuple[FloatArray, FloatArray]:
-    """Return multiples of a step among the delays, and what a run costs there.
-
-    Args:
-        delays_s: Where the cost bends, from 0 to the longest delay.
-    """
-    grid_s = np.arange(0.0, delays_s[-1] + 1e-9 * step_s, step_s)
-    return grid_s, np.interp(grid_s, delays_s, costs)
+    return costs_by_delay(job.arrival, job.deadline, slack_s, offsets_s, falls_w, series_of(signal))
 
 
 def first_lowest(delays_s: FloatArray, costs: FloatArray, longest_s: float) -> float:
@@ -243,9 +204,7 @@ class LowestWindow:
 
     def decide(self, job: Job, signal: Signal) -> Decision:
         """Decide for one job."""
-        delays_s, costs, _ = expected_costs(job, signal, self.expected_s, self.step_s)
-        start = job.arrival + first_lowest(delays_s, costs, np.inf)
-        return Decision(schedule=run_from(job, start), step_s=self.step_s)
+        return Decision(schedule=decide_one(self, job, signal), step_s=self.step_s)
 
     def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
         """Decide for many jobs, as for each."""
@@ -261,33 +220,6 @@ def check_expectation(expected_s: float | None, step_s: float | None) -> None:
     if expected_s is not None and not 0 < expected_s < np.inf:
         raise InvalidInput(f"a job is expected to run for longer than 0 s, not {expected_s}")
     Oracle(step_s=step_s)
-
-
-def expected_costs(
-    job: Job, signal: Signal, expected_s: float | None, step_s: float | None
-) -> tuple[FloatArray, FloatArray, float]:
-    """Return what a run of the expected length costs, by its delay.
-
-    Args:
-        expected_s: How long it is expected to run, None for as long as it does.
-        step_s: Step between delays, None for every delay at which the cost bends.
-
-    Returns:
-        The delays; the cost at each, for 1 W; and the length that was reckoned with.
-    """
-    run_s = job.profile.run_s
-    covered_s = max(signal.end - job.latest_start, run_s)
-    length_s = min(expected_s or run_s, covered_s)
-    level = Job(
-        id=job.id,
-        arrival=job.arrival,
-        deadline=job.latest_start + length_s,
-        profile=PowerProfile.constant(1.0, length_s),
-    )
-    delays_s, costs = cost_by_delay(level, signal)
-    if step_s is not None:
-        delays_s, costs = on_steps(delays_s, costs, step_s)
-    return delays_s, costs, length_s
 
 
 def start_expected(
@@ -352,13 +284,7 @@ class CarbonTime:
 
     def decide(self, job: Job, signal: Signal) -> Decision:
         """Decide for one job."""
-        delays_s, costs, length_s = expected_costs(job, signal, self.expected_s, self.step_s)
-        saved = (costs[0] - costs) / (delays_s + length_s)
-        # A saving that is rounding alone is none, and of equal ones the first is taken.
-        tie = TIE * float(np.abs(costs).max()) / length_s
-        best = int(np.argmax(saved >= saved.max() - tie))
-        start = job.arrival + float(delays_s[best])
-        return Decision(schedule=run_from(job, start), step_s=self.step_s)
+        return Decision(schedule=decide_one(self, job, signal), step_s=self.step_s)
 
     def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
         """Decide for many jobs, as for each."""

@@ -14,7 +14,6 @@ constant power and free stops. Here its wish is carried out on the real job, by 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -23,11 +22,11 @@ import numpy as np
 
 from lowtide.accounting import Stretches
 from lowtide.errors import InvalidInput
-from lowtide.job import TIME_TOLERANCE_S, Job
-from lowtide.policies.columns import by_value, require_windows, rules_of, series_of
-from lowtide.policies.policy import Decision
-from lowtide.schedule import Schedule, Stretch
-from lowtide.signal import FloatArray, Signal
+from lowtide.job import Job
+from lowtide.policies.columns import by_value, require_windows, rules_of, series_of, stretches_of
+from lowtide.policies.policy import Decision, decide_one
+from lowtide.schedule import Schedule
+from lowtide.signal import Signal
 from lowtide.workload import Workload
 
 
@@ -51,74 +50,11 @@ def carry_out(job: Job, wanted: Sequence[tuple[float, float]]) -> Schedule:
     [('startup', 3000.0), ('work', 3600.0), ('suspended', 7200.0), ('startup', 13800.0),
      ('work', 14400.0)]
     """
-    stretches: list[Stretch] = []
-    state = _State(job=job, now=job.arrival, kept_s=0.0, starts=0)
-    while state.left_s > TIME_TOLERANCE_S:
-        stretch, state = _run_once(state, wanted)
-        stretches.append(stretch)
-    return Schedule.from_stretches(job, stretches)
+    from lowtide.policies.published_kernels import carried_out
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _State:
-    """A stopped job: when it is, what is done and saved, and how often it was started."""
-
-    job: Job
-    now: float
-    kept_s: float
-    starts: int
-
-    @property
-    def left_s(self) -> float:
-        return self.job.profile.work_s - self.kept_s
-
-
-def _run_once(state: _State, wanted: Sequence[tuple[float, float]]) -> tuple[Stretch, _State]:
-    """Start the job once, run it until it may and wants to stop, and say what then is."""
-    job, profile = state.job, state.job.profile
-    startup_s = profile.startup_s
-    ready = state.now + startup_s
-    ahead = [(begin, end) for begin, end in wanted if end > ready + TIME_TOLERANCE_S]
-    latest = job.deadline - startup_s - state.left_s
-    wish = ahead[0][0] - startup_s if ahead else latest
-    start = max(min(wish, latest), state.now)
-    begin = start + startup_s
-
-    for (_, end), following in zip(ahead, [*ahead[1:], None], strict=False):
-        if following is None or end - begin >= state.left_s - TIME_TOLERANCE_S:
-            break
-        if following[0] - end <= profile.stop_s + startup_s:
-            continue
-        after = _after_stop(state, begin, end)
-        if after is not None:
-            kept_s = after.kept_s - state.kept_s
-            lost_s = (end - begin) - kept_s
-            if lost_s < TIME_TOLERANCE_S:
-                kept_s, lost_s = end - begin, 0.0
-            return Stretch(start=start, work_s=kept_s, lost_s=lost_s), after
-    done = _State(job=job, now=job.deadline, kept_s=profile.work_s, starts=state.starts + 1)
-    return Stretch(start=start, work_s=state.left_s), done
-
-
-def _after_stop(state: _State, begin: float, end: float) -> _State | None:
-    """Return the state after working from `begin` to `end` and stopping, None where forbidden."""
-    job, profile = state.job, state.job.profile
-    if job.interruptible == "never":
-        return None
-    if job.max_starts is not None and state.starts + 1 >= job.max_starts:
-        return None
-    reached_s = state.kept_s + (end - begin)
-    kept_s = reached_s
-    if job.interruptible == "checkpoints":
-        points = (0.0, *profile.checkpoints_s)
-        last = points[bisect_right(points, reached_s + TIME_TOLERANCE_S) - 1]
-        kept_s = max(min(last, reached_s), state.kept_s)
-    after = _State(job=job, now=end + profile.stop_s, kept_s=kept_s, starts=state.starts + 1)
-    if min(kept_s - state.kept_s, after.left_s) < job.min_run_s - TIME_TOLERANCE_S:
-        return None
-    if after.now + profile.startup_s + after.left_s > job.deadline + TIME_TOLERANCE_S:
-        return None
-    return after
+    begins, ends = (np.array([each[k] for each in wanted], dtype=np.float64) for k in (0, 1))
+    made = carried_out(rules_of(Workload.from_jobs([job])), begins, ends)
+    return Schedule.from_stretches(job, stretches_of(made).of(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,10 +69,9 @@ class WaitAwhile:
 
     def decide(self, job: Job, signal: Signal) -> Decision:
         """Decide for one job."""
-        wanted = cheapest_moments(
-            signal, job.arrival + job.profile.startup_s, job.deadline, job.profile.work_s
-        )
-        return Decision(schedule=carry_out(job, wanted))
+        # The steps that matter are put in order, not all that there are.
+        known = signal.window(job.arrival, job.deadline)
+        return Decision(schedule=decide_one(self, job, known))
 
     def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
         """Decide for many jobs, as for each."""
@@ -144,45 +79,7 @@ class WaitAwhile:
 
         require_windows(jobs, signal)
         order, rank = by_value(signal)
-        job, start, work_s, lost_s = work_in_cheapest(
-            rules_of(jobs), series_of(signal), order, rank
-        )
-        return Stretches(job=job, start=start, work_s=work_s, lost_s=lost_s)
-
-
-def cheapest_moments(
-    signal: Signal, begin: float, end: float, length_s: float
-) -> list[tuple[float, float]]:
-    """Return the stretches that make up the cheapest `length_s` seconds of a window.
-
-    Args:
-        length_s: How many seconds are needed.
-
-    >>> curve = Signal.from_values([3, 1, 2, 1], start=0, step_s=10)
-    >>> cheapest_moments(curve, 0.0, 40.0, 25.0)
-    [(10.0, 25.0), (30.0, 40.0)]
-    """
-    window = signal.window(begin, end)
-    edges = np.clip(window.edges, begin, end)
-    size_s = np.diff(edges)
-    order = np.argsort(window.values, kind="stable")
-    before_s = np.concatenate(([0.0], np.cumsum(size_s[order])[:-1]))
-    # Of the last step that is needed only the first part is taken.
-    taken_s: FloatArray = np.empty_like(size_s)
-    taken_s[order] = np.clip(length_s - before_s, 0.0, size_s[order])
-    # What rounding leaves of a step, or of a gap, is none: nobody stops a job for a microsecond.
-    taken_s[taken_s <= TIME_TOLERANCE_S] = 0.0
-    full = taken_s >= size_s - TIME_TOLERANCE_S
-    taken_s[full] = size_s[full]
-    stretches: list[tuple[float, float]] = []
-    for start, seconds in zip(edges[:-1].tolist(), taken_s.tolist(), strict=True):
-        if seconds <= 0:
-            continue
-        if stretches and stretches[-1][1] >= start - TIME_TOLERANCE_S:
-            stretches[-1] = (stretches[-1][0], start + seconds)
-        else:
-            stretches.append((start, start + seconds))
-    return stretches
+        return stretches_of(work_in_cheapest(rules_of(jobs), series_of(signal), order, rank))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,12 +109,8 @@ class Threshold:
 
     def decide(self, job: Job, signal: Signal) -> Decision:
         """Decide for one job."""
-        from lowtide.policies.dtpr import taken
-
-        end = min(job.arrival + self.horizon_s, signal.end)
-        limit = quantile_between(signal, job.arrival, end, self.quantile)
-        wanted = taken(job, signal, lambda slot: slot.price < limit)
-        return Decision(schedule=carry_out(job, wanted), step_s=signal.step_s)
+        known = signal.window(job.arrival, min(self.looks_until(job), signal.end))
+        return Decision(schedule=decide_one(self, job, known), step_s=signal.step_s)
 
     def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
         """Decide for many jobs, as for each."""
@@ -225,19 +118,33 @@ class Threshold:
 
         require_windows(jobs, signal)
         order, rank = by_value(signal)
-        job, start, work_s, lost_s = work_below(
-            rules_of(jobs),
-            series_of(signal),
-            order,
-            rank,
-            float(self.horizon_s),
-            float(self.quantile),
+        series, horizon_s = series_of(signal), float(self.horizon_s)
+        return stretches_of(
+            work_below(rules_of(jobs), series, order, rank, horizon_s, float(self.quantile))
         )
-        return Stretches(job=job, start=start, work_s=work_s, lost_s=lost_s)
 
     def looks_until(self, job: Job) -> float:
         """Return until when the signal is looked at, as far as there is any."""
         return max(job.arrival + self.horizon_s, job.deadline)
+
+
+def cheapest_moments(
+    signal: Signal, begin: float, end: float, length_s: float
+) -> list[tuple[float, float]]:
+    """Return the stretches that make up the cheapest `length_s` seconds of a window.
+
+    Args:
+        length_s: How many seconds are needed.
+
+    >>> curve = Signal.from_values([3, 1, 2, 1], start=0, step_s=10)
+    >>> cheapest_moments(curve, 0.0, 40.0, 25.0)
+    [(10.0, 25.0), (30.0, 40.0)]
+    """
+    from lowtide.policies.published_kernels import cheapest
+
+    window = signal.window(begin, end)
+    begins, ends = cheapest(begin, end, length_s, series_of(window), *by_value(window))
+    return list(zip(begins.tolist(), ends.tolist(), strict=True))
 
 
 def quantile_between(signal: Signal, begin: float, end: float, share: float) -> float:
@@ -252,9 +159,7 @@ def quantile_between(signal: Signal, begin: float, end: float, share: float) -> 
     >>> [quantile_between(curve, 0.0, 14400.0, share) for share in (0.2, 0.25, 0.3, 1.0)]
     [100.0, 200.0, 200.0, 400.0]
     """
+    from lowtide.policies.published_kernels import quantile
+
     window = signal.window(begin, end)
-    size_s = np.diff(np.clip(window.edges, begin, end))
-    order = np.argsort(window.values, kind="stable")
-    upto_s = np.cumsum(size_s[order])
-    above = int(np.searchsorted(upto_s, share * upto_s[-1] + TIME_TOLERANCE_S, side="right"))
-    return float(window.values[order[min(above, order.size - 1)]])
+    return float(quantile(begin, end, share, series_of(window), *by_value(window)))

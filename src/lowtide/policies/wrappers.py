@@ -21,7 +21,8 @@ from lowtide.accounting import Stretches
 from lowtide.errors import InvalidInput
 from lowtide.forecast import ForecastModel
 from lowtide.job import Job
-from lowtide.policies.policy import Decision, Policy, decide_many, make_policy
+from lowtide.policies.policy import Decision, Policy, decide_many, goes_on, make_policy
+from lowtide.schedule import State
 from lowtide.signal import FILLED, Signal
 from lowtide.workload import Workload
 
@@ -44,10 +45,17 @@ class Blind:
         """What it is called: the policy's name, and that it knows no phases."""
         return f"{make_policy(self.policy)[0]}, blind to phases"
 
-    def decide(self, job: Job, signal: Signal) -> Decision:
-        """Decide for one job."""
+    def decide(self, job: Job, signal: Signal, *, state: State | None = None) -> Decision:
+        """Decide for one job.
+
+        Args:
+            state: Where the job stands, by default at its arrival.
+        """
         level = replace(job, profile=job.profile.averaged())
-        decision = self.policy.decide(level, signal)
+        if state is not None and goes_on(self.policy):
+            decision = self.policy.decide(level, signal, state=state)
+        else:
+            decision = self.policy.decide(level, signal)
         # What is proven of a job of constant power is not proven of this one.
         return Decision(schedule=decision.schedule, step_s=decision.step_s)
 
