@@ -381,6 +381,14 @@ def footprint(
     )
 
 
+def amount_of(schedule: Schedule, job: Job, signal: Signal) -> float:
+    """Return what a schedule comes to in the signal's unit: the amount of its footprint, alone."""
+    pieces, _ = _pieces(schedule, job.profile)
+    charged = pieces.charge(signal, 1.0)
+    assert charged is not None  # noqa: S101 - there is a signal
+    return float(charged.sum())
+
+
 def tally(
     jobs: Workload, stretches: Stretches, signal: Signal | Grid, *, pue: float = 1.0
 ) -> Tally:

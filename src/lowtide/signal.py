@@ -306,22 +306,25 @@ class Signal:
             p, q = a.reshape(1) + shift, b.reshape(1) + shift
             self._require_after(np.minimum(p[0], q[0]), np.maximum(p[0], q[0]))
             return float(self._between(p, q)[0])
-        shape = np.broadcast_shapes(a.shape, b.shape)
-        result = np.empty(shape)
-        flat = result.reshape(-1)
-        a, b, shift = (np.broadcast_to(each, shape).reshape(-1) for each in (a, b, shift))
+        if a.shape != b.shape:
+            a, b = np.broadcast_arrays(a, b)
+        result = np.empty(a.shape)
         # One origin for all may be far away, as that of epoch seconds.
         own = isinstance(origin, np.ndarray)
+        if own and shift.shape != a.shape:
+            shift = np.broadcast_to(shift, a.shape)
+        flat, a, b, shift = (each.reshape(-1) for each in (result, a, b, shift))
         low, high = np.float64(np.inf), np.float64(-np.inf)
         # Times that are no numbers are refused below.
         with np.errstate(invalid="ignore"):
             for i in range(0, flat.size, _CHUNK):
                 chunk = slice(i, i + _CHUNK)
-                p, q = a[chunk] + shift[chunk], b[chunk] + shift[chunk]
+                moved = shift[chunk] if own else shift
+                p, q = a[chunk] + moved, b[chunk] + moved
                 low = np.minimum(low, np.minimum(p.min(), q.min()))
                 high = np.maximum(high, np.maximum(p.max(), q.max()))
                 if own:
-                    flat[chunk] = self._between(p, q, a[chunk], b[chunk], shift[chunk])
+                    flat[chunk] = self._between(p, q, a[chunk], b[chunk], moved)
                 else:
                     flat[chunk] = self._between(p, q)
         if flat.size:

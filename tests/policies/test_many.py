@@ -18,7 +18,6 @@ from lowtide.policies.starts import (
     LowestWindow,
     Oracle,
     RunNow,
-    StartAt,
 )
 from lowtide.policies.stopping import Threshold, WaitAwhile
 from lowtide.policies.wrappers import ReservedFirst
@@ -32,7 +31,6 @@ HOUR = 3600.0
 
 POLICIES = [
     RunNow(),
-    StartAt(delay_s=1800.0),
     Latest(),
     LowestSlot(),
     Oracle(),
@@ -224,7 +222,7 @@ def test_exact_with_more_to_mind_is_decided_as_each(policy):
 
 
 @pytest.mark.parametrize("policy", [each for each in POLICIES if type(each) not in
-                                    (RunNow, StartAt, Latest)], ids=repr)  # fmt: skip
+                                    (RunNow, Latest)], ids=repr)  # fmt: skip
 def test_a_job_beyond_the_signal_is_refused_by_name(policy):
     signal = Signal.from_values([5, 3, 4, 1], start=0, step_s=HOUR)
     jobs = Workload(id=["in", "out"], arrival=[0, HOUR], deadline=[HOUR, 5 * HOUR], work_s=HOUR)

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from lowtide.accounting import Stretches, footprint
+from lowtide.accounting import Stretches, amount_of
 from lowtide.errors import Cure, Infeasible, InvalidInput, InvalidJob, LowtideError
 from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.policies import continuous, feasibility, gridded
@@ -202,7 +202,7 @@ class Exact:
             least = optimum.solution.cost
             for rival in (WaitAwhile(), Oracle()):
                 other = rival.decide(job, signal).schedule
-                paid = footprint(other, job, signal).amount
+                paid = amount_of(other, job, signal)
                 if paid < least - AHEAD * abs(least):
                     schedule, cost, least = other, paid, paid
         return schedule, cost
@@ -232,7 +232,7 @@ class Exact:
         Args:
             state: Where the job stood, by default at its arrival.
         """
-        paid = footprint(schedule, job, signal).amount
+        paid = amount_of(schedule, job, signal)
         return paid + self.rent(schedule) + self.waiting(schedule, job, state=state)
 
     def rent(self, schedule: Schedule) -> float:

@@ -128,7 +128,8 @@ def make_policy(policy: str | Policy, **parameters: Any) -> tuple[str, Policy]:
         # The name a policy of this kind would be registered under: WaitAwhile is wait_awhile.
         return re.sub(r"(?<!^)(?=[A-Z])", "_", type(policy).__name__).lower(), policy
     kind = POLICIES.load(policy)
-    known = inspect.signature(kind).parameters
+    # To look at a signature takes as long as to plan a small job.
+    known = inspect.signature(kind).parameters if parameters else {}
     for name in parameters:
         if name not in known:
             raise InvalidInput(

@@ -40,25 +40,6 @@ class RunNow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartAt:
-    """Start so much after arrival, whatever the signal: for a delay that was chosen elsewhere.
-
-    Attributes:
-        delay_s: How long to wait.
-    """
-
-    delay_s: float
-
-    def decide(self, job: Job, signal: Signal) -> Decision:  # noqa: ARG002 - looks at nothing
-        """Decide for one job."""
-        return Decision(schedule=run_from(job, job.arrival + self.delay_s))
-
-    def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:  # noqa: ARG002 - looks at nothing
-        """Decide for many jobs, as for each."""
-        return within_windows(jobs, jobs.arrival + self.delay_s)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Latest:
     """Start as late as the deadline allows, and never stop.
 
