@@ -48,13 +48,14 @@ check: $(VENV)/.dev
 	$(BIN)/python tools/size.py
 
 # First, on all cores, what does not mind company; then what counts seconds and mostly waits, two at
-# a time, of those that look at all jobs of the machine one. What fails beside others is asked once
-# more by itself, and has to pass then.
+# a time; last, one by one, what runs jobs on a real Slurm. What fails is asked once more by itself,
+# and has to pass then.
 PYTEST := $(BIN)/python -m pytest
-by_itself = || { test $$? = 1 && echo "failed beside others: once more, by themselves" && $(PYTEST) --last-failed --last-failed-no-failures none; }
+or_by_itself = || { test $$? = 1 && echo "failed: once more, by themselves" && $(PYTEST) --last-failed --last-failed-no-failures none; }
 test: $(VENV)/.dev
-	$(PYTEST) -m "not alone" -n $(CORES) --dist worksteal $(by_itself)
-	$(PYTEST) -m alone -n 2 --dist loadgroup $(by_itself)
+	$(PYTEST) -m "not alone" -n $(CORES) --dist worksteal $(or_by_itself)
+	$(PYTEST) -m "alone and not slurm" -n 2 --dist loadgroup $(or_by_itself)
+	$(PYTEST) -m slurm $(or_by_itself)
 
 nightly: $(VENV)/.dev
 	LOWTIDE_NIGHTLY=1 $(BIN)/python -m pytest tests/policies/test_exact.py tests/policies/test_batches.py \

@@ -23,7 +23,7 @@ from lowtide.units import parse_duration
 from lowtide.watching.slurm_facts import FactsSource
 from support.slurm import HAS_CGROUPS, ask, used_s
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.slurm]
 
 LOWTIDE = Path(sys.executable).with_name("lowtide")
 NAME = "a|b 'c'\nd = ünï"
@@ -229,7 +229,7 @@ def test_two_jobs_side_by_side_have_the_cpu_time_that_sacct_says(
     held = submit(slurm, "--hold", "-J", "held")
 
     def known(job: str) -> str | None:
-        return str(listed(store)[job]["state"])
+        return str(listed(store).get(job, {}).get("state"))
 
     with watching(store):
         until(lambda: held in listed(store, "-s", "PD"), every_s=0.5)

@@ -15,7 +15,7 @@ from lowtide.monitor.snapshot import JobFacts
 from lowtide.slurm import SlurmClient
 from support.slurm import ask
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.slurm]
 
 
 def submit(slurm: dict[str, str], *options: str, run: str = "sleep 30") -> str:

@@ -18,7 +18,7 @@ from support.commands import run
 from support.slurm import ask
 from support.stand_ins import squares
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.slurm]
 
 EXPERIMENT = """
 [grid]

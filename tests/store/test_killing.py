@@ -24,10 +24,10 @@ pytestmark = pytest.mark.alone
 WRITERS = """
 import os, sys
 sys.path[:0] = sys.argv[2:]
-from lowtide.store import appending, Store
+from lowtide.store import Store, writer
 from support.ticks import START, Watcher, unit
 
-appending.CHUNK_TICKS, appending.CHUNK_LEAST_S = 7, 0.0
+writer.CHUNK_TICKS, writer.CHUNK_LEAST_S = 7, 0.0
 jobs = [unit(number) for number in range(20)]
 
 def write(begin):

@@ -18,7 +18,7 @@ import pytest
 from lowtide.slurm.records import QUEUE_FIELDS
 from support.trees import NODE, cpu, write, write_group, write_unified
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.slurm]
 
 LOWTIDE = Path(sys.executable).with_name("lowtide")
 NAME = "s5K1KKYAYG5D00"

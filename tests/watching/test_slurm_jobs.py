@@ -18,7 +18,7 @@ import pytest
 
 from support.slurm import ask, running_slurm, used_s
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.slurm]
 
 LOWTIDE = Path(sys.executable).with_name("lowtide")
 # Control groups v1 as Slurm uses them; a host with v2 alone tracks its jobs otherwise.
