@@ -35,8 +35,8 @@ for number, usual in (
         signal.signal(number, usual)
 
 
-# Tests that look at all jobs of the machine: one of these at a time.
-_OF_THE_MACHINE = ("watching/", "monitor/", "cli/test_watch.py")
+# Tests that look at all jobs of the machine, or load it: one of these at a time.
+_OF_THE_MACHINE = ("watching/", "monitor/", "cli/test_watch.py", "stress/", "cli/test_stress.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
