@@ -47,14 +47,14 @@ check: $(VENV)/.dev
 	$(BIN)/lint-imports
 	$(BIN)/python tools/size.py
 
-# First, on all cores, what does not mind company; then what counts seconds and mostly waits, two at
-# a time; last, one by one, what runs jobs on a real Slurm. What fails is asked once more by itself,
+# First, on all cores, what does not mind company; then what counts seconds and mostly waits, two files
+# at a time; last, one by one, what runs jobs on a real Slurm. What fails is asked once more by itself,
 # and has to pass then.
 PYTEST := $(BIN)/python -m pytest
 or_by_itself = || { test $$? = 1 && echo "failed: once more, by themselves" && $(PYTEST) --last-failed --last-failed-no-failures none; }
 test: $(VENV)/.dev
 	$(PYTEST) -m "not alone" -n $(CORES) --dist worksteal $(or_by_itself)
-	$(PYTEST) -m "alone and not slurm" -n 2 --dist loadgroup $(or_by_itself)
+	$(PYTEST) -m "alone and not slurm" -n 2 --dist loadfile $(or_by_itself)
 	$(PYTEST) -m slurm $(or_by_itself)
 
 nightly: $(VENV)/.dev

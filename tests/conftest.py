@@ -35,19 +35,6 @@ for number, usual in (
         signal.signal(number, usual)
 
 
-# Tests that look at all jobs of the machine, or load it: one of these at a time.
-_OF_THE_MACHINE = ("watching/", "monitor/", "cli/test_watch.py", "stress/", "cli/test_stress.py")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give tests that are not to meet each other one process, where there are several."""
-    for item in items:
-        if item.get_closest_marker("alone") and item.path.relative_to(
-            ROOT / "tests"
-        ).as_posix().startswith(_OF_THE_MACHINE):
-            item.add_marker(pytest.mark.xdist_group("machine"))
-
-
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The checkout."""
