@@ -18,7 +18,7 @@ from lowtide.accounting import footprint
 from lowtide.errors import FormatError, InvalidInput, InvalidTrace
 from lowtide.formats import read_jobs, read_signal
 from lowtide.policies import plan
-from lowtide.reproductions import gaia
+from lowtide.reproductions import gaia_report
 from lowtide.reproductions.findings import read_published
 from lowtide.reproductions.gaia import (
     FIXED,
@@ -29,12 +29,12 @@ from lowtide.reproductions.gaia import (
     Bench,
     GaiaOutcome,
     GaiaRun,
-    GaiaStudy,
     below_threshold,
     best_delay,
     cut_signal,
     job_of,
 )
+from lowtide.reproductions.gaia_report import GaiaStudy
 from lowtide.signal import FILLED
 from lowtide.trace import Trace
 from support.commands import run
@@ -72,8 +72,8 @@ def study(bench: Bench, data: Data) -> GaiaStudy:
         zone="US-CAL-CISO",
         start_row=7000,
         task_trace="pai_1k",
-        outcomes=tuple(gaia.evaluate(bench)),
-        totals=gaia.read_totals(data(TOTALS), 7000),
+        outcomes=tuple(gaia_report.evaluate(bench)),
+        totals=gaia_report.read_totals(data(TOTALS), 7000),
         notebook=read_published(data(NOTEBOOK)),
     )
 
@@ -179,8 +179,8 @@ def test_what_is_left_of_a_difference_is_the_heap(bench: Bench, data: Data) -> N
 
 
 def test_published_figures_that_need_no_curve(study: GaiaStudy) -> None:
-    published = gaia.notebook_figures(study.notebook)
-    here = gaia.jobs_alone(study.by_rules[ORIGINAL])
+    published = gaia_report.notebook_figures(study.notebook)
+    here = gaia_report.jobs_alone(study.by_rules[ORIGINAL])
     for name, wanted in published.items():
         tolerance = HEAP if "r9" in name else 1e-6
         assert here[name] == pytest.approx(wanted, rel=tolerance), name
@@ -349,20 +349,20 @@ def test_jobs_without_cpus_or_shorter_than_a_step_are_refused() -> None:
 def test_totals_of_another_row_are_not_compared(
     study: GaiaStudy, data: Data, tmp_path: Path
 ) -> None:
-    assert gaia.read_totals(data(TOTALS), 6999) == {}
-    assert gaia.read_totals(tmp_path / "none.json", 7000) == {}
+    assert gaia_report.read_totals(data(TOTALS), 6999) == {}
+    assert gaia_report.read_totals(tmp_path / "none.json", 7000) == {}
     other = replace(study, totals={}, notebook={})
-    assert {row[-1] for row in gaia.totals_table(other).tables[0].rows} == {"---"}
-    assert gaia.notebook_table(other).tables == []
+    assert {row[-1] for row in gaia_report.totals_table(other).tables[0].rows} == {"---"}
+    assert gaia_report.notebook_table(other).tables == []
     damaged = tmp_path / "totals.json"
     for text in ("{", '[{"policy": "NJW"}]'):
         damaged.write_text(text)
         with pytest.raises(FormatError, match=r"totals\.json"):
-            gaia.read_totals(damaged, 7000)
+            gaia_report.read_totals(damaged, 7000)
 
 
 def test_what_each_fix_changes(study: GaiaStudy) -> None:
-    rows = {row[0]: row[1:] for row in gaia.fixes_table(study).tables[0].rows}
+    rows = {row[0]: row[1:] for row in gaia_report.fixes_table(study).tables[0].rows}
     assert list(rows) == list(FIXES)
     assert rows["reserved paid until the last end"][:2] == ["---", "---"]
     assert rows["starts at any moment"][:2] == ["-0.20 %", "Carbon-Time"]
@@ -376,7 +376,7 @@ def test_the_page_shows_what_is_printed_and_figures_are_written(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gaia, "evaluate", lambda _: iter(study.outcomes))
+    monkeypatch.setattr(gaia_report, "evaluate", lambda _: iter(study.outcomes))
     folder = str(data(TOTALS).parents[2])
     shown = run(capsys, "reproduce", "gaia", "--data", folder, "--out", str(tmp_path))
     assert (shown.code, shown.err) == (0, "")
@@ -392,8 +392,8 @@ def test_the_page_shows_what_is_printed_and_figures_are_written(
         "policies.svg",
     }
     rows = list(csv.reader((tmp_path / "results.csv").read_text().splitlines()))
-    assert tuple(rows[0]) == gaia.COLUMNS
-    assert len(rows) == 1 + gaia.STEPS
+    assert tuple(rows[0]) == gaia_report.COLUMNS
+    assert len(rows) == 1 + gaia_report.STEPS
 
 
 def test_the_verb_prints_runs_of_any_zone_and_row(
@@ -403,7 +403,7 @@ def test_the_verb_prints_runs_of_any_zone_and_row(
     answer = run(capsys, "reproduce", "gaia", *words, "--json")
     assert (answer.code, answer.err) == (0, "")
     document = json.loads(answer.out)
-    assert_keys_as_kept("verbs/reproduce gaia.txt", document, "|".join(gaia.COLUMNS))
+    assert_keys_as_kept("verbs/reproduce gaia.txt", document, "|".join(gaia_report.COLUMNS))
     golden = json.loads(data(TOTALS).read_text())
     for found, row in zip(document, golden, strict=True):
         assert set(row) - {"wall_s", "cpu_s", "rc"} <= set(found)
@@ -415,13 +415,13 @@ def test_the_verb_prints_runs_of_any_zone_and_row(
 
 
 def test_columns_hold_every_outcome(study: GaiaStudy) -> None:
-    rows = gaia.columns(study)
-    assert len(rows) == len(study.outcomes) == gaia.STEPS
+    rows = gaia_report.columns(study)
+    assert len(rows) == len(study.outcomes) == gaia_report.STEPS
 
     def carbon_g(outcome: GaiaOutcome) -> float:
         return float(outcome.carbon_g.sum())
 
-    found = [float(row[gaia.COLUMNS.index("carbon_g")]) for row in rows]
+    found = [float(row[gaia_report.COLUMNS.index("carbon_g")]) for row in rows]
     assert found == pytest.approx([carbon_g(outcome) for outcome in study.outcomes])
 
 

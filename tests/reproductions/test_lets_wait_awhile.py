@@ -14,7 +14,7 @@ import pytest
 import lowtide as lt
 from lowtide.errors import FormatError, NotCovered
 from lowtide.policies import plan
-from lowtide.reproductions import wait_awhile as report
+from lowtide.reproductions import wait_awhile_report as report
 from lowtide.reproductions.findings import read_published
 from lowtide.reproductions.wait_awhile import (
     FIXED,
@@ -26,7 +26,6 @@ from lowtide.reproductions.wait_awhile import (
     Curve,
     SlotRules,
     TrainingJobs,
-    WaitAwhileStudy,
     autocorrelated,
     describe,
     emit,
@@ -35,6 +34,7 @@ from lowtide.reproductions.wait_awhile import (
     read_training_jobs,
     train,
 )
+from lowtide.reproductions.wait_awhile_report import WaitAwhileStudy
 from support.commands import run
 from support.faces import assert_keys_as_kept
 

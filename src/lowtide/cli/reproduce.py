@@ -91,7 +91,7 @@ def gaia(
 
     By the original's rules, and with its errors fixed one after the other.
     """
-    from lowtide.reproductions.gaia import reproduce_gaia
+    from lowtide.reproductions.gaia_report import reproduce_gaia
 
     findings = reproduce_gaia(data, zone=zone, start_row=start_row, progress=tracked)
     _hand_over(findings, out=out, form=form)
@@ -111,7 +111,7 @@ def wait_awhile(
 
     By the original's rules, and with one error fixed after the other.
     """
-    from lowtide.reproductions.wait_awhile import reproduce_wait_awhile
+    from lowtide.reproductions.wait_awhile_report import reproduce_wait_awhile
 
     findings = reproduce_wait_awhile(data, zone=zone, progress=tracked)
     _hand_over(findings, out=out, form=form)

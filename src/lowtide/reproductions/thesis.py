@@ -245,7 +245,7 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ThesisVerdict:
     """How a set of published suspend & resume totals compares with the optimum.
 
     Attributes:
@@ -306,7 +306,9 @@ def belongs(published: Mapping[Case, Published], outcomes: Sequence[ThesisOutcom
     return bool(pairs) and all(math.isclose(a, b, rel_tol=_AGREE) for a, b in pairs)
 
 
-def judge(published: Mapping[Case, Published], outcomes: Sequence[ThesisOutcome]) -> Verdict | None:
+def judge(
+    published: Mapping[Case, Published], outcomes: Sequence[ThesisOutcome]
+) -> ThesisVerdict | None:
     """Compare published suspend & resume totals with the optimum; None where there are none."""
     pairs = [
         (outcome.carbon_g, published[outcome.case])
@@ -316,7 +318,7 @@ def judge(published: Mapping[Case, Published], outcomes: Sequence[ThesisOutcome]
     if not pairs:
         return None
     real = [(best_g, total) for best_g, total in pairs if total.stretches]
-    return Verdict(
+    return ThesisVerdict(
         jobs=len(pairs),
         empty=len(pairs) - len(real),
         below=sum(total.published_g < best_g * (1 - _AGREE) for best_g, total in real),
