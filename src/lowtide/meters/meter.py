@@ -11,6 +11,7 @@ import atexit
 import math
 import shutil
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -152,7 +153,7 @@ class Meter(Protocol):
         ...
 
 
-class BaseMeter:
+class BaseMeter(ABC):
     """What most meters have in common; each may say otherwise."""
 
     __slots__ = ()
@@ -166,15 +167,15 @@ class BaseMeter:
         """Say whether this machine has such a meter, by trying it."""
         return tried(cls())
 
+    @abstractmethod
     def open(self) -> tuple[Channel, ...]:
         """Get ready to be read, and say which channels there are."""
-        raise NotImplementedError
 
+    @abstractmethod
     def sample(self) -> Reading:
         """Read all channels once."""
-        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most have nothing to let go of
         """Let go of whatever was opened."""
 
 

@@ -12,6 +12,7 @@ The published model: the job draws constant power for the expected length, whate
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -105,14 +106,14 @@ class Oracle:
 
     def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
         """Decide for many jobs, as for each."""
-        from lowtide.policies.columns import Runs
+        from lowtide.policies.columns import JobRuns
         from lowtide.policies.published_kernels import best_delays
 
         require_windows(jobs, signal)
         changes = [_power_falls(profile) for profile in jobs.profiles]
         offsets_s, bounds = ragged(offsets_s for offsets_s, _ in changes)
         falls, _ = ragged(falls_w for _, falls_w in changes)
-        runs = Runs(
+        runs = JobRuns(
             arrival=column(jobs.arrival),
             slack_s=column(np.maximum(jobs.slack_s, 0.0)),
             end=column(jobs.deadline),
@@ -167,8 +168,8 @@ def _power_falls(profile: PowerProfile) -> tuple[FloatArray, FloatArray]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LowestWindow:
-    """Start when a run of the expected length would be cleanest.
+class _Expecting:
+    """A policy that chooses a start by how long the job is expected to run.
 
     Attributes:
         expected_s: How long the job is expected to run, startup included; None for as long as it
@@ -177,6 +178,7 @@ class LowestWindow:
         step_s: Try only arrival + k·step_s, as published versions do; None tries every moment.
     """
 
+    per_time: ClassVar[bool]
     expected_s: float | None = None
     step_s: float | None = None
 
@@ -189,11 +191,18 @@ class LowestWindow:
 
     def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
         """Decide for many jobs, as for each."""
-        return start_expected(jobs, signal, self.expected_s, self.step_s, per_time=False)
+        return start_expected(jobs, signal, self.expected_s, self.step_s, per_time=self.per_time)
 
     def looks_until(self, job: Job) -> float:
         """Return until when the signal is looked at, as far as there is any."""
         return job.latest_start + (self.expected_s or job.profile.run_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LowestWindow(_Expecting):
+    """Start when a run of the expected length would be cleanest."""
+
+    per_time = False
 
 
 def check_expectation(expected_s: float | None, step_s: float | None) -> None:
@@ -218,7 +227,7 @@ def start_expected(
         step_s: Step between delays, None for any.
         per_time: Whether to seek what is saved per second until the job is done.
     """
-    from lowtide.policies.columns import Runs
+    from lowtide.policies.columns import JobRuns
     from lowtide.policies.published_kernels import best_delays
 
     require_windows(jobs, signal)
@@ -227,7 +236,7 @@ def start_expected(
     length_s = np.minimum(expected_s or run_s, covered_s)
     end = latest + length_s
     nothing, bounds = ragged(())
-    runs = Runs(
+    runs = JobRuns(
         arrival=column(jobs.arrival),
         slack_s=column(np.maximum(end - jobs.arrival - length_s, 0.0)),
         end=column(end),
@@ -243,34 +252,13 @@ def start_expected(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CarbonTime:
+class CarbonTime(_Expecting):
     """Start when the most is saved per time until the job is done; at once if nothing is saved.
 
     The cleanest window may be a day away and hardly better than one an hour away. This weighs the
     two: it maximises (C(arrival) − C(start)) / ((start − arrival) + length), where C is what a run
     of the expected length costs. Between two bends of C that is a ratio of linear functions, which
     has no maximum inside, so that the bends are all there is to try.
-
-    Attributes:
-        expected_s: How long the job is expected to run, startup included; None for as long as it
-            does. It is cut to what the signal covers after the latest start.
-        step_s: Try only arrival + k·step_s, as published versions do; None tries every moment.
     """
 
-    expected_s: float | None = None
-    step_s: float | None = None
-
-    def __post_init__(self) -> None:
-        check_expectation(self.expected_s, self.step_s)
-
-    def decide(self, job: Job, signal: Signal) -> Decision:
-        """Decide for one job."""
-        return Decision(schedule=decide_one(self, job, signal), step_s=self.step_s)
-
-    def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
-        """Decide for many jobs, as for each."""
-        return start_expected(jobs, signal, self.expected_s, self.step_s, per_time=True)
-
-    def looks_until(self, job: Job) -> float:
-        """Return until when the signal is looked at, as far as there is any."""
-        return job.latest_start + (self.expected_s or job.profile.run_s)
+    per_time = True
