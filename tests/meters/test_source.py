@@ -18,7 +18,7 @@ from lowtide.errors import InvalidInput, LowtideError, MeterProblem
 from lowtide.measuring.sampler import total_w
 from lowtide.meters import METERS, Channel, Found, Reading, Roots, source
 from lowtide.meters.external import External
-from lowtide.meters.source import Source, choose_meters
+from lowtide.meters.source import PowerSource, choose_meters
 from support.meters import BOOT, rapl_tree, tool, tree
 from support.steady import Steady
 
@@ -145,7 +145,7 @@ class Scripted:
 def test_an_error_is_a_missing_reading(
     error: Exception,
 ) -> None:
-    source = Source(Scripted(iter([100.0, error, 70.0])), (NODE,))
+    source = PowerSource(Scripted(iter([100.0, error, 70.0])), (NODE,))
     first, missing = source.read(), source.read()
     assert first is not None
     assert first.power_w == (100.0,)
@@ -160,7 +160,7 @@ def test_an_error_is_a_missing_reading(
 def test_the_thread_goes_on_after_an_error() -> None:
     errors: list[float | Exception] = [http.client.IncompleteRead(b"{"), ValueError("N/A")]
     meter = Scripted(iter([100.0, *errors, *[70.0] * 1000]))
-    source = Source(meter, (NODE,), pause_s=0.01)
+    source = PowerSource(meter, (NODE,), pause_s=0.01)
     source.begin()
     deadline = time.monotonic() + 5
     while meter.asked < 6 and time.monotonic() < deadline:
@@ -178,7 +178,7 @@ def test_a_reading_does_not_hold_for_ever(monkeypatch: pytest.MonkeyPatch) -> No
         yield 100.0
 
     meter = Scripted(hangs())
-    source = Source(meter, (NODE,), pause_s=0.01)
+    source = PowerSource(meter, (NODE,), pause_s=0.01)
     source.begin()
     deadline = time.monotonic() + 5
     while meter.asked < 2 and time.monotonic() < deadline:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from lowtide.monitor.prometheus import Series, alone, counter, escape, gauge, labels
+from lowtide.monitor.prometheus import MetricSeries, alone, counter, escape, gauge, labels
 
 
 @given(st.text(st.characters(), max_size=20), st.text(max_size=20))
@@ -29,7 +29,7 @@ def test_control_characters_are_written_out() -> None:
 
 
 def test_what_is_not_known_has_no_line() -> None:
-    series = Series(
+    series = MetricSeries(
         labels=[labels(a=str(n)) for n in range(4)], values=np.array([1, np.nan, np.inf, 2.0])
     )
     page = gauge("x", "Some.", series)
@@ -46,7 +46,9 @@ def test_a_counter_says_when_it_was_read() -> None:
 
 @pytest.mark.parametrize("value", [1e31, -1e31, 2.0**63, 2.0**53 + 2])
 def test_numbers_of_any_size_are_written(value: float) -> None:
-    series = Series(labels=[labels(a="0"), labels(a="1")], values=np.array([value, 7.0]), digits=0)
+    series = MetricSeries(
+        labels=[labels(a="0"), labels(a="1")], values=np.array([value, 7.0]), digits=0
+    )
     [found] = text_string_to_metric_families(gauge("x", "Large.", series))
     assert [sample.value for sample in found.samples] == [value, 7.0]
 
@@ -79,7 +81,7 @@ def test_many_numbers_are_written_as_each_alone_would_be(digits: int, seed: int)
     )
     of = [labels(a=f"100 % {n}") for n in range(len(values))]
     page = counter(
-        "x", "Many.", Series(labels=of, values=values, more='b="1"', digits=digits), at=1
+        "x", "Many.", MetricSeries(labels=of, values=values, more='b="1"', digits=digits), at=1
     )
     expected = [
         f'x{{a="100 % {n}",b="1"}} {value if digits else round(value):.{digits}f} 1000'

@@ -29,7 +29,7 @@ from lowtide.stress.run import (
     gather,
     offered_cores,
 )
-from lowtide.stress.worker import Report
+from lowtide.stress.worker import WorkerReport
 
 pytestmark = pytest.mark.alone
 
@@ -259,7 +259,7 @@ def test_the_job_id_is_that_of_the_environment() -> None:
 
 def test_a_worker_without_an_answer_leaves_its_part_unknown() -> None:
     plan = plan_of([[50.0], [100.0]], "cpu")
-    report = Report(worked_s=[0.25, 0.5], late_s=[0.0, 0.0], done=6.0, cpu_s=0.75)
+    report = WorkerReport(worked_s=[0.25, 0.5], late_s=[0.0, 0.0], done=6.0, cpu_s=0.75)
     whole = gather("cpu", plan, [report, report])
     assert whole.got.tolist() == [50.0, 100.0]
     assert (whole.asked_s, whole.got_s, whole.off, whole.rate) == (1.5, 1.5, 0.0, 8.0)

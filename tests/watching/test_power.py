@@ -15,7 +15,7 @@ from lowtide.errors import MeterProblem
 from lowtide.meters import Channel, Found, Reading, Roots
 from lowtide.meters.estimate import Estimate
 from lowtide.meters.power_model import UtilisationModel
-from lowtide.meters.source import MeterSearch, Source
+from lowtide.meters.source import MeterSearch, PowerSource
 from lowtide.watching import power as module
 from lowtide.watching.power import PowerReader
 from support.meters import tree
@@ -203,7 +203,7 @@ class Slow(FakeMeter):
 
 
 def test_a_slow_meter_is_not_silent_before_it_could_say_anything(clock: list[float]) -> None:
-    source = Source(Slow((channel("node", "node"),), []), (channel("node", "node"),))
+    source = PowerSource(Slow((channel("node", "node"),), []), (channel("node", "node"),))
     reader = PowerReader()
     reader._sources, reader._before, reader._before_s = [source], [None], 1000.0
     source._begun_s = 1000.0
@@ -275,12 +275,12 @@ def test_a_meter_that_comes_late_takes_the_place_of_the_estimate(tmp_path: Path)
     roots = estimated(busy="100", idle="100", root=tmp_path)
 
     class Late(MeterSearch):
-        def first(self) -> tuple[list[Source], list[str]]:
+        def first(self) -> tuple[list[PowerSource], list[str]]:
             return [], ["meter late has not answered"]
 
-        def late(self) -> tuple[list[Source], list[str]]:
+        def late(self) -> tuple[list[PowerSource], list[str]]:
             meter = FakeMeter((channel("node", "node"),), [at(time.time(), 80)] * 9)
-            return ([] if late else [late.append(1) or Source(meter, meter.open())]), []
+            return ([] if late else [late.append(1) or PowerSource(meter, meter.open())]), []
 
     late: list[int] = []
     reader = PowerReader(search=Late(roots=roots), estimate=Estimate(roots=roots))

@@ -21,7 +21,7 @@ from lowtide.cli.output import TABLE, Column, Form, print_table, progress, say
 
 if TYPE_CHECKING:
     from lowtide.simulator import Simulation
-    from lowtide.studies.experiment import Experiment, Run
+    from lowtide.studies.experiment import Experiment, StudyRun
 
 # What is told together, and in which words. What a run says besides comes last.
 _GROUPS: Mapping[str, Mapping[str, str]] = {
@@ -128,7 +128,7 @@ def simulate(
             print(f"jobs: {jobs_table}")
 
 
-def _only_run(experiment: Experiment, file: Path) -> Run:
+def _only_run(experiment: Experiment, file: Path) -> StudyRun:
     from lowtide.errors import InvalidInput
 
     if len(experiment) > 1:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from lowtide.studies.engines import Outcome
-    from lowtide.studies.experiment import Run
+    from lowtide.studies.experiment import StudyRun
     from lowtide.studies.folder import ResultFolder
 
 # Sweeps above this are asked about: a value too many in a list is soon a day too many.
@@ -166,7 +166,7 @@ def _announce(results: ResultFolder, missing: int) -> None:
         )
 
 
-def _ask(missing: Sequence[Run], function: Callable[..., Any], workers: int | None) -> None:
+def _ask(missing: Sequence[StudyRun], function: Callable[..., Any], workers: int | None) -> None:
     """Ask whether a large sweep is meant, saying how long it may take."""
     from lowtide.errors import InvalidInput
     from lowtide.studies.engines import Task, attempt, count_cores

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from lowtide.errors import FormatError, InvalidInput
-from lowtide.formats.sonar_samples import Process, Sample, read_samples, recognises
+from lowtide.formats.sonar_samples import Process, SonarSample, read_samples, recognises
 from lowtide.formats.source import Source
 from lowtide.monitor.snapshot import FloatArray, GpuCounts, NodeCounts, Unit
 from lowtide.monitor.tick import Shares, Tick
@@ -47,7 +47,7 @@ def read_ticks(
         known: Says what is known of a host already: its jobs go on from there, and samples that are
             not later are left out.
     """
-    samples: dict[tuple[str, float], Sample] = {}
+    samples: dict[tuple[str, float], SonarSample] = {}
     sizes: dict[str, tuple[int, float]] = {}
     for path in paths:
         opened = Source.open(path)
@@ -83,14 +83,14 @@ def read_ticks(
         yield host.tick(sample, gpu_use_known=sample.host in with_gpus)
 
 
-def _tells_of_gpus(sample: Sample) -> bool:
+def _tells_of_gpus(sample: SonarSample) -> bool:
     return bool(sample.gpus) or any(
         process.gpus or process.gpus_busy > 0 or process.gpu_memory_bytes > 0
         for process in sample.processes
     )
 
 
-def _usual_steps(samples: Iterable[Sample]) -> dict[str, float]:
+def _usual_steps(samples: Iterable[SonarSample]) -> dict[str, float]:
     times: dict[str, list[float]] = {}
     for sample in samples:
         times.setdefault(sample.host, []).append(sample.time)
@@ -137,7 +137,7 @@ class _Host:
         }
         return cls(usual_s=usual_s, last=last, jobs=jobs)
 
-    def tick(self, sample: Sample, *, gpu_use_known: bool) -> Tick:
+    def tick(self, sample: SonarSample, *, gpu_use_known: bool) -> Tick:
         watched = self.last is not None and sample.time - self.last <= GAP_STEPS * self.usual_s
         since = self.last if watched and self.last is not None else sample.time
         jobs: dict[tuple[str, str], list[Process]] = {}
@@ -233,7 +233,7 @@ def _weight(process: Process) -> tuple[float, float]:
 
 
 def _make_tick(
-    sample: Sample,
+    sample: SonarSample,
     since: float,
     jobs: list[list[Process]],
     seen: list[_Seen],
@@ -308,7 +308,7 @@ def _held(processes: list[Process]) -> float:
     return float(len({name for process in processes for name in process.gpus or ()}))
 
 
-def _gpu_counts(sample: Sample, jobs: list[list[Process]]) -> tuple[GpuCounts, ...]:
+def _gpu_counts(sample: SonarSample, jobs: list[list[Process]]) -> tuple[GpuCounts, ...]:
     found = []
     for name, uuid, busy, used, total in sample.gpus:
         use = {

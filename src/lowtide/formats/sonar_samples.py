@@ -70,7 +70,7 @@ class Process:
 
 
 @dataclass(slots=True, kw_only=True)
-class Sample:
+class SonarSample:
     """What sonar saw on one host at one moment.
 
     Attributes:
@@ -106,7 +106,7 @@ def recognises(source: Source) -> bool:
 
 def read_samples(
     opened: Source, *, source: str, sizes: dict[str, tuple[int, float]]
-) -> Iterator[Sample]:
+) -> Iterator[SonarSample]:
     """Yield the samples of a file.
 
     Args:
@@ -196,13 +196,13 @@ class _Place:
         return str(fields[name])
 
 
-def _from_lines(opened: Source, source: str) -> Iterator[Sample]:
+def _from_lines(opened: Source, source: str) -> Iterator[SonarSample]:
     """Yield a sample for every moment: its lines are a process each, the host beside it."""
     try:
         rows = list(csv.reader(opened.text.splitlines(), strict=True))
     except csv.Error as error:
         raise FormatError(f"the quotes do not close ({error})", path=opened.path) from None
-    samples: dict[tuple[str, float], Sample] = {}
+    samples: dict[tuple[str, float], SonarSample] = {}
     for line, cells in enumerate(rows, start=1):
         place = _Place(path=opened.path, line=line)
         if not cells:
@@ -210,7 +210,7 @@ def _from_lines(opened: Source, source: str) -> Iterator[Sample]:
         bare = "=" not in cells[0]
         fields = _bare_fields(cells, place) if bare else _named_fields(cells, place)
         host, time = place.name(fields, "host"), place.moment(fields)
-        sample = samples.setdefault((host, time), Sample(host=host, time=time))
+        sample = samples.setdefault((host, time), SonarSample(host=host, time=time))
         _add_host(sample, fields, place)
         process = _flat_process(fields, source, place)
         if bare:
@@ -250,15 +250,15 @@ def _bare_fields(cells: list[str], place: _Place) -> dict[str, str]:
     return fields
 
 
-def _from_flat(document: Mapping[str, Any], source: str, place: _Place) -> Sample:
-    sample = Sample(host=place.name(document, "host"), time=place.moment(document))
+def _from_flat(document: Mapping[str, Any], source: str, place: _Place) -> SonarSample:
+    sample = SonarSample(host=place.name(document, "host"), time=place.moment(document))
     _add_host(sample, document, place)
     for fields in place.tables(document, "samples"):
         sample.processes.append(_flat_process(fields, source, place))
     return sample
 
 
-def _add_host(sample: Sample, fields: Mapping[str, Any], place: _Place) -> None:
+def _add_host(sample: SonarSample, fields: Mapping[str, Any], place: _Place) -> None:
     # One line of a moment may say what the others leave out.
     sample.cpus = int(place.number(fields, "cores")) or sample.cpus
     sample.memory_bytes = place.number(fields, "memtotalkib") * _KIB or sample.memory_bytes
@@ -318,8 +318,8 @@ def _flat_process(fields: Mapping[str, Any], source: str, place: _Place) -> Proc
     )
 
 
-def _from_structured(attributes: Mapping[str, Any], place: _Place) -> Sample:
-    sample = Sample(host=place.name(attributes, "node"), time=place.moment(attributes))
+def _from_structured(attributes: Mapping[str, Any], place: _Place) -> SonarSample:
+    sample = SonarSample(host=place.name(attributes, "node"), time=place.moment(attributes))
     system = place.table(attributes.get("system"), "system")
     cores = place.numbers(system.get("cpus"), "cpus")
     if cores:

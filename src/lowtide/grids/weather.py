@@ -223,7 +223,7 @@ def _noise(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class PlantUnit:
     """A slice of a dispatchable fleet with one cost.
 
     Attributes:
@@ -266,7 +266,7 @@ def bid(plant: Plant) -> float:
     return MUST_RUN_BID_EUR_PER_MWH if plant.must_run else WEATHER_BIDS_EUR_PER_MWH[plant.source]
 
 
-def merit_order(model: GridModel, *, basis: str = "lifecycle") -> list[Unit]:
+def merit_order(model: GridModel, *, basis: str = "lifecycle") -> list[PlantUnit]:
     """Return the dispatchable units of a grid, cheapest first.
 
     Args:
@@ -284,7 +284,7 @@ def merit_order(model: GridModel, *, basis: str = "lifecycle") -> list[Unit]:
         for middle in middles.tolist():
             heat_rate = _between(plant.heat_rate, middle)
             units.append(
-                Unit(
+                PlantUnit(
                     plant=place,
                     capacity_mw=plant.capacity_mw / _UNITS_PER_PLANT,
                     cost_eur_per_mwh=_between(plant.cost_eur_per_mwh, middle)

@@ -17,7 +17,7 @@ from lowtide.measuring.worker import Troubles
 from lowtide.meters import Channel, Meter, Reading
 from lowtide.meters.estimate import FEATURES, Counts, Estimate, MachineUse, use_between
 from lowtide.meters.nvml import Nvml, NvmlGpus
-from lowtide.meters.source import Source, counted, late, side_by_side
+from lowtide.meters.source import PowerSource, counted, late, side_by_side
 from lowtide.monitor.gpus import GpuReading, hold
 from lowtide.monitor.owners import Card, pick_gpus, visible_gpus
 from lowtide.monitor.processes import ProcessTree, Usage
@@ -88,7 +88,7 @@ class Sampler:
     # The columns of all GPUs; those of others are not added up.
     _gpus: set[str] = field(default_factory=set, init=False)
     _machine: MachineUse = field(default_factory=MachineUse, init=False)
-    _sources: list[Source] = field(default_factory=list, init=False)
+    _sources: list[PowerSource] = field(default_factory=list, init=False)
     _clock: tuple[float, float] = field(default=(0.0, 0.0), init=False)
     _off_s: float = field(default=0.0, init=False)
     _before: _Look | None = field(default=None, init=False)
@@ -100,7 +100,7 @@ class Sampler:
         self.meters = [meter for meter, _ in opened]
         for meter, channels in opened:
             self._gpus |= {f"{meter.name}.{each.name}" for each in channels if each.domain == "gpu"}
-            source = Source(meter, self._cards.choose(meter, channels))
+            source = PowerSource(meter, self._cards.choose(meter, channels))
             source.begin()
             self._sources.append(source)
             if isinstance(meter, Nvml):
@@ -322,7 +322,7 @@ class Sampler:
         columns["others_cpus"] = self._sharing.others_cpus()
         return total_w if self._whole or self._sharing.share == "node" else program_w
 
-    def _watch(self, source: Source, reading: Reading | None, now: float) -> None:
+    def _watch(self, source: PowerSource, reading: Reading | None, now: float) -> None:
         """Note a meter that falls silent or says what cannot be."""
         name = source.meter.name
         if reading is None or all(math.isnan(watts) for watts in reading.power_w):

@@ -154,7 +154,7 @@ def _reads(kind: type[Meter]) -> bool:
 
 
 @dataclass(slots=True)
-class Source:
+class PowerSource:
     """A meter in use, read by itself where it is slow, and what it said last.
 
     Attributes:
@@ -321,7 +321,7 @@ class MeterSearch:
 
     roots: Roots = field(default_factory=Roots)
     within_s: float = 2.0
-    _came: queue.SimpleQueue[tuple[str, Source | None, str]] = field(
+    _came: queue.SimpleQueue[tuple[str, PowerSource | None, str]] = field(
         default_factory=queue.SimpleQueue, init=False
     )
     _missing: set[str] = field(default_factory=set, init=False)
@@ -333,9 +333,9 @@ class MeterSearch:
             self._missing.add(kind.name)
             threading.Thread(target=self._look, args=(kind,), daemon=True).start()
 
-    def first(self) -> tuple[list[Source], list[str]]:
+    def first(self) -> tuple[list[PowerSource], list[str]]:
         """Wait for what answers in time; return the meters, open, and what is wrong, in words."""
-        sources: list[Source] = []
+        sources: list[PowerSource] = []
         problems: list[str] = []
         until = time.monotonic() + self.within_s
         while self._missing:
@@ -350,9 +350,9 @@ class MeterSearch:
         ]
         return sorted(sources, key=lambda source: source.meter.name), problems
 
-    def late(self) -> tuple[list[Source], list[str]]:
+    def late(self) -> tuple[list[PowerSource], list[str]]:
         """Return the meters that have answered since, and what is wrong; wait for none."""
-        sources: list[Source] = []
+        sources: list[PowerSource] = []
         problems: list[str] = []
         while self._missing and not self._came.empty():
             self._sort(self._came.get(), sources, problems)
@@ -366,8 +366,8 @@ class MeterSearch:
 
     def _sort(
         self,
-        came: tuple[str, Source | None, str],
-        sources: list[Source],
+        came: tuple[str, PowerSource | None, str],
+        sources: list[PowerSource],
         problems: list[str],
     ) -> None:
         name, source, problem = came
@@ -384,7 +384,7 @@ class MeterSearch:
             problem = _told(found)
             if found.state == "works":
                 meter = made(kind, self.roots)
-                source = Source(meter, meter.open(), pause_s=_SEARCH_PAUSE_S)
+                source = PowerSource(meter, meter.open(), pause_s=_SEARCH_PAUSE_S)
                 source.begin(first=meter.slow)
         except LowtideError as error:
             problem = f"meter {kind.name}: {error}"
@@ -405,7 +405,7 @@ def _told(found: Found) -> str:
     return f"meter {found.meter} {why} ({found.what}){cure}"
 
 
-def covers_node(sources: Sequence[Source], silent: Container[tuple[str, str]] = ()) -> bool:
+def covers_node(sources: Sequence[PowerSource], silent: Container[tuple[str, str]] = ()) -> bool:
     """Return whether meters see more of a node than its cards: all of it, or its sockets."""
     domains = {
         channel.domain

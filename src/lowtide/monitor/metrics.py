@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from lowtide.errors import UnknownName
 from lowtide.monitor.prometheus import (
+    MetricSeries,
     RaplCount,
-    Series,
     alone,
     ceems_labels,
     ceems_node,
@@ -45,9 +45,9 @@ def _values(quantity: Quantity, tick: Tick) -> FloatArray:
     return np.where(tick.reserved_gpus > 0, found, np.nan) if quantity.is_of_gpus else found
 
 
-def _families(found: Iterable[tuple[Quantity, Series]], *, at: float) -> Iterator[str]:
+def _families(found: Iterable[tuple[Quantity, MetricSeries]], *, at: float) -> Iterator[str]:
     """Yield metrics, those of one name together."""
-    together: dict[str, tuple[Quantity, list[Series]]] = {}
+    together: dict[str, tuple[Quantity, list[MetricSeries]]] = {}
     for quantity, series in found:
         together.setdefault(quantity.metric_name, (quantity, []))[1].append(series)
     for name, (quantity, lines) in together.items():
@@ -75,7 +75,7 @@ def _node(tick: Tick) -> Iterator[str]:
     yield counter(
         "lowtide_node_socket_energy_joules_total",
         "What each CPU socket drew since watching began.",
-        Series(labels=sockets, values=np.array(tick.package_energy_j, dtype=np.float64)),
+        MetricSeries(labels=sockets, values=np.array(tick.package_energy_j, dtype=np.float64)),
         at=tick.time,
     )
     drawn, what = "lowtide_node_dram_energy_joules_total", "What memory drew since watching began."
@@ -86,7 +86,7 @@ def _grid(tick: Tick) -> Iterator[str]:
     yield gauge(
         "lowtide_intensity_grams_per_kwh",
         "What a kilowatt-hour emits now.",
-        Series(
+        MetricSeries(
             labels=[labels(host=tick.host, kind=kind) for kind in ("average", "marginal")],
             values=np.array([tick.intensity_g_per_kwh, tick.marginal_g_per_kwh]),
         ),
@@ -102,7 +102,7 @@ def _meters(tick: Tick) -> Iterator[str]:
     of = [labels(host=tick.host, meter=name) for name in tick.meters]
     answered = np.array([*tick.meters.values()], dtype=np.float64)
     what = "1 if the meter said something new within the last minute, otherwise 0."
-    yield gauge("lowtide_meter_answers", what, Series(labels=of, values=answered, digits=0))
+    yield gauge("lowtide_meter_answers", what, MetricSeries(labels=of, values=answered, digits=0))
 
 
 def _gpus(tick: Tick) -> Iterator[str]:
@@ -113,7 +113,7 @@ def _gpus(tick: Tick) -> Iterator[str]:
         ("memory_size_bytes", "All its memory.", [gpu.total_bytes for gpu in tick.gpus], 0),
     ):
         values = np.array(found, dtype=np.float64)
-        series = Series(labels=cards, values=values, digits=digits)
+        series = MetricSeries(labels=cards, values=values, digits=digits)
         yield gauge(f"lowtide_gpu_{name}", what, series)
 
 
@@ -254,7 +254,7 @@ class Exposition:
     _since: dict[str, float] = field(default_factory=dict, init=False)
     _shown: _Shown | None = field(default=None, init=False)
     _ended: dict[str, _Ended] = field(default_factory=dict, init=False)
-    _steady: dict[str, tuple[Series, str]] = field(default_factory=dict, init=False)
+    _steady: dict[str, tuple[MetricSeries, str]] = field(default_factory=dict, init=False)
     _problems: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -375,11 +375,11 @@ class Exposition:
             values, name = _values(each, tick), each.metric_name
             # What is kept for a name is not kept twice, though two of that name may use it.
             values = values[shown.places] if each.is_reservation else shown.together(values)
-            series = Series(labels=shown.labels, values=values, digits=each.digits)
+            series = MetricSeries(labels=shown.labels, values=values, digits=each.digits)
             write = self._once if each.is_reservation else gauge
             yield write(name, each.what, series)
 
-    def _once(self, name: str, what: str, series: Series) -> str:
+    def _once(self, name: str, what: str, series: MetricSeries) -> str:
         """Return a gauge that hardly ever changes, written only when it does."""
         before, said = self._steady.get(name, (None, ""))
         if (
@@ -408,14 +408,14 @@ class Exposition:
             counts = np.concatenate([counts, last], axis=1)
         since = np.array([*shown.since, *(each.since for each in ended.values())])
         what = "From when on the job's energy is counted."
-        begun = Series(labels=names, values=since)
+        begun = MetricSeries(labels=names, values=since)
         yield self._once("lowtide_job_counted_since_seconds", what, begun)
         known = (
             np.where(values > _LACKS, values, np.nan) if each.lack else values
             for each, values in zip(COUNTERS, counts, strict=True)
         )
         lines = (
-            (each, Series(labels=names, values=values, more=each.label, digits=each.digits))
+            (each, MetricSeries(labels=names, values=values, more=each.label, digits=each.digits))
             for each, values in zip(COUNTERS, known, strict=True)
         )
         yield from _families(lines, at=tick.time)
@@ -429,7 +429,9 @@ class Exposition:
                 name = f"{self._written[tick.units[place]].job},{card}"
                 found[name] = found.get(name, 0.0) + share
         what = "The job's share of the GPU that it holds."
-        series = Series(labels=list(found), values=np.array([*found.values()], dtype=np.float64))
+        series = MetricSeries(
+            labels=list(found), values=np.array([*found.values()], dtype=np.float64)
+        )
         return gauge("lowtide_gpu_holder", what, series)
 
     def _watch(self, tick: Tick, own: OwnUse | None) -> Iterator[str]:
@@ -465,11 +467,11 @@ def _write_labels(host: str, unit: Unit) -> _Labels:
 
 def _facts(shown: Sequence[tuple[Unit, _Labels]]) -> str:
     """Return what a job is called and when it began: once, not on every line."""
-    called = Series(
+    called = MetricSeries(
         labels=[written.named for _, written in shown], values=np.ones(len(shown)), digits=0
     )
     started = np.array([unit.started for unit, _ in shown], dtype=np.float64)
-    begun = Series(labels=[written.job for _, written in shown], values=started)
+    begun = MetricSeries(labels=[written.job for _, written in shown], values=started)
     return gauge("lowtide_job_info", "What the job is called.", called) + gauge(
         "lowtide_job_start_time_seconds", "When the job began.", begun
     )

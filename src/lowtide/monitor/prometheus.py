@@ -67,7 +67,7 @@ def labels(**values: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class MetricSeries:
     """Some lines of one metric.
 
     Attributes:
@@ -83,12 +83,12 @@ class Series:
     digits: int = 3
 
 
-def gauge(name: str, help_text: str, *series: Series) -> str:
+def gauge(name: str, help_text: str, *series: MetricSeries) -> str:
     """Return a metric that tells of now, with its heading; nothing where it has no lines."""
     return _family(name, "gauge", help_text, series, stamp="")
 
 
-def counter(name: str, help_text: str, *series: Series, at: float) -> str:
+def counter(name: str, help_text: str, *series: MetricSeries, at: float) -> str:
     """Return a metric that only grows, with its heading; nothing where it has no lines.
 
     Args:
@@ -97,21 +97,23 @@ def counter(name: str, help_text: str, *series: Series, at: float) -> str:
     return _family(name, "counter", help_text, series, stamp=f" {round(at * 1000)}")
 
 
-def alone(of: str, value: float, *, more: str = "", digits: int = 3) -> Series:
+def alone(of: str, value: float, *, more: str = "", digits: int = 3) -> MetricSeries:
     """Return the line of a metric that has one line.
 
     Args:
         of: Its labels, as `labels` makes them.
     """
-    return Series(labels=[of], values=np.array([value]), more=more, digits=digits)
+    return MetricSeries(labels=[of], values=np.array([value]), more=more, digits=digits)
 
 
-def _family(name: str, kind: str, help_text: str, series: Sequence[Series], *, stamp: str) -> str:
+def _family(
+    name: str, kind: str, help_text: str, series: Sequence[MetricSeries], *, stamp: str
+) -> str:
     body = "".join(_lines(name, each, stamp) for each in series)
     return f"# HELP {name} {help_text}\n# TYPE {name} {kind}\n{body}" if body else ""
 
 
-def _lines(name: str, series: Series, stamp: str) -> str:
+def _lines(name: str, series: MetricSeries, stamp: str) -> str:
     values, found = series.values, series.labels
     known = np.isfinite(values)
     if not known.all():
@@ -229,14 +231,14 @@ def ceems_units(tick: Tick, places: npt.NDArray[np.intp], names: Sequence[str]) 
         ("cpu_user_seconds_total", "CPU time outside of the kernel.", cpu_s - system_s),
         ("cpu_system_seconds_total", "CPU time in the kernel.", system_s),
     ):
-        series = Series(labels=names, values=values[places], digits=6)
+        series = MetricSeries(labels=names, values=values[places], digits=6)
         parts.append(counter(f"ceems_compute_unit_{name}", what, series, at=tick.time))
     for name, what, values, digits in (
         ("cpus", "CPUs kept for the job.", tick.reserved_cpus, 3),
         ("memory_used_bytes", "Memory that the job holds.", tick.memory_bytes, 0),
         ("memory_total_bytes", "Memory that the job may have.", limit, 0),
     ):
-        series = Series(labels=names, values=values[places], digits=digits)
+        series = MetricSeries(labels=names, values=values[places], digits=digits)
         parts.append(gauge(f"ceems_compute_unit_{name}", what, series))
     return "".join(parts)
 
@@ -245,7 +247,7 @@ def _node(tick: Tick) -> str:
     of, node = labels(hostname=tick.host), tick.node
     # Where modes are not told apart all that is in use is under `user`.
     spent = node.mode_s or {"user": node.busy_s}
-    modes = Series(
+    modes = MetricSeries(
         labels=[labels(hostname=tick.host, mode=name) for name in spent],
         values=np.array([*spent.values()], dtype=np.float64),
     )
@@ -272,7 +274,7 @@ def _host_power(tick: Tick) -> str:
 
 def _rapl(tick: Tick, kind: str, counts: Sequence[RaplCount]) -> str:
     found = [(path, joules) for each, path, joules in counts if each == kind]
-    series = Series(
+    series = MetricSeries(
         labels=[
             labels(hostname=tick.host, index=str(place), path=path)
             for place, (path, _) in enumerate(found)

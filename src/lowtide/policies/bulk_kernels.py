@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from lowtide.compiled import compiled
 from lowtide.job import TIME_TOLERANCE_S
-from lowtide.policies.columns import STARTUP, STOP, WORK, Jobs, Rent, Series
+from lowtide.policies.columns import STARTUP, STOP, WORK, Jobs, Rent, SignalSteps
 from lowtide.policies.kernels import forward, row_powers, settle, slot_costs, way_back
 from lowtide.policies.piecewise import add_shifted, first_minimum
 from lowtide.policies.published_kernels import (
@@ -66,7 +66,7 @@ def _falls(phases: FloatArray, begin_s: float) -> tuple[FloatArray, FloatArray]:
 
 
 @compiled(inner=True)
-def _paid(cuts_s: FloatArray, falls: FloatArray, series: Series) -> float:
+def _paid(cuts_s: FloatArray, falls: FloatArray, series: SignalSteps) -> float:
     """Return what phases cost that change at some times after the signal's start."""
     total = 0.0
     for k in range(cuts_s.size):
@@ -76,7 +76,7 @@ def _paid(cuts_s: FloatArray, falls: FloatArray, series: Series) -> float:
 
 @compiled()
 def best_straight(
-    jobs: Jobs, rows: IntArray, series: Series
+    jobs: Jobs, rows: IntArray, series: SignalSteps
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Plan jobs that run through, at any moment, as `continuous` does.
 
@@ -121,7 +121,7 @@ def best_gridded(
     rows: IntArray,
     steps_s: FloatArray,
     lossless: npt.NDArray[np.bool_],
-    series: Series,
+    series: SignalSteps,
     rent: Rent,
 ) -> tuple[Made, FloatArray, FloatArray]:
     """Plan jobs that may be stopped anywhere, as `exact` does on a step.
@@ -182,7 +182,7 @@ def _on_grid(
     work_s: float,
     phases: tuple[FloatArray, FloatArray, FloatArray],
     held_power: float,
-    series: Series,
+    series: SignalSteps,
     rent: Rent,
     step_s: float,
 ) -> tuple[float, float, IntArray, IntArray]:
@@ -250,7 +250,7 @@ def _special_costs(
     power: FloatArray,
     special: IntArray,
     shift_s: float,
-    series: Series,
+    series: SignalSteps,
     step_s: float,
     columns: int,
 ) -> FloatArray:

@@ -17,7 +17,7 @@ from lowtide.workload import IntArray, Workload
 Array = TypeVar("Array", bound=npt.NDArray[Any])
 
 
-class Series(NamedTuple):
+class SignalSteps(NamedTuple):
     """A signal: its values, their integrals up to each step, where it begins, and its step."""
 
     values: FloatArray
@@ -125,7 +125,7 @@ class Jobs(NamedTuple):
         return cls(**{name: column(values) for name, values in columns.items()})
 
 
-class Runs(NamedTuple):
+class JobRuns(NamedTuple):
     """Jobs that run through, in columns, and a table of when the power of each kind changes.
 
     A job of constant power (`place` −1) draws `power` for `length_s`. Others draw `power` times
@@ -208,9 +208,9 @@ def ragged(rows: Iterable[npt.ArrayLike]) -> tuple[FloatArray, IntArray]:
     return column(np.concatenate([np.empty(0), *made])), column(bounds)
 
 
-def series_of(signal: Signal) -> Series:
+def series_of(signal: Signal) -> SignalSteps:
     """Return a signal as the kernels take it."""
-    return Series(signal.values, signal.prefix, signal.start, signal.step_s)
+    return SignalSteps(signal.values, signal.prefix, signal.start, signal.step_s)
 
 
 def rules_of(jobs: Workload) -> Rules:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from lowtide.compiled import compiled
 from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S
-from lowtide.policies.columns import Rules, Runs, Series
+from lowtide.policies.columns import JobRuns, Rules, SignalSteps
 from lowtide.policies.starts import TIE
 
 FloatArray = npt.NDArray[np.float64]
@@ -27,7 +27,7 @@ _EDGE_STEPS = 1e-9
 
 
 @compiled(inner=True)
-def steps_of(begin: float, end: float, series: Series) -> tuple[int, int]:
+def steps_of(begin: float, end: float, series: SignalSteps) -> tuple[int, int]:
     """Return the first step that touches a window, and the first after it that does not."""
     first = max(int(np.floor((begin - series.start) / series.step_s + _EDGE_STEPS)), 0)
     last = int(np.ceil((end - series.start) / series.step_s - _EDGE_STEPS))
@@ -35,7 +35,7 @@ def steps_of(begin: float, end: float, series: Series) -> tuple[int, int]:
 
 
 @compiled(inner=True)
-def upto(t: float, series: Series) -> float:
+def upto(t: float, series: SignalSteps) -> float:
     """Return the integral of a signal from its start to `t` seconds after it."""
     step = int(t * (1.0 / series.step_s))
     whole = min(max(step, 0), series.values.size)
@@ -44,7 +44,7 @@ def upto(t: float, series: Series) -> float:
 
 
 @compiled()
-def lowest_slots(arrival: FloatArray, latest: FloatArray, series: Series) -> FloatArray:
+def lowest_slots(arrival: FloatArray, latest: FloatArray, series: SignalSteps) -> FloatArray:
     """Return each job's first moment of the lowest value up to its latest start.
 
     Args:
@@ -69,7 +69,7 @@ def lowest_slots(arrival: FloatArray, latest: FloatArray, series: Series) -> Flo
 
 
 @compiled()
-def best_delays(jobs: Runs, series: Series, step_s: float, per_time: bool) -> FloatArray:
+def best_delays(jobs: JobRuns, series: SignalSteps, step_s: float, per_time: bool) -> FloatArray:
     """Return the delay with which each job, run through, costs least or saves fastest.
 
     Args:
@@ -127,7 +127,7 @@ def costs_by_delay(
     slack_s: float,
     offsets_s: FloatArray,
     falls: FloatArray,
-    series: Series,
+    series: SignalSteps,
 ) -> tuple[FloatArray, FloatArray]:
     """Return where the cost of a run bends, by its delay, and what it is there.
 
@@ -154,7 +154,7 @@ def _cost_by_delay(
     power: float,
     first: int,
     steps: int,
-    series: Series,
+    series: SignalSteps,
     following: IntArray,
     delays_s: FloatArray,
     costs: FloatArray,
@@ -357,7 +357,7 @@ def _sorted(numbers: IntArray) -> IntArray:
 
 @compiled(inner=True)
 def _by_value(
-    begin: float, end: float, first: int, last: int, series: Series, rank: IntArray
+    begin: float, end: float, first: int, last: int, series: SignalSteps, rank: IntArray
 ) -> tuple[FloatArray, IntArray]:
     """Return the edges of a window's steps, cut to it, and the steps in order of their values."""
     edges = np.empty(last - first + 1)
@@ -369,7 +369,7 @@ def _by_value(
 
 @compiled()
 def cheapest(
-    begin: float, end: float, length_s: float, series: Series, order: IntArray, rank: IntArray
+    begin: float, end: float, length_s: float, series: SignalSteps, order: IntArray, rank: IntArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return when the stretches begin and end that make up the cheapest seconds of a window.
 
@@ -409,7 +409,7 @@ def cheapest(
 
 @compiled()
 def quantile(
-    begin: float, end: float, share: float, series: Series, order: IntArray, rank: IntArray
+    begin: float, end: float, share: float, series: SignalSteps, order: IntArray, rank: IntArray
 ) -> float:
     """Return the lowest value that a signal is at or below for more than a share of a window."""
     first, last = steps_of(begin, end, series)
@@ -436,7 +436,7 @@ def carried_out(jobs: Rules, begins: FloatArray, ends: FloatArray) -> Made:
 
 
 @compiled()
-def work_in_cheapest(jobs: Rules, series: Series, order: IntArray, rank: IntArray) -> Made:
+def work_in_cheapest(jobs: Rules, series: SignalSteps, order: IntArray, rank: IntArray) -> Made:
     """Let jobs work in the cheapest moments of their windows.
 
     Args:
@@ -460,7 +460,7 @@ def work_in_cheapest(jobs: Rules, series: Series, order: IntArray, rank: IntArra
 @compiled()
 def work_below(
     jobs: Rules,
-    series: Series,
+    series: SignalSteps,
     order: IntArray,
     rank: IntArray,
     horizon_s: float,
@@ -495,7 +495,7 @@ def _below(
     work_s: float,
     first: int,
     last: int,
-    series: Series,
+    series: SignalSteps,
     limit: float,
     begins: FloatArray,
     ends: FloatArray,

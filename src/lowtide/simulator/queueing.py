@@ -56,7 +56,7 @@ from lowtide.workload import IntArray, Workload
 _MOST_KINDS = 256
 
 
-class Runs(NamedTuple):
+class QueuedRuns(NamedTuple):
     """Every start, as the kernels tell it.
 
     Attributes:
@@ -159,7 +159,7 @@ def power_by_state(cluster: Cluster) -> FloatArray:
     )
 
 
-def serve_in_order(world: World, first_by: FloatArray | None) -> Runs:
+def serve_in_order(world: World, first_by: FloatArray | None) -> QueuedRuns:
     """Run jobs strictly in order.
 
     Args:
@@ -171,7 +171,7 @@ def serve_in_order(world: World, first_by: FloatArray | None) -> Runs:
     return _run_through(world, run_in_order(world, make_heap(count)))
 
 
-def serve_easy(world: World) -> Runs:
+def serve_easy(world: World) -> QueuedRuns:
     """Run jobs in order, others going ahead of the first in the queue."""
     count = world.jobs.size - 1
     some = world.jobs[:-1]
@@ -230,11 +230,11 @@ def _kinds(needs: IntArray) -> IntArray:
     return kind
 
 
-def _run_through(world: World, log: FloatArray) -> Runs:
+def _run_through(world: World, log: FloatArray) -> QueuedRuns:
     """Return one start for each job."""
     count = int(world.site["jobs"][0])
     rows = world.jobs[:count]
-    return Runs(
+    return QueuedRuns(
         job=np.arange(count),
         held=rows["held"],
         start=rows["start"],
@@ -253,7 +253,7 @@ def serve_in_turns(
     discipline: RoundRobin | Feedback,
     *,
     keep_nodes: bool,
-) -> Runs:
+) -> QueuedRuns:
     """Run jobs in turns.
 
     Args:
@@ -287,7 +287,7 @@ def serve_in_turns(
         keep_nodes=keep_nodes,
     )
     rows, places, log = run_in_turns(world, queue)
-    return Runs(
+    return QueuedRuns(
         job=rows[:, 0].astype(np.int64),
         held=rows[:, 1],
         start=rows[:, 2],
@@ -477,7 +477,7 @@ def _queued(
     order: IntArray,
     cluster: Cluster,
     world: World,
-    runs: Runs,
+    runs: QueuedRuns,
     *,
     keep_nodes: bool,
 ) -> Queued:

@@ -27,7 +27,7 @@ from lowtide.marks import mark
 from lowtide.signal import FloatArray
 from lowtide.stress.loads import gpu_cure, gpu_library
 from lowtide.stress.plan import LoadPlan
-from lowtide.stress.worker import Orders, Report
+from lowtide.stress.worker import Orders, WorkerReport
 
 # The job that a process belongs to, in its environment.
 JOB_VARIABLE = "LOWTIDE_JOB_ID"
@@ -141,7 +141,7 @@ def carry_out(
     finally:
         for worker in workers:
             worker.end()
-    reports = [(part, None if said is None else Report(**said)) for part, said in answers]
+    reports = [(part, None if said is None else WorkerReport(**said)) for part, said in answers]
     late_s = [report.late_s for _, report in reports if report is not None]
     return Outcome(
         job_id=job_id,
@@ -358,7 +358,7 @@ class Outcome:
         }
 
 
-def gather(part: str, plan: LoadPlan, reports: Sequence[Report | None]) -> PartOutcome:
+def gather(part: str, plan: LoadPlan, reports: Sequence[WorkerReport | None]) -> PartOutcome:
     """Put together what the workers of one part did.
 
     Args:

@@ -48,7 +48,7 @@ class Orders:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class WorkerReport:
     """What a worker did.
 
     Attributes:
@@ -64,7 +64,7 @@ class Report:
     cpu_s: float
 
 
-def carry_out(orders: Orders, load: Load, start: float) -> Report:
+def carry_out(orders: Orders, load: Load, start: float) -> WorkerReport:
     """Keep the levels of all steps.
 
     Args:
@@ -79,7 +79,9 @@ def carry_out(orders: Orders, load: Load, start: float) -> Report:
         worked_s.append(round(worked, 6))
         late_s.append(round(time.monotonic() - end, 6))
         done += did
-    return Report(worked_s=worked_s, late_s=late_s, done=done, cpu_s=time.process_time() - used_s)
+    return WorkerReport(
+        worked_s=worked_s, late_s=late_s, done=done, cpu_s=time.process_time() - used_s
+    )
 
 
 def main() -> None:

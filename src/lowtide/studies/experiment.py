@@ -152,7 +152,7 @@ class WorkloadSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class StudyRun:
     """One combination of parameters.
 
     Attributes:
@@ -319,7 +319,7 @@ class Experiment:
         values |= {key: list(each) for key, each in self.sweep.items()}
         return {key: each for key, each in values.items() if len(each) > 1}
 
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[StudyRun]:
         """Yield every run, the last key of the sweep changing fastest."""
         keys, varied = list(self.sweep), self.varied
         hashes: dict[Path, str] = {}
@@ -335,7 +335,7 @@ class Experiment:
                 # Sections that say nothing are left out: a new one shall not change old names.
                 saying = {section: table for section, table in said.items() if table}
                 name = json.dumps([saying, list(inputs.values())], sort_keys=True)
-                yield Run(
+                yield StudyRun(
                     parameters=parameters,
                     shown=said,
                     varied={key: value for key, value in chosen.items() if key in varied},

@@ -31,7 +31,7 @@ from lowtide.errors import FileProblem, InvalidInput
 from lowtide.studies.chance import TABLE as BLOCKS_TABLE
 from lowtide.studies.chance import blocks_table
 from lowtide.studies.engines import Engine, Local, Outcome, Outcomes, RunFunction, Task
-from lowtide.studies.experiment import Experiment, Run, flatten
+from lowtide.studies.experiment import Experiment, StudyRun, flatten
 from lowtide.units import format_count, format_iso, format_percent
 
 FORMAT = "lowtide study 1"
@@ -83,7 +83,7 @@ class ResultFolder:
 
     path: Path
     experiment: Experiment
-    runs: Sequence[Run]
+    runs: Sequence[StudyRun]
     records: dict[str, dict[str, Any]]
     left_out: int
 
@@ -116,7 +116,7 @@ class ResultFolder:
         """What is known of the runs that failed."""
         return [each for each in self.records.values() if each["status"] == FAILED]
 
-    def missing(self, *, retry_failed: bool = False) -> list[Run]:
+    def missing(self, *, retry_failed: bool = False) -> list[StudyRun]:
         """Return the runs that are still to be run."""
         finished = {
             id_
@@ -127,7 +127,7 @@ class ResultFolder:
 
     def carry_out(
         self,
-        runs: Sequence[Run],
+        runs: Sequence[StudyRun],
         engine: Engine,
         function: RunFunction | None = None,
         told: Callable[[Outcome], None] = lambda _: None,
@@ -177,7 +177,7 @@ class ResultFolder:
         columns |= {key: [record[key] for record in finished] for key in ("wall_s", "attempts")}
         return pl.DataFrame({key: _column(key, values) for key, values in columns.items()})
 
-    def _keep(self, run: Run, outcome: Outcome) -> None:
+    def _keep(self, run: StudyRun, outcome: Outcome) -> None:
         row = None if outcome.row is None else dict(outcome.row)
         blocks = None if row is None else row.pop(BLOCKS, None)
         record = {
@@ -341,7 +341,7 @@ def _shown(value: Any) -> Any:
     return Path(value).name if isinstance(value, str) and value.startswith("/") else value
 
 
-def _without_folders(reason: str, run: Run) -> str:
+def _without_folders(reason: str, run: StudyRun) -> str:
     """Return a reason that tells of files by their names alone."""
     for path in run.inputs:
         reason = reason.replace(str(path), path.name)

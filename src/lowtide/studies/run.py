@@ -28,7 +28,13 @@ from lowtide.simulator import Cluster, Simulation, make_discipline, simulate
 from lowtide.simulator.disciplines import DISCIPLINES, Discipline
 from lowtide.simulator.simulation import OVERSIZED, refuse_stops
 from lowtide.studies.chance import block_sums
-from lowtide.studies.experiment import Experiment, Parameters, Run, WorkloadSection, require_known
+from lowtide.studies.experiment import (
+    Experiment,
+    Parameters,
+    StudyRun,
+    WorkloadSection,
+    require_known,
+)
 from lowtide.studies.folder import BLOCKS, QUEUE_USED
 from lowtide.units import parse_duration, parse_time
 from lowtide.workload import Workload
@@ -118,7 +124,7 @@ def assumptions(parameters: Parameters) -> dict[str, float]:
     return {} if machines is None else {"assumed_power_w_per_cpu": machines.power_w_per_cpu}
 
 
-def check_runs(runs: Iterable[Run], experiment: Experiment) -> None:
+def check_runs(runs: Iterable[StudyRun], experiment: Experiment) -> None:
     """Refuse runs that could not even begin, before any is begun.
 
     Args:

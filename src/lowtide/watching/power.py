@@ -21,7 +21,7 @@ from lowtide.meters import Channel, Meter, Reading
 from lowtide.meters.estimate import Estimate
 from lowtide.meters.hwmon import Hwmon
 from lowtide.meters.meter import plausible
-from lowtide.meters.source import MeterSearch, Source, covers_node, tell_apart
+from lowtide.meters.source import MeterSearch, PowerSource, covers_node, tell_apart
 from lowtide.monitor.tick import Tick
 
 # A reading that is older than this says nothing about now: management controllers go stale.
@@ -76,7 +76,7 @@ class PowerReader:
     estimate: Estimate | None = None
     problems: list[str] = field(default_factory=list)
     rejected: int = field(default=0, init=False)
-    _sources: list[Source] = field(default_factory=list, init=False)
+    _sources: list[PowerSource] = field(default_factory=list, init=False)
     _spoke: set[tuple[str, str]] = field(default_factory=set, init=False)
     _mute: set[tuple[str, str]] = field(default_factory=set, init=False)
     _before: list[Reading | None] = field(default_factory=list, init=False)
@@ -85,7 +85,7 @@ class PowerReader:
     def open(self) -> None:
         """Open the meters and take a first reading."""
         for meter in self.meters:
-            source = Source(meter, meter.open())
+            source = PowerSource(meter, meter.open())
             source.begin()
             self._sources.append(source)
         if self.search is not None:
@@ -146,7 +146,7 @@ class PowerReader:
         found = (each.meter for each in self._sources if isinstance(each.meter, Estimate))
         return next(found, None)
 
-    def _adopt(self, sources: Sequence[Source]) -> None:
+    def _adopt(self, sources: Sequence[PowerSource]) -> None:
         """Read meters from now on that were found, open."""
         if not sources:
             return
@@ -171,7 +171,7 @@ class PowerReader:
                 self._before.pop(place)
         elif place < 0:
             try:
-                source = Source(self.estimate, self.estimate.open())
+                source = PowerSource(self.estimate, self.estimate.open())
             except LowtideError as error:
                 self._tell(f"nothing can be estimated either: {error}")
                 self.estimate = None
@@ -263,7 +263,7 @@ class PowerReader:
             self._mute.add(key)
         return math.isnan(watts) and key in self._spoke and channel.domain not in ("gpu", "other")
 
-    def _note(self, source: Source, earlier: Reading | None, later: Reading | None) -> None:
+    def _note(self, source: PowerSource, earlier: Reading | None, later: Reading | None) -> None:
         name = source.meter.name
         if later is None:
             if not source.is_new:
