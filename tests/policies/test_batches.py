@@ -17,7 +17,7 @@ from lowtide.errors import InvalidInput
 from lowtide.policies import Plan, exact
 
 HOUR = 3600.0
-CASES = 300 if os.environ.get("LOWTIDE_NIGHTLY") else 20
+CASES = 300 if os.environ.get("LOWTIDE_NIGHTLY") else 10
 
 
 def some_jobs(count: int) -> tuple[list[lt.Job], lt.Signal]:

@@ -25,7 +25,7 @@ from lowtide.schedule import Schedule, State
 from support.planning_oracles import ARRIVED, SlotJob, SlotState, least_cost
 
 HOUR = 3600.0
-CASES = 2500 if os.environ.get("LOWTIDE_NIGHTLY") else 400
+CASES = 2500 if os.environ.get("LOWTIDE_NIGHTLY") else 200
 
 
 @st.composite
@@ -381,7 +381,7 @@ def test_the_gap_bounds_what_a_coarse_step_costs(seed: int, step_s: float) -> No
     assert made.lower_bound - made.resolution_gap <= finest * (1 + 1e-9)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.data(), st.floats(0.55, 3.0))
 def test_the_gap_holds_for_short_stops_while_power_is_drawn(data, steps: float) -> None:
     # Several stops within a step, next to none of them free: what rounding must not charge twice.
@@ -762,7 +762,7 @@ def test_a_job_that_is_late_is_told_a_deadline_that_its_windows_allow() -> None:
     planner.decide(replace(job, deadline=cure.value), flat, state=late)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     slot_problems(),
     st.floats(0.3, 2.5),

@@ -16,7 +16,7 @@ from lowtide.policies.exact import Exact
 from lowtide.schedule import Schedule, Span, State
 
 HOUR = 3600.0
-CASES = 1500 if os.environ.get("LOWTIDE_NIGHTLY") else 120
+CASES = 1500 if os.environ.get("LOWTIDE_NIGHTLY") else 60
 # What epoch seconds can be told apart by, and a little more.
 ROUNDING_S = 3e-7
 
