@@ -314,12 +314,15 @@ class PowerProfile:
         Instead of a phase, a list may hold `{repeat = 5, phases = [...]}`.
 
         Args:
-            document: `work`, and optionally `startup`, `stop`, `suspended_power_w`, `about`.
+            document: `work`, and optionally `startup`, `stop`, `suspended_power_w`, `about` and
+                `program`, which are for people and for the library.
         """
         if not isinstance(document, Mapping):
             raise InvalidProfile(f"a profile is a table with a list 'work', not {document!r}")
         _known_keys(
-            document, ("startup", "work", "stop", "suspended_power_w", "about"), "a profile"
+            document,
+            ("startup", "work", "stop", "suspended_power_w", "about", "program"),
+            "a profile",
         )
         if "work" not in document:
             raise InvalidProfile("a profile needs a list of phases called 'work'")

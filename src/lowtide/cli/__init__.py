@@ -27,6 +27,7 @@ from lowtide.cli.model import model
 from lowtide.cli.node import node
 from lowtide.cli.options import HOW, grouped
 from lowtide.cli.plan import demo, plan
+from lowtide.cli.profiles import profiles
 from lowtide.cli.reproduce import reproduce
 from lowtide.cli.show import show
 from lowtide.cli.simulate import simulate
@@ -76,6 +77,7 @@ for verb in (
     version,
 ):
     app.command(epilog=epilog(verb.__name__))(grouped(verb))
+app.add_typer(profiles)
 app.add_typer(reproduce)
 app.add_typer(store)
 app.add_typer(stress)

@@ -39,9 +39,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lowtide learn h200",
         "lowtide learn h200 --no-events -o learned.toml --image learned.png",
         "lowtide learn h200 --check profile.toml",
+        "lowtide learn --from-store --name 'train*' -S now-30days",
         "lowtide learn --utilisation h200 --features gpu=gpu_util/100 -o gpu.json --card gpu.md",
     ),
     "model": ("lowtide model h200 --features gpu=gpu_util/100 -o gpu.json --card gpu.md",),
+    "profiles list": ("lowtide profiles list",),
+    "profiles show": ("lowtide profiles show training",),
+    "profiles diff": ("lowtide profiles diff training h200",),
     "simulate": (
         "lowtide simulate exp.toml --set policy.name=exact",
         "lowtide simulate exp.toml --set policy.name=oracle --set run.seed=3 --jobs-table jobs.csv",

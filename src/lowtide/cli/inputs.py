@@ -41,8 +41,23 @@ def load_profile(asked: JobOptions) -> PowerProfile:
 
 
 def named_profile(name: str) -> PowerProfile:
-    """Return the profile of a file, or one that comes with lowtide."""
-    return sample_profile(name) if name in sample_names() else PowerProfile.load(name)
+    """Return the profile of a file, one that comes with lowtide, or a program of the library."""
+    return find_profile(name)
+
+
+def find_profile(name: str, library: Path | None = None) -> PowerProfile:
+    """Return the profile of a name: a file's, one that comes with lowtide, or a program's.
+
+    Args:
+        library: Where the library is; by default the usual one.
+    """
+    if name in sample_names():
+        return sample_profile(name)
+    if name.endswith((".toml", ".json")) or Path(name).is_file():
+        return PowerProfile.load(name)
+    from lowtide.library import Library
+
+    return Library(library).find(name).profile
 
 
 def parse_time_limit(text: str) -> float:
