@@ -33,6 +33,8 @@ from lowtide.workload import IntArray, Workload
 
 # So many jobs times phases are laid out at a time.
 _CELLS = 1_000_000
+# So many sums take no time.
+_FEW = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +285,8 @@ class Pieces:
 
     def sums(self, amounts: FloatArray, count: int) -> FloatArray:
         """Return amounts of the pieces added up for each of so many that they belong to."""
-        if self.of.size == count and np.all(self.of[1:] > self.of[:-1]):
+        # Whether there is nothing to add up is worth a look only where that would take longer.
+        if count > _FEW and self.of.size == count and np.all(self.of[1:] > self.of[:-1]):
             return amounts
         sums = np.bincount(self.of, weights=amounts, minlength=count)
         return sums.astype(np.float64, copy=False)

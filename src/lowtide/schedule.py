@@ -8,6 +8,7 @@ stop between checkpoints throws away is `lost`: it is paid for and done again.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
@@ -59,7 +60,7 @@ class Span:
         numbers = (self.start, self.duration_s, self.progress_s)
         if any(isinstance(each, bool) or not isinstance(each, Real) for each in numbers):
             raise InvalidSchedule(f"a span's times are numbers of seconds, unlike those of {self}")
-        known = all(np.isfinite(float(each)) for each in numbers)
+        known = all(map(math.isfinite, numbers))
         if not (known and self.duration_s > 0 and self.progress_s >= 0):
             raise InvalidSchedule(
                 f"a span lasts longer than 0 s from a known time on, unlike {self}"

@@ -20,13 +20,13 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.accounting import Stretches, footprint, integrate, pieces_of
+from lowtide.accounting import Stretches, integrate, pieces_of
 from lowtide.errors import InvalidInput
 from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S, Job, require_jobs
 from lowtide.policies import exact, gridded
 from lowtide.policies.columns import WORK, Jobs, column, require_windows, series_of
 from lowtide.policies.planning import Plan, finish, plan
-from lowtide.policies.policy import Decision, Policy, make_policy, merged, renumbered
+from lowtide.policies.policy import Decision, Paid, Policy, make_policy, merged, renumbered
 from lowtide.policies.problem import MOST_BYTES, make_problem
 from lowtide.policies.starts import Oracle
 from lowtide.policies.stopping import WaitAwhile
@@ -140,7 +140,7 @@ def decide_together(planner: exact.Exact, jobs: Workload, signal: Signal) -> Str
     if not found.rest.size:
         return found.stretches
     part = jobs.take(found.rest)
-    schedules = [planner.lay_out(planner.optimise(job, signal), job, signal)[0] for job in part]
+    schedules = [planner.lay_out(planner.optimise(job, signal), job, signal) for job in part]
     alone = renumbered(Stretches.of_schedules(part, schedules), found.rest)
     return merged(found.stretches, alone)
 
@@ -362,7 +362,8 @@ class Plans(Sequence[Plan]):
         assert self._optima is not None  # noqa: S101 - every other plan was made before
         found, job, target = self._optima, self.jobs[number], deciding_signal(self.signal)
         schedule = Schedule.from_stretches(job, found.stretches.of(number))
-        cost = footprint(schedule, job, target).amount
+        paid = Paid.of(schedule, job, target)
+        cost = paid.footprint.amount
         step_s = None if np.isnan(found.step_s[number]) else float(found.step_s[number])
         lossless, own = bool(found.lossless[number]), float(found.own[number])
         gap = exact.resolution_gap(make_problem(job, target), own, step_s, lossless=lossless)
@@ -371,6 +372,7 @@ class Plans(Sequence[Plan]):
             lower_bound=cost,
             step_s=step_s,
             resolution_gap=max(cost - own + gap, 0.0) if gap else gap,
+            paid=paid,
         )
         return finish(job, self.signal, target, "exact", decision)
 

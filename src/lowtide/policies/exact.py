@@ -19,7 +19,7 @@ from lowtide.accounting import Stretches, amount_of
 from lowtide.errors import Cure, Infeasible, InvalidInput, InvalidJob, LowtideError
 from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.policies import continuous, feasibility, gridded
-from lowtide.policies.policy import Decision
+from lowtide.policies.policy import Decision, Paid
 from lowtide.policies.problem import (
     MOST_BYTES,
     Problem,
@@ -161,7 +161,12 @@ class Exact:
             return Decision(
                 schedule=followed, lower_bound=cost, step_s=self.step_s, mixed=self._mixed
             )
-        schedule, cost = self.lay_out(optimum, job, signal, state=state)
+        schedule = self.lay_out(optimum, job, signal, state=state)
+        # What it comes to is for the accounting to say: a planner's sums over a year are rounded.
+        paid = Paid.of(schedule, job, signal)
+        cost = (
+            paid.footprint.amount + self.rent(schedule) + self.waiting(schedule, job, state=state)
+        )
         gap = optimum.gap
         if gap:
             gap = max(cost - optimum.solution.cost + gap, 0.0)
@@ -170,6 +175,7 @@ class Exact:
             lower_bound=cost,
             step_s=optimum.step_s,
             resolution_gap=gap,
+            paid=paid,
             mixed=self._mixed,
             effort_s=optimum.solution.effort_s,
         )
@@ -180,22 +186,20 @@ class Exact:
 
     def lay_out(
         self, optimum: Optimum, job: Job, signal: Signal, *, state: State | None = None
-    ) -> tuple[Schedule, float]:
-        """Return the schedule of an optimum and what it comes to, without proving how good it is.
+    ) -> Schedule:
+        """Return the schedule of an optimum, without proving how good it is.
 
         Args:
             state: Where the job stands, by default at its arrival.
         """
         schedule = Schedule.from_stretches(job, optimum.stretches, state=state)
-        # What it comes to is for the accounting to say: a planner's sums over a year are rounded.
-        cost = self.amount(schedule, job, signal, state=state)
         if optimum.asked is None:
-            return schedule, cost
+            return schedule
         if state is not None:
             followed = self._followed(job, signal, state)
             if followed is not None:
-                paid = self.amount(followed, job, signal, state=state)
-                schedule, cost = (followed, paid) if paid < cost else (schedule, cost)
+                both = (schedule, followed)
+                return min(both, key=lambda each: self.amount(each, job, signal, state=state))
         elif not (self._mixed or self.forbidden):
             # Policies that decide between the steps may come out ahead by a little. They are
             # measured by the planner's own sum, as where many jobs are decided for.
@@ -204,8 +208,8 @@ class Exact:
                 other = rival.decide(job, signal).schedule
                 paid = amount_of(other, job, signal)
                 if paid < least - AHEAD * abs(least):
-                    schedule, cost, least = other, paid, paid
-        return schedule, cost
+                    schedule, least = other, paid
+        return schedule
 
     def _followed(self, job: Job, signal: Signal, state: State) -> Schedule | None:
         """Return the rest of the plan that the job was given at its arrival, if it followed that.
@@ -219,7 +223,7 @@ class Exact:
             return None
         try:
             check_state(job, state)
-            whole, _ = self.lay_out(self.optimise(job, signal), job, signal)
+            whole = self.lay_out(self.optimise(job, signal), job, signal)
         except InvalidJob:
             return None
         return whole.rest(state)
@@ -243,6 +247,8 @@ class Exact:
 
     def waiting(self, schedule: Schedule, job: Job, *, state: State | None = None) -> float:
         """Return what being done later than at once counts."""
+        if not self.wait:
+            return 0.0
         state = state or State(now=job.arrival)
         needed_s = job.profile.work_s - state.progress_s
         needed_s += 0.0 if state.running else job.profile.startup_s
