@@ -66,16 +66,24 @@ def expanded(path: Path | str) -> Path:
         return Path("/", *Path(path).parts[1:])
 
 
-def user_folder(environment: Mapping[str, str], variable: str, below: str) -> Path:
+def user_folder(environment: Mapping[str, str] | None, variable: str, below: str) -> Path:
     """Return the folder of one user for files of a kind.
 
     Args:
+        environment: The environment, by default this process's.
         below: Where it is else, below the user's home.
 
     >>> user_folder({"HOME": "/home/ada"}, "XDG_CACHE_HOME", ".cache").as_posix()
     '/home/ada/.cache'
     """
+    environment = os.environ if environment is None else environment
     return expanded(environment.get(variable) or f"{environment.get('HOME', '~')}/{below}")
+
+
+def data_folder(data: Path | str | None) -> Path | None:
+    """Return the folder with the real data: the one that is given, else LOWTIDE_DATA."""
+    said = os.environ.get("LOWTIDE_DATA") if data is None else data
+    return Path(said) if said else None
 
 
 def read_document(path: Path | str, form: str) -> Any:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide.compiled import compiled
-from lowtide.simulator.heaps import Rows, due, make_heap, pop, push
+from lowtide.simulator.heaps import Rows, due, make_heap, next_branch, pop, push
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -175,11 +175,9 @@ def next_fit(nodes: Rows, state: int, jobs: Rows, job: int, at: int) -> int:
                 return branch - size
             branch *= 2
         else:
-            while branch & 1:
-                branch >>= 1
+            branch = next_branch(branch)
             if branch == 0:
                 return -1
-            branch += 1
 
 
 @compiled(inner=True)
