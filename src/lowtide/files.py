@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import secrets
-import tomllib
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -102,10 +100,17 @@ def parse_document(text: str, path: Path | str, form: str) -> Any:
         form: `json` or `toml`.
     """
     try:
-        return json.loads(text) if form == "json" else tomllib.loads(text)
+        return json.loads(text) if form == "json" else _parse_toml(text)
     except (ValueError, RecursionError) as error:
         # Besides bad syntax: numbers of thousands of digits, and nesting as deep.
         raise FormatError(f"not valid {form.upper()}: {error}", path=path) from None
+
+
+def _parse_toml(text: str) -> Any:
+    # Most commands read none, and all of them wait for what is imported.
+    import tomllib
+
+    return tomllib.loads(text)
 
 
 def read_or_empty(path: str) -> bytes:
@@ -142,7 +147,7 @@ def write_whole(path: Path | str, content: str | bytes, *, lasting: bool = True)
     data = content.encode() if isinstance(content, str) else content
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.parent / f".{path.name}.{secrets.token_hex(4)}"
+        beside = path.parent / f".{path.name}.{os.urandom(4).hex()}"
         handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             with os.fdopen(handle, "wb") as file:
