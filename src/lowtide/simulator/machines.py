@@ -65,7 +65,7 @@ SITE = np.dtype(
 JOB = np.dtype(
     [
         ("ready", np.float64),  # When it enters the queue.
-        ("startup_s", np.float64),  # How long a start takes.
+        ("startup_s", np.float64),  # How long a start takes: the first, or that under way.
         ("work_s", np.float64),  # How much work there is.
         ("estimate_s", np.float64),  # How long its user said it would run.
         ("rank", np.float64),  # The lower, the sooner its turn.
