@@ -294,9 +294,10 @@ def test_a_slurmd_of_which_nobody_knows_the_configuration_names_no_cluster(tmp_p
     (folder / "comm").write_text("slurmd\n")
     (folder / "cmdline").write_text("slurmd\0-N\0n1\0")
     (folder / "environ").unlink()
-    clusters = Clusters(str(tmp_path))
-    assert clusters.find("/slurm_n1", "n1") == ""
-    assert clusters.names == set()
+    for procfs in (tmp_path, tmp_path / "none"):
+        clusters = Clusters(str(procfs))
+        assert clusters.find("/slurm_n1", "n1") == ""
+        assert clusters.names == set()
 
 
 def test_trees_of_groups_are_told_apart() -> None:

@@ -212,7 +212,11 @@ def find_slurm_nodes(procfs: str) -> tuple[str, ...]:
 
 
 def _find_daemons(procfs: str) -> Iterator[tuple[str, str]]:
-    for pid in (each for each in os.listdir(procfs) if each.isdecimal()):  # noqa: PTH208
+    try:
+        pids = [each for each in os.listdir(procfs) if each.isdecimal()]  # noqa: PTH208
+    except OSError:
+        return
+    for pid in pids:
         if read_or_empty(f"{procfs}/{pid}/comm").strip() == _DAEMON.encode():
             yield _read_daemon(procfs, pid)
 
