@@ -157,7 +157,7 @@ def test_steps_that_were_rolled_up_show_no_phases(tmp_path: Path) -> None:
         found = only(learn_from(source, Library(tmp_path / "library")))
     assert found.entry is None
     assert {each.why for each in found.left_out} == {"kept too coarsely to show phases"}
-    assert "1 h" in found.left_out[0].more
+    assert found.left_out[0].more.startswith("steps of ")
 
 
 def test_few_runs_say_so_and_one_has_no_interval(harvest: Learn) -> None:
@@ -214,7 +214,7 @@ def test_a_program_that_changed_within_the_store_is_told(harvest: Learn) -> None
     assert [each.why for each in found.left_out] == ["of before it changed"] * 5
 
 
-@pytest.mark.parametrize("runs", [3, 9, 12, 40])
+@pytest.mark.parametrize("runs", [2, 3, 5, 9, 12, 40])
 def test_intervals_hold_what_they_promise(runs: int) -> None:
     """Of runs drawn alike, the next lies within as often as the level says, on average."""
     rng = np.random.default_rng([14, runs])
@@ -226,8 +226,7 @@ def test_intervals_hold_what_they_promise(runs: int) -> None:
         held.append(made.holds(float(values[-1])))
         level = made.level or 0.0
     assert level == min(0.9, runs / (runs + 1))
-    # What is made from eight runs is a little nearer to them than to others.
-    assert level - 0.03 <= np.mean(held) <= level + 0.06
+    assert level - 0.025 <= np.mean(held) <= level + 0.05
 
 
 def test_the_chance_of_runs_outside_is_that_of_a_beta_binomial() -> None:

@@ -34,30 +34,30 @@ def load_profile(asked: JobOptions) -> PowerProfile:
     if asked.profile is not None:
         if asked.power is not None or asked.time is not None:
             raise InvalidInput("a profile says power and time itself: leave out --power and -t")
-        return named_profile(asked.profile)
+        return named_profile(asked.profile, epochs=asked.epochs)
+    if asked.epochs is not None:
+        raise InvalidInput("--epochs says how often a profile repeats: give --profile with it")
     if asked.time is None or asked.power is None:
         raise InvalidInput("say what the job draws: --profile FILE, or -t 6:00:00 --power 300")
     return PowerProfile.constant(asked.power, parse_time_limit(asked.time))
 
 
-def named_profile(name: str) -> PowerProfile:
-    """Return the profile of a file, one that comes with lowtide, or a program of the library."""
-    return find_profile(name)
-
-
-def find_profile(name: str, library: Path | None = None) -> PowerProfile:
+def named_profile(
+    name: str, *, epochs: int | None = None, library: Path | None = None
+) -> PowerProfile:
     """Return the profile of a name: a file's, one that comes with lowtide, or a program's.
 
     Args:
+        epochs: How many epochs it is to have; by default as many as it has.
         library: Where the library is; by default the usual one.
     """
     if name in sample_names():
-        return sample_profile(name)
+        return sample_profile(name, epochs=epochs)
     if name.endswith((".toml", ".json")) or Path(name).is_file():
-        return PowerProfile.load(name)
+        return PowerProfile.load(name, epochs=epochs)
     from lowtide.library import Library
 
-    return Library(library).find(name).profile
+    return Library(library).find(name).with_epochs(epochs)
 
 
 def parse_time_limit(text: str) -> float:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lowtide.studies.comparison import Comparison
 
 
-@placed(profile="deadline", seed="name", how="seed")
+@placed(profile="deadline", epochs="profile", seed="name", how="seed")
 def plan(
     *,
     asked: JobOptions,

@@ -434,7 +434,7 @@ def diff(
     form: Form = TABLE,
 ) -> None:
     """Compare a program with another profile, or with what it was before."""
-    from lowtide.cli.inputs import find_profile
+    from lowtide.cli.inputs import named_profile
     from lowtide.library import Library
 
     kept = Library(library)
@@ -448,7 +448,7 @@ def diff(
             )
         first, second, titles = before.profile, entry.profile, ("before", "now")
     else:
-        first, second = entry.profile, find_profile(other, library)
+        first, second = entry.profile, named_profile(other, library=library)
         titles = (entry.name, other)
     rows = _compared(first, second)
     columns = _differences(titles)

@@ -147,6 +147,7 @@ def learn(
     repeats: bool = True,
     shortest: DurationLike | None = None,
     level: float = 0.95,
+    validated: bool = True,
 ) -> Learned:
     """Learn the power profile of a program from recordings of its runs.
 
@@ -159,6 +160,7 @@ def learn(
         repeats: Whether phases that come again and again are averaged into a repeated block.
         shortest: The shortest phase to be found by its power; by default four sampling steps.
         level: Level of the intervals.
+        validated: Whether runs are left out in turn, which takes most of the time.
     """
     if baseline not in BASELINES:
         raise UnknownName("baseline", baseline, BASELINES)
@@ -192,9 +194,10 @@ def learn(
     fit = _fit(series, finder=finder, resumed=resumed, repeats=repeats)
     # Runs whose marks are not the others' say nothing about how well the others predict.
     series = [series[number] for number in fit.model.used]
-    validation = validate(series, partial(_fit, finder=finder, resumed=resumed, repeats=repeats))
+    again = partial(_fit, finder=finder, resumed=resumed, repeats=repeats)
+    validation = validate(series, again) if validated else None
     profile = make_profile(fit)
-    notes += _told(fit, validation, finder.events, series)
+    notes += _told(fit, finder.events, series)
     estimated = any(run.power == "estimated" for run in chosen)
     return Learned(
         profile=profile,
@@ -278,9 +281,7 @@ def _use_events(series: Sequence[RunSeries], events: bool | None) -> bool:
     return all(inner) if events is None else events
 
 
-def _told(
-    fit: PhaseFit, validation: Validation | None, events: bool, series: Sequence[RunSeries]
-) -> list[str]:
+def _told(fit: PhaseFit, events: bool, series: Sequence[RunSeries]) -> list[str]:
     """Return what a reader has to know of how the profile came about."""
     model = fit.model
     notes = list(model.notes)
@@ -288,7 +289,7 @@ def _told(
         notes.append("one phase: power does not change by more than it varies anyway")
     else:
         notes.append(fit.structure.why)
-    if validation is None:
+    if len(series) == 1:
         notes.append("a single run cannot be validated: record at least one more")
     if model.lag_s:
         notes.append(_lag_words(model, series))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -80,6 +81,12 @@ class Entry:
     power: str
     drift: str = ""
     notes: tuple[str, ...] = ()
+
+    def with_epochs(self, epochs: int | None) -> PowerProfile:
+        """Return its profile with another number of epochs; None for those it has."""
+        if epochs is None:
+            return self.profile
+        return PowerProfile.from_dict(tomllib.loads(self.text), epochs=epochs)
 
     def document(self) -> dict[str, Any]:
         """Return what is known of it besides its phases, as plain lists and numbers."""

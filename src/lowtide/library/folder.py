@@ -160,7 +160,10 @@ class Library:
         return self.folder / f"{name}.toml"
 
     def _hint(self) -> str:
-        return f" (in {self.folder}); lowtide learn --from-store makes them"
+        return (
+            f" (in {self.folder}): lowtide learn --from-store makes some, --library names another "
+            "place"
+        )
 
 
 def _who_asks() -> str:

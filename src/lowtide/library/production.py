@@ -17,7 +17,7 @@ from scipy import special
 
 from lowtide.errors import LowtideError
 from lowtide.learning import learn
-from lowtide.learning.intervals import half_width_w, supported_level
+from lowtide.learning.intervals import supported_level
 from lowtide.learning.learned import Learned, _toml, profile_document
 from lowtide.library.entry import Entry, Expectation
 from lowtide.library.folder import Library
@@ -237,7 +237,8 @@ def make_entry(
     if drift and not kind.former and len(new) < len(runs):
         runs, gone = new, runs[: -len(new)]
     newest = _with_own_names([*(each.run for each in runs[-_LEARNED_FROM:]), *companions])
-    learned = learn(Recording(runs=newest, source=str(program)))
+    # All runs of the program say how good it is, below: none has to be left out for that.
+    learned = learn(Recording(runs=newest, source=str(program)), validated=False)
     profile = learned.profile
     return (
         Entry(
@@ -285,11 +286,16 @@ def expect(values: FloatArray, predicted: float, learned: int) -> Expectation:
     said = np.concatenate([np.full(values.size - learned, predicted), predicted * without])
     errors = np.abs(values / said - 1)
     level = supported_level(LEVEL, values.size)
-    half = half_width_w([errors[[place]] for place in range(errors.size)], level)
+    # Each run left out says where its others would have laid the ends (the jackknife+ of Barber,
+    # Candès, Ramdas and Tibshirani, 2021): with two or three runs they differ.
+    place = math.ceil(level * (values.size + 1) - 1e-9) - 1
+    high = float(np.sort(said + np.abs(values - said))[place])
+    low = float(np.sort(said - np.abs(values - said))[-1 - place])
+    half = max(high - predicted, predicted - low)
     return Expectation(
         value=predicted,
-        low=predicted * max(1 - half, 0.0),
-        high=predicted * (1 + half),
+        low=max(predicted - half, 0.0),
+        high=predicted + half,
         level=level,
         runs=values.size,
         error=float(errors.mean()),

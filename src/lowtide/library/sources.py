@@ -56,13 +56,19 @@ def run_of(record: JobRecord, series: Series) -> Run:
         raise InvalidInput(
             f"there is no data for {format_hours(longest)} of it, and what it drew then is unknown"
         )
-    starts = series.starts[inside][known[inside]]
+    starts, ends = series.starts[inside][known[inside]], series.times[inside][known[inside]]
+    drawn_w = power_w[inside][known[inside]]
+    # A job begins and ends within a step: what it drew in that it drew in the part it was there.
+    begin = record.started if starts[0] < record.started < ends[0] else float(starts[0])
+    end = record.ended if starts[-1] < record.ended < ends[-1] else float(ends[-1])
+    drawn_w = drawn_w * (ends - starts)
+    starts[0], ends[-1] = begin, end
     return Run(
         id=record.shown_id,
         times=starts,
-        power_w=power_w[inside][known[inside]],
-        start=float(starts[0]),
-        end=float(series.times[last - 1]),
+        power_w=drawn_w / (ends - starts),
+        start=begin,
+        end=end,
         columns={
             name: series.columns[name][inside][known[inside]]
             for name in _COLUMNS
