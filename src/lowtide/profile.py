@@ -1,8 +1,8 @@
 """What a job draws as a function of its progress.
 
-A `PowerProfile` is startup phases, which are repeated at every start on top of the work, work
-phases, and optionally stop phases: what stopping on demand costs. Progress counts seconds of
-work; startup and stop phases make none.
+A `PowerProfile` is startup phases, which come on top of the work, work phases, and optionally stop
+phases: what stopping on demand costs. Every start repeats the startup, unless restart phases say
+what one after the first does instead. Progress counts seconds of work; the other phases make none.
 """
 
 from __future__ import annotations
@@ -132,7 +132,10 @@ class PowerProfile:
     """Watts as a function of progress.
 
     Attributes:
-        startup: Phases repeated at every start, before any work.
+        startup: Phases of a start, before any work.
+        restart: Phases of every start but the first, where they differ: data that was read once
+            is read faster again, or a checkpoint has to be loaded. None for those of the startup;
+            none at all for a start that takes nothing.
         work: Phases of the work itself, in order; at least one.
         stop: Phases that every stop before the end costs, such as writing a checkpoint.
         suspended_power_w: What the stopped job goes on drawing.
@@ -148,6 +151,7 @@ class PowerProfile:
     """
 
     startup: tuple[Phase, ...]
+    restart: tuple[Phase, ...] | None
     work: tuple[Phase, ...]
     stop: tuple[Phase, ...]
     suspended_power_w: float
@@ -161,9 +165,14 @@ class PowerProfile:
         startup: Iterable[Phase] = (),
         stop: Iterable[Phase] = (),
         suspended_power_w: float = 0.0,
+        restart: Iterable[Phase] | None = None,
         spread: Spread | None = None,
     ) -> None:
         groups = {"startup": tuple(startup), "work": tuple(work), "stop": tuple(stop)}
+        if restart is None:
+            object.__setattr__(self, "restart", None)
+        else:
+            groups["restart"] = tuple(restart)
         for group, phases in groups.items():
             for phase in phases:
                 if not isinstance(phase, Phase):
@@ -214,6 +223,7 @@ class PowerProfile:
         evaluate: tuple[DurationLike, float] | None = None,
         save: tuple[DurationLike, float] | None = None,
         startup: tuple[DurationLike, float] | None = None,
+        restart: tuple[DurationLike, float] | None = None,
     ) -> PowerProfile:
         """Return the profile of a training job: epochs that each end in a checkpoint.
 
@@ -223,6 +233,7 @@ class PowerProfile:
             evaluate: Duration and watts of its evaluation, if there is one.
             save: Duration and watts of writing its checkpoint, if that takes time.
             startup: Duration and watts of importing, loading and building, at every start.
+            restart: Duration and watts of that at every start but the first, if they differ.
 
         >>> run = PowerProfile.ml(epochs=5, train=("20m", 660), save=("1m", 120))
         >>> len(run.checkpoints_s), run.work_s
@@ -236,10 +247,11 @@ class PowerProfile:
             Phase(name=name, duration_s=part[0], power_w=part[1], checkpoint=name == given[-1][0])
             for name, part in given
         ]
-        first = (
-            [Phase(name="startup", duration_s=startup[0], power_w=startup[1])] if startup else []
+        first, again = (
+            None if part is None else [Phase(name=name, duration_s=part[0], power_w=part[1])]
+            for name, part in (("startup", startup), ("restart", restart))
         )
-        return cls(startup=first, work=epoch * epochs)
+        return cls(startup=first or (), restart=again, work=epoch * epochs)
 
     @classmethod
     def periodic(
@@ -248,6 +260,7 @@ class PowerProfile:
         duration_s: DurationLike,
         *,
         startup: Iterable[Phase] = (),
+        restart: Iterable[Phase] | None = None,
     ) -> PowerProfile:
         """Return the profile of phases repeated, the last one cut, to fill a duration.
 
@@ -255,6 +268,7 @@ class PowerProfile:
             phases: One period.
             duration_s: How long the work is in all.
             startup: Phases at every start, on top of the duration.
+            restart: Phases at every start but the first, None for those of the startup.
 
         >>> high = Phase(name="high", duration_s="1h", power_w=200)
         >>> low = Phase(name="low", duration_s="30m", power_w=100)
@@ -274,12 +288,25 @@ class PowerProfile:
                 else replace(phase, duration_s=left, checkpoint=False)
             )
             left -= phase.duration_s
-        return cls(startup=startup, work=work)
+        return cls(startup=startup, restart=restart, work=work)
+
+    def starting(self, before: int) -> tuple[Phase, ...]:
+        """Return the phases of a start that so many others came before."""
+        return self.startup if self.restart is None or not before else self.restart
+
+    def starting_s(self, before: int) -> float:
+        """Return how long a start takes that so many others came before."""
+        return sum(phase.duration_s for phase in self.starting(before))
 
     @property
     def startup_s(self) -> float:
-        """How long a start takes."""
-        return sum(phase.duration_s for phase in self.startup)
+        """How long the first start takes, and each other where restart says nothing else."""
+        return self.starting_s(0)
+
+    @property
+    def restart_s(self) -> float:
+        """How long each start after the first takes."""
+        return self.starting_s(1)
 
     @property
     def work_s(self) -> float:
@@ -314,7 +341,9 @@ class PowerProfile:
         return (
             f"<PowerProfile: {startup}{format_hours(self.work_s)} work in "
             f"{format_count(len(self.work), 'phase')}, {format_energy(self.energy_j)}, "
-            f"{format_count(len(self.checkpoints_s), 'checkpoint')}>"
+            f"{format_count(len(self.checkpoints_s), 'checkpoint')}"
+            + ("" if self.restart is None else f", {format_hours(self.restart_s)} to restart")
+            + ">"
         )
 
     def averaged(self) -> PowerProfile:
@@ -329,6 +358,7 @@ class PowerProfile:
 
         return PowerProfile(
             startup=flat(self.startup),
+            restart=None if self.restart is None else flat(self.restart),
             work=flat(self.work),
             stop=self.stop,
             suspended_power_w=self.suspended_power_w,
@@ -347,8 +377,9 @@ class PowerProfile:
 
         document: dict[str, Any] = {
             group: [plain(phase) for phase in getattr(self, group)]
-            for group in ("startup", "work", "stop")
-            if getattr(self, group)
+            for group in ("startup", "restart", "work", "stop")
+            # A restart that takes nothing is something else than one that nobody spoke of.
+            if getattr(self, group) or (group == "restart" and self.restart is not None)
         }
         if self.suspended_power_w:
             document["suspended_power_w"] = self.suspended_power_w
@@ -366,19 +397,26 @@ class PowerProfile:
         Instead of a phase, a list may hold `{repeat = 5, phases = [...]}`.
 
         Args:
-            document: `work`, and optionally `startup`, `stop`, `suspended_power_w`, `about`.
+            document: `work`, and optionally `startup`, `restart`, `stop`, `suspended_power_w`,
+                `about`.
         """
         if not isinstance(document, Mapping):
             raise InvalidProfile(f"a profile is a table with a list 'work', not {document!r}")
-        _known_keys(
-            document,
-            ("startup", "work", "stop", "suspended_power_w", "spread", "about"),
-            "a profile",
+        known = (
+            "startup",
+            "restart",
+            "work",
+            "stop",
+            "suspended_power_w",
+            "spread",
+            "about",
         )
+        _known_keys(document, known, "a profile")
         if "work" not in document:
             raise InvalidProfile("a profile needs a list of phases called 'work'")
         return cls(
             startup=_phases(document.get("startup", []), "startup"),
+            restart=_phases(document["restart"], "restart") if "restart" in document else None,
             work=_phases(document["work"], "work"),
             stop=_phases(document.get("stop", []), "stop"),
             suspended_power_w=document.get("suspended_power_w", 0.0),

@@ -1,7 +1,8 @@
 """A profile against runs it was not learned from, stops and kills with their resumption included.
 
 What a profile says of a stopped run is laid out as a schedule and accounted for as any other: a
-startup, work up to the checkpoint that was reached, work that was lost, a startup again.
+startup, work up to the checkpoint that was reached, work that was lost, a startup again (or a
+restart, where the profile has one).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from lowtide.learning.series import RunSeries, uninterrupted
 from lowtide.learning.validation import energy_error, predicted_w, rmse
 from lowtide.profile import PowerProfile
 from lowtide.recording import Run, pairs
-from lowtide.schedule import Schedule, Span
+from lowtide.schedule import Schedule, Span, start_kind
 from lowtide.units import format_count
 
 # How often the next run is to lie between the ends that are told.
@@ -151,7 +152,7 @@ def _progress(profile: PowerProfile, first: Run, second: Run) -> tuple[float, fl
         return kept_s, kept_s
     if left_s is None:
         # Without checkpoints, how much was lost shows only in how long the second run took.
-        left_s = min(max(second.duration_s - profile.startup_s, 0.0), profile.work_s)
+        left_s = min(max(second.duration_s - profile.restart_s, 0.0), profile.work_s)
     return done_s, min(profile.work_s - left_s, done_s)
 
 
@@ -211,18 +212,18 @@ def _check(
 ) -> Check:
     measured_j = predicted_j = predicted_s = 0.0
     errors_w = []
-    for run, (begin_s, end_s) in zip(runs, starts, strict=True):
+    for number, (run, (begin_s, end_s)) in enumerate(zip(runs, starts, strict=True)):
         series = RunSeries.of(run, baseline_w=baseline_w)
         spans = []
-        if profile.startup:
-            spans.append(
-                Span(kind="startup", start=0.0, duration_s=profile.startup_s, progress_s=0.0)
-            )
+        lead_s = profile.starting_s(number)
+        if lead_s:
+            kind_of_start = start_kind(profile, number)
+            spans.append(Span(kind=kind_of_start, start=0.0, duration_s=lead_s, progress_s=0.0))
         if end_s > begin_s:
             spans.append(
                 Span(
                     kind="work",
-                    start=profile.startup_s,
+                    start=lead_s,
                     duration_s=end_s - begin_s,
                     progress_s=begin_s,
                 )
@@ -232,7 +233,7 @@ def _check(
         seconds, drawn_w = np.diff(times), power_w[:-1]
         measured_j += series.energy_j
         predicted_j += float(seconds @ drawn_w)
-        predicted_s += profile.startup_s + max(end_s - begin_s, 0.0)
+        predicted_s += lead_s + max(end_s - begin_s, 0.0)
         errors_w.append(predicted_w(seconds, drawn_w, series.times_s) - series.power_w)
     return Check(
         runs=tuple(run.id for run in runs),

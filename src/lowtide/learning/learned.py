@@ -440,8 +440,7 @@ def profile_document(learned: Learned) -> dict[str, Any]:
     """Return the profile as `PowerProfile.from_dict` reads it, with repeated blocks."""
     plain = learned.profile.to_dict()
     document: dict[str, Any] = {"about": learned.text()}
-    if "startup" in plain:
-        document["startup"] = plain["startup"]
+    document |= {group: plain[group] for group in ("startup", "restart") if group in plain}
     work = plain["work"]
     if (block := learned.fit.structure.block) is not None:
         first = block.first - len(learned.profile.startup)
@@ -491,7 +490,7 @@ def learned_document(learned: Learned) -> dict[str, Any]:
 def _toml(document: dict[str, Any]) -> str:
     about = "\n".join(_value(line)[1:-1] for line in document["about"].split("\n"))
     lines = ['about = """', about, '"""']
-    for group in ("startup", "work"):
+    for group in ("startup", "restart", "work"):
         if group in document:
             lines += [f"{group} = [", *_rows(document[group], "  "), "]"]
     if "spread" in document:
