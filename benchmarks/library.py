@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lowtide.library.programs import common_name
 from lowtide.monitor.snapshot import FloatArray, JobFacts, NodeCounts, Unit
 from lowtide.monitor.tick import Shares, Tick
 from lowtide.store import Store
@@ -210,10 +211,8 @@ def main() -> int:
     off: dict[str, list[float]] = {"energy_j": [], "duration_s": []}
     held: dict[str, list[bool]] = {"energy_j": [], "duration_s": []}
     for run in unseen:
-        name = run.unit.name.rpartition("_")[0]
-        (entry,) = [
-            e for (user, job), e in right.items() if user == run.unit.user and _same(job, name)
-        ]
+        name = common_name(run.unit.name)
+        (entry,) = [e for (user, job), e in right.items() if user == run.unit.user and job == name]
         for key, truth in (("energy_j", run.energy_j), ("duration_s", float(run.edges_s[-1]))):
             expected = entry[key]
             off[key].append(abs(expected["value"] / truth - 1))
@@ -223,12 +222,6 @@ def main() -> int:
         line(f"{what} of the next run off by, median", np.median(off[key]), 0, MOST_OFF[key], "")
         line(f"{what} within its interval of 90 %", float(np.mean(held[key])), *HELD, "")
     return int(missed > 0)
-
-
-def _same(job: str, name: str) -> bool:
-    from lowtide.library.programs import common_name
-
-    return job == common_name(f"{name}_1")
 
 
 if __name__ == "__main__":

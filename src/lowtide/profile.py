@@ -11,7 +11,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from lowtide.units import DurationLike, format_count, format_energy, format_hour
 _MOST_W = 1e12
 # More phases than this take seconds to lay out, and no job has them.
 _MOST_PHASES = 1_000_000
+# Who knows no more than this of how long a run takes knows nothing.
+_MOST_SPREAD = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
@@ -84,6 +86,60 @@ class Phase:
         return self.power_w * self.duration_s
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Between what a run lies that nobody has seen, as shares of what the profile says.
+
+    Attributes:
+        level: How often it does.
+        runs: How many runs that was learned from.
+        duration: The least and the most that a run takes.
+        energy: The least and the most that it draws.
+
+    >>> spread = Spread(level=0.9, runs=5, duration=(0.95, 1.1), energy=(0.97, 1.03))
+    >>> spread.late_s(1000.0)
+    100.0
+    """
+
+    level: float
+    runs: int
+    duration: tuple[float, float]
+    energy: tuple[float, float]
+
+    def __post_init__(self) -> None:
+        if not 0 < self.level < 1:
+            raise InvalidProfile(f"the level of a spread lies between 0 and 1, not {self.level!r}")
+        for name in ("duration", "energy"):
+            ends = getattr(self, name)
+            if len(ends) != 2 or not 0 <= ends[0] <= 1 <= ends[1] <= _MOST_SPREAD:
+                raise InvalidProfile(
+                    f"the {name} of a spread is the least and the most as shares of the profile's, "
+                    f"such as [0.95, 1.1], not {list(ends)!r}"
+                )
+            object.__setattr__(self, name, (float(ends[0]), float(ends[1])))
+
+    def widened(self, factor: float) -> Spread:
+        """Return one that is so many times as wide.
+
+        >>> Spread(level=0.9, runs=5, duration=(0.95, 1.1), energy=(0.97, 1.03)).widened(2).duration
+        (0.9, 1.2)
+        """
+
+        def wider(ends: tuple[float, float]) -> tuple[float, float]:
+            low, high = (round(1 + factor * (end - 1), 6) for end in ends)
+            return max(low, 0.0), high
+
+        return replace(self, duration=wider(self.duration), energy=wider(self.energy))
+
+    def late_s(self, run_s: float) -> float:
+        """Return how much later than expected a run may end.
+
+        Args:
+            run_s: How long it takes as expected.
+        """
+        return round((self.duration[1] - 1) * run_s, 6)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False)
 class PowerProfile:
     """Watts as a function of progress.
@@ -96,6 +152,7 @@ class PowerProfile:
         work: Phases of the work itself, in order; at least one.
         stop: Phases that every stop before the end costs, such as writing a checkpoint.
         suspended_power_w: What the stopped job goes on drawing.
+        spread: Between what a run lies that nobody has seen, None where that is not known.
         work_edges_s: Progress at which each work phase begins, and the end of the last.
 
     >>> profile = PowerProfile(
@@ -111,6 +168,7 @@ class PowerProfile:
     work: tuple[Phase, ...]
     stop: tuple[Phase, ...]
     suspended_power_w: float
+    spread: Spread | None
     work_edges_s: FloatArray = field(init=False, compare=False)
 
     def __init__(
@@ -121,6 +179,7 @@ class PowerProfile:
         stop: Iterable[Phase] = (),
         suspended_power_w: float = 0.0,
         restart: Iterable[Phase] | None = None,
+        spread: Spread | None = None,
     ) -> None:
         groups = {"startup": tuple(startup), "work": tuple(work), "stop": tuple(stop)}
         if restart is None:
@@ -148,6 +207,7 @@ class PowerProfile:
                 f"a suspended job must draw 0 W or more, not {suspended_power_w!r}"
             )
         object.__setattr__(self, "suspended_power_w", float(suspended_power_w))
+        object.__setattr__(self, "spread", spread)
         if not math.isfinite(sum(phase.duration_s for phase in self.work)):
             raise InvalidProfile("the phases last longer than any number of seconds: check units")
         edges = np.concatenate(([0.0], np.cumsum([phase.duration_s for phase in self.work])))
@@ -336,6 +396,11 @@ class PowerProfile:
         }
         if self.suspended_power_w:
             document["suspended_power_w"] = self.suspended_power_w
+        if self.spread is not None:
+            document["spread"] = {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in asdict(self.spread).items()
+            }
         return document
 
     @classmethod
@@ -351,7 +416,16 @@ class PowerProfile:
         """
         if not isinstance(document, Mapping):
             raise InvalidProfile(f"a profile is a table with a list 'work', not {document!r}")
-        known = ("startup", "restart", "work", "stop", "suspended_power_w", "about", "program")
+        known = (
+            "startup",
+            "restart",
+            "work",
+            "stop",
+            "suspended_power_w",
+            "spread",
+            "about",
+            "program",
+        )
         _known_keys(document, known, "a profile")
         if "work" not in document:
             raise InvalidProfile("a profile needs a list of phases called 'work'")
@@ -362,6 +436,7 @@ class PowerProfile:
             work=_phases(work, "work"),
             stop=_phases(document.get("stop", []), "stop"),
             suspended_power_w=document.get("suspended_power_w", 0.0),
+            spread=_spread(document["spread"]) if "spread" in document else None,
         )
 
     @classmethod
@@ -487,6 +562,29 @@ def _plain_name(row: Any) -> str:
     return str(name).rstrip("0123456789").rstrip(" _")
 
 
+def _spread(table: Any) -> Spread:
+    keys = ("level", "runs", "duration", "energy")
+    if not isinstance(table, Mapping):
+        raise InvalidProfile(f"spread is a table with {', '.join(keys)}, not {table!r}")
+    _known_keys(table, keys, "a spread")
+    if missing := sorted(set(keys) - set(table)):
+        raise InvalidProfile(f"a spread lacks {', '.join(missing)}")
+    level, runs = table["level"], table["runs"]
+    ends = [table[name] for name in ("duration", "energy")]
+    numbers = [level, *(end for each in ends if isinstance(each, list) for end in each)]
+    if (
+        not all(isinstance(each, list) for each in ends)
+        or any(isinstance(each, bool) or not isinstance(each, int | float) for each in numbers)
+        or isinstance(runs, bool)
+        or not isinstance(runs, int)
+    ):
+        raise InvalidProfile(
+            "a spread has a level, a whole number of runs, and duration and energy as two numbers "
+            f"each, such as [0.95, 1.1], not {dict(table)!r}"
+        )
+    return Spread(level=level, runs=runs, duration=tuple(ends[0]), energy=tuple(ends[1]))
+
+
 def _toml(document: Mapping[str, Any]) -> str:
     """Write a profile's document as TOML, a line per phase."""
     lines: list[str] = []
@@ -497,11 +595,14 @@ def _toml(document: Mapping[str, Any]) -> str:
                 for row in value
             )
             lines += [f"{key} = [", *rows, "]"]
+        elif isinstance(value, Mapping):
+            pairs = ", ".join(f"{name} = {_toml_value(value[name])}" for name in value)
+            lines.append(f"{key} = {{ {pairs} }}")
         else:
             lines.append(f"{key} = {_toml_value(value)}")
     return "\n".join(lines) + "\n"
 
 
-def _toml_value(value: str | float | bool) -> str:
+def _toml_value(value: str | float | bool | list[float]) -> str:
     # JSON writes numbers, truth values and texts as TOML does, but for one character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

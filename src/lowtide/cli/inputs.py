@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,26 @@ def load_profile(asked: JobOptions) -> PowerProfile:
     if asked.profile is not None:
         if asked.power is not None or asked.time is not None:
             raise InvalidInput("a profile says power and time itself: leave out --power and -t")
-        return named_profile(asked.profile, epochs=asked.epochs)
+        profile = named_profile(asked.profile, epochs=asked.epochs)
+        beyond = _beyond(profile, asked)
+        if profile.spread is None or beyond <= 1:
+            return profile
+        return replace(profile, spread=profile.spread.widened(beyond))
     if asked.epochs is not None:
         raise InvalidInput("--epochs says how often a profile repeats: give --profile with it")
     if asked.time is None or asked.power is None:
         raise InvalidInput("say what the job draws: --profile FILE, or -t 6:00:00 --power 300")
     return PowerProfile.constant(asked.power, parse_time_limit(asked.time))
+
+
+def _beyond(profile: PowerProfile, asked: JobOptions) -> float:
+    """Return how much less is known of a run that is longer than any: 1 for one that is not.
+
+    Ten times as long is twice as uncertain: whatever slows a program down has ten times the time.
+    """
+    if asked.epochs is None:
+        return 1.0
+    return max(1 + math.log10(profile.run_s / named_profile(str(asked.profile)).run_s), 1.0)
 
 
 def named_profile(
@@ -193,6 +207,48 @@ def load_window(asked: JobOptions) -> Window:
         ).grid
     note = " ".join(filter(None, notes))
     return Window(signal=known, now=present, arrival=begin, deadline=end, note=note)
+
+
+def kept_surely(window: Window, profile: PowerProfile, asked: JobOptions) -> Window:
+    """Return a window whose deadline leaves time for a run that takes as long as it may.
+
+    What is left is what a run takes beyond what the profile says; with `--sure` alone. That
+    nobody has seen a run of so many epochs is said, too.
+    """
+    if (beyond := _beyond(profile, asked)) > 1:
+        wider = f", and its interval is taken {beyond:.2g} times as wide" if profile.spread else ""
+        told = f"{asked.epochs} epochs are more than were ever measured{wider}."
+        window = replace(window, note=" ".join(filter(None, (window.note, told))))
+    if not asked.sure:
+        return window
+    if profile.spread is None:
+        raise InvalidInput(
+            "--sure needs a profile that says how much runs differ: learn it from two runs or "
+            "more (lowtide learn RECORDING -o PROFILE)"
+        )
+    late_s = profile.spread.late_s(profile.run_s)
+    told = (
+        f"Planned to be done {format_hours(late_s)} before the deadline: so late may a run be "
+        f"({100 * profile.spread.level:.0f} %)."
+    )
+    note = " ".join(filter(None, (window.note, told)))
+    return replace(window, deadline=window.deadline - late_s, note=note)
+
+
+def done_between(profile: PowerProfile, end: float, zone: Zone) -> str:
+    """Return between when a job is done whose profile says how much runs differ; else nothing.
+
+    Args:
+        end: When it is done as expected, in epoch seconds.
+    """
+    if (spread := profile.spread) is None:
+        return ""
+    early, late = (end + (share - 1) * profile.run_s for share in spread.duration)
+    first, last = format_time(early, zone.tz), format_time(late, zone.tz)
+    # The day is said once, and so is the zone.
+    last = last[11:] if first[:10] == last[:10] else last
+    first = first.removesuffix(f" {last.rpartition(' ')[2]}")
+    return f"Done between {first} and {last} ({100 * spread.level:.0f} %)."
 
 
 def find_grid(

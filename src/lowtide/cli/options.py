@@ -68,6 +68,14 @@ Arrival = Annotated[
 Deadline = Annotated[
     str, typer.Option(help="When it must be done: a time, or +24h counted from the arrival.")
 ]
+Sure = Annotated[
+    bool,
+    typer.Option(
+        "--sure",
+        help="Keep the deadline even if the job takes as long as its --profile says it may: it was "
+        "learned from two runs or more.",
+    ),
+]
 Now = Annotated[
     str | None,
     typer.Option(
@@ -204,6 +212,7 @@ class JobOptions:
     power: Power = None
     profile: Profile = None
     epochs: Epochs = None
+    sure: Sure = False
     arrival: Arrival = None
     now: Now = None
     signal: SignalFile = None

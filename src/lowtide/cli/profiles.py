@@ -258,7 +258,7 @@ def _meaning(entries: Sequence[Entry]) -> list[str]:
         return []
     marks = ["~"] if any(each.power == "estimated" for each in entries) else []
     return [
-        "± is what 90 % of runs lie within, or as many as (…) says where few runs tell.",
+        "± is what 90 % of runs lie within.",
         *mark_notes(marks),
     ]
 
@@ -277,13 +277,11 @@ def _duration(entry: Entry | None) -> str:
 
 
 def _give_or_take(text: str, expected: Expectation) -> str:
-    from lowtide.library.production import LEVEL
-
     if expected.high is None or expected.level is None or expected.value <= 0:
         return f"{text} ± {MISSING}"
-    share = 100 * (expected.high / expected.value - 1)
-    few = f" ({100 * expected.level:.0f} %)" if expected.level < LEVEL - 1e-9 else ""
-    return f"{text} ± {share:.2g} %{few}"
+    apart = max(expected.high - expected.value, expected.value - (expected.low or 0.0))
+    share = 100 * apart / expected.value
+    return f"{text} ± {share:.2g} %"
 
 
 def _off(entry: Entry | None) -> str:

@@ -28,7 +28,7 @@ class Expectation:
         value: What the profile says.
         low: What it is at least, so often as `level` says; None where runs tell nothing of that.
         high: What it is at most.
-        level: How often a run lies within: few runs support less than was asked for.
+        level: How often a run lies within.
         runs: How many runs that rests on.
         error: How far off single runs were that it was not made from, on average, as a share; None
             where there are none.

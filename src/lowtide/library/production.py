@@ -6,7 +6,6 @@ expected of it, each by what others came to, and intervals are made of that.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,17 +16,16 @@ from scipy import special
 
 from lowtide.errors import LowtideError
 from lowtide.learning import learn
-from lowtide.learning.intervals import supported_level
-from lowtide.learning.learned import Learned, _toml, profile_document
+from lowtide.learning.intervals import next_one
+from lowtide.learning.learned import SPREAD_LEVEL, Learned, profile_toml
 from lowtide.library.entry import Entry, Expectation
 from lowtide.library.folder import Library
 from lowtide.library.programs import Kind, PastRun, Program, tell_apart
+from lowtide.profile import Spread
 from lowtide.recording import Recording, Run
 from lowtide.signal import FloatArray
 from lowtide.units import format_count, format_energy, format_hours, format_time
 
-# How often the next run shall lie within what is expected.
-LEVEL = 0.9
 # So many runs of a program are looked at, and phases come from so many of those: the newest.
 LOOKED_AT = 40
 _LEARNED_FROM = 8
@@ -240,14 +238,17 @@ def make_entry(
     # All runs of the program say how good it is, below: none has to be left out for that.
     learned = learn(Recording(runs=newest, source=str(program)), validated=False)
     profile = learned.profile
+    energy_j = expect(_energies_j(runs), profile.energy_j, _LEARNED_FROM)
+    duration_s = expect(_durations_s(runs), profile.run_s, _LEARNED_FROM)
+    profile = replace(profile, spread=spread_of(energy_j, duration_s))
     return (
         Entry(
             name="",
             program=program,
             profile=profile,
-            text=_toml(profile_document(learned)),
-            energy_j=expect(_energies_j(runs), profile.energy_j, _LEARNED_FROM),
-            duration_s=expect(_durations_s(runs), profile.run_s, _LEARNED_FROM),
+            text=profile_toml(replace(learned, profile=profile)),
+            energy_j=energy_j,
+            duration_s=duration_s,
             use=kind.uses[-_LEARNED_FROM:].mean(axis=0),
             runs=len(runs),
             learned_from=min(len(runs), _LEARNED_FROM),
@@ -277,29 +278,33 @@ def expect(values: FloatArray, predicted: float, learned: int) -> Expectation:
         predicted: What a profile says that was made from the last of them.
         learned: How many of them it was made from, at most.
     """
-    learned = min(learned, values.size)
-    if values.size < 2 or predicted <= 0:
+    between = next_one((values / predicted).tolist(), level=SPREAD_LEVEL) if predicted > 0 else None
+    if between is None:
         return Expectation(value=predicted, runs=values.size)
     # What the profile would have said without a run: nearly what the others came to on average.
     own = values[-learned:]
-    without = (own.sum() - own) / max(learned - 1, 1) / own.mean() if learned > 1 else np.ones(1)
-    said = np.concatenate([np.full(values.size - learned, predicted), predicted * without])
-    errors = np.abs(values / said - 1)
-    level = supported_level(LEVEL, values.size)
-    # Each run left out says where its others would have laid the ends (the jackknife+ of Barber,
-    # Candès, Ramdas and Tibshirani, 2021): with two or three runs they differ.
-    place = math.ceil(level * (values.size + 1) - 1e-9) - 1
-    high = float(np.sort(said + np.abs(values - said))[place])
-    low = float(np.sort(said - np.abs(values - said))[-1 - place])
-    half = max(high - predicted, predicted - low)
+    without = (own.sum() - own) / max(own.size - 1, 1) / own.mean()
+    said = predicted * np.concatenate([np.ones(values.size - own.size), without])
     return Expectation(
         value=predicted,
-        low=max(predicted - half, 0.0),
-        high=predicted + half,
-        level=level,
+        low=predicted * min(max(between[0], 0.0), 1.0),
+        high=predicted * max(between[1], 1.0),
+        level=SPREAD_LEVEL,
         runs=values.size,
-        error=float(errors.mean()),
+        error=float(np.abs(values / said - 1).mean()),
     )
+
+
+def spread_of(energy_j: Expectation, duration_s: Expectation) -> Spread | None:
+    """Return what is expected as planners take it; None where runs do not tell."""
+    ends = []
+    for each in (duration_s, energy_j):
+        if each.low is None or each.high is None:
+            return None
+        low, high = each.low / each.value, each.high / each.value
+        # Six digits, as all numbers of a profile have.
+        ends.append((float(f"{low:.6g}"), float(f"{high:.6g}")))
+    return Spread(level=SPREAD_LEVEL, runs=energy_j.runs, duration=ends[0], energy=ends[1])
 
 
 def drifted(expected: Sequence[Expectation], new: Sequence[PastRun]) -> str:
@@ -341,8 +346,7 @@ def tail(outside: int, new: int, runs: int, level: float) -> float:
     >>> round(tail(1, 1, 9, 0.9), 3), round(tail(10, 10, 9, 0.9), 6)
     (0.1, 1.1e-05)
     """
-    within = math.ceil(level * (runs + 1) - 1e-9)
-    a, b = runs + 1 - within, within
+    a, b = (1 - level) * (runs + 1), level * (runs + 1)
     counts = np.arange(outside, new + 1)
     ways = (
         special.gammaln(new + 1) - special.gammaln(counts + 1) - special.gammaln(new - counts + 1)
