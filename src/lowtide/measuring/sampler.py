@@ -18,6 +18,7 @@ from lowtide.meters import Channel, Meter, Reading
 from lowtide.meters.estimate import FEATURES, Counts, Estimate, MachineUse, use_between
 from lowtide.meters.nvml import Nvml, NvmlGpus
 from lowtide.meters.source import PowerSource, counted, late, side_by_side
+from lowtide.meters.tegrastats import Tegrastats
 from lowtide.monitor.gpus import GpuReading, hold
 from lowtide.monitor.owners import Card, pick_gpus, visible_gpus
 from lowtide.monitor.processes import ProcessTree, Usage
@@ -103,7 +104,7 @@ class Sampler:
             source = PowerSource(meter, self._cards.choose(meter, channels))
             source.begin()
             self._sources.append(source)
-            if isinstance(meter, Nvml):
+            if isinstance(meter, Nvml | Tegrastats):
                 self._machine.gpus = meter
         self._cards.check()
         self._clock = (time.time(), time.monotonic())
