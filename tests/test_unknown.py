@@ -48,7 +48,7 @@ UNITS = (
 )
 SOURCES = (
     *("gpu", "gpu_process", "power", "grid", "memory", "io", "network", "psi", "reservation"),
-    "facts",
+    *("facts", "cpu", "load"),
 )
 # What is known from elsewhere, and only changes with the source: energy is shared out by what is
 # kept for whom and by who holds a GPU. To CEEMS whoever has no limit may have all memory.
@@ -58,6 +58,9 @@ SHARED = re.compile(
     re.IGNORECASE,
 )
 MAY_CHANGE = {
+    # What nobody can share out is nobody's.
+    "cpu": re.compile("unattributed"),
+    "load": re.compile("unattributed"),
     "reservation": SHARED,
     "gpu_process": SHARED,
     # Without Slurm's word they are those that the watcher saw.
@@ -93,8 +96,8 @@ class World:
         return Snapshot(
             time=START + passed,
             node=NodeCounts(
-                cpus=16,
-                busy_s=7.0 * passed,
+                cpus=32,
+                busy_s=14.0 * passed * self.factor("load"),
                 memory_bytes=64 * GIB,
                 available_bytes=40 * GIB,
                 received_bytes=1e4 * passed * self.factor("network"),
@@ -104,7 +107,7 @@ class World:
                 pressure_s={} if "psi" in self.gone else {"cpu": 0.01 * passed * psi},
             ),
             units=UNITS,
-            cpu_s=each * passed,
+            cpu_s=each * passed * self.factor("cpu"),
             memory_bytes=(1 + 0.1 * number) * each * GIB * self.factor("memory"),
             read_bytes=each * 1000 * passed * self.factor("io"),
             written_bytes=each * 500 * passed * self.factor("io"),

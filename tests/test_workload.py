@@ -37,14 +37,15 @@ def test_jobs_come_back_as_they_went_in(drawn) -> None:
 def test_columns_say_what_the_jobs_say(drawn) -> None:
     jobs = sorted((job for job, _ in drawn), key=lambda job: job.arrival)
     columns = Workload.from_jobs(jobs)
-    for name in ("startup_s", "work_s", "run_s", "energy_j"):
+    for name in ("startup_s", "restart_s", "work_s", "run_s", "energy_j"):
         want = [getattr(job.profile, name) for job in jobs]
         assert getattr(columns, name) == pytest.approx(want, rel=1e-12)
     assert columns.slack_s == pytest.approx([job.slack_s for job in jobs], abs=1e-5)
     assert columns.latest_start == pytest.approx([job.latest_start for job in jobs], abs=1e-5)
     peaks = [
-        max(phase.power_w for group in ("startup", "work", "stop")
-            for phase in getattr(job.profile, group))
+        max(phase.power_w for group in ("startup", "restart", "work", "stop")
+            if group != "restart" or job.interruptible != "never"
+            for phase in getattr(job.profile, group) or ())
         for job in jobs
     ]  # fmt: skip
     assert columns.peak_w == pytest.approx(peaks)

@@ -19,11 +19,10 @@ def main() -> None:
     """Run the command line; Ctrl-C ends it with 130 and one line from the first moment on."""
     before, sys.unraisablehook = sys.unraisablehook, _interrupt_again
     try:
-        from lowtide import compiled, interruption
+        from lowtide import interruption
         from lowtide.cli import main as run
 
         interruption.end_at_once()
-        compiled.tell = lambda words: print(f"lowtide: {words}", file=sys.stderr)
         run()
     except KeyboardInterrupt:
         print("lowtide: interrupted", file=sys.stderr)

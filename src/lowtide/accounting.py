@@ -18,7 +18,7 @@ import numpy as np
 from lowtide.errors import InvalidInput, InvalidSchedule
 from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.profile import Phase, PowerProfile
-from lowtide.schedule import Schedule, Span, Stretch
+from lowtide.schedule import STARTING, Schedule, Span, Stretch
 from lowtide.signal import FloatArray, Grid, Signal, carbon_and_price
 from lowtide.units import (
     JOULES_PER_KWH,
@@ -33,6 +33,8 @@ from lowtide.workload import IntArray, Workload
 
 # So many jobs times phases are laid out at a time.
 _CELLS = 1_000_000
+# So many sums take no time.
+_FEW = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,7 @@ class Footprint:
         wait_s: How much later the job is done than if it had run at once.
         starts: How often it was started.
         by_phase: The parts that make up the whole: `work/train`, `startup/import`,
-            `lost/train`, `stop/save`, `suspended`.
+            `restart/import`, `lost/train`, `stop/save`, `suspended`.
         embodied_g: Its share of what making the hardware emitted, None if not asked for;
             never part of carbon_g.
     """
@@ -190,6 +192,14 @@ class Stretches:
         """Where the stretches of each job begin."""
         return np.flatnonzero(np.diff(self.job, prepend=-1))
 
+    def starting_s(self, jobs: Workload) -> FloatArray:
+        """Return how long each start takes: a job's first, or one after it."""
+        lead_s: FloatArray = jobs.startup_s[self.job]
+        if self.job.size > len(jobs):
+            again = np.diff(self.job, prepend=-1) == 0
+            lead_s[again] = jobs.restart_s[self.job[again]]
+        return lead_s
+
     def of(self, row: int) -> list[Stretch]:
         """Return the starts of one job."""
         first, last = np.searchsorted(self.job, [row, row + 1])
@@ -283,7 +293,8 @@ class Pieces:
 
     def sums(self, amounts: FloatArray, count: int) -> FloatArray:
         """Return amounts of the pieces added up for each of so many that they belong to."""
-        if self.of.size == count and np.all(self.of[1:] > self.of[:-1]):
+        # Whether there is nothing to add up is worth a look only where that would take longer.
+        if count > _FEW and self.of.size == count and np.all(self.of[1:] > self.of[:-1]):
             return amounts
         sums = np.bincount(self.of, weights=amounts, minlength=count)
         return sums.astype(np.float64, copy=False)
@@ -399,11 +410,13 @@ def tally(
     first: IntArray | slice = slice(None)
     last: IntArray | slice = first
     starts = np.ones(count, dtype=np.int64)
+    lead_s = jobs.startup_s
     if stretches.job.size > count:
         first = stretches.first
         last = np.append(first[1:], stretches.job.size) - 1
         starts = np.bincount(stretches.job, minlength=count)
-    end = stretches.start[last] + jobs.startup_s
+        lead_s = stretches.starting_s(jobs)[last]
+    end = stretches.start[last] + lead_s
     end += stretches.work_s[last]
     end += stretches.lost_s[last]
     return Tally(
@@ -434,7 +447,7 @@ def _pieces(schedule: Schedule, profile: PowerProfile) -> tuple[Pieces, tuple[st
     for span in schedule.spans:
         edges, phases = _cut(span, profile)
         # Counted from its start, as `tally` does: instants within it are rounded to 0.2 µs.
-        begins_run = span.kind == "startup" or (span.kind == "work" and before != "startup")
+        begins_run = span.kind in STARTING or (span.kind == "work" and before not in STARTING)
         if begins_run or abs(origin + into_s - span.start) > TIME_TOLERANCE_S:
             origin, into_s = span.start, 0.0
         origins.append(np.full(len(phases), origin))
@@ -464,7 +477,7 @@ def _cut(span: Span, profile: PowerProfile) -> tuple[FloatArray, tuple[Phase, ..
     if span.kind in ("work", "lost"):
         phases, edges, first = profile.work, profile.work_edges_s, span.progress_s
     else:
-        phases = profile.startup if span.kind == "startup" else profile.stop
+        phases = getattr(profile, span.kind) or ()
         edges = np.concatenate(([0.0], np.cumsum([phase.duration_s for phase in phases])))
         first = 0.0
     last = first + span.duration_s
@@ -567,8 +580,14 @@ def _phased(
             at = at + phase.duration_s
         return at
 
-    everyone = np.arange(rows.size)
-    at = in_turn(profile.startup, np.zeros(rows.size), everyone)
+    at = np.zeros(rows.size)
+    if profile.restart is None:
+        at = in_turn(profile.startup, at, np.arange(rows.size))
+    else:
+        # Rows of a job lie side by side.
+        again = np.append(False, which[1:] == which[:-1])
+        first_s = in_turn(profile.startup, at, np.flatnonzero(~again))
+        at = np.where(again, in_turn(profile.restart, at, np.flatnonzero(again)), first_s)
     ran_s = stretches.work_s[rows] + stretches.lost_s[rows]
     watts = np.array([phase.power_w for phase in profile.work])
     # As many phases at once as the jobs leave room for: where few share a profile, all of them.

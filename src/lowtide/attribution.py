@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
 import numpy as np
@@ -129,6 +129,24 @@ def share_out(
     if rules == "ceems":
         return _ceems(before, after, power, parts)
     return _conserving(before, after, power, parts, idle_w)
+
+
+def hide_unknown(before: Snapshot, after: Snapshot, shares: Shares) -> Shares:
+    """Take back what was shared out to whom nobody can tell what they drew.
+
+    CPU time says whose the power of CPUs is. Of whom it is not known, and of all where nobody knows
+    how busy the node was, the share is unknown; what they drew is somebody's, and nobody's.
+    """
+    load_is_unknown = math.isnan(after.node.busy_s - before.node.busy_s)
+    unknown = np.isnan(after.cpu_s) | load_is_unknown
+    if not unknown.any():
+        return shares
+    return replace(
+        shares,
+        power_w=np.where(unknown, np.nan, shares.power_w),
+        measured_w=np.where(unknown, np.nan, shares.measured_w),
+        unattributed_w=shares.unattributed_w + float(np.nansum(shares.power_w[unknown])),
+    )
 
 
 def is_job(unit: Unit) -> bool:

@@ -25,6 +25,9 @@ _LEAST_WINDOW = 8
 # In fewer windows than this each may hold a change.
 _WINDOWS = 20
 _PRICE = 3.0
+# The median of the square of a normal number, and how much noise is left in the next step at most.
+_MEDIAN_SQUARE = 0.4549
+_MOST_KEPT = 0.9
 # Noise below this share of the mean power is rounding of the meter.
 _LEAST_NOISE = 1e-3
 
@@ -45,6 +48,32 @@ def noise_variance(power_w: FloatArray, step_s: float) -> float:
         return floor
     inside = power_w[: windows * width].reshape(windows, width)
     return max(float(np.median(inside.var(axis=1, ddof=1))), floor)
+
+
+def wandering_noise(power_w: FloatArray, step_s: float) -> tuple[float, float]:
+    """Return the variance of the noise in W², and how many times as much it weighs as it wanders.
+
+    Noise of which a share is left in the next step averages out more slowly than noise that is new
+    in every step, and looks like changes of level. That share is told from by how much two steps
+    differ that are one, two and four apart: half of all such pairs hold no change.
+
+    >>> rng = np.random.default_rng(0)
+    >>> new, wandering = rng.standard_normal(5000), np.zeros(5000)
+    >>> for place in range(1, 5000):
+    ...     wandering[place] = 0.8 * wandering[place - 1] + 0.6 * new[place]
+    >>> [round(wandering_noise(100 + each, 0.1)[1]) for each in (new, wandering)]
+    [1, 7]
+    """
+    noise = noise_variance(power_w, step_s)
+    if power_w.size < 4 * _LEAST_WINDOW:
+        return noise, 1.0
+    apart = [float(np.median((power_w[by:] - power_w[:-by]) ** 2)) for by in (1, 2, 4)]
+    if min(apart) <= 0:
+        return noise, 1.0
+    kept = min(apart[1] / apart[0] - 1, math.sqrt(max(apart[2] / apart[1] - 1, 0.0)))
+    kept = min(max(kept, 0.0), _MOST_KEPT)
+    variance = max(apart[0] / (2 * _MEDIAN_SQUARE * (1 - kept)), noise)
+    return variance, (1 + kept) / (1 - kept)
 
 
 def price_of_a_change(noise: float, steps: float) -> float:
@@ -68,15 +97,17 @@ def find_changes(power_w: FloatArray, price: float) -> IntArray:
     before = np.zeros(count + 1, dtype=np.intp)
     # Where the last piece may begin. A beginning that is dearer now even without the price of a
     # change stays so, and is dropped (Killick et al. 2012).
-    begins = np.zeros(1, dtype=np.intp)
+    room, size = np.zeros(count + 2, dtype=np.intp), 1
     for end in range(1, count + 1):
-        apart = squares[end] - squares[begins]
-        apart -= (sums[end] - sums[begins]) ** 2 / (end - begins)
-        costs = best[begins] + apart
-        place = int(np.argmin(costs))
+        begins = room[:size]
+        costs = best[begins] + squares[end] - squares[begins]
+        costs -= (sums[end] - sums[begins]) ** 2 / (end - begins)
+        place = int(costs.argmin())
         best[end] = costs[place] + price
         before[end] = begins[place]
-        begins = np.append(begins[costs <= best[end]], end)
+        kept = begins[costs <= best[end]]
+        size = kept.size + 1
+        room[: size - 1], room[size - 1] = kept, end
     edges = [count]
     while edges[-1] > 0:
         edges.append(int(before[edges[-1]]))

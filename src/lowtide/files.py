@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import secrets
-import tomllib
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -66,16 +64,24 @@ def expanded(path: Path | str) -> Path:
         return Path("/", *Path(path).parts[1:])
 
 
-def user_folder(environment: Mapping[str, str], variable: str, below: str) -> Path:
+def user_folder(environment: Mapping[str, str] | None, variable: str, below: str) -> Path:
     """Return the folder of one user for files of a kind.
 
     Args:
+        environment: The environment, by default this process's.
         below: Where it is else, below the user's home.
 
     >>> user_folder({"HOME": "/home/ada"}, "XDG_CACHE_HOME", ".cache").as_posix()
     '/home/ada/.cache'
     """
+    environment = os.environ if environment is None else environment
     return expanded(environment.get(variable) or f"{environment.get('HOME', '~')}/{below}")
+
+
+def data_folder(data: Path | str | None) -> Path | None:
+    """Return the folder with the real data: the one that is given, else LOWTIDE_DATA."""
+    said = os.environ.get("LOWTIDE_DATA") if data is None else data
+    return Path(said) if said else None
 
 
 def read_document(path: Path | str, form: str) -> Any:
@@ -94,10 +100,17 @@ def parse_document(text: str, path: Path | str, form: str) -> Any:
         form: `json` or `toml`.
     """
     try:
-        return json.loads(text) if form == "json" else tomllib.loads(text)
+        return json.loads(text) if form == "json" else _parse_toml(text)
     except (ValueError, RecursionError) as error:
         # Besides bad syntax: numbers of thousands of digits, and nesting as deep.
         raise FormatError(f"not valid {form.upper()}: {error}", path=path) from None
+
+
+def _parse_toml(text: str) -> Any:
+    # Most commands read none, and all of them wait for what is imported.
+    import tomllib
+
+    return tomllib.loads(text)
 
 
 def read_or_empty(path: str) -> bytes:
@@ -134,7 +147,7 @@ def write_whole(path: Path | str, content: str | bytes, *, lasting: bool = True)
     data = content.encode() if isinstance(content, str) else content
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.parent / f".{path.name}.{secrets.token_hex(4)}"
+        beside = path.parent / f".{path.name}.{os.urandom(4).hex()}"
         handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             with os.fdopen(handle, "wb") as file:

@@ -1,8 +1,8 @@
 """What a job draws as a function of its progress.
 
-A `PowerProfile` is startup phases, which are repeated at every start on top of the work, work
-phases, and optionally stop phases: what stopping on demand costs. Progress counts seconds of
-work; startup and stop phases make none.
+A `PowerProfile` is startup phases, which come on top of the work, work phases, and optionally stop
+phases: what stopping on demand costs. Every start repeats the startup, unless restart phases say
+what one after the first does instead. Progress counts seconds of work; the other phases make none.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from lowtide.units import DurationLike, format_count, format_energy, format_hour
 _MOST_W = 1e12
 # More phases than this take seconds to lay out, and no job has them.
 _MOST_PHASES = 1_000_000
+# Who knows no more than this of how long a run takes knows nothing.
+_MOST_SPREAD = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
@@ -84,15 +86,60 @@ class Phase:
         return self.power_w * self.duration_s
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Between what a run lies that nobody has seen, as shares of what the profile says.
+
+    Attributes:
+        level: How often it does.
+        runs: How many runs that was learned from.
+        duration: The least and the most that a run takes.
+        energy: The least and the most that it draws.
+
+    >>> spread = Spread(level=0.9, runs=5, duration=(0.95, 1.1), energy=(0.97, 1.03))
+    >>> spread.late_s(1000.0)
+    100.0
+    """
+
+    level: float
+    runs: int
+    duration: tuple[float, float]
+    energy: tuple[float, float]
+
+    def __post_init__(self) -> None:
+        if not 0 < self.level < 1:
+            raise InvalidProfile(f"the level of a spread lies between 0 and 1, not {self.level!r}")
+        for name in ("duration", "energy"):
+            ends = getattr(self, name)
+            if len(ends) != 2 or not 0 <= ends[0] <= 1 <= ends[1] <= _MOST_SPREAD:
+                raise InvalidProfile(
+                    f"the {name} of a spread is the least and the most as shares of the profile's, "
+                    f"such as [0.95, 1.1], not {list(ends)!r}"
+                )
+            object.__setattr__(self, name, (float(ends[0]), float(ends[1])))
+
+    def late_s(self, run_s: float) -> float:
+        """Return how much later than expected a run may end.
+
+        Args:
+            run_s: How long it takes as expected.
+        """
+        return round((self.duration[1] - 1) * run_s, 6)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False)
 class PowerProfile:
     """Watts as a function of progress.
 
     Attributes:
-        startup: Phases repeated at every start, before any work.
+        startup: Phases of a start, before any work.
+        restart: Phases of every start but the first, where they differ: data that was read once
+            is read faster again, or a checkpoint has to be loaded. None for those of the startup;
+            none at all for a start that takes nothing.
         work: Phases of the work itself, in order; at least one.
         stop: Phases that every stop before the end costs, such as writing a checkpoint.
         suspended_power_w: What the stopped job goes on drawing.
+        spread: Between what a run lies that nobody has seen, None where that is not known.
         work_edges_s: Progress at which each work phase begins, and the end of the last.
 
     >>> profile = PowerProfile(
@@ -104,9 +151,11 @@ class PowerProfile:
     """
 
     startup: tuple[Phase, ...]
+    restart: tuple[Phase, ...] | None
     work: tuple[Phase, ...]
     stop: tuple[Phase, ...]
     suspended_power_w: float
+    spread: Spread | None
     work_edges_s: FloatArray = field(init=False, compare=False)
 
     def __init__(
@@ -116,8 +165,14 @@ class PowerProfile:
         startup: Iterable[Phase] = (),
         stop: Iterable[Phase] = (),
         suspended_power_w: float = 0.0,
+        restart: Iterable[Phase] | None = None,
+        spread: Spread | None = None,
     ) -> None:
         groups = {"startup": tuple(startup), "work": tuple(work), "stop": tuple(stop)}
+        if restart is None:
+            object.__setattr__(self, "restart", None)
+        else:
+            groups["restart"] = tuple(restart)
         for group, phases in groups.items():
             for phase in phases:
                 if not isinstance(phase, Phase):
@@ -139,6 +194,7 @@ class PowerProfile:
                 f"a suspended job must draw 0 W or more, not {suspended_power_w!r}"
             )
         object.__setattr__(self, "suspended_power_w", float(suspended_power_w))
+        object.__setattr__(self, "spread", spread)
         if not math.isfinite(sum(phase.duration_s for phase in self.work)):
             raise InvalidProfile("the phases last longer than any number of seconds: check units")
         edges = np.concatenate(([0.0], np.cumsum([phase.duration_s for phase in self.work])))
@@ -167,6 +223,7 @@ class PowerProfile:
         evaluate: tuple[DurationLike, float] | None = None,
         save: tuple[DurationLike, float] | None = None,
         startup: tuple[DurationLike, float] | None = None,
+        restart: tuple[DurationLike, float] | None = None,
     ) -> PowerProfile:
         """Return the profile of a training job: epochs that each end in a checkpoint.
 
@@ -176,6 +233,7 @@ class PowerProfile:
             evaluate: Duration and watts of its evaluation, if there is one.
             save: Duration and watts of writing its checkpoint, if that takes time.
             startup: Duration and watts of importing, loading and building, at every start.
+            restart: Duration and watts of that at every start but the first, if they differ.
 
         >>> run = PowerProfile.ml(epochs=5, train=("20m", 660), save=("1m", 120))
         >>> len(run.checkpoints_s), run.work_s
@@ -189,10 +247,11 @@ class PowerProfile:
             Phase(name=name, duration_s=part[0], power_w=part[1], checkpoint=name == given[-1][0])
             for name, part in given
         ]
-        first = (
-            [Phase(name="startup", duration_s=startup[0], power_w=startup[1])] if startup else []
+        first, again = (
+            None if part is None else [Phase(name=name, duration_s=part[0], power_w=part[1])]
+            for name, part in (("startup", startup), ("restart", restart))
         )
-        return cls(startup=first, work=epoch * epochs)
+        return cls(startup=first or (), restart=again, work=epoch * epochs)
 
     @classmethod
     def periodic(
@@ -201,6 +260,7 @@ class PowerProfile:
         duration_s: DurationLike,
         *,
         startup: Iterable[Phase] = (),
+        restart: Iterable[Phase] | None = None,
     ) -> PowerProfile:
         """Return the profile of phases repeated, the last one cut, to fill a duration.
 
@@ -208,6 +268,7 @@ class PowerProfile:
             phases: One period.
             duration_s: How long the work is in all.
             startup: Phases at every start, on top of the duration.
+            restart: Phases at every start but the first, None for those of the startup.
 
         >>> high = Phase(name="high", duration_s="1h", power_w=200)
         >>> low = Phase(name="low", duration_s="30m", power_w=100)
@@ -227,12 +288,25 @@ class PowerProfile:
                 else replace(phase, duration_s=left, checkpoint=False)
             )
             left -= phase.duration_s
-        return cls(startup=startup, work=work)
+        return cls(startup=startup, restart=restart, work=work)
+
+    def starting(self, before: int) -> tuple[Phase, ...]:
+        """Return the phases of a start that so many others came before."""
+        return self.startup if self.restart is None or not before else self.restart
+
+    def starting_s(self, before: int) -> float:
+        """Return how long a start takes that so many others came before."""
+        return sum(phase.duration_s for phase in self.starting(before))
 
     @property
     def startup_s(self) -> float:
-        """How long a start takes."""
-        return sum(phase.duration_s for phase in self.startup)
+        """How long the first start takes, and each other where restart says nothing else."""
+        return self.starting_s(0)
+
+    @property
+    def restart_s(self) -> float:
+        """How long each start after the first takes."""
+        return self.starting_s(1)
 
     @property
     def work_s(self) -> float:
@@ -267,7 +341,9 @@ class PowerProfile:
         return (
             f"<PowerProfile: {startup}{format_hours(self.work_s)} work in "
             f"{format_count(len(self.work), 'phase')}, {format_energy(self.energy_j)}, "
-            f"{format_count(len(self.checkpoints_s), 'checkpoint')}>"
+            f"{format_count(len(self.checkpoints_s), 'checkpoint')}"
+            + ("" if self.restart is None else f", {format_hours(self.restart_s)} to restart")
+            + ">"
         )
 
     def averaged(self) -> PowerProfile:
@@ -282,6 +358,7 @@ class PowerProfile:
 
         return PowerProfile(
             startup=flat(self.startup),
+            restart=None if self.restart is None else flat(self.restart),
             work=flat(self.work),
             stop=self.stop,
             suspended_power_w=self.suspended_power_w,
@@ -300,11 +377,17 @@ class PowerProfile:
 
         document: dict[str, Any] = {
             group: [plain(phase) for phase in getattr(self, group)]
-            for group in ("startup", "work", "stop")
-            if getattr(self, group)
+            for group in ("startup", "restart", "work", "stop")
+            # A restart that takes nothing is something else than one that nobody spoke of.
+            if getattr(self, group) or (group == "restart" and self.restart is not None)
         }
         if self.suspended_power_w:
             document["suspended_power_w"] = self.suspended_power_w
+        if self.spread is not None:
+            document["spread"] = {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in asdict(self.spread).items()
+            }
         return document
 
     @classmethod
@@ -314,20 +397,30 @@ class PowerProfile:
         Instead of a phase, a list may hold `{repeat = 5, phases = [...]}`.
 
         Args:
-            document: `work`, and optionally `startup`, `stop`, `suspended_power_w`, `about`.
+            document: `work`, and optionally `startup`, `restart`, `stop`, `suspended_power_w`,
+                `about`.
         """
         if not isinstance(document, Mapping):
             raise InvalidProfile(f"a profile is a table with a list 'work', not {document!r}")
-        _known_keys(
-            document, ("startup", "work", "stop", "suspended_power_w", "about"), "a profile"
+        known = (
+            "startup",
+            "restart",
+            "work",
+            "stop",
+            "suspended_power_w",
+            "spread",
+            "about",
         )
+        _known_keys(document, known, "a profile")
         if "work" not in document:
             raise InvalidProfile("a profile needs a list of phases called 'work'")
         return cls(
             startup=_phases(document.get("startup", []), "startup"),
+            restart=_phases(document["restart"], "restart") if "restart" in document else None,
             work=_phases(document["work"], "work"),
             stop=_phases(document.get("stop", []), "stop"),
             suspended_power_w=document.get("suspended_power_w", 0.0),
+            spread=_spread(document["spread"]) if "spread" in document else None,
         )
 
     @classmethod
@@ -408,6 +501,29 @@ def _phases(rows: Any, group: str) -> list[Phase]:
     return phases
 
 
+def _spread(table: Any) -> Spread:
+    keys = ("level", "runs", "duration", "energy")
+    if not isinstance(table, Mapping):
+        raise InvalidProfile(f"spread is a table with {', '.join(keys)}, not {table!r}")
+    _known_keys(table, keys, "a spread")
+    if missing := sorted(set(keys) - set(table)):
+        raise InvalidProfile(f"a spread lacks {', '.join(missing)}")
+    level, runs = table["level"], table["runs"]
+    ends = [table[name] for name in ("duration", "energy")]
+    numbers = [level, *(end for each in ends if isinstance(each, list) for end in each)]
+    if (
+        not all(isinstance(each, list) for each in ends)
+        or any(isinstance(each, bool) or not isinstance(each, int | float) for each in numbers)
+        or isinstance(runs, bool)
+        or not isinstance(runs, int)
+    ):
+        raise InvalidProfile(
+            "a spread has a level, a whole number of runs, and duration and energy as two numbers "
+            f"each, such as [0.95, 1.1], not {dict(table)!r}"
+        )
+    return Spread(level=level, runs=runs, duration=tuple(ends[0]), energy=tuple(ends[1]))
+
+
 def _toml(document: Mapping[str, Any]) -> str:
     """Write a profile's document as TOML, a line per phase."""
     lines: list[str] = []
@@ -418,11 +534,14 @@ def _toml(document: Mapping[str, Any]) -> str:
                 for row in value
             )
             lines += [f"{key} = [", *rows, "]"]
+        elif isinstance(value, Mapping):
+            pairs = ", ".join(f"{name} = {_toml_value(value[name])}" for name in value)
+            lines.append(f"{key} = {{ {pairs} }}")
         else:
             lines.append(f"{key} = {_toml_value(value)}")
     return "\n".join(lines) + "\n"
 
 
-def _toml_value(value: str | float | bool) -> str:
+def _toml_value(value: str | float | bool | list[float]) -> str:
     # JSON writes numbers, truth values and texts as TOML does, but for one character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,13 +1,15 @@
 """What a job does when.
 
 A `Schedule` is a row of spans without gaps: every start is a `startup` span, then `work`; a stop
-on demand may add a `stop` span; then the job is `suspended` until the next start. Work that a
-stop between checkpoints throws away is `lost`: it is paid for and done again.
+on demand may add a `stop` span; then the job is `suspended` until the next start, which is a
+`restart` span where the profile says that it differs from the first. Work that a stop between
+checkpoints throws away is `lost`: it is paid for and done again.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
@@ -20,6 +22,7 @@ import numpy as np
 from lowtide import files
 from lowtide.errors import InvalidInput, InvalidSchedule
 from lowtide.job import TIME_TOLERANCE_S, Job
+from lowtide.profile import PowerProfile
 from lowtide.units import (
     DurationLike,
     TimeLike,
@@ -32,7 +35,9 @@ from lowtide.units import (
     parse_time,
 )
 
-SPAN_KINDS = ("startup", "work", "lost", "stop", "suspended")
+# What a start does before its work: the first, and others where the profile tells them apart.
+STARTING = ("startup", "restart")
+SPAN_KINDS = (*STARTING, "work", "lost", "stop", "suspended")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +45,7 @@ class Span:
     """A stretch of time in which a job does one thing.
 
     Attributes:
-        kind: `startup`, `work`, `lost`, `stop` or `suspended`.
+        kind: `startup`, `restart`, `work`, `lost`, `stop` or `suspended`.
         start: The instant it begins.
         duration_s: How long it lasts, more than 0.
         progress_s: Work done, in seconds, when it begins.
@@ -59,7 +64,7 @@ class Span:
         numbers = (self.start, self.duration_s, self.progress_s)
         if any(isinstance(each, bool) or not isinstance(each, Real) for each in numbers):
             raise InvalidSchedule(f"a span's times are numbers of seconds, unlike those of {self}")
-        known = all(np.isfinite(float(each)) for each in numbers)
+        known = all(map(math.isfinite, numbers))
         if not (known and self.duration_s > 0 and self.progress_s >= 0):
             raise InvalidSchedule(
                 f"a span lasts longer than 0 s from a known time on, unlike {self}"
@@ -173,7 +178,7 @@ class Schedule:
         """Lay out the spans of a job that is started as the stretches say.
 
         Every stop runs the stop phases, whether it keeps all work or not. Stretches
-        that follow each other at once in a job without startup and stop phases are one.
+        that follow each other at once in a job that stops and starts again in no time are one.
 
         Args:
             job: The job.
@@ -205,7 +210,7 @@ class Schedule:
                 if (
                     last is not None
                     and last.kind == "work"
-                    and not (profile.startup or profile.stop or stretch.lost_s)
+                    and not (profile.starting(1) or profile.stop or stretch.lost_s)
                     and abs(stretch.start - last.end) <= TIME_TOLERANCE_S
                 ):
                     spans[-1] = replace(last, duration_s=last.duration_s + stretch.work_s)
@@ -224,7 +229,8 @@ class Schedule:
                     add("suspended", free, wait_s)
             now = stretch.start
             if number or not state.running:
-                now = add("startup", now, profile.startup_s)
+                before = state.starts + number
+                now = add(start_kind(profile, before), now, profile.starting_s(before))
             now = add("work", now, stretch.work_s)
             done += stretch.work_s
             ran_until = add("lost", now, stretch.lost_s)
@@ -259,7 +265,7 @@ class Schedule:
             if span.kind == "suspended":
                 begins = True
                 continue
-            if not runs or span.kind == "startup" or (begins and span.kind != "stop"):
+            if not runs or span.kind in STARTING or (begins and span.kind != "stop"):
                 runs.append([])
             runs[-1].append(span)
             # Nothing but a stop or a new start can follow lost work, even without a pause.
@@ -293,7 +299,7 @@ class Schedule:
         if into_s > near:
             expected = {"work"} if state.running else {"suspended"}
         else:
-            expected = {"work", "suspended", "stop" if state.running else "startup"}
+            expected = {"work", "suspended", *(("stop",) if state.running else STARTING)}
         if first.kind not in expected:
             return None
         left_s = first.end - now
@@ -377,10 +383,15 @@ class Schedule:
         demand(self.job_id == job.id, f"it is the schedule of job {self.job_id}")
         kept = 0.0
         runs = self.runs
+        whole_s = {
+            "startup": profile.startup_s,
+            "restart": profile.restart_s,
+            "stop": profile.stop_s,
+        }
         for number, run in enumerate(runs, start=1):
             last = number == len(runs)
             kinds = [span.kind for span in run]
-            expected = ["startup"] if profile.startup else []
+            expected = [start_kind(profile, number - 1)] if profile.starting(number - 1) else []
             killed = "lost" in kinds
             if not killed or "work" in kinds:
                 expected.append("work")
@@ -391,7 +402,7 @@ class Schedule:
             demand(kinds == expected, f"start {number} runs {kinds}, not {expected}")
             did = 0.0
             for span in run:
-                whole = {"startup": profile.startup_s, "stop": profile.stop_s}.get(span.kind)
+                whole = whole_s.get(span.kind)
                 demand(
                     whole is None or abs(span.duration_s - (whole or 0.0)) <= tolerance,
                     f"{span.kind} at {format_time(span.start)} is not its whole length",
@@ -467,6 +478,11 @@ class Schedule:
         """
         document = ({"about": about} if about else {}) | self.to_dict()
         files.write_whole(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+def start_kind(profile: PowerProfile, before: int) -> str:
+    """Return the kind of span that a start begins with that so many others came before."""
+    return STARTING[before > 0 and profile.restart is not None]
 
 
 def _progress_after(span: Span) -> float:

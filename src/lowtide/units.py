@@ -8,7 +8,6 @@ and back.
 
 from __future__ import annotations
 
-import html
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -442,6 +441,9 @@ def format_html(text: str) -> str:
     >>> format_html("a < b")
     '<pre>a &lt; b</pre>'
     """
+    # Notebooks alone ask for it, and all commands would wait for its table of characters.
+    import html
+
     return f"<pre>{html.escape(text)}</pre>"
 
 

@@ -213,9 +213,8 @@ class Workload:
         places, power, work_s = [], [], []
         for job in jobs:
             each = job.profile
-            plain = len(each.work) == 1 and not (
-                each.startup or each.stop or each.suspended_power_w or each.work[0].checkpoint
-            )
+            others = (each.startup, each.restart, each.stop, each.suspended_power_w)
+            plain = len(each.work) == 1 and not (any(others) or each.work[0].checkpoint)
             if plain:
                 places.append(-1)
                 power.append(each.work[0].power_w)
@@ -332,10 +331,17 @@ class Workload:
 
     @property
     def startup_s(self) -> FloatArray:
-        """How long each start takes."""
+        """How long the first start of each takes."""
         if not self.profiles:
             return np.zeros(len(self))
         return np.array([*(each.startup_s for each in self.profiles), 0.0])[self.profile]
+
+    @property
+    def restart_s(self) -> FloatArray:
+        """How long each start after the first takes."""
+        if not self.profiles:
+            return np.zeros(len(self))
+        return np.array([*(each.restart_s for each in self.profiles), 0.0])[self.profile]
 
     @property
     def run_s(self) -> FloatArray:
@@ -360,13 +366,21 @@ class Workload:
 
     @property
     def peak_w(self) -> FloatArray:
-        """The most that each draws."""
-        peaks = [
-            max(phase.power_w for phase in (*each.startup, *each.work, *each.stop))
-            for each in self.profiles
-        ]
-        most: FloatArray = np.array([*peaks, 1.0])[self.profile]
-        return self.power * most
+        """The most that each draws; one that is never stopped is never started again."""
+
+        def peak_w(each: PowerProfile, *, again: bool) -> float:
+            starts = (*each.startup, *each.starting(1)) if again else each.startup
+            return max(phase.power_w for phase in (*starts, *each.work, *each.stop))
+
+        most = np.array(
+            [
+                [*(peak_w(each, again=again) for each in self.profiles), 1.0]
+                for again in (False, True)
+            ]
+        )
+        stopped = self.interruptible != INTERRUPTIBLE.index("never")
+        peaks: FloatArray = self.power * most[stopped.astype(np.intp), self.profile]
+        return peaks
 
     def take(self, rows: npt.NDArray[np.bool_] | IntArray | slice) -> Workload:
         """Return a workload of some of the jobs.
@@ -445,6 +459,7 @@ def _scaled(profile: PowerProfile, factor: float) -> PowerProfile:
 
     return PowerProfile(
         startup=times(profile.startup),
+        restart=None if profile.restart is None else times(profile.restart),
         work=times(profile.work),
         stop=times(profile.stop),
         suspended_power_w=factor * profile.suspended_power_w,

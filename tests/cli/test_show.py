@@ -141,6 +141,27 @@ def test_starts_of_a_job_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFi
     assert "---" in run(capsys, "show", "60_1", *words).out
 
 
+def test_jobs_of_one_number_of_two_clusters_are_no_starts_of_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = str(tmp_path / "two.sqlite")
+    with Store.open(place) as store:
+        store.put_facts(
+            [
+                replace(FACTS, job_id="5", shown_id="5", cluster=name, account=name)
+                for name in ("alpha", "beta")
+            ]
+        )
+    shown = [run(capsys, "show", "5", "--start", number, "--store", place) for number in "12"]
+    for answer in shown:
+        assert "Clusters alpha, beta have such a job: --start 1, 2 shows each." in answer.out
+        assert "was started" not in answer.out
+    listed = run(
+        capsys, "jobs", "-j", "5", "-M", "Beta", "-S", "2024-01-01", "--json", "--store", place
+    )
+    assert [job["cluster"] for job in json.loads(listed.out)] == ["beta"]
+
+
 def test_samples_of_another_monitor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         f"v=0.13.0,time=2024-03-01T{9 + at // 12:02}:{at % 12 * 5:02}:00+00:00,host=n7,user=bob,"

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -299,6 +300,38 @@ def test_help_loads_nothing_heavy() -> None:
         "sys.exit(f'loaded {heavy}' if heavy else 0)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_the_list_of_verbs_looks_at_no_verbs_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That takes a third of the time; who names a verb gets that one with all of them."""
+    import typer.main
+
+    import lowtide.cli
+
+    looked: list[str] = []
+    known = typer.main.get_params_convertors_ctx_param_name_from_function
+
+    def look(function: Any) -> Any:
+        found = known(function)
+        looked.extend(each.name for each in found[0])
+        return found
+
+    monkeypatch.setattr(typer.main, "get_params_convertors_ctx_param_name_from_function", look)
+    whole = typer.main.get_command(lowtide.cli.app)
+    assert {"version", "deadline"} <= set(looked)
+    helps = {name: each.get_short_help_str(300) for name, each in whole.commands.items()}  # type: ignore[attr-defined]
+    for words in ([], ["--help"], ["-h"], ["--version"], ["plna"]):
+        looked.clear()
+        listed = typer.main.get_command(lowtide.cli._needed(words))
+        assert looked == ["version"]
+        assert {
+            name: each.get_short_help_str(300) for name, each in listed.commands.items()
+        } == helps  # type: ignore[attr-defined]
+    for words in (["--"], ["--foo"]):
+        assert lowtide.cli._needed(words) is lowtide.cli.app
+    for name in helps:
+        found = typer.main.get_command(lowtide.cli._needed([name]))
+        assert list(found.commands) == [name]  # type: ignore[attr-defined]
 
 
 def test_no_verb_at_all_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -401,16 +401,22 @@ def epochs_run(name: str, epochs: int, seed: int, **how: Any) -> Run:
     )
 
 
-@pytest.mark.parametrize("odd", [4, 6, 7])
-def test_runs_with_another_number_of_epochs_are_left_out_and_named(odd: int) -> None:
+@pytest.mark.parametrize("events", [True, False])
+@pytest.mark.parametrize("odd", [2, 4, 6, 9])
+def test_runs_may_have_any_number_of_epochs(odd: int, events: bool) -> None:
     usual = [epochs_run(f"full_{i}", 5, i) for i in range(4)]
     mixed = [*usual[:2], epochs_run("odd", odd, 9), *usual[2:]]
-    alone, learned = learn(Recording(runs=usual)), learn(Recording(runs=mixed))
-    assert learned.text().startswith("Learned from 4 uninterrupted runs by the program's marks")
-    assert any("run odd" in note and "is left out" in note for note in learned.notes)
-    assert learned.profile == alone.profile
+    alone = learn(Recording(runs=usual), events=events)
+    learned = learn(Recording(runs=mixed), events=events)
+    assert learned.epochs == 5
+    assert learned.fit.model.epochs == (5, 5, odd, 5, 5)
+    assert [phase.times for phase in learned.phases] == [1, 1, 5, 5, 5, 1]
+    assert learned.profile.startup_s == pytest.approx(7.0, abs=0.4)
+    assert learned.profile.energy_j == pytest.approx(alone.profile.energy_j, rel=0.01)
+    # Left out, each is predicted with as many epochs as it has.
     assert learned.validation is not None
-    assert learned.validation.runs == ("full_0", "full_1", "full_2", "full_3")
+    assert max(map(abs, learned.validation.energy_error.per_run)) < 0.05
+    assert max(map(abs, learned.validation.duration_error.per_run)) < 0.05
 
 
 def test_a_check_counts_the_runs_that_learning_counts() -> None:

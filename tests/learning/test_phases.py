@@ -67,7 +67,7 @@ def test_stretches_between_marks_are_cut_where_power_changes() -> None:
         make_run(f"r{i}", seed=i, labels=("import", *("",) * 10, "bye"), marked=False)
         for i in range(3)
     ]
-    assert find(Recording(runs=tuple(sparse)), events=False).parts == (len(PHASES),)
+    assert len(find(Recording(runs=tuple(sparse)), events=False).names) == len(PHASES)
     names = ("a", "b", "c")
     two_levels = [
         make_run(f"r{i}", [(4, 60), (5, 300), (4, 60)], labels=names, seed=i) for i in range(3)
@@ -79,16 +79,17 @@ def test_stretches_between_marks_are_cut_where_power_changes() -> None:
 def test_a_run_that_was_not_learned_from_is_aligned() -> None:
     model = find(make_runs(4), events=False)
     other = make_run("other", seed=77)
-    edges = model.align(RunSeries.of(other))
+    found = model.locate(RunSeries.of(other))
+    assert found is not None
+    edges = found[0]
     truth = [event.time - other.start for event in other.events if "saved" not in event.label]
-    assert edges is not None
     np.testing.assert_allclose(edges[:-1], truth, atol=0.11)
     assert edges[-1] == pytest.approx(other.duration_s)
     by_marks = find(make_runs(4), events=True)
-    assert by_marks.align(RunSeries.of(make_run("mute", marked=False))) is None
-    marked = by_marks.align(RunSeries.of(other))
+    assert by_marks.locate(RunSeries.of(make_run("mute", marked=False))) is None
+    marked = by_marks.locate(RunSeries.of(other))
     assert marked is not None
-    np.testing.assert_allclose(marked[:-1], truth, atol=0.11)
+    np.testing.assert_allclose(marked[0][:-1], truth, atol=0.11)
 
 
 def test_energy_is_kept_whatever_the_phases() -> None:

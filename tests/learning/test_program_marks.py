@@ -82,7 +82,7 @@ def test_a_run_with_an_extra_mark_is_used_and_one_that_lacks_some_is_not() -> No
     assert used == [0, 1, 3]
     assert "run z lacks marks" in notes[0]
     np.testing.assert_allclose(marks.edges_s[1], [0, 2, 5.5, 10])
-    assert marks.edges_in(series[2], 0.0) is None
+    assert marks.stretches_in(series[2]) is None
 
 
 def test_labels_that_tell_losses_are_compared_without_numbers() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from lowtide.learning import learn
 from lowtide.learning.series import RunSeries
-from lowtide.learning.validation import Score, predicted_w, validate
+from lowtide.learning.validation import Prediction, Score, predicted_w, validate
 from lowtide.recording import Run
 from support.recordings import make_runs
 
@@ -23,8 +23,9 @@ class Mean:
     duration_s: np.ndarray
     power_w: np.ndarray
 
-    def align(self, series: RunSeries) -> np.ndarray:
-        return np.array([0.0, series.length_s])
+    def predict(self, series: RunSeries) -> Prediction:
+        own_s = np.array([0.0, series.length_s])
+        return Prediction(duration_s=self.duration_s, power_w=self.power_w, own_edges_s=own_s)
 
 
 def mean(series: Sequence[RunSeries]) -> Mean:

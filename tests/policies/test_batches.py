@@ -103,6 +103,7 @@ def compare_in_every_field(rng: np.random.Generator) -> None:
         work=phases(int(rng.integers(1, 4)), checkpoint=True),
         stop=phases(int(rng.integers(0, 2))) if rng.random() < 0.3 else [],
         suspended_power_w=float(rng.choice([0.0, 0.0, 50.0])),
+        restart=phases(int(rng.integers(0, 3))) if rng.random() < 0.35 else None,
     )
     jobs = []
     for number in range(6):
@@ -111,7 +112,8 @@ def compare_in_every_field(rng: np.random.Generator) -> None:
         deadline = arrival + profile.run_s + slack_s
         if deadline > signal.end:
             continue
-        kind = "anywhere" if profile.stop else str(rng.choice(["anywhere", "anywhere", "never"]))
+        kinds = ["anywhere", "anywhere", "never"] + ["checkpoints"] * (profile.restart is not None)
+        kind = "anywhere" if profile.stop else str(rng.choice(kinds))
         jobs.append(
             lt.Job(
                 id=str(number),

@@ -320,3 +320,52 @@ def test_a_mix_is_proven_as_a_mix():
     assert made.resolution_gap == 0
     assert made.lower_bound_g == pytest.approx(250)
     assert made.resolution_gap_g is None
+
+
+@pytest.mark.parametrize(
+    ("signal", "times"),
+    [
+        (hourly(400, 100, 300, 200), 2),
+        (Grid(average=hourly(400, 100, 300, 200)), 2),
+        (hourly(0.4, 0.1, 0.3, 0.2, kind="price", unit="EUR/kWh"), 2),
+        # What it emits decides, and what it costs is told besides.
+        (
+            Grid(
+                average=hourly(400, 100, 300, 200),
+                price=hourly(0.1, 0.4, 0.3, 0.2, kind="price", unit="EUR/kWh"),
+            ),
+            3,
+        ),
+    ],
+)
+def test_a_plan_and_its_baseline_are_accounted_for_once(signal, times, monkeypatch):
+    from lowtide import accounting
+
+    cut, seen = accounting._pieces, []
+    monkeypatch.setattr(accounting, "_pieces", lambda *given: seen.append(given[0]) or cut(*given))
+    found = plan(small(), signal)
+    assert len(seen) == times
+    assert found.footprint == footprint(found.schedule, small(), signal)
+
+
+@dataclass(frozen=True)
+class Meddling:
+    """A stranger's policy that takes another's decision and changes what it is about."""
+
+    what: str
+
+    def decide(self, job, signal):
+        if self.what == "signal":
+            other = replace(signal, values=signal.values[::-1].copy())
+            return Exact().decide(job, other)
+        if self.what == "job":
+            return Exact().decide(replace(job, profile=PowerProfile.constant(10, "2h")), signal)
+        found = Exact().decide(job, signal)
+        return replace(found, schedule=Schedule.uninterrupted(job, job.arrival))
+
+
+@pytest.mark.parametrize("what", ["signal", "job", "schedule"])
+def test_what_another_decided_on_is_not_taken_for_what_it_comes_to(what):
+    curve = hourly(400, 100, 300, 200)
+    found = plan(small(), curve, policy=Meddling(what))
+    assert found.footprint == footprint(found.schedule, small(), curve)

@@ -43,6 +43,7 @@ def drawn_case(seed: int, epoch: float) -> tuple[lt.Job, lt.Signal, Exact]:
         work=phases(int(rng.integers(1, 6)), checkpoint=True),
         stop=phases(int(rng.integers(0, 2))) if kind != "never" else [],
         suspended_power_w=float(rng.choice([0.0, 0.0, 20.0])),
+        restart=phases(int(rng.integers(0, 3))) if rng.random() < 0.35 else None,
     )
     hours = int(np.ceil(profile.run_s / HOUR)) + int(rng.integers(1, 10))
     signal = lt.Signal.from_values(
@@ -76,7 +77,7 @@ def after(schedule: Schedule, now: float) -> tuple[State, Schedule | None]:
     Nothing can be decided in the midst of a start or a stop, so then it is after it.
     """
     for span in schedule.spans:
-        if span.kind in ("startup", "stop") and span.start <= now < span.end:
+        if span.kind in ("startup", "restart", "stop") and span.start <= now < span.end:
             now = span.end
     ahead = [span for span in schedule.spans if span.end > now]
     if not ahead:
@@ -85,7 +86,9 @@ def after(schedule: Schedule, now: float) -> tuple[State, Schedule | None]:
     if now < first.start:
         return State(now=now), schedule
     starts = [run for run in schedule.runs if run[0].start <= now]
-    started = first.kind in ("startup", "work") and first.start == now and len(starts[-1]) > 0
+    started = (
+        first.kind in ("startup", "restart", "work") and first.start == now and len(starts[-1]) > 0
+    )
     running = first.kind == "work" and (not started or first is not starts[-1][0])
     if not running and started:
         starts = starts[:-1]

@@ -28,8 +28,12 @@ def test_every_finish_costs_what_planning_for_it_costs(seed: int, kind: str) -> 
         )
         for _ in range(4)
     ]
-    profile = lt.PowerProfile(startup=[lt.Phase(name="s", duration_s=1800, power_w=80)], work=work)
+    startup = lt.Phase(name="s", duration_s=1800, power_w=80)
+    # As the first start, longer or not at all; not so cheap that it pays to lose work for it.
+    restart = [None, None, [replace(startup, power_w=90)] * 2, []][int(rng.integers(4))]
+    profile = lt.PowerProfile(startup=[startup], restart=restart, work=work)
     job = lt.Job(id="a", arrival=0, deadline=signal.end, profile=profile, interruptible=kind)
+    job = replace(job, min_run_s=0.0 if restart else 1.0)
     every = lt.tradeoff(job, signal)
     assert np.all(np.diff(every.amount) <= 1e-9)
     assert np.all(np.diff(every.finish) >= 0)

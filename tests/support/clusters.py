@@ -36,8 +36,12 @@ def profiles(draw, *, longest_startup_s=2):
         for number, duration_s in enumerate(draw(st.lists(seconds, min_size=1, max_size=4)))
     ]
     startup_s, stop_s = draw(st.integers(0, longest_startup_s)), draw(st.integers(0, 2))
+    start = st.integers(1, longest_startup_s).map(
+        lambda duration_s: [Phase(name="r", duration_s=duration_s, power_w=8)]
+    )
     return PowerProfile(
         startup=[Phase(name="s", duration_s=startup_s, power_w=3)] if startup_s else [],
+        restart=draw(st.none() | st.none() | start | st.just([])),
         work=work,
         stop=[Phase(name="e", duration_s=stop_s, power_w=2)] if stop_s else [],
     )
@@ -389,13 +393,23 @@ class TickingQueue:
                 return
             self.end_turn(over[0])
 
+    def lead_s(self, job):
+        """How long the start takes that a job is in."""
+        place = self.jobs.profile[job]
+        if place < 0:
+            return 0
+        profile = self.jobs.profiles[place]
+        again = self.starts[job] > 1 and profile.restart is not None
+        phases = profile.restart if again else profile.startup
+        return int(sum(phase.duration_s for phase in phases))
+
     def next_turn(self, run):
         job = run.job
         quantum_s = self.quanta[self.level[job]]
         run.begun = self.t
         from_s = 0 if run.turn_end is None else run.turn_end - run.start
         left_s = int(self.jobs.work_s[job]) - self.done_s[job]
-        length_s = int(self.jobs.startup_s[job]) + left_s
+        length_s = self.lead_s(job) + left_s
         if length_s <= from_s + quantum_s:
             run.turn_end = None
             self.finish(run, left_s, 0, run.start + length_s)
@@ -406,7 +420,7 @@ class TickingQueue:
         job, jobs = run.job, self.jobs
         lifted = self.boosted is not None and run.begun < self.boosted
         self.level[job] = 0 if lifted else min(self.level[job] + 1, len(self.levels) - 1)
-        worked_s = self.t - run.start - int(jobs.startup_s[job])
+        worked_s = self.t - run.start - self.lead_s(job)
         kept_s = worked_s
         if jobs.interruptible[job] == CHECKPOINTS:
             saved = [0]

@@ -63,6 +63,7 @@ def pieces_of(span: Span, profile: PowerProfile) -> Iterator[tuple[str, Fraction
         return
     phases: Sequence[Phase] = {
         "startup": profile.startup,
+        "restart": profile.restart or (),
         "work": profile.work,
         "lost": profile.work,
         "stop": profile.stop,

@@ -22,6 +22,11 @@ class SlotJob:
     checkpoints: frozenset[int] | None = None
     max_starts: int | None = None
     min_run: int = 0
+    restart: tuple[float, ...] | None = None
+
+    def starting(self, starts: int) -> tuple[float, ...]:
+        """What a start draws that comes after so many others."""
+        return self.startup if starts == 0 or self.restart is None else self.restart
 
 
 @dataclass(frozen=True)
@@ -46,11 +51,16 @@ def least_cost(
     occupancy: tuple[float, ...] | None = None,
     wait: float = 0.0,
     state: SlotState = ARRIVED,
+    ahead: bool = False,
 ) -> float:
-    """Return the least Σ power · value + occupancy + wait · delay, inf if there is no schedule."""
+    """Return the least Σ power · value + occupancy + wait · delay, inf if there is no schedule.
+
+    With `ahead` the first start may do no work: what schedules come near whose first does little.
+    """
     horizon, needed = len(values), len(job.work)
     rent = occupancy or (0.0,) * horizon
-    earliest = state.now + (0 if state.running else len(job.startup)) + needed - state.done
+    lead = 0 if state.running else len(job.starting(state.starts))
+    earliest = state.now + lead + needed - state.done
 
     def busy(slot: int, power: float) -> float:
         return math.inf if slot in forbidden else power * values[slot] + rent[slot]
@@ -68,12 +78,12 @@ def least_cost(
         best = held + off(slot + 1, done, starts)
         if job.max_starts is None or starts < job.max_starts:
             total, at = 0.0, slot
-            for power in job.startup:
+            for power in job.starting(starts):
                 if at >= horizon:
                     return best
                 total += busy(at, power)
                 at += 1
-            best = min(best, total + working(at, done, 0, starts + 1, False, False))
+            best = min(best, total + working(at, done, 0, starts + 1, ahead and not starts, False))
         return best
 
     @cache

@@ -15,7 +15,7 @@ from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.policies.dtpr import taken
 from lowtide.policies.starts import TIE, CarbonTime, LowestSlot, LowestWindow, Oracle
 from lowtide.policies.stopping import Threshold, WaitAwhile, run_from
-from lowtide.profile import PowerProfile
+from lowtide.profile import Phase, PowerProfile
 from lowtide.schedule import Schedule, Stretch
 from lowtide.signal import FloatArray, Signal
 
@@ -227,7 +227,9 @@ class _State:
 def _run_once(state: _State, wanted: Sequence[tuple[float, float]]) -> tuple[Stretch, _State]:
     """Start the job once, run it until it may and wants to stop, and say what then is."""
     job, profile = state.job, state.job.profile
-    startup_s = profile.startup_s
+    # The first start runs the startup; those after it what they need to go on.
+    restart_s = sum(phase.duration_s for phase in again_phases(profile))
+    startup_s = restart_s if state.starts else profile.startup_s
     ready = state.now + startup_s
     ahead = [(begin, end) for begin, end in wanted if end > ready + TIME_TOLERANCE_S]
     latest = job.deadline - startup_s - state.left_s
@@ -238,7 +240,7 @@ def _run_once(state: _State, wanted: Sequence[tuple[float, float]]) -> tuple[Str
     for (_, end), following in zip(ahead, [*ahead[1:], None], strict=False):
         if following is None or end - begin >= state.left_s - TIME_TOLERANCE_S:
             break
-        if following[0] - end <= profile.stop_s + startup_s:
+        if following[0] - end <= profile.stop_s + restart_s:
             continue
         after = _after_stop(state, begin, end)
         if after is not None:
@@ -267,6 +269,12 @@ def _after_stop(state: _State, begin: float, end: float) -> _State | None:
     after = _State(job=job, now=end + profile.stop_s, kept_s=kept_s, starts=state.starts + 1)
     if min(kept_s - state.kept_s, after.left_s) < job.min_run_s - TIME_TOLERANCE_S:
         return None
-    if after.now + profile.startup_s + after.left_s > job.deadline + TIME_TOLERANCE_S:
+    restart_s = sum(phase.duration_s for phase in again_phases(profile))
+    if after.now + restart_s + after.left_s > job.deadline + TIME_TOLERANCE_S:
         return None
     return after
+
+
+def again_phases(profile: PowerProfile) -> tuple[Phase, ...]:
+    """Return the phases of a start after the first."""
+    return profile.startup if profile.restart is None else profile.restart

@@ -58,14 +58,22 @@ def phases(draw, *, checkpoint=False, name=names, duration=seconds, power=watts)
     )
 
 
+def restarts(one):
+    """Restarts: two times in three as the startup, else shorter, longer or nothing at all."""
+    return st.none() | st.none() | st.lists(one, max_size=3)
+
+
 @st.composite
-def profiles(draw, *, name=names, duration=seconds, power=watts, startup=True, stop=True):
-    """Profiles with and without startup, stop, suspended power and checkpoints."""
+def profiles(
+    draw, *, name=names, duration=seconds, power=watts, startup=True, stop=True, restart=True
+):
+    """Profiles with and without startup, restart, stop, suspended power and checkpoints."""
     one = phases(name=name, duration=duration, power=power)
     work = phases(checkpoint=True, name=name, duration=duration, power=power)
     return PowerProfile(
         startup=draw(st.lists(one, max_size=2)) if startup else [],
         work=draw(st.lists(work, min_size=1, max_size=5)),
+        restart=draw(restarts(one)) if startup and restart else None,
         stop=draw(st.lists(one, max_size=1)) if stop else [],
         suspended_power_w=draw(st.sampled_from([0.0, 0.0, 5.0, 12.5])),
     )
@@ -131,14 +139,14 @@ def valid_stretches(draw, job: Job):
     for stop in stops:
         work_s = stop - kept_s
         lost_s = draw(st.sampled_from([0.0, 0.0, 0.3, 1.0])) * min(600.0, profile.work_s - stop)
-        extra_s = profile.startup_s + lost_s + profile.stop_s
+        extra_s = profile.restart_s + lost_s + profile.stop_s
         gap_s = draw(st.sampled_from([1.0, 60.0, 1234.5]))
         if work_s < least_s or profile.work_s - stop < least_s:
             continue
         if 0 < work_s < 1e-3 or extra_s + gap_s > slack_s:
             continue
         slack_s -= extra_s + gap_s
-        pieces.append((work_s, lost_s, extra_s - profile.startup_s - lost_s + gap_s))
+        pieces.append((work_s, lost_s, extra_s - profile.restart_s - lost_s + gap_s))
         kept_s = stop
     pieces.append((profile.work_s - kept_s, 0.0, 0.0))
 
@@ -146,7 +154,8 @@ def valid_stretches(draw, job: Job):
     stretches = []
     for work_s, lost_s, after_s in pieces:
         stretches.append(Stretch(start=at, work_s=work_s, lost_s=lost_s))
-        at += profile.startup_s + work_s + lost_s + after_s
+        lead_s = profile.startup_s if len(stretches) == 1 else profile.restart_s
+        at += lead_s + work_s + lost_s + after_s
     return stretches
 
 

@@ -15,6 +15,7 @@ from copy import copy
 from typing import Annotated
 
 import typer
+from typer.models import CommandInfo, TyperInfo
 
 from lowtide.cli.convert import convert
 from lowtide.cli.doctor import doctor, version
@@ -41,6 +42,8 @@ from lowtide.errors import Argument, LowtideError
 from lowtide.files import ensure_home
 
 _INTERRUPTED = 130
+# Options that end all else, so that no verb is run.
+_FIRST = ("-h", "--help", "--version")
 
 app = typer.Typer(
     name="lowtide",
@@ -89,14 +92,17 @@ def _tell_version(asked: bool) -> None:
 
 @app.callback()
 def _top(
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001 - its callback has answered
         bool,
         typer.Option(
             "--version", callback=_tell_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
 ) -> None:
-    """Keep verbs as subcommands."""
+    """Keep verbs as subcommands, and let them say what kernels have to tell."""
+    from lowtide import compiled
+
+    compiled.tell = lambda words: print(f"lowtide: {words}", file=sys.stderr)
 
 
 def main() -> None:
@@ -160,20 +166,45 @@ def _as_typed(error: LowtideError, words: list[str]) -> str:
     return error.spelt(spell)
 
 
-def _is_verb(command: typer.models.CommandInfo, words: list[str]) -> bool:
+def _is_verb(command: CommandInfo, words: list[str]) -> bool:
     return [getattr(command.callback, "__name__", "")] == words
 
 
 def _needed(words: list[str]) -> typer.Typer:
     """Return the command line with the verb that is asked for, or all where none is known.
 
-    To look at the options of every verb takes longer than most verbs need to answer.
+    To look at the options of every verb takes longer than most verbs need to answer, so that a list
+    of verbs is printed from their names and first lines.
     """
-    asked = [each for each in app.registered_commands if _is_verb(each, words)]
-    if not asked:
-        return app
     small = copy(app)
-    small.registered_commands, small.registered_groups = asked, []
+    small.registered_commands = [each for each in app.registered_commands if _is_verb(each, words)]
+    small.registered_groups = [
+        each for each in app.registered_groups if [_info(each).name] == words
+    ]
+    if small.registered_commands or small.registered_groups:
+        return small
+    if any(word.startswith("-") and word not in _FIRST for word in words):
+        return app
+    groups = [
+        CommandInfo(name=_info(each).name, help=_info(each).help) for each in app.registered_groups
+    ]
+    small.registered_commands = [*map(_without_options, [*app.registered_commands, *groups])]
+    return small
+
+
+def _info(group: TyperInfo) -> TyperInfo:
+    return group.typer_instance.info if group.typer_instance is not None else group
+
+
+def _without_options(command: CommandInfo) -> CommandInfo:
+    """Return a command that is listed, and never run."""
+
+    def listed() -> None: ...
+
+    listed.__name__ = getattr(command.callback, "__name__", command.name or "")
+    listed.__doc__ = command.callback.__doc__ if command.callback is not None else None
+    small = copy(command)
+    small.callback = listed
     return small
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import Any
@@ -178,6 +178,43 @@ def load_window(asked: JobOptions) -> Window:
         ).grid
     note = " ".join(filter(None, notes))
     return Window(signal=known, now=present, arrival=begin, deadline=end, note=note)
+
+
+def kept_surely(window: Window, profile: PowerProfile, asked: JobOptions) -> Window:
+    """Return a window whose deadline leaves time for a run that takes as long as it may.
+
+    What is left is what a run takes beyond what the profile says; with `--sure` alone.
+    """
+    if not asked.sure:
+        return window
+    if profile.spread is None:
+        raise InvalidInput(
+            "--sure needs a profile that says how much runs differ: learn it from two runs or "
+            "more (lowtide learn RECORDING -o PROFILE)"
+        )
+    late_s = profile.spread.late_s(profile.run_s)
+    told = (
+        f"Planned to be done {format_hours(late_s)} before the deadline: so late may a run be "
+        f"({100 * profile.spread.level:.0f} %)."
+    )
+    note = " ".join(filter(None, (window.note, told)))
+    return replace(window, deadline=window.deadline - late_s, note=note)
+
+
+def done_between(profile: PowerProfile, end: float, zone: Zone) -> str:
+    """Return between when a job is done whose profile says how much runs differ; else nothing.
+
+    Args:
+        end: When it is done as expected, in epoch seconds.
+    """
+    if (spread := profile.spread) is None:
+        return ""
+    early, late = (end + (share - 1) * profile.run_s for share in spread.duration)
+    first, last = format_time(early, zone.tz), format_time(late, zone.tz)
+    # The day is said once, and so is the zone.
+    last = last[11:] if first[:10] == last[:10] else last
+    first = first.removesuffix(f" {last.rpartition(' ')[2]}")
+    return f"Done between {first} and {last} ({100 * spread.level:.0f} %)."
 
 
 def find_grid(

@@ -137,7 +137,8 @@ def jobs(
             partitions=listed(partition),
             names=listed(name),
             sources=sources_of(source),
-            clusters=listed(cluster),
+            # Slurm writes the names of clusters small, whatever was typed.
+            clusters=[*(names := listed(cluster)), *(each.lower() for each in names)],
         )
         used = (*chosen, *(each for each, _ in order))
         whole = form.as_json or nodes is not None or any(column.whole for column in used)

@@ -161,7 +161,9 @@ def _print_validation(validation: Validation) -> None:
         validation.views,
     )
     print()
-    say(f"Energy is {validation.energy_text()}.")
+    say_all(
+        (f"Energy is {validation.energy_text()}.", f"Duration is {validation.duration_text()}.")
+    )
 
 
 def _check(profile: str, recordings: list[Recording], baseline: str, *, form: Form) -> None:

@@ -63,6 +63,14 @@ Arrival = Annotated[
 Deadline = Annotated[
     str, typer.Option(help="When it must be done: a time, or +24h counted from the arrival.")
 ]
+Sure = Annotated[
+    bool,
+    typer.Option(
+        "--sure",
+        help="Keep the deadline even if the job takes as long as its --profile says it may: it was "
+        "learned from two runs or more.",
+    ),
+]
 Now = Annotated[
     str | None,
     typer.Option(
@@ -198,6 +206,7 @@ class JobOptions:
     time: Time = None
     power: Power = None
     profile: Profile = None
+    sure: Sure = False
     arrival: Arrival = None
     now: Now = None
     signal: SignalFile = None

@@ -60,7 +60,7 @@ def plan(
     A file that does not cover now is refused unless --now or --arrival says from when to count.
     """
     from lowtide.cli.chart import draw
-    from lowtide.cli.inputs import Zone, load_profile, load_window
+    from lowtide.cli.inputs import Zone, done_between, kept_surely, load_profile, load_window
     from lowtide.errors import InvalidInput
     from lowtide.job import Job
     from lowtide.policies.explain import explain as explained
@@ -71,7 +71,7 @@ def plan(
         raise InvalidInput("-P has one line per policy and no room for --explain: use --json")
     watts = load_profile(asked)
     zone = Zone.named(tz)
-    window = load_window(asked)
+    window = kept_surely(load_window(asked), watts, asked)
     job = Job(
         id=name,
         arrival=window.arrival,
@@ -118,6 +118,8 @@ def plan(
     print(best.schedule.told(zone.tz, zone.name))
     if (told := zone.told(best.schedule.start)).endswith("here)"):
         say(f"It starts {told}.")
+    if watts.spread is not None:
+        say(done_between(watts, best.schedule.end, zone))
     price = result.signal.kind == "price"
     unit = result.signal.currency if price else "g"
     if best.resolution_gap and best.lower_bound is not None:

@@ -178,7 +178,11 @@ def _print(told: Hindsight, others: list[JobRecord]) -> None:
     say_all(headline(told))
     if others:
         starts = ", ".join(str(number + 1) for number in range(len(others) + 1))
-        say(f"It was started {len(others) + 1} times: --start {starts} shows each.")
+        clusters = sorted({each.cluster for each in (told.record, *others)} - {""})
+        if len(clusters) > 1:
+            say(f"Clusters {', '.join(clusters)} have such a job: --start {starts} shows each.")
+        else:
+            say(f"It was started {len(others) + 1} times: --start {starts} shows each.")
     for curve in _curves(told):
         print()
         print(curve)

@@ -121,7 +121,7 @@ def tradeoff(
 
 def _asked_for(asked: JobOptions) -> tuple[Job, Window, Signal, bool]:
     """Return the job, where it runs, the signal that decides, and whether its watts are known."""
-    from lowtide.cli.inputs import load_profile, load_window, parse_time_limit
+    from lowtide.cli.inputs import kept_surely, load_profile, load_window, parse_time_limit
     from lowtide.job import Job
     from lowtide.profile import PowerProfile
     from lowtide.signal import deciding_signal
@@ -133,7 +133,7 @@ def _asked_for(asked: JobOptions) -> tuple[Job, Window, Signal, bool]:
         raise InvalidInput("say how long the job works: -t 6:00:00, or give its --profile")
     else:
         watts = PowerProfile.constant(1000.0, parse_time_limit(asked.time))
-    window = load_window(asked)
+    window = kept_surely(load_window(asked), watts, asked)
     job = Job(id="1", arrival=window.arrival, deadline=window.deadline, profile=watts)
     return job, window, deciding_signal(window.signal), knows_power
 
@@ -142,6 +142,7 @@ def _show(
     options: list[Option], job: Job, signal: Signal, note: str, zone: Zone, knows_power: bool
 ) -> None:
     from lowtide.cli.chart import draw
+    from lowtide.cli.inputs import done_between
 
     price, best = signal.kind == "price", options[-1]
     grams = format_alike([option.plan.footprint.carbon_g for option in options], MASSES)
@@ -184,6 +185,8 @@ def _show(
             f"instead of {format_number(options[0].mean)}, saves "
             f"{format_percent(best.plan.saving)}."
         )
+    if job.profile.spread is not None:
+        say(done_between(job.profile, schedule.end, zone))
 
 
 def _tell_tradeoff(

@@ -110,7 +110,6 @@ def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
     >>> cache_folder({"HOME": "/home/ada"}).as_posix()
     '/home/ada/.cache/lowtide/grids'
     """
-    environment = os.environ if environment is None else environment
     return files.user_folder(environment, "XDG_CACHE_HOME", ".cache") / "lowtide" / "grids"
 
 

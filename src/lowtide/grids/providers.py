@@ -194,7 +194,6 @@ def keys_file(environment: Mapping[str, str] | None = None) -> Path:
     >>> keys_file({"XDG_CONFIG_HOME": "/home/ada/.config"}).as_posix()
     '/home/ada/.config/lowtide/keys.toml'
     """
-    environment = os.environ if environment is None else environment
     return files.user_folder(environment, "XDG_CONFIG_HOME", ".config") / "lowtide" / "keys.toml"
 
 

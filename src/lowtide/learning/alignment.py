@@ -87,6 +87,7 @@ def common_levels(
     own_edges: Sequence[IntArray],
     price: float,
     shortest_s: float,
+    least_w: float = 0.0,
 ) -> tuple[FloatArray, list[IntArray]]:
     """Return levels that all traces pass through, and the edges between them in each trace.
 
@@ -95,6 +96,7 @@ def common_levels(
 
     Args:
         shortest_s: How long a level lasts at least in half of the traces.
+        least_w: Neighbours that are nearer to each other than this are one level.
     """
     room = min(trace.size for trace in traces)
     candidates = []
@@ -113,7 +115,7 @@ def common_levels(
     for _ in range(_ROUNDS + levels_w.size):
         edges = [align(trace, levels_w)[0] for trace in traces]
         found = _means(traces, edges)
-        kept = _worth_keeping(found, edges, step_s, price * len(traces), shortest_s)
+        kept = _worth_keeping(found, edges, step_s, price * len(traces), shortest_s, least_w)
         if kept.all() and np.allclose(found, levels_w, rtol=1e-9, atol=1e-9):
             break
         levels_w = found[kept]
@@ -135,6 +137,7 @@ def _worth_keeping(
     step_s: Sequence[float],
     price: float,
     shortest_s: float,
+    least_w: float,
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Return which levels to keep; of two neighbours, at most one goes in a round."""
     kept = np.ones(levels_w.size, dtype=np.bool_)
@@ -146,6 +149,7 @@ def _worth_keeping(
     )
     # By how much the squared distance rises if two neighbours share a level.
     rise = counts[:-1] * counts[1:] / (counts[:-1] + counts[1:]) * np.diff(levels_w) ** 2
+    rise[np.abs(np.diff(levels_w)) < least_w] *= 1e-9
     # The level with fewer steps goes; the next round lays the edge between its neighbours.
     weaker = np.arange(rise.size) + (counts[1:] < counts[:-1])
     going = sorted(zip(rise[rise < price], weaker[rise < price], strict=True))

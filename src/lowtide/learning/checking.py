@@ -1,7 +1,8 @@
 """A profile against runs it was not learned from, stops and kills with their resumption included.
 
 What a profile says of a stopped run is laid out as a schedule and accounted for as any other: a
-startup, work up to the checkpoint that was reached, work that was lost, a startup again.
+startup, work up to the checkpoint that was reached, work that was lost, a startup again (or a
+restart, where the profile has one).
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from lowtide.accounting import power_steps
-from lowtide.learning.marks import common_marks, says_checkpoint
+from lowtide.learning.intervals import next_one
+from lowtide.learning.marks import common_marks, plain_label, says_checkpoint
 from lowtide.learning.series import RunSeries, uninterrupted
 from lowtide.learning.validation import energy_error, predicted_w, rmse
 from lowtide.profile import PowerProfile
 from lowtide.recording import Run, pairs
-from lowtide.schedule import Schedule, Span
+from lowtide.schedule import Schedule, Span, start_kind
+from lowtide.units import format_count
+
+# How often the next run is to lie between the ends that are told.
+_LEVEL = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +86,21 @@ def comparable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     chosen, notes = uninterrupted(runs)
     if not any(run.events for run in chosen):
         return chosen, notes
-    _, alike, left_out = common_marks([RunSeries.of(run) for run in chosen], 0.0)
+    marks, used, left_out = common_marks([RunSeries.of(run) for run in chosen], 0.0)
+    if marks is None:
+        return chosen, notes
+    alike = []
+    for number, own in zip(used, marks.outline.runs, strict=True):
+        if own.epochs == marks.outline.count:
+            alike.append(chosen[number])
+        else:
+            left_out.append(
+                f"run {chosen[number].id} has {format_count(own.epochs, 'epoch')} where most have "
+                f"{marks.outline.count} and is left out"
+            )
     if 2 * len(alike) <= len(chosen):
         return chosen, notes
-    return [chosen[number] for number in alike], [*notes, *left_out]
+    return alike, [*notes, *left_out]
 
 
 def summaries(checks: Sequence[Check]) -> list[str]:
@@ -108,23 +125,82 @@ def summaries(checks: Sequence[Check]) -> list[str]:
 
 
 def _spread(shares: Sequence[float]) -> str:
-    ends = f"({min(shares):+.1f} to {max(shares):+.1f} %)"
-    return f"{np.mean(shares):+.1f} % on average {ends}"
+    said = f"{np.mean(shares):+.1f} % on average ({min(shares):+.1f} to {max(shares):+.1f} %)"
+    ends = next_one(shares, level=_LEVEL)
+    if ends is None:
+        return said
+    return f"{said}, the next by {ends[0]:+.1f} to {ends[1]:+.1f} % ({100 * _LEVEL:.0f} %)"
 
 
 def _progress(profile: PowerProfile, first: Run, second: Run) -> tuple[float, float]:
-    """Return how far the first run came, and where the second went on."""
-    done_s = min(max(first.duration_s - profile.startup_s, 0.0), profile.work_s)
+    """Return how far the first run came, and where the second went on.
+
+    What the runs said tells, as far as it names the profile's phases; else their length does.
+    """
+    done_s = _done_by_marks(profile, first)
+    if done_s is None:
+        done_s = min(max(first.duration_s - profile.startup_s, 0.0), profile.work_s)
     saved = sum(says_checkpoint(event) for event in first.events if event.time <= first.end)
     if profile.checkpoints_s and saved:
         kept_s = profile.checkpoints_s[min(saved, len(profile.checkpoints_s)) - 1]
         # A stop waits for the checkpoint; a kill comes when it comes.
         return (kept_s if first.kind == "stop" else max(done_s, kept_s)), kept_s
+    left_s = _left_by_marks(profile, second)
     if first.kind == "stop":
-        return done_s, done_s
-    # Without checkpoints, how much was lost shows only in how long the second run took.
-    left_s = min(max(second.duration_s - profile.startup_s, 0.0), profile.work_s)
+        # What the second run did is what the first had not done.
+        kept_s = done_s if left_s is None else profile.work_s - left_s
+        return kept_s, kept_s
+    if left_s is None:
+        # Without checkpoints, how much was lost shows only in how long the second run took.
+        left_s = min(max(second.duration_s - profile.restart_s, 0.0), profile.work_s)
     return done_s, min(profile.work_s - left_s, done_s)
+
+
+def _stretches(profile: PowerProfile) -> list[tuple[str, float, float]]:
+    """Return what a mark would name of a profile's work, with its begin and end in progress.
+
+    Where a stretch between marks has several phases, they share its name but for a number.
+    """
+    found: list[tuple[str, float, float]] = []
+    edges_s = profile.work_edges_s.tolist()
+    before = -1
+    for phase, begin_s, end_s in zip(profile.work, edges_s, edges_s[1:], strict=False):
+        name, _, number = phase.name.rpartition(" ")
+        part = int(number) if name and number.isdecimal() else 0
+        name = name if part else phase.name
+        if part > 1 and part == before + 1 and found and found[-1][0] == name:
+            found[-1] = (name, found[-1][1], end_s)
+        else:
+            found.append((name, begin_s, end_s))
+        before = part
+    return found
+
+
+def _done_by_marks(profile: PowerProfile, run: Run) -> float | None:
+    """Return how far a run came by the last of its marks that names a phase; None without one."""
+    stretches = _stretches(profile)
+    at, since = -1, 0.0
+    for event in run.events:
+        label = plain_label(event.label)
+        later = (place for place in range(at + 1, len(stretches)) if stretches[place][0] == label)
+        place = next(later, None)
+        if place is not None and event.time <= run.end:
+            at, since = place, event.time
+    if at < 0:
+        return None
+    _, begin_s, end_s = stretches[at]
+    return min(begin_s + run.end - since, end_s)
+
+
+def _left_by_marks(profile: PowerProfile, run: Run) -> float | None:
+    """Return how much work a resumed run had left by the first of its marks that names a phase."""
+    stretches = _stretches(profile)
+    said = [plain_label(event.label) for event in run.events if event.time <= run.end]
+    at = len(stretches)
+    for label in reversed(said):
+        earlier = (place for place in range(at - 1, -1, -1) if stretches[place][0] == label)
+        at = next(earlier, at)
+    return None if at == len(stretches) else profile.work_s - stretches[at][1]
 
 
 def _check(
@@ -136,18 +212,18 @@ def _check(
 ) -> Check:
     measured_j = predicted_j = predicted_s = 0.0
     errors_w = []
-    for run, (begin_s, end_s) in zip(runs, starts, strict=True):
+    for number, (run, (begin_s, end_s)) in enumerate(zip(runs, starts, strict=True)):
         series = RunSeries.of(run, baseline_w=baseline_w)
         spans = []
-        if profile.startup:
-            spans.append(
-                Span(kind="startup", start=0.0, duration_s=profile.startup_s, progress_s=0.0)
-            )
+        lead_s = profile.starting_s(number)
+        if lead_s:
+            kind_of_start = start_kind(profile, number)
+            spans.append(Span(kind=kind_of_start, start=0.0, duration_s=lead_s, progress_s=0.0))
         if end_s > begin_s:
             spans.append(
                 Span(
                     kind="work",
-                    start=profile.startup_s,
+                    start=lead_s,
                     duration_s=end_s - begin_s,
                     progress_s=begin_s,
                 )
@@ -157,7 +233,7 @@ def _check(
         seconds, drawn_w = np.diff(times), power_w[:-1]
         measured_j += series.energy_j
         predicted_j += float(seconds @ drawn_w)
-        predicted_s += profile.startup_s + max(end_s - begin_s, 0.0)
+        predicted_s += lead_s + max(end_s - begin_s, 0.0)
         errors_w.append(predicted_w(seconds, drawn_w, series.times_s) - series.power_w)
     return Check(
         runs=tuple(run.id for run in runs),

@@ -115,6 +115,32 @@ def quantile(level: float, freedom: float) -> float:
     return float(special.stdtrit(freedom, (1 + level) / 2))
 
 
+def next_one(values: Sequence[float], *, level: float = 0.9) -> tuple[float, float] | None:
+    """Return between what the next of some values lies, so often; None where one alone is known.
+
+    With enough of them values are counted: their largest distances from the middle are exceeded as
+    often as one more would be. With fewer, Student's t takes them to be normal: two tell little,
+    and the interval is as wide as that.
+
+    >>> low, high = next_one([9.0, 10.0, 11.0])
+    >>> round(low, 2), round(high, 2)
+    (6.63, 13.37)
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    if numbers.size < 2:
+        return None
+    mean = float(numbers.mean())
+    if supported_level(level, numbers.size) == level:
+        # Each seen from the mean of the others, as the next will be from the mean of all.
+        apart = np.sort(np.abs(numbers - mean)) * numbers.size / (numbers.size - 1)
+        place = math.ceil(level * (numbers.size + 1) - 1e-9)
+        half = float(apart[place - 1])
+    else:
+        error = float(numbers.std(ddof=1)) * math.sqrt(1 + 1 / numbers.size)
+        half = quantile(level, numbers.size - 1) * error
+    return mean - half, mean + half
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
     """How often intervals held the power of runs that they were not made from.

@@ -15,18 +15,20 @@ import numpy as np
 from lowtide import files
 from lowtide.errors import InvalidInput, UnknownName
 from lowtide.learning.checking import Check, check, summaries
-from lowtide.learning.intervals import Interval, Welch, welch
+from lowtide.learning.intervals import Interval, Welch, next_one, supported_level, welch
 from lowtide.learning.marks import find_lag
 from lowtide.learning.phases import METHODS, PhaseFinder, PhaseModel
 from lowtide.learning.repetition import Structure, find_structure
 from lowtide.learning.series import RunSeries, common_step_s, uninterrupted
-from lowtide.learning.validation import Validation, validate
-from lowtide.profile import Phase, PowerProfile
+from lowtide.learning.validation import Prediction, Validation, left_out_ratios, validate
+from lowtide.profile import Phase, PowerProfile, Spread
 from lowtide.recording import Recording, Run, pairs
 from lowtide.signal import FloatArray
-from lowtide.units import DurationLike, format_count, parse_duration
+from lowtide.units import DurationLike, format_count, format_hours, parse_duration
 
 BASELINES = ("included", "excluded")
+# How often an unseen run is to lie between the ends that are told.
+SPREAD_LEVEL = 0.9
 # Fewer idle samples than this tell no baseline.
 _LEAST_IDLE = 10
 
@@ -71,9 +73,19 @@ class PhaseFit:
             power_w[rows] = energy_j / seconds
         return cls(model=model, structure=structure, duration_s=duration_s, power_w=power_w)
 
-    def align(self, series: RunSeries) -> FloatArray | None:
-        """Return where another run has the phases, None where that cannot be told."""
-        return self.model.align(series)
+    def predict(self, series: RunSeries) -> Prediction:
+        """Return what the phases say of a run with as many epochs as that one."""
+        found = self.model.locate(series)
+        if found is None:
+            row, own_s = np.arange(self.duration_s.size), None
+        else:
+            own_s, row = found
+        return Prediction(
+            duration_s=self.duration_s[row],
+            power_w=self.power_w[row],
+            own_edges_s=own_s,
+            lag_s=self.model.lag_s,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -104,6 +116,14 @@ class Learned:
     power: str
     notes: tuple[str, ...]
 
+    @property
+    def epochs(self) -> int | None:
+        """How many epochs a run usually has, None where nothing repeats."""
+        block, outline = self.fit.structure.block, self.fit.model.outline
+        if outline.length and outline.count > 1:
+            return outline.count
+        return None if block is None else block.count
+
     def text(self) -> str:
         """Return what was learned and how good it is, in a few lines."""
         runs = format_count(len(self.series), "uninterrupted run")
@@ -119,8 +139,11 @@ class Learned:
                 told.append(f"{aligned.rmse_w} W aligned")
             told.append(f"{absolute.constant_rmse_w} W for constant power")
             lines.append(
-                f"Leaving one run out: {', '.join(told)}; energy {validation.energy_text()}."
+                f"Leaving one run out: {', '.join(told)}; energy {validation.energy_text()}; "
+                f"duration {validation.duration_text()}."
             )
+        if self.profile.spread is not None:
+            lines.append(spread_text(self.profile))
         said = [f"predicted, not learned from: {each}" for each in summaries(self.checks)]
         said += map(str, self.costs)
         if self.costs:
@@ -147,6 +170,7 @@ def learn(
     repeats: bool = True,
     shortest: DurationLike | None = None,
     level: float = 0.95,
+    validated: bool = True,
 ) -> Learned:
     """Learn the power profile of a program from recordings of its runs.
 
@@ -159,6 +183,7 @@ def learn(
         repeats: Whether phases that come again and again are averaged into a repeated block.
         shortest: The shortest phase to be found by its power; by default four sampling steps.
         level: Level of the intervals.
+        validated: Whether runs are left out in turn, which takes most of the time.
     """
     if baseline not in BASELINES:
         raise UnknownName("baseline", baseline, BASELINES)
@@ -192,9 +217,10 @@ def learn(
     fit = _fit(series, finder=finder, resumed=resumed, repeats=repeats)
     # Runs whose marks are not the others' say nothing about how well the others predict.
     series = [series[number] for number in fit.model.used]
-    validation = validate(series, partial(_fit, finder=finder, resumed=resumed, repeats=repeats))
-    profile = make_profile(fit)
-    notes += _told(fit, validation, finder.events, series)
+    again = partial(_fit, finder=finder, resumed=resumed, repeats=repeats)
+    validation = validate(series, again) if validated else None
+    profile = make_profile(fit, find_spread(fit.model))
+    notes += _told(fit, finder.events, series)
     estimated = any(run.power == "estimated" for run in chosen)
     return Learned(
         profile=profile,
@@ -212,7 +238,29 @@ def learn(
     )
 
 
-def make_profile(fit: PhaseFit) -> PowerProfile:
+def find_spread(model: PhaseModel) -> Spread | None:
+    """Return between what an unseen run lies: as runs differ from what the others say of them."""
+    outline = model.outline
+    bounds = np.concatenate(([0], np.cumsum(model.parts)))
+    first, end = (
+        (int(bounds[outline.first]), int(bounds[outline.end])) if outline.length else (0, 0)
+    )
+    ratios = left_out_ratios(
+        model.run_s,
+        [own_s * own_w for own_s, own_w in zip(model.run_s, model.run_power_w, strict=True)],
+        [(row >= first) & (row < end) for row in model.rows],
+        model.epochs,
+    )
+    if len(model.runs) < 2 or not np.isfinite(ratios).all():
+        return None
+    ends = []
+    for values in ratios:
+        low, high = next_one(values, level=SPREAD_LEVEL) or (1.0, 1.0)
+        ends.append((_rounded(min(max(low, 0.0), 1.0)), _rounded(max(high, 1.0))))
+    return Spread(level=SPREAD_LEVEL, runs=len(model.runs), duration=ends[0], energy=ends[1])
+
+
+def make_profile(fit: PhaseFit, spread: Spread | None = None) -> PowerProfile:
     """Return the profile that phases make up, its numbers rounded to six digits."""
     names = _names(fit)
     phases = [
@@ -227,7 +275,26 @@ def make_profile(fit: PhaseFit) -> PowerProfile:
         )
     ]
     startup = min(fit.structure.startup, len(phases) - 1)
-    return PowerProfile(startup=phases[:startup], work=phases[startup:])
+    return PowerProfile(startup=phases[:startup], work=phases[startup:], spread=spread)
+
+
+def spread_text(profile: PowerProfile) -> str:
+    """Return between what an unseen run of a profile lies, in words."""
+    spread = profile.spread
+    if spread is None:
+        return "How much runs differ is not known."
+    low_j, high_j = (share * profile.energy_j for share in spread.energy)
+    low_s, high_s = (share * profile.run_s for share in spread.duration)
+    how = (
+        "counted"
+        if supported_level(spread.level, spread.runs) == spread.level
+        else "by Student's t, since they are few"
+    )
+    return (
+        f"An unseen run draws {format_joules(low_j)} to {format_joules(high_j)} and takes "
+        f"{format_hours(low_s)} to {format_hours(high_s)} ({100 * spread.level:.0f} %, from "
+        f"{format_count(spread.runs, 'run')} {how})."
+    )
 
 
 def _fit(
@@ -278,9 +345,7 @@ def _use_events(series: Sequence[RunSeries], events: bool | None) -> bool:
     return all(inner) if events is None else events
 
 
-def _told(
-    fit: PhaseFit, validation: Validation | None, events: bool, series: Sequence[RunSeries]
-) -> list[str]:
+def _told(fit: PhaseFit, events: bool, series: Sequence[RunSeries]) -> list[str]:
     """Return what a reader has to know of how the profile came about."""
     model = fit.model
     notes = list(model.notes)
@@ -288,7 +353,7 @@ def _told(
         notes.append("one phase: power does not change by more than it varies anyway")
     else:
         notes.append(fit.structure.why)
-    if validation is None:
+    if len(series) == 1:
         notes.append("a single run cannot be validated: record at least one more")
     if model.lag_s:
         notes.append(_lag_words(model, series))
@@ -309,11 +374,12 @@ def _lag_words(model: PhaseModel, series: Sequence[RunSeries]) -> str:
         "follows the program's marks by" if model.lag_s > 0 else "precedes the program's marks by"
     )
     said = f"power {late} {abs(model.lag_s):.2f} s"
-    if model.marks is None or len(series) < 2:
+    marks = model.marks
+    if marks is None or len(series) < 2:
         return said
     each = [
-        find_lag([run], replace(model.marks, edges_s=model.marks.edges_s[[row]]), model.step_s)
-        for row, run in enumerate(series)
+        find_lag([run], replace(marks, outline=replace(marks.outline, runs=(own,))), model.step_s)
+        for own, run in zip(marks.outline.runs, series, strict=True)
     ]
     sign = 1 if model.lag_s > 0 else -1
     low, high = sorted((sign * min(each), sign * max(each)))
@@ -334,7 +400,6 @@ def _names(fit: PhaseFit) -> list[str]:
 
 def _with_intervals(fit: PhaseFit, level: float) -> list[LearnedPhase]:
     model, block = fit.model, fit.structure.block
-    seconds = np.diff(model.edges_s, axis=1)
     found = []
     for place, name in enumerate(_names(fit)):
         again = [place]
@@ -343,12 +408,15 @@ def _with_intervals(fit: PhaseFit, level: float) -> list[LearnedPhase]:
                 continue
             again = list(range(place, block.end, block.length))
         # Runs are what was repeated independently; within a run, occurrences are averaged.
-        per_run_s = seconds[:, again].mean(axis=1)
-        spent_s = seconds[:, again].sum(axis=1)
-        drawn_j = (seconds * model.run_power_w)[:, again].sum(axis=1)
-        per_run_w = drawn_j[spent_s > 0] / spent_s[spent_s > 0]
-        duration = Interval.of(per_run_s.tolist(), level=level)
-        power = Interval.of(per_run_w.tolist(), level=level)
+        per_run_s, per_run_w = [], []
+        for own_s, own_w, row in zip(model.run_s, model.run_power_w, model.rows, strict=True):
+            inside = np.isin(row, again)
+            if inside.any():
+                per_run_s.append(float(own_s[inside].mean()))
+            if (spent_s := float(own_s[inside].sum())) > 0:
+                per_run_w.append(float(own_s[inside] @ own_w[inside]) / spent_s)
+        duration = Interval.of(per_run_s, level=level)
+        power = Interval.of(per_run_w, level=level)
         found.append(
             LearnedPhase(
                 group="startup" if place < fit.structure.startup else "work",
@@ -372,15 +440,15 @@ def profile_document(learned: Learned) -> dict[str, Any]:
     """Return the profile as `PowerProfile.from_dict` reads it, with repeated blocks."""
     plain = learned.profile.to_dict()
     document: dict[str, Any] = {"about": learned.text()}
-    if "startup" in plain:
-        document["startup"] = plain["startup"]
+    document |= {group: plain[group] for group in ("startup", "restart") if group in plain}
     work = plain["work"]
     if (block := learned.fit.structure.block) is not None:
         first = block.first - len(learned.profile.startup)
         end = first + block.length * block.count
         repeated = {"repeat": block.count, "phases": work[first : first + block.length]}
         work = [*work[:first], repeated, *work[end:]]
-    return document | {"work": work}
+    document["work"] = work
+    return document | ({"spread": plain["spread"]} if "spread" in plain else {})
 
 
 def write_profile(learned: Learned, path: Path | str) -> None:
@@ -409,7 +477,9 @@ def learned_document(learned: Learned) -> dict[str, Any]:
         "lag_s": model.lag_s,
         "phases": [asdict(phase) for phase in learned.phases],
         "repeated": None if structure.block is None else asdict(structure.block),
-        "edges_s": dict(zip(model.runs, model.edges_s.tolist(), strict=True)),
+        "edges_s": {
+            name: edges_s.tolist() for name, edges_s in zip(model.runs, model.edges_s, strict=True)
+        },
         "validation": None if learned.validation is None else asdict(learned.validation),
         "checks": [asdict(each) for each in learned.checks],
         "costs": [asdict(cost) for cost in learned.costs],
@@ -420,9 +490,12 @@ def learned_document(learned: Learned) -> dict[str, Any]:
 def _toml(document: dict[str, Any]) -> str:
     about = "\n".join(_value(line)[1:-1] for line in document["about"].split("\n"))
     lines = ['about = """', about, '"""']
-    for group in ("startup", "work"):
+    for group in ("startup", "restart", "work"):
         if group in document:
             lines += [f"{group} = [", *_rows(document[group], "  "), "]"]
+    if "spread" in document:
+        pairs = ", ".join(f"{key} = {_value(value)}" for key, value in document["spread"].items())
+        lines.append(f"spread = {{ {pairs} }}")
     return "\n".join(lines) + "\n"
 
 
@@ -439,7 +512,7 @@ def _rows(phases: list[dict[str, Any]], indent: str) -> list[str]:
     return rows
 
 
-def _value(value: str | float | bool) -> str:
+def _value(value: str | float | bool | list[float]) -> str:
     # JSON writes numbers, truth values and texts as TOML does, but for one character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 

@@ -1,8 +1,10 @@
 """Phases from runs: the stretches between marks, cut where the power changes.
 
-Without marks the whole run is one stretch, and the change points are all there is. The published
-way (`method="published"`) takes the stretches as they are: mean power of all samples between two
-events, difference of the mean event times.
+Stretches that are the same again, in every epoch and every run, are cut together, so that they have
+the same levels everywhere. Levels that are nearer to each other than the noise, or than a small
+share of the range of power, are one. Without marks the rows of levels are all there is
+(`lowtide.learning.levels`). The published way (`method="published"`) takes the stretches as they
+are: mean power of all samples between two events, difference of the mean event times.
 """
 
 from __future__ import annotations
@@ -14,11 +16,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from lowtide.changepoints import IntArray, find_changes, noise_variance, price_of_a_change
+from lowtide.changepoints import IntArray, find_changes, price_of_a_change, wandering_noise
 from lowtide.errors import InvalidInput
 from lowtide.learning.alignment import align, common_levels, refine
+from lowtide.learning.levels import MOST_ROWS, Levels, find_levels
 from lowtide.learning.marks import Marks, common_marks, find_lag
 from lowtide.learning.series import RunSeries, even_edges
+from lowtide.learning.shape import Outline, Stretches
 from lowtide.signal import FloatArray
 
 METHODS = ("aligned", "published")
@@ -28,6 +32,13 @@ _SHORTEST_STEPS = 4
 _CLEAR = 3.0
 # Marks closer together than clocks are written down were made at once.
 _CLOCK_S = 2e-4
+# Levels nearer than this share of the range of power are one.
+_SAME_LEVEL = 0.02
+# So many stretches of a kind tell its levels, each in so many steps: more tell no more.
+_MOST_CUT = 10
+_MOST_STEPS = 400
+# A level of the first epoch is that of the others if it differs by no more than this share.
+_SAME_AGAIN = 0.10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,16 +46,22 @@ class PhaseModel:
     """What runs have in common: phases in order, and where each run has them.
 
     Attributes:
-        names: What the phases are called: the mark their stretch began with, numbered where it has
-            several, or their number where there are no marks.
+        names: What the phases of a run with the usual number of epochs are called: the mark their
+            stretch began with, numbered where it has several, or their number where there are no
+            marks.
         stretches: What the stretch of each is called; epochs share it.
         checkpoints: Whether a checkpoint lies at the end of each.
         duration_s: How long each takes, the mean over runs.
         power_w: What each draws: energy over time, all runs together.
-        edges_s: Where the phases of each run begin, and the end of the last.
+        edges_s: Where the phases of each run begin as the meter sees them, and the run's end.
+        run_s: How long each run's phases took by the program's clock: no lag shortens the last.
         run_power_w: What each run drew in each phase.
+        rows: Which phase each of a run's is; those of an epoch beyond the usual ones are the last
+            epoch's.
+        epochs: How many epochs each run has.
         runs: The names of the runs, in the order of the rows above.
         marks: The marks that cut runs into stretches, None if there are none.
+        outline: Which stretches are epochs; None where runs were not compared so.
         parts: How many phases each stretch has.
         lag_s: How late the meter sees the marks.
         step_s: The step in which runs were compared.
@@ -57,45 +74,119 @@ class PhaseModel:
     checkpoints: tuple[bool, ...]
     duration_s: FloatArray
     power_w: FloatArray
-    edges_s: FloatArray
-    run_power_w: FloatArray
+    edges_s: tuple[FloatArray, ...]
+    run_s: tuple[FloatArray, ...]
+    run_power_w: tuple[FloatArray, ...]
+    rows: tuple[IntArray, ...]
+    epochs: tuple[int, ...]
     runs: tuple[str, ...]
     marks: Marks | None
+    outline: Outline
     parts: tuple[int, ...]
     lag_s: float
     step_s: float
     noise: float
+    levels: Levels | None = None
     notes: tuple[str, ...] = ()
     used: tuple[int, ...] = ()
 
-    def align(self, series: RunSeries) -> FloatArray | None:
-        """Return where a run that was not learned from has the phases, None where it cannot."""
-        if self.marks is None:
-            outer: FloatArray | None = np.array([0.0, series.length_s])
-        else:
-            outer = self.marks.edges_in(series, self.lag_s)
-        if outer is None:
-            return None
-        edges = [np.zeros(1)]
-        first = 0
-        for (begin_s, end_s), count in zip(pairwise(outer), self.parts, strict=True):
-            levels_w = self.power_w[first : first + count]
-            inner = self._aligned(series, begin_s, end_s, levels_w)
-            edges.append(inner[1:])
-            first += count
-        return np.concatenate(edges)
+    def values(self, phase: int, of: Sequence[FloatArray]) -> list[FloatArray]:
+        """Return what each run has of a phase: nothing, one value, or that of several epochs.
 
-    def _aligned(
+        Args:
+            of: `run_s` or `run_power_w`.
+        """
+        return [values[row == phase] for values, row in zip(of, self.rows, strict=True)]
+
+    def row(self, epochs: int) -> IntArray:
+        """Return the phases of a run with so many epochs."""
+        begins = np.concatenate(([0], np.cumsum(self.parts)))
+        outline, size = self.outline, len(self.names)
+        if not outline.length or epochs == outline.count:
+            return np.arange(size)
+        first, end = int(begins[outline.first]), int(begins[outline.end])
+        last = int(begins[outline.end - outline.length])
+        if epochs > outline.count:
+            more = np.tile(np.arange(last, end), epochs - outline.count)
+            return np.concatenate((np.arange(end), more, np.arange(end, size)))
+        kept = int(begins[outline.first + outline.length * (epochs - 1)])
+        if epochs < 2:
+            kept = first
+        return np.concatenate((np.arange(kept), np.arange(last, size)))
+
+    def locate(self, series: RunSeries) -> tuple[FloatArray, IntArray] | None:
+        """Return where a run that was not learned from has which phases, None where it cannot."""
+        if self.levels is not None:
+            own: Stretches | None = self.levels.stretches_in(series)
+        elif self.marks is not None:
+            own = self.marks.stretches_in(series)
+        else:
+            whole = np.array([0.0, series.length_s])
+            own = Stretches(
+                slots=np.zeros(1, dtype=np.intp),
+                edges_s=whole,
+                guessed=np.zeros(2, dtype=np.bool_),
+                epochs=1,
+            )
+        if own is None:
+            return None
+        begins = np.concatenate(([0], np.cumsum(self.parts)))
+        levels_w = [self.power_w[first:last] for first, last in pairwise(begins.tolist())]
+        placing = Placing(step_s=self.step_s, noise=self.noise, lag_s=self.lag_s)
+        edges_s, slots = placing.edges(series, own, levels_w)
+        row = np.concatenate([np.arange(begins[slot], begins[slot + 1]) for slot in slots])
+        return as_metered(edges_s, self.lag_s), row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placing:
+    """How phases are found in a run whose levels are known."""
+
+    step_s: float
+    noise: float
+    lag_s: float
+
+    def edges(
+        self, series: RunSeries, own: Stretches, levels_w: Sequence[FloatArray]
+    ) -> tuple[FloatArray, IntArray]:
+        """Return where a run's phases begin by the program's clock, and whose stretches they are.
+
+        Stretches between which a mark is missing are looked for together.
+
+        Args:
+            levels_w: The levels of every stretch.
+        """
+        edges = [np.zeros(1)]
+        known = np.flatnonzero(~own.guessed)
+        for first, last in pairwise(known):
+            levels = np.concatenate([levels_w[slot] for slot in own.slots[first:last]])
+            begin_s, end_s = own.edges_s[first], own.edges_s[last]
+            inner = self._inner(series, begin_s, end_s, levels)
+            inner[-1] = end_s
+            edges.append(inner[1:])
+        return np.concatenate(edges), own.slots
+
+    def _inner(
         self, series: RunSeries, begin_s: float, end_s: float, levels_w: FloatArray
     ) -> FloatArray:
-        grid = even_edges(begin_s, end_s, self.step_s)
+        if levels_w.size == 1:
+            return np.array([begin_s, end_s])
+        seen_s = series.seen_s(np.array([begin_s, end_s]) + self.lag_s)
+        grid = even_edges(seen_s[0], max(seen_s[1], seen_s[0] + 1e-6), self.step_s)
         if grid.size <= levels_w.size:
             # Too short to tell: an even share for each.
             shares: FloatArray = np.linspace(begin_s, end_s, levels_w.size + 1)
             return shares
         edges, _ = align(series.mean_w(grid), levels_w)
         least_w = _CLEAR * math.sqrt(self.noise)
-        return refine(series.upto_j, grid[edges], levels_w, step_s=self.step_s, least_w=least_w)
+        found = refine(series.upto_j, grid[edges], levels_w, step_s=self.step_s, least_w=least_w)
+        return found - self.lag_s
+
+
+def as_metered(edges_s: FloatArray, lag_s: float) -> FloatArray:
+    """Return edges by the program's clock as the meter sees them; start and end stay."""
+    inner = np.clip(edges_s[1:-1] + lag_s, edges_s[0], edges_s[-1])
+    return np.concatenate((edges_s[:1], inner, edges_s[-1:]))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,88 +207,190 @@ class PhaseFinder:
     # Change points of a run do not depend on the others: leaving one out need not find them anew.
     _changes: dict[tuple[RunSeries, float, float], IntArray] = field(default_factory=dict)
     _noises: dict[RunSeries, float] = field(default_factory=dict)
+    _lasting: dict[RunSeries, float] = field(default_factory=dict)
 
     def find(self, series: Sequence[RunSeries]) -> PhaseModel:
         """Return the phases of runs."""
-        marks: Marks | None = None
-        used, notes = list(range(len(series))), list[str]()
-        if self.events:
-            gap_s = _CLOCK_S if self.method == "published" else self.step_s
-            marks, used, notes = common_marks(series, gap_s)
+        if not self.events:
+            return self._by_power(series)
+        gap_s = _CLOCK_S if self.method == "published" else self.step_s
+        marks, used, notes = common_marks(series, gap_s)
+        if marks is None:
+            return replace(self._by_power(series), notes=tuple(notes))
         chosen = [series[number] for number in used]
         if self.method == "published":
-            if marks is None:
-                raise InvalidInput("the published way needs events: leave out method='published'")
-            return replace(self._published(chosen, marks, notes), used=tuple(used))
-        lag_s = 0.0 if marks is None else find_lag(chosen, marks, self.step_s)
-        if marks is None:
-            outer = np.array([[0.0, each.length_s] for each in chosen])
-        else:
-            outer = marks.shifted(lag_s)
-        stretches = [
-            self._cut(chosen, outer[:, place], outer[:, place + 1])
-            for place in range(outer.shape[1] - 1)
-        ]
-        parts = tuple(edges.shape[1] - 1 for edges in stretches)
-        edges_s = np.hstack([stretches[0][:, :1], *(edges[:, 1:] for edges in stretches)])
-        model = _model(
-            chosen,
-            edges_s,
-            marks=marks,
-            parts=parts,
-            lag_s=lag_s,
+            return self._published(series, used, marks, notes)
+        lag_s = find_lag(chosen, marks, self.step_s)
+        outline = marks.outline
+        levels_w = self._cut_alike(chosen, outline, len(marks.labels), lag_s)
+        return self._model(
+            chosen, outline, levels_w, marks=marks, lag_s=lag_s, notes=notes, used=used
+        )
+
+    def _by_power(self, series: Sequence[RunSeries]) -> PhaseModel:
+        if self.method == "published":
+            raise InvalidInput("the published way needs events: leave out method='published'")
+        levels = find_levels(
+            series,
             step_s=self.step_s,
-            noise=self._common_noise(chosen),
-            notes=notes,
+            price=self._price(series),
+            shortest_s=self._shortest_s,
+            least_w=self._least_w(series),
+            changes=[self._own_changes(each, 0.0, each.length_s) for each in series[:MOST_ROWS]],
         )
-        return replace(model, used=tuple(used))
+        levels_w = [np.array([level]) for level in levels.levels_w]
+        return self._model(
+            series, levels.outline, levels_w, levels=levels, used=list(range(len(series)))
+        )
 
-    def _cut(
-        self, series: Sequence[RunSeries], begin_s: FloatArray, end_s: FloatArray
-    ) -> FloatArray:
-        """Return the edges of phases within a stretch, in each run."""
-        grids = [
-            even_edges(begin, end, self.step_s) for begin, end in zip(begin_s, end_s, strict=True)
-        ]
-        if min(grid.size for grid in grids) < 3:
-            return np.column_stack([begin_s, end_s])
-        traces = [each.mean_w(grid) for each, grid in zip(series, grids, strict=True)]
-        noise = self._common_noise(series)
-        steps = float(np.mean([each.length_s for each in series])) / self.step_s
-        shortest_s = self.shortest_s
-        if shortest_s is None:
-            shortest_s = _SHORTEST_STEPS * self.step_s
-        levels_w, edges = common_levels(
-            traces,
-            [float(grid[1] - grid[0]) for grid in grids],
-            own_edges=[
-                self._own_changes(each, trace, float(grid[0]), float(grid[-1]))
-                for each, trace, grid in zip(series, traces, grids, strict=True)
-            ],
-            price=price_of_a_change(noise, steps),
-            shortest_s=shortest_s,
-        )
-        return np.array(
-            [
-                refine(
-                    each.upto_j,
-                    grid[edge],
-                    levels_w,
-                    step_s=self.step_s,
-                    least_w=_CLEAR * math.sqrt(noise),
+    def _cut_alike(
+        self, series: Sequence[RunSeries], outline: Outline, size: int, lag_s: float
+    ) -> list[FloatArray]:
+        """Return the levels of every stretch: the same ones wherever a stretch is the same again.
+
+        A first epoch may warm up, and a last one end in what nobody marked: they are cut apart, and
+        count as the same again as far as they are.
+        """
+        found: dict[tuple[int, str], list[tuple[RunSeries, float, float]]] = {}
+        for each, own in zip(series, outline.runs, strict=True):
+            bounds = [
+                (kind, self._which(slot, outline, size), first, last)
+                for slot, kind, (first, last) in zip(
+                    own.slots, outline.kinds(own), pairwise(range(own.edges_s.size)), strict=True
                 )
-                for each, grid, edge in zip(series, grids, edges, strict=True)
             ]
-        )
+            for kind, which, first, last in bounds:
+                if not own.guessed[first] and not own.guessed[last]:
+                    place = (each, float(own.edges_s[first]), float(own.edges_s[last]))
+                    found.setdefault((int(kind), which), []).append(place)
+        levels: list[FloatArray] = []
+        cut = {key: self._cut(places, lag_s) for key, places in found.items()}
+        for slot in range(size):
+            which = self._which(slot, outline, size)
+            kind = slot
+            if outline.length and outline.first <= slot < outline.end:
+                kind = outline.first + (slot - outline.first) % outline.length
+            usual = cut.get((kind, ""))
+            own_levels = cut.get((kind, which), usual)
+            if own_levels is None:
+                own_levels = next(
+                    (value for (other, _), value in cut.items() if other == kind),
+                    np.array([float(np.mean([each.power_w.mean() for each in series]))]),
+                )
+            if which and usual is not None and not self._goes_with(own_levels, usual, which):
+                places = found.get((kind, which), [])
+                own_levels = (
+                    self._better(places, lag_s, own_levels, usual)
+                    if which == "first" and places
+                    else usual
+                )
+            levels.append(own_levels)
+        return levels
 
-    def _own_changes(
-        self, series: RunSeries, trace: FloatArray, begin_s: float, end_s: float
-    ) -> IntArray:
+    @staticmethod
+    def _which(slot: int, outline: Outline, size: int) -> str:
+        """Return whether a stretch is of the first epoch, or the last of a run that ends so."""
+        if not outline.length or outline.count < 2:
+            return ""
+        if outline.first <= slot < outline.first + outline.length:
+            return "first"
+        return "last" if slot == size - 1 == outline.end - 1 and outline.count > 2 else ""
+
+    def _goes_with(self, own_w: FloatArray, usual_w: FloatArray, which: str) -> bool:
+        """Return whether levels are the usual ones, with more before or after them at most."""
+        if own_w.size < usual_w.size:
+            return False
+        same = own_w[-usual_w.size :] if which == "first" else own_w[: usual_w.size]
+        return bool((np.abs(same - usual_w) <= _SAME_AGAIN * np.abs(usual_w)).all())
+
+    def _better(
+        self,
+        places: Sequence[tuple[RunSeries, float, float]],
+        lag_s: float,
+        own_w: FloatArray,
+        usual_w: FloatArray,
+    ) -> FloatArray:
+        """Return the usual levels, unless a stretch's own explain far more."""
+        noise = self._common_noise([each for each, *_ in places])
+        left = []
+        for levels_w in (own_w, usual_w):
+            apart = 0.0
+            for each, begin_s, end_s in places[:_MOST_CUT]:
+                trace = self._trace(each, begin_s, end_s, lag_s)[0]
+                if trace.size >= levels_w.size:
+                    apart += align(trace, levels_w)[1]
+            left.append(apart)
+        # Twice what is left, and no less than a clear change.
+        return own_w if left[1] > max(2 * left[0], left[0] + 100 * noise) else usual_w
+
+    def _cut(self, places: Sequence[tuple[RunSeries, float, float]], lag_s: float) -> FloatArray:
+        """Return the levels within stretches that are the same again."""
+        stride = -(-len(places) // _MOST_CUT)
+        some = places[::stride]
+        traces, steps_s, changes = [], [], []
+        for each, begin_s, end_s in some:
+            trace, step_s = self._trace(each, begin_s, end_s, lag_s)
+            if trace.size >= 2:
+                traces.append(trace)
+                steps_s.append(step_s)
+                changes.append(self._own_changes(each, begin_s + lag_s, end_s + lag_s))
+        if not traces:
+            return np.array([float(np.mean([self._mean_w(place, lag_s) for place in some]))])
+        series = [each for each, *_ in some]
+        levels_w, _ = common_levels(
+            traces,
+            steps_s,
+            own_edges=changes,
+            price=self._price(series),
+            shortest_s=self._shortest_s,
+            least_w=self._least_w(series),
+        )
+        return levels_w
+
+    def _trace(
+        self, series: RunSeries, begin_s: float, end_s: float, lag_s: float
+    ) -> tuple[FloatArray, float]:
+        """Return the power of a stretch as the meter saw it, in steps, and how long these are."""
+        seen_s = series.seen_s(np.array([begin_s, end_s]) + lag_s)
+        step_s = max(self.step_s, float(seen_s[1] - seen_s[0]) / _MOST_STEPS)
+        grid = even_edges(seen_s[0], max(seen_s[1], seen_s[0] + 1e-6), step_s)
+        return series.mean_w(grid), float(grid[1] - grid[0])
+
+    def _mean_w(self, place: tuple[RunSeries, float, float], lag_s: float) -> float:
+        series, begin_s, end_s = place
+        seen_s = series.seen_s(np.array([begin_s, end_s]) + lag_s)
+        if seen_s[1] - seen_s[0] < 0.5 * self.step_s:
+            seen_s[0] = max(seen_s[1] - self.step_s, 0.0)
+        return float(series.mean_w(seen_s)[0])
+
+    def _own_changes(self, series: RunSeries, begin_s: float, end_s: float) -> IntArray:
+        """Return where a run's power changes between two times of the meter's clock."""
         key = (series, begin_s, end_s)
         if key not in self._changes:
-            price = price_of_a_change(self._noise(series), series.length_s / self.step_s)
+            price = self._price([series])
+            whole = begin_s == 0.0 and end_s == series.length_s
+            if whole:
+                trace = series.mean_w(even_edges(0.0, series.length_s, self.step_s))
+            else:
+                trace = self._trace(series, begin_s, end_s, 0.0)[0]
             self._changes[key] = find_changes(trace, price)
         return self._changes[key]
+
+    @property
+    def _shortest_s(self) -> float:
+        return _SHORTEST_STEPS * self.step_s if self.shortest_s is None else self.shortest_s
+
+    def _least_w(self, series: Sequence[RunSeries]) -> float:
+        """Return how far apart two levels are at least."""
+        ends_w = [np.quantile(each.power_w, (0.01, 0.99)) for each in series]
+        range_w = float(max(high for _, high in ends_w) - min(low for low, _ in ends_w))
+        return max(math.sqrt(self._common_noise(series)), _SAME_LEVEL * range_w)
+
+    def _price(self, series: Sequence[RunSeries]) -> float:
+        """Return what a change has to explain, all the more the longer noise lasts."""
+        steps = float(np.mean([each.length_s for each in series])) / self.step_s
+        lasting = [self._noise(each) * self._lasting[each] for each in series]
+        return price_of_a_change(float(np.median(lasting)), steps)
 
     def _common_noise(self, series: Sequence[RunSeries]) -> float:
         return float(np.median([self._noise(each) for each in series]))
@@ -205,23 +398,84 @@ class PhaseFinder:
     def _noise(self, series: RunSeries) -> float:
         if series not in self._noises:
             grid = even_edges(0.0, series.length_s, self.step_s)
-            self._noises[series] = noise_variance(series.mean_w(grid), float(grid[1] - grid[0]))
+            trace = series.mean_w(grid)
+            noise, lasting = wandering_noise(trace, float(grid[1] - grid[0]))
+            self._noises[series], self._lasting[series] = noise, lasting
         return self._noises[series]
 
-    def _published(self, series: Sequence[RunSeries], marks: Marks, notes: list[str]) -> PhaseModel:
-        model = _model(
+    def _model(
+        self,
+        series: Sequence[RunSeries],
+        outline: Outline,
+        levels_w: Sequence[FloatArray],
+        *,
+        marks: Marks | None = None,
+        levels: Levels | None = None,
+        lag_s: float = 0.0,
+        notes: Sequence[str] = (),
+        used: Sequence[int],
+    ) -> PhaseModel:
+        """Lay the levels of stretches into every run, and average what they come to."""
+        noise = self._common_noise(series)
+        placing = Placing(step_s=self.step_s, noise=noise, lag_s=lag_s)
+        parts = tuple(each.size for each in levels_w)
+        begins = np.concatenate(([0], np.cumsum(parts)))
+        edges, rows = [], []
+        for each, own in zip(series, outline.runs, strict=True):
+            edges_s, slots = placing.edges(each, own, levels_w)
+            edges.append(edges_s)
+            rows.append(np.concatenate([np.arange(begins[at], begins[at + 1]) for at in slots]))
+        run_w = [
+            np.array([self._mean_w((each, begin, end), lag_s) for begin, end in pairwise(edges_s)])
+            if lag_s
+            else each.mean_w(edges_s)
+            for each, edges_s in zip(series, edges, strict=True)
+        ]
+        return _averaged(
             series,
-            marks.edges_s,
+            edges,
+            run_w,
+            rows,
             marks=marks,
+            levels=levels,
+            outline=outline,
+            parts=parts,
+            lag_s=lag_s,
+            step_s=self.step_s,
+            noise=noise,
+            notes=notes,
+            used=used,
+        )
+
+    def _published(
+        self, series: Sequence[RunSeries], used: Sequence[int], marks: Marks, notes: list[str]
+    ) -> PhaseModel:
+        usual = [
+            place
+            for place, own in enumerate(marks.outline.runs)
+            if own.epochs == marks.outline.count and not own.guessed.any()
+        ]
+        chosen = [series[used[place]] for place in usual]
+        outline = replace(marks.outline, runs=tuple(marks.outline.runs[place] for place in usual))
+        edges = [own.edges_s for own in outline.runs]
+        model = _averaged(
+            chosen,
+            edges,
+            [each.mean_w(edges_s) for each, edges_s in zip(chosen, edges, strict=True)],
+            [own.slots for own in outline.runs],
+            marks=replace(marks, outline=outline),
+            levels=None,
+            outline=outline,
             parts=(1,) * len(marks.labels),
             lag_s=0.0,
             step_s=self.step_s,
-            noise=self._common_noise(series),
+            noise=self._common_noise(chosen),
             notes=notes,
+            used=[used[place] for place in usual],
         )
         samples: list[list[FloatArray]] = [[] for _ in marks.labels]
-        for each, edges in zip(series, marks.edges_s, strict=True):
-            cuts = np.searchsorted(each.times_s, edges)
+        for each, edges_s in zip(chosen, edges, strict=True):
+            cuts = np.searchsorted(each.times_s, edges_s)
             for phase, (first, last) in enumerate(pairwise(cuts)):
                 samples[phase].append(each.power_w[first:last])
         pooled = [np.concatenate(each) for each in samples]
@@ -229,41 +483,66 @@ class PhaseFinder:
         return model
 
 
-def _model(
+def _averaged(
     series: Sequence[RunSeries],
-    edges_s: FloatArray,
+    edges: Sequence[FloatArray],
+    run_w: Sequence[FloatArray],
+    rows: Sequence[IntArray],
     *,
     marks: Marks | None,
+    levels: Levels | None,
+    outline: Outline,
     parts: tuple[int, ...],
     lag_s: float,
     step_s: float,
     noise: float,
     notes: Sequence[str],
+    used: Sequence[int],
 ) -> PhaseModel:
-    run_power_w = np.array(
-        [each.mean_w(edges) for each, edges in zip(series, edges_s, strict=True)]
-    )
-    seconds = np.diff(edges_s, axis=1)
-    stretches = ("phase",) if marks is None else marks.names
-    saved = (False,) if marks is None else marks.checkpoints
+    """Average what phases of runs take and draw."""
+    size = sum(parts)
+    run_s = [np.diff(edges_s) for edges_s in edges]
+    row, seconds, watts = np.concatenate(rows), np.concatenate(run_s), np.concatenate(run_w)
+    times = np.maximum(np.bincount(row, minlength=size), 1)
+    spent_s = np.bincount(row, weights=seconds, minlength=size)
+    drawn_j = np.bincount(row, weights=seconds * watts, minlength=size)
+    power_w = drawn_j / np.maximum(spent_s, 1e-9)
+    # A late meter shows something else before the start and after the end: what runs drew stays.
+    total_j, told_j = sum(each.energy_j for each in series), float(seconds @ watts)
+    if lag_s and told_j > 0 and total_j > 0:
+        power_w *= total_j / told_j
+    if marks is not None:
+        stretches, saved = marks.names, marks.checkpoints
+    else:
+        stretches, saved = ("phase",) * len(parts), (False,) * len(parts)
     cut = [
         (stretch, number, count, at_end)
         for stretch, count, at_end in zip(stretches, parts, saved, strict=True)
         for number in range(1, count + 1)
     ]
+    if marks is None:
+        names = [f"phase {number}" if size > 1 else "phase" for number in range(1, size + 1)]
+    else:
+        names = [name if count == 1 else f"{name} {number}" for name, number, count, _ in cut]
     return PhaseModel(
-        names=tuple(name if count == 1 else f"{name} {number}" for name, number, count, _ in cut),
+        names=tuple(names),
         stretches=tuple(name for name, *_ in cut),
         checkpoints=tuple(at_end and number == count for _, number, count, at_end in cut),
-        duration_s=seconds.mean(axis=0),
-        power_w=(run_power_w * seconds).sum(axis=0) / seconds.sum(axis=0),
-        edges_s=edges_s,
-        run_power_w=run_power_w,
+        duration_s=spent_s / times,
+        power_w=power_w,
+        edges_s=tuple(as_metered(edges_s, lag_s) for edges_s in edges),
+        run_s=tuple(run_s),
+        run_power_w=tuple(run_w),
+        rows=tuple(rows),
+        epochs=tuple(own.epochs for own in outline.runs),
         runs=tuple(each.run.id for each in series),
         marks=marks,
+        outline=outline,
+        levels=levels,
         parts=parts,
         lag_s=lag_s,
         step_s=step_s,
         noise=noise,
         notes=tuple(notes),
+        used=tuple(used),
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lowtide.learning.alignment import align
+from lowtide.learning.intervals import quantile
 from lowtide.learning.marks import plain_label
 from lowtide.learning.phases import PhaseModel
 from lowtide.learning.series import RunSeries, even_edges
@@ -23,6 +24,10 @@ _ERRORS = 2.0
 _SIMILAR_POWER = 0.25
 _SIMILAR_DURATION = 2.0
 _LONGEST_BLOCK = 60
+# How sure it is to be, and by which share of an epoch a phase must differ, for the first epoch to
+# be one of its own, and for others to be.
+_LIKELY, _SOME = 0.95, 0.05
+_SURELY, _MUCH = 0.999, 0.10
 # So many resumed runs are compared at most, each at so many places to jump from and to.
 _MOST_RESUMED = 5
 _MOST_COMPARED = 2000
@@ -81,7 +86,7 @@ def find_structure(
             block=block if repeats else None,
             why="startup is what resumed runs began with as well",
         )
-    if block is None:
+    if block is None and not model.outline.length:
         return Structure(
             startup=0,
             block=None,
@@ -98,9 +103,15 @@ def find_structure(
 
 
 def find_block(model: PhaseModel, *, first: int = 0) -> Block | None:
-    """Return the block of phases whose repetition explains most phases."""
+    """Return the block of phases whose repetition explains most phases.
+
+    Args:
+        first: The first phase that it may begin with.
+    """
+    if model.outline.length:
+        return _epochs(model, first)
     count = len(model.names)
-    seconds = np.diff(model.edges_s, axis=1)
+    seconds, power_w = np.array(model.run_s), np.array(model.run_power_w)
     found: list[Block] = []
     most = 0
     for length in range(2, min((count - first) // 2, _LONGEST_BLOCK) + 1):
@@ -110,7 +121,7 @@ def find_block(model: PhaseModel, *, first: int = 0) -> Block | None:
                 break
             times = 1
             while begin + (times + 1) * length <= count and _alike(
-                model, seconds, begin, length, times + 1
+                model, seconds, power_w, begin, length, times + 1
             ):
                 times += 1
             if times > 1:
@@ -131,12 +142,113 @@ def find_block(model: PhaseModel, *, first: int = 0) -> Block | None:
     return max(found, key=worth, default=None)
 
 
-def startup_by_position(model: PhaseModel, block: Block) -> int:
+def _epochs(model: PhaseModel, least: int) -> Block | None:
+    """Return the epochs that are averaged: marks made them one, levels may set some apart.
+
+    A first epoch that clearly differs from the others is left out. If others differ as clearly,
+    in every run alike, nothing is averaged.
+    """
+    outline = model.outline
+    begins = np.concatenate(([0], np.cumsum(model.parts)))
+    at = [int(begins[outline.first + outline.length * epoch]) for epoch in range(outline.count + 1)]
+    if outline.count < 2:
+        return None
+    # The last epoch may end in phases that nobody marked.
+    length = sum(model.parts[outline.first + outline.length :][: outline.length])
+    if outline.count == 2:
+        length = min(length, at[1] - at[0])
+    warm = warm_up(model)
+    whole = at[0] + warm + length == at[1] and at[0] + warm >= least
+    rows = [range(begin, begin + length) for begin in at[1:-1]]
+    rest_s, rest_j = _per_run(model, rows)
+    if len(rows) > 1 and any(
+        _differs(rest_s, rest_j, place, _SURELY, _MUCH) for place in range(len(rows))
+    ):
+        return None
+    if whole:
+        first_s, first_j = _per_run(model, [range(at[0] + warm, at[1])])
+        seconds = np.concatenate((first_s, rest_s), axis=1)
+        joules = np.concatenate((first_j, rest_j), axis=1)
+        whole = not _differs(seconds, joules, 0, _LIKELY, _SOME)
+    block = Block(
+        first=at[0] + warm if whole else at[1],
+        length=length,
+        count=outline.count - (not whole),
+    )
+    while block.count > 1 and block.first < least:
+        block = Block(first=block.first + length, length=length, count=block.count - 1)
+    return block if block.count > 1 else None
+
+
+def warm_up(model: PhaseModel) -> int:
+    """Return how many phases the first epoch begins with that no other has."""
+    outline = model.outline
+    if not outline.length or outline.count < 2:
+        return 0
+    first, other = (model.parts[outline.first + outline.length * epoch] for epoch in (0, 1))
+    return max(first - other, 0)
+
+
+def _per_run(model: PhaseModel, rows: Sequence[range]) -> tuple[FloatArray, FloatArray]:
+    """Return seconds and joules of phases by run, epoch and place; NaN where a run has none."""
+    seconds, joules = [], []
+    for own_s, own_w, row in zip(model.run_s, model.run_power_w, model.rows, strict=True):
+        own_j = own_s * own_w
+        times = np.bincount(row, minlength=len(model.names)).astype(float)
+        times[times == 0] = np.nan
+        in_s = np.bincount(row, weights=own_s, minlength=times.size) / times
+        in_j = np.bincount(row, weights=own_j, minlength=times.size) / times
+        seconds.append([[in_s[phase] for phase in each] for each in rows])
+        joules.append([[in_j[phase] for phase in each] for each in rows])
+    return np.array(seconds), np.array(joules)
+
+
+def _differs(
+    seconds: FloatArray, joules: FloatArray, epoch: int, level: float, share: float
+) -> bool:
+    """Return whether an epoch clearly differs from the others: by much, and not by chance.
+
+    Args:
+        level: How sure that is to be.
+        share: By which share of a whole epoch one of its phases must differ.
+    """
+    others = np.arange(seconds.shape[1]) != epoch
+    for values in (seconds, joules):
+        known = np.asarray(~np.isnan(values).any(axis=2))
+        apart = np.array(
+            [
+                own[epoch] - own[has & others].mean(axis=0)
+                for own, has in zip(values, known, strict=True)
+                if has[epoch] and (has & others).any()
+            ]
+        )
+        again = values[known & others]
+        if not len(apart) or not (whole := float(again.sum(axis=1).mean())) > 0:
+            continue
+        mean = apart.mean(axis=0)
+        if len(apart) > 1:
+            error = apart.std(axis=0, ddof=1) / np.sqrt(len(apart))
+            sure = np.abs(mean) > quantile(level, len(apart) - 1) * error
+        elif len(again) > 2:
+            # One run alone: beyond what its other epochs vary by.
+            sure = np.abs(mean) > quantile(level, len(again) - 1) * again.std(axis=0, ddof=1)
+        else:
+            sure = np.abs(mean) > _SIMILAR_POWER * whole
+        if (sure & (np.abs(mean) > share * whole)).any():
+            return True
+    return False
+
+
+def startup_by_position(model: PhaseModel, block: Block | None) -> int:
     """Return how many phases come before the work, judged by where the repeated part begins.
 
     If the phases just before it resemble it, if only from afar, they are work as well: whole
     occurrences of it, or the end of one where the block was cut in the middle of what repeats.
     """
+    if model.outline.length and (model.marks is not None or block is None):
+        return sum(model.parts[: model.outline.first]) + warm_up(model)
+    if block is None:
+        return 0
     first = block.first
     again = range(block.first, block.first + block.length)
     while (before := _occurrence(model, again, first)) is not None:
@@ -205,7 +317,8 @@ def _shared_by_marks(model: PhaseModel, series: RunSeries, block: Block | None) 
     # first of what repeats.
     first = sum(model.parts[:shared])
     end = first + model.parts[shared]
-    place = end if block is None else startup_by_position(model, block)
+    told = block is not None or model.outline.length
+    place = startup_by_position(model, block) if told else end
     begin_s = max(heard.get(label, 0.0) for label in marks.said[shared - 1]) if shared else 0.0
     if place >= end:
         later = [time_s for time_s in heard.values() if time_s > begin_s + model.step_s]
@@ -229,7 +342,8 @@ def _shared_by_power(model: PhaseModel, series: RunSeries, block: Block | None) 
     grid = even_edges(0.0, series.length_s, model.step_s)
     trace = series.mean_w(grid)
     count = len(model.names)
-    last = count - 1 if block is None else startup_by_position(model, block)
+    told = block is not None or model.outline.length
+    last = startup_by_position(model, block) if told else count - 1
     if last * count > _MOST_COMPARED:
         return None
     costs = np.full(last + 1, np.inf)
@@ -244,7 +358,14 @@ def _shared_by_power(model: PhaseModel, series: RunSeries, block: Block | None) 
     return int(np.flatnonzero(costs <= (1 + _ALIKE) * costs.min())[-1])
 
 
-def _alike(model: PhaseModel, seconds: FloatArray, begin: int, length: int, times: int) -> bool:
+def _alike(
+    model: PhaseModel,
+    seconds: FloatArray,
+    power_w: FloatArray,
+    begin: int,
+    length: int,
+    times: int,
+) -> bool:
     rows = begin + np.arange(times * length).reshape(times, length)
     for place in range(length):
         again = rows[:, place]
@@ -252,7 +373,7 @@ def _alike(model: PhaseModel, seconds: FloatArray, begin: int, length: int, time
             return False
         if len({model.checkpoints[phase] for phase in again}) > 1:
             return False
-        if not (_all_near(model.run_power_w[:, again]) and _all_near(seconds[:, again])):
+        if not (_all_near(power_w[:, again]) and _all_near(seconds[:, again])):
             return False
     return True
 

@@ -74,6 +74,17 @@ class RunSeries:
         drawn: FloatArray = self.run.energies_j(start + times_s) - first_j
         return drawn - self.baseline_w * times_s
 
+    def seen_s(self, times_s: FloatArray) -> FloatArray:
+        """Return times, moved to where there are samples if they lie beyond.
+
+        Args:
+            times_s: Seconds after the start.
+        """
+        first_s = min(float(self.run.times[0]) - self.run.start, 0.0)
+        last_s = max(float(self.run.times[-1]) - self.run.start, self.length_s)
+        inside: FloatArray = np.clip(times_s, first_s, last_s)
+        return inside
+
     def mean_w(self, edges_s: FloatArray) -> FloatArray:
         """Return the mean power between each edge and the next.
 

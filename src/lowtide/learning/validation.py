@@ -13,30 +13,40 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from lowtide.learning.series import RunSeries
 from lowtide.signal import FloatArray
 
 AVERAGES_S = (1.0, 10.0, 30.0)
+# With more runs than this, several are left out at a time.
+_FOLDS = 10
 # A difference of sums that is no more than this share of them is rounding.
 _ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prediction:
+    """What phases say of one run.
+
+    Attributes:
+        duration_s: How long each takes.
+        power_w: What each draws.
+        own_edges_s: Where the run has them, None where that cannot be told.
+        lag_s: How much later a meter shows them.
+    """
+
+    duration_s: FloatArray
+    power_w: FloatArray
+    own_edges_s: FloatArray | None = None
+    lag_s: float = 0.0
 
 
 class Fit(Protocol):
     """Phases learned from some runs."""
 
-    @property
-    def duration_s(self) -> FloatArray:
-        """How long each takes."""
-        ...
-
-    @property
-    def power_w(self) -> FloatArray:
-        """What each draws."""
-        ...
-
-    def align(self, series: RunSeries) -> FloatArray | None:
-        """Return where another run has the phases, None where that cannot be told."""
+    def predict(self, series: RunSeries) -> Prediction:
+        """Return what they say of another run; its marks may tell how many epochs it has."""
         ...
 
 
@@ -94,12 +104,14 @@ class Validation:
         energy_error: Predicted less measured energy, as a share of the measured one: the bias. Of
             runs that drew nothing there is no share; None where no run drew anything.
         absolute_energy_error: The same without sign: how far off a single run is.
+        duration_error: Predicted less measured duration, as a share of the measured one.
     """
 
     runs: tuple[str, ...]
     views: tuple[View, ...]
     energy_error: Score | None
     absolute_energy_error: Score | None
+    duration_error: Score | None
 
     def view(self, name: str) -> View:
         """Return one way of looking.
@@ -118,6 +130,14 @@ class Validation:
             f"{100 * self.absolute_energy_error.value:.2f} % for a single run"
         )
 
+    def duration_text(self) -> str:
+        """Return how far off the duration is, in words."""
+        late = self.duration_error
+        if late is None:
+            return "off by ---"
+        size = float(np.abs(late.per_run).mean())
+        return f"off by {100 * late.value:+.2f} % on average, {100 * size:.2f} % for a single run"
+
 
 def validate(
     series: Sequence[RunSeries], learn: Callable[[Sequence[RunSeries]], Fit]
@@ -126,24 +146,56 @@ def validate(
     if len(series) < 2:
         return None
     errors: dict[str, list[FloatArray]] = {}
-    energy = []
-    for left_out in series:
-        others = [each for each in series if each is not left_out]
+    energy, late = [], []
+    folds = min(len(series), _FOLDS)
+    for fold in range(folds):
+        others = [each for place, each in enumerate(series) if place % folds != fold]
         fit = learn(others)
         mean_w = sum(each.energy_j for each in others) / sum(each.length_s for each in others)
-        for name, error_w in _errors(left_out, fit, mean_w).items():
-            errors.setdefault(name, []).append(error_w)
-        predicted_j = float(fit.duration_s @ fit.power_w)
-        error = energy_error(predicted_j, left_out.energy_j, left_out.run.energy_j())
-        if error is not None:
-            energy.append(error)
+        for left_out in series[fold::folds]:
+            said = fit.predict(left_out)
+            for name, error_w in _errors(left_out, said, mean_w).items():
+                errors.setdefault(name, []).append(error_w)
+            predicted_j = float(said.duration_s @ said.power_w)
+            error = energy_error(predicted_j, left_out.energy_j, left_out.run.energy_j())
+            if error is not None:
+                energy.append(error)
+            late.append(float(said.duration_s.sum()) / left_out.length_s - 1)
     names = ["absolute", "aligned", *(f"{seconds:g} s" for seconds in AVERAGES_S)]
     return Validation(
         runs=tuple(each.run.id for each in series),
         views=tuple(_view(name, errors) for name in names),
         energy_error=Score.of(energy),
         absolute_energy_error=Score.of([abs(error) for error in energy]),
+        duration_error=Score.of(late),
     )
+
+
+def left_out_ratios(
+    seconds: Sequence[FloatArray],
+    joules: Sequence[FloatArray],
+    inside: Sequence[npt.NDArray[np.bool_]],
+    epochs: Sequence[int],
+) -> tuple[list[float], list[float]]:
+    """Return how many times as long each run took, and drew, as the others say of its epochs.
+
+    Args:
+        seconds: How long each run's phases took.
+        joules: What they drew.
+        inside: Which of them belong to epochs.
+        epochs: How many epochs each run has.
+    """
+    found = []
+    for values in (seconds, joules):
+        within = np.array([float(own[has].sum()) for own, has in zip(values, inside, strict=True)])
+        whole = np.array([float(own.sum()) for own in values])
+        count = np.array(epochs, dtype=np.float64)
+        others = np.maximum(count.size - 1, 1)
+        outside = whole - within
+        said = (outside.sum() - outside) / others
+        said += count * (within.sum() - within) / np.maximum(count.sum() - count, 1)
+        found.append((whole / np.where(said > 0, said, np.nan)).tolist())
+    return found[0], found[1]
 
 
 def energy_error(predicted_j: float, measured_j: float, drawn_j: float) -> float | None:
@@ -176,26 +228,29 @@ def rmse(error_w: FloatArray) -> float:
     return float(np.sqrt(np.mean(error_w**2)))
 
 
-def _errors(series: RunSeries, fit: Fit, mean_w: float) -> dict[str, FloatArray]:
+def _errors(series: RunSeries, said: Prediction, mean_w: float) -> dict[str, FloatArray]:
     """Return predicted less measured power, by the way of looking."""
+    seconds, watts = said.duration_s, said.power_w
+    seen_s = np.maximum(series.times_s - said.lag_s, 0.0)
     errors = {
-        "absolute": predicted_w(fit.duration_s, fit.power_w, series.times_s) - series.power_w,
+        "absolute": predicted_w(seconds, watts, seen_s) - series.power_w,
         "constant absolute": mean_w - series.power_w,
     }
-    own_edges_s = fit.align(series)
-    if own_edges_s is not None:
-        own_s = np.diff(own_edges_s)
-        errors["aligned"] = predicted_w(own_s, fit.power_w, series.times_s) - series.power_w
-    ends_s = np.concatenate(([0.0], np.cumsum(fit.duration_s)))
-    energy_j = np.concatenate(([0.0], np.cumsum(fit.duration_s * fit.power_w)))
-    for seconds in AVERAGES_S:
-        edges_s = np.arange(0.0, series.length_s + 1e-9, seconds)
+    if said.own_edges_s is not None:
+        own_s = np.diff(said.own_edges_s)
+        errors["aligned"] = predicted_w(own_s, watts, series.times_s) - series.power_w
+    # Before a late meter shows the first change, it shows the first phase.
+    early_s = max(said.lag_s, 0.0)
+    ends_s = np.concatenate(([-early_s, 0.0], np.cumsum(seconds)))
+    energy_j = np.concatenate(([-early_s * watts[0], 0.0], np.cumsum(seconds * watts)))
+    for average_s in AVERAGES_S:
+        edges_s = np.arange(0.0, series.length_s + 1e-9, average_s)
         if edges_s.size < 2:
             continue
         measured_w = series.mean_w(edges_s)
-        model_w = np.diff(np.interp(edges_s, ends_s, energy_j)) / seconds
-        errors[f"{seconds:g} s"] = model_w - measured_w
-        errors[f"constant {seconds:g} s"] = mean_w - measured_w
+        model_w = np.diff(np.interp(edges_s - said.lag_s, ends_s, energy_j)) / average_s
+        errors[f"{average_s:g} s"] = model_w - measured_w
+        errors[f"constant {average_s:g} s"] = mean_w - measured_w
     return errors
 
 

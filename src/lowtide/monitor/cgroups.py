@@ -316,6 +316,8 @@ _SLUID = re.compile(r"s[0-9A-HJKMNP-TV-Z]{13}")
 # v1: /slurm/uid_1000/job_7 or /slurm_NODE/...; v2: .../slurmstepd.scope/job_7 or NODE_slurm....
 _SLURM_SCOPE = re.compile(r"(?:(.+)_)?slurmstepd\.scope")
 _SLURM_TREE = re.compile(r"slurm_(.+)")
+# Where Slurm has its jobs unless it was built for several slurmd, or told otherwise.
+_USUAL_TREES = ("/slurm", "/system.slice/slurmstepd.scope")
 _SLURM_USER = re.compile(r"uid_(\d+)")
 # Docker, podman, containerd and CRI-O use 64 hexadecimal digits, bare or in a scope of systemd.
 _CONTAINER = re.compile(
@@ -346,6 +348,7 @@ class Named:
         name: What it is called besides, such as its pod; empty where not known.
         uid: The user, by number; None where the path does not say.
         node: Which of Slurm's nodes it is on, where the path says so.
+        tree: The group that holds all jobs of a slurmd, for a job of Slurm.
         sluid: What Slurm names the group by, where that is not the job's number; the path does not
             say the number then, and `job_id` is the same.
         whole: Whether all below belongs to it. A service may hold others that count by themselves.
@@ -356,8 +359,14 @@ class Named:
     name: str = ""
     uid: int | None = None
     node: str = ""
+    tree: str = ""
     sluid: str = ""
     whole: bool = True
+
+    @property
+    def slurmd(self) -> str:
+        """Which slurmd's it is: by its node, or by a tree that is not where Slurm has it."""
+        return self.node or ("" if self.tree in _USUAL_TREES else self.tree)
 
 
 def name_group(path: str) -> Named | None:
@@ -381,13 +390,15 @@ def name_group(path: str) -> Named | None:
     parent = above.rpartition("/")[2]
     if job := _SLURM_JOB.fullmatch(last):
         if user := _SLURM_USER.fullmatch(parent):
-            tree = _SLURM_TREE.fullmatch(path.split("/")[-3])
-            node = tree[1] if tree else ""
-            return Named(source="slurm", job_id=job[1], uid=int(user[1]), node=node)
-        scope = _SLURM_SCOPE.fullmatch(parent)
-        return Named(source="slurm", job_id=job[1], node=scope[1] or "") if scope else None
+            tree = above.rpartition("/")[0]
+            named = _SLURM_TREE.fullmatch(tree.rpartition("/")[2])
+            node = named[1] if named else ""
+            return Named(source="slurm", job_id=job[1], uid=int(user[1]), node=node, tree=tree)
+        if scope := _SLURM_SCOPE.fullmatch(parent):
+            return Named(source="slurm", job_id=job[1], node=scope[1] or "", tree=above)
+        return None
     if _SLUID.fullmatch(last) and (scope := _SLURM_SCOPE.fullmatch(parent)):
-        return Named(source="slurm", job_id=last, sluid=last, node=scope[1] or "")
+        return Named(source="slurm", job_id=last, sluid=last, node=scope[1] or "", tree=above)
     if _CONTAINER.fullmatch(last):
         found = _CONTAINER_ID.search(last)
         pod = _POD.fullmatch(parent)

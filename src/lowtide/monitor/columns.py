@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from lowtide.monitor.kernel_files import Problems
 from lowtide.monitor.quantities import JOB, names_of
 from lowtide.monitor.snapshot import COLUMNS, FloatArray, Unit
 
@@ -58,10 +59,10 @@ _READ = {each.name: attrgetter(each.source) for each in JOB if each.name in COLU
 class _Whole:
     """A job that was read in several parts, at once or one after the other.
 
-    Several slurmd on one host have a group each for the same job. Processes of a job may be
-    outside of its group: the shell of an allocation, what came by ssh, what a user's systemd
-    started. Such strays add the CPU time that they use and nothing else, since all that is kept
-    for the job is its group's, which comes and goes while they stay, and stays while they go.
+    Several slurmd of a cluster on one host have a group each for the same job. Processes of a job
+    may be outside of its group: the shell of an allocation, what came by ssh, what a user's systemd
+    started. Such strays add the CPU time that they use and nothing else, since all that is kept for
+    the job is its group's, which comes and goes while they stay, and stays while they go.
 
     Attributes:
         unit: What the job has been known by from the beginning.
@@ -89,10 +90,21 @@ class _Whole:
                     self.left[name] = _sum_of_known(self.left.get(name, math.nan), value)
             self.before_s.pop(id(part), None)
 
+    def has_any(self, parts: Sequence[Counted]) -> bool:
+        """Return whether any of some parts was a part of it at the last snapshot."""
+        mine = {id(part) for part in self.parts}
+        return any(id(part) in mine for part in parts)
+
+    def may_have(self, parts: Sequence[Counted]) -> bool:
+        """Return whether some parts may be of its cluster."""
+        clusters = {part.unit.cluster for part in parts} - {""}
+        return not self.unit.cluster or clusters <= {self.unit.cluster}
+
     def shown(self, parts: Sequence[Counted]) -> Unit:
         """Return the unit as its group knows it by now, with the identity that it has."""
         best = min(parts, key=lambda each: (each.gone, each.loose)).unit
-        return replace(best, started=self.unit.started, sluid=self.unit.sluid)
+        own = self.unit
+        return replace(best, started=own.started, sluid=own.sluid, slurmd=own.slurmd)
 
 
 @dataclass(slots=True)
@@ -101,10 +113,15 @@ class Jobs:
 
     A job keeps the identity that it was first seen with for as long as any part of it is there. A
     part that comes when all others went is another start of it, unless it began when they did: a
-    job may have been known by a process before it had a group.
+    job may have been known by a process before it had a group. Jobs of several clusters may have
+    one number, and nothing else in common.
+
+    Attributes:
+        problems: Where to name what cannot be told apart.
     """
 
-    _wholes: dict[str, _Whole] = field(default_factory=dict, init=False)
+    problems: Problems = field(default_factory=Problems)
+    _wholes: dict[str, list[_Whole]] = field(default_factory=dict, init=False)
     # What was in the last snapshot, and the key of those that were there under another's.
     _seen: dict[int, Counted] = field(default_factory=dict, init=False)
     _keys: dict[int, str] = field(default_factory=dict, init=False)
@@ -125,12 +142,43 @@ class Jobs:
                         parts.append(row)
         found: dict[int, _Whole] = {}
         for number, parts in several.items():
-            self._join(number, parts, wholes.get(number), found)
+            left = wholes.get(number, [])
+            for mine in self._told_apart(number, parts):
+                # One that has lost all its parts may go on with others.
+                fitting = [each for each in left if each.has_any(mine)] or [
+                    each for each in left if not each.has_any(parts) and each.may_have(mine)
+                ]
+                whole = fitting[0] if fitting else None
+                if whole is not None or len(mine) > 1:
+                    self._join(number, mine, whole, found)
+                left = [each for each in left if each is not whole]
         self._seen = {id(row): row for row in single.values()}
         self._seen |= {id(part): part for parts in several.values() for part in parts}
         self._keys = {part: whole.unit.key for part, whole in found.items()}
         self._begun = True
         return found
+
+    def _told_apart(self, number: str, parts: list[Counted]) -> list[list[Counted]]:
+        """Return the parts of each cluster's job of a number."""
+        jobs: dict[str, list[Counted]] = {}
+        for part in parts:
+            if part.unit.cluster:
+                jobs.setdefault(part.unit.cluster, []).append(part)
+        for part in parts:
+            if not part.unit.cluster:
+                fitting = [name for name, others in jobs.items() if _has_user(part, others)]
+                jobs.setdefault(fitting[0] if fitting else f"/{len(jobs)}", []).append(part)
+        for mine in jobs.values():
+            known = [each for each in mine if id(each) in self._seen and not each.loose]
+            places = sorted({each.unit.slurmd or each.unit.node_name for each in known})
+            if len(places) > 1 and not all(each.unit.cluster for each in known):
+                self.problems.name(
+                    "clusters",
+                    f"job {number} has control groups of {' and '.join(places)}, and nobody says "
+                    "whether these are of one cluster: they count as one job; run as root, so that "
+                    "the environment of its processes can be read",
+                )
+        return list(jobs.values())
 
     def _join(
         self, number: str, parts: list[Counted], whole: _Whole | None, found: dict[int, _Whole]
@@ -165,7 +213,7 @@ class Jobs:
         whole.parts = [part for part in mine if not part.gone]
         found |= {id(part): whole for part in mine}
         if whole.parts:
-            self._wholes[number] = whole
+            self._wholes.setdefault(number, []).append(whole)
         elif len(others) > 1:
             self._join(number, others, None, found)
 
@@ -351,6 +399,12 @@ class Columns:
             if name in whole.left:
                 sums[place] = _sum_of_known(sums[place], whole.left[name])
         return sums
+
+
+def _has_user(part: Counted, others: Sequence[Counted]) -> bool:
+    """Return whether a part may be of a job by whose it is; root may be in any."""
+    users = {each.unit.user for each in (part, *others) if not each.loose} - {"", "root", "0"}
+    return part.loose or len(users) < 2
 
 
 def _sum_of_known(one: float, other: float) -> float:

@@ -111,6 +111,7 @@ class Group:
         environment: What matters of its processes' environment.
         devices: Which devices it may use, for version 1.
         asked: How often those were looked for.
+        clusters: Which of Slurm's clusters its processes are of, as they were told.
         gone: Whether it is no more.
         ended_at: When it ended or was found to have, by the same clock; NaN while it is there.
         hidden: Whether others count its use.
@@ -139,6 +140,7 @@ class Group:
     environment: dict[str, str] = field(default_factory=dict)
     devices: str = ""
     asked: int = 0
+    clusters: set[str] = field(default_factory=set)
     gone: bool = False
     ended_at: float = math.nan
     hidden: bool = False

@@ -15,7 +15,15 @@ from lowtide.monitor.group import YOUNG_S, Group, Means
 from lowtide.monitor.group_tree import Event, GroupTree
 from lowtide.monitor.kernel_files import NONSENSE
 from lowtide.monitor.node import Networks
-from lowtide.monitor.owners import find_job, find_start, find_uid, list_pids, read_environment
+from lowtide.monitor.owners import (
+    Clusters,
+    find_cluster,
+    find_job,
+    find_start,
+    find_uid,
+    list_pids,
+    read_environment,
+)
 from lowtide.monitor.process_units import GroupStorage
 from lowtide.monitor.snapshot import Unit
 
@@ -37,6 +45,7 @@ class GroupTable:
         procfs: Where /proc is.
         boot: When the node was started, epoch seconds.
         name: Finds the name of a user.
+        clusters: Which of Slurm's clusters have nodes here.
         ask: Whether the environment of all jobs matters, since there are GPUs.
         ahead_s: By how much the clock of snapshots is ahead of the one on the wall.
         numbers: The numbers of jobs whose groups are named by SLUID, as far as Slurm told them.
@@ -49,6 +58,7 @@ class GroupTable:
     procfs: str
     boot: float
     name: Callable[[int], str]
+    clusters: Clusters = field(default_factory=Clusters)
     ask: bool = False
     ahead_s: float = 0.0
     numbers: Mapping[str, str] = field(default_factory=dict)
@@ -239,6 +249,7 @@ class GroupTable:
         )
 
     def _unit(self, named: Named, uid: int | None, started: float) -> Unit:
+        of = self.clusters.find(named.tree, named.node) if named.tree else ""
         return Unit(
             source=named.source,
             job_id=named.job_id,
@@ -247,6 +258,8 @@ class GroupTable:
             name=named.name,
             node_name=named.node,
             sluid=named.sluid,
+            cluster=of,
+            slurmd=named.slurmd,
         )
 
     def _read(self, group: Group, now: float) -> None:
@@ -264,13 +277,16 @@ class GroupTable:
             or self.ask
             or (group.unit.source == "slurm" and math.isnan(group.limits.reserved_cpus))
             or group.unit.sluid == group.unit.job_id
+            or (group.unit.source == "slurm" and not group.clusters)
         )
         young = now - group.began < YOUNG_S
-        if unknown and (slow or young):
+        # Two slurmd of one name put jobs of one number into one group, at any time.
+        crowded = group.unit.source == "slurm" and len(self.clusters.names) > 1
+        if (unknown and (slow or young)) or (crowded and slow):
             pids = self._pids(group)
             # A group that is still being filled does not count as asked.
             group.asked += bool(pids) or not young
-            self._ask(group, pids[:_ASKED_PIDS])
+            self._ask(group, pids if crowded else pids[:_ASKED_PIDS])
 
     def _pids(self, group: Group) -> list[int]:
         return list_pids(group.cpu_folder or next(iter(group.folders), ""))
@@ -290,8 +306,31 @@ class GroupTable:
             # One in whose job another was asked for has the number of that; Slurm will tell.
             if group.unit.sluid and group.unit.sluid not in self.numbers and len(numbers) == 1:
                 self._number(group, numbers.pop())
+            if group.unit.source == "slurm":
+                self._see_clusters(group, told)
         for folder in self.means.layout.folders(group.path, "devices")[:1]:
             group.devices = read_or_empty(f"{folder}/devices.list").decode(errors="replace")
+
+    def _see_clusters(self, group: Group, told: list[dict[str, str]]) -> None:
+        """Find out whose job a group is: another cluster on this machine may have its number."""
+        unit, named = group.unit, name_group(group.path)
+        # What was started in a job may be told of another that it asked for.
+        own = [each for each in told if find_job(each) == unit.job_id]
+        group.clusters |= {find_cluster(each) for each in own} - {""}
+        for cluster in group.clusters:
+            self.clusters.learn("" if named is None else named.tree, cluster)
+        if group.clusters and unit.cluster not in group.clusters:
+            group.unit = replace(unit, cluster=min(group.clusters))
+            self._counted = None
+        if len(group.clusters) > 1:
+            *others, last = sorted(group.clusters)
+            self.means.problems.name(
+                f"clusters {group.path}",
+                f"the clusters {', '.join(others)} and {last} have a job {unit.job_id} in one "
+                f"control group, {group.path}: the kernel counts them together, and all of it is "
+                f"shown as {group.unit.cluster}'s; give the slurmd of each cluster a NodeName of "
+                "its own (slurmd -N), or a container",
+            )
 
     def _count_storage(self, group: Group) -> None:
         """Count by processes what the kernel does not: Slurm enables no controller for storage."""

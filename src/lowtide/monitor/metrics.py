@@ -250,6 +250,8 @@ class Exposition:
     keep_s: float = 300.0
     _units: tuple[Unit, ...] = field(default=(), init=False)
     _counters: FloatArray = field(default_factory=lambda: np.empty((len(COUNTERS), 0)), init=False)
+    # The cluster whose jobs bear no label that says so.
+    _home: str = field(default="", init=False)
     _written: dict[Unit, _Labels] = field(default_factory=dict, init=False)
     _since: dict[str, float] = field(default_factory=dict, init=False)
     _shown: _Shown | None = field(default=None, init=False)
@@ -293,8 +295,11 @@ class Exposition:
             self._bury(tick)
             self._units = tick.units
             known = self._written
+            named = [unit.cluster for unit in tick.units if unit.cluster]
+            self._home = tick.cluster or self._home or min(named, default="")
             self._written = {
-                unit: known.get(unit) or _write_labels(tick.host, unit) for unit in tick.units
+                unit: known.get(unit) or _write_labels(tick.host, unit, self._home)
+                for unit in tick.units
             }
             self._since = {
                 unit.key: self._since.get(unit.key, max(unit.started, tick.since))
@@ -458,11 +463,15 @@ class Exposition:
             yield gauge("lowtide_watch_resident_bytes", what, held)
 
 
-def _write_labels(host: str, unit: Unit) -> _Labels:
+def _write_labels(host: str, unit: Unit, home: str) -> _Labels:
     # Never a label `job`: a scraper has one of that name.
     job = labels(host=host, source=unit.source, job_id=unit.job_id, user=unit.user)
+    other = unit.cluster if unit.cluster != home else ""
+    if other:
+        # Another cluster on this machine counts its jobs by itself.
+        job = f"{job},{labels(cluster=other)[1:]}"
     named = f"{job},{labels(name=unit.name)[1:]}"
-    return _Labels(job=job, named=named, ceems=ceems_labels(host, unit))
+    return _Labels(job=job, named=named, ceems=ceems_labels(host, unit, other))
 
 
 def _facts(shown: Sequence[tuple[Unit, _Labels]]) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import pwd
+import re
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -112,6 +113,7 @@ _WANTED = frozenset(
         *("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NAME"),
         *("SLURM_CPUS_ON_NODE", "SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU"),
         *("SLURM_JOB_CPUS_PER_NODE", "SLURM_JOB_NODELIST", "SLURMD_NODENAME"),
+        "SLURM_CLUSTER_NAME",
         *_SLURM_GPUS,
         *_VISIBLE_GPUS,
     ]
@@ -177,20 +179,125 @@ def find_reserved(environment: Mapping[str, str]) -> tuple[float, float]:
     return cpus, megabytes * _MEBIBYTE if megabytes > 0 else math.nan
 
 
+def find_cluster(environment: Mapping[str, str]) -> str:
+    """Return the cluster of the Slurm job, empty where nobody says; Slurm writes it small."""
+    return environment.get("SLURM_CLUSTER_NAME", "").strip().lower()
+
+
+# Where Slurm's programs look for their configuration, or keep what a server handed them.
+SLURM_FOLDERS = (
+    "/etc/slurm",
+    "/etc/slurm-llnl",
+    "/usr/local/etc",
+    "/opt/slurm/etc",
+    "/run/slurm/conf",
+)
+_CLUSTER = re.compile(
+    rb"^[ \t]*ClusterName[ \t]*=[ \t]*\"?([^\s#\"]+)", re.IGNORECASE | re.MULTILINE
+)
+_DAEMON = "slurmd"
+
+
+def read_cluster(places: Iterable[str]) -> str:
+    """Return what the first configuration that says so calls the cluster, as Slurm writes it."""
+    for place in places:
+        if said := _CLUSTER.search(read_or_empty(place)):
+            return said[1].decode(errors="replace").lower()
+    return ""
+
+
 def find_slurm_nodes(procfs: str) -> tuple[str, ...]:
     """Return what Slurm calls the node or nodes on this machine, where slurmd says so."""
-    found = []
-    for pid in (each for each in os.listdir(procfs) if each.isdecimal()):  # noqa: PTH208
-        if read_or_empty(f"{procfs}/{pid}/comm").strip() != b"slurmd":
-            continue
-        words = read_or_empty(f"{procfs}/{pid}/cmdline").decode(errors="replace").split("\0")
-        # One that is about to end has no words any more.
-        for word, after in pairwise([*words[1:], ""]):
-            if word == "-N" and after:
-                found.append(after)
-            elif word.startswith("-N") and len(word) > 2:
-                found.append(word[2:])
-    return tuple(sorted(set(found)))
+    return tuple(sorted({node for node, _ in _find_daemons(procfs) if node}))
+
+
+def _find_daemons(procfs: str) -> Iterator[tuple[str, str]]:
+    try:
+        pids = [each for each in os.listdir(procfs) if each.isdecimal()]  # noqa: PTH208
+    except OSError:
+        return
+    for pid in pids:
+        if read_or_empty(f"{procfs}/{pid}/comm").strip() == _DAEMON.encode():
+            yield _read_daemon(procfs, pid)
+
+
+def _read_daemon(procfs: str, pid: str) -> tuple[str, str]:
+    """Return the node of a slurmd, empty where it goes by the machine's name, and its cluster."""
+    words = read_or_empty(f"{procfs}/{pid}/cmdline").decode(errors="replace").split("\0")
+    told = {"-N": "", "-f": ""}
+    # One that is about to end has no words any more.
+    for word, after in pairwise([*words[1:], ""]):
+        if word[:2] in told:
+            told[word[:2]] = word[2:] or after
+    files = [told["-f"]] if told["-f"] else _configured(procfs, pid)
+    # One in a container has files of its own; only root may look at them.
+    inside = [f"{procfs}/{pid}/root{each}" for each in files if each.startswith("/")]
+    return told["-N"], read_cluster([*inside, *files])
+
+
+def _configured(procfs: str, pid: str) -> list[str]:
+    """Return where a slurmd may have its configuration; nowhere where nobody may know."""
+    said = read_or_empty(f"{procfs}/{pid}/environ").split(b"\0")
+    named = [each.partition(b"=")[2] for each in said if each.startswith(b"SLURM_CONF=")]
+    if named or said == [b""]:
+        return [each.decode(errors="replace") for each in named]
+    return [f"{folder}/slurm.conf" for folder in SLURM_FOLDERS]
+
+
+@dataclass(slots=True)
+class Clusters:
+    """Which of Slurm's clusters have nodes on this machine, and where their jobs are.
+
+    Attributes:
+        procfs: Where /proc is.
+        names: All clusters that were named so far.
+    """
+
+    procfs: str = "/proc"
+    names: set[str] = field(default_factory=set, init=False)
+    _by_node: dict[str, set[str]] = field(default_factory=dict, init=False)
+    _by_tree: dict[str, set[str]] = field(default_factory=dict, init=False)
+    _looked: bool = field(default=False, init=False)
+
+    def learn(self, tree: str, cluster: str) -> None:
+        """Be told by a job's processes whose the jobs in a tree of groups are.
+
+        Args:
+            tree: The group that holds them; empty for what is outside of all.
+        """
+        if cluster:
+            self._by_tree.setdefault(tree, set()).add(cluster)
+            self.names.add(cluster)
+
+    def meet(self, pid: int, name: str) -> None:
+        """Take note of a process that has come: it may be a slurmd."""
+        if name == _DAEMON:
+            self._keep(*_read_daemon(self.procfs, str(pid)))
+
+    def find(self, tree: str, node: str) -> str:
+        """Return the cluster of jobs in a tree of groups; empty where it may be one of several.
+
+        Args:
+            node: Which of Slurm's nodes the tree is of, empty where it does not say.
+        """
+        if not self._looked:
+            # Those that come later are met.
+            self._looked = True
+            for each in _find_daemons(self.procfs):
+                self._keep(*each)
+        found = self._told(tree, node)
+        return next(iter(found)) if len(found) == 1 else ""
+
+    def _keep(self, node: str, cluster: str) -> None:
+        if cluster:
+            self._by_node.setdefault(node, set()).add(cluster)
+            self.names.add(cluster)
+
+    def _told(self, tree: str, node: str) -> set[str]:
+        # A slurmd that was not built for several names no node, whatever it is called.
+        every = {each for clusters in self._by_node.values() for each in clusters}
+        found = (self._by_node.get(node) or self._by_node.get("", set())) if node else every
+        return found if len(found) > 1 else self._by_tree.get(tree) or found
 
 
 def holds_allocation(environment: Mapping[str, str], nodes: Collection[str]) -> bool:

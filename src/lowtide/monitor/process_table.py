@@ -17,6 +17,8 @@ from lowtide.monitor.group import YOUNG_S, Group
 from lowtide.monitor.kernel_files import NONSENSE, Problems
 from lowtide.monitor.node import Networks
 from lowtide.monitor.owners import (
+    Clusters,
+    find_cluster,
     find_job,
     find_reserved,
     find_uid,
@@ -49,6 +51,7 @@ class ProcessTable:
         name: Finds the name of a user.
         networks: The networks that some of them have of their own.
         problems: Where to name what goes wrong.
+        clusters: Which of Slurm's clusters have nodes here.
         nodes: What Slurm calls this node, or nodes that are on this machine.
         memory_bytes: All memory of the node.
         ahead_s: By how much the clock of snapshots is ahead of the one on the wall.
@@ -62,6 +65,7 @@ class ProcessTable:
     name: Callable[[int], str]
     networks: Networks
     problems: Problems
+    clusters: Clusters = field(default_factory=Clusters)
     nodes: Collection[str] = ()
     memory_bytes: float = math.nan
     ahead_s: float = 0.0
@@ -115,7 +119,7 @@ class ProcessTable:
                 continue
             read[pid] = stat
             if process.key[0] == "process":
-                process.key = ("process", str(stat.group))
+                process.key = ("process", str(stat.group), "")
             # What has ended uses nothing any more, though nobody may have waited for it yet.
             if not stat.dead:
                 members.setdefault(process.key, []).append(pid)
@@ -235,24 +239,27 @@ class ProcessTable:
         process.key = process.group = None
         if pid == _KERNEL or stat.parent == _KERNEL:
             return process
+        self.clusters.meet(pid, stat.name)
         process.said = self._groups_of(pid)
         group = self.home(process.said)
         parent = self._processes.get(stat.parent)
         if group is not None and not group.counts_itself:
             process.group = group
-            process.key = (group.unit.source, group.unit.job_id)
+            process.key = (group.unit.source, group.unit.job_id, self._among(group.unit.cluster))
         elif group is None or group.unit.job_id.startswith("slurmd"):
             process.environment = self._environment(pid)
-            job = find_job(process.environment)
-            if not job and parent is not None and parent.key and parent.key[0] == "slurm":
-                job = parent.key[1]
-            if job:
-                process.key = ("slurm", job)
+            if job := find_job(process.environment):
+                cluster = find_cluster(process.environment)
+                self.clusters.learn("", cluster)
+                process.key = ("slurm", job, self._among(cluster))
+            elif parent is not None and parent.key and parent.key[0] == "slurm":
+                process.key = parent.key
+            if process.key is not None:
                 if group is not None:
                     # The counters of the service hold its jobs, which count by themselves.
                     group.hidden = True
             elif group is None:
-                process.key = ("process", str(stat.group))
+                process.key = ("process", str(stat.group), "")
         if inside and process.key is not None:
             # The group that it was in has counted what it used until now.
             process.stat, process.read = stat, now
@@ -264,6 +271,10 @@ class ProcessTable:
             parent.hosts = True
             parent.stat = self._stat(stat.parent) or parent.stat
         return process
+
+    def _among(self, cluster: str) -> str:
+        """Return what tells jobs of one number apart, where there are several clusters."""
+        return cluster if len(self.clusters.names) > 1 else ""
 
     def _has_moved(self, pid: int, process: Process, stat: Stat) -> bool:
         """Return whether a process that counts by itself may be counted by a group by now.
@@ -338,6 +349,8 @@ class ProcessTable:
             started=self.boot + self.ahead_s + oldest.stat.started_s,
             user="" if uid is None else self.name(uid),
             name=told.get("SLURM_JOB_NAME", "") if key[0] == "slurm" else oldest.stat.name,
+            cluster=find_cluster(told),
+            slurmd=key[2],
         )
         if oldest.group is not None:
             unit = oldest.group.unit
@@ -348,6 +361,7 @@ class ProcessTable:
             cpus = memory_bytes = math.nan
         gpus = next((found for each in processes if (found := list_gpus(each.environment))), ())
         return ProcessUnit(
+            key=key,
             unit=unit,
             reserved_cpus=cpus,
             reserved_bytes=memory_bytes,

@@ -18,8 +18,8 @@ from lowtide.monitor.node import Traffic
 from lowtide.monitor.processes import Stat, read_stat
 from lowtide.monitor.snapshot import Unit
 
-# The source and the id of a unit.
-Key = tuple[str, str]
+# The source and the id of a unit, and its cluster where there are several.
+Key = tuple[str, str, str]
 _NO_LIMITS = Limits()
 
 
@@ -28,6 +28,7 @@ class ProcessUnit:
     """Processes that count together; NaN for what is not known.
 
     Attributes:
+        key: What tells them from the others that are there.
         unit: What they are.
         pids: The living ones.
         cpu_s: CPU time so far, those that ended included as far as somebody waited for them.
@@ -52,6 +53,7 @@ class ProcessUnit:
             on this node as long as they are there.
     """
 
+    key: Key
     unit: Unit
     pids: set[int] = field(default_factory=set)
     cpu_s: float = 0.0
@@ -71,11 +73,6 @@ class ProcessUnit:
     traffic: Traffic = field(default_factory=Traffic)
     loose: bool = field(default=True, init=False)
     allocates: bool = False
-
-    @property
-    def key(self) -> Key:
-        """What tells it from the others that are there."""
-        return self.unit.source, self.unit.job_id
 
     @property
     def processes(self) -> float:

@@ -195,9 +195,14 @@ def is_compute_unit(unit: Unit) -> bool:
     return unit.source == _MANAGER
 
 
-def ceems_labels(host: str, unit: Unit) -> str:
-    """Return the labels of a job."""
-    return labels(manager=_MANAGER, hostname=host, cgrouphostname=unit.node_name, uuid=unit.job_id)
+def ceems_labels(host: str, unit: Unit, cluster: str = "") -> str:
+    """Return the labels of a job.
+
+    Args:
+        cluster: Its cluster, where that is another than the machine's.
+    """
+    name = unit.node_name or cluster
+    return labels(manager=_MANAGER, hostname=host, cgrouphostname=name, uuid=unit.job_id)
 
 
 def ceems_node(tick: Tick, *, rapl: Sequence[RaplCount] = (), zone: str = "") -> str:

@@ -27,7 +27,7 @@ from lowtide.monitor.group_table import GroupTable
 from lowtide.monitor.group_tree import GroupTree
 from lowtide.monitor.kernel_files import Clock, Moment, OpenFiles, Problems, are_kernels, since_boot
 from lowtide.monitor.node import Networks, NodeFiles
-from lowtide.monitor.owners import UserNames
+from lowtide.monitor.owners import Clusters, UserNames
 from lowtide.monitor.process_table import ProcessTable
 from lowtide.monitor.process_units import ProcessUnit
 from lowtide.monitor.snapshot import Snapshot
@@ -77,6 +77,7 @@ class NodeReader:
         layout = Layout(hierarchies)
         networks = Networks(self._procfs, self.problems)
         boot, name = self._node.boot, name or UserNames()
+        clusters = Clusters(self._procfs)
         self._groups = GroupTable(
             tree=GroupTree(layout=layout, problems=self.problems),
             means=Means(layout, files, self.problems, disks=self._node.disks),
@@ -84,6 +85,7 @@ class NodeReader:
             procfs=self._procfs,
             boot=boot,
             name=name,
+            clusters=clusters,
             ask=gpus is not None,
         )
         self._processes = ProcessTable(
@@ -93,10 +95,11 @@ class NodeReader:
             name=name,
             networks=networks,
             problems=self.problems,
+            clusters=clusters,
             nodes=nodes,
         )
         self._clock = Clock()
-        self._jobs = Jobs()
+        self._jobs = Jobs(self.problems)
 
     def __enter__(self) -> Self:
         return self

@@ -42,6 +42,10 @@ class Unit:
             machine; empty for most.
         sluid: What Slurm names its group by, where that is not its number; empty for most. Until
             the number is known, `job_id` is the same.
+        cluster: Which of Slurm's clusters it is of, as far as is known: one machine may have nodes
+            of several, and each counts its jobs by itself.
+        slurmd: Which of several slurmd on one machine has it: by the place of its group, else by
+            the cluster that its processes were told; empty for most.
     """
 
     source: str
@@ -51,11 +55,14 @@ class Unit:
     name: str = ""
     node_name: str = ""
     sluid: str = ""
+    cluster: str = ""
+    slurmd: str = ""
 
     @property
     def key(self) -> str:
         """What tells it from everything else that ever ran on the node."""
-        return f"{self.source}:{self.sluid or self.job_id}@{self.started:.0f}"
+        of = f" {self.slurmd}" if self.slurmd else ""
+        return f"{self.source}:{self.sluid or self.job_id}@{self.started:.0f}{of}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

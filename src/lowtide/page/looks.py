@@ -46,7 +46,7 @@ PALE = "#BBBBBB"
 # What is written and ruled; on a page it takes the colour of its words, which page.css knows it by.
 INK = "#1b1f23"
 #: What a job does, and the signal it does it under.
-KINDS = dict(zip(SPAN_KINDS, (YELLOW, BLUE, RED, PINK, PALE), strict=True))
+KINDS = dict(zip(SPAN_KINDS, (YELLOW, "#8C6D31", BLUE, RED, PINK, PALE), strict=True))
 CURVE = GREEN
 
 # What every axis of times is called: layers whose axes have one name share it.

@@ -20,13 +20,13 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.accounting import Stretches, footprint, integrate, pieces_of
+from lowtide.accounting import Stretches, integrate, pieces_of
 from lowtide.errors import InvalidInput
 from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S, Job, require_jobs
 from lowtide.policies import exact, gridded
-from lowtide.policies.columns import WORK, Jobs, column, require_windows, series_of
+from lowtide.policies.columns import PARTS, WORK, Jobs, column, require_windows, series_of
 from lowtide.policies.planning import Plan, finish, plan
-from lowtide.policies.policy import Decision, Policy, make_policy, merged, renumbered
+from lowtide.policies.policy import Decision, Paid, Policy, make_policy, merged, renumbered
 from lowtide.policies.problem import MOST_BYTES, make_problem
 from lowtide.policies.starts import Oracle
 from lowtide.policies.stopping import WaitAwhile
@@ -140,7 +140,7 @@ def decide_together(planner: exact.Exact, jobs: Workload, signal: Signal) -> Str
     if not found.rest.size:
         return found.stretches
     part = jobs.take(found.rest)
-    schedules = [planner.lay_out(planner.optimise(job, signal), job, signal)[0] for job in part]
+    schedules = [planner.lay_out(planner.optimise(job, signal), job, signal) for job in part]
     alone = renumbered(Stretches.of_schedules(part, schedules), found.rest)
     return merged(found.stretches, alone)
 
@@ -165,7 +165,7 @@ def _kinds(planner: exact.Exact, jobs: Jobs, signal: Signal) -> tuple[IntArray, 
     kinds = jobs.suspended_w.size
     saves = np.zeros(kinds + 1, dtype=bool)
     for kind in range(kinds):
-        first, last = jobs.bounds[3 * kind + WORK : 3 * kind + WORK + 2]
+        first, last = jobs.bounds[PARTS * kind + WORK : PARTS * kind + WORK + 2]
         # What is saved at the end is of no use to a stop.
         reached_s = np.cumsum(jobs.durations_s[first:last])
         ahead = reached_s < reached_s[-1] - TIME_TOLERANCE_S
@@ -173,7 +173,10 @@ def _kinds(planner: exact.Exact, jobs: Jobs, signal: Signal) -> tuple[IntArray, 
     never, anywhere = jobs.interruptible == _NEVER, jobs.interruptible == _ANYWHERE
     slack_s = jobs.deadline - (jobs.arrival + jobs.startup_s) - jobs.work_s
     tight = slack_s <= TIME_TOLERANCE_S
-    once = never | ((~anywhere | (jobs.max_starts == 1)) & ~saves[jobs.place])
+    single = never | (jobs.max_starts == 1)
+    # For a cheap restart it may be worth losing work, which `decide` looks at.
+    loses = np.append(jobs.resumes, False)[jobs.place] & ~single & (jobs.min_run_s <= 0)
+    once = never | ((~anywhere | (jobs.max_starts == 1)) & ~saves[jobs.place] & ~loses)
     # Left to `decide`, which refuses them: no signal, or a stop of what is never stopped.
     good = (jobs.arrival >= signal.start) & (jobs.deadline <= signal.end)
     good &= ~(never & (jobs.stop_s > 0)) & (slack_s >= -TIME_TOLERANCE_S)
@@ -226,7 +229,7 @@ def _units(jobs: Jobs) -> FloatArray:
     if not jobs.suspended_w.size:
         return np.empty(0)
     whole_ms = np.round(1000 * jobs.durations_s)
-    first = jobs.bounds[:-1:3]
+    first = jobs.bounds[: -1 : int(PARTS)]
     off = np.abs(1000 * jobs.durations_s - whole_ms) > gridded.SAME_MS
     divisor = np.gcd.reduceat(whole_ms.astype(np.int64), first)
     return np.where(np.logical_or.reduceat(off, first), np.nan, divisor / 1000)
@@ -246,7 +249,7 @@ def _off_grid(jobs: Jobs, place: IntArray, work_s: FloatArray, step_s: FloatArra
     pairs, which = np.unique(place[shaped] + 1j * step_s[shaped], return_inverse=True)
     of_pair = np.empty(pairs.size)
     for number, (kind, each_s) in enumerate(zip(pairs.real, pairs.imag, strict=True)):
-        first, last = jobs.bounds[3 * int(kind) + WORK : 3 * int(kind) + WORK + 2]
+        first, last = jobs.bounds[PARTS * int(kind) + WORK : PARTS * int(kind) + WORK + 2]
         of_pair[number] = off(np.cumsum(jobs.durations_s[first:last]), each_s).sum()
     count[shaped] = of_pair[which]
     return count
@@ -362,7 +365,8 @@ class Plans(Sequence[Plan]):
         assert self._optima is not None  # noqa: S101 - every other plan was made before
         found, job, target = self._optima, self.jobs[number], deciding_signal(self.signal)
         schedule = Schedule.from_stretches(job, found.stretches.of(number))
-        cost = footprint(schedule, job, target).amount
+        paid = Paid.of(schedule, job, target)
+        cost = paid.footprint.amount
         step_s = None if np.isnan(found.step_s[number]) else float(found.step_s[number])
         lossless, own = bool(found.lossless[number]), float(found.own[number])
         gap = exact.resolution_gap(make_problem(job, target), own, step_s, lossless=lossless)
@@ -371,6 +375,7 @@ class Plans(Sequence[Plan]):
             lower_bound=cost,
             step_s=step_s,
             resolution_gap=max(cost - own + gap, 0.0) if gap else gap,
+            paid=paid,
         )
         return finish(job, self.signal, target, "exact", decision)
 

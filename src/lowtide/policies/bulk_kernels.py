@@ -7,7 +7,16 @@ import numpy.typing as npt
 
 from lowtide.compiled import compiled
 from lowtide.job import TIME_TOLERANCE_S
-from lowtide.policies.columns import STARTUP, STOP, WORK, Jobs, Rent, SignalSteps
+from lowtide.policies.columns import (
+    PARTS,
+    RESTART,
+    STARTUP,
+    STOP,
+    WORK,
+    Jobs,
+    Rent,
+    SignalSteps,
+)
 from lowtide.policies.kernels import forward, row_powers, settle, slot_costs, way_back
 from lowtide.policies.piecewise import add_shifted, first_minimum
 from lowtide.policies.published_kernels import (
@@ -43,12 +52,21 @@ def _phases(
         if part == WORK:
             made[0, 0], made[1, 0] = work_s, power / JOULES_PER_KWH
         return made
-    first = bounds[3 * place + part]
-    made = np.empty((2, bounds[3 * place + part + 1] - first))
+    first = bounds[PARTS * place + part]
+    made = np.empty((2, bounds[PARTS * place + part + 1] - first))
     for k in range(made.shape[1]):
         made[0, k] = durations_s[first + k]
         made[1, k] = power * watts[first + k] / JOULES_PER_KWH
     return made
+
+
+@compiled(inner=True)
+def _length(phases: FloatArray) -> float:
+    """Return how long phases take together."""
+    total_s = 0.0
+    for k in range(phases.shape[1]):
+        total_s += phases[0, k]
+    return total_s
 
 
 @compiled(inner=True)
@@ -145,21 +163,26 @@ def best_gridded(
         startup_s, deadline = jobs.startup_s[job], jobs.deadline[job]
         place, power = jobs.place[job], jobs.power[job]
         durations_s, watts, bounds = jobs.durations_s, jobs.watts, jobs.bounds
+        resumes = place >= 0 and jobs.resumes[place]
+        again = RESTART if resumes else STARTUP
         phases = (
             _phases(place, work_s, power, durations_s, watts, bounds, STARTUP),
+            _phases(place, work_s, power, durations_s, watts, bounds, again),
             _phases(place, work_s, power, durations_s, watts, bounds, WORK),
             _phases(place, work_s, power, durations_s, watts, bounds, STOP),
         )
+        # Starts after the first begin so much later before their work.
+        later_s = startup_s - _length(phases[1]) if resumes else 0.0
         held = power * jobs.suspended_w[place] / JOULES_PER_KWH if place >= 0 else 0.0
         cost, at_once[number], its_rows, its_columns = _on_grid(
-            begin + startup_s, deadline, work_s, phases, held, series, rent, step_s
+            begin + startup_s, deadline, work_s, phases, resumes, held, series, rent, step_s
         )
         offset_s = (series.start - (begin + startup_s)) % step_s
         slack_s = deadline - (begin + startup_s) - work_s
         if not lossless[number] and TIME_TOLERANCE_S < offset_s < slack_s - step_s:
             later = begin + offset_s
             other, _, other_rows, other_columns = _on_grid(
-                later + startup_s, deadline, work_s, phases, held, series, rent, step_s
+                later + startup_s, deadline, work_s, phases, resumes, held, series, rent, step_s
             )
             if other < cost:
                 begin, cost, its_rows, its_columns = later, other, other_rows, other_columns
@@ -169,7 +192,8 @@ def best_gridded(
         for k in range(its_rows.size - 1, -1, -1):
             progress_s = step_s * its_rows[k]
             until_s = step_s * its_rows[k - 1] if k else work_s
-            made[0][count], made[1][count] = number, begin + progress_s + step_s * its_columns[k]
+            at = begin + progress_s + step_s * its_columns[k]
+            made[0][count], made[1][count] = number, at if progress_s == 0.0 else at + later_s
             made[2][count], made[3][count] = until_s - progress_s, 0.0
             count += 1
     return (made[0][:count], made[1][:count], made[2][:count], made[3][:count]), costs, at_once
@@ -180,7 +204,8 @@ def _on_grid(
     base: float,
     deadline: float,
     work_s: float,
-    phases: tuple[FloatArray, FloatArray, FloatArray],
+    phases: tuple[FloatArray, FloatArray, FloatArray, FloatArray],
+    resumes: bool,
     held_power: float,
     series: SignalSteps,
     rent: Rent,
@@ -192,7 +217,7 @@ def _on_grid(
         The least cost, that of running at once, and the rows and columns of the starts that reach
         the least, last first.
     """
-    startup, work, stop = phases
+    startup, restart, work, stop = phases
     rows = max(int(np.ceil(work_s / step_s - 1e-9)), 1)
     columns = int(np.floor(max(deadline - base - work_s, 0.0) / step_s + 1e-9)) + 1
     shift_s = base - series.start
@@ -202,24 +227,33 @@ def _on_grid(
         deadline - base,
         (series.prefix, series.values, series.step_s, shift_s),
         rent,
-        startup,
+        restart,
         stop,
         held_power,
     )
+    first = start
+    if resumes:
+        first = slot_costs(
+            columns,
+            step_s,
+            deadline - base,
+            (series.prefix, series.values, series.step_s, shift_s),
+            rent,
+            startup,
+            stop,
+            held_power,
+        )[2]
     edges_s = np.empty(work.shape[1] + 1)
     edges_s[0] = 0.0
     for k in range(work.shape[1]):
         edges_s[k + 1] = edges_s[k] + work[0, k]
     powers, special = row_powers(edges_s, work[1], step_s, rows)
     special_cost = _special_costs(edges_s, work[1], special, shift_s, series, step_s, columns)
-    lag_s = 0.0
-    for part in (startup, stop):
-        for k in range(part.shape[1]):
-            lag_s += part[0, k]
+    lag_s = _length(restart) + _length(stop)
     cost = np.empty((1, columns))
     for j in range(columns):
-        cost[0, j] = start[j]
-    at_once = start[0] + _through(powers, slot, special, special_cost)
+        cost[0, j] = first[j]
+    at_once = first[0] + _through(powers, slot, special, special_cost)
     if held_power != 0.0:
         for m in range(start.size):
             start[m] += held[m]

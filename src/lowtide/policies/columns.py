@@ -33,16 +33,19 @@ Rent = tuple[FloatArray, FloatArray, float, float]
 # Where the phases of each part stand among those of a profile. NumPy's numbers, and so a few more:
 # a kernel that is given a plain 0 is compiled for that alone, then again.
 STARTUP: Any = np.int64(0)
-WORK: Any = np.int64(1)
-STOP: Any = np.int64(2)
+RESTART: Any = np.int64(1)
+WORK: Any = np.int64(2)
+STOP: Any = np.int64(3)
+PARTS: Any = np.int64(4)
 
 
 class Jobs(NamedTuple):
     """Jobs in columns, and a table of the phases of their profiles.
 
     A job of constant power (`place` −1) draws `power` for `work_s`. Others draw `power` times what
-    their profile does: the phases of its startup, its work and its stop are those from
-    `bounds[3 * place + part]` to `bounds[3 * place + part + 1]`.
+    their profile does: the phases of its startup, its restart, its work and its stop are those
+    from `bounds[PARTS * place + part]` to `bounds[PARTS * place + part + 1]`. Those of a restart
+    count where the profile `resumes` by them, and not by its startup.
     """
 
     arrival: FloatArray
@@ -60,6 +63,7 @@ class Jobs(NamedTuple):
     saves: npt.NDArray[np.bool_]
     bounds: IntArray
     suspended_w: FloatArray
+    resumes: npt.NDArray[np.bool_]
 
     @classmethod
     def of(cls, jobs: Workload) -> Jobs:
@@ -105,7 +109,11 @@ class Jobs(NamedTuple):
 
     @classmethod
     def _made(cls, profiles: Sequence[PowerProfile], place: IntArray, **given: Any) -> Jobs:
-        parts = [part for each in profiles for part in (each.startup, each.work, each.stop)]
+        parts = [
+            part
+            for each in profiles
+            for part in (each.startup, each.restart or (), each.work, each.stop)
+        ]
         phases = [phase for part in parts for phase in part]
         startup_s, stop_s = (
             np.array([*(getattr(each, name) for each in profiles), 0.0])[place]
@@ -121,6 +129,7 @@ class Jobs(NamedTuple):
             "saves": np.array([phase.checkpoint for phase in phases], dtype=np.bool_),
             "bounds": np.cumsum([0, *(len(part) for part in parts)], dtype=np.int64),
             "suspended_w": np.array([each.suspended_power_w for each in profiles], np.float64),
+            "resumes": np.array([each.restart is not None for each in profiles], np.bool_),
         }
         return cls(**{name: column(values) for name, values in columns.items()})
 
@@ -152,6 +161,7 @@ class Rules(NamedTuple):
     arrival: FloatArray
     deadline: FloatArray
     startup_s: FloatArray
+    restart_s: FloatArray
     stop_s: FloatArray
     work_s: FloatArray
     interruptible: IntArray
@@ -221,6 +231,7 @@ def rules_of(jobs: Workload) -> Rules:
         arrival=column(jobs.arrival),
         deadline=column(jobs.deadline),
         startup_s=column(jobs.startup_s),
+        restart_s=column(jobs.restart_s),
         stop_s=column(stop_s),
         work_s=column(jobs.work_s),
         interruptible=column(jobs.interruptible),

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -82,7 +83,12 @@ class _Point:
 
 
 def solve(
-    problem: Problem, *, most_s: float = MOST_S, whole: bool = False, counted: int | None = None
+    problem: Problem,
+    *,
+    most_s: float = MOST_S,
+    whole: bool = False,
+    counted: int | None = None,
+    ahead: bool = False,
 ) -> Solution:
     """Return the least cost and the starts that reach it.
 
@@ -96,8 +102,10 @@ def solve(
     Args:
         most_s: About how long it may take on one core; more is refused as soon as it is foreseen.
         whole: Whether the least by the delay and by the number of starts is asked for, too.
+        ahead: As for `gridded.solve`: whether another start, which keeps no work, comes before.
     """
-    planner = _Planner(problem, most_s=most_s)
+    make = partial(_Planner, problem, most_s=most_s, ahead=ahead)
+    planner = make()
     if whole or len(planner.points) <= _MANY or not _prunable(problem):
         return planner.solve()
     layers = 1 if planner.limit is None or planner.limit >= _LAYERS else planner.limit + 1
@@ -109,11 +117,11 @@ def solve(
     while len(planner.points) / strides[-1] > _MANY:
         strides.append(_FINER * strides[-1])
     for stride in reversed(strides):
-        planner = _Planner(problem, most_s=most_s, stride=stride, rest=rest, most=most)
+        planner = make(stride=stride, rest=rest, most=most)
         solution = planner.solve()
         if _wanted(solution, counted) > planner.most:
             effort_s += solution.effort_s
-            planner = _Planner(problem, most_s=most_s, stride=stride)
+            planner = make(stride=stride)
             solution = planner.solve()
         effort_s += solution.effort_s
         most = min(most, _wanted(solution, counted))
@@ -137,9 +145,12 @@ def _rounding(problem: Problem, points: int) -> float:
     point at the most.
     """
     profile = problem.job.profile
-    restart = (*profile.startup, *profile.stop)
-    highest_w = max(phase.power_w for phase in (*restart, *profile.work))
-    reads = 2 * (points * (len(restart) + 2) + len(profile.work))
+    start = max(problem.starting, problem.resuming, key=len)
+    highest_w = max(
+        phase.power_w
+        for phase in (*problem.starting, *problem.resuming, *profile.stop, *profile.work)
+    )
+    reads = 2 * (points * (len(start) + len(profile.stop) + 2) + len(profile.work))
     total = 0.0
     for signal, weight in zip(problem.signals, (highest_w / JOULES_PER_KWH, 1.0), strict=False):
         reach_s = problem.job.deadline - signal.start
@@ -163,18 +174,22 @@ class _Planner:
         stride: int = 1,
         rest: gridded.Rest | None = None,
         most: float = np.inf,
+        ahead: bool = False,
     ) -> None:
         self.problem = problem
         self.most_s = most_s
+        self.ahead = ahead
         self.rest = rest if most < np.inf else None
         self.effort = self.looked = 0.0
-        self.lag_s = problem.startup_s + problem.stop_s
+        self.lag_s = problem.restart_s + problem.stop_s
         self.slack_s = max(problem.slack_s, 0.0)
         self.longest_s = self.slack_s + _ROOM_S
         self.worth = _WORTH * problem.largest
         never = problem.job.interruptible == "never"
         inner = [] if never else problem.checkpoints_s.tolist()
         left = problem.starts_left
+        if left is not None:
+            left -= int(ahead)
         # Where the limit cannot bind, one layer holds every number of starts.
         self.limit = None if left is None or left > len(inner) + 1 else left
         inner = inner[stride - 1 :: stride]
@@ -185,10 +200,11 @@ class _Planner:
         self.kept_bytes = 0
         # What a stop and a start cost at progress 0: elsewhere it is the same, shifted.
         self.ready = problem.startup(0.0)
-        self.stop = self.stopped = self.resumed = Cost((), None)
-        if inner or problem.state.running or problem.state.starts:
+        self.again = self.stop = self.stopped = self.resumed = Cost((), None)
+        if inner or problem.state.running or problem.state.starts or ahead:
+            self.again = problem.restart(0.0)
             self.stop, self.stopped = problem.stop(0.0), problem.held(problem.stop_s)
-            self.resumed = problem.held(-problem.startup_s)
+            self.resumed = problem.held(-problem.restart_s)
 
     def solve(self) -> Solution:
         problem, last = self.problem, len(self.points) - 1
@@ -279,6 +295,8 @@ class _Planner:
                 # It was stopped before, and is held until it starts again.
                 first = self._add(first, self.resumed)
                 first = (first[0], first[1] - problem.held_before, first[2] - problem.held_before)
+            if self.ahead:
+                first = self._resume(self._stop(first, 0.0), 0.0)
             return [_Origin(0, 0 if self.limit is None else 1, first)]
         if number == 0 and not problem.may_stop_now:
             return []
@@ -289,19 +307,24 @@ class _Planner:
         for layer, arrived in running.items():
             if self.limit is not None and layer >= self.limit:
                 continue
-            leaving = self._add(arrived, self.stop, progress_s)
-            leaving = self._add(leaving, self.stopped, progress_s, sign=-1.0)
-            lowest = piecewise.delayed_minimum(*leaving, self.lag_s)
+            lowest = self._stop(arrived, progress_s)
             point.stopped[layer] = piecewise.first_lows(*lowest, self.worth)
             self.kept_bytes += sum(part.nbytes for part in point.stopped[layer])
             used = layer if self.limit is None else layer + 1
-            function = self._add(
-                self._add(lowest, self.ready, progress_s), self.resumed, progress_s
-            )
-            function = self._useful(function, point, used)
+            function = self._useful(self._resume(lowest, progress_s), point, used)
             if _anywhere(function):
                 begun.append(_Origin(number, used, function))
         return begun
+
+    def _stop(self, arrived: Function, progress_s: float) -> Function:
+        """Return the least cost of having been stopped at a point, by the delay from then on."""
+        leaving = self._add(arrived, self.stop, progress_s)
+        leaving = self._add(leaving, self.stopped, progress_s, sign=-1.0)
+        return piecewise.delayed_minimum(*leaving, self.lag_s)
+
+    def _resume(self, stopped: Function, progress_s: float) -> Function:
+        """Return the cost of starting again at a point, by the delay."""
+        return self._add(self._add(stopped, self.again, progress_s), self.resumed, progress_s)
 
     def _useful(self, function: Function, point: _Point, layer: int) -> Function:
         """Return a function where it can still lead to the best plan."""

@@ -214,8 +214,9 @@ class Dtpr:
         low: Lowest price that is reckoned with; by default the lowest of the job's window, which
             assumes that the range is known though the course is not.
         high: Highest price that is reckoned with; by default the highest of the window.
-        beta: What a switch costs each way, in prices per slot; by default half of what the job's
-            startup and stop phases draw at the middle of that range, over a slot's mean energy.
+        beta: What a switch costs each way, in prices per slot; by default half of what stopping
+            the job and starting it again draw at the middle of that range, over a slot's mean
+            energy.
     """
 
     stops_jobs: ClassVar[bool] = True
@@ -261,7 +262,7 @@ class Dtpr:
         profile = job.profile
         beta = self.beta
         if beta is None:
-            switching_j = sum(phase.energy_j for phase in (*profile.startup, *profile.stop))
+            switching_j = sum(phase.energy_j for phase in (*profile.starting(1), *profile.stop))
             work_j = sum(phase.energy_j for phase in profile.work)
             slot_j = work_j / profile.work_s * signal.step_s
             # Beside work that draws nothing, a startup counts as much as a slot.

@@ -16,10 +16,10 @@ from typing import ClassVar
 import numpy as np
 
 from lowtide.accounting import Stretches, amount_of
-from lowtide.errors import Cure, Infeasible, InvalidInput, InvalidJob, LowtideError
+from lowtide.errors import Cure, Infeasible, InvalidInput, InvalidJob, LowtideError, TooLaborious
 from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.policies import continuous, feasibility, gridded
-from lowtide.policies.policy import Decision
+from lowtide.policies.policy import Decision, Paid
 from lowtide.policies.problem import (
     MOST_BYTES,
     Problem,
@@ -83,17 +83,20 @@ class Optimum:
         now, starts = problem.state.now, self.solution.starts
         progress_s = [start.progress_s for start in starts]
         stretches = []
-        lead_s = 0.0
+        # Delays count from `base`, when the next start would be over.
+        lead_s, later_s = problem.startup_s, problem.startup_s
         if problem.state.running:
             until_s = progress_s[0] if starts else problem.work_s
             stretches.append(Stretch(start=now, work_s=until_s))
-            lead_s = problem.startup_s
+            later_s = 0.0
         for start, until_s in zip(starts, [*progress_s[1:], problem.work_s], strict=False):
             stretch = Stretch(
-                start=now + max(start.progress_s + start.delay_s - lead_s, 0.0),
+                start=now + max(start.progress_s + start.delay_s + (later_s - lead_s), 0.0),
                 work_s=until_s - start.progress_s,
             )
-            stretches.append(_beside_windows(problem, stretch, last=until_s == problem.work_s))
+            last = until_s == problem.work_s
+            stretches.append(_beside_windows(problem, stretch, lead_s, last=last))
+            lead_s = problem.restart_s
         return stretches
 
 
@@ -161,7 +164,12 @@ class Exact:
             return Decision(
                 schedule=followed, lower_bound=cost, step_s=self.step_s, mixed=self._mixed
             )
-        schedule, cost = self.lay_out(optimum, job, signal, state=state)
+        schedule = self.lay_out(optimum, job, signal, state=state)
+        # What it comes to is for the accounting to say: a planner's sums over a year are rounded.
+        paid = Paid.of(schedule, job, signal)
+        cost = (
+            paid.footprint.amount + self.rent(schedule) + self.waiting(schedule, job, state=state)
+        )
         gap = optimum.gap
         if gap:
             gap = max(cost - optimum.solution.cost + gap, 0.0)
@@ -170,6 +178,7 @@ class Exact:
             lower_bound=cost,
             step_s=optimum.step_s,
             resolution_gap=gap,
+            paid=paid,
             mixed=self._mixed,
             effort_s=optimum.solution.effort_s,
         )
@@ -180,32 +189,31 @@ class Exact:
 
     def lay_out(
         self, optimum: Optimum, job: Job, signal: Signal, *, state: State | None = None
-    ) -> tuple[Schedule, float]:
-        """Return the schedule of an optimum and what it comes to, without proving how good it is.
+    ) -> Schedule:
+        """Return the schedule of an optimum, without proving how good it is.
 
         Args:
             state: Where the job stands, by default at its arrival.
         """
         schedule = Schedule.from_stretches(job, optimum.stretches, state=state)
-        # What it comes to is for the accounting to say: a planner's sums over a year are rounded.
-        cost = self.amount(schedule, job, signal, state=state)
-        if optimum.asked is None:
-            return schedule, cost
+        if optimum.asked is None and not _may_lose_work(optimum.problem, optimum.step_s):
+            return schedule
         if state is not None:
             followed = self._followed(job, signal, state)
             if followed is not None:
-                paid = self.amount(followed, job, signal, state=state)
-                schedule, cost = (followed, paid) if paid < cost else (schedule, cost)
+                both = (schedule, followed)
+                return min(both, key=lambda each: self.amount(each, job, signal, state=state))
         elif not (self._mixed or self.forbidden):
-            # Policies that decide between the steps may come out ahead by a little. They are
-            # measured by the planner's own sum, as where many jobs are decided for.
+            # Policies that decide between the steps may come out ahead by a little, and so may
+            # those that lose work for a cheap restart. They are measured by the planner's own sum,
+            # as where many jobs are decided for.
             least = optimum.solution.cost
             for rival in (WaitAwhile(), Oracle()):
                 other = rival.decide(job, signal).schedule
                 paid = amount_of(other, job, signal)
                 if paid < least - AHEAD * abs(least):
-                    schedule, cost, least = other, paid, paid
-        return schedule, cost
+                    schedule, least = other, paid
+        return schedule
 
     def _followed(self, job: Job, signal: Signal, state: State) -> Schedule | None:
         """Return the rest of the plan that the job was given at its arrival, if it followed that.
@@ -219,7 +227,7 @@ class Exact:
             return None
         try:
             check_state(job, state)
-            whole, _ = self.lay_out(self.optimise(job, signal), job, signal)
+            whole = self.lay_out(self.optimise(job, signal), job, signal)
         except InvalidJob:
             return None
         return whole.rest(state)
@@ -243,9 +251,12 @@ class Exact:
 
     def waiting(self, schedule: Schedule, job: Job, *, state: State | None = None) -> float:
         """Return what being done later than at once counts."""
+        if not self.wait:
+            return 0.0
         state = state or State(now=job.arrival)
         needed_s = job.profile.work_s - state.progress_s
-        needed_s += 0.0 if state.running else job.profile.startup_s
+        if not state.running:
+            needed_s += job.profile.starting_s(state.starts)
         return self.wait * (schedule.end - state.now - needed_s)
 
     def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:
@@ -398,7 +409,7 @@ def common_step(problem: Problem) -> float | None:
         problem.job.min_run_s,
         problem.must_run_s,
         *(edges_s[1:] - edges_s[:-1]).tolist(),
-        *(phase.duration_s for phase in (*profile.startup, *profile.stop)),
+        *(phase.duration_s for phase in (*problem.starting, *problem.resuming, *profile.stop)),
         *(edge - base for window in problem.forbidden for edge in window),
     }
     for signal in problem.signals:
@@ -424,12 +435,32 @@ def resolution_gap(
         lossless: Whether the step divides every duration that matters.
     """
     if step_s is None:
-        return 0.0
+        if not _may_lose_work(problem, step_s):
+            return 0.0
+        try:
+            least = continuous.solve(problem, ahead=True).cost
+        except TooLaborious:
+            return None
+        return max(cost - least, 0.0)
     if lossless:
-        return None if problem.pays_to_start_idly else 0.0
+        if problem.pays_to_start_idly:
+            return None
+        if not problem.pays_to_start_ahead:
+            return 0.0
+        return max(cost - gridded.solve(problem, step_s, ahead=True).cost, 0.0)
     if not problem.boundable:
         return None
     return max(cost - gridded.lower_bound(problem, step_s), 0.0)
+
+
+def _may_lose_work(problem: Problem, step_s: float | None) -> bool:
+    """Return whether losing the work of a first start, which is not planned, could be worth it.
+
+    Args:
+        step_s: The step between decisions, None for continuous time.
+    """
+    stopped = problem.job.interruptible == "checkpoints"
+    return step_s is None and stopped and problem.pays_to_start_ahead
 
 
 def _is_gridded(problem: Problem) -> bool:
@@ -452,11 +483,10 @@ def _finest(problem: Problem, most: float) -> float:
     return problem.work_s
 
 
-def _beside_windows(problem: Problem, stretch: Stretch, *, last: bool) -> Stretch:
+def _beside_windows(problem: Problem, stretch: Stretch, lead_s: float, *, last: bool) -> Stretch:
     """Return a stretch that rounding let reach into a forbidden window, moved to its edge."""
-    profile = problem.job.profile
     # As a schedule lays its spans out, one after the other: sums of epoch seconds are rounded.
-    lengths_s = (profile.startup_s, stretch.work_s, 0.0 if last else profile.stop_s)
+    lengths_s = (lead_s, stretch.work_s, 0.0 if last else problem.stop_s)
     start = stretch.start
 
     def end(begin: float) -> float:

@@ -137,7 +137,8 @@ def explain(
 def _blind(case: _Case, policy: Policy, total: float) -> float | None:
     """Return what a policy comes to that takes the job for one of its mean power."""
     job = case.job
-    if len({phase.power_w for phase in (*job.profile.startup, *job.profile.work)}) == 1:
+    known = (*job.profile.startup, *job.profile.starting(1), *job.profile.work)
+    if len({phase.power_w for phase in known}) == 1:
         return total
     try:
         return case.amount(decide(Blind(policy=policy), job, case.target, case.state).schedule)

@@ -3,7 +3,8 @@
 For a job that may be stopped anywhere this needs no planner. A run cannot reach across a forbidden
 window, and one run does more in an opening between two windows than several. So the question is
 which openings to choose: not more than there are starts, each with room for `min_run_s`, and
-together with room for the work.
+together with room for the work. Where a restart takes another time than the startup, it matters in
+which of them the first start is made.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -101,61 +103,104 @@ def _openings(problem: Problem) -> list[tuple[float, float]]:
         begin = max(begin, high)
     if problem.state.running and (not found or found[0][0] > TIME_TOLERANCE_S):
         found.insert(0, (0.0, 0.0))
-    first = int(problem.state.running)
-    return found[:first] + [(low + problem.startup_s, high) for low, high in found[first:]]
+    return found
 
 
-def _in_seconds(problem: Problem) -> tuple[list[_Room], _Needs]:
+def _in_seconds(problem: Problem) -> tuple[list[_Room], list[_Room], _Needs]:
     """Return what fits where, and what has to, if decisions are made at any moment."""
-    rooms = [_Room(high - problem.stop_s - low, high - low) for low, high in _openings(problem)]
+
+    def room(low: float, high: float) -> _Room:
+        return _Room(high - problem.stop_s - low, high - low)
+
     least_s = problem.job.min_run_s
-    return rooms, _Needs(problem.work_s, least_s, least_s, problem.must_run_s)
+    needs = _Needs(problem.work_s, least_s, least_s, problem.must_run_s)
+    return *_rooms(problem, room), needs
 
 
-def _in_steps(problem: Problem, step_s: float) -> tuple[list[_Room], _Needs]:
+def _in_steps(problem: Problem, step_s: float) -> tuple[list[_Room], list[_Room], _Needs]:
     """Return what fits where, and what has to, as the planner on a grid sees it."""
     size = gridded.size_of(problem, step_s)
     end = size.rows + size.columns - 1
     # The last step of work may be a part of one.
     short_s = size.rows * step_s - problem.work_s
-    rooms = []
-    for low, high in _openings(problem):
+
+    def room(low: float, high: float) -> _Room:
         first = math.ceil((low - TIME_TOLERANCE_S) / step_s)
         stopped, last = (
             math.floor((at_s + TIME_TOLERANCE_S) / step_s)
             for at_s in (high - problem.stop_s, high + short_s)
         )
-        rooms.append(_Room(min(stopped, end) - first, min(last, end) - first))
+        return _Room(min(stopped, end) - first, min(last, end) - first)
+
     latest = math.floor((problem.work_s - problem.job.min_run_s) / step_s + 1e-9)
     least_last = max(size.rows - min(latest, size.rows - 1), size.least)
     running = math.ceil(problem.must_run_s / step_s - 1e-9)
-    return rooms, _Needs(size.rows, size.least, least_last, running)
+    return *_rooms(problem, room), _Needs(size.rows, size.least, least_last, running)
 
 
-def _fits(problem: Problem, rooms: Sequence[_Room], needs: _Needs) -> bool:
+def _rooms(
+    problem: Problem, room: Callable[[float, float], _Room]
+) -> tuple[list[_Room], list[_Room]]:
+    """Return what fits into each opening if the first start is made there, and a later one.
+
+    Of a job that runs, the first start is the one under way.
+    """
+    openings = _openings(problem)
+    if problem.state.running:
+        under_way = [room(*openings[0])]
+        return under_way, [room(low + problem.restart_s, high) for low, high in openings[1:]]
+    later = [room(low + problem.restart_s, high) for low, high in openings]
+    if problem.starting is problem.resuming:
+        return later, later
+    return [room(low + problem.startup_s, high) for low, high in openings], later
+
+
+def _fits(problem: Problem, first: list[_Room], later: list[_Room], needs: _Needs) -> bool:
     """Return whether rooms can be chosen that together hold the work."""
     starts = problem.starts_left
-    done = 0.0
-    if problem.state.running:
-        under_way, rooms = rooms[0], rooms[1:]
-        if under_way.last >= needs.work - TIME_TOLERANCE_S:
-            return True
-        done = under_way.stopped
-        if done < needs.running - TIME_TOLERANCE_S:
-            return False
     spare = needs.work - needs.running - needs.last
-    if starts == 0 or spare < -TIME_TOLERANCE_S:
-        return False
-    for number, last in enumerate(rooms):
-        if last.last < max(needs.last, TIME_TOLERANCE_S) - TIME_TOLERANCE_S:
-            continue
-        wide = [each.stopped for each in rooms[:number]]
-        wide = sorted(size for size in wide if size >= needs.least - TIME_TOLERANCE_S and size > 0)
-        most = len(wide) if starts is None else min(len(wide), starts - 1)
-        if needs.least > 0:
-            most = min(most, math.floor(spare / needs.least + 1e-9))
-        if done + last.last + sum(wide[len(wide) - most :]) >= needs.work - TIME_TOLERANCE_S:
+    most = math.inf if starts is None else starts - 1
+    if needs.least > 0:
+        most = min(most, math.floor(spare / needs.least + 1e-9))
+    possible = starts != 0 and spare >= -TIME_TOLERANCE_S
+    if problem.state.running:
+        done = first[0].stopped
+        if first[0].last >= needs.work - TIME_TOLERANCE_S:
             return True
+        enough = done >= needs.running - TIME_TOLERANCE_S
+        return possible and enough and _hold(later, done, most, needs)
+    if not possible or first is later:
+        return possible and _hold(later, 0.0, most, needs)
+    # The first start is unlike those after it, so each opening is tried for it.
+    if _hold(first, 0.0, 0, needs):
+        return True
+    return most > 0 and any(
+        _counts(room, needs) and _hold(later[number + 1 :], room.stopped, most - 1, needs)
+        for number, room in enumerate(first)
+    )
+
+
+def _counts(room: _Room, needs: _Needs) -> bool:
+    """Return whether a start that is stopped can be made in a room."""
+    return room.stopped > 0 and room.stopped >= needs.least - TIME_TOLERANCE_S
+
+
+def _hold(rooms: Sequence[_Room], done: float, most: float, needs: _Needs) -> bool:
+    """Return whether the widest of rooms, so many at most, and one after them hold the work.
+
+    Args:
+        done: Work that is done before.
+    """
+    widest: list[float] = []
+    for room in rooms:
+        alone = room.last >= max(needs.last, TIME_TOLERANCE_S) - TIME_TOLERANCE_S
+        if alone and done + room.last >= needs.work - TIME_TOLERANCE_S:
+            return True
+        if most > 0 and _counts(room, needs):
+            heappush(widest, room.stopped)
+            done += room.stopped
+            if len(widest) > most:
+                done -= heappop(widest)
     return False
 
 

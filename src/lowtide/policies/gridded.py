@@ -104,7 +104,7 @@ def size_of(problem: Problem, step_s: float) -> Size:
     rows = max(math.ceil(problem.work_s / step_s - 1e-9), 1)
     columns = math.floor(max(problem.slack_s, 0.0) / step_s + 1e-9) + 1
     left = problem.starts_left
-    lag_s = problem.startup_s + problem.stop_s
+    lag_s = problem.restart_s + problem.stop_s
     # More starts than fit between work and slack cannot be made, so they need not be counted.
     most = rows if lag_s <= 0 else min(rows, math.floor(problem.slack_s / lag_s + 1e-9) + 1)
     layers = 1 if left is None or left >= most + 1 else left + 1
@@ -137,10 +137,21 @@ def divides(step_s: FloatArray | float, common_s: FloatArray | float) -> npt.NDA
     return whole
 
 
-def solve(problem: Problem, step_s: float) -> Solution:
-    """Return the least cost and the starts that reach it, on a grid."""
+def solve(problem: Problem, step_s: float, *, ahead: bool = False) -> Solution:
+    """Return the least cost and the starts that reach it, on a grid.
+
+    Args:
+        ahead: Whether another start comes before, for the sake of the restarts after it. It keeps
+            no work, so that no schedule reaches the cost: they come near it.
+    """
+    if not ahead:
+        size = size_of(problem, step_s)
+        return _run(problem, size, step_s, _tables(problem, size, step_s))
+    if problem.job.max_starts is not None:
+        problem = replace(problem, job=replace(problem.job, max_starts=problem.job.max_starts - 1))
     size = size_of(problem, step_s)
-    return _run(problem, size, step_s, _tables(problem, size, step_s))
+    tables = _tables(problem, size, step_s)
+    return _run(problem, size, step_s, replace(tables, begin=_begun_ahead(tables)))
 
 
 def lower_bound(problem: Problem, step_s: float) -> float:
@@ -295,27 +306,22 @@ def _run(problem: Problem, size: Size, step_s: float, tables: _Tables) -> Soluti
 
 def _tables(problem: Problem, size: Size, step_s: float) -> _Tables:
     slots = size.rows + size.columns
-    profile = problem.job.profile
-    slot, extra, start, held, leave = slot_costs(
-        slots,
-        step_s,
-        problem.job.deadline - problem.base,
-        _series(problem.energy, problem.base),
-        NO_RENT if problem.occupancy is None else _series(problem.occupancy, problem.base),
-        _phase_table(profile.startup),
-        _phase_table(profile.stop),
-        profile.suspended_power_w / JOULES_PER_KWH,
-    )
+    at_s = _multiples(step_s, slots + 1)
+    slot, extra, start, held, leave = _slot_costs(problem, slots, step_s, problem.resuming)
     if problem.forbidden:
-        at_s = _multiples(step_s, slots + 1)
-        start[problem.hit(at_s - problem.startup_s, at_s)] = np.inf
+        start[problem.hit(at_s - problem.restart_s, at_s)] = np.inf
         leave[problem.hit(at_s, at_s + problem.stop_s)] = np.inf
     if problem.state.running:
         begin = np.full(size.columns, np.inf)
-    else:
+    elif problem.starting is problem.resuming:
         begin = start[: size.columns].copy()
         if problem.state.starts:
             begin += held[: size.columns] - problem.held_before
+    else:
+        begin = _slot_costs(problem, size.columns, step_s, problem.starting)[2][: size.columns]
+        if problem.forbidden:
+            ready_s = at_s[: size.columns]
+            begin[problem.hit(ready_s - problem.startup_s, ready_s)] = np.inf
     first = 1
     if problem.state.running:
         first = math.ceil(problem.must_run_s / step_s - 1e-9)
@@ -333,13 +339,39 @@ def _tables(problem: Problem, size: Size, step_s: float) -> _Tables:
         last_blocked=problem.hit(delays_s + (size.rows - 1) * step_s, delays_s + problem.work_s),
         leave=leave,
         start=start + held,
-        lag=math.ceil((problem.startup_s + problem.stop_s) / step_s - 1e-9),
+        lag=math.ceil((problem.restart_s + problem.stop_s) / step_s - 1e-9),
         first=first,
         least=size.least,
         last=min(
             math.floor((problem.work_s - problem.job.min_run_s) / step_s + 1e-9), size.rows - 1
         ),
     )
+
+
+def _slot_costs(
+    problem: Problem, count: int, step_s: float, starting: Sequence[Phase]
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return what `slot_costs` does of a problem, for starts of some phases."""
+    profile = problem.job.profile
+    return slot_costs(
+        count,
+        step_s,
+        problem.job.deadline - problem.base,
+        _series(problem.energy, problem.base),
+        NO_RENT if problem.occupancy is None else _series(problem.occupancy, problem.base),
+        _phase_table(starting),
+        _phase_table(profile.stop),
+        profile.suspended_power_w / JOULES_PER_KWH,
+    )
+
+
+def _begun_ahead(tables: _Tables) -> FloatArray:
+    """Return, per column, the cost of a restart at row 0 after a first start that did no work."""
+    columns, lag = tables.begin.size, tables.lag
+    begin = np.full(columns, np.inf)
+    stopped = np.minimum.accumulate(tables.begin + tables.leave[:columns])
+    begin[lag:] = stopped[: max(columns - lag, 0)] + tables.start[lag:columns]
+    return begin
 
 
 def _series(signal: Signal, base: float) -> tuple[FloatArray, FloatArray, float, float]:
@@ -416,17 +448,17 @@ def _optimistic(problem: Problem, size: Size, step_s: float) -> _Tables:
     edges_s, energy_j = _excess(problem)
     cuts_s = np.minimum(_multiples(step_s, size.rows + 1), problem.work_s)
     per_row = np.diff(np.interp(cuts_s, edges_s, energy_j))
-    resume = phases(profile.startup, -problem.startup_s)
+    resume = phases(problem.resuming, -problem.restart_s)
     delays_s = at_s[: size.columns]
     begin = np.full(size.columns, np.inf)
     final = _held(problem, delays_s + problem.work_s)
     if problem.state.starts:
         final -= problem.held_before
     if not problem.state.running:
-        begin = resume[: size.columns].copy()
+        begin = phases(problem.starting, -problem.startup_s)[: size.columns]
         if not problem.state.starts:
             begin -= _held(problem, delays_s + step_s - problem.startup_s)
-    return _Tables(
+    tables = _Tables(
         begin=begin,
         power=per_row / JOULES_PER_KWH,
         special=np.full(size.rows, -1, dtype=np.int64),
@@ -437,13 +469,16 @@ def _optimistic(problem: Problem, size: Size, step_s: float) -> _Tables:
         last_blocked=np.zeros(size.columns, dtype=np.bool_),
         leave=phases(profile.stop, 0.0),
         start=resume,
-        lag=math.floor((problem.startup_s + problem.stop_s) / step_s + 1e-9),
+        lag=math.floor((problem.restart_s + problem.stop_s) / step_s + 1e-9),
         first=0,
         # Either end of a stretch may have been moved by less than a step.
         least=max(math.ceil(problem.job.min_run_s / step_s - 1e-9) - 2, 0),
         last=size.rows - 1,
         final=final,
     )
+    if problem.starting is problem.resuming:
+        return tables
+    return replace(tables, begin=np.minimum(begin, _begun_ahead(tables)))
 
 
 def _excess(problem: Problem) -> tuple[FloatArray, FloatArray]:

@@ -198,7 +198,14 @@ def finish(
         state: Where the job stood, if it had begun.
         gram: What a gram counts in what was minimised, where carbon alone was.
     """
-    carbon, _ = carbon_and_price(signal)
+    carbon, price = carbon_and_price(signal)
+    paid = decision.paid
+    # Of a grid with a price both are told.
+    alone = carbon is None or price is None
+    if paid is None or not (alone and paid.is_of(decision.schedule, job, deciding_signal(signal))):
+        ours = footprint(decision.schedule, job, signal)
+    else:
+        ours = paid.footprint
     bound, gap = decision.lower_bound, decision.resolution_gap
     if bound is None and state is None and not decision.mixed:
         bound = _general_bound(job, target)
@@ -212,7 +219,7 @@ def finish(
         bound_g = _general_bound(job, carbon)
     return Plan(
         schedule=decision.schedule,
-        footprint=footprint(decision.schedule, job, signal),
+        footprint=ours,
         baseline=footprint(at_once(job, state), job, signal),
         lower_bound=bound,
         lower_bound_g=bound_g,

@@ -7,17 +7,35 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
-from lowtide.accounting import Stretches
+from lowtide.accounting import Footprint, Stretches, footprint
 from lowtide.errors import InvalidInput
 from lowtide.job import Job
 from lowtide.registry import Registry
 from lowtide.schedule import Schedule, State
 from lowtide.signal import Signal
 from lowtide.workload import IntArray, Workload
+
+
+class Paid(NamedTuple):
+    """What a schedule of a job comes to by a signal."""
+
+    schedule: Schedule
+    job: Job
+    signal: Signal
+    footprint: Footprint
+
+    @classmethod
+    def of(cls, schedule: Schedule, job: Job, signal: Signal) -> Paid:
+        """Account for a schedule."""
+        return cls(schedule, job, signal, footprint(schedule, job, signal))
+
+    def is_of(self, schedule: Schedule, job: Job, signal: Signal) -> bool:
+        """Return whether it is this very schedule, job and signal that were accounted for."""
+        return schedule is self.schedule and job is self.job and signal is self.signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +48,9 @@ class Decision:
             unit (grams, or money for a price), where the policy proves one.
         step_s: The step between the moments that were considered, None for any moment.
         resolution_gap: The most that considering only those can have cost, where it is known.
-        mixed: Whether the two count more than the signal, such as waiting or rent.
+        paid: What the schedule comes to, where the policy had that accounted for: it need not be
+            again.
+        mixed: Whether bound and gap count more than the signal, such as waiting or rent.
         note: What the policy has to say of its decision, such as a guarantee.
         effort_s: About how long it took on one core, where that was counted.
     """
@@ -39,6 +59,7 @@ class Decision:
     lower_bound: float | None = None
     step_s: float | None = None
     resolution_gap: float | None = None
+    paid: Paid | None = field(default=None, compare=False, repr=False)
     mixed: bool = False
     note: str = ""
     effort_s: float = field(default=0.0, compare=False)

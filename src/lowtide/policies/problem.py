@@ -85,7 +85,10 @@ class Problem:
             for nothing.
         wait: Cost of a second of delay of the finish.
         forbidden: Stretches of time in which the job must not run.
-        startup_s: How long a start takes.
+        starting: Phases of the next start: the first of all, unless the job has begun.
+        resuming: Phases of each start after that.
+        startup_s: How long the next start takes.
+        restart_s: How long each start after that takes.
         stop_s: How long a stop takes.
         work_s: How much work is left.
         base: The instant at which work goes on at delay 0.
@@ -98,7 +101,10 @@ class Problem:
     occupancy: Signal | None = None
     wait: float = 0.0
     forbidden: tuple[tuple[float, float], ...] = ()
+    starting: tuple[Phase, ...] = field(init=False)
+    resuming: tuple[Phase, ...] = field(init=False)
     startup_s: float = field(init=False)
+    restart_s: float = field(init=False)
     stop_s: float = field(init=False)
     work_s: float = field(init=False)
     base: float = field(init=False)
@@ -107,11 +113,16 @@ class Problem:
     def __post_init__(self) -> None:
         # Cached properties, each behind a lock, would take longer than planning a small job.
         profile, state = self.job.profile, self.state
-        startup_s = profile.startup_s
+        starting, resuming = profile.starting(state.starts), profile.starting(1)
+        restart_s = profile.restart_s
+        startup_s = restart_s if starting is resuming else profile.startup_s
         work_s = profile.work_s - state.progress_s
         base = state.now + (0.0 if state.running else startup_s)
         for name, value in (
+            ("starting", starting),
+            ("resuming", resuming),
             ("startup_s", startup_s),
+            ("restart_s", restart_s),
             ("stop_s", profile.stop_s),
             ("work_s", work_s),
             ("base", base),
@@ -168,8 +179,8 @@ class Problem:
     def largest(self) -> float:
         """More than a run without restarts can cost: what rounding is measured by."""
         profile = self.job.profile
-        phases = (*profile.startup, *profile.work, *profile.stop)
-        energy_kwh = sum(phase.energy_j for phase in phases) / JOULES_PER_KWH
+        start = max(self.starting, self.resuming, key=_energy_j)
+        energy_kwh = _energy_j((*start, *profile.work, *profile.stop)) / JOULES_PER_KWH
         span_s = self.job.deadline - self.state.now
         energy_kwh += profile.suspended_power_w * span_s / JOULES_PER_KWH
         most = energy_kwh * float(np.abs(self.values_ahead).max())
@@ -184,12 +195,12 @@ class Problem:
         Then the less work each such start does the better: there is no best schedule, and the
         finer a grid the lower its optimum. Between two others such a start is worth making if its
         phases cost less than being suspended does. The first or the last of all also changes how
-        long the job is suspended, which is worth something only where a price is below 0.
+        long the job is suspended, which is worth something only where a price is below 0; and the
+        first lets others be a restart, for which see `pays_to_start_ahead`.
         """
         profile = self.job.profile
-        phases = (*profile.startup, *profile.stop)
-        # One start more takes another startup and a stop.
-        if self.job.min_run_s > 0 or self.slack_s < self.startup_s + self.stop_s:
+        phases = (*self.resuming, *profile.stop)
+        if not self._may_start_idly:
             return False
         lowest, highest = self.values_ahead.min(), self.values_ahead.max()
         if lowest < 0 < profile.suspended_power_w:
@@ -197,18 +208,41 @@ class Problem:
         more_w = np.array([phase.power_w for phase in phases]) - profile.suspended_power_w
         return bool(phases) and bool((more_w.min() < 0 < highest) or (more_w.max() > 0 > lowest))
 
+    @property
+    def _may_start_idly(self) -> bool:
+        # One start more takes a restart and a stop.
+        return self.job.min_run_s <= 0 and self.slack_s >= self.restart_s + self.stop_s
+
+    @cached_property
+    def pays_to_start_ahead(self) -> bool:
+        """Whether a first start that keeps no work could be worth making: for the restart after it.
+
+        It makes the start that does the work cheaper by what the startup draws beyond the restart
+        up to the same moment, at the highest price at the most; and costs another startup and a
+        stop, at the lowest price at the least. In a forbidden window there is room for the shorter.
+        """
+        if self.starting is self.resuming or not self._may_start_idly or self.starts_left == 1:
+            return False
+        if self.forbidden and self.startup_s > self.restart_s:
+            return True
+        lowest, highest = float(self.values_ahead.min()), float(self.values_ahead.max())
+        more_j, less_j = _differences_j(self.starting, self.resuming)
+        spent_j = _energy_j((*self.starting, *self.job.profile.stop))
+        return lowest < 0 or more_j * highest > (less_j + spent_j) * lowest
+
     @cached_property
     def boundable(self) -> bool:
         """Whether `gridded.lower_bound` holds: nothing costs less than being suspended does."""
         profile = self.job.profile
-        phases = (*profile.startup, *profile.work, *profile.stop)
+        starts = (*self.starting, *self.resuming)
+        phases = (*starts, *profile.work, *profile.stop)
         if any(phase.power_w < profile.suspended_power_w for phase in phases):
             return False
         if self.occupancy is not None:
             rent = _ahead(self.occupancy, self.state.now, self.job.deadline)
             if rent.min() < 0:
                 return False
-        plain = not (profile.startup or profile.stop or profile.suspended_power_w)
+        plain = not (starts or profile.stop or profile.suspended_power_w)
         return plain or bool(self.values_ahead.min() >= 0)
 
     @cached_property
@@ -234,8 +268,12 @@ class Problem:
         return self._cost(cuts_s, power_w[i:j])
 
     def startup(self, progress_s: float) -> Cost:
-        """Return what a start costs that goes on at some progress, by the delay."""
-        return self._phases(self.job.profile.startup, progress_s - self.startup_s)
+        """Return what the next start costs if it goes on at some progress, by the delay."""
+        return self._phases(self.starting, progress_s - self.startup_s)
+
+    def restart(self, progress_s: float) -> Cost:
+        """Return what a start after that costs that goes on at some progress, by the delay."""
+        return self._phases(self.resuming, progress_s - self.restart_s)
 
     def stop(self, progress_s: float) -> Cost:
         """Return what a stop at some progress costs, by the delay up to then."""
@@ -339,6 +377,26 @@ def make_problem(
         wait=wait,
         forbidden=tuple(forbidden),
     )
+
+
+def _energy_j(phases: Sequence[Phase]) -> float:
+    return sum(phase.energy_j for phase in phases)
+
+
+def _differences_j(phases: Sequence[Phase], others: Sequence[Phase]) -> tuple[float, float]:
+    """Return what phases draw beyond others that end when they do, and the others beyond them."""
+
+    def until_end(of: Sequence[Phase]) -> tuple[FloatArray, FloatArray]:
+        ends_s = np.cumsum([phase.duration_s for phase in of[::-1]])
+        # Before the first of them nothing is drawn.
+        return ends_s, np.array([*(phase.power_w for phase in of[::-1]), 0.0])
+
+    (ends_s, power_w), (other_ends_s, other_w) = until_end(phases), until_end(others)
+    cuts_s = np.union1d(ends_s, other_ends_s)
+    more_w = power_w[np.searchsorted(ends_s, cuts_s)]
+    more_w = more_w - other_w[np.searchsorted(other_ends_s, cuts_s)]
+    more_j = more_w * np.diff(cuts_s, prepend=0.0)
+    return float(np.maximum(more_j, 0.0).sum()), float(np.maximum(-more_j, 0.0).sum())
 
 
 def _ahead(signal: Signal, begin: float, end: float) -> FloatArray:

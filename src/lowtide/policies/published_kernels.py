@@ -279,25 +279,25 @@ def _carry_out(
     Returns:
         How many there are then.
     """
-    startup_s, stop_s = jobs.startup_s[job], jobs.stop_s[job]
+    lead_s, restart_s, stop_s = jobs.startup_s[job], jobs.restart_s[job], jobs.stop_s[job]
     work_s, deadline = jobs.work_s[job], jobs.deadline[job]
     now, kept_s, starts = jobs.arrival[job], 0.0, NONE_YET
     wish = 0
     while work_s - kept_s > TIME_TOLERANCE_S:
         left_s = work_s - kept_s
-        while wish < ends.size and ends[wish] <= now + startup_s + TIME_TOLERANCE_S:
+        while wish < ends.size and ends[wish] <= now + lead_s + TIME_TOLERANCE_S:
             wish += 1
-        latest = deadline - startup_s - left_s
-        wanted = begins[wish] - startup_s if wish < ends.size else latest
+        latest = deadline - lead_s - left_s
+        wanted = begins[wish] - lead_s if wish < ends.size else latest
         start = max(min(wanted, latest), now)
-        begin = start + startup_s
+        begin = start + lead_s
         made[0][count], made[1][count] = job, start
         made[2][count], made[3][count] = left_s, 0.0
         stopped_s = -1.0
         for i in range(wish, ends.size - 1):
             if ends[i] - begin >= left_s - TIME_TOLERANCE_S:
                 break
-            if begins[i + 1] - ends[i] <= stop_s + startup_s:
+            if begins[i + 1] - ends[i] <= stop_s + restart_s:
                 continue
             stopped_s = _kept(jobs, job, kept_s, starts, begin, ends[i])
             if stopped_s >= 0.0:
@@ -308,6 +308,7 @@ def _carry_out(
                 now = ends[i] + stop_s
                 break
         kept_s = stopped_s if stopped_s >= 0.0 else work_s
+        lead_s = restart_s
         starts += 1
         count += 1
     return count
@@ -332,7 +333,7 @@ def _kept(jobs: Rules, job: int, before_s: float, starts: int, begin: float, end
     left_s = jobs.work_s[job] - kept_s
     if min(kept_s - before_s, left_s) < jobs.min_run_s[job] - TIME_TOLERANCE_S:
         return -1.0
-    done = end + jobs.stop_s[job] + jobs.startup_s[job] + left_s
+    done = end + jobs.stop_s[job] + jobs.restart_s[job] + left_s
     return -1.0 if done > jobs.deadline[job] + TIME_TOLERANCE_S else float(kept_s)
 
 

@@ -133,9 +133,9 @@ class _Course:
             past = tuple(plan[:number])
             if now <= stretch.start + TIME_TOLERANCE_S:
                 # A stop takes its time, and nothing can be started before it is over.
-                free = max(now, _over(job, past[-1])) if past else now
+                free = max(now, _over(job, past)) if past else now
                 return cls(job=job, now=now, past=past, current=None, free=free)
-            begin = stretch.start + job.profile.startup_s
+            begin = stretch.start + job.profile.starting_s(number)
             if now <= begin + stretch.work_s + stretch.lost_s + TIME_TOLERANCE_S:
                 ran_s = min(max(now - begin, 0.0), stretch.work_s)
                 free = now
@@ -162,7 +162,8 @@ class _Course:
         job = self.job
         needed_s = self.left_s
         if self.current is None:
-            needed_s += job.profile.startup_s if needed_s > TIME_TOLERANCE_S else 0.0
+            if needed_s > TIME_TOLERANCE_S:
+                needed_s += job.profile.starting_s(len(self.past))
         elif job.interruptible == "never" or len(self.past) + 1 == job.max_starts:
             return True
         done = self.left_s <= TIME_TOLERANCE_S
@@ -192,7 +193,7 @@ class _Course:
         allowed = (
             done_s - saved_s > TIME_TOLERANCE_S
             and min(saved_s - self.kept_s, again_s) >= job.min_run_s
-            and stopped + job.profile.startup_s + again_s <= job.deadline
+            and stopped + job.profile.restart_s + again_s <= job.deadline
         )
         if allowed:
             killed = Stretch(
@@ -222,10 +223,11 @@ def _renewed(course: _Course, known: Signal, planner: Exact) -> tuple[list[Stret
     return best, step_s
 
 
-def _over(job: Job, stretch: Stretch) -> float:
-    """Return when a stretch that was stopped is over, its stop phases included."""
-    ran_s = stretch.work_s + stretch.lost_s
-    return stretch.start + job.profile.startup_s + ran_s + job.profile.stop_s
+def _over(job: Job, past: Sequence[Stretch]) -> float:
+    """Return when the last of the stretches that were stopped is over, its stop phases included."""
+    last = past[-1]
+    ran_s = last.work_s + last.lost_s
+    return last.start + job.profile.starting_s(len(past) - 1) + ran_s + job.profile.stop_s
 
 
 def _moments(job: Job, signal: Signal, every_s: float) -> Iterator[float]:
@@ -301,7 +303,7 @@ class Advice:
         ).stretches[0]
         if slot.running:
             return first.work_s > TIME_TOLERANCE_S
-        return first.start + job.profile.startup_s < slot.end - TIME_TOLERANCE_S
+        return first.start + job.profile.starting_s(slot.starts) < slot.end - TIME_TOLERANCE_S
 
 
 def _state(job: Job, slot: Slot) -> State | None:
@@ -322,9 +324,10 @@ def _state(job: Job, slot: Slot) -> State | None:
         done_s = max((point for point in profile.checkpoints_s if point <= done_s), default=0.0)
     # To work from the slot's beginning on, the startup begins before it.
     stopped = slot.since + (profile.stop_s if slot.starts else 0.0)
-    now = max(slot.begin - profile.startup_s, stopped)
+    lead_s = job.profile.starting_s(slot.starts)
+    now = max(slot.begin - lead_s, stopped)
     left_s = profile.work_s - done_s
-    slack_s = job.deadline - now - profile.startup_s - left_s
+    slack_s = job.deadline - now - lead_s - left_s
     if slack_s <= TIME_TOLERANCE_S or left_s < job.min_run_s:
         return None
     return State(now=now, progress_s=done_s, starts=slot.starts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,15 +86,9 @@ def chart_section(name: str, chart: Any, question: str, answer: str = "") -> Sec
     return Section(question=question, answer=answer, parts=[make_figure(name, chart)])
 
 
-def data_folder(data: Path | None) -> Path | None:
-    """Return the folder with the real data, as an option or the environment names it."""
-    said = os.environ.get("LOWTIDE_DATA")
-    return data if data is not None else Path(said) if said else None
-
-
 def require_folder(data: Path | None, study: str) -> Path:
     """Return the folder with the real data, or say that there is no doing without."""
-    folder = data_folder(data)
+    folder = files.data_folder(data)
     if folder is None:
         raise InvalidInput(
             f"reproduce {study} needs the real data: name its folder by --data DIR or the variable "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lowtide import files
 from lowtide.errors import InvalidInput
 from lowtide.formats import read_signal
 from lowtide.grids import synthetic_grid
@@ -17,7 +18,6 @@ from lowtide.reproductions.findings import (
     Findings,
     Progress,
     chart_section,
-    data_folder,
     table_section,
 )
 from lowtide.reproductions.thesis import (
@@ -101,7 +101,7 @@ def reproduce_thesis(
         raise InvalidInput(f"--startup is carved, added or both, not {startup!r}")
     modes = STARTUP_MODES if startup == "both" else (startup,)
     cases = make_cases(startup_modes=modes, only=only)
-    folder = data_folder(data)
+    folder = files.data_folder(data)
     curve, note = _load_signal(signal, folder, named=data is not None)
     totals = folder / _PUBLISHED if folder is not None else None
     study = ThesisStudy(

@@ -144,6 +144,14 @@ def within(tree: FloatArray, row: int, limits: FloatArray) -> bool:
 
 
 @compiled(inner=True)
+def next_branch(branch: int) -> int:
+    """Return the branch to the right that has not been looked at yet, 0 if there is none."""
+    while branch & 1:
+        branch >>= 1
+    return branch + 1 if branch else 0
+
+
+@compiled(inner=True)
 def first_within(tree: FloatArray, base: int, size: int, limits: FloatArray, at: int) -> int:
     """Return the first leaf from one on that exceeds no limit, −1 if there is none."""
     if at >= size:
@@ -155,9 +163,6 @@ def first_within(tree: FloatArray, base: int, size: int, limits: FloatArray, at:
                 return branch - size
             branch *= 2
         else:
-            # Up to where a branch to the right has not been looked at yet.
-            while branch & 1:
-                branch >>= 1
+            branch = next_branch(branch)
             if branch == 0:
                 return -1
-            branch += 1

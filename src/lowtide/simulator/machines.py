@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide.compiled import compiled
-from lowtide.simulator.heaps import Rows, due, make_heap, pop, push
+from lowtide.simulator.heaps import Rows, due, make_heap, next_branch, pop, push
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -65,7 +65,7 @@ SITE = np.dtype(
 JOB = np.dtype(
     [
         ("ready", np.float64),  # When it enters the queue.
-        ("startup_s", np.float64),  # How long a start takes.
+        ("startup_s", np.float64),  # How long a start takes: the first, or that under way.
         ("work_s", np.float64),  # How much work there is.
         ("estimate_s", np.float64),  # How long its user said it would run.
         ("rank", np.float64),  # The lower, the sooner its turn.
@@ -175,11 +175,9 @@ def next_fit(nodes: Rows, state: int, jobs: Rows, job: int, at: int) -> int:
                 return branch - size
             branch *= 2
         else:
-            while branch & 1:
-                branch >>= 1
+            branch = next_branch(branch)
             if branch == 0:
                 return -1
-            branch += 1
 
 
 @compiled(inner=True)

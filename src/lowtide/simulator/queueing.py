@@ -269,6 +269,7 @@ def serve_in_turns(
     course["anywhere"] = jobs.interruptible[order] == INTERRUPTIBLE.index("anywhere")
     course["min_run_s"] = jobs.min_run_s[order]
     course["max_starts"] = jobs.max_starts[order]
+    course["restart_s"] = jobs.restart_s[order]
     course["stop_s"] = np.array([*(each.stop_s for each in jobs.profiles), 0.0])[place]
     course["saved_to"] = saved_to[place]
     course["saved_from"] = saved_to[place] - np.array([each.size for each in saved])[place]
@@ -318,11 +319,12 @@ def _check_turns(jobs: Workload, discipline: RoundRobin | Feedback) -> None:
             "interruptible 'anywhere' or at 'checkpoints', or take fifo, priority or easy"
         )
     shortest_s = min(_quanta_s(discipline))
-    slow = jobs.startup_s >= shortest_s
+    start_s = np.maximum(jobs.startup_s, jobs.restart_s)
+    slow = start_s >= shortest_s
     if slow.any():
         raise InvalidJob(
             f"a turn of {shortest_s:g} s is over before {told(slow)} could do any work: take "
-            f"turns longer than {float(jobs.startup_s.max()):g} s, the longest startup"
+            f"turns longer than {float(start_s.max()):g} s, the longest startup"
         )
 
 

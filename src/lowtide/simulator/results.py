@@ -189,7 +189,8 @@ class Simulation:
         stops_s = np.array([*(each.stop_s for each in self.jobs.profiles), 0.0])
         last = np.append(np.diff(which) != 0, True)
         stop_s = np.where(last, 0.0, stops_s[self.jobs.profile[which]])
-        ran_s = self.stretches.work_s + self.stretches.lost_s + self.jobs.startup_s[which] + stop_s
+        lead_s = self.stretches.starting_s(self.jobs)
+        ran_s = self.stretches.work_s + self.stretches.lost_s + lead_s + stop_s
         return self.stretches.start, self.stretches.start + ran_s
 
     def summary(self) -> dict[str, Any]:

@@ -241,7 +241,7 @@ def _run(
 def _end(jobs: Workload, stretches: Stretches) -> float:
     end = stretches.work_s + stretches.lost_s
     if jobs.profiles:
-        end += jobs.startup_s[stretches.job]
+        end += stretches.starting_s(jobs)
     # The short times first: instants are rounded to 0.2 µs.
     end += stretches.start
     return float(end.max())

@@ -31,6 +31,7 @@ COURSE = np.dtype(
         ("anywhere", np.bool_),  # Whether it may be stopped anywhere, not at checkpoints only.
         ("min_run_s", np.float64),  # How much work each start must do and keep.
         ("max_starts", np.int64),  # How often it may be started, 0 for any number.
+        ("restart_s", np.float64),  # How long a start after the first takes.
         ("stop_s", np.float64),  # How long stopping takes.
         ("saved_from", np.int64),  # Where the checkpoints ahead begin in the list of them.
         ("saved_to", np.int64),  # Where they end.
@@ -237,6 +238,7 @@ def run_in_turns(world: World, queue: Turns) -> tuple[FloatArray, IntArray, Floa
                 take(site, nodes, changes, jobs, places, job, now, log)
                 if course[job]["starts"]:
                     jobs[job]["start"] += context_s
+                    jobs[job]["startup_s"] = course[job]["restart_s"]
                 course[job]["starts"] += 1
                 course[job]["ran_s"] = 0.0
                 overs[job]["tie"] = starts

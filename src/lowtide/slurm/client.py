@@ -7,11 +7,9 @@ that was not answered Slurm is left alone for a while. What goes wrong is said o
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import NamedTuple, Protocol
 
 from lowtide.errors import InvalidInput, LowtideError, MeterProblem, SlurmProblem
 from lowtide.meters.meter import run_tool
+from lowtide.monitor.owners import SLURM_FOLDERS, read_cluster
 from lowtide.monitor.snapshot import JobFacts
 from lowtide.slurm.records import (
     ACCOUNTING_FIELDS,
@@ -31,15 +30,6 @@ from lowtide.slurm.records import (
     facts_from_scontrol,
 )
 
-# Where Slurm's programs look for their configuration, or keep what a server handed them.
-_CONFIGURED = (
-    "/etc/slurm",
-    "/etc/slurm-llnl",
-    "/usr/local/etc",
-    "/opt/slurm/etc",
-    "/run/slurm/conf",
-)
-_CLUSTER = re.compile(r"^[ \t]*ClusterName[ \t]*=[ \t]*([^\s#]+)", re.IGNORECASE | re.MULTILINE)
 _NO_ACCOUNTING = "accounting storage is disabled"
 _NO_NODE = "invalid node name"
 _NO_JOB = "invalid job id"
@@ -111,20 +101,16 @@ class SlurmClient:
     def is_here() -> bool:
         """Return whether there is a Slurm to ask: its programs, and where they find it."""
         named = any(name in os.environ for name in ("SLURM_CONF", "SLURM_CONF_SERVER"))
-        found = any(Path(folder, "slurm.conf").exists() for folder in _CONFIGURED)
+        found = any(Path(folder, "slurm.conf").exists() for folder in SLURM_FOLDERS)
         return shutil.which("squeue") is not None and (named or found)
 
-    @classmethod
-    def find_cluster(cls) -> str:
+    @staticmethod
+    def find_cluster() -> str:
         """Return what the cluster is called by its configuration here; empty where none says."""
         named = os.environ.get("SLURM_CONF")
-        places = [named] if named else [f"{folder}/slurm.conf" for folder in _CONFIGURED]
-        for place in places:
-            with suppress(OSError):
-                said = _CLUSTER.search(Path(place).read_text(errors="replace"))
-                if said is not None:
-                    return said[1]
-        return ""
+        return read_cluster(
+            [named] if named else [f"{folder}/slurm.conf" for folder in SLURM_FOLDERS]
+        )
 
     def name_nodes(self, names: Iterable[str]) -> None:
         """Be told by control groups what Slurm calls the node, where nobody else knows better."""

@@ -162,13 +162,14 @@ def attach(
     """Return the jobs that units seen for the first time belong to, made where need be.
 
     Args:
-        cluster: The cluster that the host is of, empty where not known.
+        cluster: The cluster of units that name none, empty where not known.
     """
     known = _Known.read(connection, {name for unit in found for name in _names(unit)})
     cluster = clean(cluster)
     numbers = []
     for unit in found:
-        of = cluster if unit.source in SHARED_SOURCES else ""
+        # A machine may have nodes of several clusters.
+        of = (clean(unit.cluster) or cluster) if unit.source in SHARED_SOURCES else ""
         named = known.find(unit.source, _names(unit), of)
         # Each start has a name of its own where Slurm gives it one.
         fitting = [job for job in named if unit.sluid and job.row["sluid"] == clean(unit.sluid)]

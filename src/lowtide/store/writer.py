@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,7 @@ from lowtide.store.tables import (
     in_parts,
     insert_row,
     jobs,
+    origins,
     synthetic_grids,
     ticks,
     units,
@@ -265,7 +267,7 @@ class HostWriter:
         found = self._known(connection, host, [clean(unit.key) for unit in new])
         strangers = [unit for unit in new if clean(unit.key) not in found]
         if resuming and strangers:
-            other = known_as(connection, host, strangers, taken=found.keys())
+            other = known_as(connection, host, strangers, taken=found.keys(), cluster=tick.cluster)
             stood = self._known(connection, host, list(other.values()))
             found |= {key: stood[name] for key, name in other.items()}
             strangers = [unit for unit in strangers if clean(unit.key) not in found]
@@ -435,7 +437,12 @@ def last_look(database: Database, host: str) -> tuple[float, dict[Unit, float]] 
 
 
 def known_as(
-    connection: sa.Connection, host: int, found: Sequence[Unit], *, taken: Container[str]
+    connection: sa.Connection,
+    host: int,
+    found: Sequence[Unit],
+    *,
+    taken: Container[str],
+    cluster: str = "",
 ) -> dict[str, str]:
     """Return by which key units are known that were there at the last look of another watcher.
 
@@ -443,30 +450,37 @@ def known_as(
 
     Args:
         connection: A transaction; all ticks are in chunks.
+        cluster: The cluster of units that name none, empty where not known.
     """
     last = connection.execute(sa.select(hosts.c.last_time).where(hosts.c.id == host)).scalar_one()
     if last is None:
         return {}
-    there = {}
+    there: dict[tuple[str, str], list[Any]] = {}
     for part in in_parts(sorted({clean(unit.job_id) for unit in found})):
         for row in connection.execute(
-            sa.select(jobs.c.source, jobs.c.job_id, units.c.key, units.c.started, units.c.totals)
+            sa.select(
+                *(jobs.c.source, jobs.c.job_id, units.c.key, units.c.started, units.c.totals),
+                sa.func.coalesce(origins.c.cluster, "").label("cluster"),
+            )
             .join(jobs, units.c.job == jobs.c.id)
+            .outerjoin(origins, origins.c.job == jobs.c.id)
             .where(units.c.host == host, jobs.c.job_id.in_(part), jobs.c.ends >= last - _SAME_S)
             .order_by(units.c.id)
         ):
             if _was_there(unpack_numbers([row.totals], TOTALS)[0], last) and row.key not in taken:
-                there[row.source, row.job_id] = row
+                there.setdefault((row.source, row.job_id), []).append(row)
     named = {}
     for unit in found:
-        known = there.get((unit.source, clean(unit.job_id)))
+        stood = there.get((unit.source, clean(unit.job_id)), [])
+        of = ("", clean(unit.cluster) or clean(cluster))
+        known = next((row for row in reversed(stood) if not of[1] or row.cluster in of), None)
         if known is None:
             continue
         # Who began after the last look may be another start of it.
         latest = max(last, known.started + _AGE_S)
         if known.started - _AGE_S <= unit.started <= latest:
             named[clean(unit.key)] = known.key
-            del there[unit.source, clean(unit.job_id)]
+            stood.remove(known)
     return named
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, time
@@ -420,11 +419,9 @@ def _hash(path: Path, known: dict[Path, str]) -> str:
 
 
 def _data_folder(data: Path | str | None) -> Path | None:
-    said = os.environ.get("LOWTIDE_DATA") if data is None else data
-    if not said:
-        return None
-    if (Path(said) / "carbon").is_dir():
-        return Path(said)
+    folder = files.data_folder(data)
+    if folder is None or (folder / "carbon").is_dir():
+        return folder
     if data is not None:
         raise FileProblem(f"{data} has no folder carbon with a ZONE.csv per zone", path=data)
     return None

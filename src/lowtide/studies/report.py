@@ -18,7 +18,8 @@ from lowtide.errors import LowtideError
 from lowtide.page.looks import draw
 from lowtide.page.page import Figure, Page, Row, Section, Table
 from lowtide.studies.axes import format_level
-from lowtide.studies.closeup import look_closely, run_sections
+from lowtide.studies.closeup import look_closely
+from lowtide.studies.closeup_figures import run_sections
 from lowtide.studies.folder import MANIFEST, queue_words
 from lowtide.studies.parameters import axis_sections, effects_section, extra_section, map_sections
 from lowtide.studies.policies import comparison_section, policies_section

@@ -123,7 +123,20 @@ class FactsSource:
     def see(self, units: Sequence[Unit]) -> None:
         """Take note of what runs: of jobs that begin or end Slurm is asked soon."""
         now = time.monotonic()
-        running = {unit.key: unit for unit in units if unit.source == "slurm"}
+        # Of another cluster's jobs on this machine this Slurm knows nothing.
+        mine = ("", self.client.cluster)
+        running = {
+            unit.key: unit
+            for unit in units
+            if unit.source == "slurm" and (not mine[1] or unit.cluster in mine)
+        }
+        for other in sorted({unit.cluster for unit in units} - {*mine}) if mine[1] else ():
+            self._tell(
+                [
+                    f"jobs of the cluster {other} run here, too: Slurm is asked about "
+                    f"{mine[1]} alone, so that nobody says how those end and what they are called"
+                ]
+            )
         self.client.name_nodes(unit.node_name for unit in running.values() if unit.node_name)
         self.client.wants_sluid |= any(unit.sluid for unit in running.values())
         with self._lock:

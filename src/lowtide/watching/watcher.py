@@ -16,7 +16,14 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.attribution import IdleFloor, NodePower, cpu_used, presence, share_out
+from lowtide.attribution import (
+    IdleFloor,
+    NodePower,
+    cpu_used,
+    hide_unknown,
+    presence,
+    share_out,
+)
 from lowtide.errors import InvalidInput
 from lowtide.monitor.quantities import ADDED, COUNTED
 from lowtide.monitor.snapshot import FloatArray, Snapshot, Unit
@@ -156,6 +163,7 @@ class Watcher:
         # the same time it is what their counters moved by.
         drawn_s = power.passed_s if power.passed_s > 0 else after.seconds_after(before)
         shares = self._charge_late(before, after, shares, drawn_s, idle_w)
+        shares = hide_unknown(before, after, shares)
         self._dram_j = _sum(self._dram_j, np.array(power.dram_w * drawn_s))
         packages_j = np.array(power.package_w) * drawn_s
         if packages_j.shape != self._packages_j.shape:

@@ -349,6 +349,11 @@ class Endings:
 
     def _record(self, host: str, unit: Unit) -> JobRecord | None:
         found = self.store.jobs(ids=[unit.job_id], hosts=[host])
-        mine = [each for each in found if each.source == unit.source]
+        mine = [
+            each
+            for each in found
+            if each.source == unit.source
+            and (not unit.cluster or each.cluster in ("", unit.cluster))
+        ]
         # A number that is used again is the younger one's.
         return max(mine, key=lambda each: each.last_seen, default=None)

@@ -131,6 +131,9 @@ def phased(
     startup_share: float = 0.0,
     startup_w: float | None = None,
     checkpoint_every_s: DurationLike | None = None,
+    restart_s: DurationLike | None = None,
+    restart_share: float | None = None,
+    restart_w: float | None = None,
 ) -> Kind:
     """Return jobs whose power alternates between high and low, beginning with high.
 
@@ -142,6 +145,9 @@ def phased(
         startup_w: Watts of a start, where it takes time.
         checkpoint_every_s: How much work lies between checkpoints, wherever that is in a phase;
             None for no checkpoints.
+        restart_s: How long a start after the first takes, None for as long as the first; or
+        restart_share: which share of the length it takes.
+        restart_w: Watts of such a start, None for those of the first.
     """
     period = Period(
         kind="phased",
@@ -153,8 +159,10 @@ def phased(
         ],
         checkpoint_every_s=optional_seconds(checkpoint_every_s, "checkpoint_every_s"),
     )
-    startup = _read_startup(startup_s, startup_share, startup_w)
-    return partial(_repeated, period=period, startup=startup)
+    starts = _read_starts(
+        (startup_s, startup_share, startup_w), (restart_s, restart_share, restart_w)
+    )
+    return partial(_repeated, period=period, starts=starts)
 
 
 def ml(
@@ -169,6 +177,9 @@ def ml(
     startup_share: float = 0.0,
     startup_w: float | None = None,
     checkpoint_every_s: DurationLike | None = None,
+    restart_s: DurationLike | None = None,
+    restart_share: float | None = None,
+    restart_w: float | None = None,
 ) -> Kind:
     """Return training jobs: epochs that train and evaluate, and checkpoints that are saved.
 
@@ -182,6 +193,9 @@ def ml(
         startup_w: Watts of a start, where it takes time.
         checkpoint_every_s: How much training and evaluating lies between checkpoints, wherever
             that is in an epoch; None for one at the end of every epoch.
+        restart_s: How long a start after the first takes, None for as long as the first; or
+        restart_share: which share of the length it takes.
+        restart_w: Watts of such a start, None for those of the first.
     """
     whole_s = seconds(epoch_s, "epoch_s")
     share = number(evaluate_share, "evaluate_share", most=1)
@@ -197,8 +211,10 @@ def ml(
         checkpoint_every_s=whole_s if every_s is None else every_s,
         save=_phase("save", save_s, save_w),
     )
-    startup = _read_startup(startup_s, startup_share, startup_w)
-    return partial(_repeated, period=period, startup=startup)
+    starts = _read_starts(
+        (startup_s, startup_share, startup_w), (restart_s, restart_share, restart_w)
+    )
+    return partial(_repeated, period=period, starts=starts)
 
 
 def profile(*, profile: PowerProfile | Path | str) -> Kind:
@@ -249,9 +265,10 @@ def _phase(name: str, duration: DurationLike, power_w: float | None) -> list[Pha
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Startup:
-    """What every start does: always the same, or a share of the job's length."""
+class _Start:
+    """What a start does: always the same, or a share of the job's length."""
 
+    name: str
     phases: tuple[Phase, ...]
     share: float = 0.0
     power_w: float = 0.0
@@ -260,21 +277,41 @@ class _Startup:
         """Return the phases of a start of a job of some length."""
         if not self.share:
             return self.phases
-        return (Phase(name="startup", duration_s=self.share * length_s, power_w=self.power_w),)
+        return (Phase(name=self.name, duration_s=self.share * length_s, power_w=self.power_w),)
 
 
-def _read_startup(
-    startup_s: DurationLike, startup_share: float, startup_w: float | None
-) -> _Startup:
-    phases = tuple(_phase("startup", startup_s, startup_w))
-    share = number(startup_share, "startup_share")
+def _read_starts(
+    first: tuple[DurationLike, float, float | None],
+    again: tuple[DurationLike | None, float | None, float | None],
+) -> tuple[_Start, _Start | None]:
+    """Return the first start of jobs and those after it, None where these are the same.
+
+    Args:
+        first: Duration, or share of the length, and watts.
+        again: The same of the others, None for what is as of the first.
+    """
+    if again == (None, None, None):
+        return _read_start("startup", *first), None
+    duration, share, watts = again
+    if duration is None and share is None:
+        duration, share, _ = first
+    watts = first[2] if watts is None else watts
+    restart = _read_start("restart", 0.0 if duration is None else duration, share or 0.0, watts)
+    return _read_start("startup", *first), restart
+
+
+def _read_start(
+    name: str, duration: DurationLike, share_of_length: float, watts: float | None
+) -> _Start:
+    """Read `startup_s`, `startup_share` and `startup_w`, or those of a restart."""
+    phases = tuple(_phase(name, duration, watts))
+    share = number(share_of_length, f"{name}_share")
     if phases and share:
-        raise InvalidInput("a start takes startup_s, or startup_share of the length: give one")
-    if share and startup_w is None:
-        raise InvalidInput(f"startup takes {share:g} of the length, so it needs startup_w")
-    return _Startup(
-        phases=phases, share=share, power_w=number(startup_w, "startup_w") if share else 0.0
-    )
+        raise InvalidInput(f"a start takes {name}_s, or {name}_share of the length: give one")
+    if share and watts is None:
+        raise InvalidInput(f"{name} takes {share:g} of the length, so it needs {name}_w")
+    power_w = number(watts, f"{name}_w") if share else 0.0
+    return _Start(name=name, phases=phases, share=share, power_w=power_w)
 
 
 def _constant(sizes: Sizes, *, fixed_w: float | None, per_cpu_w: float, per_gpu_w: float) -> Shapes:
@@ -290,17 +327,21 @@ def _constant(sizes: Sizes, *, fixed_w: float | None, per_cpu_w: float, per_gpu_
     )
 
 
-def _repeated(sizes: Sizes, *, period: Period, startup: _Startup) -> Shapes:
+def _repeated(sizes: Sizes, *, period: Period, starts: tuple[_Start, _Start | None]) -> Shapes:
     length_s = sizes.lengths(period.kind)
     done_s = length_s * sizes.part
-    if startup.share:
+    startup, restart = starts
+    if startup.share or (restart is not None and restart.share):
         # A job that fails starts as long as one that does not: profiles differ by both lengths.
         (done_s, whole_s), places = np.unique([done_s, length_s], axis=1, return_inverse=True)
-        startups = [startup.of(each) for each in whole_s.tolist()]
     else:
         done_s, places = np.unique(done_s, return_inverse=True)
-        startups = [startup.phases] * done_s.size
-    profiles = period.profiles(done_s, startups)
+        whole_s = done_s
+    made = [
+        (startup.of(each), None if restart is None else restart.of(each))
+        for each in whole_s.tolist()
+    ]
+    profiles = period.profiles(done_s, made)
     work_s = np.array([each.work_s for each in profiles])[places]
     startup_s = np.array([each.startup_s for each in profiles])[places]
     return Shapes(
@@ -350,9 +391,15 @@ class Period:
     save: Sequence[Phase] = ()
 
     def profiles(
-        self, works_s: FloatArray, startups: Sequence[Sequence[Phase]]
+        self,
+        works_s: FloatArray,
+        starts: Sequence[tuple[Sequence[Phase], Sequence[Phase] | None]],
     ) -> tuple[PowerProfile, ...]:
-        """Return the profiles of jobs of given lengths."""
+        """Return the profiles of jobs of given lengths.
+
+        Args:
+            starts: Startup and restart of each.
+        """
         if not works_s.size:
             return ()
         longest_s = float(works_s.max())
@@ -363,13 +410,13 @@ class Period:
         lasts = np.searchsorted(ends_s, works_s - _ROUNDING * longest_s)
         begins_s = np.concatenate(([0.0], ends_s))[lasts]
         made = []
-        for work_s, last, begin_s, startup in zip(
-            works_s.tolist(), lasts.tolist(), begins_s.tolist(), startups, strict=True
+        for work_s, last, begin_s, (startup, restart) in zip(
+            works_s.tolist(), lasts.tolist(), begins_s.tolist(), starts, strict=True
         ):
             work, left_s = phases[: last + 1], work_s - begin_s
             if left_s < phases[last].duration_s - _ROUNDING * longest_s:
                 work[-1] = replace(phases[last], duration_s=left_s, checkpoint=False)
-            made.append(PowerProfile(startup=startup, work=work))
+            made.append(PowerProfile(startup=startup, restart=restart, work=work))
         return tuple(made)
 
     def _check_number(self, works_s: FloatArray) -> None:
