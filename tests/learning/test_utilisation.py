@@ -11,6 +11,7 @@ import pytest
 from lowtide.errors import InvalidInput, MissingExtra, UnknownName
 from lowtide.formats import read_recordings
 from lowtide.learning.figures import utilisation_chart, write_utilisation_figure
+from lowtide.learning.ladder import RUNGS
 from lowtide.learning.observations import observe
 from lowtide.learning.utilisation import (
     UNSUPPORTED,
@@ -184,7 +185,7 @@ def test_use_that_is_seen_late_is_put_right(lag_s: float) -> None:
 
 
 def test_no_lag_is_made_of_chance() -> None:
-    for seed in range(5):
+    for seed in range(4):
         for truth in (nothing, interacting):
             runs = machine_runs(3, truth, seed=seed, names=("cpu", "gpu"), step_s=0.1, seconds=40.0)
             data = observe([runs], features=["cpu", "gpu"])
@@ -206,7 +207,7 @@ def test_one_marked_sweep_is_split_by_its_marks() -> None:
 def test_unseen_loads_are_no_worse_than_by_a_straight_line() -> None:
     """Programs that draw more or less at the same use: what fits one exactly misleads on others."""
     gains = []
-    for seed in range(4):
+    for seed in range(3):
         rng = np.random.default_rng([9, seed])
         programs = []
         for number in range(7):
@@ -219,15 +220,12 @@ def test_unseen_loads_are_no_worse_than_by_a_straight_line() -> None:
             programs.append(run)
         *known, new = programs
         learned = learn_utilisation([Recording(runs=known)])
-        line = learn_utilisation([Recording(runs=known)], rung="interpolation")
         data = observe([Recording(runs=[new])], features=["cpu"])
-        off = []
-        for each in (line, learned):
-            if each.model is None:
-                off.append(float(np.abs(data.power_w - np.mean(each.data.power_w)).mean()))
-                continue
-            said = [each.model.at({"cpu": cpu}).power_w for (cpu,) in data.use.tolist()]
-            off.append(float(np.abs(data.power_w - said).mean()))
+        line = RUNGS[0].fit(learned.data.use, learned.data.power_w, 0).predict(data.use)
+        said = np.full(len(data), learned.data.power_w.mean())
+        if (model := learned.model) is not None:
+            said = np.array([model.at({"cpu": cpu}).power_w for (cpu,) in data.use.tolist()])
+        off = [np.abs(watts - data.power_w).mean() for watts in (line, said)]
         gains.append(off[0] - off[1])
     assert np.mean(gains) > -1.0
 
