@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowtide.errors import FormatError
+from lowtide.errors import FormatError, LowtideError
 from lowtide.formats import read_recordings
 from lowtide.formats.recording_parts import (
     CLOCK,
@@ -371,6 +372,31 @@ def test_marks_of_tasks_that_differ_are_remarked_upon(tmp_path: Path) -> None:
         ("saved", pytest.approx(T0 + 12)),
     ]
     assert any("up to 4.0 s apart (epoch_0 of part-0-n0-1)" in note for note in run.notes)
+
+
+def test_damaged_folders_are_read_or_refused_in_words(tmp_path: Path) -> None:
+    rng = np.random.default_rng(8)
+    machines = [Machine(number=n, tasks=[2 * n, 2 * n + 1], watts=steps(rng)) for n in range(2)]
+    compare_clocks(machines, rng, 0.2)
+    folder = write_job(tmp_path / "job", machines, length_s=5.0, marks=(1.0,))
+    texts = [*folder.rglob("*.json"), *folder.rglob("*.csv")]
+    strange = (b"-1", b"1e999", b"NaN", b"null", b'"x"', b"{", b"", b"99999999999999999999", b"[]")
+    read_well = 0
+    for _ in range(150):
+        path = texts[rng.integers(len(texts))]
+        whole = path.read_bytes()
+        words = re.findall(rb"[\w.+-]+|.|\n", whole)
+        for place in rng.integers(len(words), size=int(rng.integers(1, 4))):
+            words[place] = strange[rng.integers(len(strange))]
+        path.write_bytes(b"".join(words)[: rng.integers(1, 4 * len(whole))])
+        try:
+            recording = read_recordings(folder)[0]
+        except LowtideError:
+            pass
+        else:
+            read_well += len(recording.runs)
+        path.write_bytes(whole)
+    assert read_well > 20
 
 
 def test_a_manifest_of_another_kind_or_time(tmp_path: Path) -> None:

@@ -45,6 +45,9 @@ WHOLE, SUM, GPUS = "whole", "sum", "gpus"
 LEADS = "leads"
 _TOOK_OVER = "took_over"
 _PART = re.compile(r"part-.+")
+# What of a part is counted from 0, or not there; and more than any job has.
+_COUNTED = ("rank", "tasks", "node", "nodes", "element", "restart")
+_MOST = 10_000_000
 # Clocks that differ and are known no better than this are not brought together.
 _UNSURE_S, _UNSURE_SHARE = 2.0, 0.05
 # Tasks of one step begin together: further apart than this, clocks that nobody compared differ.
@@ -54,7 +57,7 @@ _TOLD_S = 1.0
 # Marks of two tasks that are further apart are remarked upon.
 _APART_S = 1.0
 # A day of a thousand machines, ten times a second, would fill gigabytes: steps get longer then.
-_MOST_CELLS = 20_000_000
+_MOST_CELLS = 5_000_000
 _ADDED = re.compile(
     r"(node_w|program_w|cpus_busy|memory_bytes|processes|read_bytes|written_bytes|gpu_busy|"
     r"gpu_memory_bytes|others_cpus|machine\..*_per_s)"
@@ -85,7 +88,13 @@ class _Part:
 
     @property
     def rank(self) -> int:
-        return int(self.about.get("rank", 0))
+        """Which task wrote it."""
+        return self.about.get("rank") or 0
+
+    @property
+    def node(self) -> int:
+        """Which of the job's nodes it ran on."""
+        return self.about.get("node") or 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,14 +227,18 @@ def _read_parts(folder: Path, share: str | None) -> tuple[list[_Part], list[str]
                 raise FormatError("it was cut short before anything was written", path=path)
             recording = recording_folder.read(path, share=share)
             about = files.read_document(path / MANIFEST, "json").get("part")
-            if not isinstance(about, dict):
+            if not isinstance(about, dict) or not all(map(_counts, map(about.get, _COUNTED))):
                 raise FormatError("it does not say whose part it is", path=path / MANIFEST)
         except (LowtideError, OSError) as error:
             notes.append(f"{path.name} is left out: {error}")
             continue
         heard = _read_clock(path / CLOCK)
         parts.append(_Part(name=path.name, about=about, recording=recording, heard=heard))
-    return sorted(parts, key=lambda part: (int(part.about.get("node", 0)), part.rank)), notes
+    return sorted(parts, key=lambda part: (part.node, part.rank)), notes
+
+
+def _counts(said: object) -> bool:
+    return said is None or (isinstance(said, int) and 0 <= said <= _MOST)
 
 
 def _read_clock(path: Path) -> tuple[tuple[str, float, float], ...]:
@@ -483,12 +496,12 @@ def _endings(machines: Iterable[_Machine], notes: list[str]) -> int | None:
 
 def _absent(parts: Sequence[_Part], notes: list[str]) -> list[str]:
     """Note tasks that left no part; return why that leaves the power unknown."""
-    tasks = {rank for part in parts for rank in range(int(part.about.get("tasks") or 0))}
-    nodes = {node for part in parts for node in range(int(part.about.get("nodes") or 0))}
+    tasks = set(range(max(part.about.get("tasks") or 0 for part in parts)))
+    nodes = set(range(max(part.about.get("nodes") or 0 for part in parts)))
     if gone := sorted(tasks - {part.rank for part in parts}):
         words = ", ".join(str(each) for each in gone[:8]) + (", ..." if len(gone) > 8 else "")
         notes.append(f"of {format_count(len(tasks), 'task')} {words} left no part")
-    if dark := sorted(nodes - {int(part.about.get("node", 0)) for part in parts}):
+    if dark := sorted(nodes - {part.node for part in parts}):
         words = ", ".join(str(each) for each in dark)
         return [
             f"of {format_count(len(nodes), 'node')} number {words} left no part, so what all "
