@@ -33,10 +33,10 @@ def unmarked() -> Tally:
 def test_programs_with_marks(marked: Tally) -> None:
     figures, known = marked.figures("learn"), marked.figures("who knows")
     assert figures["startup"] >= 0.95, figures
-    assert figures["epochs"] >= 0.93, figures
+    assert figures["epochs"] >= 0.90, figures
     # What runs differ by chance, who knows the program cannot foresee either.
     assert figures["energy"] >= known["energy"] - 0.05, (figures, known)
-    assert figures["duration"] >= known["duration"] - 0.08, (figures, known)
+    assert figures["duration"] >= known["duration"] - 0.12, (figures, known)
     assert figures["found"] >= 0.9, figures
     assert figures["false"] <= 0.05, figures
 
@@ -44,10 +44,10 @@ def test_programs_with_marks(marked: Tally) -> None:
 def test_programs_without_marks(unmarked: Tally) -> None:
     figures, known = unmarked.figures("learn"), unmarked.figures("who knows")
     assert figures["startup"] >= 0.85, figures
-    assert figures["epochs"] >= 0.80, figures
-    assert figures["energy"] >= known["energy"] - 0.10, (figures, known)
-    assert figures["duration"] >= known["duration"] - 0.12, (figures, known)
-    assert figures["found"] >= 0.85, figures
+    assert figures["epochs"] >= 0.75, figures
+    assert figures["energy"] >= known["energy"] - 0.20, (figures, known)
+    assert figures["duration"] >= known["duration"] - 0.20, (figures, known)
+    assert figures["found"] >= 0.80, figures
     assert figures["false"] <= 0.05, figures
 
 
