@@ -19,6 +19,8 @@ ROOT = Path(__file__).parents[1]
 
 # Its tables are small here, and handing them to other threads costs more than it saves.
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
+# The library of whoever runs the tests is none of their business.
+os.environ["LOWTIDE_PROFILES"] = str(ROOT / "no-such-library")
 
 settings.register_profile(
     "ci", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]

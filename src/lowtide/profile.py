@@ -118,6 +118,19 @@ class Spread:
                 )
             object.__setattr__(self, name, (float(ends[0]), float(ends[1])))
 
+    def widened(self, factor: float) -> Spread:
+        """Return one that is so many times as wide.
+
+        >>> Spread(level=0.9, runs=5, duration=(0.95, 1.1), energy=(0.97, 1.03)).widened(2).duration
+        (0.9, 1.2)
+        """
+
+        def wider(ends: tuple[float, float]) -> tuple[float, float]:
+            low, high = (round(1 + factor * (end - 1), 6) for end in ends)
+            return max(low, 0.0), high
+
+        return replace(self, duration=wider(self.duration), energy=wider(self.energy))
+
     def late_s(self, run_s: float) -> float:
         """Return how much later than expected a run may end.
 
@@ -391,14 +404,15 @@ class PowerProfile:
         return document
 
     @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> PowerProfile:
+    def from_dict(cls, document: Mapping[str, Any], *, epochs: int | None = None) -> PowerProfile:
         """Return the profile that a mapping describes.
 
         Instead of a phase, a list may hold `{repeat = 5, phases = [...]}`.
 
         Args:
+            epochs: How often what is repeated in the work is to be; by default as it says.
             document: `work`, and optionally `startup`, `restart`, `stop`, `suspended_power_w`,
-                `about`.
+                `about` and `program`, which are for people and for the library.
         """
         if not isinstance(document, Mapping):
             raise InvalidProfile(f"a profile is a table with a list 'work', not {document!r}")
@@ -410,30 +424,33 @@ class PowerProfile:
             "suspended_power_w",
             "spread",
             "about",
+            "program",
         )
         _known_keys(document, known, "a profile")
         if "work" not in document:
             raise InvalidProfile("a profile needs a list of phases called 'work'")
+        work = document["work"] if epochs is None else _with_epochs(document["work"], epochs)
         return cls(
             startup=_phases(document.get("startup", []), "startup"),
             restart=_phases(document["restart"], "restart") if "restart" in document else None,
-            work=_phases(document["work"], "work"),
+            work=_phases(work, "work"),
             stop=_phases(document.get("stop", []), "stop"),
             suspended_power_w=document.get("suspended_power_w", 0.0),
             spread=_spread(document["spread"]) if "spread" in document else None,
         )
 
     @classmethod
-    def load(cls, path: Path | str) -> PowerProfile:
+    def load(cls, path: Path | str, *, epochs: int | None = None) -> PowerProfile:
         """Read a profile from a TOML or JSON file, told apart by its name.
 
         Args:
             path: A file ending in `.toml` or `.json`.
+            epochs: How often what is repeated in the work is to be; by default as the file says.
         """
         path = _profile_path(path)
         document = files.read_document(path, path.suffix[1:])
         try:
-            return cls.from_dict(document)
+            return cls.from_dict(document, epochs=epochs)
         except InvalidInput as error:
             raise FormatError(str(error), path=path) from error
 
@@ -499,6 +516,50 @@ def _phases(rows: Any, group: str) -> list[Phase]:
             raise InvalidProfile(f"a phase of {group} lacks {', '.join(missing)}")
         phases.append(Phase(**row))
     return phases
+
+
+def _with_epochs(rows: Any, epochs: int) -> Any:
+    """Return the rows of work with another number of epochs in all.
+
+    Epochs that differ from the others, such as a first one that takes longer, stand before the
+    block that is repeated, and count.
+    """
+    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+        raise InvalidProfile(f"epochs are a whole number, at least 1, not {epochs!r}")
+    if not isinstance(rows, list):
+        return rows
+    blocks = [place for place, row in enumerate(rows) if isinstance(row, dict) and "phases" in row]
+    if len(blocks) != 1:
+        lack = "nothing of its work is repeated" if not blocks else "several blocks are repeated"
+        raise InvalidProfile(
+            f"a profile has {epochs} epochs where one block of its work is repeated, and {lack}: "
+            "learn it from runs of several epochs, or write one as { repeat = 5, phases = [...] }"
+        )
+    (place,) = blocks
+    block = rows[place]
+    names = [_plain_name(row) for row in block["phases"]]
+    before = 0
+    while _is_epoch(rows[: place - before * len(names)][-len(names) :], block["phases"], names):
+        before += 1
+    if epochs < before:
+        raise InvalidProfile(
+            f"its first {before} epochs differ from the others, so that it has {before} or more, "
+            f"not {epochs}"
+        )
+    times = epochs - before
+    return [*rows[:place], *([{**block, "repeat": times}] if times else []), *rows[place + 1 :]]
+
+
+def _is_epoch(rows: list[Any], phases: list[Any], names: list[str]) -> bool:
+    """Return whether phases are those of a block: by their names, of which one is the same."""
+    return [_plain_name(row) for row in rows] == names and any(
+        row.get("name") == phase.get("name") for row, phase in zip(rows, phases, strict=True)
+    )
+
+
+def _plain_name(row: Any) -> str:
+    name = row.get("name") if isinstance(row, dict) else None
+    return str(name).rstrip("0123456789").rstrip(" _")
 
 
 def _spread(table: Any) -> Spread:

@@ -18,11 +18,12 @@ def sample_names() -> list[str]:
     )
 
 
-def sample_profile(name: str) -> PowerProfile:
+def sample_profile(name: str, *, epochs: int | None = None) -> PowerProfile:
     """Return a profile that comes with lowtide.
 
     Args:
         name: One of `sample_names`.
+        epochs: How many epochs it has; by default as many as were measured.
 
     >>> sample_profile("h200")
     <PowerProfile: 13.04 s startup + 66.38 s work in 15 phases, 25.53 kJ, 5 checkpoints>
@@ -30,7 +31,7 @@ def sample_profile(name: str) -> PowerProfile:
     if name not in sample_names():
         raise UnknownName("sample profile", name, sample_names())
     with as_file(_FOLDER / f"{name}.toml") as path:
-        return PowerProfile.load(path)
+        return PowerProfile.load(path, epochs=epochs)
 
 
 def sample_recordings() -> list[str]:

@@ -24,10 +24,13 @@ import lowtide as lt
 from lowtide import compiled
 from lowtide.cli.examples import EXAMPLES
 from lowtide.formats import write_signal
+from lowtide.library import Library, learn_from
+from lowtide.library.sources import Watched
 from lowtide.meters.meter import STATES
 from lowtide.policies.policy import POLICIES
 from lowtide.samples import sample_profile
 from lowtide.simulator.disciplines import DISCIPLINES
+from lowtide.store import Question, Store
 from lowtide.stress.plan import make_plan
 from lowtide.units import format_iso, format_time
 from support.commands import all_verbs, run
@@ -54,6 +57,22 @@ scenario = "nightly"
 [sweep]
 policy.name = ["lowest_slot", "exact"]
 """
+QUEUE = """
+[grid]
+synthetic = "sunny"
+days = 10
+
+[cluster]
+nodes = 4
+cpus_per_node = 1
+
+[workload]
+duration = "1d"
+wait = "12h"
+arrivals = { kind = "periodic", period = "2h" }
+lengths = "3h"
+jobs = { kind = "constant", power_w = 300 }
+"""
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +83,21 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory, watched: Path) -> Path:
+    """A library that knows that job's program."""
+    folder = tmp_path_factory.mktemp("library")
+    with Store.open(watched, readonly=True) as store:
+        learn_from(Watched(store, Question(sources=["slurm"]), time.time()), Library(folder))
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: Path) -> Path:
-    """A folder with the files that the examples name, and a store of its own."""
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: Path, library: Path) -> Path:
+    """A folder with the files that the examples name, a store and a library of its own."""
     monkeypatch.chdir(tmp_path)
+    shutil.copytree(library, tmp_path / "library")
+    monkeypatch.setenv("LOWTIDE_PROFILES", str(tmp_path / "library"))
     monkeypatch.setenv("LOWTIDE_STORE", str(shutil.copy(watched, tmp_path)))
     return fill(tmp_path)
 
@@ -80,6 +110,7 @@ def fill(folder: Path) -> Path:
     (folder / "jobs.csv").write_text("\n".join(rows) + "\n")
     sample_profile("h200").dump(folder / "profile.toml")
     (folder / "exp.toml").write_text(EXPERIMENT)
+    (folder / "queue.toml").write_text(QUEUE)
     few = {"grids": ["sunny"], "waits": ["6h", "24h"], "lengths": ["4h"], "seeds": [0]}
     write_study(folder / "worth-it-results", **few)
     short = {"cpu": (0.0, 30.0), "disk": (0.0, 30.0)}
@@ -195,7 +226,7 @@ def homeless(
 def test_no_verb_needs_a_home(homeless: dict[str, dict[str, object]]) -> None:
     # Where everything is kept in a file below the home, another has to be named. Providers are
     # out of reach. A load needs Python itself, which others may not be able to run.
-    cures = ("--store", "cannot be reached", "needs a key", "cannot be started")
+    cures = ("--store", "--library", "cannot be reached", "needs a key", "cannot be started")
     for line, told in homeless.items():
         said = str(told["err"])
         assert "Traceback" not in said and "lowtide's own" not in said, line
@@ -244,7 +275,7 @@ if "LOWTIDE_NIGHTLY" in os.environ:
 
 def test_after_warm_nothing_is_left_to_compile(files: Path) -> None:
     """In one process, so that whatever is asked for anew is something that warm left out."""
-    verbs = ("plan", "when", "simulate", "sweep", "learn", "show", "jobs", "usage")
+    verbs = ("plan", "when", "plan-cluster", "simulate", "sweep", "learn", "show", "jobs", "usage")
     lines = [["warm"], *(shlex.split(LINES[verb])[1:] for verb in verbs)]
     lines += [shlex.split(line) for line in KERNELS]
     done = subprocess.run(

@@ -21,6 +21,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "--interruptible anywhere",
         "lowtide tradeoff --profile h200 --deadline +2d --grid sunny",
     ),
+    "plan-cluster": (
+        "lowtide plan-cluster queue.toml",
+        "lowtide plan-cluster queue.toml --set run.seed=3 --gap 0.01 --wait '3 g/node-h' "
+        "--fair users --explain 7",
+        "lowtide plan-cluster queue.toml --effort 0.1 --image plan.png --jobs-table plan.csv",
+    ),
     "grid": (
         "lowtide grid windy --days 3",
         "lowtide grid DE.csv --from 2024-07-01T00:00Z --to +2d",
@@ -39,9 +45,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lowtide learn h200",
         "lowtide learn h200 --no-events -o learned.toml --image learned.png",
         "lowtide learn h200 --check profile.toml",
+        "lowtide learn --from-store --name 'train*' -S now-30days",
         "lowtide learn --utilisation h200 --features gpu=gpu_util/100 -o gpu.json --card gpu.md",
     ),
     "model": ("lowtide model h200 --features gpu=gpu_util/100 -o gpu.json --card gpu.md",),
+    "profiles list": ("lowtide profiles list",),
+    "profiles show": ("lowtide profiles show training",),
+    "profiles diff": ("lowtide profiles diff training h200",),
     "simulate": (
         "lowtide simulate exp.toml --set policy.name=exact",
         "lowtide simulate exp.toml --set policy.name=oracle --set run.seed=3 --jobs-table jobs.csv",

@@ -34,15 +34,44 @@ def load_profile(asked: JobOptions) -> PowerProfile:
     if asked.profile is not None:
         if asked.power is not None or asked.time is not None:
             raise InvalidInput("a profile says power and time itself: leave out --power and -t")
-        return named_profile(asked.profile)
+        profile = named_profile(asked.profile, epochs=asked.epochs)
+        beyond = _beyond(profile, asked)
+        if profile.spread is None or beyond <= 1:
+            return profile
+        return replace(profile, spread=profile.spread.widened(beyond))
+    if asked.epochs is not None:
+        raise InvalidInput("--epochs says how often a profile repeats: give --profile with it")
     if asked.time is None or asked.power is None:
         raise InvalidInput("say what the job draws: --profile FILE, or -t 6:00:00 --power 300")
     return PowerProfile.constant(asked.power, parse_time_limit(asked.time))
 
 
-def named_profile(name: str) -> PowerProfile:
-    """Return the profile of a file, or one that comes with lowtide."""
-    return sample_profile(name) if name in sample_names() else PowerProfile.load(name)
+def _beyond(profile: PowerProfile, asked: JobOptions) -> float:
+    """Return how much less is known of a run that is longer than any: 1 for one that is not.
+
+    Ten times as long is twice as uncertain: whatever slows a program down has ten times the time.
+    """
+    if asked.epochs is None:
+        return 1.0
+    return max(1 + math.log10(profile.run_s / named_profile(str(asked.profile)).run_s), 1.0)
+
+
+def named_profile(
+    name: str, *, epochs: int | None = None, library: Path | None = None
+) -> PowerProfile:
+    """Return the profile of a name: a file's, one that comes with lowtide, or a program's.
+
+    Args:
+        epochs: How many epochs it is to have; by default as many as it has.
+        library: Where the library is; by default the usual one.
+    """
+    if name in sample_names():
+        return sample_profile(name, epochs=epochs)
+    if name.endswith((".toml", ".json")) or Path(name).is_file():
+        return PowerProfile.load(name, epochs=epochs)
+    from lowtide.library import Library
+
+    return Library(library).find(name).with_epochs(epochs)
 
 
 def parse_time_limit(text: str) -> float:
@@ -183,8 +212,13 @@ def load_window(asked: JobOptions) -> Window:
 def kept_surely(window: Window, profile: PowerProfile, asked: JobOptions) -> Window:
     """Return a window whose deadline leaves time for a run that takes as long as it may.
 
-    What is left is what a run takes beyond what the profile says; with `--sure` alone.
+    What is left is what a run takes beyond what the profile says; with `--sure` alone. That
+    nobody has seen a run of so many epochs is said, too.
     """
+    if (beyond := _beyond(profile, asked)) > 1:
+        wider = f", and its interval is taken {beyond:.2g} times as wide" if profile.spread else ""
+        told = f"{asked.epochs} epochs are more than were ever measured{wider}."
+        window = replace(window, note=" ".join(filter(None, (window.note, told))))
     if not asked.sure:
         return window
     if profile.spread is None:

@@ -11,6 +11,7 @@ import typer
 from lowtide.cli.model import IdleAfter, IdleBefore, ModelOptions, learn_model, read_runs
 from lowtide.cli.options import prefixed
 from lowtide.cli.output import TABLE, Column, Form, print_rows, say, say_all, waiting
+from lowtide.cli.profiles import ProductionOptions, learn_library
 from lowtide.units import MISSING
 
 if TYPE_CHECKING:
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     from lowtide.recording import Recording
 
     Utilisation = ModelOptions
+    Production = ProductionOptions
 else:
     Utilisation = prefixed(ModelOptions, "Of --utilisation: ")
+    Production = ProductionOptions
 
 
 def learn(
@@ -77,6 +80,7 @@ def learn(
         ),
     ] = False,
     of_model: Utilisation = Utilisation(),  # noqa: B008 - frozen
+    production: Production = Production(),  # noqa: B008 - frozen
     form: Form = TABLE,
 ) -> None:
     """Learn a job's power profile from runs, and say how good it is.
@@ -84,12 +88,27 @@ def learn(
     Phases come from uninterrupted runs, each left out in turn to see how well the others predict
     it. Stops and kills with their resumption tell startup from work and what stopping costs.
 
+    With --from-store, --from-prometheus or --from-recordings: learn every program among runs that
+    happened anyway, and keep it in the library, where plan, when and show look it up by name.
+
     With --utilisation: learn what the machine draws from how busy it is, with the simplest model
     that runs left out in turn support.
     """
     from lowtide.errors import InvalidInput
     from lowtide.learning import learn as learn_profile
 
+    if production.asked:
+        if utilisation or of_model.given or (events, out, image, check) != (None,) * 4:
+            raise InvalidInput(
+                "a library is learned without --events, --no-events, --check, --utilisation, -o "
+                "and --image: lowtide profiles shows what is in it"
+            )
+        learn_library(recordings or [], production, form)
+        return
+    if production.given:
+        raise InvalidInput(
+            f"{production.given[0]} belongs to --from-store, --from-prometheus or --from-recordings"
+        )
     if utilisation:
         if events is not None or check is not None or baseline != "included":
             raise InvalidInput(

@@ -50,8 +50,13 @@ Power = Annotated[float | None, typer.Option(help="What the job draws, in watts.
 Profile = Annotated[
     str | None,
     typer.Option(
-        help="What the job draws over its phases: a .toml or .json file, 'h200' or 'h200-day'."
+        help="What the job draws over its phases: a .toml or .json file, 'h200', 'h200-day', or a "
+        "job's name: what lowtide learn --from-store keeps of it in the library."
     ),
+]
+Epochs = Annotated[
+    int | None,
+    typer.Option(help="Of --profile: how often it repeats what it repeats.", min=1, metavar="N"),
 ]
 Arrival = Annotated[
     str | None,
@@ -206,6 +211,7 @@ class JobOptions:
     time: Time = None
     power: Power = None
     profile: Profile = None
+    epochs: Epochs = None
     sure: Sure = False
     arrival: Arrival = None
     now: Now = None

@@ -70,6 +70,7 @@ def show(
     from lowtide.hindsight import look_back
     from lowtide.hindsight.job import WAITS_S
     from lowtide.hindsight.words import hindsight_document
+    from lowtide.library import Library
     from lowtide.store import Store
     from lowtide.units import parse_duration
 
@@ -97,6 +98,7 @@ def show(
                 beyond=_beyond(grid, seed, record.first_seen),
                 waits_s=waits_s,
                 interruptible=interruptible,
+                library=Library(),
             )
     if html is not None:
         from lowtide.hindsight.page import write_page
@@ -173,7 +175,14 @@ def _chosen(store: Store, job: str, start: int | None) -> tuple[JobRecord, list[
 
 
 def _print(told: Hindsight, others: list[JobRecord]) -> None:
-    from lowtide.hindsight.words import drawn, headline, phase_rows, use_rows, waiting_rows
+    from lowtide.hindsight.words import (
+        as_expected,
+        drawn,
+        headline,
+        phase_rows,
+        use_rows,
+        waiting_rows,
+    )
 
     say_all(headline(told))
     if others:
@@ -192,7 +201,7 @@ def _print(told: Hindsight, others: list[JobRecord]) -> None:
     for verdict in told.verdicts:
         say(f"{verdict.question} {verdict.answer}: {verdict.evidence}.")
     print()
-    say_all(drawn(told.record))
+    say_all((*drawn(told.record), as_expected(told)))
     if told.phases is not None:
         print()
         say("Phases found in what it drew:")

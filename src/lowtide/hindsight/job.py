@@ -11,6 +11,9 @@ import numpy as np
 from lowtide.errors import InvalidInput, LowtideError
 from lowtide.hindsight.phases import JobPhases, look_for_phases
 from lowtide.job import Job
+from lowtide.library import Entry, Library
+from lowtide.library.programs import use_of
+from lowtide.library.sources import program_of, run_of
 from lowtide.monitor.snapshot import PRESSURES, FloatArray
 from lowtide.monitor.verdicts import SATURATED, Behaviour, Use, Verdict, judge
 from lowtide.policies import Plan, plan
@@ -45,6 +48,7 @@ class Hindsight:
         signal: The grid that waiting is planned on; None where there is none.
         arrival: When it is taken to have come, epoch seconds; NaN without a signal.
         at_once: What running then comes to, in grams or money; NaN where it cannot be told.
+        expected: The program of the library that it is; None where it is not known.
         notes: What could not be told, and why.
     """
 
@@ -60,6 +64,7 @@ class Hindsight:
     at_once: float
     waiting: tuple[Waiting, ...]
     notes: tuple[str, ...]
+    expected: Entry | None = None
 
 
 def look_back(
@@ -70,11 +75,13 @@ def look_back(
     beyond: Beyond | None = None,
     waits_s: Sequence[float] = WAITS_S,
     interruptible: str = "never",
+    library: Library | None = None,
 ) -> Hindsight:
     """Look back at a job.
 
     Args:
         signal: What a kWh emits or costs, to plan on; by default what the watcher knew.
+        library: Knows what was to be expected of it; None where nobody asks.
     """
     series = store.series(record)
     begin = float(series.starts[0]) if len(series) else record.first_seen
@@ -147,7 +154,16 @@ def look_back(
         at_once=at_once,
         waiting=waiting,
         notes=tuple(notes),
+        expected=None if library is None else _expected(library, record, series),
     )
+
+
+def _expected(library: Library, record: JobRecord, series: Series) -> Entry | None:
+    try:
+        use = use_of(run_of(record, series))
+    except LowtideError:
+        use = None
+    return library.expected_of(program_of(record), use)
 
 
 def _told_of(known: KnownGrid, run_s: float, begin: float, beyond: Beyond | None) -> list[str]:

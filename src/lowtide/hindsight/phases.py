@@ -9,20 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from lowtide.errors import InvalidInput
 from lowtide.learning import learn
 from lowtide.learning.learned import Learned
+from lowtide.library.sources import ROLLED_UP, run_of
 from lowtide.profile import Phase, PowerProfile
-from lowtide.recording import Recording, Run
+from lowtide.recording import Recording
 from lowtide.store import JobRecord, Series
-from lowtide.units import format_count, format_hours
-
-# Longer than this many usual steps without data is a time that nobody watched.
-_GAP_STEPS = 2.0
-# Fewer steps than this show no phases.
-_LEAST_STEPS = 4
-# With so many times fewer steps than looks, looks were rolled up.
-_ROLLED_UP = 1.5
+from lowtide.units import format_hours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,34 +61,6 @@ class JobPhases:
         return f"{left}, and shorter phases cannot be seen in that."
 
 
-def run_of(record: JobRecord, series: Series) -> Run:
-    """Return a job as a measured run, so that it can be learned from."""
-    power_w = series.columns.get("power_w", np.empty(0))
-    known = np.isfinite(power_w)
-    if np.count_nonzero(known) < _LEAST_STEPS:
-        raise InvalidInput(
-            f"what it drew is known for {format_count(int(np.count_nonzero(known)), 'step')}, and "
-            f"phases take {_LEAST_STEPS} or more"
-        )
-    first, last = int(np.argmax(known)), int(known.size - np.argmax(known[::-1]))
-    inside = slice(first, last)
-    unknown = np.where(known[inside], 0.0, series.step_s[inside])
-    longest = float(unknown.max())
-    if longest > _GAP_STEPS * float(np.median(series.step_s[inside][known[inside]])):
-        raise InvalidInput(
-            f"there is no data for {format_hours(longest)} of it, and what it drew then is unknown"
-        )
-    starts = series.starts[inside][known[inside]]
-    return Run(
-        id=record.shown_id,
-        times=starts,
-        power_w=power_w[inside][known[inside]],
-        start=float(starts[0]),
-        end=float(series.times[last - 1]),
-        power="measured" if record.power == "measured" else "estimated",
-    )
-
-
 def phases_of(record: JobRecord, series: Series) -> Learned:
     """Return the phases of a job."""
     run = run_of(record, series)
@@ -125,7 +90,7 @@ def look_for_phases(record: JobRecord, series: Series, kept: str | None) -> JobP
     known = np.isfinite(series.columns.get("power_w", np.empty(0)))
     step_s = float(series.step_s[known].max()) if known.any() else 0.0
     origin = "samples"
-    if 0 < np.count_nonzero(known) < record.looks / _ROLLED_UP:
+    if 0 < np.count_nonzero(known) < record.looks / ROLLED_UP:
         if (found := read_phases(kept)) is not None:
             return JobPhases(found=found, profile=_profile(found), origin="kept", step_s=step_s)
         origin = "rolled up"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from lowtide.hindsight.job import Hindsight
 from lowtide.hindsight.phases import FoundPhase
+from lowtide.library import Expectation
 from lowtide.monitor.verdicts import Behaviour, Use, whole_percent
 from lowtide.slurm.fields import shorten_nodes
 from lowtide.store import JobRecord
@@ -109,6 +110,41 @@ def drawn(record: JobRecord) -> list[str]:
             "grid was not known."
         )
     return lines
+
+
+def as_expected(told: Hindsight) -> str:
+    """Return whether a job was as its profile has it; empty where it has none."""
+    entry, record = told.expected, told.record
+    if entry is None:
+        return ""
+    said = []
+    for what, expected, value, show in _expectations(told):
+        if expected.low is None or expected.high is None or expected.level is None:
+            said.append(f"{what} {show(value)}, expected {show(expected.value)} by a single run")
+            continue
+        within = f"{show(expected.low)} to {show(expected.high)} expected"
+        verdict = {True: "as expected", False: "not as expected", None: "cannot be told"}
+        said.append(
+            f"{what} {show(value)}, {within} ({100 * expected.level:.0f} %): "
+            f"{verdict[expected.holds(value)]}"
+        )
+    lacks = " What it drew is known in part." if record.unmetered_s > 0 else ""
+    return f"By profile {entry.name} of {entry.runs} runs: {'; '.join(said)}.{lacks}"
+
+
+def _expectations(
+    told: Hindsight,
+) -> list[tuple[str, Expectation, float, Callable[[float], str]]]:
+    """Return what was expected of a job and what it came to, where it has a profile."""
+    entry, record = told.expected, told.record
+    if entry is None:
+        return []
+    # Energy that lacks a part says nothing of whether it was as expected.
+    energy_j = math.nan if record.unmetered_s > 0 else record.energy_j
+    return [
+        ("drew", entry.energy_j, energy_j, format_energy),
+        ("took", entry.duration_s, record.elapsed_s, format_duration),
+    ]
 
 
 def _least(partial: bool) -> str:
@@ -241,6 +277,17 @@ def hindsight_document(told: Hindsight) -> dict[str, Any]:
             "times": series.times.tolist(),
             "step_s": series.step_s.tolist(),
             **{name: values.tolist() for name, values in series.columns.items()},
+        },
+        "expected": None
+        if told.expected is None
+        else {
+            "profile": told.expected.name,
+            **{
+                name: {**asdict(expected), "is_as_expected": expected.holds(value)}
+                for name, (_, expected, value, _) in zip(
+                    ("energy_j", "duration_s"), _expectations(told), strict=True
+                )
+            },
         },
         "notes": list(told.notes),
     }
