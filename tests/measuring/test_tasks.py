@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -93,6 +94,25 @@ def test_one_task_of_a_machine_measures_and_another_takes_over() -> None:
     assert second.lead()
     for each in (second, other):
         each.close()
+
+
+def test_processes_of_all_tasks_of_the_step_are_the_program_s(tmp_path: Path) -> None:
+    stepd = tmp_path / "slurmstepd"
+    shutil.copy(shutil.which("sh") or "/bin/sh", stepd)
+    asks = (
+        "import os; from lowtide.measuring.tasks import Companions, Task;"
+        "from lowtide.monitor.processes import ProcessTree;"
+        "own = ProcessTree(root=os.getpid());"
+        "tree = Companions(task=Task(job='1', tasks=2)).tree(own);"
+        "print(tree.root == own.root, *tree.pids)"
+    )
+    script = f'sleep 30 & "{sys.executable}" -c "{asks}"; echo $!; kill $!'
+    for shell, is_own in ((stepd, "False"), ("sh", "True")):
+        words = [str(shell), "-c", script]
+        said = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
+        alone, *pids, other = said.split()
+        assert alone == is_own
+        assert (other in pids) == (is_own == "False")
 
 
 def test_clocks_are_compared_through_the_folder(tmp_path: Path) -> None:
