@@ -60,6 +60,7 @@ test: $(VENV)/.dev
 nightly: $(VENV)/.dev
 	LOWTIDE_NIGHTLY=1 $(BIN)/python -m pytest tests/policies/test_exact.py tests/policies/test_batches.py \
 	  tests/policies/test_replanning.py tests/simulator/test_queue.py tests/formats/test_fuzz.py tests/test_compiled.py \
+	  tests/learning/test_drawn_programs.py tests/market \
 	  tests/cli/test_verbs.py::test_after_warm_nothing_is_left_to_compile \
 	  tests/cli/test_verbs.py::test_no_verb_needs_a_home
 
@@ -68,8 +69,10 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/reading.py
 	$(BIN)/python benchmarks/exact.py
 	$(BIN)/python benchmarks/simulate.py
+	$(BIN)/python benchmarks/cluster.py
 	$(BIN)/python benchmarks/learn.py
 	$(BIN)/python benchmarks/library.py
+	$(BIN)/python benchmarks/utilisation.py
 	$(BIN)/python benchmarks/watch.py
 	$(BIN)/python benchmarks/exposition.py
 	$(BIN)/python benchmarks/store.py

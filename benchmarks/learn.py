@@ -3,13 +3,16 @@
 RoBERTa: ten runs of a fine-tuning job measured at the wall; the published fit is mean power between
 events. H200: three runs of a training job measured by the card, and a stop and a kill with their
 resumption that no profile here has seen. Every error is of runs left out. RMSE is at absolute
-time unless it says aligned; a profile that is over draws 0 W.
+time unless it says aligned; a profile that is over draws 0 W. Drawn programs: how often phases of
+programs that chance makes up are right, on seeds that nothing was settled on, beside ruptures,
+constant power, the published fit, and who knows the program.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from time import perf_counter, process_time
 
@@ -19,6 +22,10 @@ from lowtide.formats.recordings import read_recordings
 from lowtide.learning import Learned, check, learn
 from lowtide.profile import PowerProfile
 from lowtide.recording import Recording, Run, pairs
+
+# What draws programs and judges what was learned of them is shared with the tests.
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+PROGRAMS = 100
 
 
 def read(folder: Path) -> tuple[Recording, list[Run]]:
@@ -124,6 +131,22 @@ class Report:
         print(f"{what:<46} {value:8.2f} {unit:<3} (≤ {most:g}{verdict}) {beside}")
 
 
+def drawn_programs(report: Report) -> None:
+    """Print how well phases of drawn programs are found, with marks and without."""
+    scores = import_module("support.program_scores")
+    judging = import_module("support.programs").JUDGING
+    for marked, least in ((True, (98, 98, 95, 95)), (False, (85, 85, 90, 90))):
+        begin = process_time()
+        tally = scores.judge_programs(range(judging, judging + PROGRAMS), marked=marked)
+        name = "marks" if marked else "power alone"
+        print(f"{PROGRAMS} drawn programs by {name}, {process_time() - begin:.0f} s of CPU")
+        print(tally.table())
+        figures = tally.figures("learn")
+        for what, share in zip(("startup", "epochs", "energy", "duration"), least, strict=True):
+            missed = 100 * (1 - figures[what])
+            report.line(f"by {name}, {what} wrong in", missed, 100 - share, "%")
+
+
 def main() -> int:
     """Print the figures; return 1 if one is missed."""
     folder = Path(os.environ.get("LOWTIDE_DATA", "../shared/data")) / "power"
@@ -207,6 +230,7 @@ def main() -> int:
         if not events:
             worst = worst_edge_s(learned, full)
             report.line("five trainings in each run, worst edge", worst, 0.5, "s")
+    drawn_programs(report)
     return int(report.missed > 0)
 
 

@@ -69,15 +69,16 @@ class Run:
 
 def draw(programs: int, runs: int, rng: np.random.Generator) -> tuple[list[Run], list[Run]]:
     """Return the runs to learn from, and the next run of each program."""
-    known, unseen = [], []
+    known: list[Run] = []
+    unseen: list[Run] = []
     for program in range(programs):
         high_w = float(rng.uniform(100, 900))
-        parts = [(rng.uniform(90, 300), rng.uniform(0.2, 0.5) * high_w)]
+        startup = (rng.uniform(90, 300), rng.uniform(0.2, 0.5) * high_w)
         epoch = [
             (rng.uniform(240, 600), high_w),
             (rng.uniform(90, 240), rng.uniform(0.3, 0.7) * high_w),
         ]
-        parts = np.array([*parts, *(epoch * int(rng.integers(2, 6))), (90.0, 0.3 * high_w)])
+        parts = np.array([startup, *(epoch * int(rng.integers(2, 6))), (90.0, 0.3 * high_w)])
         cpus = float(2 ** rng.integers(0, 6))
         spread = float(rng.choice([0.01, 0.03]))
         user, name = f"user{program % 40}", f"{NAMES[program % len(NAMES)]}{program // 40}"

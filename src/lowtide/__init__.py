@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lowtide.grids import synthetic_grid
     from lowtide.job import Job, Resources
     from lowtide.learning import learn
+    from lowtide.market import plan_cluster
     from lowtide.marks import mark
     from lowtide.policies import plan
     from lowtide.policies.bulk import plan_many
@@ -55,6 +56,7 @@ __all__ = [
     "learn",
     "mark",
     "plan",
+    "plan_cluster",
     "plan_many",
     "read_jobs",
     "read_signal",
@@ -85,6 +87,7 @@ _HOMES = {
     "learn": "learning",
     "mark": "marks",
     "plan": "policies",
+    "plan_cluster": "market",
     "plan_many": "policies.bulk",
     "read_jobs": "formats",
     "read_signal": "formats",

@@ -195,7 +195,7 @@ class Stretches:
     def starting_s(self, jobs: Workload) -> FloatArray:
         """Return how long each start takes: a job's first, or one after it."""
         lead_s: FloatArray = jobs.startup_s[self.job]
-        if self.job.size > len(jobs):
+        if any(each.restart is not None for each in jobs.profiles):
             again = np.diff(self.job, prepend=-1) == 0
             lead_s[again] = jobs.restart_s[self.job[again]]
         return lead_s
@@ -415,7 +415,8 @@ def tally(
         first = stretches.first
         last = np.append(first[1:], stretches.job.size) - 1
         starts = np.bincount(stretches.job, minlength=count)
-        lead_s = stretches.starting_s(jobs)[last]
+        if any(each.restart is not None for each in jobs.profiles):
+            lead_s = np.where(starts > 1, jobs.restart_s, lead_s)
     end = stretches.start[last] + lead_s
     end += stretches.work_s[last]
     end += stretches.lost_s[last]

@@ -249,6 +249,24 @@ class Run:
         until: FloatArray = np.interp(instants, self._edges, self._energy_j)
         return until
 
+    def means_w(self, edges: FloatArray) -> FloatArray:
+        """Return the mean power between each instant and the next, NaN where any of it is lacking.
+
+        Args:
+            edges: Epoch seconds, rising; they may lie outside of the samples.
+
+        >>> Run(id="a", times=[0, 1], power_w=[50, 100]).means_w(np.array([0.0, 2.0, 3.0]))
+        array([75., nan])
+        """
+        inside = np.clip(edges, self._since[0], self._until[-1])
+        held_s = np.column_stack([np.zeros(self.times.size), self._until - self._since]).ravel()
+        bounds = np.column_stack([self._since, self._until]).ravel()
+        covered_s = np.diff(np.interp(inside, bounds, np.cumsum(held_s)))
+        steps_s = np.diff(edges)
+        whole = covered_s >= steps_s - 1e-6 * np.maximum(steps_s, 1.0)
+        means_w: FloatArray = np.where(whole, np.diff(self.energies_j(inside)) / steps_s, np.nan)
+        return means_w
+
     def idle(self) -> FloatArray:
         """Return the samples of the idle machine: those before the program, or all of an idle run.
 

@@ -46,6 +46,7 @@ _RULES = {
     "price": (-1e6, 1e6, "a price must be from -1,000,000 to 1,000,000 per kWh", None),
     "pue": (1.0, 100.0, "PUE must be from 1 to 100", "1"),
     "occupancy": (0.0, 1e9, "a second on a machine must cost from 0 to 1e9", "1/s"),
+    "power": (0.0, 1e12, "power must be from 0 to 1e12 W", "W"),
     "objective": (-1e12, 1e12, "what is minimised must be from -1e12 to 1e12", "1/kWh"),
 }
 KINDS = tuple(_RULES)
@@ -69,7 +70,8 @@ class Signal:
         start: The instant at which the first step begins.
         step_s: Length of every step.
         kind: `average` or `marginal` carbon intensity, `price`, `pue`; for planners also
-            `occupancy`, what a second on a machine counts, and `objective`, a mix of others.
+            `occupancy`, what a second on a machine counts, `power`, what may be drawn, and
+            `objective`, a mix of others.
         basis: What an intensity counts: `lifecycle` or `direct` emissions; None for others.
         zone: The grid zone the values belong to, if known.
         unit: `g/kWh`, a currency per kWh such as `EUR/kWh`, `1` for PUE, `1/s` for occupancy.
@@ -219,7 +221,7 @@ class Signal:
     @property
     def label(self) -> str:
         """A few words for a heading: what it is, where, and whether it is synthetic."""
-        what = {"price": "electricity price", "pue": "PUE"}.get(
+        what = {"price": "electricity price", "pue": "PUE", "power": "power cap"}.get(
             self.kind, f"{self.kind} carbon intensity"
         )
         zone = f", {self.zone}" if self.zone else ""

@@ -73,7 +73,7 @@ def test_json_and_columns(capsys: pytest.CaptureFixture[str]) -> None:
     lines = run(capsys, "learn", "--utilisation", "mine", "-P", "--level", "0.5").out.splitlines()
     assert lines[0].startswith("rung|rmse_w|rmse_error_w|gain_w")
     assert len(lines) == 7
-    assert sum(line.endswith("|yes|yes") for line in lines) == 1
+    assert sum("|yes|yes|" in line for line in lines) == 1
 
 
 def test_noise_is_shown_and_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +139,6 @@ def test_a_table_is_entered(folder: Path, capsys: pytest.CaptureFixture[str]) ->
         (("--utilisation", "mine", "--level", "2"), "a level lies between 0 and 1"),
         (("--utilisation", "mine", "--average", "0"), "a time above 0 s"),
         (("--utilisation", "mine", "--usage", "none.csv"), "no such file: none.csv"),
-        (("--utilisation", "h200-sweep"), "a single run cannot be validated"),
         (("--utilisation", "--table", "none.csv"), "no such file: none.csv"),
     ],
 )

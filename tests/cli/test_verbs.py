@@ -57,6 +57,22 @@ scenario = "nightly"
 [sweep]
 policy.name = ["lowest_slot", "exact"]
 """
+QUEUE = """
+[grid]
+synthetic = "sunny"
+days = 10
+
+[cluster]
+nodes = 4
+cpus_per_node = 1
+
+[workload]
+duration = "1d"
+wait = "12h"
+arrivals = { kind = "periodic", period = "2h" }
+lengths = "3h"
+jobs = { kind = "constant", power_w = 300 }
+"""
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +110,7 @@ def fill(folder: Path) -> Path:
     (folder / "jobs.csv").write_text("\n".join(rows) + "\n")
     sample_profile("h200").dump(folder / "profile.toml")
     (folder / "exp.toml").write_text(EXPERIMENT)
+    (folder / "queue.toml").write_text(QUEUE)
     few = {"grids": ["sunny"], "waits": ["6h", "24h"], "lengths": ["4h"], "seeds": [0]}
     write_study(folder / "worth-it-results", **few)
     short = {"cpu": (0.0, 30.0), "disk": (0.0, 30.0)}
@@ -258,7 +275,7 @@ if "LOWTIDE_NIGHTLY" in os.environ:
 
 def test_after_warm_nothing_is_left_to_compile(files: Path) -> None:
     """In one process, so that whatever is asked for anew is something that warm left out."""
-    verbs = ("plan", "when", "simulate", "sweep", "learn", "show", "jobs", "usage")
+    verbs = ("plan", "when", "plan-cluster", "simulate", "sweep", "learn", "show", "jobs", "usage")
     lines = [["warm"], *(shlex.split(LINES[verb])[1:] for verb in verbs)]
     lines += [shlex.split(line) for line in KERNELS]
     done = subprocess.run(

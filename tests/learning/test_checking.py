@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -55,6 +57,18 @@ def test_a_pair_is_laid_out_as_it_was_run(kind: str, checkpoints: bool) -> None:
     assert abs(only.error) < 1e-3
     assert only.rmse_w < 15
     assert only.starts[1] == pytest.approx((11.0, 35.0), abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["stop", "kill"])
+def test_the_second_of_a_pair_begins_with_the_restart(kind: str) -> None:
+    again = [Phase(name="again", duration_s=1.5, power_w=50)]
+    (plain,), (only,) = (
+        check(each, pair(kind)) for each in (profile(), replace(profile(), restart=again))
+    )
+    assert only.starts == plain.starts
+    assert only.predicted_j == pytest.approx(plain.predicted_j - STARTUP_J + 75, rel=1e-9)
+    shorter_s = sum(seconds for seconds, _ in STARTUP) - 1.5
+    assert only.predicted_s == pytest.approx(plain.predicted_s - shorter_s, rel=1e-9)
 
 
 def test_full_runs_and_what_cannot_be_compared() -> None:

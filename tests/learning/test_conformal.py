@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lowtide.errors import InvalidInput
-from lowtide.learning.intervals import coverage, half_width_w, supported_level
+from lowtide.learning.intervals import coverage, half_width_w, next_one, supported_level
 
 
 def errors_of(rng: np.random.Generator, runs: int, windows: int = 40) -> list[np.ndarray]:
@@ -67,3 +67,23 @@ def test_coverage_is_measured_on_runs_left_out() -> None:
     few = coverage(errors_of(rng, 4), 0.9)
     assert few is not None
     assert few.level == 0.75
+
+
+@pytest.mark.parametrize("runs", [2, 3, 5, 9, 20])
+def test_the_next_run_lies_between_the_ends_as_often_as_they_say(runs: int) -> None:
+    rng = np.random.default_rng(runs)
+    held = []
+    for _ in range(3000):
+        values = 1 + 0.02 * rng.standard_normal(runs + 1)
+        ends = next_one(values[:-1].tolist())
+        assert ends is not None
+        held.append(ends[0] <= values[-1] <= ends[1])
+    # Counted, they hold a little more often: by as much as one run weighs.
+    error = 2 * np.sqrt(0.09 / 3000)
+    more = 1 / (runs + 1) if runs >= 9 else 0.0
+    assert 0.9 - error <= np.mean(held) <= 0.9 + more + error
+
+
+def test_one_value_tells_nothing_of_the_next() -> None:
+    assert next_one([1.0]) is None
+    assert next_one([2.0, 2.0, 2.0]) == (2.0, 2.0)

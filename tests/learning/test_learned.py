@@ -135,7 +135,10 @@ def test_h200_startup_is_the_same_by_position_and_by_comparison(
     for events in (True, False):
         alone = learn(h200[0], events=events)
         compared = learn(Recording(runs=tuple(h200[1])), events=events)
-        assert alone.profile == compared.profile
+        assert alone.profile.startup == compared.profile.startup
+        assert alone.profile.work == compared.profile.work
+        # Resumed runs began more slowly there.
+        assert compared.profile.restart_s > compared.profile.startup_s
 
 
 @pytest.mark.parametrize("events", [True, False])

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lowtide.errors import InvalidInput
+from lowtide.formats.recording_parts import GPUS, MEASURES, SUM
 from lowtide.measuring import Sampler
+from lowtide.measuring.tasks import Companions, Task
 from lowtide.meters.nvml import Nvml
 from lowtide.monitor.owners import Card, visible_gpus
 from support.steady import Steady
@@ -61,6 +64,11 @@ class Full(Plain):
 
     def nvmlDeviceGetMigMode(self, _: int) -> Any:
         raise self.NVMLError
+
+    NVML_CLOCK_SM = 1
+
+    def nvmlDeviceGetClockInfo(self, handle: int, kind: int) -> int:
+        return (1980, 1980, 345, 345)[handle] * kind
 
     def nvmlDeviceGetMemoryInfo(self, _: int) -> Any:
         return SimpleNamespace(total=80, used=10)
@@ -177,3 +185,39 @@ def test_how_busy_gpus_are_is_asked_of_the_programs_alone(monkeypatch: pytest.Mo
     assert drawn_w(Full())[1]["machine.gpu_share"] == pytest.approx(0.45)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert drawn_w(Full())[1]["machine.gpu_share"] == pytest.approx(0.8)
+
+
+def test_clocks_memory_and_open_contexts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")
+    columns = drawn_w(Full())[1]
+    assert columns["machine.gpu_clock_mhz"] == pytest.approx((1980 + 345) / 2)
+    assert columns["machine.gpu_memory_share"] == pytest.approx(10 / 80)
+    assert columns["machine.gpu_open"] == 0.0
+    # What a library cannot be asked is missing, and not 0.
+    assert "machine.gpu_clock_mhz" not in drawn_w(Plain())[1]
+
+
+def test_each_gpu_is_read_by_one_task_that_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    samplers = []
+    read_w = []
+    for rank, visible in enumerate(("0", "0,1", "2")):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        companions = Companions(task=Task(job=str(os.getpid()), rank=rank, tasks=4))
+        companions.lead()
+        sampler = Sampler(meters=[Nvml(library=Full())], companions=companions, named=False)
+        sampler.open()
+        samplers.append(sampler)
+        sampler.sample(None)
+        sample = sampler.sample(None)
+        assert sample is not None
+        read_w.append(sample.power_w)
+    assert read_w == [300.0, 250.0, 60.0]
+    assert [each.facts[MEASURES] for each in samplers] == [SUM, GPUS, GPUS]
+    # One whose GPUs others read has no meter to read.
+    none = Sampler(meters=[Nvml(library=Full())], named=False)
+    none.companions = Companions(task=Task(job=str(os.getpid()), rank=3, tasks=4))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    none.open()
+    assert none.names == []
+    for each in (none, *samplers):
+        each.close()

@@ -218,10 +218,10 @@ class TestNvml:
     def test_a_use_beyond_all_of_a_gpu_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         meter = Nvml(library=FakeNvml())
         meter.open()
-        assert meter.busy_share() == 0.5
+        assert meter.use()["gpu"] == 0.5
         rates = types.SimpleNamespace(gpu=500)
         monkeypatch.setattr(FakeNvml, "nvmlDeviceGetUtilizationRates", lambda *_: rates)
-        assert math.isnan(meter.busy_share())
+        assert math.isnan(meter.use()["gpu"])
 
     def test_the_counter_is_read_every_few_seconds(self, monkeypatch: pytest.MonkeyPatch) -> None:
         now = [100.0]

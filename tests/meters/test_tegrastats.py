@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from lowtide.errors import MeterProblem
+from lowtide.measuring import Sampler
 from lowtide.meters import Roots
+from lowtide.meters.estimate import Estimate
+from lowtide.meters.power_model import Feature, Linear, UtilisationModel
 from lowtide.meters.tegrastats import Tegrastats, read_line
 
 # One line of each style that JetPack prints.
@@ -73,6 +76,61 @@ class TestTegrastats:
         assert found.rails_w == pytest.approx(rails)
         assert unknown <= set(found.unknown)
         assert bool(found.unknown) == bool(unknown)
+
+    @pytest.mark.parametrize(
+        ("line", "use"),
+        [
+            (
+                XAVIER,
+                {"gpu": 0.03, "gpu_clock": 114, "emc": 0.0, "emc_clock": 1600, "cpu_clock": 1190}
+                | {"temperature": 38.5},
+            ),
+            (
+                ORIN,
+                {"gpu": 0.0, "gpu_clock": 114, "emc": 0.01, "emc_clock": 2133, "cpu_clock": 729}
+                | {"temperature": 48.5},
+            ),
+            # Two clusters, a sensor that is off, and the hottest place by its name.
+            (
+                AGX_ORIN,
+                {"gpu": 0.0, "gpu_clock": 0, "emc": 0.0, "emc_clock": 2133, "cpu_clock": 729}
+                | {"temperature": 46.031},
+            ),
+            (NANO, {"cpu_clock": 102}),
+            ("cpu [5%,off,off,1%]@1734 GR3D 99%@998 EMC 3%", {"cpu_clock": 1734, "gpu": 0.99}),
+            ("GR3D_FREQ 250%@114 PMIC@100C CV0@-256C", {"gpu_clock": 114}),
+        ],
+    )
+    def test_what_a_line_shows_beside_power(self, line: str, use: dict[str, float]) -> None:
+        found = read_line(line).use
+        assert use.items() <= found.items()
+        assert set(found) - set(use) <= {"emc", "gpu_clock"} - set(use)
+
+    def test_a_board_is_learned_from_and_estimated_by(self, tools: Path) -> None:
+        printing(tools, ORIN.replace("GR3D_FREQ 0%", "GR3D_FREQ 40%"))
+        sampler = Sampler(meters=[Tegrastats()])
+        sampler.open()
+        sampler.sample(None)
+        sample = sampler.sample(None)
+        sampler.close()
+        assert sample is not None
+        columns = sample.columns
+        assert (columns["machine.gpu_share"], columns["machine.gpu_clock_mhz"]) == (0.4, 114)
+        assert columns["machine.temperature_c"] == 48.5
+        model = UtilisationModel(
+            features=(
+                Feature(name="gpu", low=0, high=1),
+                Feature(name="emc_clock", low=0, high=3000),
+            ),
+            form=Linear(base_w=2.0, per_unit_w=(10.0, 0.001)),
+            source="made up",
+        )
+        meter = Estimate(model=model)
+        meter.open()
+        try:
+            assert meter.sample().power_w[0] == pytest.approx(2 + 4 + 2.133)
+        finally:
+            meter.close()
 
     def test_a_running_tool(self, tools: Path) -> None:
         assert Tegrastats.find(Roots()).state == "absent"

@@ -125,6 +125,10 @@ def test_with_perfect_forecasts_it_is_exact_where_stops_are_anywhere(
     idle = any(phase.power_w < suspended_w for phase in (*startup, *(restart or ()), *stop))
     gap = best.resolution_gap_g
     assert gap == 0 or (gap is None and idle) or (gap is not None and restart is not None)
+    if gap:
+        # A first start for a cheaper restart is cut short where the next forecast is due.
+        assert made.footprint.carbon_g >= (best.footprint.carbon_g - gap) * (1 - 1e-9)
+        return
     assert made.footprint.carbon_g == pytest.approx(best.footprint.carbon_g, rel=1e-9, abs=1e-9)
 
 

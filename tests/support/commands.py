@@ -29,7 +29,7 @@ def all_verbs() -> list[str]:
         },
     }
     return sorted(
-        prefix + (command.name or command.callback.__name__)
+        prefix + (command.name or command.callback.__name__.replace("_", "-"))
         for prefix, group in groups.items()
         for command in group.registered_commands
     )

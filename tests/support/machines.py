@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from lowtide.meters.estimate import FEATURES
-from lowtide.recording import Recording, Run
+from lowtide.recording import Event, Recording, Run
 from lowtide.signal import FloatArray
 
 Truth = Callable[[FloatArray], FloatArray]
@@ -46,9 +46,16 @@ def machine_run(
     noise_w: float = 4.0,
     offset_w: float = 0.0,
     top: float = 1.0,
+    lag_s: float = 0.0,
+    unrest_w: float = 0.0,
+    marked: bool = False,
     power: str = "measured",
 ) -> Run:
-    """Return a run whose use goes up and down in steps of three seconds, at random."""
+    """Return a run whose use goes up and down in steps of three seconds, at random.
+
+    Use is seen `lag_s` after it draws power, which wanders by `unrest_w` more at full use, and each
+    step may be marked by the load that it is.
+    """
     rng = np.random.default_rng(seed)
     count = round(seconds / step_s)
     held = round(3.0 / step_s)
@@ -57,13 +64,21 @@ def machine_run(
     levels[0], levels[1:2] = 0.0, top
     use = np.repeat(levels, held, axis=0)[:count]
     noise = noise_w * rng.standard_normal(count) + offset_w * rng.standard_normal()
-    columns = {FEATURES.get(each, each): use[:, place] for place, each in enumerate(names)}
+    noise = noise + unrest_w * use[:, 0] * rng.standard_normal(count)
+    seen = np.roll(use, round(lag_s / step_s), axis=0)
+    columns = {FEATURES.get(each, each): seen[:, place] for place, each in enumerate(names)}
+    begin = 1.7e9 + 1000.0 * seed
+    events = [
+        Event(time=begin + held * step_s * place, label=f"load_{level:.2f}")
+        for place, level in enumerate(levels[:, 0].tolist())
+    ]
     return Run(
         id=name,
-        times=1.7e9 + 1000.0 * seed + step_s * np.arange(count),
+        times=begin + step_s * np.arange(count),
         power_w=np.maximum(truth(use) + noise, 0.0),
         kind="full",
         columns=columns,
+        events=events if marked else (),
         power=power,
         meters=("made up",),
         machine={"cpu": "made up", "cpus": 8},

@@ -107,6 +107,35 @@ def test_checkpoints_change_neither_length_nor_power(length, high, low, every):
     assert len(marked.checkpoints_s) - inside.size in (0, 1)
 
 
+@pytest.mark.parametrize(
+    ("given", "restart"),
+    [
+        ({}, None),
+        ({"restart_s": "1m"}, (60, 50)),
+        ({"restart_s": "10m", "restart_w": 70}, (600, 70)),
+        ({"restart_w": 70}, (300, 70)),
+        ({"restart_share": 0.1}, (360, 50)),
+        ({"restart_s": 0}, ()),
+        ({"restart_share": 0.0, "restart_w": 70}, ()),
+    ],
+)
+def test_a_start_after_the_first_may_differ(given, restart):
+    startup = {"startup_s": "5m", "startup_w": 50}
+    train = {"epoch_s": 60, "train_w": 5}
+    for kind in (
+        kinds.phased(**PHASED, **startup, **given),
+        kinds.ml(**train, **startup, **given),
+    ):
+        made = profile_of(kind(sizes([3600])), 0)
+        assert made.startup_s == 300
+        if not restart:
+            assert made.restart == restart
+            continue
+        assert [(each.name, each.duration_s, each.power_w) for each in made.restart] == [
+            ("restart", *restart)
+        ]
+
+
 def test_a_startup_may_be_a_share_of_the_length():
     kind = kinds.phased(**PHASED, startup_share=0.1, startup_w=50)
     made = kind(sizes([3600, 36000, 36000], part=[1, 1, 0.5]))
@@ -229,6 +258,11 @@ def test_profile_jobs_fail_at_the_end_of_a_phase():
             {"kind": "phased", **PHASED, "startup_s": 5, "startup_share": 0.1, "startup_w": 5},
             InvalidInput,
             "a start takes startup_s, or startup_share of the length: give one",
+        ),
+        (
+            {"kind": "ml", "epoch_s": 60, "train_w": 5, "restart_s": "2m"},
+            InvalidInput,
+            "restart takes 2 min, so it needs restart_w",
         ),
         (
             {"kind": "ml", "epoch_s": 60, "train_w": 5, "startup_share": 0.1},

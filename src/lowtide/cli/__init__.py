@@ -28,6 +28,7 @@ from lowtide.cli.model import model
 from lowtide.cli.node import node
 from lowtide.cli.options import HOW, grouped
 from lowtide.cli.plan import demo, plan
+from lowtide.cli.plan_cluster import plan_cluster
 from lowtide.cli.profiles import profiles
 from lowtide.cli.reproduce import reproduce
 from lowtide.cli.show import show
@@ -61,6 +62,7 @@ for verb in (
     plan,
     when,
     tradeoff,
+    plan_cluster,
     grid,
     convert,
     measure,
@@ -79,7 +81,7 @@ for verb in (
     warm,
     version,
 ):
-    app.command(epilog=epilog(verb.__name__))(grouped(verb))
+    app.command(epilog=epilog(verb.__name__.replace("_", "-")))(grouped(verb))
 app.add_typer(profiles)
 app.add_typer(reproduce)
 app.add_typer(store)
@@ -169,7 +171,7 @@ def _as_typed(error: LowtideError, words: list[str]) -> str:
 
 
 def _is_verb(command: CommandInfo, words: list[str]) -> bool:
-    return [getattr(command.callback, "__name__", "")] == words
+    return [getattr(command.callback, "__name__", "").replace("_", "-")] == words
 
 
 def _needed(words: list[str]) -> typer.Typer:

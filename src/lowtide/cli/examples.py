@@ -21,6 +21,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "--interruptible anywhere",
         "lowtide tradeoff --profile h200 --deadline +2d --grid sunny",
     ),
+    "plan-cluster": (
+        "lowtide plan-cluster queue.toml",
+        "lowtide plan-cluster queue.toml --set run.seed=3 --gap 0.01 --wait '3 g/node-h' "
+        "--fair users --explain 7",
+        "lowtide plan-cluster queue.toml --effort 0.1 --image plan.png --jobs-table plan.csv",
+    ),
     "grid": (
         "lowtide grid windy --days 3",
         "lowtide grid DE.csv --from 2024-07-01T00:00Z --to +2d",

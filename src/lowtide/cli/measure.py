@@ -17,7 +17,10 @@ from lowtide.cli.output import TABLE, Column, Form, forget_unwritten, print_rows
 from lowtide.files import given_environment
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lowtide.formats.recording_writer import RecordingWriter
+    from lowtide.measuring.tasks import Task
     from lowtide.recording import Recording, Run, Unmeasured
 
 
@@ -68,7 +71,8 @@ def measure(
         typer.Option(
             "--out",
             "-o",
-            help="The folder to write.  [default: recording-DATE-TIME-HOST-JOB-PROCESS]",
+            help="The folder to write, which tasks of a Slurm step and elements of an array share."
+            "  [default: recording-DATE-TIME-HOST-JOB-PROCESS, or recording-JOB for many tasks]",
         ),
     ] = None,
     gpus: Annotated[
@@ -97,12 +101,12 @@ def measure(
     environment = given_environment()
     import shlex
 
-    from lowtide.formats.recording_writer import RecordingWriter
     from lowtide.measuring import Recorder, Sampler
     from lowtide.measuring.callbacks import plan
-    from lowtide.measuring.folders import kept_elsewhere, new_writer
+    from lowtide.measuring.folders import kept_elsewhere
     from lowtide.measuring.program import refusal
-    from lowtide.meters.source import choose_meters
+    from lowtide.measuring.tasks import Clocks, Companions, Task
+    from lowtide.meters.source import choose_meters, gpu_meters
 
     steps = plan(
         experiment,
@@ -120,12 +124,22 @@ def measure(
             warn(f"{refused[1]}. Nothing was run or kept")
             raise typer.Exit(refused[0])
     left_out: list[str] = []
+    task = Task.of(environment)
+    # On each machine one of many tasks reads the meters; the others look at GPUs of their own.
+    companions = Companions(task=task) if task is not None and task.tasks > 1 else None
+    follows = companions is not None and not companions.lead()
+    # What one says for all, the others need not say again.
+    tell: Callable[[str], None] = (lambda _: None) if follows and form.for_people else remark
+    choose = partial(choose_meters, meter or [], tell=left_out.append)
     sampler = Sampler(
-        meters=choose_meters(meter or [], tell=left_out.append),
+        # What was named has to open for all of them, or for none.
+        meters=gpu_meters() if follows and not meter else choose(),
         share=share,
         gpus=gpus.strip(),
         named=bool(meter),
         left_out=left_out,
+        companions=companions,
+        successor=choose,
     )
     sampler.open()
     for text in sampler.left_out:
@@ -133,7 +147,7 @@ def measure(
     status: int | None = 0
     missed = ""
     try:
-        writer = new_writer(tell=warn) if out is None else RecordingWriter(out)
+        writer = _writer(task, out)
         folder = writer.folder
         recorder = Recorder(
             writer=writer,
@@ -143,9 +157,13 @@ def measure(
             patterns=patterns,
             to_stderr=not form.for_people,
             environment=environment,
-            say=remark,
+            clocks=Clocks(part=folder, prefix=task.prefix, now=sampler.now)
+            if task is not None and task.nodes > 1
+            else None,
+            say=tell,
         )
-        remark(f"Reading {'; '.join(sampler.names)} every {interval:g} s")
+        if sampler.names:
+            tell(f"Reading {'; '.join(sampler.names)} every {interval:g} s")
         try:
             with recorder.heeding_signals():
                 for number, (name, step) in enumerate(steps):
@@ -153,7 +171,7 @@ def measure(
                         recorder.rest(cooldown)
                     if recorder.interrupted:
                         break
-                    remark(f"{name} ({number + 1} of {len(steps)})")
+                    tell(f"{name} ({number + 1} of {len(steps)})")
                     status = recorder.run(name, step)
                     if status:
                         remark(f"{name} exited with {status}; its recording is kept")
@@ -175,7 +193,7 @@ def measure(
             elsewhere = kept_elsewhere(folder.name, recorder.escape)
             where = f"the rest is in {elsewhere}" if elsewhere else "the rest is lost"
             warn(f"the recording is not whole: {hangs}; {where}")
-        _report(recorder.writer, form=form)
+        _report(recorder.writer, task, shown=not (follows and form.for_people), form=form)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - rich exits where nobody reads
         # Whatever became of the recording, how the program ended is passed on.
         warn(f"the recording cannot be shown: {error}")
@@ -189,8 +207,28 @@ def measure(
         raise typer.Exit(128 - status if status < 0 else status)
 
 
-def _report(writer: RecordingWriter, *, form: Form) -> None:
-    """Print what was recorded; what could not be written where it belongs is kept elsewhere."""
+def _writer(task: Task | None, out: Path | None) -> RecordingWriter:
+    """Return where to write: a part of the job's recording, or one of this measurement's own."""
+    from lowtide.errors import FileProblem
+    from lowtide.formats.recording_writer import RecordingWriter
+    from lowtide.measuring.folders import new_writer, part_writer
+
+    if task is not None:
+        try:
+            return part_writer(task, out)
+        except FileProblem as problem:
+            if out is not None:
+                raise
+            warn(f"{problem}. This part of the recording has a folder of its own")
+    return new_writer(tell=warn) if out is None else RecordingWriter(out)
+
+
+def _report(writer: RecordingWriter, task: Task | None, *, shown: bool, form: Form) -> None:
+    """Print what was recorded; what could not be written where it belongs is kept elsewhere.
+
+    Args:
+        shown: Whether this is for anybody to read: of many tasks on a machine, one tells.
+    """
     from lowtide.formats.recording_writer import write_recording
     from lowtide.measuring.folders import kept_elsewhere
 
@@ -200,18 +238,23 @@ def _report(writer: RecordingWriter, *, form: Form) -> None:
         where = f"all of it is in {elsewhere}" if elsewhere else "what is not there is lost"
         warn(f"the recording is not whole: {writer.unwritten}; {where}")
         folder = elsewhere or folder
-    _print(recording, folder, form=form)
+    if shown:
+        _print(recording, folder, task if writer.part else None, form=form)
 
 
-def _print(recording: Recording, folder: Path, *, form: Form) -> None:
-    """Print what each run came to; what is not known is null, empty or ---."""
+def _print(recording: Recording, folder: Path, task: Task | None, *, form: Form) -> None:
+    """Print what each run came to; what is not known is null, empty or ---.
+
+    Args:
+        task: Whose part of the recording this is, None where it is all of it.
+    """
     runs = sorted((*recording, *recording.unmeasured), key=lambda run: run.start or math.inf)
     rows = [_row(run) for run in runs]
 
     def show() -> None:
         # Stdout is the program's, and may be a file that holds nothing else: x.gz, a picture.
         with redirect_stdout(sys.stderr):
-            _show(rows, folder)
+            _show(rows, folder, task)
 
     form.print(
         rows,
@@ -268,7 +311,7 @@ def _pattern(text: str) -> tuple[re.Pattern[str], str]:
         ) from None
 
 
-def _show(rows: list[dict[str, Any]], folder: Path) -> None:
+def _show(rows: list[dict[str, Any]], folder: Path, task: Task | None) -> None:
     from lowtide.units import format_duration, format_energy
 
     print_rows(
@@ -286,7 +329,14 @@ def _show(rows: list[dict[str, Any]], folder: Path) -> None:
     for row in rows:
         for note in row["notes"]:
             say(f"{row['run']}: {note}")
-    say(f"Kept in {folder}" + _next_step(rows, folder))
+    if task is None:
+        say(f"Kept in {folder}" + _next_step(rows, folder))
+        return
+    who = "element" if task.tasks == 1 else "task"
+    say(
+        f"Kept in {folder}, the part of this {'machine' if task.tasks > 1 else who}; once every "
+        f"{who} is over: lowtide learn {folder.parent}"
+    )
 
 
 def _next_step(rows: list[dict[str, Any]], folder: Path) -> str:

@@ -230,7 +230,12 @@ def _print_ladder(learned: LearnedUtilisation) -> None:
     say(
         f"Power over {', '.join(data.features)}: {format_count(len(data.runs), 'run')}, "
         f"{format_count(len(data), 'window')} of {data.average_s:g} s. Error in W on runs that "
-        "were left out, mean and standard error:"
+        + (
+            f"were left out, and on {len(data.loads)} loads that were (unseen)"
+            if data.loads
+            else "were left out"
+        )
+        + ", mean and standard error:"
     )
     print()
     print_rows(_rungs(learned), learned.tried)
@@ -242,7 +247,7 @@ def _print_ladder(learned: LearnedUtilisation) -> None:
         seen = ", ".join(
             f"{each.name} {each.low:.4g} to {each.high:.4g}" for each in learned.model.features
         )
-        say(f"Learned from {seen}; outside of that it is a guess without an interval.")
+        say(f"Learned from {seen}; outside of that it is a guess, whose interval widens.")
 
 
 def _rungs(learned: LearnedUtilisation) -> list[Column]:
@@ -253,11 +258,18 @@ def _rungs(learned: LearnedUtilisation) -> list[Column]:
         Column("", "what it is", read=lambda each: each.means),
         Column("", "error", read=lambda each: score_words(each.rmse_w)),
         Column("", "gain", read=lambda each: score_words(each.gain_w)),
+        *(
+            [Column("", "unseen", read=lambda each: score_words(each.unseen_w))]
+            if learned.data.loads
+            else []
+        ),
         Column("rmse_w", read=lambda each: each.rmse_w.value),
         Column("rmse_error_w", read=lambda each: each.rmse_w.error),
         Column("gain_w", read=lambda each: each.gain_w and each.gain_w.value),
         Column("gain_error_w", read=lambda each: each.gain_w and each.gain_w.error),
         Column("within"),
         Column("chosen", read=lambda each: each.name == learned.chosen),
+        Column("mae_w", read=lambda each: each.mae_w.value),
+        Column("unseen_w", read=lambda each: each.unseen_w and each.unseen_w.value),
         Column("", "", read=lambda each: verdict(each, learned.chosen)),
     ]

@@ -129,7 +129,13 @@ def plan(
             if price
             else f"emits less than {format_mass(least)}"
         )
-        say(f"Decided every {format_hours(best.step_s or 0.0)}: no schedule at all {told}.")
+        how = "without losing work" if best.step_s is None else f"every {format_hours(best.step_s)}"
+        say(f"Decided {how}: no schedule at all {told}.")
+    elif best.policy == "exact" and best.resolution_gap is None and best.step_s is None:
+        say(
+            "Decided without losing work. What that could gain, as restarts are cheaper than the "
+            "first start, would take too long to find."
+        )
     elif best.policy == "exact" and best.resolution_gap is None:
         say(
             f"Decided every {format_hours(best.step_s or 0.0)}. What other moments would gain is "

@@ -21,7 +21,6 @@ from lowtide.cli.output import TABLE, Column, Form, print_table, progress, say
 
 if TYPE_CHECKING:
     from lowtide.simulator import Simulation
-    from lowtide.studies.experiment import Experiment, StudyRun
 
 # What is told together, and in which words. What a run says besides comes last.
 _GROUPS: Mapping[str, Mapping[str, str]] = {
@@ -86,7 +85,7 @@ def simulate(
     if jobs_table is not None and jobs_table.suffix not in (".parquet", ".csv"):
         raise InvalidInput(f"a table of jobs is a .parquet or .csv file, not {jobs_table.name!r}")
     experiment = Experiment.load(file, data=data, settings=said)
-    run = _only_run(experiment, file)
+    run = experiment.only_run(file)
     check_runs([run], experiment)
     with progress("reading", paced=True) as bar:
         simulation = simulate_run(
@@ -123,27 +122,13 @@ def simulate(
     )
     # Last: what was computed is told even where the table cannot be written.
     if jobs_table is not None:
-        _write_jobs(simulation, jobs_table)
+        write_jobs(simulation, jobs_table)
         if form.for_people:
             print(f"jobs: {jobs_table}")
 
 
-def _only_run(experiment: Experiment, file: Path) -> StudyRun:
-    from lowtide.errors import InvalidInput
-
-    if len(experiment) > 1:
-        open_keys = "; ".join(
-            f"{key} ({', '.join(str(value) for value in values)})"
-            for key, values in experiment.varied.items()
-        )
-        raise InvalidInput(
-            f"{file} describes {len(experiment)} runs: choose one with --set KEY=VALUE for each "
-            f"of {open_keys}, or run them all with `lowtide sweep {file}`"
-        )
-    return next(experiment.runs())
-
-
-def _write_jobs(simulation: Simulation, path: Path) -> None:
+def write_jobs(simulation: Simulation, path: Path) -> None:
+    """Write every job of a run as a row."""
     import io
 
     from lowtide import files

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lowtide.cli.output import TABLE, Form, progress, say
@@ -64,6 +65,7 @@ def _parts() -> dict[str, Callable[[], object]]:
         "planning many": _plan_many,
         "simulating policies": _simulate,
         "simulating clusters": _queues,
+        "planning queues": _together,
         "reading traces": _read,
         "reproducing": _reproduce,
     }
@@ -123,6 +125,14 @@ def _plan() -> None:
                     for policy in (Exact(step_s=_STEP_S), Exact(forbidden=wall), Exact(wait=0.01)):
                         lt.plan(job, curve, policy=policy)
             lt.tradeoff(_job(interruptible, phases), curve, step_s=_STEP_S)
+
+
+def _together() -> None:
+    import lowtide as lt
+
+    jobs = [replace(_job("checkpoints", 2), id=str(number)) for number in range(6)]
+    # Too few nodes for all, so that everything is tried.
+    lt.plan_cluster(jobs, lt.Cluster(nodes=1, cpus_per_node=1), _curve(), effort=0.01)
 
 
 def _plan_many() -> None:

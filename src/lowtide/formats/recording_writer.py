@@ -68,6 +68,7 @@ class RecordingWriter:
     Args:
         folder: Where; made if need be, and refused if it holds a recording already.
         flush_s: How many seconds of samples a kill may cost; less in the first seconds of a run.
+        part: Which part of a recording of many processes this is, as `recording_parts` reads it.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp()) / "recording"
@@ -84,11 +85,18 @@ class RecordingWriter:
     <Recording: 1 run (1 full), recording>
     """
 
-    def __init__(self, folder: Path | str, *, flush_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        flush_s: float = 10.0,
+        part: Mapping[str, Any] | None = None,
+    ) -> None:
         if not flush_s > 0:
             raise InvalidInput(f"samples are flushed every so many seconds, not {flush_s}")
         self.folder = Path(folder)
         self.flush_s = flush_s
+        self.part = dict(part or {})
         self._tell: Callable[[str], None] | None = None
         # Events are added by whoever listens to the program, beside the samples.
         self._lock = RLock()
@@ -222,6 +230,27 @@ class RecordingWriter:
         """Add facts about the machine, or about how it was measured, to the current run."""
         with self._lock:
             self._current()["machine"].update(facts)
+            self._save()
+
+    def measured_by(
+        self,
+        *,
+        power: str,
+        meters: Iterable[str],
+        counted: Iterable[str],
+        facts: Mapping[str, Any],
+    ) -> None:
+        """Say that the current run is measured from now on, or by other meters than it began with.
+
+        Args:
+            power: As of `begin`.
+            counted: As of `begin`.
+            facts: What changes about the machine by that.
+        """
+        with self._lock:
+            current = self._current()
+            current.update(power=power, meters=list(meters), counted=list(counted))
+            current["machine"].update(facts)
             self._save()
 
     def note(self, text: str, *, instead_of: str | None = None) -> None:
@@ -406,7 +435,7 @@ class RecordingWriter:
 
         It waits for nobody: a thread may hang in the middle of a write, for ever.
         """
-        other = RecordingWriter(folder, flush_s=math.inf)
+        other = RecordingWriter(folder, flush_s=math.inf, part=self.part)
         other._runs = [{**run, "notes": list(run["notes"])} for run in self._runs]
         other._parts, other._rows = list(self._parts), list(self._rows)
         other._events, other._last = list(self._events), self._last
@@ -487,6 +516,8 @@ class RecordingWriter:
 
     def _write_manifest(self) -> None:
         document = {"format": FORMAT, "version": VERSION, "runs": self._runs}
+        if self.part:
+            document["part"] = self.part
         files.write_whole(self.folder / MANIFEST, json.dumps(document, indent=1) + "\n")
         self._unsaid = False
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from lowtide.errors import FileProblem, FormatError, InvalidInput
-from lowtide.formats import pinpoint, recording_folder, samples_and_events
+from lowtide.formats import pinpoint, recording_folder, recording_parts, samples_and_events
 from lowtide.recording import Recording
 from lowtide.units import DurationLike, parse_duration
 
@@ -83,15 +83,15 @@ def read_recordings(
 
 
 def _read_folder(folder: Path, pinpointed: Callable[[Path], Recording]) -> list[Recording]:
-    if recording_folder.recognises(folder):
-        return [recording_folder.read(folder)]
+    if (own := _read_own(folder)) is not None:
+        return [own]
     if pinpoint.recognises(folder):
         return [pinpointed(folder)]
     found: list[Recording] = []
     for path in sorted(folder.iterdir()):
         if path.is_dir():
-            if recording_folder.recognises(path):
-                found.append(recording_folder.read(path))
+            if (own := _read_own(path)) is not None:
+                found.append(own)
             elif pinpoint.recognises(path):
                 found.append(pinpointed(path))
         elif _is_samples(path):
@@ -99,6 +99,13 @@ def _read_folder(folder: Path, pinpointed: Callable[[Path], Recording]) -> list[
     if not found:
         raise FormatError(f"nothing was measured here. Looked for: {_LOOKED_FOR}", path=folder)
     return found
+
+
+def _read_own(folder: Path) -> Recording | None:
+    """Read a recording of lowtide's own, of one process or of many; None where it is neither."""
+    if recording_folder.recognises(folder):
+        return recording_folder.read(folder)
+    return recording_parts.read(folder) if recording_parts.recognises(folder) else None
 
 
 def _is_samples(path: Path) -> bool:

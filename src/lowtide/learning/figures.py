@@ -165,14 +165,15 @@ def _over_measured(learned: LearnedUtilisation, model: UtilisationModel) -> alt.
         for truth, watts in zip(measured[::stride], said[::stride], strict=True)
     ]
     ends = [float(min(measured.min(), said.min())), float(max(measured.max(), said.max()))]
-    half_w = 0.0 if model.band is None else model.band.half_w
+    steps = np.linspace(ends[0], ends[1], _MODEL_POINTS).tolist()
     diagonal = [
         {"measured": at, "predicted": at, "low": max(at - half_w, 0.0), "high": at + half_w}
-        for at in ends
+        for at in steps
+        for half_w in [_half_w(model, at)]
     ]
     title = "Runs left out: predicted over measured"
     if model.band is not None:
-        title += f" (blue: ±{half_w:.0f} W, {100 * model.band.level:.0f} %)"
+        title += f" (blue: {100 * model.band.level:.0f} % intervals)"
     x = alt.X("measured:Q", title="measured, W", scale=alt.Scale(domain=ends, nice=False))
     base = alt.Chart(inline(diagonal), width=WIDTH, height=_MODEL_HEIGHT, title=title)
     return _with_dots(base, dots, x, "predicted", band=model.band is not None)
@@ -207,7 +208,6 @@ def _line(model: UtilisationModel, use: FloatArray, place: int) -> list[dict[str
             some = some[:: -(-some.shape[0] // 50)]
             watts = [model.at(dict(zip(names, row, strict=True))).power_w for row in some.tolist()]
             said.append((float(some[:, place].mean()), float(np.mean(watts))))
-    half_w = 0.0 if model.band is None else model.band.half_w
     return [
         {
             "use": round(at, 5),
@@ -216,4 +216,9 @@ def _line(model: UtilisationModel, use: FloatArray, place: int) -> list[dict[str
             "high": round(watts + half_w, 3),
         }
         for at, watts in said
+        for half_w in [_half_w(model, watts)]
     ]
+
+
+def _half_w(model: UtilisationModel, power_w: float) -> float:
+    return 0.0 if model.band is None else model.band.half_at(power_w)

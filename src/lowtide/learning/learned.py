@@ -148,7 +148,11 @@ class Learned:
         said += map(str, self.costs)
         if self.costs:
             startup_j = sum(phase.energy_j for phase in self.profile.startup)
-            said.append(f"the profile's startup comes to {format_joules(startup_j)}")
+            starts = f"the profile's startup comes to {format_joules(startup_j)}"
+            if self.profile.restart is not None:
+                restart_j = sum(phase.energy_j for phase in self.profile.restart)
+                starts += f", a restart to {format_joules(restart_j)}"
+            said.append(starts)
         said += self.notes
         return "\n".join([*lines, *(f"{each[:1].upper()}{each[1:]}." for each in said)])
 
@@ -219,16 +223,14 @@ def learn(
     series = [series[number] for number in fit.model.used]
     again = partial(_fit, finder=finder, resumed=resumed, repeats=repeats)
     validation = validate(series, again) if validated else None
-    profile = make_profile(fit, find_spread(fit.model))
+    profile = make_profile(fit, find_spread(fit.model), find_restart(fit, resumed))
     notes += _told(fit, finder.events, series)
     estimated = any(run.power == "estimated" for run in chosen)
     return Learned(
         profile=profile,
         phases=tuple(_with_intervals(fit, level)),
         validation=validation,
-        checks=tuple(
-            each for each in check(profile, runs, baseline_w=baseline_w) if each.kind != "full"
-        ),
+        checks=tuple(_unseen_pairs(fit, profile, runs, resumed, baseline_w)),
         costs=tuple(stopping_costs(runs, level=level)),
         fit=fit,
         series=tuple(series),
@@ -260,7 +262,55 @@ def find_spread(model: PhaseModel) -> Spread | None:
     return Spread(level=SPREAD_LEVEL, runs=len(model.runs), duration=ends[0], energy=ends[1])
 
 
-def make_profile(fit: PhaseFit, spread: Spread | None = None) -> PowerProfile:
+def find_restart(fit: PhaseFit, resumed: Sequence[RunSeries]) -> tuple[Phase, ...] | None:
+    """Return what resumed runs start with, None where there are none or no startup."""
+    count = fit.structure.startup
+    seconds, joules, times = np.zeros(count), np.zeros(count), 0
+    for series in resumed if count else ():
+        found = fit.model.lay(series)
+        if found is None:
+            continue
+        edges_s, row = found
+        inside = row < count
+        seen_s = series.seen_s(edges_s + fit.model.lag_s)
+        lasts_s = np.diff(edges_s)
+        drawn_j = series.mean_w(seen_s) * lasts_s
+        seconds += np.bincount(row[inside], weights=lasts_s[inside], minlength=count)
+        joules += np.bincount(row[inside], weights=drawn_j[inside], minlength=count)
+        times += 1
+    if not times:
+        return None
+    return tuple(
+        Phase(
+            name=name,
+            duration_s=_rounded(float(lasts_s) / times),
+            power_w=_rounded(max(float(drawn_j / lasts_s), 0.0)),
+        )
+        for name, lasts_s, drawn_j in zip(_names(fit), seconds, joules, strict=False)
+        if lasts_s > 0
+    )
+
+
+def _unseen_pairs(
+    fit: PhaseFit,
+    profile: PowerProfile,
+    runs: Sequence[Run],
+    resumed: Sequence[RunSeries],
+    baseline_w: float,
+) -> list[Check]:
+    """Check stops and kills with their resumption, which the restart is then not learned from."""
+    checks = []
+    for kind in ("stop", "kill"):
+        for first, second in pairs(runs, kind):
+            others = [each for each in resumed if each.run is not second]
+            unseen = replace(profile, restart=find_restart(fit, others))
+            checks += check(unseen, [first, second], baseline_w=baseline_w)
+    return checks
+
+
+def make_profile(
+    fit: PhaseFit, spread: Spread | None = None, restart: tuple[Phase, ...] | None = None
+) -> PowerProfile:
     """Return the profile that phases make up, its numbers rounded to six digits."""
     names = _names(fit)
     phases = [
@@ -275,7 +325,9 @@ def make_profile(fit: PhaseFit, spread: Spread | None = None) -> PowerProfile:
         )
     ]
     startup = min(fit.structure.startup, len(phases) - 1)
-    return PowerProfile(startup=phases[:startup], work=phases[startup:], spread=spread)
+    return PowerProfile(
+        startup=phases[:startup], restart=restart, work=phases[startup:], spread=spread
+    )
 
 
 def spread_text(profile: PowerProfile) -> str:

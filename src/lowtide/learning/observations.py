@@ -6,15 +6,18 @@ averaged over the same windows of time, and what does not cover a window is miss
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lowtide.errors import InvalidInput
+from lowtide.learning.marks import START, plain_label
 from lowtide.meters.estimate import FEATURES
 from lowtide.recording import Recording, Run
 from lowtide.signal import FloatArray
@@ -23,16 +26,33 @@ IntArray = npt.NDArray[np.intp]
 Usage = tuple[FloatArray, Mapping[str, FloatArray]]
 
 # A column of another's table that looks like a use of something.
-_USE = re.compile(r"util|busy|load|usage|percent|share", re.IGNORECASE)
+_USE = re.compile(
+    r"util|busy|load|usage|percent|share|clock|freq|mhz|mem\w*_(mib|bytes)|context|temperature",
+    re.IGNORECASE,
+)
 _POWER = re.compile(r"(power|energy|^w$|_u?m?k?[wj]$)", re.IGNORECASE)
 _CHOICE = re.compile(r"(?:(?P<name>[^=/()]+)=)?(?P<rate>rate\()?(?P<column>[^=()]+?)\)?")
 # A sample holds until the next, but no longer than so many usual steps: then there is a gap.
 _HOLDS_STEPS = 5.0
 # A window counts if so much of it is covered.
 _COVERED = 0.5
-# Fewer windows than these tell nothing: of a run, and of all.
+# Fewer windows than these tell nothing: of a run, of a load, and of all.
 _LEAST_OF_RUN = 5
+_LEAST_OF_LOAD = 2
 _LEAST = 30
+# Fewer loads than these cannot be left out in turn.
+_LEAST_LOADS = 3
+_IDLE = "idle"
+# Runs that share so much of what they mark are of one program.
+_ALIKE = 0.5
+# Power and use are read by different clocks and sensors: how far apart they may be, and how much
+# less must be left unexplained before that is believed.
+_LAGS_S = np.round(np.arange(-1.0, 2.0 + 0.01, 0.05), 2)
+_LESS_LEFT, _MOST_LEFT = 0.8, 0.3
+# So many runs, and samples of each, are looked at for it.
+_LAG_RUNS, _LAG_SAMPLES = 12, 8192
+# Runs whose own lags are this near to each other agree.
+_NEAR_S = 0.2
 # Power that varies by less than this share of itself is constant.
 _CONSTANT = 1e-3
 # More than this many windows are thinned: models do not get better, only slower.
@@ -91,7 +111,12 @@ class Observations:
 
     Attributes:
         power_w: Mean power of each window.
-        group: The run each window belongs to, counted from 0.
+        group: The run each window belongs to, counted from 0; of a single run, the load.
+        load: The load each window belongs to, counted from 0; empty where there are too few loads
+            to be left out in turn.
+        loads: What they are called: programs, or what a single run marked.
+        lag_s: By how much use follows power; use is moved by that.
+        lags_s: The same, found run by run.
         machine: What is known about the machine, and alike in all runs.
     """
 
@@ -101,6 +126,10 @@ class Observations:
     group: IntArray
     runs: tuple[str, ...]
     average_s: float
+    load: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.intp))
+    loads: tuple[str, ...] = ()
+    lag_s: float = 0.0
+    lags_s: tuple[float, ...] = ()
     machine: Mapping[str, Any] = field(default_factory=dict)
     meters: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -134,11 +163,14 @@ def observe(
     notes: list[str] = []
     named = _measured(list(recordings), notes)
     choices = _choices(features, [run for _, run in named], usage)
+    lag_s, lags_s = _find_lag([run for _, run in named], choices, usage)
     names, tables, machines = [], [], []
+    mids: dict[str, FloatArray] = {}
     meters: list[str] = []
     for name, run in named:
-        rows = _windows(run, choices, usage, average_s)
-        whole = rows[~np.isnan(rows).any(axis=1)]
+        rows, middles = _windows(run, choices, usage, average_s, lag_s)
+        known = ~np.isnan(rows).any(axis=1)
+        whole = rows[known]
         if whole.shape[0] < _LEAST_OF_RUN:
             notes.append(
                 f"run {name} is left out: {whole.shape[0]} of its {rows.shape[0]} windows of "
@@ -147,6 +179,7 @@ def observe(
             continue
         names.append(name)
         tables.append(whole)
+        mids[name] = middles[known]
         machines.append(dict(run.machine))
         meters += run.meters
     count = sum(table.shape[0] for table in tables)
@@ -155,7 +188,11 @@ def observe(
             f"{count} windows of {average_s:g} s with power and use are too few to learn from, "
             f"{_LEAST} are needed: measure for longer{_because(notes)}"
         )
-    tables = _thinned(tables, count, notes)
+    stride = -(-count // _MOST)
+    if stride > 1:
+        notes.append(f"of {count} windows one in {stride} is used")
+    tables = [each[::stride] for each in tables]
+    mids = {name: each[::stride] for name, each in mids.items()}
     table = np.concatenate(tables)
     group = np.repeat(np.arange(len(tables)), [each.shape[0] for each in tables])
     power_w = table[:, 0]
@@ -172,6 +209,16 @@ def observe(
         raise InvalidInput(
             f"no use changed ({', '.join(constant)}): measure the machine from idle to full load"
         )
+    load, loads = _loads([each for each in named if each[0] in mids], mids)
+    if len(names) == 1 and loads:
+        notes.append(
+            f"{names[0]} is a single run: its {len(loads)} marked loads are left out in turn"
+        )
+        group, names = load, list(loads)
+    if lag_s:
+        late = "follows" if lag_s > 0 else "precedes"
+        spread = f" ({min(lags_s):+.2f} to {max(lags_s):+.2f} s, run by run)" if lags_s else ""
+        notes.append(f"use {late} power by {abs(lag_s):.2f} s{spread}, and is moved by that")
     return Observations(
         features=tuple(choices[place].name for place in kept),
         use=np.ascontiguousarray(table[:, 1:][:, kept]),
@@ -179,10 +226,123 @@ def observe(
         group=group,
         runs=tuple(names),
         average_s=average_s,
+        load=load,
+        loads=loads,
+        lag_s=lag_s,
+        lags_s=lags_s,
         machine=_alike(machines, notes),
         meters=tuple(dict.fromkeys(meters)),
         notes=tuple(notes),
     )
+
+
+def _loads(
+    named: Sequence[tuple[str, Run]], mids: Mapping[str, FloatArray]
+) -> tuple[IntArray, tuple[str, ...]]:
+    """Return the load of each window of all runs in turn, and what each is called.
+
+    Programs are loads, and so is each thing that a program marked which was run once, as a sweep
+    is. Where these are too few, what programs marked is: without its numbers, so that an epoch
+    that was left out is not known by the next, else to the letter. Nothing where that is too few.
+    An idle machine is no load of its own.
+    """
+    programs: list[tuple[set[str], list[str]]] = []
+    for name, run in named:
+        marks = {plain_label(event.label) for event in run.events}
+        for known, members in programs:
+            shared = len(known & marks) / len(known | marks) if known | marks else 1.0
+            if shared >= _ALIKE:
+                members.append(name)
+                break
+        else:
+            programs.append((marks, [name]))
+    first = {name: members[0] for _, members in programs for name in members}
+    once = {members[0] for _, members in programs if len(members) == 1}
+
+    def by_program(name: str, label: str) -> str:
+        return label if name in once else first[name]
+
+    for tell in (by_program, lambda _, label: plain_label(label), lambda _, label: label):
+        said = np.concatenate(
+            [_labelled(first[name], run, mids[name], partial(tell, name)) for name, run in named]
+        )
+        names, load, counts = np.unique(said, return_inverse=True, return_counts=True)
+        busy = [count for name, count in zip(names, counts, strict=True) if name != _IDLE]
+        if sum(count >= _LEAST_OF_LOAD for count in busy) >= _LEAST_LOADS:
+            return load, tuple(str(name) for name in names)
+    return np.empty(0, dtype=np.intp), ()
+
+
+def _labelled(
+    program: str, run: Run, mids: FloatArray, tell: Callable[[str], str]
+) -> npt.NDArray[np.str_]:
+    """Return what load each window of a run is said to be."""
+    words = [START, *(event.label for event in run.events)]
+    if run.kind == "idle" or not run.events:
+        return np.full(mids.size, _IDLE if run.kind == "idle" else program)
+    begins = np.array([event.time for event in run.events])
+    loads = np.array([word if word == _IDLE else tell(word) for word in words])
+    found: npt.NDArray[np.str_] = loads[np.searchsorted(begins, mids, side="right")]
+    return found
+
+
+def _find_lag(
+    runs: Sequence[Run], choices: Sequence[Choice], usage: Sequence[Usage]
+) -> tuple[float, tuple[float, ...]]:
+    """Return by how much use follows power: that at which a line leaves least unexplained.
+
+    Also the same for each run by itself, as far as it tells. Lags shorter than the samples cannot
+    be told, and what is hardly better than none is none.
+    """
+    if usage or not runs:
+        # Others' tables have clocks of their own, and are joined as they are.
+        return 0.0, ()
+    step_s = max(run.step_s for run in runs)
+    lags = [lag for lag in sorted(_LAGS_S.tolist(), key=abs) if lag == 0 or abs(lag) >= step_s]
+    if len(lags) < 2 or step_s > 0.5:
+        return 0.0, ()
+    window_s = max(2 * step_s, 0.2)
+    some = [_middle(run, choices) for run in runs[:: -(-len(runs) // _LAG_RUNS)]]
+    left = np.array([[_unexplained(run, choices, window_s, lag) for lag in lags] for run in some])
+    left = left[np.isfinite(left).all(axis=1) & (left[:, 0] > 0)]
+    if not left.size:
+        return 0.0, ()
+
+    def best(shares: FloatArray) -> float:
+        place = int(np.argmin(shares))
+        return lags[place] if shares[place] < _LESS_LEFT * shares[0] else 0.0
+
+    # Where power does not go by use as a line does, chance decides which lag fits it best.
+    left = left[left.min(axis=1) < _MOST_LEFT]
+    if not left.size:
+        return 0.0, ()
+    lag_s, each = best(left.mean(axis=0)), tuple(best(row) for row in left)
+    agree = [abs(own_s - lag_s) <= max(2 * step_s, _NEAR_S) for own_s in each]
+    return (lag_s, each) if 2 * sum(agree) > len(agree) else (0.0, each)
+
+
+def _middle(run: Run, choices: Sequence[Choice]) -> Run:
+    """Return as much of a run as tells its lag: of a day, a quarter of an hour will do."""
+    known = np.flatnonzero(np.isfinite(run.node_w))
+    skipped = max(known.size - _LAG_SAMPLES, 0) // 2
+    rows = known[skipped : skipped + _LAG_SAMPLES]
+    columns = {choice.column: run.columns[choice.column][rows] for choice in choices}
+    return Run(id=run.id, times=run.times[rows], power_w=run.node_w[rows], columns=columns)
+
+
+def _unexplained(run: Run, choices: Sequence[Choice], window_s: float, lag_s: float) -> float:
+    """Return the share of power's variance that a line over use leaves, lagged by so much."""
+    rows, _ = _windows(run, choices, (), window_s, lag_s, margin_s=float(np.abs(_LAGS_S).max()))
+    rows = rows[~np.isnan(rows).any(axis=1)]
+    varied = [
+        place for place in range(1, rows.shape[1]) if rows.size and np.ptp(rows[:, place]) > 0
+    ]
+    if rows.shape[0] < _LEAST or not varied:
+        return math.nan
+    use = np.column_stack([np.ones(rows.shape[0]), rows[:, varied]])
+    _, left, _, _ = np.linalg.lstsq(use / np.abs(use).max(axis=0), rows[:, 0], rcond=None)
+    total = float(np.square(rows[:, 0] - rows[:, 0].mean()).sum())
+    return float(left[0]) / total if left.size and total > 0 else math.nan
 
 
 def rates(times: FloatArray, counts: FloatArray) -> FloatArray:
@@ -233,22 +393,32 @@ def window_means(times: FloatArray, values: FloatArray, edges: FloatArray) -> Fl
 
 
 def _windows(
-    run: Run, choices: Sequence[Choice], usage: Sequence[Usage], average_s: float
-) -> FloatArray:
-    """Return a row per window: power, then each feature."""
-    times, first = run.times, run.times[0]
-    length_s = float(times[-1] - first) + run.step_s
-    edges = first + average_s * np.arange(int(length_s / average_s + 1e-6) + 1)
+    run: Run,
+    choices: Sequence[Choice],
+    usage: Sequence[Usage],
+    average_s: float,
+    lag_s: float = 0.0,
+    margin_s: float = 0.0,
+) -> tuple[FloatArray, FloatArray]:
+    """Return a row per window, power and then each feature; and the middle of each window.
+
+    Args:
+        lag_s: By how much use follows power.
+        margin_s: How much of either end is left out, so that windows are the same for all lags.
+    """
+    times, first = run.times, run.times[0] + margin_s
+    length_s = float(times[-1] - run.times[0]) + run.step_s - 2 * margin_s
+    edges = first + average_s * np.arange(max(int(length_s / average_s + 1e-6), 0) + 1)
     if edges.size < 2:
-        return np.empty((0, 1 + len(choices)))
+        return np.empty((0, 1 + len(choices))), np.empty(0)
     # What a machine draws goes with how busy all of it is.
     columns = [window_means(times, run.node_w, edges)]
     for choice in choices:
         when, values = _series(choice, run, usage)
         if choice.rate:
             values = rates(when, values)
-        columns.append(window_means(when, values / choice.divisor, edges))
-    return np.column_stack(columns)
+        columns.append(window_means(when, values / choice.divisor, edges + lag_s))
+    return np.column_stack(columns), (edges[:-1] + edges[1:]) / 2
 
 
 def _series(choice: Choice, run: Run, usage: Sequence[Usage]) -> tuple[FloatArray, FloatArray]:
@@ -318,14 +488,6 @@ def _choices(
                 f"{choice.name!r}: there are {', '.join(usable) or 'none but power'}"
             )
     return choices
-
-
-def _thinned(tables: list[FloatArray], count: int, notes: list[str]) -> list[FloatArray]:
-    if count <= _MOST:
-        return tables
-    stride = -(-count // _MOST)
-    notes.append(f"of {count} windows one in {stride} is used")
-    return [table[::stride] for table in tables]
 
 
 def _alike(machines: Sequence[Mapping[str, Any]], notes: list[str]) -> dict[str, Any]:

@@ -115,6 +115,11 @@ class PhaseModel:
         return np.concatenate((np.arange(kept), np.arange(last, size)))
 
     def locate(self, series: RunSeries) -> tuple[FloatArray, IntArray] | None:
+        """Return where the meter sees which phases of another run, None where that is unknown."""
+        found = self.lay(series)
+        return None if found is None else (as_metered(found[0], self.lag_s), found[1])
+
+    def lay(self, series: RunSeries) -> tuple[FloatArray, IntArray] | None:
         """Return where a run that was not learned from has which phases, None where it cannot."""
         if self.levels is not None:
             own: Stretches | None = self.levels.stretches_in(series)
@@ -135,7 +140,7 @@ class PhaseModel:
         placing = Placing(step_s=self.step_s, noise=self.noise, lag_s=self.lag_s)
         edges_s, slots = placing.edges(series, own, levels_w)
         row = np.concatenate([np.arange(begins[slot], begins[slot + 1]) for slot in slots])
-        return as_metered(edges_s, self.lag_s), row
+        return edges_s, row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

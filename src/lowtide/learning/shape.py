@@ -363,9 +363,10 @@ def parse(labels: tuple[str, ...], shape: Shape) -> Parse:
     steps: list[tuple[int, int, str]] = [(at, at + 1, label) for at, label in enumerate(shape.head)]
     inner = [head, *range(head + 1, head + body), head]
     steps += [(inner[at], inner[at + 1], label) for at, label in enumerate(shape.body)]
-    after = [head, *range(head + body, head + body + tail)]
+    inside = head + max(body, 1)
+    after = [head, *range(inside, inside + tail)]
     steps += [(after[at], after[at + 1], label) for at, label in enumerate(shape.tail)]
-    nodes = head + max(body, 1) + tail
+    nodes = inside + tail
     # Around the body twice: lacking its last stretch one may lack its first one as well.
     quiet = [*range(head), *[*range(head, head + body)] * 2, *range(head + body, len(steps))]
     known = {*shape.head, *shape.body, *shape.tail}

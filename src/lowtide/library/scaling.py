@@ -121,8 +121,8 @@ class Scaling:
         value = law.value(size)
         if not (math.isfinite(value) and value > 0):
             raise InvalidInput(
-                f"by a {law.kind} law a run of {self.told(size)} would come to {value:.3g}: too far "
-                "from what was measured. Measure a size nearer to it"
+                f"by a {law.kind} law a run of {self.told(size)} would come to {value:.3g}: too "
+                "far from what was measured. Measure a size nearer to it"
             )
         half = value * law.worst * (1 + _WIDER * beyond)
         return Foretold(value=value, low=max(value - half, 0.0), high=value + half, beyond=beyond)

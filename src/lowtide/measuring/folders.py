@@ -14,7 +14,10 @@ from itertools import count
 from pathlib import Path
 
 from lowtide.errors import FileProblem, LowtideError
+from lowtide.formats.recording_folder import MANIFEST
+from lowtide.formats.recording_parts import read_joint_manifest, write_joint_manifest
 from lowtide.formats.recording_writer import RecordingWriter
+from lowtide.measuring.tasks import Task
 
 
 def folder_name(environment: Mapping[str, str], *, host: str, pid: int, moment: float) -> str:
@@ -82,6 +85,48 @@ def new_writer(*, tell: Callable[[str], None]) -> RecordingWriter:
             tell(f"{problems[0]}; this recording goes to {writer.folder}")
         return writer
     raise problems[0]
+
+
+def part_writer(task: Task, out: Path | None) -> RecordingWriter:
+    """Return this task's part of the recording that all tasks of its job make.
+
+    Args:
+        out: The folder of the recording; by default one that is called by the job, or, for a
+            second measurement by the same task, by the job and a number.
+    """
+    for turn in count(1):
+        folder = out or Path(task.folder if turn == 1 else f"{task.folder}-{turn}")
+        part = folder / task.part(socket.gethostname())
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            ours = _is_ours(folder, task)
+            if ours:
+                part.mkdir()
+        except FileExistsError:
+            ours = False
+        except OSError as error:
+            raise FileProblem(
+                f"cannot make {part}: {error.strerror}; name a folder elsewhere with -o", path=part
+            ) from error
+        if ours:
+            return RecordingWriter(part, part=task.about(socket.gethostname()))
+        if out is not None:
+            raise FileProblem(
+                f"{folder} holds a recording already, by this task or of another job: name another "
+                "folder; without -o each job has one of its own",
+                path=folder,
+            )
+    raise AssertionError("numbers do not end")
+
+
+def _is_ours(folder: Path, task: Task) -> bool:
+    """Return whether a folder is that of this job, now where it was nobody's before."""
+    if not (folder / MANIFEST).exists():
+        write_joint_manifest(folder, task.shared)
+    try:
+        return read_joint_manifest(folder) == task.shared
+    except LowtideError:
+        return False
 
 
 def kept_elsewhere(name: str, keep: Callable[[Path], None]) -> Path | None:

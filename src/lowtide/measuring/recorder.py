@@ -36,6 +36,7 @@ from lowtide.measuring.program import (
     terminal_tells,
 )
 from lowtide.measuring.sampler import Sample, Sampler
+from lowtide.measuring.tasks import Clocks
 from lowtide.measuring.worker import Hung, Worker
 from lowtide.meters import Roots
 from lowtide.monitor.node import count_threads_per_core, memory_of
@@ -78,6 +79,8 @@ class Recorder:
             where one has a group, that is put in place of `{}` in the label.
         to_stderr: Whether what the program prints goes to stderr, because stdout is taken.
         environment: What programs find in theirs; by default what is in that of this process.
+        clocks: Compares this machine's clock with those of other parts of the recording; None where
+            there are none.
         say: Told what happens, line by line.
         warn: Told what went wrong with the measuring itself, each thing once.
         interrupted: The signal that ended the measurement early, None if none did.
@@ -92,6 +95,7 @@ class Recorder:
     patterns: Sequence[tuple[re.Pattern[str], str]] = ()
     to_stderr: bool = False
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    clocks: Clocks | None = None
     say: Callable[[str], None] = print
     warn: Callable[[str], None] = _to_stderr
     interrupted: signal.Signals | None = field(default=None, init=False)
@@ -383,12 +387,29 @@ class Recorder:
                 "keeping samples",
                 lambda: self.writer.append(sample.time, sample.power_w, sample.columns),
             )
+        if self.sampler.took_over:
+            self.sampler.took_over = False
+            self._describe_meters()
+        leads = self.sampler.companions is not None and self.sampler.companions.leads
+        if self.clocks is not None and leads and self.clocks.is_due(time.monotonic()):
+            self._write("comparing clocks", self.clocks.compare)
         if self._writing.busy_s > _PATIENCE_S:
             self._complain(
                 f"writing to {self.writer.folder} hangs; the program goes on, and what is measured "
                 "is kept in memory"
             )
         self._tell_troubles()
+
+    def _describe_meters(self) -> None:
+        """Say what is measured from now on: another task of the machine measured it until now."""
+        power = "measured" if self.sampler.measured else "estimated"
+        meters, counted, facts = self.sampler.names, self.sampler.counted, self.sampler.facts
+        self._write(
+            "describing the meters",
+            lambda: self.writer.measured_by(
+                power=power, meters=meters, counted=counted, facts=facts
+            ),
+        )
 
     def _sampled(self, tree: ProcessTree | None) -> Sample | None:
         try:

@@ -12,12 +12,15 @@ from functools import partial
 from typing import Any, TypeVar
 
 from lowtide.errors import InvalidInput, MeterProblem, UnknownName
+from lowtide.formats.recording_parts import GPUS, LEADS, MEASURES, SUM, WHOLE
 from lowtide.measuring.sharing import SHARES, GpuPower, Sharing
+from lowtide.measuring.tasks import Companions
 from lowtide.measuring.worker import Troubles
 from lowtide.meters import Channel, Meter, Reading
 from lowtide.meters.estimate import FEATURES, Counts, Estimate, MachineUse, use_between
 from lowtide.meters.nvml import Nvml, NvmlGpus
 from lowtide.meters.source import PowerSource, counted, late, side_by_side
+from lowtide.meters.tegrastats import Tegrastats
 from lowtide.monitor.gpus import GpuReading, hold
 from lowtide.monitor.owners import Card, pick_gpus, visible_gpus
 from lowtide.monitor.processes import ProcessTree, Usage
@@ -32,6 +35,8 @@ _OPEN_S, _NAMED_S = 3.0, 20.0
 T = TypeVar("T")
 # How often it is asked who runs on the GPUs; that takes milliseconds.
 _ASK_S = 2.0
+# How often a task looks whether the one that reads the meters is gone.
+_TAKE_OVER_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +78,11 @@ class Sampler:
         named: Whether the meters were asked for by name, so that one that does not open is an
             error. Others are left out then, and the program need not wait for them.
         left_out: Which meters are left out and why, in words: noted in every run.
+        companions: Other tasks on this machine that are measured too, of which one reads the
+            meters; None where there are none.
+        successor: Returns the meters to go on with where this task takes over from another.
         troubles: What went wrong so far, each thing once.
+        took_over: Whether this task has just taken over.
     """
 
     meters: Sequence[Meter]
@@ -81,7 +90,10 @@ class Sampler:
     gpus: str = ""
     named: bool = True
     left_out: list[str] = field(default_factory=list)
+    companions: Companions | None = None
+    successor: Callable[[], Sequence[Meter]] = field(default=tuple)
     troubles: Troubles = field(default_factory=Troubles)
+    took_over: bool = field(default=False, init=False)
     _cards: Cards = field(init=False)
     _sharing: Sharing | None = field(default=None, init=False)
     _whole: bool = field(default=False, init=False)
@@ -92,22 +104,33 @@ class Sampler:
     _clock: tuple[float, float] = field(default=(0.0, 0.0), init=False)
     _off_s: float = field(default=0.0, init=False)
     _before: _Look | None = field(default=None, init=False)
+    _look_s: float = field(default=0.0, init=False)
+    _base_s: float = field(default=0.0, init=False)
+    _leading: bool = field(default=False, init=False)
+    _heir: list[Sampler] = field(default_factory=list, init=False)
 
     def open(self) -> None:
         """Open the meters."""
         self._cards = Cards(said=self.gpus)
+        if self.companions is not None:
+            self._leading = self.companions.leads
+            self._cards.take = self.companions.take
         opened = self._opened()
         self.meters = [meter for meter, _ in opened]
         for meter, channels in opened:
             self._gpus |= {f"{meter.name}.{each.name}" for each in channels if each.domain == "gpu"}
             source = PowerSource(meter, self._cards.choose(meter, channels))
+            if self._follows and not any(each.domain == "gpu" for each in source.channels):
+                # Others read what it sees.
+                self._heed(meter.close, None)
+                continue
             source.begin()
             self._sources.append(source)
-            if isinstance(meter, Nvml):
+            if isinstance(meter, Nvml | Tegrastats):
                 self._machine.gpus = meter
         self._cards.check()
         self._clock = (time.time(), time.monotonic())
-        if self.share is not None:
+        if self.share is not None and not self._follows:
             if self.share not in SHARES:
                 raise UnknownName("share of the machine's power", self.share, SHARES)
             models = [each for each in self.meters if isinstance(each, Estimate)]
@@ -138,17 +161,27 @@ class Sampler:
                 )
             else:
                 raise answer
-        if not opened:
+        if not opened and not self._follows:
             estimate = Estimate()
             opened = [(estimate, estimate.open())]
         return opened
 
     @property
+    def _follows(self) -> bool:
+        """Whether another task of this machine reads its meters."""
+        return self.companions is not None and not self._leading
+
+    @property
     def facts(self) -> dict[str, str]:
-        """Whose power is measured, as far as that was asked."""
-        if self.share is None:
-            return {}
-        return {"share": "node" if self._sharing is None else self.share}
+        """Whose power is measured, as far as that was asked, and what of the machine's."""
+        facts: dict[str, str] = {}
+        if self.companions is not None:
+            channels = [channel for source in self._sources for channel in source.channels]
+            whole = any(channel.domain == "node" for channel in channels)
+            facts[MEASURES] = GPUS if self._follows else WHOLE if whole else SUM
+        if self.share is not None and not self._follows:
+            facts["share"] = "node" if self._sharing is None else self.share
+        return facts
 
     @property
     def measured(self) -> bool:
@@ -194,6 +227,11 @@ class Sampler:
         Args:
             tree: The program, where one runs.
         """
+        if self._follows:
+            self._heed(self._succeed, None)
+        own = tree
+        if tree is not None and self.companions is not None and self._leading:
+            tree = self._heed(partial(self.companions.tree, tree), tree)
         now = self.now()
         look = _Look(
             time=now,
@@ -201,11 +239,49 @@ class Sampler:
             machine=self._heed(self._machine.look, Counts(time_s=time.monotonic())),
             usage=None if tree is None else self._heed(tree.usage, None),
         )
+        if look.usage is not None and tree is not own:
+            # What the tasks used before their programs began is none of the programs'.
+            if self._before is None or self._before.usage is None:
+                self._base_s = look.usage.cpu_s
+            used_s = look.usage.cpu_s - self._base_s
+            look = replace(look, usage=replace(look.usage, cpu_s=used_s))
         if self._sharing is not None:
             self._sharing.look(None if look.usage is None else look.usage.cpu_s)
         made = None if self._before is None else self._made(self._before, look, tree)
         self._before = look
         return made
+
+    def _succeed(self) -> None:
+        """Take over where the task that read the meters is gone; opening them takes a while."""
+        if self._heir:
+            heir = self._heir.pop()
+            before = self._sources
+            for name in ("meters", "_cards", "_sharing", "_gpus", "_machine", "_sources"):
+                setattr(self, name, getattr(heir, name))
+            # What the last look saw is not what the next one sees.
+            self._before, self._leading, self.took_over = None, True, True
+            for source in before:
+                self._heed(source.end, None)
+        elif time.monotonic() >= self._look_s and self.companions is not None:
+            self._look_s = time.monotonic() + _TAKE_OVER_S
+            if self.companions.lead():
+                # Until its meters are open, and if they never are, this one reads what it did.
+                self._look_s = math.inf
+                threading.Thread(
+                    target=self._heed, args=(self._raise_heir, None), daemon=True
+                ).start()
+
+    def _raise_heir(self) -> None:
+        """Open the machine's meters for this task, which had none or GPUs alone."""
+        heir = Sampler(
+            meters=self.successor(),
+            share=self.share,
+            gpus=self.gpus,
+            named=False,
+            companions=self.companions,
+        )
+        heir.open()
+        self._heir.append(heir)
 
     def restart(self, *, whole: bool = False) -> None:
         """Forget what was read last: what is drawn between two runs belongs to neither.
@@ -219,7 +295,7 @@ class Sampler:
             self.troubles.add(note)
         if self._sharing is not None:
             self._sharing.restart()
-        elif self.share == "process":
+        elif self.share == "process" and not self._follows:
             self.troubles.add(
                 "this machine does not say how busy it is: the power is all of the machine's"
             )
@@ -254,6 +330,8 @@ class Sampler:
         for thread in threads:
             thread.join(max(until_s - time.monotonic(), 0.0))
         self._sources.clear()
+        if self.companions is not None:
+            self.companions.close()
 
     def _heed(self, ask: Callable[[], T], otherwise: T) -> T:
         """Ask, and note what goes wrong: who asks is busy with somebody else's program."""
@@ -302,6 +380,9 @@ class Sampler:
                     nothing: dict[str, float] = {}
                     columns |= self._heed(partial(source.meter.usage, set(tree.pids)), nothing)
         power_w = total_w(drawn)
+        if self.companions is not None:
+            # A task that takes over reads more than it did before.
+            columns[LEADS] = float(not self._follows)
         if self._sharing is not None:
             power_w = self._shared(power_w, gpus, columns, runs=after.usage is not None)
         return Sample(time=before.time, power_w=power_w, columns=columns)
@@ -359,11 +440,13 @@ class Cards:
     Attributes:
         said: `all`, `none`, or numbers and identities; empty to go by the environment.
         environment: What the program will find in its environment.
+        take: Says whether a GPU of some identity is to be read here, where other tasks may.
         notes: What should be known about the choice.
     """
 
     said: str = ""
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    take: Callable[[str], bool] | None = None
     notes: list[str] = field(default_factory=list, init=False)
     _source: NvmlGpus | None = field(default=None, init=False)
     _given: set[str] = field(default_factory=set, init=False)
@@ -390,16 +473,27 @@ class Cards:
             chosen = None
             if not self.said:
                 chosen = visible_gpus(self.environment, cards, amd=not isinstance(meter, Nvml))
+        visible = chosen
+        if self.take is not None:
+            identity = {
+                card.name: (*card.identities, f"{meter.name} {card.name}") for card in cards
+            }
+            chosen = [
+                name
+                for name in (names if chosen is None else chosen)
+                if self.take(identity[name][0])
+            ]
         if isinstance(meter, Nvml):
             self._given = set(names if chosen is None else chosen)
             meter.heeded = frozenset(self._given)
         if chosen is None or len(chosen) == len(names):
             return tuple(channels)
-        self.notes.append(
-            f"of the GPUs that {meter.name} reads ({', '.join(names)}), "
-            f"{', '.join(chosen) or 'none'} {'are' if len(chosen) > 1 else 'is'} the program's; "
-            "--gpus names others"
-        )
+        if visible is not None and len(visible) < len(names):
+            self.notes.append(
+                f"of the GPUs that {meter.name} reads ({', '.join(names)}), "
+                f"{', '.join(visible) or 'none'} {'are' if len(visible) > 1 else 'is'} the "
+                "program's; --gpus names others"
+            )
         return tuple(
             replace(each, domain="other")
             if each.name in names and each.name not in chosen

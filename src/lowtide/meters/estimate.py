@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -15,6 +15,7 @@ from lowtide.files import read_or_empty
 from lowtide.meters.meter import BaseMeter, Channel, Found, Reading, Roots, checked
 from lowtide.meters.nvml import Nvml
 from lowtide.meters.power_model import UtilisationModel
+from lowtide.meters.tegrastats import Tegrastats
 from lowtide.monitor.kernel_files import OpenFiles
 from lowtide.monitor.node import NodeFiles, busy_of, count_cpus, modes_of
 
@@ -61,7 +62,7 @@ class Estimate(BaseMeter):
     @property
     def sees_gpus(self) -> bool:
         """Whether the model goes by the use of GPUs, so that what they draw is in its estimate."""
-        return any(feature.name == "gpu" for feature in self._model().features)
+        return any(feature.name.startswith("gpu") for feature in self._model().features)
 
     def open(self) -> tuple[Channel, ...]:
         """Take the first look at the machine's use."""
@@ -73,20 +74,21 @@ class Estimate(BaseMeter):
                 f"{', '.join(FEATURES)}: learn it with names of these, such as "
                 f"--features gpu={unknown[0]}"
             )
-        gpus = None
+        shown = None
         # The GPUs of this machine say nothing about a recorded one.
-        if "gpu" in names and self.roots.is_here:
-            gpus = Nvml()
-            gpus.open()
-        self._use = MachineUse(features=names, roots=self.roots, gpus=gpus)
+        if set(names) - set(_OF_KERNEL) and self.roots.is_here:
+            shown = Tegrastats() if Tegrastats.find(self.roots).state == "works" else Nvml()
+            shown.open()
+        self._use = MachineUse(features=names, roots=self.roots, gpus=shown)
         first = self._use.look()
         known = {
             "cpu": first.cpu_s,
             "memory": first.memory_share,
             "disk": first.disk_bytes,
             "gpu": first.gpu_share,
+            **first.shown,
         }
-        if silent := [name for name in names if math.isnan(known[name])]:
+        if silent := [name for name in names if math.isnan(known.get(name, math.nan))]:
             raise MeterProblem(f"there is no {', '.join(silent)} use to estimate from")
         self._seen = deque([first])
         self._last = None
@@ -131,7 +133,17 @@ FEATURES = {
     "memory": "machine.memory_share",
     "disk": "machine.disk_bytes_per_s",
     "gpu": "machine.gpu_share",
+    "gpu_memory_busy": "machine.gpu_memory_busy_share",
+    "gpu_memory": "machine.gpu_memory_share",
+    "gpu_clock": "machine.gpu_clock_mhz",
+    "gpu_open": "machine.gpu_open",
+    "emc": "machine.emc_share",
+    "emc_clock": "machine.emc_clock_mhz",
+    "cpu_clock": "machine.cpu_clock_mhz",
+    "temperature": "machine.temperature_c",
 }
+# Those that the kernel tells; GPUs and boards tell the others.
+_OF_KERNEL = ("cpu", "memory", "disk")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +157,7 @@ class Counts:
         memory_share: Share of the memory in use now.
         disk_bytes: What was read from disks and written to them.
         gpu_share: Share of the time in which the GPUs were busy lately, their mean.
+        shown: What GPUs and boards show of themselves beside that, by the names of `FEATURES`.
     """
 
     time_s: float
@@ -153,6 +166,7 @@ class Counts:
     memory_share: float = math.nan
     disk_bytes: float = math.nan
     gpu_share: float = math.nan
+    shown: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -162,12 +176,12 @@ class MachineUse:
     Attributes:
         features: Which of `FEATURES` are read.
         roots: Where the kernel's files are.
-        gpus: The GPUs, open; None where they are not read.
+        gpus: The GPUs, or the board that they are on, open; None where they are not read.
     """
 
     features: Collection[str] = tuple(FEATURES)
     roots: Roots = field(default_factory=Roots)
-    gpus: Nvml | None = None
+    gpus: Nvml | Tegrastats | None = None
     _files: NodeFiles = field(init=False)
 
     def __post_init__(self) -> None:
@@ -180,13 +194,15 @@ class MachineUse:
         modes = self._files.modes() if "cpu" in self.features else {}
         memory = self._files.memory() if "memory" in self.features else {}
         total = memory.get("MemTotal") or math.nan
+        shown = {} if self.gpus is None else self.gpus.use()
         return Counts(
             time_s=time.monotonic(),
             cpu_s=sum(modes.values()) if modes else math.nan,
             busy_s=busy_of(modes),
             memory_share=1.0 - memory.get("MemAvailable", math.nan) / total,
             disk_bytes=sum(self._files.storage()) if "disk" in self.features else math.nan,
-            gpu_share=math.nan if self.gpus is None else self.gpus.busy_share(),
+            gpu_share=shown.get("gpu", math.nan),
+            shown=shown,
         )
 
     def close(self) -> None:
@@ -209,6 +225,7 @@ def use_between(before: Counts, after: Counts) -> dict[str, float]:
     busy = (after.busy_s - before.busy_s) / cpu_s if cpu_s > 0 else math.nan
     moved = after.disk_bytes - before.disk_bytes
     return {
+        **{name: after.shown.get(name, math.nan) for name in FEATURES},
         "cpu": min(max(busy, 0.0), 1.0) if not math.isnan(busy) else math.nan,
         "memory": after.memory_share,
         "disk": moved / passed_s if passed_s > 0 and moved >= 0 else math.nan,

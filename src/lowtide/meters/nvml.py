@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -256,6 +256,7 @@ class Nvml(BaseMeter):
             5.6 ms of CPU time, and reading power 0.1 ms: ten times a second it would be 6 % of a
             core.
         use_s: How often it is asked what each process does, at most; that takes 2.2 ms.
+        held_s: How often it is asked how full they are and who runs on them, at most.
         heeded: The GPUs whose use is asked for, by name; None for all. Power is read of all.
     """
 
@@ -263,10 +264,12 @@ class Nvml(BaseMeter):
     library: Any = None
     count_s: float = 5.0
     use_s: float = 2.0
+    held_s: float = 1.0
     heeded: frozenset[str] | None = None
     _gpus: list[_Metered] = field(default_factory=list, init=False)
     _counted: float = field(default=-math.inf, init=False)
     _used: tuple[float, dict[str, float]] = field(default=(-math.inf, {}), init=False)
+    _held: tuple[float, list[tuple[float, float]]] = field(default=(-math.inf, []), init=False)
 
     def open(self) -> tuple[Channel, ...]:
         """Start the library and find the GPUs."""
@@ -316,17 +319,31 @@ class Nvml(BaseMeter):
             self._used = (now, used)
         return dict(used)
 
-    def busy_share(self) -> float:
-        """Return the share of the time in which the GPUs were busy lately, their mean."""
+    def use(self) -> dict[str, float]:
+        """Return how busy the GPUs are, how full, how fast, and whether anybody has one open.
+
+        Means over those that are heeded; what the driver does not tell is NaN. A GPU on which a
+        program has opened a context draws more than an idle one, however little it does.
+        """
         nvml = self._nvml()
         gpus = [gpu for gpu in self._gpus if self.heeded is None or gpu.channel.name in self.heeded]
-        try:
-            rates = [nvml.nvmlDeviceGetUtilizationRates(gpu.handle).gpu for gpu in gpus]
-        except nvml.NVMLError:
-            return math.nan
-        # Drivers are known to say more than all of it.
-        possible = all(0 <= rate <= 100 for rate in rates)
-        return sum(rates) / (100 * len(rates)) if rates and possible else math.nan
+        now = time.monotonic()
+        if now - self._held[0] >= self.held_s:
+            self._held = (now, [_held_share(nvml, gpu.handle) for gpu in gpus])
+        rates = [_asked(nvml, nvml.nvmlDeviceGetUtilizationRates, gpu.handle) for gpu in gpus]
+        clock = getattr(nvml, "nvmlDeviceGetClockInfo", None)
+        clocks = [
+            math.nan if clock is None else _number(nvml, clock, gpu.handle, nvml.NVML_CLOCK_SM)
+            for gpu in gpus
+        ]
+        full, opened = zip(*self._held[1], strict=True) if self._held[1] else ((), ())
+        return {
+            "gpu": _mean([_share(rate, "gpu") for rate in rates]),
+            "gpu_memory_busy": _mean([_share(rate, "memory") for rate in rates]),
+            "gpu_clock": _mean(clocks),
+            "gpu_memory": _mean(full),
+            "gpu_open": _mean(opened),
+        }
 
     def close(self) -> None:
         """Let go of the library."""
@@ -349,6 +366,28 @@ def _power_w(nvml: Any, handle: Any) -> float:
         except nvml.NVMLError:
             pass
     return 1e-3 * _number(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
+
+
+def _share(rates: Any, name: str) -> float:
+    """Return a share of the last moments; drivers are known to say more than all of it."""
+    rate = getattr(rates, name, math.nan)
+    return rate / 100 if 0 <= rate <= 100 else math.nan
+
+
+def _held_share(nvml: Any, handle: Any) -> tuple[float, float]:
+    """Return what share of a GPU's memory is in use, and whether a program has it open."""
+    memory = _asked(nvml, getattr(nvml, "nvmlDeviceGetMemoryInfo", _silent), handle)
+    full = math.nan if memory is None or not memory.total > 0 else memory.used / memory.total
+    runs = _asked(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+    return full if 0 <= full <= 1 else math.nan, math.nan if runs is None else float(bool(runs))
+
+
+def _silent(*_: Any) -> None:
+    """Answer for a library that does not know a question."""
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
 
 
 def _held_bytes(nvml: Any, handle: Any, pids: set[int]) -> float:

@@ -353,6 +353,11 @@ class Feature:
     low: float
     high: float
 
+    def beyond(self, value: float) -> float:
+        """Return how far a value lies outside of what was seen, in spans of that."""
+        off = max(self.low - value, value - self.high, 0.0)
+        return off / (self.high - self.low) if self.high > self.low else float(off > 0)
+
     def trouble(self, value: float) -> str:
         """Return in words how a value lies outside of what was seen, empty where it does not."""
         slack = _SLACK * (self.high - self.low)
@@ -370,14 +375,57 @@ class Band:
     """How far off a model is, found on runs that it was not learned from.
 
     Attributes:
-        half_w: Watts to either side.
+        half_w: Watts to either side, whatever the use.
         level: How often the truth lies within.
         runs: How many runs it was found on.
+        at_w: What the model says where `halves_w` are the watts to either side, rising; empty where
+            it was not found out how that depends on use.
+        halves_w: Watts to either side at each of them; straight in between, level beyond.
+        span_w: From the least power that was seen to the most: by so much it widens for each span
+            of a feature that use lies beyond what was seen, where the model stays as it is at the
+            edge. NaN for one that goes on beyond, of which nothing is known there.
     """
 
     half_w: float
     level: float
     runs: int
+    at_w: tuple[float, ...] = ()
+    halves_w: tuple[float, ...] = ()
+    span_w: float = math.nan
+
+    def half_at(self, power_w: float, beyond: float = 0.0) -> float:
+        """Return the watts to either side of what a model says.
+
+        Args:
+            beyond: How far use lies outside of what was seen, in spans of its features.
+        """
+        half_w = self.half_w
+        if self.at_w:
+            half_w = Curve(feature=0, at=self.at_w, power_w=self.halves_w).watts(power_w)
+        return half_w + beyond * self.span_w if beyond else half_w
+
+    def document(self) -> dict[str, Any]:
+        """Return the band as plain lists and numbers."""
+        said: dict[str, Any] = {"half_w": self.half_w, "level": self.level, "runs": self.runs}
+        if self.at_w:
+            said |= {"at_w": list(self.at_w), "halves_w": list(self.halves_w)}
+        return said if math.isnan(self.span_w) else {**said, "span_w": self.span_w}
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Band:
+        """Return what a document says, or raise ValueError where it makes no sense."""
+        band = cls(
+            half_w=float(document["half_w"]),
+            level=float(document["level"]),
+            runs=int(document["runs"]),
+            at_w=_floats(document.get("at_w", ())),
+            halves_w=_floats(document.get("halves_w", ())),
+            span_w=float(document.get("span_w", math.nan)),
+        )
+        _require(len(band.at_w) == len(band.halves_w), "one half-width per point")
+        _require(all(low < high for low, high in pairwise(band.at_w)), "points that rise")
+        _require(all(each >= 0 for each in band.halves_w), "half-widths of 0 or more")
+        return band
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -386,8 +434,8 @@ class Estimated:
 
     Attributes:
         power_w: The watts.
-        low_w: The lower end of its interval; NaN where there is none, as there is none outside of
-            what the model was learned from.
+        low_w: The lower end of its interval, which widens outside of what the model was learned
+            from; NaN where there is none.
         high_w: The upper end.
         outside: In words, which features lie outside of what the model was learned from.
     """
@@ -455,12 +503,19 @@ class UtilisationModel:
         values = [use.get(feature.name, math.nan) for feature in self.features]
         if any(math.isnan(value) for value in values):
             return Estimated(power_w=math.nan, low_w=math.nan, high_w=math.nan, outside=())
+        pairs = list(zip(self.features, values, strict=True))
+        outside = tuple(said for feature, value in pairs if (said := feature.trouble(value)))
+        half_w = beyond = math.nan
+        if self.band is not None and not math.isnan(self.band.span_w):
+            # Beyond what was seen a model may say anything: it stays what it is at the edge.
+            values = [min(max(value, feature.low), feature.high) for feature, value in pairs]
+            beyond = sum(feature.beyond(value) for feature, value in pairs) if outside else 0.0
+        elif not outside:
+            beyond = 0.0
         # Nothing draws less than no power, though a line or a network may say so.
         watts = max(self.form.watts(values), 0.0)
-        pairs = zip(self.features, values, strict=True)
-        outside = tuple(said for feature, value in pairs if (said := feature.trouble(value)))
-        # How far off it is was found within what it was learned from, and holds nowhere else.
-        half_w = math.nan if self.band is None or outside else self.band.half_w
+        if self.band is not None:
+            half_w = self.band.half_at(watts, beyond)
         return Estimated(
             power_w=watts,
             low_w=max(watts - half_w, 0.0) if half_w == half_w else math.nan,
@@ -478,13 +533,7 @@ class UtilisationModel:
                 {"name": each.name, "low": each.low, "high": each.high} for each in self.features
             ],
             "average_s": self.average_s,
-            "band": None
-            if self.band is None
-            else {
-                "half_w": self.band.half_w,
-                "level": self.band.level,
-                "runs": self.band.runs,
-            },
+            "band": None if self.band is None else self.band.document(),
             "about": dict(self.about),
             "form": self.form.document(),
         }
@@ -537,13 +586,7 @@ class UtilisationModel:
                 features=features,
                 form=read_form(document["form"], len(features)),
                 source=str(document["source"]),
-                band=None
-                if band is None
-                else Band(
-                    half_w=float(band["half_w"]),
-                    level=float(band["level"]),
-                    runs=int(band["runs"]),
-                ),
+                band=None if band is None else Band.of(band),
                 average_s=float(document["average_s"]),
                 about=dict(document["about"]),
             )

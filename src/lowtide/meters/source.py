@@ -30,6 +30,8 @@ _LEAST_STALE_S = 3.0
 _FIRST_S = 6.0
 # How long meters that nobody named are looked for: tools have given up by then.
 FIND_S = 5.5
+# The meters that read GPUs and nothing else.
+_OF_GPUS = ("nvml", "amd")
 
 T = TypeVar("T")
 
@@ -59,6 +61,13 @@ def choose_meters(
                 found.append(made(kind, roots))
     tell_apart(found)
     return found or [Estimate(roots=roots)]
+
+
+def gpu_meters(roots: Roots | None = None) -> list[Meter]:
+    """Return the meters that read GPUs and nothing else, as far as they work here."""
+    roots = roots or Roots()
+    answers = side_by_side([partial(_working, name, roots) for name in _OF_GPUS], FIND_S)
+    return [made(kind, roots) for kind in answers if isinstance(kind, type)]
 
 
 def late(name: str, within_s: float) -> str:

@@ -44,6 +44,15 @@ _BOARD = "board"
 # A tool that has printed nothing for so many intervals, and so many seconds at least, hangs.
 _SILENT_INTERVALS = 5
 _LEAST_SILENT_S = 1.0
+# What a board shows of itself: how busy GPU and memory controller are, their clocks, and heat.
+_BUSY = re.compile(r"\b(GR3D|EMC)(?:_FREQ)? (\d+)%(?:@\[?(\d+(?:,\d+)*))?")
+_CORES = re.compile(r"\b(?:CPU|cpu) \[([^\]]*)\](?:@(\d+))?")
+_HEAT = re.compile(r"\b([A-Za-z0-9_]+)@(-?\d+(?:\.\d+)?)C\b")
+# A sensor of the PMIC's that always shows 100, and the junction, which is the hottest place.
+_STUCK, _JUNCTION = "pmic", "tj"
+# What is switched off shows -256.
+_COLDEST_C = -60.0
+_USES = {"GR3D": ("gpu", "gpu_clock"), "EMC": ("emc", "emc_clock")}
 # Parts that say something other than power, and are known to.
 _OTHER = (
     re.compile(r"^\d{2}-\d{2}-\d{4} \d{2}:\d{2}:\d{2}\s*"),
@@ -64,10 +73,13 @@ class Line:
     Attributes:
         rails_w: What each rail drew at that moment.
         unknown: The parts of the line that were not understood.
+        use: How busy and how fast GPU, memory controller and CPU were, and how hot the board was,
+            by the names of `estimate.FEATURES`.
     """
 
     rails_w: dict[str, float]
     unknown: tuple[str, ...]
+    use: dict[str, float] = field(default_factory=dict)
 
 
 def read_line(text: str) -> Line:
@@ -81,7 +93,29 @@ def read_line(text: str) -> Line:
     rest = _RAIL.sub(" ", text)
     for known in _OTHER:
         rest = known.sub(" ", rest)
-    return Line(rails_w=rails_w, unknown=tuple(rest.split()))
+    return Line(rails_w=rails_w, unknown=tuple(rest.split()), use=_use(text))
+
+
+def _use(text: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for match in _BUSY.finditer(text):
+        share, clock = _USES[match[1]]
+        if int(match[2]) <= 100:
+            found[share] = int(match[2]) / 100
+        if match[3]:
+            # A GPU of several clusters has a clock for each.
+            found[clock] = max(float(each) for each in match[3].split(","))
+    if cores := _CORES.search(text):
+        clocks = [float(each) for each in re.findall(r"%@(\d+)", cores[1])] or (
+            [float(cores[2])] if cores[2] else []
+        )
+        if clocks:
+            found["cpu_clock"] = sum(clocks) / len(clocks)
+    heat = {name.lower(): float(value) for name, value in _HEAT.findall(text)}
+    heat = {name: c for name, c in heat.items() if name != _STUCK and c > _COLDEST_C}
+    if heat:
+        found["temperature"] = heat.get(_JUNCTION, max(heat.values()))
+    return found
 
 
 @dataclass(slots=True, kw_only=True)
@@ -173,24 +207,26 @@ class Tegrastats(BaseMeter):
     def sample(self) -> Reading:
         """Return the newest line that was printed; NaN where the tool has ended or hangs."""
         now = time.time()
-        while not self._lines.empty():
-            self._take(self._lines.get())
+        self._catch_up()
         problems = []
         # The first line, which told the rails, had strange parts as well.
         if new := [part for part in self._strange if part not in self._told]:
             self._told.update(new)
             problems.append(self._not_understood(new))
         rails_w: dict[str, float] = {}
-        if self._last is not None and self._tool is not None and self._tool.poll() is None:
-            silent_s = max(_SILENT_INTERVALS * self.interval_s, _LEAST_SILENT_S)
-            if time.monotonic() - self._last[0] <= silent_s:
-                rails_w = self._last[1].rails_w
-            else:
-                problems.append(f"tegrastats has printed nothing for over {silent_s:g} s")
+        if self._last is not None and self._prints():
+            rails_w = self._last[1].rails_w
+        elif self._last is not None and self._tool is not None and self._tool.poll() is None:
+            problems.append(f"tegrastats has printed nothing for over {self._silent_s:g} s")
         powers = [
             sum(rails_w.get(rail, math.nan) for rail in rails) for rails in self._parts.values()
         ]
         return checked(now, self._channels, powers, problems=problems)
+
+    def use(self) -> dict[str, float]:
+        """Return what the newest line shows beside power, nothing where the tool ended or hangs."""
+        self._catch_up()
+        return dict(self._last[1].use) if self._last is not None and self._prints() else {}
 
     def close(self) -> None:
         """End the tool."""
@@ -204,10 +240,24 @@ class Tegrastats(BaseMeter):
                 self._tool.stdout.close()
             self._tool = None
 
+    @property
+    def _silent_s(self) -> float:
+        return max(_SILENT_INTERVALS * self.interval_s, _LEAST_SILENT_S)
+
+    def _prints(self) -> bool:
+        """Return whether the tool runs and has printed something lately."""
+        if self._last is None or self._tool is None or self._tool.poll() is not None:
+            return False
+        return time.monotonic() - self._last[0] <= self._silent_s
+
     def _listen(self, tool: subprocess.Popen[str]) -> None:
         if tool.stdout is not None:
             for text in tool.stdout:
                 self._lines.put((time.monotonic(), text))
+
+    def _catch_up(self) -> None:
+        while not self._lines.empty():
+            self._take(self._lines.get())
 
     def _take(self, printed: tuple[float, str]) -> None:
         at_s, text = printed

@@ -164,15 +164,18 @@ def best_gridded(
         place, power = jobs.place[job], jobs.power[job]
         durations_s, watts, bounds = jobs.durations_s, jobs.watts, jobs.bounds
         resumes = place >= 0 and jobs.resumes[place]
-        again = RESTART if resumes else STARTUP
+        startup = _phases(place, work_s, power, durations_s, watts, bounds, STARTUP)
+        restart = startup
+        if resumes:
+            restart = _phases(place, work_s, power, durations_s, watts, bounds, RESTART)
         phases = (
-            _phases(place, work_s, power, durations_s, watts, bounds, STARTUP),
-            _phases(place, work_s, power, durations_s, watts, bounds, again),
+            startup,
+            restart,
             _phases(place, work_s, power, durations_s, watts, bounds, WORK),
             _phases(place, work_s, power, durations_s, watts, bounds, STOP),
         )
         # Starts after the first begin so much later before their work.
-        later_s = startup_s - _length(phases[1]) if resumes else 0.0
+        later_s = startup_s - _length(restart) if resumes else 0.0
         held = power * jobs.suspended_w[place] / JOULES_PER_KWH if place >= 0 else 0.0
         cost, at_once[number], its_rows, its_columns = _on_grid(
             begin + startup_s, deadline, work_s, phases, resumes, held, series, rent, step_s

@@ -409,9 +409,11 @@ def common_step(problem: Problem) -> float | None:
         problem.job.min_run_s,
         problem.must_run_s,
         *(edges_s[1:] - edges_s[:-1]).tolist(),
-        *(phase.duration_s for phase in (*problem.starting, *problem.resuming, *profile.stop)),
+        *(phase.duration_s for phase in (*problem.starting, *profile.stop)),
         *(edge - base for window in problem.forbidden for edge in window),
     }
+    if problem.starting is not problem.resuming:
+        lengths |= {phase.duration_s for phase in problem.resuming}
     for signal in problem.signals:
         lengths |= {signal.step_s, (base - signal.start) % signal.step_s}
     # As `gridded.common_steps` does for many jobs, which would take longer for one.

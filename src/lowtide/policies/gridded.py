@@ -306,9 +306,9 @@ def _run(problem: Problem, size: Size, step_s: float, tables: _Tables) -> Soluti
 
 def _tables(problem: Problem, size: Size, step_s: float) -> _Tables:
     slots = size.rows + size.columns
-    at_s = _multiples(step_s, slots + 1)
     slot, extra, start, held, leave = _slot_costs(problem, slots, step_s, problem.resuming)
     if problem.forbidden:
+        at_s = _multiples(step_s, slots + 1)
         start[problem.hit(at_s - problem.restart_s, at_s)] = np.inf
         leave[problem.hit(at_s, at_s + problem.stop_s)] = np.inf
     if problem.state.running:
@@ -320,7 +320,7 @@ def _tables(problem: Problem, size: Size, step_s: float) -> _Tables:
     else:
         begin = _slot_costs(problem, size.columns, step_s, problem.starting)[2][: size.columns]
         if problem.forbidden:
-            ready_s = at_s[: size.columns]
+            ready_s = _multiples(step_s, size.columns)
             begin[problem.hit(ready_s - problem.startup_s, ready_s)] = np.inf
     first = 1
     if problem.state.running:

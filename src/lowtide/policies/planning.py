@@ -42,7 +42,8 @@ class Plan:
         step_s: The step between the moments that were considered, None for any moment.
         resolution_gap: The most that considering only those can have cost, in the unit of
             lower_bound; None where it is not known. No schedule at all comes to less than
-            lower_bound − resolution_gap.
+            lower_bound − resolution_gap. At any moment it is 0, unless losing the work of a first
+            start, for a cheaper restart, would gain something.
         resolution_gap_g: The same in grams, where carbon alone was minimised.
         note: What the policy has to say of its decision, such as a guarantee.
     """

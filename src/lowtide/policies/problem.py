@@ -114,7 +114,7 @@ class Problem:
         # Cached properties, each behind a lock, would take longer than planning a small job.
         profile, state = self.job.profile, self.state
         starting, resuming = profile.starting(state.starts), profile.starting(1)
-        restart_s = profile.restart_s
+        restart_s = sum(phase.duration_s for phase in resuming)
         startup_s = restart_s if starting is resuming else profile.startup_s
         work_s = profile.work_s - state.progress_s
         base = state.now + (0.0 if state.running else startup_s)

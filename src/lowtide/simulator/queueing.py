@@ -91,7 +91,7 @@ def prepare(
             to who runs on which.
     """
     nodes, count = jobs.nodes[order].astype(np.int64), cluster.nodes
-    capacity, need = _needs(jobs, order, cluster)
+    capacity, need = needs_of(jobs, order, cluster)
     if pooled and cluster.off_after_s is None and np.any(2 * need.min(axis=0) > capacity):
         # No two jobs can share a node, so nodes are as good as CPUs of one large node.
         capacity, need = np.array([count, 0, 0]), np.column_stack((nodes, 0 * nodes, 0 * nodes))
@@ -134,7 +134,7 @@ def prepare(
     )
 
 
-def _needs(jobs: Workload, order: IntArray, cluster: Cluster) -> tuple[IntArray, IntArray]:
+def needs_of(jobs: Workload, order: IntArray, cluster: Cluster) -> tuple[IntArray, IntArray]:
     """Return what a node has and what each job needs on each of its nodes, per resource."""
     nodes = jobs.nodes[order]
     capacity = whole_units(np.array([cluster.cpus_per_node, cluster.gpus_per_node, 0]))

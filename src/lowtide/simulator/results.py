@@ -170,7 +170,7 @@ class Simulation:
 
         A job that was stopped and waits for its next turn, or for cleaner hours, is one of them.
         """
-        begin, end = self._runs
+        begin, end = self.runs
         # Each job waits from its arrival, then from the end of each run, to the next run.
         first = np.append(True, np.diff(self.stretches.job) != 0)
         since = np.where(first, self.jobs.arrival[self.stretches.job], np.append(0.0, end[:-1]))
@@ -179,11 +179,11 @@ class Simulation:
     @cached_property
     def running(self) -> Series:
         """How many CPUs jobs ran on, over time."""
-        begin, end = self._runs
+        begin, end = self.runs
         return Series.of_spans(begin, end, self.jobs.cpus[self.stretches.job])
 
     @property
-    def _runs(self) -> tuple[FloatArray, FloatArray]:
+    def runs(self) -> tuple[FloatArray, FloatArray]:
         """When each stretch begins and ends, what stopping takes included."""
         which = self.stretches.job
         stops_s = np.array([*(each.stop_s for each in self.jobs.profiles), 0.0])
@@ -218,7 +218,7 @@ class Simulation:
             "power_intensity_correlation": self._correlation(edges),
             "utilisation": self._utilisation(first, last),
             **self._node_numbers(),
-            **self._total_numbers(),
+            **self.total_numbers(),
             **self._saving_numbers(),
         }
 
@@ -276,7 +276,7 @@ class Simulation:
         watts = spans.power_w * self.cluster.pue
         return float(integrate(watts, spans.begin, spans.end, signal).sum())
 
-    def _total_numbers(self) -> dict[str, float | None]:
+    def total_numbers(self) -> dict[str, float | None]:
         """Return what jobs and nodes came to together, and the parts of it under the baseline."""
         numbers = _named("total", _in_all(self._parts(self.tally, self.node_spans)))
         if self.baseline is not None:
@@ -307,7 +307,7 @@ class Simulation:
             return {}
         carbon, _ = carbon_and_price(self.signal)
         counted = "cost" if carbon is None else "carbon_g"
-        totals = self._total_numbers()
+        totals = self.total_numbers()
         ours, theirs = totals[f"total_{counted}"] or 0.0, totals[f"baseline_total_{counted}"] or 0.0
         numbers: dict[str, Any] = {"baseline": self.baseline_policy}
         if self.cluster is not None and self.node_spans is not None and self.cluster.draws_power:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from lowtide.policies.policy import Policy, decide_many, make_policy, stops_jobs
 from lowtide.policies.wrappers import Purchasing
 from lowtide.signal import FloatArray, Grid, Signal, deciding_signal
 from lowtide.simulator.buying import Bought, buy
+from lowtide.simulator.carrying import carry_out
 from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.disciplines import Discipline, make_discipline
 from lowtide.simulator.queueing import NodeSpans, run_queue
@@ -32,6 +33,24 @@ NO_STOPS = (
     "meanwhile: use a start policy (oracle, carbon_time, lowest_window, ...), or make the "
     "jobs interruptible 'never'"
 )
+
+
+@runtime_checkable
+class QueuePolicy(Protocol):
+    """A policy that sees the whole queue and the machines, and says when who runs on them.
+
+    What it says is carried out as it stands, stops included; what does not fit is refused.
+    """
+
+    def decide_queue(self, jobs: Workload, signal: Signal, cluster: Cluster) -> Stretches:
+        """Decide for all jobs of a queue.
+
+        Args:
+            jobs: The jobs, by their arrivals.
+            signal: What a kWh counts.
+            cluster: The machines.
+        """
+        ...
 
 
 class _Course(NamedTuple):
@@ -85,21 +104,23 @@ def simulate(
     0.6666666666666667
     """
     deciding_signal(signal)
-    workload = _workload(jobs)
+    workload = as_workload(jobs)
     name, decider = make_policy(policy)
     # Machines that are bought by need have no queue, so neither has what they are told against.
     buys = isinstance(decider, Purchasing)
+    sees = cluster is not None and isinstance(decider, QueuePolicy)
     served = _discipline(discipline, queue, cluster)
     if cluster is not None:
-        workload = _on_machines(workload, cluster, oversized, any_size=buys)
-    known = _reaching(signal, float(workload.deadline.max()), repeat=repeat_signal)
+        workload = on_machines(workload, cluster, oversized, any_size=buys)
+    known = reaching(signal, float(workload.deadline.max()), repeat=repeat_signal)
     deciding_signal(known).require(
         float(workload.arrival.min()), float(workload.deadline.max()), what="the signal"
     )
     base_name, base_policy = (None, None) if baseline is None else make_policy(baseline)
     if cluster is not None:
         for each in (decider, base_policy):
-            refuse_stops(workload, each.inner if isinstance(each, Purchasing) else each)
+            if not isinstance(each, QueuePolicy):
+                refuse_stops(workload, each.inner if isinstance(each, Purchasing) else each)
     begin(len(workload))
     course = _run(workload, known, decider, cluster, served, advance)
     base = None
@@ -112,7 +133,7 @@ def simulate(
         )
     # Nodes are looked at for as long under both policies: until both are done.
     until = max(_end(workload, each.stretches) for each in (course, base) if each is not None)
-    paying = _reaching(known, until, repeat=repeat_signal)
+    paying = reaching(known, until, repeat=repeat_signal)
     pue = 1.0 if cluster is None else cluster.pue
 
     def nodes(of: _Course | None) -> NodeSpans | None:
@@ -122,7 +143,7 @@ def simulate(
         jobs=workload,
         signal=paying,
         policy=name,
-        discipline=None if served is None or buys else served.name,
+        discipline=None if served is None or buys or sees else served.name,
         cluster=cluster,
         stretches=course.stretches,
         tally=tally(workload, course.stretches, paying, pue=pue),
@@ -154,7 +175,8 @@ def _discipline(
     return make_discipline("fifo" if said is None else said)
 
 
-def _workload(jobs: object) -> Workload:
+def as_workload(jobs: object) -> Workload:
+    """Return jobs as a workload, and refuse what is none or has none."""
     if isinstance(jobs, Workload):
         workload = jobs
     elif isinstance(jobs, Trace):
@@ -169,7 +191,7 @@ def _workload(jobs: object) -> Workload:
     return workload
 
 
-def _on_machines(jobs: Workload, cluster: Cluster, oversized: str, *, any_size: bool) -> Workload:
+def on_machines(jobs: Workload, cluster: Cluster, oversized: str, *, any_size: bool) -> Workload:
     """Return the jobs that can run on a cluster; refuse those that cannot, unless told to drop."""
     if oversized not in OVERSIZED:
         raise UnknownName("way to treat oversized jobs", str(oversized), OVERSIZED)
@@ -218,6 +240,11 @@ def _run(
     advance: Callable[[int], None],
 ) -> _Course:
     """Return how jobs run under a policy."""
+    if cluster is not None and isinstance(policy, QueuePolicy):
+        planned = policy.decide_queue(jobs, deciding_signal(signal), cluster)
+        advance(len(jobs))
+        carried = carry_out(jobs, planned, cluster)
+        return _Course(carried.stretches, carried.nodes, None)
     inner = policy.inner if isinstance(policy, Purchasing) else policy
     wished = decide_many(inner, jobs, deciding_signal(signal), advance=advance)
     if cluster is None or discipline is None:
@@ -247,11 +274,11 @@ def _end(jobs: Workload, stretches: Stretches) -> float:
     return float(end.max())
 
 
-def _reaching(signal: Signal | Grid, until: float, *, repeat: bool) -> Signal | Grid:
+def reaching(signal: Signal | Grid, until: float, *, repeat: bool) -> Signal | Grid:
     """Return a signal that lasts until an instant, repeated where that was asked for."""
     if isinstance(signal, Grid):
         parts = {
-            name: _reaching(part, until, repeat=repeat)
+            name: reaching(part, until, repeat=repeat)
             for name in ("average", "marginal", "price")
             if (part := getattr(signal, name)) is not None
         }

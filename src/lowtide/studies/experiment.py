@@ -318,6 +318,23 @@ class Experiment:
         values |= {key: list(each) for key, each in self.sweep.items()}
         return {key: each for key, each in values.items() if len(each) > 1}
 
+    def only_run(self, file: Path) -> StudyRun:
+        """Return the one run there is; refuse a file of several.
+
+        Args:
+            file: What it was read from, as the user called it.
+        """
+        if len(self) > 1:
+            open_keys = "; ".join(
+                f"{key} ({', '.join(str(value) for value in values)})"
+                for key, values in self.varied.items()
+            )
+            raise InvalidInput(
+                f"{file} describes {len(self)} runs: choose one with --set KEY=VALUE for each "
+                f"of {open_keys}, or run them all with `lowtide sweep {file}`"
+            )
+        return next(self.runs())
+
     def runs(self) -> Iterator[StudyRun]:
         """Yield every run, the last key of the sweep changing fastest."""
         keys, varied = list(self.sweep), self.varied

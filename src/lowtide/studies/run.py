@@ -63,14 +63,13 @@ def simulate_run(
     Args:
         advance: Told how many jobs were decided, each time some were.
     """
-    signal = _signal(_text(parameters["grid"]))
+    jobs, signal, cluster = inputs_of(parameters)
     run = parameters["run"]
-    jobs = _workload(_text(_powered(parameters)), run.get("seed", 0), _begin(parameters, signal))
     return simulate(
         jobs,
         signal,
         policy=_policy(parameters),
-        cluster=_cluster(parameters["cluster"]),
+        cluster=cluster,
         discipline=_discipline(parameters),
         baseline=_baseline(run),
         repeat_signal=_truth(run, "run.repeat_signal", default=False),
@@ -78,6 +77,14 @@ def simulate_run(
         advance=advance,
         begin=begin,
     )
+
+
+def inputs_of(parameters: Parameters) -> tuple[Workload, Signal | Grid, Cluster | None]:
+    """Return the jobs of a run, the signal, and the machines where there are only so many."""
+    signal = _signal(_text(parameters["grid"]))
+    seed = parameters["run"].get("seed", 0)
+    jobs = _workload(_text(_powered(parameters)), seed, _begin(parameters, signal))
+    return jobs, signal, _cluster(parameters["cluster"])
 
 
 def run_row(parameters: Parameters) -> dict[str, Any]:

@@ -1,0 +1,349 @@
+"""`lowtide plan-cluster`: a whole queue on limited machines, planned together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lowtide.cli.options import Data, RepeatSignal, Settings, read_settings
+from lowtide.cli.output import TABLE, Column, Form, print_table, progress, say, say_all
+
+if TYPE_CHECKING:
+    from lowtide.cli.inputs import Zone
+    from lowtide.market.cluster_plan import ClusterPlan, Quote
+
+_STAGES = ("EASY", "laying out", "prices", "placing", "searching", "late jobs", "nodes")
+_SHOWN_LATE = 10
+
+
+def plan_cluster(
+    file: Annotated[
+        Path,
+        typer.Argument(help="An experiment with [workload], [grid] and [cluster], a TOML file."),
+    ],
+    settings: Settings = None,
+    data: Data = None,
+    gap: Annotated[
+        float, typer.Option(help="How near to the proven bound is near enough, as a share.")
+    ] = 0.005,
+    wait: Annotated[
+        str,
+        typer.Option(
+            help="What an hour of delay counts: a share of what an hour of the job emits, or "
+            "'3 g/node-h'; 0 for nothing."
+        ),
+    ] = "0.03",
+    step: Annotated[
+        str | None,
+        typer.Option(
+            help="How long a slot is, on which jobs start and stop: 1h, 15m.  [default: one that "
+            "loses nothing, or the finest that is quick]"
+        ),
+    ] = None,
+    fair: Annotated[
+        str | None, typer.Option(help="users: no user's jobs emit more than under EASY.")
+    ] = None,
+    effort: Annotated[
+        float, typer.Option(help="How long to search, 1 for as long as usual; counted in steps.")
+    ] = 1.0,
+    seconds: Annotated[
+        float | None,
+        typer.Option(help="CPU seconds after which the best plan so far is taken."),
+    ] = None,
+    explain: Annotated[
+        str | None,
+        typer.Option(help="Say why this job runs when it does, and what more time is worth."),
+    ] = None,
+    image: Annotated[
+        Path | None,
+        typer.Option(help="Draw carbon, prices, nodes held and who runs when: .png or .svg."),
+    ] = None,
+    jobs_table: Annotated[
+        Path | None,
+        typer.Option("--jobs-table", help="Write every job as a row: .parquet or .csv."),
+    ] = None,
+    repeat_signal: RepeatSignal = False,
+    tz: Annotated[
+        str | None,
+        typer.Option(
+            "--tz", help="Zone of the times that are shown.  [default: UTC]", metavar="ZONE"
+        ),
+    ] = None,
+    form: Form = TABLE,
+) -> None:
+    """Plan a whole queue together, and prove how near to the best that is.
+
+    Deadlines come first, then carbon. Prices say what a node-hour is worth at each moment: what
+    one more would save. The plan is carried out by the simulator, and told against EASY.
+    """
+    from lowtide.cli.inputs import Zone
+    from lowtide.errors import InvalidInput
+    from lowtide.market import plan_cluster as plan_queue
+    from lowtide.simulator.simulation import reaching
+    from lowtide.studies.experiment import Experiment
+    from lowtide.studies.run import check_runs, inputs_of
+
+    said = read_settings(settings, repeat_signal=repeat_signal)
+    for path, suffixes in ((jobs_table, (".parquet", ".csv")), (image, (".png", ".svg"))):
+        if path is not None and path.suffix not in suffixes:
+            raise InvalidInput(f"{path.name!r} ends in none of {', '.join(suffixes)}")
+    zone = Zone.named(tz)
+    experiment = Experiment.load(file, data=data, settings=said)
+    run = experiment.only_run(file)
+    check_runs([run], experiment)
+    jobs, signal, cluster = inputs_of(run.parameters)
+    if cluster is None:
+        raise InvalidInput(
+            f"{file} says nothing of machines: a queue is planned together where there are only "
+            "so many; add [cluster] with nodes and cpus_per_node"
+        )
+    rules = run.parameters["run"]
+    known = reaching(
+        signal, float(jobs.deadline.max()), repeat=bool(rules.get("repeat_signal", False))
+    )
+    with progress("planning", len(_STAGES)) as bar:
+
+        def doing(what: str, share: float) -> None:
+            place = _STAGES.index(what) if what in _STAGES else len(_STAGES) - 1
+            bar.reach(place + share, len(_STAGES), what)
+
+        plan = plan_queue(
+            jobs,
+            cluster,
+            known,
+            gap=gap,
+            wait=_wait(wait),
+            step=step,
+            fair=fair,
+            effort=effort,
+            seconds=seconds,
+            seed=int(rules.get("seed", 0)),
+            oversized=str(rules.get("oversized", "refuse")),
+            doing=doing,
+        )
+    quote = None if explain is None else plan.quote(explain)
+    form.print(
+        _runs(plan),
+        columns=_COLUMNS,
+        document=lambda: _document(plan, run.shown, quote),
+        show=lambda: _show(plan, quote, zone),
+    )
+    if image is not None:
+        from lowtide.page.looks import save_image
+        from lowtide.studies.together import plan_chart
+
+        save_image(plan_chart(plan), image)
+    if jobs_table is not None:
+        from lowtide.cli.simulate import write_jobs
+
+        write_jobs(plan.simulation, jobs_table)
+    if form.for_people:
+        say_all(f"written: {path}" for path in (image, jobs_table) if path is not None)
+
+
+def _wait(said: str) -> float | str:
+    try:
+        return float(said)
+    except ValueError:
+        return said
+
+
+_COLUMNS = (
+    Column("id"),
+    Column("user"),
+    Column("run"),
+    Column("start"),
+    Column("end"),
+    Column("work_s"),
+    Column("nodes"),
+    Column("carbon_g"),
+    Column("cost"),
+    Column("deadline"),
+    Column("late_s"),
+)
+
+
+def _runs(plan: ClusterPlan) -> list[dict[str, Any]]:
+    """Return every run of every job, for programs."""
+    from lowtide.units import format_iso
+
+    jobs, tally = plan.jobs, plan.tally
+    begin, end = plan.simulation.runs
+    late = {each.row: each.by_s for each in plan.late}
+    rows, number, before = [], 0, -1
+    for place, row in enumerate(plan.stretches.job.tolist()):
+        number = number + 1 if row == before else 1
+        before = row
+        user = jobs.user[row]
+        rows.append(
+            {
+                "id": str(jobs.id[row]),
+                "user": None if user is None else str(user),
+                "run": number,
+                "start": format_iso(float(begin[place])),
+                "end": format_iso(float(end[place])),
+                "work_s": float(plan.stretches.work_s[place]),
+                "nodes": int(jobs.nodes[row]),
+                "carbon_g": None if tally.carbon_g is None else float(tally.carbon_g[row]),
+                "cost": None if tally.cost is None else float(tally.cost[row]),
+                "deadline": format_iso(float(jobs.deadline[row])),
+                "late_s": late.get(row, 0.0),
+            }
+        )
+    return rows
+
+
+def _document(
+    plan: ClusterPlan, parameters: Mapping[str, Any], quote: Quote | None
+) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from lowtide.cli.plan import signal_document
+    from lowtide.signal import deciding_signal
+    from lowtide.units import format_iso
+
+    signal = deciding_signal(plan.simulation.signal)
+    edges = plan.edges
+    hours = plan.step_s / 3600
+    explained = None
+    if quote is not None:
+        explained = asdict(quote)
+        explained |= {"start": format_iso(quote.start), "end": format_iso(quote.end)}
+    return {
+        "parameters": dict(parameters),
+        "synthetic": signal.synthetic,
+        "signal": signal_document(plan.simulation.used_signal),
+        **plan.summary(),
+        "late_jobs": [
+            {"id": str(plan.jobs.id[each.row]), "late_s": each.by_s, "full": each.full}
+            for each in plan.late
+        ],
+        "users": [
+            {"user": name, "amount": ours, "easy_amount": theirs}
+            for name, (ours, theirs) in plan.users().items()
+        ],
+        "worth": {name: plan.worth(name) for name in plan.resources},
+        "prices": [
+            {
+                "time": format_iso(float(edges[slot])),
+                **{
+                    f"{name}_per_h": float(plan.prices.rent[place, slot] / hours)
+                    for place, name in enumerate(plan.resources)
+                },
+                "held": float(held),
+                "easy_held": float(easy),
+            }
+            for slot, (held, easy) in enumerate(zip(plan.held(), plan.held(plan.easy), strict=True))
+        ],
+        "runs": _runs(plan),
+        "explained": explained,
+    }
+
+
+def _show(plan: ClusterPlan, quote: Quote | None, zone: Zone) -> None:
+    """Tell people: the plan, what time on the machines is worth, who is late, and why."""
+    from lowtide.cli.chart import draw_curve
+    from lowtide.market.cluster_plan import amount_in_words
+    from lowtide.signal import deciding_signal
+    from lowtide.units import format_duration, format_percent, format_time
+
+    told = amount_in_words(plan)
+    signal = deciding_signal(plan.simulation.signal)
+    say(f"{plan}.")
+    say_all(
+        (
+            f"On {signal.label}" + ("; the grid is synthetic." if signal.synthetic else "."),
+            plan.simulation.used_signal.caveat,
+        )
+    )
+    exactly = "at any moment" if plan.lossless else f"on steps of {format_duration(plan.step_s)}"
+    say(
+        f"The bound holds for every plan that starts and stops jobs {exactly}. "
+        + {
+            "gap": "The plan is as near to it as was asked for.",
+            "effort": "A longer search (--effort) may come nearer.",
+            "seconds": "Time was up (--seconds): a longer search may come nearer.",
+        }[plan.stopped]
+    )
+    print()
+    summary = plan.summary()
+    easy = plan.easy
+    rows = [
+        [
+            "emissions or cost",
+            told(plan.amount),
+            "---" if easy is None else told(summary["easy_amount"]),
+        ],
+        ["late jobs", str(summary["late"]), str(summary["easy_late"])],
+        [
+            "mean wait",
+            format_duration(summary["mean_wait_s"]),
+            format_duration(summary["easy_mean_wait_s"]),
+        ],
+        ["starts per job", f"{summary['mean_starts']:.2f}", "1.00"],
+        ["saving", format_percent(plan.saving), ""],
+        ["saving of the best possible plan, at most", format_percent(plan.most_saving), ""],
+    ]
+    print_table(["what", "plan", "EASY"], rows)
+    name = plan.resources[0]
+    price = plan.prices.rent[0] * 3600 / plan.step_s
+    unit = signal.currency if signal.kind == "price" else "g"
+    one = name.removesuffix("s")
+    if price.any():
+        print()
+        say(f"What an hour of one {one} is worth, {unit}")
+        print(draw_curve(price, float(plan.edges[0]), float(plan.edges[-1]), unit, tz=zone.tz))
+        print()
+        print_table(*_days(plan, price, zone, unit, one))
+    say(f"One more {one} for the whole time would save about {told(plan.worth())}.")
+    for each in plan.late[:_SHOWN_LATE]:
+        say(
+            f"Job {plan.jobs.id[each.row]} is done {format_duration(each.by_s)} late: "
+            f"{each.full:.0%} of the time up to its deadline the machines are full."
+        )
+    if len(plan.late) > _SHOWN_LATE:
+        say(f"{len(plan.late) - _SHOWN_LATE} more are late: --json names all.")
+    if quote is not None:
+        print()
+        say(
+            f"Job {quote.id} runs from {format_time(quote.start, zone.tz)} to "
+            f"{format_time(quote.end, zone.tz)}. {quote.why}"
+        )
+        if quote.hour_worth is not None:
+            say(f"One more hour of deadline would be worth {told(quote.hour_worth)} to it.")
+
+
+def _days(
+    plan: ClusterPlan, price: Any, zone: Zone, unit: str, one: str
+) -> tuple[list[str], list[list[str]]]:
+    """Return what an hour of a node is worth, day by day."""
+    from datetime import UTC, datetime
+
+    from lowtide.units import format_number
+
+    held, there = plan.held(), plan.capacity()
+    days: dict[str, list[int]] = {}
+    moments = []
+    for slot, instant in enumerate(plan.edges[:-1].tolist()):
+        when = datetime.fromtimestamp(instant, UTC).astimezone(zone.tz)
+        moments.append(when)
+        days.setdefault(f"{when:%a %d %b}", []).append(slot)
+    rows = []
+    for day, slots in days.items():
+        dearest = max(slots, key=lambda slot: price[slot])
+        free = sum(price[slot] < 5e-3 for slot in slots) * plan.step_s / 3600
+        rows.append(
+            [
+                day,
+                f"{free:g} h",
+                f"{moments[dearest]:%H:%M}" if price[dearest] >= 5e-3 else "---",
+                format_number(float(price[dearest])),
+                format_number(float(price[slots].mean())),
+                f"{100 * held[slots].sum() / max(there[slots].sum(), 1e-9):.0f} %",
+            ]
+        )
+    head = [f"day ({zone.name})", "free", "dearest at", f"{unit} a {one}-hour then", "mean", "held"]
+    return head, rows

@@ -1,0 +1,642 @@
+"""What planning a queue together gives: who runs when, what that is worth, and how good it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lowtide.accounting import Stretches, Tally, integrate
+from lowtide.errors import InvalidInput, UnknownName
+from lowtide.job import Job
+from lowtide.market.certificate import certify
+from lowtide.market.fairness import solve_fairly
+from lowtide.market.instance import Instance, make_instance
+from lowtide.market.nodes import place_on_nodes
+from lowtide.market.placing import Board
+from lowtide.market.planner import Solution, require_options, solve
+from lowtide.market.prices import Auction, Prices
+from lowtide.schedule import Schedule
+from lowtide.signal import FloatArray, Grid, Signal, carbon_and_price, deciding_signal, mixed_signal
+from lowtide.simulator.carrying import Away, replay
+from lowtide.simulator.cluster import Cluster
+from lowtide.simulator.results import Simulation
+from lowtide.simulator.simulation import as_workload, on_machines, simulate
+from lowtide.units import (
+    DurationLike,
+    TimeLike,
+    format_count,
+    format_duration,
+    format_html,
+    format_mass,
+    format_number,
+    format_percent,
+    parse_duration,
+)
+from lowtide.workload import Workload
+
+if TYPE_CHECKING:
+    import polars as pl
+
+# What an hour of delay counts by default: this share of what an hour of the job does.
+WAIT = 0.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Late:
+    """A job that is not in time.
+
+    Attributes:
+        row: Which job of the workload.
+        by_s: How much later than its deadline it is done.
+        full: Which share of the slots between its arrival and its deadline is full.
+    """
+
+    row: int
+    by_s: float
+    full: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quote:
+    """What one job comes to in a plan.
+
+    Attributes:
+        id: Which job.
+        start: When it starts.
+        end: When it is done.
+        starts: How often it is started.
+        amount: What it comes to itself: grams, or money on a price.
+        rent: What the room that it takes is worth to others.
+        at_once: What it would come to if it ran at once, were it alone.
+        alone: The least that it could come to, were it alone.
+        wait_s: How much later than at once it is done.
+        why: Why it runs when it does, in words.
+        hour_worth: What it would save at these prices if its deadline were an hour later.
+    """
+
+    id: str
+    start: float
+    end: float
+    starts: int
+    amount: float
+    rent: float
+    at_once: float
+    alone: float
+    wait_s: float
+    why: str
+    hour_worth: float | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ClusterPlan:
+    """A queue planned together.
+
+    Attributes:
+        simulation: The plan, carried out by the simulator: who ran when, and what that came to.
+        easy: The same jobs run at once under EASY backfilling, which minds neither nodes that are
+            away nor a cap that only the plan was given; None where that was not asked for.
+        lower_bound: What no plan can count less than: carbon or cost, waiting included, and what
+            leaving jobs out does where not all can be in time.
+        counted: What this plan counts, likewise.
+        lower_bound_g: What no plan can emit or cost less than, waiting apart; None where jobs are
+            late, as who is later may emit less.
+        late: Jobs that are not in time, the latest first.
+        least_late: How many must be late, whatever is planned.
+        prices: What a unit of each resource is worth in each slot, and a kilowatt under a cap.
+        passes: How often all jobs were planned to find the prices.
+        stopped: What ended the search: `gap` (near enough), `effort` or `seconds`.
+        weights: What a gram and a unit of money count, where a mix was minimised.
+    """
+
+    simulation: Simulation
+    easy: Simulation | None
+    lower_bound: float
+    counted: float
+    lower_bound_g: float | None
+    late: tuple[Late, ...]
+    least_late: int
+    prices: Prices
+    passes: int
+    stopped: str
+    weights: Mapping[str, float] | None
+    _instance: Instance = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.simulation)
+
+    @property
+    def jobs(self) -> Workload:
+        """The jobs."""
+        return self.simulation.jobs
+
+    @property
+    def stretches(self) -> Stretches:
+        """How each job runs, in columns."""
+        return self.simulation.stretches
+
+    @property
+    def tally(self) -> Tally:
+        """What each job comes to."""
+        return self.simulation.tally
+
+    @property
+    def schedules(self) -> Sequence[Schedule]:
+        """How each job runs, span by span, made when asked for."""
+        return _Schedules(self.simulation)
+
+    @property
+    def gap(self) -> float | None:
+        """The share of what it counts that another plan could save at most; None with late jobs."""
+        if self.late:
+            return None
+        if self.counted == 0:
+            return 0.0
+        return max(self.counted - self.lower_bound, 0.0) / abs(self.counted)
+
+    @property
+    def amount(self) -> float:
+        """What jobs and nodes come to: grams, or money on a price."""
+        return _total(self.simulation, self.weights)
+
+    @property
+    def saving(self) -> float | None:
+        """The share of EASY's that is saved, None without it or where there is nothing to save."""
+        if self.easy is None:
+            return None
+        against = _total(self.easy, self.weights)
+        return 1.0 - self.amount / against if against > 0 else None
+
+    @property
+    def most_saving(self) -> float | None:
+        """The share of EASY's that any plan could save at most."""
+        if self.easy is None or self.lower_bound_g is None:
+            return None
+        against = _total(self.easy, self.weights)
+        return 1.0 - self.lower_bound_g / against if against > 0 else None
+
+    @property
+    def step_s(self) -> float:
+        """How long a slot is, on which jobs start and stop."""
+        return self._instance.step_s
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the bound holds for starts and stops at any moment, not on slots alone."""
+        return self._instance.lossless
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """What is scarce, as prices are told of it."""
+        return self._instance.resources
+
+    @property
+    def planned_on(self) -> Instance:
+        """The queue as it was laid out in slots."""
+        return self._instance
+
+    def held_by(self, row: int) -> FloatArray:
+        """Return how much of each resource one job holds in each slot, on average."""
+        from lowtide.simulator.results import Series
+
+        begin, end = self.simulation.runs
+        own = self.stretches.job == row
+        one = Series.of_spans(begin[own], end[own], 1.0).mean(self.edges)
+        held: FloatArray = self._instance.queue.need[row][:, None] * one
+        return held
+
+    @property
+    def edges(self) -> FloatArray:
+        """The instants at which slots begin, and the end of the last."""
+        return self._instance.edges
+
+    def price(self, resource: str | None = None) -> Signal:
+        """Return what a unit of a resource is worth over time, for each second of it.
+
+        Args:
+            resource: One of `resources`, by default the first.
+        """
+        row = self._row(resource)
+        return Signal.from_values(
+            self.prices.rent[row] / self.step_s,
+            start=self._instance.origin,
+            step_s=self.step_s,
+            kind="occupancy",
+            source=f"what a second of one of the {self.resources[row]} is worth",
+        )
+
+    def worth(self, resource: str | None = None) -> float:
+        """Return what one more unit of a resource would save, about, over the whole time."""
+        return float(self.prices.rent[self._row(resource)].sum())
+
+    def _row(self, resource: str | None) -> int:
+        if resource is None:
+            return 0
+        if resource not in self.resources:
+            raise UnknownName("resource", str(resource), self.resources)
+        return self.resources.index(resource)
+
+    def held(self, simulation: Simulation | None = None, resource: str | None = None) -> FloatArray:
+        """Return how much of a resource is held in each slot, on average.
+
+        Args:
+            simulation: Of another run, such as `easy`; by default of this plan.
+        """
+        from lowtide.simulator.results import Series
+
+        ran = simulation or self.simulation
+        begin, end = ran.runs
+        need = self._instance.queue.need[:, self._row(resource)]
+        return Series.of_spans(begin, end, need[ran.stretches.job]).mean(self.edges)
+
+    def capacity(self, resource: str | None = None) -> FloatArray:
+        """Return how much of a resource there is in each slot."""
+        there: FloatArray = self._instance.capacity[self._row(resource)]
+        return there
+
+    def certify(self) -> float:
+        """Compute the bound again, by other code, and raise unless it is what was said."""
+        found = certify(self._instance, self.prices) + self._apart
+        if abs(found - self.lower_bound) > 1e-9 * max(abs(found), abs(self.lower_bound), 1e-9):
+            raise InvalidInput(
+                f"the prices prove {found!r}, not {self.lower_bound!r}: prices or jobs are not "
+                "those of this plan"
+            )
+        return found
+
+    @cached_property
+    def _apart(self) -> float:
+        return _least_of_nodes(self.simulation, self._instance)
+
+    def find(self, job: object) -> int:
+        """Return the row of a job by its id.
+
+        Args:
+            job: Its id, or the job.
+        """
+        wanted = job.id if isinstance(job, Job) else str(job)
+        found = np.flatnonzero(np.array([str(each) for each in self.jobs.id]) == wanted)
+        if not found.size:
+            near = [str(each) for each in self.jobs.id[:1000]]
+            raise UnknownName("job", wanted, near)
+        return int(found[0])
+
+    def quote(self, job: object) -> Quote:
+        """Return what a job comes to, what it displaces, and why it runs when it does.
+
+        Args:
+            job: Its id, or the job.
+        """
+        from lowtide.market.explaining import explain_row
+
+        return explain_row(self, self.find(job))
+
+    def why(self, job: object) -> str:
+        """Return why a job runs when it does, in words.
+
+        Args:
+            job: Its id, or the job.
+        """
+        return self.quote(job).why
+
+    def users(self) -> dict[str, tuple[float, float | None]]:
+        """Return what the jobs of each user come to here, and under EASY."""
+        names = np.array([str(each) for each in self.jobs.user])
+        found: dict[str, tuple[float, float | None]] = {}
+        for name in np.unique(names).tolist():
+            some = names == name
+            theirs = None if self.easy is None else float(self.easy.tally.amount[some].sum())
+            found[name] = (float(self.tally.amount[some].sum()), theirs)
+        return found
+
+    def summary(self) -> dict[str, Any]:
+        """Return the plan as a whole: one number per question, None where there is none."""
+        carbon, price = carbon_and_price(self.simulation.signal)
+        total = self.simulation.summary()
+        easy = None if self.easy is None else self.easy.summary()
+        waits = self.simulation.wait_s
+        return {
+            "jobs": len(self),
+            "nodes": self._instance.cluster.nodes,
+            "step_s": self.step_s,
+            "slots": self._instance.slots,
+            "lossless": self.lossless,
+            "carbon_g": total["total_carbon_g"] if carbon is not None else None,
+            "cost": total["total_cost"] if price is not None else None,
+            "energy_j": total["total_energy_j"],
+            "counted": self.counted,
+            "lower_bound": self.lower_bound,
+            "lower_bound_g": self.lower_bound_g,
+            "gap": self.gap,
+            "saving": self.saving,
+            "most_saving": self.most_saving,
+            "late": len(self.late),
+            "least_late": self.least_late,
+            "mean_wait_s": float(waits.mean()),
+            "max_wait_s": float(waits.max()),
+            "mean_starts": float(self.tally.starts.mean()),
+            "utilisation": total["utilisation"],
+            "passes": self.passes,
+            "stopped": self.stopped,
+            "easy_amount": None if self.easy is None else _total(self.easy, self.weights),
+            "easy_late": None if self.easy is None else int(self.easy.missed.sum()),
+            "easy_mean_wait_s": None if easy is None else easy["mean_wait_s"],
+        }
+
+    def table(self) -> pl.DataFrame:
+        """Return every job as a row."""
+        return self.simulation.table()
+
+    def _repr_html_(self) -> str:
+        return format_html(str(self))
+
+    def __repr__(self) -> str:
+        return f"<ClusterPlan: {self}>"
+
+    def __str__(self) -> str:
+        told = amount_in_words(self)
+        parts = [
+            f"{format_count(len(self), 'job')} on "
+            f"{format_count(self._instance.cluster.nodes, 'node')}: {told(self.amount)}"
+        ]
+        if self.gap is not None and self.lower_bound_g is not None:
+            parts[0] += (
+                f", proven within {100 * self.gap:.2f} % of the least (no plan comes to less than "
+                f"{told(self.lower_bound_g)})"
+            )
+        if self.saving is not None:
+            parts.append(f"{format_percent(self.saving)} less than EASY")
+        if self.late:
+            longest = max(each.by_s for each in self.late)
+            parts.append(
+                f"{format_count(len(self.late), 'job')} late, by {format_duration(longest)} at "
+                f"most; at least {self.least_late} must be"
+            )
+        else:
+            parts.append("nobody late")
+        return "; ".join(parts)
+
+
+class _Schedules(Sequence[Schedule]):
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+
+    def __len__(self) -> int:
+        return len(self._simulation)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[row] for row in range(*index.indices(len(self)))]
+        row = index + len(self) if index < 0 else index
+        if not 0 <= row < len(self):
+            raise IndexError(f"there are {len(self)} schedules, and none at {index}")
+        return self._simulation.schedule(row)
+
+
+def amount_in_words(plan: ClusterPlan) -> Callable[[float], str]:
+    """Return how amounts of a plan are told: as masses, or as money."""
+    signal = deciding_signal(plan.simulation.signal)
+    if signal.kind == "price":
+        return lambda amount: f"{format_number(amount)} {signal.currency}"
+    return format_mass
+
+
+def _total(simulation: Simulation, weights: Mapping[str, float] | None) -> float:
+    """Return what jobs and nodes of a run come to, in the unit of what was minimised."""
+    numbers = simulation.total_numbers()
+    if weights is None:
+        carbon = numbers["total_carbon_g"]
+        return float(numbers["total_cost"] or 0.0) if carbon is None else carbon
+    pairs = (("carbon", "total_carbon_g"), ("price", "total_cost"))
+    return sum(weights.get(name, 0.0) * (numbers[key] or 0.0) for name, key in pairs)
+
+
+def _least_of_nodes(simulation: Simulation, instance: Instance) -> float:
+    """Return what nodes come to whatever is planned: those that are never off, or always."""
+    cluster, spans = instance.cluster, simulation.node_spans
+    if spans is None or not cluster.draws_power:
+        return 0.0
+    watts = cluster.idle_power_w if cluster.off_after_s is None else cluster.off_power_w
+    begin, end = float(spans.begin.min()), float(spans.end.max())
+    return instance.signal.integral(begin, end) * watts * cluster.nodes * cluster.pue / 3.6e6
+
+
+def plan_cluster(
+    jobs: Workload | Sequence[Job],
+    cluster: Cluster,
+    signal: Signal | Grid,
+    *,
+    gap: float = 0.005,
+    wait: float | str = WAIT,
+    step: DurationLike | None = None,
+    reserved: Sequence[tuple[TimeLike, TimeLike, int]] = (),
+    power_cap: Signal | float | None = None,
+    keeps: Sequence[str] = (),
+    weights: Mapping[str, float] | None = None,
+    fair: str | None = None,
+    effort: float = 1.0,
+    seconds: float | None = None,
+    seed: int = 0,
+    oversized: str = "refuse",
+    compare: bool = True,
+    doing: Callable[[str, float], None] = lambda _what, _share: None,
+) -> ClusterPlan:
+    """Plan a whole queue together on limited machines, and prove how near to the best that is.
+
+    Deadlines come first: where not all can be kept, as few jobs as could be found are late, by as
+    little as possible, and `least_late` says how many must be. Jobs may be stopped and go on as
+    their rules allow; a stopped job gives its machines back.
+
+    Args:
+        jobs: What is to be run.
+        cluster: The machines.
+        signal: What a kWh emits or costs. Of a grid, the average intensity decides.
+        gap: How near to the proven bound is near enough, as a share.
+        wait: What an hour of delay counts: a share of what an hour of the job counts on average,
+            or a text such as `3 g/node-h`. 0 for nothing.
+        step: How long a slot is, on which jobs start and stop; by default one that loses nothing,
+            or the finest that is quick.
+        reserved: When nodes are not there, and how many: `(begin, end, nodes)`.
+        power_cap: What nodes and jobs may draw together, in watts, or as a signal of kind `power`;
+            by default what the cluster says.
+        keeps: What a stopped job goes on holding: `cpus`, `gpus`, `memory`; by default nothing.
+        weights: Minimise a mix instead of the signal: what a gram (`carbon`) and a unit of money
+            (`price`) count.
+        fair: `users`: no user's jobs come to more than under EASY, where that can be.
+        effort: How long to search, 1 for as long as usual; counted in steps, so that the same
+            seed gives the same plan on any machine.
+        seconds: CPU seconds after which the best plan so far is taken; None for any number.
+        seed: What is drawn by chance.
+        oversized: What to do with jobs that fit on no node: `refuse`, `drop` or `spread`.
+        compare: Whether to tell it against EASY backfilling.
+        doing: Told what is being done, and how far that is, now and then.
+
+    >>> from lowtide.profile import PowerProfile
+    >>> curve = Signal.from_values([300, 100, 200, 200], start=0, step_s="1h")
+    >>> hour = PowerProfile.constant(1000, "1h")
+    >>> two = [Job(id=name, arrival=0, deadline="+4h", profile=hour) for name in "ab"]
+    >>> plan = plan_cluster(two, Cluster(nodes=1, cpus_per_node=1), curve, wait=0)
+    >>> plan.amount, plan.lower_bound_g
+    (300.0, 300.0)
+    """
+    require_options(gap, effort, seconds)
+    if not isinstance(cluster, Cluster):
+        raise InvalidInput(f"a cluster is a Cluster(nodes=..., cpus_per_node=...), not {cluster!r}")
+    if fair not in (None, "users") or (fair and weights):
+        raise InvalidInput(f"fair is 'users', without weights, or left out, not {fair!r}")
+    target = deciding_signal(signal) if weights is None else mixed_signal(signal, weights)
+    workload = on_machines(as_workload(jobs), cluster, oversized, any_size=False)
+    easy = None
+    if compare or fair:
+        doing("EASY", 0.0)
+        easy = simulate(
+            workload, signal, cluster=cluster, discipline="easy", baseline=None, repeat_signal=True
+        )
+    rate = _wait_rate(wait, workload, target)
+    made: dict[str, Any] = {
+        "step_s": None if step is None else parse_duration(step),
+        "wait": rate,
+        "reserved": reserved,
+        "power_cap": power_cap,
+        "keeps": keeps,
+    }
+    doing("laying out", 0.0)
+    instance = make_instance(workload, cluster, target, **made)
+    budget: dict[str, Any] = {"gap": gap, "effort": effort, "seconds": seconds, "seed": seed}
+    if fair and easy is not None:
+        solution = solve_fairly(instance, easy, doing=doing, **budget)
+        instance = solution.auction.instance
+    else:
+        solution = solve(instance, doing=doing, **budget)
+    return _told(workload, signal, easy, instance, solution, weights, doing)
+
+
+def _told(
+    jobs: Workload,
+    signal: Signal | Grid,
+    easy: Simulation | None,
+    instance: Instance,
+    solution: Solution,
+    weights: Mapping[str, float] | None,
+    doing: Callable[[str, float], None],
+) -> ClusterPlan:
+    """Return a solution carried out by the simulator, and what is proven of it."""
+    doing("carrying out", 0.0)
+    board, placed = solution.board, None
+    if not instance.whole_nodes:
+        board, placed = place_on_nodes(solution, doing=doing)
+    stretches = board.instance.stretches(board.delay, board.placed)
+    away = [Away(begin=each.begin, end=each.end, nodes=each.nodes) for each in instance.away]
+    simulation = replay(
+        jobs,
+        stretches,
+        signal,
+        instance.cluster,
+        placed=placed,
+        away=away,
+        power_cap=instance.terms["power_cap"],
+        until=None if easy is None else float(easy.tally.end.max()),
+        baseline=easy,
+    )
+    if easy is not None and easy.node_spans is not None:
+        end = float(simulation.tally.end.max())
+        if end > float(easy.tally.end.max()) and instance.cluster.draws_power:
+            easy = _longer(easy, end)
+            simulation = replace(simulation, baseline_node_spans=easy.node_spans)
+    auction, late = solution.auction, _late(simulation, board, instance)
+    apart = _least_of_nodes(simulation, instance)
+    counted = board.total if not solution.late.size else solution.total
+    counted += _nodes_beyond(simulation, instance, board)
+    return ClusterPlan(
+        simulation=simulation,
+        easy=easy,
+        lower_bound=auction.bound + apart,
+        counted=counted + apart,
+        lower_bound_g=None if late else _without_waiting(auction) + apart,
+        late=late,
+        least_late=solution.least_late,
+        prices=auction.prices,
+        passes=auction.passes,
+        stopped=solution.stopped,
+        weights=None if weights is None else dict(weights),
+        _instance=instance,
+    )
+
+
+def _longer(easy: Simulation, end: float) -> Simulation:
+    """Return a run whose nodes are looked at for longer: the last span of each goes on."""
+    spans = easy.node_spans
+    assert spans is not None  # noqa: S101 - it ran on machines
+    last = spans.end >= spans.end.max()
+    return replace(easy, node_spans=replace(spans, end=np.where(last, end, spans.end)))
+
+
+def _nodes_beyond(simulation: Simulation, instance: Instance, board: Board) -> float:
+    """Return what nodes come to beyond what jobs were charged with for being on."""
+    cluster, spans = instance.cluster, simulation.node_spans
+    if cluster.off_after_s is None or spans is None:
+        return 0.0
+    signal, tally = instance.signal, simulation.tally
+    watts = spans.power_w * cluster.pue
+    own = float(integrate(watts, spans.begin, spans.end, signal).sum())
+    pieces = simulation.pieces
+    drawn = pieces.charge(signal, cluster.pue)
+    jobs = 0.0 if drawn is None else float(drawn.sum())
+    waited_s = tally.end - simulation.jobs.arrival - simulation.jobs.run_s
+    charged = board.total - float((board.instance.wait * waited_s).sum()) - jobs
+    return own - _least_of_nodes(simulation, instance) - charged
+
+
+def _without_waiting(auction: Auction) -> float:
+    """Return what the prices prove of emissions or cost alone, waiting apart."""
+    instance = auction.instance
+    rows = instance.queue.jobs
+    if not (rows["wait"].any() or (rows["weight"] != 1.0).any()):
+        return auction.bound
+    plain = rows.copy()
+    plain["wait"] = plain["already"] = 0.0
+    plain["weight"] = 1.0
+    other = Auction(replace(instance, queue=instance.queue._replace(jobs=plain)))
+    return other.price(auction.prices)
+
+
+def _late(simulation: Simulation, board: Board, instance: Instance) -> tuple[Late, ...]:
+    """Return who is not in time, the latest first."""
+    jobs, found = simulation.jobs, []
+    room = board.room.free[:, : instance.slots]
+    for row in np.flatnonzero(simulation.missed).tolist():
+        first = int(instance.queue.jobs["first"][row])
+        last = max(math.ceil((jobs.deadline[row] - instance.origin) / instance.step_s), first + 1)
+        short = (room[:, first:last] < instance.queue.need[row][:, None] - 1e-9).any(axis=0)
+        by_s = float(simulation.tally.end[row] - jobs.deadline[row])
+        found.append(Late(row=row, by_s=by_s, full=float(short.mean())))
+    return tuple(sorted(found, key=lambda each: (-each.by_s, each.row)))
+
+
+def _wait_rate(wait: float | str, jobs: Workload, signal: Signal) -> FloatArray:
+    """Return what a second of delay counts for each job."""
+    rule = (
+        "wait is a share of what an hour of the job counts, such as 0.03, or a text such as "
+        f"'3 g/node-h', not {wait!r}"
+    )
+    if isinstance(wait, str):
+        number, _, unit = wait.strip().partition(" ")
+        try:
+            amount = float(number)
+        except ValueError:
+            raise InvalidInput(rule) from None
+        known = {"g/node-h": jobs.nodes, "g/cpu-h": jobs.cpus, "g/job-h": np.ones(len(jobs))}
+        if signal.kind == "price":
+            known = {name.replace("g/", f"{signal.currency}/"): v for name, v in known.items()}
+        if unit not in known or not 0 <= amount < math.inf:
+            raise InvalidInput(f"{rule}; known units are {', '.join(known)}")
+        return amount * known[unit] / 3600
+    if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait < math.inf:
+        raise InvalidInput(rule)
+    mean = float(np.abs(signal.window(jobs.arrival.min(), jobs.deadline.max()).values).mean())
+    rate: FloatArray = wait * mean * jobs.energy_j / jobs.run_s / 3.6e6
+    return rate

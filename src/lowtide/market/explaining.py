@@ -1,0 +1,125 @@
+"""Why a job runs when it does in a plan of a whole queue, and what more time would be worth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lowtide.market.cluster_plan import Quote, amount_in_words
+from lowtide.market.instance import make_instance
+from lowtide.market.prices import Auction, Prices
+from lowtide.units import format_duration, format_time
+
+if TYPE_CHECKING:
+    from lowtide.market.cluster_plan import ClusterPlan
+    from lowtide.market.instance import Instance
+
+_HOUR_S = 3600.0
+
+
+def explain_row(plan: ClusterPlan, row: int) -> Quote:
+    """Return what one job of a plan comes to, what it displaces, and why it runs when it does."""
+    instance = plan.planned_on
+    own, tally = plan.jobs.take(np.array([row])), plan.tally
+    alone = _alone(plan, row, priced=False)
+    priced = _alone(plan, row, priced=True)
+    later = _alone(plan, row, priced=True, later_s=_HOUR_S)
+    held = plan.held_by(row)
+    rent = float((held * plan.prices.rent).sum())
+    wait_s = float(plan.simulation.wait_s[row])
+    at_once = _at_once(plan, row)
+    amount = float(tally.amount[row])
+    hour = None if priced is None or later is None else max(priced - later, 0.0)
+    quote = Quote(
+        id=str(plan.jobs.id[row]),
+        start=float(tally.start[row]),
+        end=float(tally.end[row]),
+        starts=int(tally.starts[row]),
+        amount=amount,
+        rent=rent,
+        at_once=at_once,
+        alone=amount if alone is None else alone,
+        wait_s=wait_s,
+        why="",
+        hour_worth=hour,
+    )
+    return replace(quote, why=_words(plan, row, quote, float(own.slack_s[0]), instance))
+
+
+def _alone(plan: ClusterPlan, row: int, *, priced: bool, later_s: float = 0.0) -> float | None:
+    """Return the least that a job could count by itself; None where the signal ends too early."""
+    instance = plan.planned_on
+    own = plan.jobs.take(np.array([row]))
+    deadline = own.deadline + later_s
+    if deadline[0] > instance.signal.end:
+        return None
+    terms = {**instance.terms, "weight": None}
+    small = make_instance(
+        replace(own, deadline=deadline),
+        instance.cluster,
+        instance.signal,
+        step_s=instance.step_s,
+        wait=instance.wait[row] if priced else 0.0,
+        **terms,
+    )
+    shift = round((small.origin - instance.origin) / small.step_s)
+    part = slice(shift, shift + small.slots)
+    rent = np.zeros((len(small.resources), small.slots))
+    if priced:
+        for place, name in enumerate(small.resources):
+            if name in instance.resources:
+                known = plan.prices.rent[instance.resources.index(name), part]
+                rent[place, : known.size] = known
+    power = plan.prices.power[part] if priced else np.zeros(small.slots)
+    power = np.append(power, np.zeros(small.slots - power.size))
+    auction = Auction(small)
+    auction.price(Prices(rent=rent, power=power))
+    return float(auction.reduced[0])
+
+
+def _at_once(plan: ClusterPlan, row: int) -> float:
+    """Return what a job would come to that ran at once, were it alone."""
+    from lowtide.accounting import Stretches, tally
+
+    own = plan.jobs.take(np.array([row]))
+    pue = plan.planned_on.cluster.pue
+    ran = tally(own, Stretches.one_each(own, own.arrival), plan.simulation.signal, pue=pue)
+    return float(ran.amount[0])
+
+
+def _words(plan: ClusterPlan, row: int, quote: Quote, slack_s: float, instance: Instance) -> str:
+    told = amount_in_words(plan)
+    late = {each.row: each for each in plan.late}
+    if row in late:
+        each = late[row]
+        return (
+            f"It cannot be in time: {each.full:.0%} of the time up to its deadline the machines "
+            f"are full with others. It is done {format_duration(each.by_s)} late, as soon as there "
+            "is room."
+        )
+    if slack_s < instance.step_s:
+        return "Its deadline leaves no time to wait: it runs at once."
+    if quote.wait_s <= instance.step_s / 2:
+        return "It runs at once: no later time is so much cleaner that waiting would be worth it."
+    parts = [
+        f"It waits {format_duration(quote.wait_s)}: at once it would come to "
+        f"{told(quote.at_once)}, and now comes to {told(quote.amount)}."
+    ]
+    if quote.amount > quote.alone * (1 + 1e-6) + 1e-9:
+        parts.append(
+            f"Alone it could have come to {told(quote.alone)}, but that room is worth more to "
+            "others, who can wait less or would emit more elsewhere."
+        )
+    else:
+        parts.append("Nobody keeps it from the cleanest time that it may run in.")
+    if quote.rent > 0:
+        parts.append(f"The room that it takes is worth {told(quote.rent)} to others.")
+    slack = float(plan.jobs.deadline[row]) - quote.end
+    if slack < instance.step_s:
+        parts.append(
+            f"It is done by its deadline, {format_time(float(plan.jobs.deadline[row]))}, "
+            "and not before."
+        )
+    return " ".join(parts)

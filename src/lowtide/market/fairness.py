@@ -1,0 +1,99 @@
+"""Plans in which no user pays for others: none emits more than under EASY backfilling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from lowtide.market.instance import Instance
+from lowtide.market.placing import Board, construct, improve, rebuilt, squeaky_wheel
+from lowtide.market.planner import Solution, solve
+from lowtide.market.prices import Auction
+from lowtide.signal import FloatArray
+from lowtide.simulator.results import Simulation
+
+# How often weights are raised, and by how much of what a user's jobs come to too much.
+_ROUNDS = 12
+_RAISE = 4.0
+_LEAST_RAISE = 0.02
+# Rounding is nobody's loss.
+_SAME = 1e-9
+
+
+def solve_fairly(
+    instance: Instance,
+    easy: Simulation,
+    *,
+    doing: Callable[[str, float], None] = lambda _what, _share: None,
+    **budget: Any,
+) -> Solution:
+    """Plan an instance so that no user's jobs come to more than under EASY, where that can be.
+
+    A gram of a user who would emit more counts more, until none does. The bound is that of all
+    plans, fair or not, so it holds for the fair ones.
+    """
+    solution = solve(instance, doing=doing, **budget)
+    if solution.late.size:
+        return solution
+    names, user = np.unique([str(each) for each in instance.jobs.user], return_inverse=True)
+    amounts = np.bincount(user, weights=easy.tally.amount, minlength=names.size)
+    allowed: FloatArray = amounts.astype(np.float64)
+    weight = np.ones(names.size)
+    plain, auction = solution.board, solution.auction
+    best, board = _over(plain, user, allowed), plain
+    seed, effort = int(budget["seed"]), float(budget["effort"])
+    for number in range(_ROUNDS):
+        if best[0] <= _SAME:
+            break
+        doing("fairness", number / _ROUNDS)
+        over = np.maximum(_by_user(plain, user, names.size) / np.maximum(allowed, 1e-300) - 1, 0.0)
+        weight = np.where(
+            over > _SAME, weight * (1 + np.maximum(_RAISE * over, _LEAST_RAISE)), weight
+        )
+        plain = _replanned(auction, weight[user], seed, effort)
+        found = _over(plain, user, allowed)
+        if plain.placed.all() and found < best:
+            best, board = found, plain
+    return replace(solution, board=board, total=board.total)
+
+
+def _replanned(auction: Auction, weight: FloatArray, seed: int, effort: float) -> Board:
+    """Return the plan in which grams of some jobs count more, told as if they did not."""
+    instance = auction.instance
+    rows = instance.queue.jobs.copy()
+    rows["weight"] = weight
+    rows["leave"] *= np.maximum(weight, 1.0)
+    weighed = Auction(replace(instance, queue=instance.queue._replace(jobs=rows)), auction.prices)
+    for _ in range(25):
+        if not weighed.advance():
+            break
+    board = construct(weighed.instance, weighed.prices)
+    board = squeaky_wheel(
+        weighed, board, rounds=max(round(20 * effort), 1), seed=seed, is_enough=lambda _: False
+    )
+    if len(instance) <= 2000:
+        board = improve(
+            weighed,
+            board,
+            steps=round(100_000 * effort),
+            seed=seed,
+            is_enough=lambda _: False,
+        )
+    return rebuilt(instance, board.delay, board.placed, auction.prices)
+
+
+def _by_user(board: Board, user: Any, count: int) -> FloatArray:
+    """Return what the jobs of each user come to, waiting apart."""
+    instance = board.instance
+    rows = instance.queue.jobs
+    waiting = rows["wait"] * board.delay[rows["end"] - 1] + rows["already"]
+    return np.bincount(user, weights=board.cost - waiting, minlength=count).astype(np.float64)
+
+
+def _over(board: Board, user: Any, allowed: FloatArray) -> tuple[float, float]:
+    """Return how much users come to too much, as shares, and what all comes to."""
+    over = _by_user(board, user, allowed.size) / np.maximum(allowed, 1e-300) - 1.0
+    return float(np.maximum(over - _SAME, 0.0).sum()), board.total

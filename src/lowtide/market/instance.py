@@ -1,0 +1,695 @@
+"""A queue, its machines and a signal, laid out in slots: what is to be planned together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.accounting import Stretches
+from lowtide.errors import InvalidInput, InvalidJob, TooLaborious
+from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S
+from lowtide.market.kernels import JOB, LEG, PART, Desk, Queue, Room, Tariff
+from lowtide.profile import Phase, PowerProfile
+from lowtide.signal import FloatArray, Signal
+from lowtide.simulator.cluster import Cluster
+from lowtide.units import TimeLike, format_hours, format_time, parse_time
+from lowtide.workload import IntArray, Workload
+
+_HOUR_S = 3600.0
+_GIB = 2.0**30
+# Leaving a job out counts so many times what running it in the worst hours would.
+_LAST_RESORT = 20.0
+# So many cells of progress and delay are quick to go through some hundred times; of a step that
+# is one of many fewer will do.
+_QUICK_CELLS = 8e6
+_FINE_CELLS = 1e6
+# Above this, a plan is refused: what a job needs to be planned by itself, and all of them.
+_MOST_CELLS = 2e9
+_MOST_JOB_CELLS = 5e7
+# A slot is a whole part of the signal's step: into so many.
+_PARTS = (1, 2, 3, 4, 6, 12, 20, 30, 60)
+_NEVER, _ANYWHERE, _CHECKPOINTS = range(len(INTERRUPTIBLE))
+
+
+class Reserved(NamedTuple):
+    """Nodes that are not there for a time: maintenance, or kept for others.
+
+    Attributes:
+        begin: From when.
+        end: Until when.
+        nodes: How many.
+    """
+
+    begin: float
+    end: float
+    nodes: int
+
+
+class Standing(NamedTuple):
+    """Where jobs stand that have begun, as told when the rest of them is planned.
+
+    Attributes:
+        running: Whether each runs: then its arrival is now, and its startup is not repeated.
+        begun: Whether it is suspended.
+        fixed_s: For how much of its work it may not be stopped.
+        stops_now: Whether a running one may be stopped at once.
+        deadline: When it must be done: a running one needs no startup for it.
+    """
+
+    running: npt.NDArray[np.bool_]
+    begun: npt.NDArray[np.bool_]
+    fixed_s: FloatArray
+    stops_now: npt.NDArray[np.bool_]
+    deadline: FloatArray
+
+
+class _Course(NamedTuple):
+    """The work of a kind of job, in slots from where it begins."""
+
+    at: FloatArray
+    kw: FloatArray
+    stop: Any
+    free: IntArray
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Instance:
+    """A queue to be planned together.
+
+    Attributes:
+        jobs: The jobs.
+        cluster: The machines.
+        signal: What a kWh counts.
+        origin: The instant at which slot 0 begins.
+        step_s: How long a slot is.
+        slots: How many there are.
+        lossless: Whether everything that matters lies on slots, so that nothing is lost by
+            deciding on them.
+        resources: What rows of capacity are called, with their units.
+        whole_nodes: Whether jobs never share a node, so that nodes are as good as one large one.
+        queue: The jobs as the kernels take them.
+        energy: Running sums of what a kilowatt counts, slot by slot.
+        capacity: What there is of each resource in each slot, on average.
+        room: What there is at every instant of it.
+        cap_kw: What jobs may draw together, on average and at every instant; infinite for
+            anything.
+        base: When each job would start at delay 0.
+        progress_s: Work done at the beginning of each part.
+        wait: What a second of delay of each job counts.
+        terms: What else it was made with: `reserved`, `power_cap`, `keeps`, `weight`.
+        away: When nodes are not there.
+    """
+
+    jobs: Workload
+    cluster: Cluster
+    signal: Signal
+    origin: float
+    step_s: float
+    slots: int
+    lossless: bool
+    resources: tuple[str, ...]
+    whole_nodes: bool
+    queue: Queue
+    energy: FloatArray
+    capacity: FloatArray
+    room: FloatArray
+    cap_kw: tuple[FloatArray, FloatArray]
+    base: FloatArray
+    progress_s: FloatArray
+    wait: FloatArray
+    terms: dict[str, Any]
+    away: tuple[Reserved, ...]
+
+    def __len__(self) -> int:
+        return int(self.queue.jobs.size)
+
+    @property
+    def capped(self) -> bool:
+        """Whether what jobs draw together is limited."""
+        return bool(np.isfinite(self.cap_kw[0]).any())
+
+    @property
+    def edges(self) -> FloatArray:
+        """The instants at which slots begin, and the end of the last."""
+        steps: FloatArray = np.arange(self.slots + 1, dtype=np.float64)
+        return self.origin + steps * self.step_s
+
+    @cached_property
+    def desk(self) -> Desk:
+        """Room for the kernels to work in."""
+        rows, parts = self.queue.jobs, self.queue.parts
+        layers = np.maximum(rows["starts"], 1)
+        columns = np.maximum(rows["delays"], 1)
+        count = rows["end"] - rows["part"]
+        window = int((np.ceil(parts["at"][rows["end"]]) + columns).max()) + 4
+        wide = int((layers * columns).max())
+        cells = int(((count + 1) * layers * columns).max())
+        return Desk(
+            energy=np.zeros(window),
+            rent=np.zeros(window),
+            held=np.zeros(window),
+            closed=np.zeros(window, dtype=np.int64),
+            shut=np.zeros(window, dtype=np.int64),
+            beyond=np.empty(wide),
+            through=np.empty(int(columns.max())),
+            fresh=np.empty(int(columns.max())),
+            leave=np.empty(int(columns.max())),
+            came=np.empty(cells, dtype=np.int32),
+            since=np.empty(cells, dtype=np.int32),
+            later=np.empty(cells if self._holds_on else wide),
+        )
+
+    @cached_property
+    def _holds_on(self) -> bool:
+        """Whether a start of some job must run for a while before it may be stopped."""
+        rows, parts = self.queue.jobs, self.queue.parts
+        row_of = np.arange(parts.size) - np.repeat(rows["part"], rows["end"] - rows["part"] + 1)
+        return bool((parts["free"] > row_of).any())
+
+    def tariff(self, rent: FloatArray, power: FloatArray) -> Tariff:
+        """Return what time costs under prices.
+
+        Args:
+            rent: Of a unit of each resource, for each slot.
+            power: Of a kilowatt, for each slot.
+        """
+        return Tariff(self.energy, _running(power), _running(rent))
+
+    def full_room(self) -> Room:
+        """Return what there is when nobody runs."""
+        return Room(self.room.copy(), self.cap_kw[1].copy())
+
+    def new_delay(self) -> IntArray:
+        """Return delays of all parts of all jobs, to be written to."""
+        return np.zeros(self.queue.parts.size, dtype=np.int64)
+
+    def stretches(self, delay: IntArray, placed: Any) -> Stretches:
+        """Return how jobs run.
+
+        Args:
+            delay: The delay of every part.
+            placed: Which jobs run.
+        """
+        rows, parts = self.queue.jobs, self.queue.parts
+        count = rows["end"] - rows["part"] + 1
+        job = np.repeat(np.arange(rows.size), count)
+        number = np.arange(parts.size) - np.repeat(rows["part"], count)
+        inner = (number < count[job] - 1) & placed[job]
+        starts = inner & ((number == 0) | np.append(True, delay[1:] != delay[:-1]))
+        row = np.flatnonzero(starts)
+        of = job[row]
+        begins_s = self.progress_s[row]
+        work_s = self.jobs.work_s[of]
+        last = np.append(of[1:] != of[:-1], True)
+        until_s = np.where(last, work_s, np.append(begins_s[1:], 0.0))
+        first = number[row] == 0
+        lead_s = np.where(
+            first, 0.0, (parts["at"][row] - rows["begin"][of] - rows["restart_t"][of]) * self.step_s
+        )
+        return Stretches(
+            job=of,
+            start=self.base[of] + (lead_s + delay[row] * self.step_s),
+            work_s=until_s - begins_s,
+            lost_s=np.zeros(row.size),
+        )
+
+
+def _running(values: FloatArray) -> FloatArray:
+    """Return running sums over slots, from 0 to one slot past the last."""
+    sums = np.zeros((*values.shape[:-1], values.shape[-1] + 2))
+    np.cumsum(values, axis=-1, out=sums[..., 1:-1])
+    sums[..., -1] = sums[..., -2]
+    return sums
+
+
+def make_instance(
+    jobs: Workload,
+    cluster: Cluster,
+    signal: Signal,
+    *,
+    step_s: float | None = None,
+    wait: FloatArray | float = 0.0,
+    reserved: Sequence[tuple[TimeLike, TimeLike, int]] = (),
+    power_cap: Signal | float | None = None,
+    keeps: Sequence[str] = (),
+    until: float | None = None,
+    weight: FloatArray | None = None,
+    standing: Standing | None = None,
+) -> Instance:
+    """Lay a queue out in slots.
+
+    Args:
+        jobs: What is to be run; what fits nowhere was refused before.
+        signal: What a kWh counts.
+        step_s: How long a slot is, None for one that loses nothing or the finest that is quick.
+        wait: What a second of delay counts: of every job, or of each.
+        reserved: When nodes are not there, and how many.
+        power_cap: What nodes and jobs may draw together; None for what the cluster says.
+        keeps: Which resources a stopped job goes on holding.
+        until: How far to look beyond the last deadline.
+        weight: What a gram of each job counts, by default 1.
+        standing: Where jobs stand that have begun; by default none has.
+    """
+    signal.require(float(jobs.arrival.min()), float(jobs.deadline.max()))
+    closed = _checked(reserved, cluster)
+    step_s, lossless = _step(jobs, signal, step_s, closed)
+    first = math.floor((float(jobs.arrival.min()) - signal.start) / step_s + 1e-9)
+    origin = signal.start + first * step_s
+    end = max(float(jobs.deadline.max()), until or -math.inf)
+    slots = math.ceil((min(end, signal.end) - origin) / step_s - 1e-9)
+    edges: FloatArray = origin + np.arange(slots + 1, dtype=np.float64) * step_s
+    mean = np.diff(signal.integral(np.full(slots + 1, origin), np.minimum(edges, signal.end)))
+    energy = _running(mean * cluster.pue / _HOUR_S)
+    names, need, held, whole, amounts = _resources(jobs, cluster, keeps)
+    capacity, room = _capacity(cluster, closed, edges, amounts)
+    extra_kw = _node_kw(jobs, cluster)
+    caps = _cap_kw(cluster, power_cap, edges)
+    rate = np.broadcast_to(np.asarray(wait, dtype=np.float64), len(jobs))
+    dearest = float(np.abs(mean).max()) / step_s
+    queue, base, progress_s = _lay_out(
+        jobs, origin, step_s, need, held, extra_kw, rate, weight, dearest, standing
+    )
+    cells = _cells(queue)
+    if cells.max() > _MOST_JOB_CELLS or cells.sum() > _MOST_CELLS:
+        row = int(np.argmax(cells))
+        raise TooLaborious(
+            f"planning {len(jobs)} jobs on steps of {format_hours(step_s)} would take too long: "
+            f"job {jobs.id[row]} alone has {cells[row]:.3g} states; take a longer step (step=)"
+        )
+    return Instance(
+        jobs=jobs,
+        cluster=cluster,
+        signal=signal,
+        origin=origin,
+        step_s=step_s,
+        slots=slots,
+        lossless=lossless,
+        resources=names,
+        whole_nodes=whole,
+        queue=queue,
+        energy=energy,
+        capacity=capacity,
+        room=room,
+        cap_kw=caps,
+        base=base,
+        progress_s=progress_s,
+        wait=rate,
+        terms={"reserved": reserved, "power_cap": power_cap, "keeps": keeps, "weight": weight},
+        away=tuple(closed),
+    )
+
+
+def _checked(
+    reserved: Sequence[tuple[TimeLike, TimeLike, int]], cluster: Cluster
+) -> list[Reserved]:
+    try:
+        made = [Reserved(parse_time(a), parse_time(b), int(n)) for a, b, n in reserved]
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput(
+            "nodes that are not there are said as (begin, end, how many), such as "
+            f"('2024-07-02T06:00Z', '2024-07-02T18:00Z', 100), not {reserved!r}"
+        ) from None
+    for each in made:
+        if not each.end > each.begin or not 0 < each.nodes <= cluster.nodes:
+            raise InvalidInput(
+                f"from 1 to {cluster.nodes} nodes may be away from one moment to a later one, not "
+                f"{each.nodes} from {format_time(each.begin)} to {format_time(each.end)}"
+            )
+    return made
+
+
+def _step(
+    jobs: Workload, signal: Signal, asked: float | None, closed: Sequence[Reserved]
+) -> tuple[float, bool]:
+    """Return how long a slot is, and whether nothing is lost by it."""
+    common_s = _common_step(jobs, signal, closed)
+    if asked is not None:
+        parts = signal.step_s / asked if asked > 0 else math.nan
+        if not (parts >= 1 - 1e-9 and abs(parts - round(parts)) < 1e-9 * parts):
+            raise InvalidInput(
+                f"slots divide the signal's steps of {format_hours(signal.step_s)} into equal "
+                f"parts, which {asked:g} s does not: take "
+                + " or ".join(f"{signal.step_s / each:g} s" for each in (1, 2, 4))
+            )
+        lossless = common_s is not None and abs(common_s / asked % 1.0) < 1e-9
+        return signal.step_s / round(parts), lossless
+    slack_s = np.maximum(jobs.slack_s, 0.0)
+    stops = jobs.interruptible == _ANYWHERE
+    phases = np.array([*(len(each.work) for each in jobs.profiles), 1])[jobs.profile]
+
+    def cells(step_s: float) -> float:
+        rows = np.where(stops, jobs.work_s / step_s, 0.0) + phases
+        return float((rows * (slack_s / step_s + 1)).sum())
+
+    if common_s is not None and cells(common_s) <= _QUICK_CELLS:
+        return common_s, True
+    steps = [signal.step_s / each for each in _PARTS]
+    return ([each for each in steps if cells(each) <= _FINE_CELLS] or steps[:1])[-1], False
+
+
+def _common_step(jobs: Workload, signal: Signal, closed: Sequence[Reserved]) -> float | None:
+    """Return the longest step that divides all that matters, None if there is none."""
+    phases = [
+        phase.duration_s
+        for each in jobs.profiles
+        for phase in (*each.startup, *_restart(each), *each.work, *each.stop)
+    ]
+    lengths = np.concatenate(
+        (
+            jobs.arrival - signal.start,
+            jobs.deadline - signal.start,
+            jobs.work_s[jobs.profile < 0],
+            jobs.min_run_s,
+            np.array([edge - signal.start for each in closed for edge in each[:2]]),
+            np.array([signal.step_s, *phases]),
+        )
+    )
+    whole_ms = np.round(1000 * lengths)
+    if np.any(np.abs(1000 * lengths - whole_ms) > 1e-3):
+        return None
+    common_s = float(np.gcd.reduce(whole_ms.astype(np.int64))) / 1000
+    return common_s if common_s * max(_PARTS) >= signal.step_s - 1e-9 else None
+
+
+def _restart(profile: PowerProfile) -> tuple[Phase, ...]:
+    """Return what every start after the first goes through."""
+    return profile.startup
+
+
+def _resources(
+    jobs: Workload, cluster: Cluster, keeps: Sequence[str]
+) -> tuple[tuple[str, ...], FloatArray, FloatArray, bool, FloatArray]:
+    """Return the rows of capacity: names, what jobs hold, what stopped ones do, what a node has.
+
+    Where no two jobs can share a node, nodes are all that counts.
+    """
+    known = {
+        "cpus": (jobs.cpus, float(cluster.cpus_per_node)),
+        "gpus": (jobs.gpus, float(cluster.gpus_per_node)),
+        "memory": (jobs.memory_bytes / _GIB, cluster.memory_bytes_per_node / _GIB),
+    }
+    for name in keeps:
+        if name not in known:
+            raise InvalidInput(f"a stopped job may go on holding {', '.join(known)}, not {name!r}")
+    nodes = jobs.nodes
+    large = np.zeros(len(jobs), dtype=bool)
+    exclusive = False
+    for column, most in known.values():
+        each = column / nodes
+        if 0 < most < math.inf:
+            large |= 2 * each > most
+            exclusive |= bool(2 * each.min() > most)
+    if exclusive and not keeps:
+        return ("nodes",), nodes[:, None].copy(), np.zeros((len(jobs), 1)), True, np.ones(1)
+    names, need, amounts = [], [], []
+    for name, (column, most) in known.items():
+        if 0 < most < math.inf and column.any():
+            names.append(name)
+            need.append(column)
+            amounts.append(most)
+    if large.any():
+        names.append("nodes")
+        need.append(np.where(large, nodes, 0.0))
+        amounts.append(1.0)
+    needed = np.column_stack(need).astype(np.float64)
+    held = needed * np.array([name in keeps for name in names])
+    return tuple(names), np.ascontiguousarray(needed), held, False, np.array(amounts)
+
+
+def _capacity(
+    cluster: Cluster, closed: Sequence[Reserved], edges: FloatArray, amounts: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return what there is of each resource in each slot: on average, and at every instant."""
+    away, most = np.zeros(edges.size - 1), np.zeros(edges.size - 1)
+    length_s = edges[1] - edges[0]
+    for each in closed:
+        overlap_s = np.minimum(edges[1:], each.end) - np.maximum(edges[:-1], each.begin)
+        away += each.nodes * np.clip(overlap_s / length_s, 0.0, 1.0)
+        most += each.nodes * (overlap_s > TIME_TOLERANCE_S)
+    there = np.stack((cluster.nodes - away, cluster.nodes - most)).clip(min=0.0)
+    mean, least = amounts[:, None] * there[0], amounts[:, None] * there[1]
+    return mean, least
+
+
+def _node_kw(jobs: Workload, cluster: Cluster) -> FloatArray:
+    """Return what nodes draw for each job, where they would otherwise be off."""
+    if cluster.off_after_s is None:
+        return np.zeros(len(jobs))
+    share = np.zeros(len(jobs))
+    for column, most in (
+        (jobs.cpus, cluster.cpus_per_node),
+        (jobs.gpus, cluster.gpus_per_node),
+        (jobs.memory_bytes, cluster.memory_bytes_per_node),
+    ):
+        if 0 < most < math.inf:
+            each = column / jobs.nodes / most
+            # Two jobs that each take more than half of a node take two nodes.
+            share = np.maximum(share, np.where(each > 0.5, 1.0, each))
+    return jobs.nodes * share * (cluster.idle_power_w - cluster.off_power_w) / 1000
+
+
+def _cap_kw(
+    cluster: Cluster, power_cap: Signal | float | None, edges: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return what the cap leaves to jobs in each slot: on average, and at every instant."""
+    if power_cap is None:
+        power_cap = cluster.power_cap_w
+    if power_cap is None:
+        without = np.full(edges.size - 1, np.inf)
+        return without, without
+    own_w = cluster.nodes * (
+        cluster.idle_power_w if cluster.off_after_s is None else cluster.off_power_w
+    )
+    if isinstance(power_cap, Signal):
+        power_cap.require(float(edges[0]), float(edges[-1]), what="the power cap")
+        mean = np.diff(power_cap.integral(np.full(edges.size, edges[0]), edges))
+        mean /= edges[1] - edges[0]
+        least = _lowest(power_cap, edges)
+    else:
+        mean = least = np.full(edges.size - 1, float(power_cap))
+    if least.min() < own_w:
+        slot = int(np.argmin(least))
+        raise InvalidInput(
+            f"the power cap leaves {least[slot]:g} W at {format_time(float(edges[slot]))}, less "
+            f"than the {own_w:g} W that the nodes draw themselves: raise it by "
+            f"{own_w - least[slot]:g} W"
+        )
+    return (mean - own_w) / 1000, (least - own_w) / 1000
+
+
+def _lowest(signal: Signal, edges: FloatArray) -> FloatArray:
+    """Return the lowest value of a signal between neighbouring instants."""
+    first = np.floor((edges[:-1] - signal.start) / signal.step_s + 1e-9).astype(int)
+    last = np.ceil((edges[1:] - signal.start) / signal.step_s - 1e-9).astype(int)
+    return np.array(
+        [signal.values[a:b].min() for a, b in zip(first, last, strict=True)], dtype=np.float64
+    )
+
+
+def _lay_out(
+    jobs: Workload,
+    origin: float,
+    step_s: float,
+    need: FloatArray,
+    held: FloatArray,
+    extra_kw: FloatArray,
+    wait: FloatArray,
+    weight: FloatArray | None,
+    dearest: float,
+    standing: Standing | None,
+) -> tuple[Queue, FloatArray, FloatArray]:
+    """Return jobs as the kernels take them, when each would start, and progress of the parts."""
+    count = len(jobs)
+    never = (jobs.interruptible == _NEVER) | (jobs.max_starts == 1)
+    kinds = np.where(never, _NEVER, jobs.interruptible)
+    courses: dict[tuple[Any, ...], _Course] = {}
+    of_job: list[_Course] = []
+    for key in zip(
+        jobs.profile.tolist(),
+        kinds.tolist(),
+        np.where(never, 0.0, jobs.min_run_s).tolist(),
+        np.where(jobs.profile < 0, jobs.work_s, 0.0).tolist(),
+        strict=True,
+    ):
+        if key not in courses:
+            courses[key] = _course(jobs.profiles[key[0]] if key[0] >= 0 else None, *key[1:], step_s)
+        of_job.append(courses[key])
+    legs, bounds = _legs(jobs.profiles, step_s)
+    sizes = np.array([course.at.size for course in of_job])
+    ends = np.cumsum(sizes)
+    rows = np.zeros(count, dtype=JOB)
+    rows["part"], rows["end"] = ends - sizes, ends - 1
+    spread = np.repeat(np.arange(count), sizes)
+    startup_s, deadline = jobs.startup_s, jobs.deadline
+    if standing is not None:
+        startup_s, deadline = np.where(standing.running, 0.0, startup_s), standing.deadline
+    run_s = startup_s + jobs.work_s
+    # A start lies on the edge of a slot, unless that would leave too little time.
+    after = (jobs.arrival - origin) / step_s
+    aligned = np.ceil(after - 1e-9)
+    slack = (deadline - origin - run_s) / step_s + TIME_TOLERANCE_S / step_s
+    begin = np.where(aligned <= slack + 1e-9, aligned, after)
+    rows["first"] = np.floor(begin + 1e-9)
+    rows["begin"] = np.maximum(begin - rows["first"], 0.0)
+    rows["begin"][rows["begin"] < 1e-7] = 0.0
+    rows["delays"] = np.maximum(np.floor(slack - begin + 1e-9) + 1, 0.0)
+    parts = np.zeros(int(ends[-1]), dtype=PART)
+    work_at = np.concatenate([course.at for course in of_job])
+    parts["at"] = work_at + (rows["begin"] + startup_s / step_s)[spread]
+    unit = jobs.power
+    parts["kw"] = np.concatenate([course.kw for course in of_job]) * unit[spread] / 1000
+    parts["kw"] += extra_kw[spread]
+    parts["stop"] = np.concatenate([course.stop for course in of_job])
+    parts["free"] = np.concatenate([course.free for course in of_job])
+    place = jobs.profile
+    own = bounds[place]
+    # Legs are those of a profile, so power factors and what nodes draw need legs of one's own.
+    legs, own = _own_legs(legs, own, unit / 1000, extra_kw)
+    rows["startup"], rows["restart"], rows["stop"], rows["legs"] = own.T
+    rows["restart_t"] = _lengths(legs, rows["restart"], rows["stop"])
+    rows["stop_t"] = _lengths(legs, rows["stop"], rows["legs"])
+    suspended_w = np.array([*(each.suspended_power_w for each in jobs.profiles), 0.0])[place]
+    rows["suspended_kw"] = suspended_w * unit / 1000
+    rows["wait"] = wait * step_s
+    rows["already"] = wait * step_s * (begin - after)
+    rows["starts"] = np.where(never, 1, jobs.max_starts)
+    # More starts than there is room for are no limit.
+    rows["starts"][rows["starts"] >= sizes] = 0
+    rows["starts"][never] = 1
+    rows["weight"] = 1.0 if weight is None else weight
+    rows["peak_kw"] = jobs.peak_w / 1000 + extra_kw
+    rows["leave"] = _last_resort(jobs, rows, need, extra_kw, dearest)
+    _require_rules(jobs)
+    progress_s = work_at * step_s
+    if standing is not None:
+        _stand(rows, parts, progress_s, standing)
+    base = origin + begin * step_s
+    base = np.where(aligned <= slack + 1e-9, base, jobs.arrival)
+    return Queue(rows, parts, legs, need, held), base, progress_s
+
+
+def _stand(rows: Any, parts: Any, progress_s: FloatArray, standing: Standing) -> None:
+    """Let jobs that have begun go on from where they stand."""
+    rows["running"], rows["begun"] = standing.running, standing.begun
+    for row in np.flatnonzero(standing.running).tolist():
+        own = slice(int(rows["part"][row]), int(rows["end"][row]) + 1)
+        fixed_s = float(standing.fixed_s[row])
+        parts["stop"][own] &= progress_s[own] >= fixed_s - TIME_TOLERANCE_S
+        parts["stop"][own.start] = standing.stops_now[row]
+        first = int(np.searchsorted(progress_s[own], fixed_s - TIME_TOLERANCE_S))
+        parts["free"][own.start] = first
+
+
+def _require_rules(jobs: Workload) -> None:
+    stops = np.array([*(bool(each.stop) for each in jobs.profiles), False])[jobs.profile]
+    bad = stops & (jobs.interruptible == _NEVER)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise InvalidJob(
+            f"job {jobs.id[row]} (row {row + 1}) has stop phases but may never be stopped: leave "
+            "them out, or let it be interruptible anywhere or at checkpoints"
+        )
+
+
+def _last_resort(
+    jobs: Workload, rows: Any, need: FloatArray, extra_kw: FloatArray, dearest: float
+) -> FloatArray:
+    """Return what leaving each job out counts: more than any way to run it, and others, does.
+
+    What a job keeps others from counts too: a job that draws nothing may hold many nodes.
+    """
+    run_h = jobs.run_s / _HOUR_S
+    mean_kw = jobs.energy_j / jobs.run_s / 1000 + extra_kw
+    share = (need / np.maximum(need.max(axis=0), 1e-300)).max(axis=1)
+    densest = float((mean_kw / np.maximum(share, 1e-300)).max())
+    worst = dearest * run_h * np.maximum(mean_kw, densest * share)
+    least: FloatArray = worst + rows["wait"] * rows["delays"] + rows["already"]
+    return _LAST_RESORT * least + 1e-6
+
+
+def _legs(profiles: Sequence[PowerProfile], step_s: float) -> tuple[Any, IntArray]:
+    """Return the legs of profiles' starts and stops, and where those of each lie; none at last."""
+    made: list[tuple[float, float]] = []
+    bounds = []
+    for each in profiles:
+        places = [len(made)]
+        for phases in (each.startup, _restart(each), each.stop):
+            made += [(phase.duration_s / step_s, phase.power_w) for phase in phases]
+            places.append(len(made))
+        bounds.append(places)
+    bounds.append([len(made)] * 4)
+    return np.array(made, dtype=LEG), np.array(bounds, dtype=np.int64)
+
+
+def _own_legs(
+    legs: Any, bounds: IntArray, factor: FloatArray, extra_kw: FloatArray
+) -> tuple[Any, IntArray]:
+    """Return legs in kilowatts, the same for all jobs of a profile that draw alike."""
+    keys, which = np.unique(
+        np.column_stack((bounds, factor, extra_kw)), axis=0, return_inverse=True
+    )
+    parts, places, at = [], [], 0
+    for row in keys:
+        first, last = int(row[0]), int(row[3])
+        own = legs[first:last].copy()
+        own["kw"] = own["kw"] * row[4] + row[5]
+        parts.append(own)
+        places.append(row[:4].astype(np.int64) - first + at)
+        at += last - first
+    if not at:
+        # Kernels take no empty table.
+        parts.append(np.zeros(1, dtype=LEG))
+    return np.concatenate(parts), np.array(places)[which.ravel()]
+
+
+def _lengths(legs: Any, first: IntArray, last: IntArray) -> FloatArray:
+    upto = np.concatenate(([0.0], np.cumsum(legs["lasts"])))
+    return upto[last] - upto[first]
+
+
+def _course(
+    profile: PowerProfile | None, kind: int, min_run_s: float, work_s: float, step_s: float
+) -> _Course:
+    """Return the parts of a job's work.
+
+    Args:
+        profile: Its profile, None for constant power of 1.
+    """
+    if profile is None:
+        edges_s, watts, saved = np.array([0.0, work_s]), np.ones(1), np.zeros(1, dtype=bool)
+    else:
+        edges_s = profile.work_edges_s
+        watts = np.array([phase.power_w for phase in profile.work])
+        saved = np.array([phase.checkpoint for phase in profile.work])
+    at = edges_s / step_s
+    if kind == _ANYWHERE:
+        whole = np.arange(math.ceil(at[-1] - 1e-7))
+        cuts = np.union1d(whole, at)
+        cuts = cuts[np.append(True, np.diff(cuts) > 1e-7)]
+        cuts[-1] = at[-1]
+        place = np.clip(np.searchsorted(at, cuts[:-1] + 1e-7, side="right") - 1, 0, None)
+        stop = np.abs(cuts - np.round(cuts)) < 1e-7
+        kw, at = watts[place], cuts
+    else:
+        kw = watts
+        stop = np.append(False, saved) & (kind == _CHECKPOINTS)
+    stop[-1] = False
+    done_s = at * step_s
+    free = np.searchsorted(done_s, done_s + min_run_s - TIME_TOLERANCE_S, side="left")
+    free = np.maximum(free, np.arange(at.size))
+    return _Course(at, np.append(kw, 0.0), stop, free)
+
+
+def _cells(queue: Queue) -> FloatArray:
+    rows = queue.jobs
+    count = rows["end"] - rows["part"] + 1
+    cells: FloatArray = count * np.maximum(rows["starts"], 1) * rows["delays"].astype(np.float64)
+    return cells

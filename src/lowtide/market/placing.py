@@ -1,0 +1,167 @@
+"""Plans: jobs put one after the other where there is room, at what it is worth.
+
+Who comes first matters: those with little time to spare for how much they hold, then those that
+got a bad deal the last time (squeaky wheels). Where each job matters, a few are taken out around a
+moment and put back another way (ruin and recreate).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.market.instance import Instance
+from lowtide.market.kernels import TOLD, Room, Tariff
+from lowtide.market.prices import Auction, Prices, Search, run
+from lowtide.signal import FloatArray
+from lowtide.workload import IntArray
+
+BoolArray = npt.NDArray[np.bool_]
+
+# Search steps between looks at the clock, and how hot it is at first: a share of a job's mean.
+_STRIDE = 2000
+_HOT, _COOL = 0.1, 0.001
+
+
+@dataclass(kw_only=True, eq=False)
+class Board:
+    """Who runs when, and what room is left.
+
+    Attributes:
+        instance: What is planned.
+        delay: The delay of every part.
+        placed: Which jobs have a place.
+        cost: What each counts: what it comes to, or what leaving it out does.
+        room: What is left.
+    """
+
+    instance: Instance
+    delay: IntArray
+    placed: BoolArray
+    cost: FloatArray
+    room: Room
+
+    @classmethod
+    def empty(cls, instance: Instance) -> Board:
+        """Return a board without any job."""
+        return cls(
+            instance=instance,
+            delay=instance.new_delay(),
+            placed=np.zeros(len(instance), dtype=np.bool_),
+            cost=instance.queue.jobs["leave"].copy(),
+            room=instance.full_room(),
+        )
+
+    @property
+    def plan(self) -> tuple[IntArray, BoolArray, FloatArray]:
+        """Delays, who is placed, and costs, as the kernel takes them."""
+        return self.delay, self.placed, self.cost
+
+    @property
+    def total(self) -> float:
+        """What all count."""
+        return float(self.cost.sum())
+
+    def copy(self) -> Board:
+        """Return the same, to be changed."""
+        return Board(
+            instance=self.instance,
+            delay=self.delay.copy(),
+            placed=self.placed.copy(),
+            cost=self.cost.copy(),
+            room=Room(self.room.free.copy(), self.room.kw.copy()),
+        )
+
+    def insert(self, order: IntArray, tariff: Tariff) -> Board:
+        """Put jobs where there is room, one after the other."""
+        run(self.instance, self.room, self.plan, tariff, order=order)
+        return self
+
+
+def urgency(instance: Instance) -> FloatArray:
+    """Return who is to be placed first: the lower, the sooner."""
+    rows, parts = instance.queue.jobs, instance.queue.parts
+    length = parts["at"][rows["end"]] - rows["begin"]
+    share = (instance.queue.need / instance.capacity.max(axis=1)).max(axis=1)
+    urgent: FloatArray = (rows["delays"] - 1 + 0.1) / np.maximum(share * length, 1e-300)
+    return urgent
+
+
+def construct(instance: Instance, prices: Prices) -> Board:
+    """Place all jobs, the most urgent first."""
+    order = np.argsort(urgency(instance), kind="stable")
+    return Board.empty(instance).insert(order, prices.tariff(instance))
+
+
+def squeaky_wheel(
+    auction: Auction,
+    board: Board,
+    *,
+    rounds: int,
+    seed: int,
+    is_enough: Callable[[float], bool],
+) -> Board:
+    """Place all jobs again and again, those with a bad deal the sooner, and return the best.
+
+    Args:
+        board: The best so far.
+        is_enough: Told what the best costs after each round; whether to stop.
+    """
+    instance = auction.instance
+    auction.price(auction.prices)
+    alone = auction.cost.copy()
+    tariff = auction.prices.tariff(instance)
+    key, push = np.log(urgency(instance)), np.zeros(len(instance))
+    rng = np.random.default_rng(seed)
+    for _ in range(rounds):
+        tried = Board.empty(instance).insert(np.argsort(key - push, kind="stable"), tariff)
+        if tried.total < board.total - 1e-9:
+            board = tried
+        worse = np.maximum(tried.cost - alone, 0.0) / np.maximum(alone, 1e-9)
+        push = 0.9 * push + 2.0 * np.where(tried.placed, worse, 5.0) * rng.random(len(instance))
+        if is_enough(board.total):
+            break
+    return board
+
+
+def improve(
+    auction: Auction,
+    board: Board,
+    *,
+    steps: int,
+    seed: int,
+    is_enough: Callable[[float], bool],
+    heat: float | None = None,
+) -> Board:
+    """Search around a plan by ruin and recreate, and return the best that was found.
+
+    Args:
+        heat: By how much worse a plan may be that is kept, about; by default a share of what jobs
+            cost that falls with time.
+        is_enough: Told what the best costs now and then; whether to stop.
+    """
+    instance = auction.instance
+    now = board.copy()
+    best = (now.delay.copy(), now.placed.copy(), np.array([now.total]))
+    chance = np.array([seed], dtype=np.uint64)
+    mean = float(np.abs(now.cost[now.placed]).mean()) if now.placed.any() else 1.0
+    done = 0
+    while done < steps and not is_enough(float(best[2][0])):
+        some = min(_STRIDE, steps - done)
+        now_hot = mean * _HOT * (_COOL / _HOT) ** (done / steps) if heat is None else heat
+        search = Search(some, now_hot, chance, best)
+        run(instance, now.room, now.plan, auction.prices, search=search)
+        done += some
+    return rebuilt(instance, best[0], best[1], auction.prices)
+
+
+def rebuilt(instance: Instance, delay: IntArray, placed: BoolArray, prices: Prices) -> Board:
+    """Return a board from schedules alone: sums that were changed step by step are rounded."""
+    board = Board.empty(instance)
+    board.delay[:], board.placed[:] = delay, placed
+    tariff = prices.tariff(instance)
+    run(instance, board.room, board.plan, tariff, how=TOLD, order=np.arange(len(instance)))
+    return board

@@ -1,0 +1,245 @@
+"""What a slot on the machines is worth: prices, and the bound that they prove.
+
+For any prices of 0 or more, no plan costs less than all jobs would, each planned by itself with
+prices to pay, less what the prices make of all that there is (Lagrangian relaxation). Prices are
+raised where too much is asked for and lowered where something is left (a subgradient), with steps
+as Polyak chose them, towards a little more than the best bound so far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.errors import InvalidInput
+from lowtide.market.instance import Instance
+from lowtide.market.kernels import ALONE, FITTING, Room, Taken, Tariff, place
+from lowtide.signal import FloatArray
+from lowtide.workload import IntArray
+
+# Delays of all parts, which jobs are placed, and what each costs.
+Plan: TypeAlias = tuple[IntArray, npt.NDArray[np.bool_], FloatArray]
+
+# How far above the best bound is aimed.
+_AIM = 0.03
+# After so many passes without a better bound, steps are shortened by so much.
+_PATIENCE = 12
+_SHORTER = 0.6
+# Steps that have become as short as this are no use.
+_SHORTEST = 2e-3
+
+
+# Jobs that a search takes out at once, and how often all parts of so many can be remembered.
+_AT_ONCE = 8
+_REMEMBERED = 4
+# Shares of the prices that it puts them back with.
+_SHARES = (0.0, 0.35, 0.7, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prices:
+    """What each slot counts.
+
+    Attributes:
+        rent: Of a unit of each resource, in each slot.
+        power: Of a kilowatt under the power cap, in each slot.
+    """
+
+    rent: FloatArray
+    power: FloatArray
+
+    def __post_init__(self) -> None:
+        for each in (self.rent, self.power):
+            if not (np.isfinite(each).all() and (each >= 0).all()):
+                raise InvalidInput(
+                    "prices prove something only where they are known and not below 0"
+                )
+
+    def worth(self, instance: Instance) -> float:
+        """Return what all that there is comes to."""
+        worth = float((self.rent * instance.capacity).sum())
+        if instance.capped:
+            worth += float((self.power * instance.cap_kw[0]).sum())
+        return worth
+
+    def tariff(self, instance: Instance, share: float = 1.0) -> Tariff:
+        """Return what time costs under a share of the prices."""
+        return instance.tariff(share * self.rent, share * self.power)
+
+
+class Search(NamedTuple):
+    """How to search around a plan.
+
+    Attributes:
+        steps: How often to take some jobs out and put them back.
+        heat: By how much worse a plan may be that is kept, about.
+        chance: What is drawn from.
+        best: The best so far: delays, who is placed, and the total.
+    """
+
+    steps: int
+    heat: float
+    chance: npt.NDArray[np.uint64]
+    best: Plan
+
+
+def run(
+    instance: Instance,
+    room: Room,
+    plan: Plan,
+    prices: Tariff | Prices,
+    *,
+    how: Any = FITTING,
+    order: IntArray | None = None,
+    search: Search | None = None,
+    notes: FloatArray | None = None,
+    reduced: FloatArray | None = None,
+) -> None:
+    """Go through jobs with the kernel; what it is told to change is changed.
+
+    Args:
+        plan: Delays, who is placed, and costs.
+        prices: What time costs; to search with shares of them, the prices themselves.
+        how: As the kernel has it: alone, fitting or told.
+        order: Which jobs, the first first; by default none.
+        notes: Where what is drawn and held is noted.
+        reduced: Where it is told what each costs with prices.
+    """
+    if isinstance(prices, Prices):
+        shares = tuple(prices.tariff(instance, share) for share in _SHARES)
+    else:
+        shares = (prices,) * len(_SHARES)
+    rows, parts = instance.queue.jobs, instance.queue.parts
+    sizes = rows["end"] - rows["part"]
+    largest = int(sizes.max()) + 1
+    totals = np.zeros(1) if reduced is None else reduced
+    asked = search or Search(0, 0.0, np.zeros(1, dtype=np.uint64), (plan[0], plan[1], totals))
+    remembered = max(int(sizes.mean() * _AT_ONCE * _REMEMBERED), largest) if search else 1
+    taken = Taken(
+        job=np.zeros(_AT_ONCE, dtype=np.int64),
+        placed=np.zeros(_AT_ONCE, dtype=np.bool_),
+        cost=np.zeros(_AT_ONCE),
+        key=np.zeros(_AT_ONCE),
+        delay=np.empty(remembered, dtype=np.int64),
+        mark=np.full(len(instance) if search else 1, -1, dtype=np.int64),
+    )
+    place(
+        how,
+        np.ascontiguousarray(np.empty(0) if order is None else order, dtype=np.int64),
+        asked.steps,
+        asked.heat,
+        asked.chance,
+        instance.queue,
+        cast(Any, shares),
+        room,
+        instance.desk,
+        plan,
+        asked.best,
+        taken,
+        np.zeros((1 + len(instance.resources), instance.slots + 2)) if notes is None else notes,
+        int((np.ceil(parts["at"][rows["end"]]) + rows["delays"]).max()),
+    )
+
+
+class Auction:
+    """Prices of an instance, and how they are found.
+
+    Steps aim at a share `aim` above the best bound, or above a `unit` where it is less than that.
+
+    Attributes:
+        instance: What is planned.
+        bound: The best bound so far.
+        prices: The prices that prove it.
+        passes: How often all jobs were planned.
+        cost: What each job counted at the last prices, without them.
+        reduced: What each did with them.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        prices: Prices | None = None,
+        *,
+        aim: float = _AIM,
+        unit: float = 0.0,
+    ) -> None:
+        self.instance = instance
+        self._aim, self._unit = aim, unit
+        rows = len(instance.resources)
+        self.bound = -np.inf
+        self.prices = prices or Prices(
+            rent=np.zeros((rows, instance.slots)), power=np.zeros(instance.slots)
+        )
+        self.passes = 0
+        self.cost = np.zeros(len(instance))
+        self.reduced = np.zeros(len(instance))
+        self._room = instance.full_room()
+        self._plan = (instance.new_delay(), np.zeros(len(instance), dtype=np.bool_), self.cost)
+        self._order = np.arange(len(instance))
+        self._notes = np.zeros((1 + rows, instance.slots + 2))
+        # Resources come in units of all sizes: what is scarce is told as a share of all.
+        self._scale = np.maximum(instance.capacity.max(axis=1), 1e-300)
+        self._kw = max(float(instance.cap_kw[0].max()), 1e-300) if instance.capped else 1.0
+        self._step, self._stale = 1.0, 0
+        self._next = self.prices
+
+    @property
+    def is_over(self) -> bool:
+        """Whether steps have become too short to be of use."""
+        return self._step < _SHORTEST
+
+    def price(self, prices: Prices) -> float:
+        """Plan every job under prices, and return the bound that they prove."""
+        self._notes[:] = 0.0
+        run(
+            self.instance,
+            self._room,
+            self._plan,
+            prices.tariff(self.instance),
+            how=ALONE,
+            order=self._order,
+            notes=self._notes,
+            reduced=self.reduced,
+        )
+        self.passes += 1
+        bound = float(self.reduced.sum()) - prices.worth(self.instance)
+        if bound > self.bound:
+            self.bound, self.prices = bound, prices
+        return bound
+
+    def advance(self, ceiling: float = np.inf) -> bool:
+        """Try one more set of prices; return whether there is another to try.
+
+        Args:
+            ceiling: What the best plan costs.
+        """
+        before, prices = self.bound, self._next
+        bound = self.price(prices)
+        better = self.bound > before + 1e-9 * abs(self.bound)
+        self._stale = 0 if better else self._stale + 1
+        if self._stale >= _PATIENCE:
+            self._step, self._stale = self._step * _SHORTER, 0
+            self._next = self.prices
+            return not self.is_over
+        over = np.cumsum(self._notes[1:], axis=1)[:, :-2] - self.instance.capacity
+        over /= self._scale[:, None]
+        over[(prices.rent <= 0) & (over < 0)] = 0.0
+        above = np.zeros(self.instance.slots)
+        if self.instance.capped:
+            above = (np.cumsum(self._notes[0])[:-2] - self.instance.cap_kw[0]) / self._kw
+            above[(prices.power <= 0) & (above < 0)] = 0.0
+        steepness = float((over * over).sum() + (above * above).sum())
+        if steepness < 1e-14:
+            self._step = 0.0
+            return False
+        scale = max(abs(self.bound), self._unit, 1e-6 * float(np.abs(self.cost).sum()), 1e-12)
+        aim = min(ceiling, self.bound + self._aim * scale)
+        by = self._step * max(aim - bound, 1e-6 * scale) / steepness
+        self._next = Prices(
+            rent=np.maximum(prices.rent + by * over / self._scale[:, None], 0.0),
+            power=np.maximum(prices.power + by * above / self._kw, 0.0),
+        )
+        return True

@@ -1,0 +1,447 @@
+"""The queue planned again at every step, by somebody who knows no job before it arrives.
+
+Each time the jobs that are there are planned together, from the last prices; what is decided is
+the time up to the next step. A job that runs goes on, or is stopped where its rules allow. Jobs
+that can no longer be in time are given as little more time as lets them be placed. Jobs of another
+time, such as last week's, may stand for those that will yet come: room is left for them, at what
+they would emit in the dirtiest hour, and they never run.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.accounting import Stretches
+from lowtide.errors import InvalidInput
+from lowtide.job import TIME_TOLERANCE_S, Job
+from lowtide.market.instance import Instance, Standing, make_instance
+from lowtide.market.placing import Board, improve, urgency
+from lowtide.market.planner import place_late
+from lowtide.market.prices import Auction, Prices
+from lowtide.policies.exact import Exact
+from lowtide.policies.policy import Decision
+from lowtide.profile import Phase, PowerProfile
+from lowtide.signal import Signal
+from lowtide.simulator.cluster import Cluster
+from lowtide.simulator.simulation import reaching
+from lowtide.units import DurationLike, parse_duration
+from lowtide.workload import Workload
+
+_PASSES = 15
+_STEPS = 1500
+# Where there are more jobs, placing them is good enough.
+_MOST_SEARCHED = 1000
+# How much later, in steps, a job may be that found no place, and how often that is doubled.
+_LATER = 2
+_TRIES = 14
+
+
+class _Run(NamedTuple):
+    """A run that was planned: from when, how much work, and whether it is one under way."""
+
+    begin: float
+    work_s: float
+    goes_on: bool
+
+
+@dataclass(slots=True)
+class _Live:
+    """A job that has arrived, and where it stands."""
+
+    row: int
+    job: Job
+    deadline: float
+    done_s: float = 0.0
+    ran_s: float = 0.0
+    starting_s: float = 0.0
+    running: bool = False
+    starts: int = 0
+    held_until: float = -math.inf
+    runs: list[list[float]] = field(default_factory=list)
+
+    @property
+    def is_over(self) -> bool:
+        return self.done_s >= self.job.profile.work_s - TIME_TOLERANCE_S
+
+    def rest(self) -> PowerProfile:
+        """Return what is left of it; a startup that is under way is part of that."""
+        profile = self.job.profile
+        work: list[Phase] = []
+        if self.running:
+            work += _from(profile.startup, profile.startup_s - self.starting_s)
+        work += _from(profile.work, self.done_s)
+        return replace(profile, work=tuple(work))
+
+    def go_on(self, runs: list[_Run], until: float, now: float) -> None:
+        """Carry out what was planned from now to another instant."""
+        if self.running and not (runs and runs[0].goes_on):
+            self._stop(now)
+        for run in runs:
+            if run.begin >= until - TIME_TOLERANCE_S:
+                break
+            if not run.goes_on:
+                self.running, self.starts = True, self.starts + 1
+                self.starting_s, self.ran_s = self.job.profile.startup_s, 0.0
+                self.runs.append([run.begin, 0.0])
+            lead_s = min(self.starting_s, until - run.begin)
+            did_s = min(run.work_s, until - run.begin - lead_s)
+            self.starting_s -= lead_s
+            self.done_s, self.ran_s = self.done_s + did_s, self.ran_s + did_s
+            self.runs[-1][1] += did_s
+            end = run.begin + lead_s + did_s
+            if self.is_over:
+                self.running = False
+            elif end < until - TIME_TOLERANCE_S:
+                self._stop(end)
+
+    def _stop(self, when: float) -> None:
+        self.running, self.held_until = False, when + self.job.profile.stop_s
+
+
+def _from(phases: tuple[Phase, ...], done_s: float) -> list[Phase]:
+    """Return what is left of phases when so much of them is done."""
+    left, at = [], 0.0
+    for phase in phases:
+        rest_s = at + phase.duration_s - max(done_s, at)
+        if rest_s > TIME_TOLERANCE_S:
+            left.append(replace(phase, duration_s=rest_s))
+        at += phase.duration_s
+    return left
+
+
+def _require_whole_nodes(instance: Instance) -> None:
+    if not instance.whole_nodes:
+        raise InvalidInput(
+            "step by step a queue is planned on nodes that jobs do not share: give each job more "
+            "than half of what a node has, or plan all at once with plan_cluster"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Booking:
+    """Let each job, as it arrives, book the best room that those before it have left.
+
+    Nothing that is booked is moved. What a start policy would be that knew the machines.
+
+    Attributes:
+        step_s: How long a slot is; by default one that loses nothing, or the finest that is quick.
+    """
+
+    stops_jobs: ClassVar[bool] = True
+    step_s: DurationLike | None = None
+
+    def decide(self, job: Job, signal: Signal) -> Decision:
+        """Decide for a job that has the machines to itself: to the optimum."""
+        return Exact().decide(job, signal)
+
+    def decide_queue(self, jobs: Workload, signal: Signal, cluster: Cluster) -> Stretches:
+        """Decide for all jobs of a queue, one after the other.
+
+        Args:
+            jobs: The jobs, by their arrivals.
+            signal: What a kWh counts.
+            cluster: The machines.
+        """
+        step_s = None if self.step_s is None else parse_duration(self.step_s)
+        instance = make_instance(jobs, cluster, signal, step_s=step_s)
+        _require_whole_nodes(instance)
+        nothing = Prices(rent=np.zeros(instance.capacity.shape), power=np.zeros(instance.slots))
+        board = Board.empty(instance).insert(np.arange(len(jobs)), nothing.tariff(instance))
+        late = np.flatnonzero(~board.placed)
+        if late.size:
+            board = place_late(board, late)
+        return board.instance.stretches(board.delay, board.placed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterPolicy:
+    """Plan the queue together, again and again, knowing no job before it arrives.
+
+    Attributes:
+        step_s: How often to plan; by default at every step of the signal.
+        wait: What an hour of delay counts, as a share of what an hour of a job does.
+        phantoms: Jobs that stand for those that will yet come, at their own times; None for none.
+        horizon_s: How far ahead they are looked at.
+        effort: How long to search each time, 1 for as long as usual.
+        seed: What is drawn by chance.
+    """
+
+    stops_jobs: ClassVar[bool] = True
+    step_s: DurationLike | None = None
+    wait: float = 0.0
+    phantoms: Workload | None = None
+    horizon_s: DurationLike = "4d"
+    effort: float = 1.0
+    seed: int = 0
+
+    def decide(self, job: Job, signal: Signal) -> Decision:
+        """Decide for a job that has the machines to itself: to the optimum."""
+        return Exact().decide(job, signal)
+
+    def decide_queue(self, jobs: Workload, signal: Signal, cluster: Cluster) -> Stretches:
+        """Decide for all jobs of a queue, each from its arrival on.
+
+        Args:
+            jobs: The jobs, each known from its arrival on.
+            signal: What a kWh counts.
+            cluster: The machines.
+        """
+        step_s = signal.step_s if self.step_s is None else parse_duration(self.step_s)
+        loop = _Loop(self, jobs, signal, cluster, step_s)
+        return loop.run()
+
+
+class _Loop:
+    """A queue over time."""
+
+    def __init__(
+        self, policy: ClusterPolicy, jobs: Workload, signal: Signal, cluster: Cluster, step_s: float
+    ) -> None:
+        self.policy, self.jobs, self.signal, self.cluster = policy, jobs, signal, cluster
+        self.step_s = step_s
+        self.live: list[_Live] = []
+        self.over: list[_Live] = []
+        self.prices: tuple[float, Prices] | None = None
+        mean = float(np.abs(signal.values).mean())
+        self.wait = policy.wait * mean * jobs.energy_j / jobs.run_s / 3.6e6
+
+    def run(self) -> Stretches:
+        """Return how all jobs ran."""
+        arrival, latest = self.jobs.arrival, self.jobs.latest_start
+        now, known = self._edge(float(arrival[0])), 0
+        if now < arrival[0] - TIME_TOLERANCE_S:
+            now = self._edge(float(arrival[0])) + self.step_s
+            now = now if latest[0] >= now else float(arrival[0])
+        while known < len(self.jobs) or self.live:
+            while known < len(self.jobs) and arrival[known] <= now + TIME_TOLERANCE_S:
+                job = self.jobs.job(known)
+                self.live.append(_Live(row=known, job=job, deadline=job.deadline))
+                known += 1
+            until = self._edge(now) + self.step_s
+            # A job that cannot wait until the next step is looked at when it arrives.
+            for row in range(known, len(self.jobs)):
+                if arrival[row] >= until:
+                    break
+                if latest[row] < until:
+                    until = float(arrival[row])
+                    break
+            if self.live:
+                planned = self._plan(now)
+                for each, runs in zip(self.live, planned, strict=True):
+                    each.go_on(runs, until, now)
+                self.over += [each for each in self.live if each.is_over]
+                self.live = [each for each in self.live if not each.is_over]
+            elif known < len(self.jobs):
+                until = max(until, self._edge(float(arrival[known])))
+            now = until
+        rows = sorted(self.over, key=lambda each: each.row)
+        return Stretches(
+            job=np.array([each.row for each in rows for _ in each.runs], dtype=np.int64),
+            start=np.array([run[0] for each in rows for run in each.runs]),
+            work_s=np.array([run[1] for each in rows for run in each.runs]),
+            lost_s=np.zeros(sum(len(each.runs) for each in rows)),
+        )
+
+    def _edge(self, instant: float) -> float:
+        steps = math.floor((instant - self.signal.start) / self.step_s + 1e-9)
+        return self.signal.start + steps * self.step_s
+
+    def _plan(self, now: float) -> list[list[_Run]]:
+        """Plan what is there, and return the runs of each."""
+        for tries in range(_TRIES):
+            instance, real = self._instance(now)
+            auction = Auction(instance, self._last_prices(instance))
+            for _ in range(_PASSES if tries == 0 else 3):
+                if not auction.advance():
+                    break
+            board = self._place(instance, auction, real)
+            late = np.flatnonzero(~board.placed & real)
+            if not late.size:
+                break
+            for place in late.tolist():
+                own = self.live[int(instance.jobs.id[place])]
+                own.deadline = max(own.deadline, now) + _LATER * self.step_s * 2.0**tries
+        self.prices = (instance.origin, auction.prices)
+        found: list[list[_Run]] = [[] for _ in self.live]
+        for place in np.flatnonzero(board.placed & real).tolist():
+            number = int(instance.jobs.id[place])
+            found[number] = _runs(instance, board, place, self.live[number])
+        return found
+
+    def _instance(self, now: float) -> tuple[Instance, npt.NDArray[np.bool_]]:
+        """Return what is left of the queue from now on, and which of its jobs are real."""
+        live, ghosts = self.live, self._ghosts(now)
+        profiles = [each.rest() for each in live]
+        running = np.array([each.running for each in live])
+        arrival = np.array([max(now, each.held_until) for each in live])
+        due = np.array([each.deadline for each in live])
+        work_s = np.array([each.work_s for each in profiles])
+        rows = np.array([each.row for each in live])
+        left = np.array([_starts_left(each) for each in live])
+        parts = [
+            Workload(
+                id=np.arange(len(live)),
+                arrival=arrival,
+                deadline=np.maximum(
+                    due, arrival + work_s + np.array([each.startup_s for each in profiles])
+                ),
+                profile=np.arange(len(live)),
+                profiles=profiles,
+                interruptible=self.jobs.interruptible[rows],
+                max_starts=left,
+                min_run_s=np.minimum(self.jobs.min_run_s[rows], work_s),
+                **{name: getattr(self.jobs, name)[rows] for name in _HELD},
+            )
+        ]
+        jobs = parts[0] if ghosts is None else _joined(parts[0], ghosts)
+        number = jobs.id.astype(np.int64)
+        real = number >= 0
+        count = len(jobs)
+
+        def spread(values: list[Any], other: Any) -> Any:
+            column = np.full(count, other)
+            column[real] = np.array(values)[number[real]]
+            return column
+
+        standing = Standing(
+            running=spread(running.tolist(), False),
+            begun=spread([each.starts > 0 and not each.running for each in live], False),
+            fixed_s=spread([_fixed_s(each, self.step_s) for each in live], 0.0),
+            stops_now=spread([_may_stop(each) for each in live], False),
+            deadline=np.where(real, spread(due.tolist(), 0.0), jobs.deadline),
+        )
+        wait = np.where(real, self.wait[rows][np.maximum(number, 0)], 0.0)
+        end = float(jobs.deadline.max())
+        signal = reaching(self.signal, end, repeat=True)
+        assert isinstance(signal, Signal)  # noqa: S101 - one signal remains one
+        instance = make_instance(
+            jobs, self.cluster, signal, step_s=self.step_s, wait=wait, standing=standing
+        )
+        _require_whole_nodes(instance)
+        if not real.all():
+            # A job that may come is worth what it would emit in the dirtiest hour.
+            dearest = float(np.abs(np.diff(instance.energy)).max()) * 3600 / self.step_s
+            instance.queue.jobs["leave"][~real] = (jobs.energy_j / 3.6e6 * dearest)[~real]
+        return instance, real
+
+    def _ghosts(self, now: float) -> Workload | None:
+        phantoms = self.policy.phantoms
+        if phantoms is None:
+            return None
+        ahead_s = phantoms.arrival - now
+        some = (ahead_s > 0) & (ahead_s < parse_duration(self.policy.horizon_s))
+        if not some.any():
+            return None
+        return replace(phantoms.take(some), id=np.full(int(some.sum()), -1))
+
+    def _last_prices(self, instance: Instance) -> Prices | None:
+        """Return the last prices, moved to where this instance begins."""
+        if self.prices is None:
+            return None
+        origin, prices = self.prices
+        shift = round((instance.origin - origin) / instance.step_s)
+        if prices.rent.shape[0] != len(instance.resources):
+            return None
+        rent, power = np.zeros(instance.capacity.shape), np.zeros(instance.slots)
+        known = prices.rent[:, shift : shift + instance.slots]
+        rent[:, : known.shape[1]] = known
+        power[: known.shape[1]] = prices.power[shift : shift + instance.slots]
+        return Prices(rent=rent, power=power)
+
+    def _place(self, instance: Instance, auction: Auction, real: npt.NDArray[np.bool_]) -> Board:
+        """Place those that must go on, then the others, then those that may come."""
+        rows, parts = instance.queue.jobs, instance.queue.parts
+        board = Board.empty(instance)
+        for each in self.live:
+            if each.held_until > instance.origin:
+                last = math.ceil((each.held_until - instance.origin) / self.step_s - 1e-9)
+                number = np.flatnonzero(instance.jobs.id == self.live.index(each))[0]
+                board.room.free[:, :last] -= instance.queue.need[number][:, None]
+        must = rows["running"] & ~parts["stop"][rows["part"]]
+        order = np.lexsort((urgency(instance), ~rows["running"], ~must, ~real))
+        board.insert(order, auction.prices.tariff(instance))
+        if len(instance) > _MOST_SEARCHED or not board.placed[real].all():
+            return board
+        steps = round(_STEPS * self.policy.effort)
+        if steps < 1 or len(instance) < 2:
+            return board
+        found = improve(
+            auction, board, steps=steps, seed=self.policy.seed, is_enough=lambda _: False
+        )
+        return found if found.placed[real].all() else board
+
+
+_HELD = ("cpus", "gpus", "nodes", "memory_bytes")
+
+
+def _joined(first: Workload, second: Workload) -> Workload:
+    """Return the jobs of two workloads."""
+    shift = len(first.profiles)
+    names = ("id", "arrival", "deadline", "work_s", "power", "interruptible", "min_run_s")
+    columns: dict[str, Any] = {
+        name: np.concatenate((getattr(first, name), getattr(second, name)))
+        for name in (*names, "max_starts", *_HELD)
+    }
+    place = np.where(second.profile < 0, -1, second.profile + shift)
+    return Workload(
+        profile=np.concatenate((first.profile, place)),
+        profiles=(*first.profiles, *second.profiles),
+        **columns,
+    )
+
+
+def _starts_left(each: _Live) -> int:
+    """Return how often a job may still be started, one that runs counted once; 0 for any."""
+    most = each.job.max_starts
+    return 0 if most is None else most - each.starts + each.running
+
+
+def _fixed_s(each: _Live, step_s: float) -> float:
+    """Return how much of its work a running job must do before it may be stopped."""
+    if not each.running:
+        return 0.0
+    # A start in which nothing was done would be in vain.
+    least_s = max(each.job.min_run_s - each.ran_s, 0.0 if each.ran_s > 0 else step_s)
+    rest_s = each.job.profile.work_s - each.done_s
+    return each.starting_s + min(least_s, rest_s)
+
+
+def _may_stop(each: _Live) -> bool:
+    """Return whether a running job may be stopped where it stands."""
+    if not each.running or each.starting_s > 0 or each.ran_s <= 0:
+        return False
+    if each.ran_s < each.job.min_run_s - TIME_TOLERANCE_S or _starts_left(each) == 1:
+        return False
+    if each.job.interruptible == "anywhere":
+        return True
+    points = each.job.profile.checkpoints_s
+    at = any(abs(each.done_s - point) <= TIME_TOLERANCE_S for point in points)
+    return each.job.interruptible == "checkpoints" and at
+
+
+def _runs(instance: Instance, board: Board, place: int, each: _Live) -> list[_Run]:
+    """Return the runs of a job as a board has them."""
+    row, parts, step_s = instance.queue.jobs[place], instance.queue.parts, instance.step_s
+    first, last = int(row["part"]), int(row["end"])
+    delay, base = board.delay, float(instance.base[place])
+    progress_s = instance.progress_s
+    runs: list[_Run] = []
+    start = first
+    for part in range(first, last):
+        if part + 1 < last and delay[part + 1] == delay[part]:
+            continue
+        goes_on = bool(row["running"]) and start == first and delay[first] == 0
+        work_s = float(progress_s[part + 1] - progress_s[start])
+        begin = base + delay[start] * step_s
+        if goes_on:
+            work_s -= each.starting_s
+        elif start > first or row["running"]:
+            begin += (parts["at"][start] - row["begin"] - row["restart_t"]) * step_s
+        runs.append(_Run(begin, work_s, goes_on))
+        start = part + 1
+    return runs

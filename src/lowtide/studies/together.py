@@ -1,0 +1,122 @@
+"""Figures of a queue that was planned together: prices, machines held, who runs when."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import numpy as np
+
+from lowtide.page.looks import WIDTH, inline, stamped, stepped_curve, time_axis, two_colours
+from lowtide.signal import deciding_signal
+
+if TYPE_CHECKING:
+    from lowtide.market.cluster_plan import ClusterPlan
+
+_HEIGHT = 110
+# More bars than this cannot be told apart.
+_MOST_BARS = 4000
+
+
+def plan_chart(plan: ClusterPlan) -> Any:
+    """Draw carbon, what a node-hour is worth, machines held here and under EASY, and who runs."""
+    panels = [_carbon(plan), _prices(plan), _held(plan), _heat(plan), _gantt(plan)]
+    return alt.VConcatChart(vconcat=panels, title=str(plan)).resolve_scale(color="independent")
+
+
+def _carbon(plan: ClusterPlan) -> Any:
+    signal = deciding_signal(plan.simulation.signal)
+    signal = signal.window(float(plan.edges[0]), min(float(plan.edges[-1]), signal.end))
+    rows = stamped(signal.edges, signal.values.tolist())
+    return stepped_curve(
+        inline(rows), signal.unit, x=time_axis("time"), height=_HEIGHT, title=signal.label
+    )
+
+
+def _prices(plan: ClusterPlan) -> Any:
+    signal = deciding_signal(plan.simulation.signal)
+    unit = signal.currency if signal.kind == "price" else "g"
+    one = plan.resources[0].removesuffix("s")
+    rows = stamped(plan.edges, (plan.prices.rent[0] * 3600 / plan.step_s).tolist())
+    title = f"What an hour of one {one} is worth"
+    return stepped_curve(
+        inline(rows), f"{unit} per {one}-hour", x=time_axis("time"), height=_HEIGHT, title=title
+    )
+
+
+def _held(plan: ClusterPlan) -> Any:
+    name = plan.resources[0]
+    kinds = {"plan": plan.held()}
+    if plan.easy is not None:
+        kinds["EASY"] = plan.held(plan.easy)
+    rows = [
+        {**row, "of": of}
+        for of, values in kinds.items()
+        for row in stamped(plan.edges, values.tolist(), "held")
+    ]
+    chart = alt.Chart(inline(rows), width=WIDTH, height=_HEIGHT, title=f"{name} held").mark_line(
+        interpolate="step-after"
+    )
+    return chart.encode(
+        x=time_axis("time"),
+        y=alt.Y("held:Q", title=f"{name} held"),
+        color=two_colours("of", list(kinds)),
+    )
+
+
+def _heat(plan: ClusterPlan) -> Any:
+    """Draw which share of the machines is held, a row for each day."""
+    share = plan.held() / np.maximum(plan.capacity(), 1e-9)
+    cells: dict[tuple[str, int], list[float]] = {}
+    for instant, value in zip(plan.edges[:-1].tolist(), share.tolist(), strict=True):
+        when = datetime.fromtimestamp(instant, UTC)
+        cells.setdefault((f"{when:%Y-%m-%d}", when.hour), []).append(value)
+    rows = [
+        {"day": day, "hour": hour, "share": float(np.mean(values))}
+        for (day, hour), values in cells.items()
+    ]
+    return (
+        alt.Chart(inline(rows), width=WIDTH, height=_HEIGHT, title="Share held, by day and hour")
+        .mark_rect()
+        .encode(
+            x=alt.X("hour:O", title="hour (UTC)"),
+            y=alt.Y("day:O", title=None),
+            color=alt.Color("share:Q", title="held", scale=alt.Scale(scheme="blues")),
+        )
+    )
+
+
+def _gantt(plan: ClusterPlan) -> Any:
+    """Draw the runs of jobs, in the order of their arrivals, by what a kWh emits meanwhile."""
+    begin, end = plan.simulation.runs
+    jobs, signal = plan.jobs, deciding_signal(plan.simulation.signal)
+    mean = signal.integral(begin, np.minimum(end, signal.end)) / np.maximum(end - begin, 1e-9)
+    every = max(begin.size // _MOST_BARS, 1)
+    rows = [
+        {
+            "job": int(row),
+            "id": str(jobs.id[row]),
+            "begin": 1000 * float(begin[place]),
+            "end": 1000 * float(end[place]),
+            "intensity": float(mean[place]),
+        }
+        for place, row in enumerate(plan.stretches.job.tolist())
+        if row % every == 0
+    ]
+    title = "Who runs when" + (f" (every {every}. job)" if every > 1 else "")
+    return (
+        alt.Chart(inline(rows), width=WIDTH, height=2 * _HEIGHT, title=title)
+        .mark_bar()
+        .encode(
+            x=time_axis("begin"),
+            x2="end:T",
+            y=alt.Y("job:O", title="jobs", axis=None),
+            color=alt.Color(
+                "intensity:Q",
+                title=signal.unit,
+                scale=alt.Scale(scheme="redyellowgreen", reverse=True),
+            ),
+            tooltip=["id:N", alt.Tooltip("intensity:Q", format=".4g")],
+        )
+    )

@@ -1,0 +1,316 @@
+"""Queues planned together: bound ≤ optimum ≤ plan, and the machines can run every plan."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import lowtide as lt
+from lowtide.accounting import Stretches
+from lowtide.errors import Infeasible, InvalidInput, InvalidJob, InvalidSchedule, UnknownName
+from lowtide.job import Resources
+from lowtide.market.certificate import certify
+from lowtide.market.planner import least_late, solve
+from lowtide.market.prices import Prices
+from lowtide.signal import Signal
+from lowtide.simulator.carrying import Away, carry_out
+from support.queues import STEP_S, best_together, draw_instance, draw_job, draw_signal
+
+MANY = 300 if os.environ.get("LOWTIDE_NIGHTLY") else 12
+QUICK = {"gap": 1e-9, "effort": 0.02, "seconds": None, "seed": 3}
+
+
+def draw_plan(rng, count=12, nodes=6, **how):
+    jobs = [draw_job(rng, f"j{number}") for number in range(count)]
+    cluster = how.pop("cluster", lt.Cluster(nodes=nodes, cpus_per_node=1))
+    return lt.plan_cluster(jobs, cluster, draw_signal(rng, 90), effort=0.02, **how)
+
+
+def plain_job(name, arrival_h, hours, slack_h, *, watts=1000.0, **how):
+    return lt.Job(
+        id=name,
+        arrival=arrival_h * STEP_S,
+        deadline=f"+{hours + slack_h}h",
+        profile=lt.PowerProfile.constant(watts, f"{hours}h"),
+        **how,
+    )
+
+
+def test_the_bound_is_below_the_optimum_and_the_plan_above_it():
+    ratios = []
+    for seed in range(MANY):
+        rng = np.random.default_rng([seed, 1])
+        instance = draw_instance(rng, int(rng.integers(4, 9)), int(rng.integers(3, 7)), most=3)
+        found = solve(instance, **QUICK)
+        optimum = best_together(instance)
+        assert found.auction.bound <= optimum + 1e-6 * abs(optimum), seed
+        assert found.total >= optimum - 1e-6 * abs(optimum), seed
+        ratios.append(found.total / optimum)
+        must = best_together(instance, leave=1.0)
+        assert least_late(instance) <= round(must) <= found.late.size, seed
+        if round(must) == 0:
+            assert found.late.size == 0, seed
+    assert np.median(ratios) <= 1.0005
+    assert np.max(ratios) <= 1.05
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_other_code_proves_the_same_bound_for_any_prices(real):
+    for seed in range(MANY):
+        rng = np.random.default_rng([seed, real, 2])
+        instance = draw_instance(rng, 6, 4, real=real)
+        found = solve(instance, **QUICK)
+        assert certify(instance, found.auction.prices) == pytest.approx(
+            found.auction.bound, rel=1e-9
+        )
+        rent = rng.uniform(0, 300, (1, instance.slots)) * (rng.random(instance.slots) < 0.3)
+        other = Prices(rent=rent, power=np.zeros(instance.slots))
+        assert certify(instance, other) <= found.total + 1e-6
+
+
+def test_prices_below_nothing_or_of_another_size_prove_nothing():
+    instance = draw_instance(np.random.default_rng(1), 3, 3)
+    with pytest.raises(InvalidInput, match="not below 0"):
+        Prices(rent=np.full((1, instance.slots), -1.0), power=np.zeros(instance.slots))
+    with pytest.raises(InvalidInput, match="not below 0"):
+        Prices(rent=np.full((1, instance.slots), np.nan), power=np.zeros(instance.slots))
+    with pytest.raises(InvalidInput, match="for each of 1 resources"):
+        certify(instance, Prices(rent=np.zeros((1, 2)), power=np.zeros(2)))
+
+
+def test_the_simulator_carries_out_every_plan_and_comes_to_the_same():
+    for seed in range(MANY):
+        plan = draw_plan(np.random.default_rng([seed, 3]))
+        jobs, late = plan.jobs, {each.row for each in plan.late}
+        for row, schedule in enumerate(plan.schedules):
+            if row not in late:
+                schedule.check(jobs.job(row))
+        # Counted by hand, at every instant at which something begins.
+        begin, end = plan.simulation.runs
+        wide = jobs.nodes[plan.stretches.job]
+        for now in begin:
+            assert wide[(begin <= now + 1e-6) & (end > now + 1e-5)].sum() <= 6
+        one_by_one = sum(
+            lt.footprint(schedule, jobs.job(row), plan.simulation.signal).carbon_g
+            for row, schedule in enumerate(plan.schedules)
+        )
+        assert plan.amount == pytest.approx(one_by_one, rel=1e-9)
+        if not plan.late:
+            waited = float((plan.planned_on.wait * plan.simulation.wait_s).sum())
+            assert plan.counted == pytest.approx(one_by_one + waited, rel=1e-9)
+            assert plan.lower_bound <= plan.counted * (1 + 1e-9)
+            assert plan.lower_bound_g <= plan.amount * (1 + 1e-9)
+        assert plan.certify() == pytest.approx(plan.lower_bound, rel=1e-9)
+
+
+def test_a_plan_that_does_not_fit_is_refused_where_it_first_does_not():
+    jobs = lt.Workload.from_jobs([plain_job("a", 0, 2, 6), plain_job("b", 0, 2, 6)])
+    cluster = lt.Cluster(nodes=1, cpus_per_node=1)
+    both = Stretches.one_each(jobs, np.array([0.0, 2 * STEP_S]))
+    assert carry_out(jobs, both, cluster).placed.node.tolist() == [0, 0]
+    clash = Stretches.one_each(jobs, np.array([0.0, 1.5 * STEP_S]))
+    with pytest.raises(InvalidSchedule, match=r"job b \(row 2\) cannot run at 1970-01-01 01:30"):
+        carry_out(jobs, clash, cluster)
+    away = [Away(begin=3 * STEP_S, end=4 * STEP_S, nodes=1)]
+    with pytest.raises(InvalidSchedule, match="2 nodes would be taken of 1"):
+        carry_out(jobs, both, cluster, away=away)
+    with pytest.raises(InvalidSchedule, match="above the power cap of 900 W"):
+        carry_out(jobs, both, replace(cluster, power_cap_w=None), power_cap=900.0)
+
+
+def test_the_same_seed_gives_the_same_bytes():
+    plans = [draw_plan(np.random.default_rng(9), count=20, nodes=5, gap=0.0) for _ in range(2)]
+    for name in ("start", "work_s", "job"):
+        first, second = (getattr(plan.stretches, name).tobytes() for plan in plans)
+        assert first == second
+    assert plans[0].prices.rent.tobytes() == plans[1].prices.rent.tobytes()
+
+
+def test_who_cannot_be_in_time_is_named_with_the_proven_least_number():
+    jobs = [plain_job(name, 0, 2, 1) for name in "abcd"]
+    grid = draw_signal(np.random.default_rng(1), 40)
+    plan = lt.plan_cluster(jobs, lt.Cluster(nodes=1, cpus_per_node=1), grid, effort=0.02)
+    # Three hours are enough for one of them.
+    assert len(plan.late) == plan.least_late == 3
+    assert sorted(each.by_s / STEP_S for each in plan.late) == [1, 3, 5]
+    assert "3 jobs late, by 05:00:00 at most; at least 3 must be" in str(plan)
+    assert plan.gap is None and plan.lower_bound_g is None
+    assert "cannot be in time" in plan.why(plan.jobs.id[plan.late[0].row])
+    short = grid.window(0, 4 * STEP_S)
+    with pytest.raises(Infeasible, match="get a longer signal, take fewer jobs"):
+        lt.plan_cluster(jobs, lt.Cluster(nodes=1, cpus_per_node=1), short, effort=0.02)
+
+
+def test_nobody_waits_for_nothing():
+    flat = Signal.from_values(np.full(48, 200.0), start=0, step_s="1h")
+    jobs = [plain_job(str(number), number % 5, 2, 20) for number in range(8)]
+    plan = lt.plan_cluster(jobs, lt.Cluster(nodes=8, cpus_per_node=1), flat, effort=0.02)
+    assert plan.simulation.wait_s.max() == 0.0
+
+
+def test_nodes_that_are_away_and_a_power_cap_over_time_are_kept_to():
+    for seed in range(max(MANY // 4, 3)):
+        rng = np.random.default_rng([seed, 4])
+        cap = Signal.from_values(rng.integers(2500, 5000, 90), start=0, step_s="1h", kind="power")
+        reserved = [(6 * STEP_S, 9 * STEP_S, 3), (8 * STEP_S, 10 * STEP_S, 1)]
+        plan = draw_plan(rng, count=8, nodes=7, reserved=reserved, power_cap=cap)
+        begin, end = plan.simulation.runs
+        wide = plan.jobs.nodes[plan.stretches.job]
+        for now, there in ((6.5, 4), (8.5, 3), (9.5, 6)):
+            running = (begin < now * STEP_S) & (end > now * STEP_S)
+            assert wide[running].sum() <= there
+        power = plan.simulation.power
+        assert np.all(power.values <= cap.at(np.minimum(power.times, cap.end - 1)) + 1e-3)
+        assert plan.lower_bound <= plan.counted * (1 + 1e-9)
+        assert plan.certify() == pytest.approx(plan.lower_bound, rel=1e-9)
+
+
+def test_jobs_that_share_nodes_each_have_one_with_room():
+    for seed in range(max(MANY // 2, 6)):
+        rng = np.random.default_rng([seed, 5])
+        gpus = rng.choice([1, 2, 4, 5, 8], 40)
+        jobs = [
+            replace(
+                draw_job(rng, f"j{number}", widest=1),
+                resources=Resources(cpus=int(rng.integers(1, 30)), gpus=int(gpu)),
+            )
+            for number, gpu in enumerate(gpus)
+        ]
+        jobs = [replace(each, deadline=each.deadline + 30 * STEP_S) for each in jobs]
+        cluster = lt.Cluster(nodes=6, cpus_per_node=64, gpus_per_node=8)
+        plan = lt.plan_cluster(jobs, cluster, draw_signal(rng, 90), effort=0.02)
+        assert plan.resources == ("cpus", "gpus", "nodes")
+        assert not plan.late
+        # The simulator has looked at every node; here the sums once more.
+        assert np.all(plan.held(resource="gpus") <= 48 + 1e-9)
+        assert plan.lower_bound <= plan.counted * (1 + 1e-9)
+        assert plan.certify() == pytest.approx(plan.lower_bound, rel=1e-9)
+
+
+def test_stopped_jobs_go_on_holding_what_they_keep():
+    grid = Signal.from_values([100, 900, 900, 900, 100, 500, 500, 500], start=0, step_s="1h")
+    memory = Resources(cpus=1, memory_bytes=60 * 2**30)
+    first = plain_job("a", 0, 2, 3, interruptible="anywhere", resources=memory)
+    second = plain_job("b", 1, 2, 2, watts=10, resources=memory)
+    cluster = lt.Cluster(nodes=1, cpus_per_node=4, memory_bytes_per_node=100 * 2**30)
+    free = lt.plan_cluster([first, second], cluster, grid, effort=0.02, wait=0)
+    assert free.tally.starts.tolist() == [2, 1] and not free.late
+    kept = lt.plan_cluster([first, second], cluster, grid, effort=0.02, wait=0, keeps=["memory"])
+    # Stopped, the first would still be in the second's way.
+    assert kept.tally.amount[0] > free.tally.amount[0]
+    assert kept.certify() == pytest.approx(kept.lower_bound, rel=1e-9)
+
+
+def test_nodes_that_can_be_switched_off_count():
+    rng = np.random.default_rng(8)
+    cluster = lt.Cluster(
+        nodes=14,
+        cpus_per_node=1,
+        idle_power_w=100,
+        off_power_w=5,
+        off_after_s=600,
+        boot_s=300,
+        boot_j=30_000,
+    )
+    plan = draw_plan(rng, cluster=cluster)
+    spans = plan.simulation.node_spans
+    assert plan.lower_bound <= plan.counted * (1 + 1e-9)
+    assert plan.lower_bound_g <= plan.amount
+    nodes_g = float(
+        (spans.power_w * plan.simulation.signal.integral(spans.begin, spans.end)).sum() / 3.6e6
+    )
+    jobs_g = float(plan.tally.amount.sum())
+    assert plan.amount == pytest.approx(jobs_g + nodes_g, rel=1e-9)
+    waited = float((plan.planned_on.wait * plan.simulation.wait_s).sum())
+    assert plan.counted == pytest.approx(jobs_g + nodes_g + waited, rel=1e-6)
+    always = draw_plan(np.random.default_rng(8), cluster=replace(cluster, off_after_s=None))
+    assert always.amount > plan.amount
+    assert always.lower_bound <= always.counted * (1 + 1e-9)
+
+
+def test_no_user_pays_for_others():
+    worse = 0
+    for seed in range(4):
+        rng = np.random.default_rng([seed, 6])
+        jobs = lt.Workload.from_jobs([draw_job(rng, f"j{n}", plain=True) for n in range(24)])
+        jobs = replace(jobs, deadline=jobs.deadline + 12 * STEP_S, user=np.arange(24) % 6)
+        grid, cluster = draw_signal(rng, 90), lt.Cluster(nodes=9, cpus_per_node=1)
+        plain = lt.plan_cluster(jobs, cluster, grid, effort=0.02, wait=0)
+        fair = lt.plan_cluster(jobs, cluster, grid, effort=0.02, wait=0, fair="users")
+        worse += sum(ours > theirs * (1 + 1e-6) for ours, theirs in plain.users().values())
+        assert all(ours <= theirs * (1 + 1e-6) for ours, theirs in fair.users().values())
+        assert fair.lower_bound <= fair.counted * (1 + 1e-9)
+    assert worse > 0  # Else nothing was shown.
+
+
+def test_a_mix_of_carbon_and_price_is_what_is_counted():
+    rng = np.random.default_rng(3)
+    carbon = draw_signal(rng, 40)
+    price = Signal.from_values(
+        rng.uniform(0.05, 0.4, 40), start=0, step_s="1h", kind="price", unit="EUR/kWh"
+    )
+    jobs = [draw_job(rng, f"j{number}") for number in range(8)]
+    grid, cluster = lt.Grid(average=carbon, price=price), lt.Cluster(nodes=9, cpus_per_node=1)
+    weights = {"carbon": 1.0, "price": 500.0}
+    plan = lt.plan_cluster(jobs, cluster, grid, weights=weights, effort=0.02, wait=0)
+    tally = plan.tally
+    assert plan.amount == pytest.approx(tally.carbon_g.sum() + 500 * tally.cost.sum())
+    assert plan.lower_bound_g <= plan.amount * (1 + 1e-9)
+    money = lt.plan_cluster(jobs, cluster, price, effort=0.02, wait="0.1 EUR/node-h")
+    assert "EUR" in str(money)
+
+
+def test_quotes_say_what_a_job_displaces_and_what_an_hour_more_is_worth():
+    grid = Signal.from_values([500, 100, 300, 50, 400, 400], start=0, step_s="1h")
+    two = [plain_job("a", 0, 1, 2), plain_job("b", 0, 1, 2)]
+    plan = lt.plan_cluster(two, lt.Cluster(nodes=1, cpus_per_node=1), grid, wait=0, effort=0.02)
+    quotes = {name: plan.quote(name) for name in "ab"}
+    assert sorted(each.amount for each in quotes.values()) == [100.0, 300.0]
+    for each in quotes.values():
+        assert (each.alone, each.at_once) == pytest.approx((100.0, 500.0))
+        # An hour later either could have the cleanest hour, which nobody wants.
+        assert each.hour_worth == pytest.approx(250.0, abs=15.0)
+    with pytest.raises(UnknownName, match="unknown job 'c'"):
+        plan.quote("c")
+    with pytest.raises(UnknownName, match="unknown resource 'gpus'"):
+        plan.worth("gpus")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"gap": 2}, "gap is a share"),
+        ({"effort": 0}, "effort is more than 0"),
+        ({"seconds": 0}, "seconds are more than 0"),
+        ({"wait": -1}, "wait is a share"),
+        ({"wait": "3 g"}, "known units are g/node-h"),
+        ({"wait": "much"}, "wait is a share"),
+        ({"step": "50m"}, "slots divide the signal's steps"),
+        ({"step": "2h"}, "slots divide the signal's steps"),
+        ({"reserved": [(0, 5)]}, "nodes that are not there"),
+        ({"reserved": [(0, 3600, 9)]}, "from 1 to 2 nodes may be away"),
+        ({"power_cap": 5.0, "cluster": "idle"}, "less than the 200 W"),
+        ({"keeps": ["disks"]}, "may go on holding"),
+        ({"fair": "jobs"}, "fair is 'users'"),
+    ],
+)
+def test_what_cannot_be_is_named_before_computing(wrong, words):
+    grid = draw_signal(np.random.default_rng(1), 40)
+    cluster = lt.Cluster(nodes=2, cpus_per_node=1)
+    if wrong.pop("cluster", None):
+        cluster = replace(cluster, idle_power_w=100)
+    with pytest.raises(InvalidInput, match=words):
+        lt.plan_cluster([plain_job("a", 0, 1, 2)], cluster, grid, **wrong)
+
+
+def test_jobs_that_fit_nowhere_are_refused_dropped_or_spread():
+    grid = draw_signal(np.random.default_rng(1), 40)
+    wide = plain_job("wide", 0, 1, 2, resources=Resources(cpus=4))
+    jobs, cluster = [wide, plain_job("a", 0, 1, 2)], lt.Cluster(nodes=4, cpus_per_node=2)
+    with pytest.raises(InvalidJob, match="asks for 4 CPUs on a node that has 2"):
+        lt.plan_cluster(jobs, cluster, grid)
+    assert len(lt.plan_cluster(jobs, cluster, grid, oversized="drop", effort=0.02)) == 1
+    assert len(lt.plan_cluster(jobs, cluster, grid, oversized="spread", effort=0.02)) == 2
