@@ -76,6 +76,7 @@ def running_prometheus(
     rules: Path,
     every: str = "200ms",
     more: Sequence[tuple[Sequence[str], Mapping[str, Any]]] = (),
+    keep: str = "15d",
 ) -> Iterator[Prometheus]:
     """Start a Prometheus that scrapes the targets, and more with settings of theirs, and end it."""
     with socket.socket() as taken:
@@ -98,6 +99,7 @@ def running_prometheus(
         "prometheus",
         f"--config.file={folder / 'prometheus.yml'}",
         f"--storage.tsdb.path={folder / 'data'}",
+        f"--storage.tsdb.retention.time={keep}",
         f"--web.listen-address=127.0.0.1:{port}",
     ]
     with (folder / "prometheus.log").open("wb") as log:

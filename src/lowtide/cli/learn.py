@@ -71,6 +71,21 @@ def learn(
             metavar="PROFILE",
         ),
     ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="Learn how the program grows with its size: epochs, or what RECORDING@gpus=2 "
+            "says. Takes recordings of several sizes.",
+            metavar="NAMES",
+        ),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            help="Of --by: say what another size comes to, and write its profile with -o.",
+            metavar="NAME=NUMBER,...",
+        ),
+    ] = None,
     utilisation: Annotated[
         bool,
         typer.Option(
@@ -105,6 +120,16 @@ def learn(
             )
         learn_library(recordings or [], production, form)
         return
+    if by is not None:
+        if utilisation or of_model.given or (image, check) != (None, None):
+            raise InvalidInput("--by goes without --utilisation, --check and --image")
+        from lowtide.cli.scaling import learn_scaling
+
+        options = {"events": events, "baseline": baseline}
+        learn_scaling(recordings or [], by, at, (idle_before, idle_after), options, out, form)
+        return
+    if at is not None:
+        raise InvalidInput("--at names a size, and belongs to --by")
     if production.given:
         raise InvalidInput(
             f"{production.given[0]} belongs to --from-store, --from-prometheus or --from-recordings"
