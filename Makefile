@@ -69,6 +69,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/exact.py
 	$(BIN)/python benchmarks/simulate.py
 	$(BIN)/python benchmarks/learn.py
+	$(BIN)/python benchmarks/forecast.py
 	$(BIN)/python benchmarks/watch.py
 	$(BIN)/python benchmarks/exposition.py
 	$(BIN)/python benchmarks/store.py

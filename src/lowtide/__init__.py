@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lowtide.job import Job, Resources
     from lowtide.learning import learn
     from lowtide.marks import mark
+    from lowtide.measuring.inline import measure
     from lowtide.policies import plan
     from lowtide.policies.bulk import plan_many
     from lowtide.policies.explain import explain
@@ -54,6 +55,7 @@ __all__ = [
     "footprint",
     "learn",
     "mark",
+    "measure",
     "plan",
     "plan_many",
     "read_jobs",
@@ -84,6 +86,7 @@ _HOMES = {
     "footprint": "accounting",
     "learn": "learning",
     "mark": "marks",
+    "measure": "measuring.inline",
     "plan": "policies",
     "plan_many": "policies.bulk",
     "read_jobs": "formats",
@@ -95,6 +98,11 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "load_ipython_extension":
+        # Notebooks ask for it by this name; it is for nobody else.
+        from lowtide.measuring.inline import load_ipython_extension
+
+        return load_ipython_extension
     if name not in _HOMES:
         raise AttributeError(f"module 'lowtide' has no attribute {name!r}")
     value = getattr(import_module(f"lowtide.{_HOMES[name]}"), name)

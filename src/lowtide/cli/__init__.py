@@ -19,7 +19,7 @@ import typer
 from lowtide.cli.convert import convert
 from lowtide.cli.doctor import doctor, version
 from lowtide.cli.examples import epilog
-from lowtide.cli.grid import grid
+from lowtide.cli.grid import backtest, grid
 from lowtide.cli.jobs import jobs
 from lowtide.cli.learn import learn
 from lowtide.cli.measure import mark, measure
@@ -27,6 +27,7 @@ from lowtide.cli.model import model
 from lowtide.cli.node import node
 from lowtide.cli.options import HOW, grouped
 from lowtide.cli.plan import demo, plan
+from lowtide.cli.recording import recording
 from lowtide.cli.reproduce import reproduce
 from lowtide.cli.show import show
 from lowtide.cli.simulate import simulate
@@ -76,6 +77,9 @@ for verb in (
     version,
 ):
     app.command(epilog=epilog(verb.__name__))(grouped(verb))
+# A verb of two words, beside the one of its first: whoever says another second word means that one.
+app.command("grid backtest", epilog=epilog("grid backtest"))(grouped(backtest))
+app.add_typer(recording)
 app.add_typer(reproduce)
 app.add_typer(store)
 app.add_typer(stress)
@@ -113,6 +117,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     ensure_home()
+    if " ".join(sys.argv[1:3]) in (each.name for each in app.registered_commands):
+        sys.argv[1:3] = [" ".join(sys.argv[1:3])]
     try:
         _needed(sys.argv[1:2])()
     except LowtideError as error:
@@ -161,7 +167,7 @@ def _as_typed(error: LowtideError, words: list[str]) -> str:
 
 
 def _is_verb(command: typer.models.CommandInfo, words: list[str]) -> bool:
-    return [getattr(command.callback, "__name__", "")] == words
+    return [command.name or getattr(command.callback, "__name__", "")] == words
 
 
 def _needed(words: list[str]) -> typer.Typer:
