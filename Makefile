@@ -73,6 +73,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/learn.py
 	$(BIN)/python benchmarks/library.py
 	$(BIN)/python benchmarks/utilisation.py
+	$(BIN)/python benchmarks/forecast.py
 	$(BIN)/python benchmarks/watch.py
 	$(BIN)/python benchmarks/exposition.py
 	$(BIN)/python benchmarks/store.py

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lowtide.learning import learn
     from lowtide.market import plan_cluster
     from lowtide.marks import mark
+    from lowtide.measuring.inline import measure
     from lowtide.policies import plan
     from lowtide.policies.bulk import plan_many
     from lowtide.policies.explain import explain
@@ -55,6 +56,7 @@ __all__ = [
     "footprint",
     "learn",
     "mark",
+    "measure",
     "plan",
     "plan_cluster",
     "plan_many",
@@ -86,6 +88,7 @@ _HOMES = {
     "footprint": "accounting",
     "learn": "learning",
     "mark": "marks",
+    "measure": "measuring.inline",
     "plan": "policies",
     "plan_cluster": "market",
     "plan_many": "policies.bulk",
@@ -98,6 +101,11 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "load_ipython_extension":
+        # Notebooks ask for it by this name; it is for nobody else.
+        from lowtide.measuring.inline import load_ipython_extension
+
+        return load_ipython_extension
     if name not in _HOMES:
         raise AttributeError(f"module 'lowtide' has no attribute {name!r}")
     value = getattr(import_module(f"lowtide.{_HOMES[name]}"), name)

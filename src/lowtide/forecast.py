@@ -151,9 +151,9 @@ class Perfect:
         Args:
             horizon_s: How far ahead the forecast must reach.
         """
-        steps = _Steps.of(actual, issued, horizon_s)
+        steps = Steps.of(actual, issued, horizon_s)
         seen = steps.seen(self.reach_s)
-        return Forecast(issued=issued, signal=_lay_out(actual, steps, actual.values[:seen]))
+        return Forecast(issued=issued, signal=lay_out(actual, steps, actual.values[:seen]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +219,7 @@ class LeadScaled:
         Args:
             horizon_s: How far ahead the forecast must reach.
         """
-        steps = _Steps.of(actual, issued, horizon_s)
+        steps = Steps.of(actual, issued, horizon_s)
         seen = steps.seen(self.reach_s)
         lead_s: FloatArray = np.maximum(actual.edges[:seen] - issued, 0.0)
         lead_s[: steps.known] = 0.0
@@ -233,7 +233,7 @@ class LeadScaled:
         ends = np.stack([expected * np.exp(variance / 2 + side * wide) for side in (-1, 1)])
         lower = np.minimum(expected, ends.min(axis=0))
         upper = np.maximum(expected, ends.max(axis=0))
-        made = [_lay_out(actual, steps, values) for values in (expected, lower, upper)]
+        made = [lay_out(actual, steps, values) for values in (expected, lower, upper)]
         return Forecast(issued=issued, signal=made[0], lower=made[1], upper=made[2])
 
     def _variance(self, lead_s: FloatArray) -> FloatArray:
@@ -243,9 +243,7 @@ class LeadScaled:
         variance: FloatArray = np.log1p(np.minimum(spread, most) ** 2)
         return variance
 
-    def _error(
-        self, actual: Signal, steps: _Steps, issued: float, lead_s: FloatArray
-    ) -> FloatArray:
+    def _error(self, actual: Signal, steps: Steps, issued: float, lead_s: FloatArray) -> FloatArray:
         """Add up, for each step ahead, the news between the issue and the step."""
         error = np.zeros(lead_s.size)
         if not lead_s.size or not self.relative_error:
@@ -298,7 +296,7 @@ class Persistence:
             actual: The signal; nothing after the step under way is looked at.
             horizon_s: How far ahead the forecast must reach.
         """
-        steps = _Steps.of(actual, issued, horizon_s, beyond=True)
+        steps = Steps.of(actual, issued, horizon_s, beyond=True)
         values = _repeated(actual, steps, self.period_s)
         signal = replace(actual, values=values, marks=None, source="persistence")
         return Forecast(issued=issued, signal=signal)
@@ -342,7 +340,7 @@ class Replay:
         )
         if recorded_as != needed:
             raise InvalidInput(f"a forecast of {recorded_as} says nothing of a signal of {needed}")
-        steps = _Steps.of(actual, issued, horizon_s)
+        steps = Steps.of(actual, issued, horizon_s)
 
         def on_steps(recorded: Signal) -> Signal:
             edges = actual.edges[steps.known : steps.end + 1]
@@ -351,7 +349,7 @@ class Replay:
             )
             edges = edges[: max(inside, 1)]
             ahead = recorded.integral(edges[:-1], edges[1:]) / actual.step_s
-            return _lay_out(actual, steps, np.concatenate((actual.values[: steps.known], ahead)))
+            return lay_out(actual, steps, np.concatenate((actual.values[: steps.known], ahead)))
 
         return Forecast(
             issued=issued,
@@ -362,7 +360,7 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Steps:
+class Steps:
     """Which of a signal's steps a forecast is made of.
 
     Attributes:
@@ -380,7 +378,13 @@ class _Steps:
     issued: float
 
     @classmethod
-    def of(cls, actual: Signal, issued: float, horizon_s: float, *, beyond: bool = False) -> _Steps:
+    def of(cls, actual: Signal, issued: float, horizon_s: float, *, beyond: bool = False) -> Steps:
+        """Return the steps of a forecast that is made at a moment.
+
+        Args:
+            horizon_s: How far ahead it must reach.
+            beyond: Whether it may reach beyond the signal's end.
+        """
         if not (math.isfinite(issued) and math.isfinite(horizon_s) and horizon_s > 0):
             raise InvalidTime(
                 f"a forecast reaches further than its moment, not {horizon_s} s from {issued}"
@@ -407,7 +411,7 @@ class _Steps:
         return min(max(whole, self.known), self.end)
 
 
-def _lay_out(actual: Signal, steps: _Steps, values: FloatArray) -> Signal:
+def lay_out(actual: Signal, steps: Steps, values: FloatArray) -> Signal:
     """Make a signal of what was foreseen; steps beyond that repeat the day before, and say so."""
     missing = steps.end - values.size
     if not missing:
@@ -424,7 +428,7 @@ def _lay_out(actual: Signal, steps: _Steps, values: FloatArray) -> Signal:
     return replace(actual, values=filled, marks=marks, source=source)
 
 
-def _repeated(actual: Signal, steps: _Steps, period_s: float) -> FloatArray:
+def _repeated(actual: Signal, steps: Steps, period_s: float) -> FloatArray:
     """Return the known values, and for the steps ahead those of whole periods before."""
     period = max(round(period_s / actual.step_s), 1)
     ahead = np.arange(steps.known, steps.end)

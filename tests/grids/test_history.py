@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.errors import FormatError, InvalidInput
+from lowtide.errors import FormatError, InvalidInput, NotCovered
 from lowtide.formats.signals import Series
 from lowtide.formats.source import Place
 from lowtide.grids import history as histories
 from lowtide.grids.gb import GbCarbonIntensity
 from lowtide.grids.history import ESTIMATE, FORECAST, MEASURED, History, collect, fits, merge
 from lowtide.grids.providers import Part, ZoneName
-from lowtide.signal import ESTIMATED
+from lowtide.signal import ESTIMATED, FILLED
 
 NAME = ZoneName(provider="gb", zone="GB")
 PLACE = Place(path=Path("answer"))
@@ -223,3 +223,31 @@ def test_a_document_that_is_none(change: dict[str, object]) -> None:
     document = history(part({0: 1, 1: 2})).document() | change
     with pytest.raises((ValueError, TypeError, IndexError)):
         History.from_document(NAME, document)
+
+
+@given(answers, st.integers(0, 9))
+def test_what_came_is_all_that_was_told_of_steps_once_they_had_begun(
+    told: list[tuple[bool, dict[float, int]]], now: int
+) -> None:
+    known = None
+    for moment, (forecast, values) in enumerate(told):
+        new = history(part(values, forecast=forecast), now=2.0 * moment)
+        known = new if known is None else merge(known, new)
+    assert known is not None
+    came = {
+        time: (value, state)
+        for time, (value, state, retrieved) in rows(known).items()
+        if time <= now and (state != FORECAST or retrieved >= time)
+    }
+    if not came:
+        with pytest.raises(NotCovered, match="has told nothing yet of what came"):
+            known.settled(float(now))
+        return
+    signal = known.settled(float(now))
+    assert (signal.start, signal.end) == (min(came), max(came) + 1.0)
+    marks = np.zeros(len(signal)) if signal.marks is None else signal.marks
+    held = 0.0
+    for place, (value, mark) in enumerate(zip(signal.values, marks, strict=True)):
+        held, state = came.get(signal.start + place, (held, -1))
+        assert value == held
+        assert mark == {MEASURED: 0, -1: FILLED}.get(state, ESTIMATED)

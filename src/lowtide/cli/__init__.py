@@ -20,7 +20,7 @@ from typer.models import CommandInfo, TyperInfo
 from lowtide.cli.convert import convert
 from lowtide.cli.doctor import doctor, version
 from lowtide.cli.examples import epilog
-from lowtide.cli.grid import grid
+from lowtide.cli.grid import backtest, grid
 from lowtide.cli.jobs import jobs
 from lowtide.cli.learn import learn
 from lowtide.cli.measure import mark, measure
@@ -30,6 +30,7 @@ from lowtide.cli.options import HOW, grouped
 from lowtide.cli.plan import demo, plan
 from lowtide.cli.plan_cluster import plan_cluster
 from lowtide.cli.profiles import profiles
+from lowtide.cli.recording import recording
 from lowtide.cli.reproduce import reproduce
 from lowtide.cli.show import show
 from lowtide.cli.simulate import simulate
@@ -82,7 +83,10 @@ for verb in (
     version,
 ):
     app.command(epilog=epilog(verb.__name__.replace("_", "-")))(grouped(verb))
+# A verb of two words, beside the one of its first: whoever says another second word means that one.
+app.command("grid backtest", epilog=epilog("grid backtest"))(grouped(backtest))
 app.add_typer(profiles)
+app.add_typer(recording)
 app.add_typer(reproduce)
 app.add_typer(store)
 app.add_typer(stress)
@@ -123,6 +127,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     ensure_home()
+    if " ".join(sys.argv[1:3]) in (each.name for each in app.registered_commands):
+        sys.argv[1:3] = [" ".join(sys.argv[1:3])]
     try:
         _needed(sys.argv[1:2])()
     except LowtideError as error:
@@ -171,7 +177,8 @@ def _as_typed(error: LowtideError, words: list[str]) -> str:
 
 
 def _is_verb(command: CommandInfo, words: list[str]) -> bool:
-    return [getattr(command.callback, "__name__", "").replace("_", "-")] == words
+    name = getattr(command.callback, "__name__", "").replace("_", "-")
+    return [command.name or name] == words
 
 
 def _needed(words: list[str]) -> typer.Typer:

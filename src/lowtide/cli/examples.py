@@ -31,10 +31,18 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lowtide grid windy --days 3",
         "lowtide grid DE.csv --from 2024-07-01T00:00Z --to +2d",
     ),
+    "grid backtest": (
+        "lowtide grid backtest --signal DE.csv --moments 4",
+        "lowtide grid backtest --grid windy --moments 2 -t 6:00:00 --interruptible anywhere",
+    ),
     "measure": (
         "lowtide measure --idle 0.5 -- sleep 1",
         "lowtide measure --idle 0.2 --event 'epoch_{}=epoch (\\d+)' -o training "
         "-- sh -c 'echo epoch 1; sleep 0.3; echo epoch 2; sleep 0.3'",
+    ),
+    "recording show": (
+        "lowtide recording show h200 --run full_0",
+        "lowtide recording show h200 --run full_0 --image h200.png",
     ),
     "mark": ("lowtide mark epoch_1", "lowtide mark saved_1 --checkpoint"),
     "convert": (

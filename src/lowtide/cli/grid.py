@@ -1,17 +1,31 @@
-"""`lowtide grid`: look at a grid's curve."""
+"""`lowtide grid` and `lowtide grid backtest`: a grid's curve, and how well it can be foreseen."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from lowtide.cli.options import How
-from lowtide.cli.output import TABLE, Column, Form, say, say_all
+from lowtide.cli.options import GridName, How, Seed
+from lowtide.cli.output import (
+    TABLE,
+    Column,
+    Form,
+    print_rows,
+    print_table,
+    progress,
+    say,
+    say_all,
+)
+from lowtide.units import MISSING, format_iso
 
 if TYPE_CHECKING:
+    from lowtide.forecast import ForecastModel, Replay
+    from lowtide.forecasting.backtest import LeadError, Regret
     from lowtide.grids.resolve import Resolved
     from lowtide.signal import Signal
 
@@ -56,7 +70,7 @@ def grid(
     from lowtide.cli.inputs import find_grid, read_moment
     from lowtide.cli.plan import signal_document
     from lowtide.grids.resolve import kind_of
-    from lowtide.units import format_iso, format_time
+    from lowtide.units import format_time
 
     first = None if begin is None else read_moment("--from", begin)
     of = kind_of(source, files=True)
@@ -135,3 +149,230 @@ def _chosen(found: Resolved, kind: str | None, begin: float | None) -> tuple[Sig
         signal = signal.window(max(signal.start, now - _BACK_S), signal.end)
     told = [each.note(now) for each in found.retrieved if each.signal.kind == signal.kind]
     return signal, "".join(told)
+
+
+def backtest(
+    signal: Annotated[
+        list[Path] | None,
+        typer.Option("--signal", help="File with a history; may be given again for more zones."),
+    ] = None,
+    grid: GridName = None,
+    begin: Annotated[
+        str | None,
+        typer.Option("--from", help="First moment to test at.  [default: half way through]"),
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", help="Where the test ends.  [default: where it all ends]")
+    ] = None,
+    moments: Annotated[
+        int, typer.Option(min=1, help="At how many moments to test, spread evenly.")
+    ] = 24,
+    time: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-t",
+            "--time",
+            help="How long a job works that is planned at each; may be given again."
+            "  [default: 4:00:00, 8:00:00 and 16:00:00]",
+        ),
+    ] = None,
+    within: Annotated[
+        str, typer.Option(help="How long after its arrival such a job must be done.")
+    ] = "48h",
+    interruptible: Annotated[
+        str, typer.Option(help="Where it may be stopped: never or anywhere.")
+    ] = "never",
+    seed: Seed = 0,
+    how: How = None,
+    form: Form = TABLE,
+) -> None:
+    """Say how wrong forecasts made of a history have been, and what plans lost by that.
+
+    Moments of the past are taken for now. Errors are told by lead time for each way of foreseeing,
+    for all of them weighed by recent error (auto), and for what a provider foresaw where its cache
+    has kept that. Regret is what a plan made with a forecast emits more than one that knows what
+    comes.
+    """
+    from lowtide.cli.inputs import parse_time_limit, read_moment
+    from lowtide.errors import InvalidInput, NotCovered
+    from lowtide.forecasting.backtest import MODELS, able, lead_errors, regrets
+    from lowtide.forecasting.backtest import moments as spread
+    from lowtide.job import INTERRUPTIBLE
+    from lowtide.units import parse_duration
+
+    if interruptible not in INTERRUPTIBLE[:2]:
+        raise InvalidInput(
+            f"--interruptible is never or anywhere here, as the jobs have no checkpoints, not "
+            f"{interruptible!r}"
+        )
+    lengths_s = [parse_time_limit(each) for each in time or ("4:00:00", "8:00:00", "16:00:00")]
+    within_s = parse_duration(within)
+    if max(lengths_s) >= within_s:
+        raise InvalidInput(
+            f"a job that works for {max(lengths_s) / 3600:g} h cannot wait within "
+            f"{within_s / 3600:g} h: say a longer --within, or a shorter -t"
+        )
+    since = None if begin is None else read_moment("--from", begin)
+    until = None if end is None else read_moment("--to", end, relative_to=since)
+    tested = []
+    for name, history, recorded in _histories(signal, grid, how, seed):
+        every: dict[str, ForecastModel] = {**MODELS, **recorded}
+        first = since
+        for each in recorded.values():
+            # Before its first forecast there is nothing to compare with.
+            first = max(since or 0.0, each.forecasts[0].issued)
+        at = spread(history, moments, ahead_s=within_s, since=first, until=until)
+        models, out = able(history, at[0], every)
+        if "auto" not in models:
+            raise NotCovered(out[-1])
+        with progress(f"testing on {name}", 2 * len(at)) as bar:
+            errors = lead_errors(history, at, models, advance=bar.advance)
+            lost = regrets(
+                history,
+                at,
+                models,
+                lengths_s=lengths_s,
+                within_s=within_s,
+                interruptible=interruptible,
+                advance=bar.advance,
+            )
+        tested.append(_Tested(name, history, at, errors, lost, out))
+    form.print(
+        [(each, row) for each in tested for row in (*each.errors, *each.regrets)],
+        columns=_TESTED_COLUMNS,
+        document=lambda: {"zones": [each.document() for each in tested]},
+        show=lambda: _show_tested(tested),
+    )
+
+
+class _Tested(NamedTuple):
+    """What came of testing forecasts on one history."""
+
+    name: str
+    history: Signal
+    at: Sequence[float]
+    errors: Sequence[LeadError]
+    regrets: Sequence[Regret]
+    out: Sequence[str]
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "zone": self.name,
+            "unit": self.history.unit,
+            "start": format_iso(self.history.start),
+            "end": format_iso(self.history.end),
+            "imputed_share": self.history.imputed,
+            "from": format_iso(self.at[0]),
+            "to": format_iso(self.at[-1]),
+            "moments": len(self.at),
+            "left_out": list(self.out),
+            "errors": [asdict(each) for each in self.errors],
+            "regret": [each.document() for each in self.regrets],
+        }
+
+
+def _cell(row: tuple[_Tested, LeadError | Regret], *, key: str) -> Any:
+    return getattr(row[1], key, None)
+
+
+# A row is of an error or of a regret, and has nothing of the other.
+_TESTED_COLUMNS = (
+    Column("zone", read=lambda row: row[0].name),
+    *(
+        Column(key, read=partial(_cell, key=key))
+        for key in (
+            *("model", "lead_h", "error", "relative", "bias", "covered", "steps"),
+            *("plan", "jobs", "at_once", "foreseen", "perfect", "saving", "possible", "kept"),
+            "regret",
+        )
+    ),
+)
+
+
+def _histories(
+    paths: list[Path] | None, grid: str | None, how: list[str] | None, seed: int
+) -> Iterator[tuple[str, Signal, dict[str, Replay]]]:
+    """Yield the histories to test on, and what providers foresaw of them."""
+    import time
+
+    from lowtide.cli.inputs import HISTORY_S, find_grid, read_how
+    from lowtide.errors import InvalidInput
+    from lowtide.formats import read_signal
+    from lowtide.grids.resolve import kind_of
+    from lowtide.signal import deciding_signal
+
+    if not paths and grid is None:
+        raise InvalidInput(
+            "say which history to test on: --signal FILE, or --grid with a provider's zone or a "
+            "synthetic grid"
+        )
+    for path in paths or ():
+        yield path.name, read_signal(path, **read_how(how)), {}
+    if grid is None:
+        return
+    kind, now = kind_of(grid), time.time()
+    if kind == "synthetic":
+        made = find_grid(grid, kind, since=now - HISTORY_S, until=now, how=how, seed=seed)
+        yield grid, deciding_signal(made.grid), {}
+        return
+    found = find_grid(grid, kind, how=how, settled=True)
+    history = deciding_signal(found.grid)
+    yield grid, history, _recorded(found, history)
+
+
+def _recorded(found: Resolved, history: Signal) -> dict[str, Replay]:
+    """Return what a provider foresaw of a history, as far as the cache has kept it."""
+    from lowtide.forecast import Replay
+    from lowtide.grids.cache import Cache
+
+    name = next(each.name for each in found.retrieved if each.signal is history)
+    kept = Cache().forecasts(name, history)
+    return {name.provider: Replay(kept)} if kept else {}
+
+
+def _show_tested(tested: Sequence[_Tested]) -> None:
+    from lowtide.units import format_hours, format_number, format_percent, format_time
+
+    for number, each in enumerate(tested):
+        if number:
+            print()
+        span = f"{format_time(each.at[0])} to {format_time(each.at[-1])}"
+        say(f"{each.name}, {each.history.label}: {len(each.at)} moments from {span}")
+        say_all((each.history.caveat, *each.out))
+        leads = sorted({row.lead_h for row in each.errors})
+        by_lead = {(row.model, row.lead_h): row for row in each.errors}
+        models = list(dict.fromkeys(row.model for row in each.errors))
+        headings = [format_hours(3600 * lead) for lead in leads]
+        say(f"Mean absolute error up to each lead, {each.history.unit}:")
+
+        def cell(model: str, lead: float, by_lead: Any = by_lead) -> str:
+            row = by_lead.get((model, lead))
+            return MISSING if row is None else format_number(row.error)
+
+        rows = [[model, *(cell(model, lead) for lead in leads)] for model in models]
+        bands = [by_lead.get(("auto", lead)) for lead in leads]
+        rows.append(
+            [
+                "in auto's band",
+                *(
+                    MISSING if band is None or band.covered is None else f"{band.covered:.0%}"
+                    for band in bands
+                ),
+            ]
+        )
+        print_table(["model", *headings], rows)
+        say(f"What {each.regrets[0].jobs} jobs come to, {each.history.unit}:")
+        print_rows(
+            (
+                Column("model", "model"),
+                Column("plan", "plan"),
+                Column("at_once", "at once", format_number),
+                Column("foreseen", "planned", format_number),
+                Column("perfect", "perfect", format_number),
+                Column("saving", "saving", format_percent),
+                Column("possible", "possible", format_percent),
+                Column("kept", "kept", format_percent),
+                Column("regret", "regret", format_number),
+            ),
+            each.regrets,
+        )

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from lowtide.cli.moments import local_echo, parse_moment
@@ -18,7 +18,7 @@ from lowtide.formats.times import check_zone
 from lowtide.grids.resolve import Resolved, kind_of, resolve
 from lowtide.profile import PowerProfile
 from lowtide.samples import sample_names, sample_profile
-from lowtide.signal import Grid, Signal
+from lowtide.signal import Grid, Signal, deciding_signal
 from lowtide.units import (
     TimeLike,
     format_hours,
@@ -27,6 +27,16 @@ from lowtide.units import (
     parse_duration,
     parse_time,
 )
+
+if TYPE_CHECKING:
+    from lowtide.forecast import Forecast
+    from lowtide.forecasting.auto import Auto
+
+_DAY_S = 86_400.0
+# How much of a synthetic grid lies before now where forecasts are made of it.
+HISTORY_S = 60 * _DAY_S
+# How far ahead of what is known anything is foreseen.
+_REACH_S = 7 * _DAY_S
 
 
 def load_profile(asked: JobOptions) -> PowerProfile:
@@ -102,6 +112,9 @@ class Window:
         arrival: When the job may start.
         deadline: When it must be done.
         note: What the user should know of how these came about; empty if nothing.
+        forecast: What was foreseen now, where that is what is planned on.
+        forecasts: What foresaw it.
+        truth: What came instead, where it has come already.
     """
 
     signal: Signal | Grid
@@ -109,6 +122,9 @@ class Window:
     arrival: float
     deadline: float
     note: str = ""
+    forecast: Forecast | None = None
+    forecasts: Auto | None = None
+    truth: Signal | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,10 +205,12 @@ def load_window(asked: JobOptions) -> Window:
     begin = present if arrival is None else _moment("--arrival", arrival, present, present, notes)
     if now is None and arrival is not None and begin < clock:
         notes.append("--arrival is past: this tells what would have been best.")
-    if signal is not None and arrival in (None, "now"):
+    if signal is not None and arrival in (None, "now") and asked.forecast is None:
         _require_now(signal, begin, Path(str(file)).name, said=now is not None)
     end = _moment("--deadline", asked.deadline, present, begin, notes)
     known: Signal | Grid
+    if asked.forecast is not None:
+        return _foreseen(asked, kind, signal, present, (begin, end), notes)
     if signal is not None:
         known = signal
     elif kind == "zone":
@@ -251,6 +269,74 @@ def done_between(profile: PowerProfile, end: float, zone: Zone) -> str:
     return f"Done between {first} and {last} ({100 * spread.level:.0f} %)."
 
 
+def _foreseen(
+    asked: JobOptions,
+    kind: str,
+    signal: Signal | None,
+    now: float,
+    window: tuple[float, float],
+    notes: list[str],
+) -> Window:
+    """Return what is planned on where that is a forecast of what is known until now.
+
+    Args:
+        signal: The file's, where there is one.
+        window: From when to when the job may run.
+    """
+    from lowtide.forecasting.auto import make_forecasts
+
+    begin, end = window
+    model = make_forecasts(str(asked.forecast))
+    if signal is None:
+        found = find_grid(
+            str(asked.grid),
+            kind,
+            since=begin - HISTORY_S if kind == "synthetic" else None,
+            until=end,
+            how=asked.how,
+            settled=True,
+            **({"seed": asked.seed} if kind == "synthetic" else {}),
+        )
+        signal = deciding_signal(found.grid)
+        notes.append(found.note(now))
+    issued = min(now, signal.end)
+    _require_history(signal, now)
+    if end <= now:
+        raise InvalidInput(
+            f"--forecast is about what is yet to come, and the deadline, {format_time(end)}, is "
+            f"past: leave it out, or say when now is with --now {format_iso(begin)}"
+        )
+    with waiting("foreseeing"):
+        forecast = model.forecast(signal, issued, end - issued)
+        notes += model.about(signal, issued)
+    return Window(
+        signal=forecast.signal,
+        now=now,
+        arrival=begin,
+        deadline=end,
+        note=" ".join(filter(None, notes)),
+        forecast=forecast,
+        forecasts=model,
+        truth=signal if signal.covers(begin, end) else None,
+    )
+
+
+def _require_history(signal: Signal, now: float) -> None:
+    """Refuse a history that begins after now, or ended too long ago to foresee anything from."""
+    span = f"the history covers {format_time(signal.start)} to {format_time(signal.end)}"
+    if now < signal.start:
+        raise NotCovered(
+            f"{span} and begins {format_hours(signal.start - now)} after now: say when now is, "
+            f"a day after its beginning or later, with --now {format_iso(signal.start + _DAY_S)}"
+        )
+    if now > signal.end + _REACH_S:
+        raise NotCovered(
+            f"{span} and ended {format_hours(now - signal.end)} before now; forecasts reach "
+            f"{format_hours(_REACH_S)} ahead of what is known: get a newer one, or say when now "
+            f"is with --now {format_iso(signal.end - _DAY_S)}"
+        )
+
+
 def find_grid(
     name: str,
     kind: str,
@@ -258,12 +344,14 @@ def find_grid(
     since: TimeLike | None = None,
     until: float | None = None,
     how: list[str] | None = None,
+    settled: bool = False,
     **weather: Any,
 ) -> Resolved:
     """Return the grid that a name stands for, and tell of what providers could not say.
 
     Args:
         kind: What `kind_of` says of the name.
+        settled: Whether of a zone all that ever came is asked for, and nothing that was expected.
         weather: What else a synthetic grid takes.
     """
     if kind == "synthetic":
@@ -274,7 +362,7 @@ def find_grid(
         return resolve(name, kind=kind, how=said)
     refuse_how([key for key in said if key != "gaps"], "a provider")
     with waiting(f"asking for {name}"):
-        found = resolve(name, kind=kind, since=since, how=said)
+        found = resolve(name, kind=kind, since=since, how=said, settled=settled)
     for each in found.retrieved:
         for problem in each.problems:
             warn(problem)

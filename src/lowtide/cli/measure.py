@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lowtide.cli.options import GridName, SignalFile
 from lowtide.cli.output import TABLE, Column, Form, forget_unwritten, print_rows, remark, say, warn
 from lowtide.files import given_environment
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lowtide.formats.recording_writer import RecordingWriter
+    from lowtide.measuring.sampler import Sample
     from lowtide.measuring.tasks import Task
     from lowtide.recording import Recording, Run, Unmeasured
 
@@ -89,13 +91,19 @@ def measure(
             "or all of it (node). Both are kept."
         ),
     ] = "process",
+    warmup: Annotated[int, typer.Option(min=0, help="How often to run it before, unmeasured.")] = 0,
+    live: Annotated[
+        bool, typer.Option("--live", help="Show the watts while it runs, on a terminal's stderr.")
+    ] = False,
+    signal: SignalFile = None,
+    grid: GridName = None,
     form: Form = TABLE,
 ) -> None:
     """Run a program and record what it draws and uses.
 
     Without any meter the power is estimated from CPU use, and everything says so. The recording is
     whole at every moment: a kill loses at most the last ten seconds. With --json or -P, what the
-    program prints goes to stderr.
+    program prints goes to stderr. With --signal or --grid, what each run emitted or cost is told.
     """
     # Libraries leave words for themselves there when they are imported.
     environment = given_environment()
@@ -118,6 +126,7 @@ def measure(
         before=before,
     )
     patterns = [_pattern(each) for each in event or []]
+    priced_by = grid_of(signal, grid)
     # What --before makes is not there yet.
     for words in [] if before else {tuple(step.command): None for _, step in steps if step.command}:
         if (refused := refusal(words)) is not None:
@@ -161,11 +170,16 @@ def measure(
             if task is not None and task.nodes > 1
             else None,
             say=tell,
+            watch=_show_watts if live and sys.stderr.isatty() else None,
         )
         if sampler.names:
             tell(f"Reading {'; '.join(sampler.names)} every {interval:g} s")
         try:
             with recorder.heeding_signals():
+                for number in range(warmup if command else 0):
+                    remark(f"warm-up {number + 1} of {warmup}, not measured")
+                    if (ended := recorder.warm_up(command or [])) and not recorder.interrupted:
+                        warn(f"the warm-up exited with {ended}; the runs are measured all the same")
                 for number, (name, step) in enumerate(steps):
                     if number:
                         recorder.rest(cooldown)
@@ -193,7 +207,8 @@ def measure(
             elsewhere = kept_elsewhere(folder.name, recorder.escape)
             where = f"the rest is in {elsewhere}" if elsewhere else "the rest is lost"
             warn(f"the recording is not whole: {hangs}; {where}")
-        _report(recorder.writer, task, shown=not (follows and form.for_people), form=form)
+        shown = not (follows and form.for_people)
+        _report(recorder.writer, task, priced_by, shown=shown, form=form)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - rich exits where nobody reads
         # Whatever became of the recording, how the program ended is passed on.
         warn(f"the recording cannot be shown: {error}")
@@ -223,10 +238,34 @@ def _writer(task: Task | None, out: Path | None) -> RecordingWriter:
     return new_writer(tell=warn) if out is None else RecordingWriter(out)
 
 
-def _report(writer: RecordingWriter, task: Task | None, *, shown: bool, form: Form) -> None:
+def grid_of(signal: Path | None, grid: str | None) -> str | None:
+    """Return what says what a kWh emits; refuse what can not, before anything is run."""
+    from lowtide.errors import InvalidInput
+    from lowtide.grids.resolve import kind_of
+
+    if signal is not None and grid is not None:
+        raise InvalidInput(
+            f"a program runs on one grid: give --signal {signal} or --grid {grid}, not both"
+        )
+    if signal is None and grid is None:
+        return None
+    name = str(signal if grid is None else grid)
+    kind_of(name, files=grid is None)
+    return name
+
+
+def _show_watts(sample: Sample) -> None:
+    """Show what is drawn now at the left of a terminal's line; the next words go over it."""
+    print(f"\r{sample.power_w:8.1f} W ", end="", file=sys.stderr, flush=True)
+
+
+def _report(
+    writer: RecordingWriter, task: Task | None, grid: str | None, *, shown: bool, form: Form
+) -> None:
     """Print what was recorded; what could not be written where it belongs is kept elsewhere.
 
     Args:
+        grid: What says what a kWh emits, None where nobody asked.
         shown: Whether this is for anybody to read: of many tasks on a machine, one tells.
     """
     from lowtide.formats.recording_writer import write_recording
@@ -239,17 +278,19 @@ def _report(writer: RecordingWriter, task: Task | None, *, shown: bool, form: Fo
         warn(f"the recording is not whole: {writer.unwritten}; {where}")
         folder = elsewhere or folder
     if shown:
-        _print(recording, folder, task if writer.part else None, form=form)
+        _print(recording, folder, task if writer.part else None, grid, form=form)
 
 
-def _print(recording: Recording, folder: Path, task: Task | None, *, form: Form) -> None:
+def _print(
+    recording: Recording, folder: Path, task: Task | None, grid: str | None, *, form: Form
+) -> None:
     """Print what each run came to; what is not known is null, empty or ---.
 
     Args:
         task: Whose part of the recording this is, None where it is all of it.
+        grid: What says what a kWh emits, None where nobody asked.
     """
-    runs = sorted((*recording, *recording.unmeasured), key=lambda run: run.start or math.inf)
-    rows = [_row(run) for run in runs]
+    rows = run_rows(recording, grid)
 
     def show() -> None:
         # Stdout is the program's, and may be a file that holds nothing else: x.gz, a picture.
@@ -263,6 +304,26 @@ def _print(recording: Recording, folder: Path, task: Task | None, *, form: Form)
         show=show,
         digits=None,
     )
+
+
+def run_rows(recording: Recording, where: str | None = None) -> list[dict[str, Any]]:
+    """Return what is known of each run of a recording, in the order of time.
+
+    Args:
+        where: Which grid says what a kWh emitted or cost; None where nobody asked.
+    """
+    runs = sorted((*recording, *recording.unmeasured), key=lambda run: run.start or math.inf)
+    rows = [_row(run) for run in runs]
+    if where is None:
+        return rows
+    from lowtide.measuring.payment import Paid, pay
+    from lowtide.recording import Run
+
+    for run, row in zip(runs, rows, strict=True):
+        paid = pay(run, where) if isinstance(run, Run) else Paid()
+        row |= {"carbon_g": paid.carbon_g, "cost": paid.cost, "currency": paid.currency or None}
+        row |= {"synthetic": paid.synthetic, "notes": [*row["notes"], *paid.notes]}
+    return rows
 
 
 def _row(run: Run | Unmeasured) -> dict[str, Any]:
@@ -312,20 +373,7 @@ def _pattern(text: str) -> tuple[re.Pattern[str], str]:
 
 
 def _show(rows: list[dict[str, Any]], folder: Path, task: Task | None) -> None:
-    from lowtide.units import format_duration, format_energy
-
-    print_rows(
-        (
-            Column("run", "run"),
-            Column("duration_s", "elapsed", format_duration),
-            Column("energy_j", "energy", format_energy),
-            Column("mean_w", "mean W", "{:.1f}".format),
-            Column("power", "power"),
-            Column("events", "events"),
-            Column("exit_status", "exit"),
-        ),
-        rows,
-    )
+    show_runs(rows)
     for row in rows:
         for note in row["notes"]:
             say(f"{row['run']}: {note}")
@@ -337,6 +385,33 @@ def _show(rows: list[dict[str, Any]], folder: Path, task: Task | None) -> None:
         f"Kept in {folder}, the part of this {'machine' if task.tasks > 1 else who}; once every "
         f"{who} is over: lowtide learn {folder.parent}"
     )
+
+
+def show_runs(rows: list[dict[str, Any]]) -> None:
+    """Print what each run came to, as a table."""
+    from lowtide.units import format_duration, format_energy, format_mass, format_number
+
+    paid = []
+    if any(row.get("carbon_g") is not None for row in rows):
+        paid.append(Column("carbon_g", "CO2e", format_mass))
+    if any(row.get("cost") is not None for row in rows):
+        currency = next(row["currency"] for row in rows if row["cost"] is not None)
+        paid.append(Column("cost", f"cost, {currency}", format_number))
+    print_rows(
+        (
+            Column("run", "run"),
+            Column("duration_s", "elapsed", format_duration),
+            Column("energy_j", "energy", format_energy),
+            Column("mean_w", "mean W", "{:.1f}".format),
+            *paid,
+            Column("power", "power"),
+            Column("events", "events"),
+            Column("exit_status", "exit"),
+        ),
+        rows,
+    )
+    if paid and any(row["synthetic"] for row in rows):
+        say("The grid is synthetic: no kWh of it was ever drawn.")
 
 
 def _next_step(rows: list[dict[str, Any]], folder: Path) -> str:

@@ -83,6 +83,16 @@ Now = Annotated[
         "of the past.  [default: what the clock says]"
     ),
 ]
+ForecastName = Annotated[
+    str | None,
+    typer.Option(
+        "--forecast",
+        help="Plan on a forecast made of the history that the file, or the provider's cache, "
+        "holds until now: auto weighs persistence, profile and boosting, each of which can be "
+        "named instead.  [default: on what the file or the provider says]",
+        metavar="NAME",
+    ),
+]
 Tz = Annotated[
     str | None,
     typer.Option(
@@ -217,6 +227,7 @@ class JobOptions:
     now: Now = None
     signal: SignalFile = None
     grid: GridName = None
+    forecast: ForecastName = None
     seed: Seed = 0
     how: How = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from operator import attrgetter
 from pathlib import Path
@@ -22,14 +22,15 @@ from lowtide.units import (
 )
 
 if TYPE_CHECKING:
-    from lowtide.cli.inputs import Zone
-    from lowtide.policies import Plan
+    from lowtide.cli.inputs import Window, Zone
+    from lowtide.forecasting.backtest import Regret
+    from lowtide.policies import Plan, Policy
     from lowtide.policies.explain import Explanation
     from lowtide.signal import Signal
     from lowtide.studies.comparison import Comparison
 
 
-@placed(profile="deadline", epochs="profile", seed="name", how="seed")
+@placed(profile="deadline", epochs="profile", forecast="grid", seed="name", how="seed")
 def plan(
     *,
     asked: JobOptions,
@@ -58,6 +59,8 @@ def plan(
     """Plan one job, beside what running it at once would come to.
 
     A file that does not cover now is refused unless --now or --arrival says from when to count.
+    With --forecast what the file says until now is enough; where it goes on, what the plan comes to
+    is told by that, and what not knowing it cost.
     """
     from lowtide.cli.chart import draw
     from lowtide.cli.inputs import Zone, done_between, kept_surely, load_profile, load_window
@@ -83,10 +86,17 @@ def plan(
     )
     named = policy or ["exact"]
     policies = [*(["run_now"] if "run_now" not in named else []), *named]
+    signal = window.signal if window.truth is None else window.truth
     with waiting("planning"):
-        result = compare(job, window.signal, policies)
+        deciding = [_with_forecast(each, window) for each in policies]
+        result = compare(job, signal, deciding)
         best = result.cleanest
-        why = explained(best, job, window.signal) if explain else None
+        made_by = next(
+            each for each, made in zip(deciding, result.plans, strict=True) if made is best
+        )
+        decider = None if isinstance(made_by, str) else made_by
+        why = explained(best, job, signal, policy=decider) if explain else None
+        regrets = _regrets(result, window)
     if output is not None:
         best.schedule.dump(output, about=f"{best}; {result.note}")
     if report is not None:
@@ -98,6 +108,7 @@ def plan(
             "now": format_iso(window.now),
             "note": window.note,
             **({} if why is None else {"explanation": asdict(why)}),
+            **forecast_document(window, regrets),
         }
         form.print(result.plans, columns=PLAN_COLUMNS, document=document)
         return
@@ -114,6 +125,7 @@ def plan(
     for each in result.plans:
         if each.note:
             say(f"{each.policy}: {each.note}")
+    say_all(regret.words() for regret in regrets)
     print(f"{best.policy}:")
     print(best.schedule.told(zone.tz, zone.name))
     if (told := zone.told(best.schedule.start)).endswith("here)"):
@@ -147,6 +159,64 @@ def plan(
     for what, path in (("schedule", output), ("report", report)):
         if path is not None:
             print(f"{what} written to {path}")
+
+
+def _with_forecast(name: str, window: Window) -> str | Policy:
+    """Return a policy that knows what was foreseen, where that is what is planned on.
+
+    As long as nothing has come, what is foreseen now is all that policies that look again have.
+    """
+    from lowtide.forecast import Perfect, Replay
+    from lowtide.policies.policy import make_policy
+    from lowtide.policies.rolling import looking_again
+    from lowtide.policies.wrappers import Forecasted
+
+    if window.forecast is None or window.forecasts is None:
+        return name
+    again = looking_again(name, window.forecasts if window.truth else Perfect())
+    if again is not None:
+        return make_policy(name, **again)[1]
+    if window.truth is None or name == "run_now":
+        return name
+    return Forecasted(name, Replay([window.forecast]))
+
+
+def _regrets(result: Comparison, window: Window) -> list[Regret]:
+    """Return what plans made with a forecast lost by it, where what came is known."""
+    if window.truth is None or window.forecast is None:
+        return []
+    from lowtide.forecasting.backtest import regret_of
+
+    truth, model = window.truth, window.forecast.signal.source
+    return [
+        regret_of(result.job, each, truth, model=model)
+        for each in result.plans
+        if each.policy != "run_now"
+    ]
+
+
+def forecast_document(window: Window, regrets: Sequence[Regret]) -> dict[str, Any]:
+    """Return what was foreseen and what that cost; nothing where no forecast was asked for."""
+    if window.forecast is None:
+        return {}
+    made = window.forecast
+    ahead = slice(int((made.leads_s <= 0.0).sum()), None)
+
+    def told(signal: Signal | None) -> list[float] | None:
+        return None if signal is None else signal.values[ahead].tolist()
+
+    return {
+        "forecast": {
+            "issued": format_iso(made.issued),
+            "source": made.signal.source,
+            "start": format_iso(float(made.signal.edges[ahead][0])),
+            "step_s": made.signal.step_s,
+            "values": told(made.signal),
+            "lower": told(made.lower),
+            "upper": told(made.upper),
+        },
+        "regret": [each.document() for each in regrets],
+    }
 
 
 def show_explanation(reasons: Explanation, *, unit: str, zone: Zone) -> None:

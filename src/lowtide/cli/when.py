@@ -59,10 +59,10 @@ def when(
 
     The job is not stopped once it runs. Savings are relative and need no watts; with --power or
     --profile the emissions are told too. A file that does not cover now is refused unless --now or
-    --arrival says from when to count.
+    --arrival says from when to count; with --forecast what it says until now is enough.
     """
     from lowtide.cli.inputs import Zone
-    from lowtide.cli.plan import signal_document
+    from lowtide.cli.plan import forecast_document, signal_document
     from lowtide.errors import InvalidInput
     from lowtide.studies.comparison import starts_by_patience
     from lowtide.units import (
@@ -79,6 +79,17 @@ def when(
         raise InvalidInput("--interruptible and --image go with --tradeoff")
     options = starts_by_patience(job, signal)
     documents = [option.document(knows_power=knows_power) for option in options]
+
+    def show() -> None:
+        _show(options, job, signal, window.note, zone, knows_power)
+        say_all(regret.words() for regret in regrets)
+
+    regrets = []
+    if window.truth is not None:
+        from lowtide.forecasting.backtest import regret_of
+
+        best = replace(options[-1].plan, policy="the best start")
+        regrets = [regret_of(job, best, window.truth, model=signal.source)]
     form.print(
         [each | {"synthetic": int(each["synthetic"])} for each in documents],
         document={
@@ -90,8 +101,9 @@ def when(
             "knows_power": knows_power,
             "options": documents,
             "best": documents[-1],
+            **forecast_document(window, regrets),
         },
-        show=lambda: _show(options, job, signal, window.note, zone, knows_power),
+        show=show,
     )
 
 

@@ -9,22 +9,30 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lowtide import files
 from lowtide.errors import FileProblem, FormatError, ProviderProblem
-from lowtide.grids.history import History
+from lowtide.forecast import Forecast
+from lowtide.grids.history import FORECAST, History
 from lowtide.grids.providers import ZoneName
+from lowtide.signal import Signal
 from lowtide.units import format_hours
 
 _VERSION = 1
 _LOOK_AGAIN_S = 0.05
+# What a provider foresees is kept once an hour, for some months.
+_KEPT_EVERY_S = 3600.0
+_KEPT_FORECASTS = 2400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +159,52 @@ class Cache:
         text = json.dumps(entry.document(), allow_nan=False, separators=(",", ":"))
         files.write_whole(self.path(entry.name), text)
 
+    def forecasts(self, name: ZoneName, history: Signal) -> list[Forecast]:
+        """Return what a provider foresaw, as far as it was kept, in the order of issue.
+
+        Args:
+            history: What came; forecasts of other steps or another basis are left out.
+        """
+        made = []
+        for line in self._lines(name):
+            try:
+                told = json.loads(line)
+                if (told["step_s"], told["basis"]) != (history.step_s, history.basis):
+                    continue
+                values = np.array(told["values"], dtype=np.float64)
+                signal = replace(history, values=values, start=float(told["start"]), marks=None)
+                made.append(Forecast(issued=float(told["issued"]), signal=signal))
+            except (LookupError, TypeError, ValueError):
+                # The last line of a disk that was full.
+                continue
+        return made
+
+    def keep_forecast(self, history: History, now: float) -> None:
+        """Write down what a provider has just foreseen, once an hour at most."""
+        ahead = np.flatnonzero((history.states == FORECAST) & (history.times > now))
+        whole = ahead.size > 0 and ahead[-1] - ahead[0] + 1 == ahead.size
+        lines = self._lines(history.name)
+        if not whole or (lines and now < _issued(lines[-1]) + _KEPT_EVERY_S):
+            return
+        told = {
+            "issued": now,
+            "start": float(history.times[ahead[0]]),
+            "step_s": history.step_s,
+            "basis": history.basis,
+            "values": history.values[ahead].tolist(),
+        }
+        kept = [*lines[1 - _KEPT_FORECASTS :], json.dumps(told, separators=(",", ":"))]
+        files.write_whole(self._forecasts(history.name), "\n".join(kept) + "\n")
+
+    def _forecasts(self, name: ZoneName) -> Path:
+        return self.path(name).with_suffix(".forecasts.jsonl")
+
+    def _lines(self, name: ZoneName) -> list[str]:
+        try:
+            return self._forecasts(name).read_text().splitlines()
+        except (OSError, ValueError):
+            return []
+
     def set_aside(self, name: ZoneName, why: str) -> Path:
         """Give a zone's file another name, so that nothing in it is lost, and return that name."""
         path = self.path(name)
@@ -194,6 +248,13 @@ class Cache:
             yield
         finally:
             os.close(handle)
+
+
+def _issued(line: str) -> float:
+    try:
+        return float(json.loads(line)["issued"])
+    except (LookupError, TypeError, ValueError):
+        return -math.inf
 
 
 def _lock(handle: int, name: ZoneName, deadline: float, patience_s: float) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.errors import InvalidInput, InvalidSignal
+from lowtide.errors import InvalidInput, InvalidSignal, NotCovered
 from lowtide.grids.providers import GridProvider, Part, ZoneName
-from lowtide.signal import ESTIMATED, FloatArray, MarkArray, Signal
+from lowtide.signal import ESTIMATED, FILLED, FloatArray, MarkArray, Signal
 from lowtide.units import format_hours, format_time, intensity_factor
 
 # How a value is known.
@@ -95,6 +95,9 @@ class History:
                 marks=np.where(self.states[wanted] == MEASURED, 0, ESTIMATED).astype(np.uint8),
             )
             start, values, marks = line.start, line.values, line.marks
+        return self._as_signal(start, values, marks)
+
+    def _as_signal(self, start: float, values: FloatArray, marks: MarkArray) -> Signal:
         return Signal(
             values=values,
             start=start,
@@ -104,6 +107,27 @@ class History:
             zone=self.area,
             source=f"{self.title} ({self.name}), retrieved {format_time(self.retrieved.max())}",
             marks=marks,
+        )
+
+    def settled(self, now: float) -> Signal:
+        """Return all that was told of steps after they had begun: what forecasts are made of.
+
+        Steps in between that nobody told of hold the value before them, marked as filled.
+        """
+        came = (self.states < FORECAST) | (self.retrieved >= self.times)
+        kept = np.flatnonzero(came & (self.times <= now))
+        if not kept.size:
+            raise NotCovered(
+                f"{self.name} has told nothing yet of what came, and forecasts need a day of it"
+            )
+        index = np.round((self.times[kept] - self.times[kept[0]]) / self.step_s).astype(np.intp)
+        places = np.arange(max(int(index[-1]) + 1 - _LONGEST, 0), int(index[-1]) + 1)
+        held = np.searchsorted(index, places, side="right") - 1
+        marks = np.where(self.states[kept[held]] == MEASURED, 0, ESTIMATED)
+        return self._as_signal(
+            float(self.times[kept[0]]) + float(places[0]) * self.step_s,
+            self.values[kept[held]],
+            np.where(index[held] == places, marks, FILLED).astype(np.uint8),
         )
 
     def caveat(self, signal: Signal) -> str:

@@ -159,6 +159,10 @@ class Feed:
             )
             raise
         answer = replace(answer, problems=(*answer.problems, *left_out))
+        try:
+            self.cache.keep_forecast(told, now)
+        except FileProblem as error:
+            self.problems.append(f"{error}; what {self.name} foresees is not kept")
         self._take(answer, told, begin, now)
 
     def _since(self, now: float, since: float | None) -> float:
@@ -200,17 +204,23 @@ class Feed:
             self.problems.append(f"{error}; what {self.name} says is not kept")
 
     def known(
-        self, now: float, *, since: float | None = None, gaps: str = "refuse"
+        self,
+        now: float,
+        *,
+        since: float | None = None,
+        gaps: str = "refuse",
+        settled: bool = False,
     ) -> Retrieved | None:
         """Return what is known; None if nothing is.
 
         Args:
             gaps: What to do with steps between it and now that nobody told of.
+            settled: Whether all that ever came is asked for, and nothing that was expected.
         """
         history, retrieved = self.entry.history, self.entry.retrieved
         if history is None or retrieved is None:
             return None
-        signal = history.signal(now, since=since, gaps=gaps)
+        signal = history.settled(now) if settled else history.signal(now, since=since, gaps=gaps)
         return Retrieved(
             name=self.name,
             signal=signal,
@@ -228,6 +238,7 @@ def fetch(
     gaps: str = "refuse",
     now: float | None = None,
     cache: Cache | None = None,
+    settled: bool = False,
 ) -> Retrieved:
     """Return the intensity of a zone, from the cache where it is new enough.
 
@@ -239,6 +250,8 @@ def fetch(
         gaps: What to do with gaps since then: `refuse`, `hold` or `interpolate`.
         now: What time it is; by default what the clock says.
         cache: Where answers are kept; by default the user's.
+        settled: Whether all that ever came is asked for, to make forecasts of, and nothing that
+            was expected; what nobody told of in between is marked as filled.
     """
     from lowtide.formats.times import GAP_POLICIES
 
@@ -259,7 +272,7 @@ def fetch(
         if feed.entry.history is None:
             raise
         failed = str(error)
-    found = feed.known(moment, since=begin, gaps=gaps)
+    found = feed.known(moment, since=begin, gaps=gaps, settled=settled)
     if found is None:
         raise ProviderProblem(f"{feed.name} has told nothing yet")
     if failed:
@@ -275,14 +288,24 @@ def fetch_named(
     gaps: str = "refuse",
     now: float | None = None,
     cache: Cache | None = None,
+    settled: bool = False,
 ) -> Sequence[Retrieved]:
     """Return what is known of the zones that a name such as `gb:13` lists.
 
     Args:
         cache: Where answers are kept; by default the user's.
+        settled: Whether all that ever came is asked for, and nothing that was expected.
     """
     return [
-        fetch(name.provider, name.zone, since=since, gaps=gaps, now=now, cache=cache)
+        fetch(
+            name.provider,
+            name.zone,
+            since=since,
+            gaps=gaps,
+            now=now,
+            cache=cache,
+            settled=settled,
+        )
         for name in parse_zones(text)
     ]
 

@@ -90,6 +90,7 @@ def resolve(
     since: TimeLike | None = None,
     until: float | None = None,
     how: Mapping[str, Any] | None = None,
+    settled: bool = False,
     **weather: Any,
 ) -> Resolved:
     """Return the grid that a name stands for.
@@ -100,6 +101,7 @@ def resolve(
             it is to reach `until`.
         until: How far a synthetic grid is to reach, where `days` does not say it.
         how: How it is read: a file as `read_signal` takes it, a zone with `gaps`.
+        settled: Whether of a zone all that ever came is asked for, and nothing that was expected.
         weather: What else `synthetic_grid` takes.
     """
     kind = kind or kind_of(name)
@@ -116,7 +118,7 @@ def resolve(
     if kind == "zone":
         from lowtide.grids.live import fetch_named
 
-        told = fetch_named(name, since=since, **(how or {}))
+        told = fetch_named(name, since=since, settled=settled, **(how or {}))
         return Resolved(
             name=name, signals={each.signal.kind: each.signal for each in told}, retrieved=told
         )

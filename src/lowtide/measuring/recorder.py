@@ -10,6 +10,7 @@ import csv
 import os
 import platform
 import re
+import shlex
 import signal
 import sys
 import time
@@ -35,7 +36,7 @@ from lowtide.measuring.program import (
     refusal,
     terminal_tells,
 )
-from lowtide.measuring.sampler import Sample, Sampler
+from lowtide.measuring.sampler import Sample, Sampler, busy_share
 from lowtide.measuring.tasks import Clocks
 from lowtide.measuring.worker import Hung, Worker
 from lowtide.meters import Roots
@@ -54,6 +55,8 @@ _MOST_SHARE, _LEAST_SPENT_S = 0.05, 0.1
 _PATIENCE_S = 3.0
 # How long the last of it may take to be written, and longer by so much for each part to be joined.
 _CLOSE_S, _JOIN_S = 5.0, 0.05
+# So many samples of the idle machine are looked at to tell whether it is.
+_MOST_IDLE = 1000
 # Samples that a hanging disk keeps waiting: some hundred megabytes.
 _MOST_WAITING = 200_000
 
@@ -83,6 +86,7 @@ class Recorder:
             there are none.
         say: Told what happens, line by line.
         warn: Told what went wrong with the measuring itself, each thing once.
+        watch: Told every sample while a program runs.
         interrupted: The signal that ended the measurement early, None if none did.
         missed: Why the last run was not stopped where it was to be; empty if it was.
     """
@@ -98,6 +102,7 @@ class Recorder:
     clocks: Clocks | None = None
     say: Callable[[str], None] = print
     warn: Callable[[str], None] = _to_stderr
+    watch: Callable[[Sample], None] | None = None
     interrupted: signal.Signals | None = field(default=None, init=False)
     missed: str = field(default="", init=False)
     _hurried: bool = field(default=False, init=False)
@@ -111,6 +116,7 @@ class Recorder:
     _reading: Worker = field(default_factory=Worker, init=False)
     _writing: Worker = field(default_factory=Worker, init=False)
     _left_out: int = field(default=0, init=False)
+    _idle: deque[Sample] = field(default_factory=lambda: deque(maxlen=_MOST_IDLE), init=False)
 
     def __post_init__(self) -> None:
         # A disk that is full must not stop a program that has nothing to do with it.
@@ -161,6 +167,7 @@ class Recorder:
             ),
         )
         self.sampler.restart(whole=step.kind == "idle")
+        self._idle.clear()
         self._marks.clear()
         self._heard.clear()
         self.missed, self._program_s = "", 0.0
@@ -178,6 +185,7 @@ class Recorder:
                 status = self._refuse(*refused)
             else:
                 self._sample_for(self.idle_s)
+                self._check_idle()
                 if not self.interrupted:
                     status = self._run_program(name, step)
                 self._sample_for(self.idle_s)
@@ -378,8 +386,27 @@ class Recorder:
             self._take(None)
             self._wait()
 
+    def warm_up(self, command: Sequence[str]) -> int:
+        """Run a program to its end, unmeasured; return how it ended."""
+        return prepare(
+            shlex.join(command),
+            environment=self.environment,
+            to_stderr=self.to_stderr,
+            stopped=lambda: bool(self.interrupted),
+        )
+
+    def _check_idle(self) -> None:
+        """Say at once that the machine is busy while it should be idle; its notes do in the end."""
+        busy = busy_share(self._idle)
+        if busy is not None:
+            self.say(busy)
+
     def _take(self, tree: ProcessTree | None) -> None:
         sample = self._safely("sampling", lambda: self._sampled(tree))
+        if sample is not None and tree is None:
+            self._idle.append(sample)
+        elif sample is not None and (watch := self.watch) is not None:
+            self._safely("showing the power", lambda: watch(sample))
         if sample is not None and self._writing.waiting > _MOST_WAITING:
             self._left_out += 1
         elif sample is not None:

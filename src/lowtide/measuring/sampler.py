@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from lowtide.attribution import IdleFloor
 from lowtide.errors import InvalidInput, MeterProblem, UnknownName
 from lowtide.formats.recording_parts import GPUS, LEADS, MEASURES, SUM, WHOLE
 from lowtide.measuring.sharing import SHARES, GpuPower, Sharing
@@ -431,6 +432,19 @@ def total_w(drawn: Sequence[tuple[Channel, float]]) -> float:
     channels = [channel for channel, _ in drawn]
     parts = [watts for (_, watts), is_in in zip(drawn, counted(channels), strict=True) if is_in]
     return sum(parts) if parts else math.nan
+
+
+def busy_share(samples: Collection[Sample]) -> str | None:
+    """Return in words that a machine that should be idle is not; None where it is, or unknown."""
+    shares = [each.columns.get(FEATURES["cpu"], math.nan) for each in samples]
+    known = [share for share in shares if not math.isnan(share)]
+    # At the first look a kernel's counters, in hundredths of a second, tell little.
+    if len(known) < 3 or sum(known) / len(known) <= IdleFloor().idle_share:
+        return None
+    return (
+        f"the machine is not idle: {100 * sum(known) / len(known):.0f} % of its CPUs were busy "
+        "before the start, so what it draws idle is not known from this"
+    )
 
 
 @dataclass(slots=True, kw_only=True)

@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from lowtide.accounting import footprint
 from lowtide.errors import InvalidInput
@@ -304,6 +304,23 @@ class Advice:
         if slot.running:
             return first.work_s > TIME_TOLERANCE_S
         return first.start + job.profile.starting_s(slot.starts) < slot.end - TIME_TOLERANCE_S
+
+
+def looking_again(name: str, forecasts: ForecastModel) -> dict[str, Any] | None:
+    """Return with what a policy is made that looks at forecasts itself, or at none.
+
+    Args:
+        forecasts: The forecasts.
+
+    Returns:
+        None for policies that decide once: `Forecasted` gives them a forecast.
+    """
+    made: dict[str, dict[str, Any]] = {
+        "rolling": {"forecasts": forecasts},
+        "advice": {"rolling": Rolling(forecasts=forecasts)},
+        "dtpr": {},
+    }
+    return made.get(name)
 
 
 def _state(job: Job, slot: Slot) -> State | None:

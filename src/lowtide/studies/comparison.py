@@ -13,7 +13,7 @@ import numpy as np
 from lowtide.accounting import Footprint, PhaseFootprint, footprint
 from lowtide.grids import synthetic_grid
 from lowtide.job import Job, Resources
-from lowtide.policies import Plan, plan
+from lowtide.policies import Plan, Policy, plan
 from lowtide.policies.tradeoff import tradeoff
 from lowtide.samples import sample_profile
 from lowtide.schedule import Schedule
@@ -152,7 +152,7 @@ class Comparison:
         return make_figure("schedules", over), make_figure("power", power)
 
 
-def compare(job: Job, signal: Signal | Grid, policies: Sequence[str]) -> Comparison:
+def compare(job: Job, signal: Signal | Grid, policies: Sequence[str | Policy]) -> Comparison:
     """Plan one job under several policies."""
     return Comparison(
         job=job,

@@ -16,12 +16,13 @@ from typing import Any, TypeVar
 
 from lowtide.errors import FormatError, InvalidInput, LowtideError, UnknownName
 from lowtide.forecast import ForecastModel, LeadScaled, Perfect, Persistence
+from lowtide.forecasting import Auto
 from lowtide.formats import read_signal
 from lowtide.grids import GRID_NAMES
 from lowtide.grids.resolve import resolve
 from lowtide.job import TIME_TOLERANCE_S
 from lowtide.policies.policy import POLICIES, Policy, make_policy, stops_jobs
-from lowtide.policies.rolling import Rolling
+from lowtide.policies.rolling import looking_again
 from lowtide.policies.wrappers import Blind, Forecasted, Purchasing
 from lowtide.signal import Grid, Signal
 from lowtide.simulator import Cluster, Simulation, make_discipline, simulate
@@ -46,9 +47,8 @@ _FORECASTS: dict[str, Callable[..., ForecastModel]] = {
     "perfect": Perfect,
     "lead_scaled": LeadScaled,
     "persistence": Persistence,
+    "auto": Auto,
 }
-# These look at forecasts again and again, or at none: a single look at arrival is not theirs.
-_LOOK_THEMSELVES = ("rolling", "advice", "dtpr")
 _SYNTHETIC_ONLY = ("days", "step", "seed", "basis")
 
 
@@ -168,14 +168,10 @@ def _policy(parameters: Parameters) -> Policy:
     forecast = _in_units(parameters["forecast"])
     horizon_s = forecast.pop("horizon_s", None)
     models = _forecasts(forecast) if parameters["forecast"] else None
-    if models is not None and name in _LOOK_THEMSELVES:
+    if models is not None and (again := looking_again(str(name), models)) is not None:
         if horizon_s is not None:
             raise InvalidInput(f"forecast.horizon_s is not for {name}: say forecast.reach_s")
-        if name == "rolling":
-            said.setdefault("forecasts", models)
-        elif name == "advice":
-            said.setdefault("rolling", Rolling(forecasts=models))
-        models = None
+        said, models = again | said, None
     _, policy = make_policy(name, **said)
 
     def knowing_less(of: Policy) -> Policy:

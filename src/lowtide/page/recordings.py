@@ -1,0 +1,135 @@
+"""A figure of measured runs: what was drawn and used, what was marked, and what was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lowtide.page.looks import BLUE, GREEN, INK, NEUTRAL, PALE, RED, WIDTH, alt, inline
+from lowtide.recording import Recording, Run
+from lowtide.signal import FloatArray
+from lowtide.units import format_energy, format_hours
+
+# So many points of a run are drawn at most, each the mean of what it stands for.
+_POINTS = 1200
+_HEIGHT, _USE_HEIGHT = 200, 90
+# So many marks are written out; of more, every so manyth.
+_MOST_LABELS = 24
+_TIME = "s after the program's start"
+# What of a program's and a machine's use is shown, as a share.
+_USES = (
+    ("machine.cpu_share", "CPUs of the machine", BLUE),
+    ("machine.gpu_share", "GPUs", GREEN),
+    ("machine.memory_share", "memory", NEUTRAL),
+)
+
+
+def recording_chart(recording: Recording, runs: Sequence[str] = ()) -> Any:
+    """Draw the runs of a recording, below each other.
+
+    Args:
+        runs: Which of them, by name; all unless told.
+    """
+    shown = [run for run in recording if not runs or run.id in runs]
+    return alt.vconcat(*(_run_chart(run) for run in shown), spacing=24)
+
+
+def _run_chart(run: Run) -> Any:
+    base = alt.Chart(
+        inline(_rows(run, run.power_w, "power")),
+        width=WIDTH,
+        height=_HEIGHT,
+        title=f"{run.id}: {format_energy(run.energy_j())} {run.power} in "
+        f"{format_hours(run.duration_s)}"
+        + (f", {format_hours(run.missing_s)} lost" if run.missing_s else ""),
+    )
+    # Room for words above the curve.
+    top = (1.4 if run.events else 1.05) * max(float(run.power_w.max()), 1.0)
+    within = [float(run.times[0] - run.start), float(max(run.times[-1], run.end) - run.start)]
+    x = alt.X("at:Q", title=_TIME, scale=alt.Scale(domain=within, nice=False))
+    line = base.mark_line(interpolate="step-after", color=BLUE, strokeWidth=1.2).encode(
+        x=x, y=alt.Y("value:Q", title="power, W", scale=alt.Scale(domain=[0, top], nice=True))
+    )
+    layers = [*_lost(run, x), line, *_marks(run)]
+    uses = [
+        row
+        for column, name, _ in _USES
+        if column in run.columns
+        for row in _rows(run, 100 * np.asarray(run.columns[column]), name)
+    ]
+    chart = alt.LayerChart(layer=layers)
+    if not uses:
+        return chart
+    colours = {name: colour for column, name, colour in _USES if column in run.columns}
+    use = (
+        alt.Chart(inline(uses), width=WIDTH, height=_USE_HEIGHT)
+        .mark_line(interpolate="step-after", strokeWidth=1.2)
+        .encode(
+            x=x,
+            y=alt.Y("value:Q", title="in use, %", scale=alt.Scale(domain=[0, 100], clamp=True)),
+            color=alt.Color(
+                "what:N",
+                title=None,
+                scale=alt.Scale(domain=list(colours), range=list(colours.values())),
+                legend=alt.Legend(orient="bottom"),
+            ),
+        )
+    )
+    return alt.vconcat(chart, use, spacing=6)
+
+
+def _rows(run: Run, values: FloatArray, what: str) -> list[dict[str, Any]]:
+    """Return a curve as rows, a mean for each of some samples; nothing where none were taken."""
+    every = max(-(-run.times.size // _POINTS), 1)
+    rows: list[dict[str, Any]] = []
+    lost = {int(np.searchsorted(run.times, begin, side="left")) for begin, _ in run.gaps}
+    for first in range(0, run.times.size, every):
+        part = values[first : first + every]
+        known = part[np.isfinite(part)]
+        # A line that is broken here does not lead across what nobody measured.
+        if any(first <= place < first + every for place in lost) and rows:
+            rows.append({"at": rows[-1]["at"], "value": None, "what": what})
+        mean = float(known.mean()) if known.size else None
+        rows.append({"at": float(run.times[first] - run.start), "value": mean, "what": what})
+    return rows
+
+
+def _lost(run: Run, x: Any) -> list[Any]:
+    """Return pale stretches where nothing was measured."""
+    rows = [
+        {"at": begin - run.start, "until": end - run.start, "what": "not measured"}
+        for begin, end in run.gaps
+    ]
+    if not rows:
+        return []
+    pale = alt.Chart(inline(rows)).mark_rect(color=PALE, opacity=0.5)
+    return [pale.encode(x=x, x2="until:Q", tooltip=["what:N"])]
+
+
+def _marks(run: Run) -> list[Any]:
+    """Return where the program began and ended, and what it said in between."""
+    ends = [{"at": 0.0, "label": "start"}, {"at": run.duration_s, "label": "end"}]
+    every = max(-(-len(run.events) // _MOST_LABELS), 1)
+    said = [
+        {
+            "at": event.time - run.start,
+            "label": event.label,
+            "written": event.label if number % every == 0 else "",
+            "checkpoint": "checkpoint" if event.checkpoint else "mark",
+        }
+        for number, event in enumerate(run.events)
+    ]
+    x = alt.X("at:Q", title=_TIME)
+    dashed = alt.Chart(inline(ends)).mark_rule(strokeDash=[4, 3], color=INK)
+    layers = [dashed.encode(x=x, tooltip=["label:N"])]
+    if not said:
+        return layers
+    base = alt.Chart(inline(said)).encode(x=x)
+    rules = base.mark_rule(strokeWidth=0.8, opacity=0.7).encode(
+        color=alt.condition("datum.checkpoint == 'checkpoint'", alt.value(GREEN), alt.value(RED)),
+        tooltip=["label:N", "checkpoint:N", alt.Tooltip("at:Q", format=".1f", title=_TIME)],
+    )
+    words = base.mark_text(angle=270, align="right", baseline="top", dx=-4, dy=2, fontSize=9)
+    return [*layers, rules, words.encode(y=alt.value(0), text="written:N")]
