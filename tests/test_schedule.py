@@ -141,8 +141,12 @@ def test_valid_schedules_pass(case):
     work_s = math.fsum(s.duration_s for s in schedule.spans if s.kind == "work")
     assert work_s == pytest.approx(job.profile.work_s, abs=1e-6)
     assert schedule.starts == len(schedule.runs)
-    startups = sum(s.kind == "startup" for s in schedule.spans)
-    assert startups == (schedule.starts if job.profile.startup else 0)
+    profile = job.profile
+    again = ["startup"] * bool(profile.startup)
+    if profile.restart is not None:
+        again = ["restart"] * bool(profile.restart)
+    wanted = ["startup"] * bool(profile.startup) + again * (schedule.starts - 1)
+    assert [s.kind for s in schedule.spans if s.kind in ("startup", "restart")] == wanted
 
 
 @settings(max_examples=60)
