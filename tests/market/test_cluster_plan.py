@@ -19,7 +19,7 @@ from lowtide.signal import Signal
 from lowtide.simulator.carrying import Away, carry_out
 from support.queues import STEP_S, best_together, draw_instance, draw_job, draw_signal
 
-MANY = 300 if os.environ.get("LOWTIDE_NIGHTLY") else 12
+MANY = 300 if os.environ.get("LOWTIDE_NIGHTLY") else 20
 QUICK = {"gap": 1e-9, "effort": 0.02, "seconds": None, "seed": 3}
 
 
