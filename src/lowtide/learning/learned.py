@@ -263,30 +263,31 @@ def find_spread(model: PhaseModel) -> Spread | None:
 
 
 def find_restart(fit: PhaseFit, resumed: Sequence[RunSeries]) -> tuple[Phase, ...] | None:
-    """Return what resumed runs start with, None where there are none or no startup."""
+    """Return what resumed runs start with, None where there are none or no startup.
+
+    The median: a run of another day, or one that the meter watched for longer, is not the others'.
+    """
     count = fit.structure.startup
-    seconds, joules, times = np.zeros(count), np.zeros(count), 0
+    seconds, watts = [], []
     for series in resumed if count else ():
         found = fit.model.lay(series)
         if found is None:
             continue
         edges_s, row = found
         inside = row < count
-        seen_s = series.seen_s(edges_s + fit.model.lag_s)
-        lasts_s = np.diff(edges_s)
-        drawn_j = series.mean_w(seen_s) * lasts_s
-        seconds += np.bincount(row[inside], weights=lasts_s[inside], minlength=count)
-        joules += np.bincount(row[inside], weights=drawn_j[inside], minlength=count)
-        times += 1
-    if not times:
+        power_w = series.mean_w(series.seen_s(edges_s + fit.model.lag_s))
+        seconds.append(np.diff(edges_s)[inside])
+        watts.append(power_w[inside])
+    if not seconds:
         return None
     return tuple(
-        Phase(
-            name=name,
-            duration_s=_rounded(float(lasts_s) / times),
-            power_w=_rounded(max(float(drawn_j / lasts_s), 0.0)),
+        Phase(name=name, duration_s=_rounded(lasts_s), power_w=_rounded(max(drawn_w, 0.0)))
+        for name, lasts_s, drawn_w in zip(
+            _names(fit),
+            np.median(seconds, axis=0).tolist(),
+            np.median(watts, axis=0).tolist(),
+            strict=False,
         )
-        for name, lasts_s, drawn_j in zip(_names(fit), seconds, joules, strict=False)
         if lasts_s > 0
     )
 

@@ -30,6 +30,8 @@ _GAP_RANGE = 0.04
 _ROUNDS = 3
 # Runs are laid out in so many steps at most.
 _MOST_STEPS = 2000
+# Epochs of a run together may take so many epochs more or less than usual.
+_ABOUT = 0.6
 # Epochs that were seen may be so many too few or too many.
 _REACH = 2
 
@@ -78,21 +80,24 @@ class Levels:
         step_s = max(self.step_s, series.length_s / _MOST_STEPS)
         grid = even_edges(0.0, series.length_s, step_s)
         trace = series.mean_w(grid)
-        best, least = about, np.inf
+        best, least = about, (True, np.inf)
+        inside = slice(self.outline.first, self.outline.end)
+        epoch_s = float(self.usual_s[inside].sum()) / self.outline.count
         for epochs in range(max(about - _REACH, 1), about + _REACH + 1):
             levels_w = self.levels_w[self.row(epochs)]
             if levels_w.size > trace.size:
                 continue
             edges, left = align(trace, levels_w)
-            # An epoch that lasts next to nothing is none.
             inside = slice(self.outline.first, self.outline.first + self.outline.length * epochs)
             lasts_s = np.diff(grid[edges])[inside].reshape(epochs, -1).sum(axis=1)
-            usual_s = self.usual_s[self.outline.first : self.outline.end].sum()
-            if lasts_s.min() < 0.4 * usual_s / self.outline.count:
+            # An epoch that lasts next to nothing is none.
+            if lasts_s.min() < 0.4 * epoch_s:
                 continue
+            # Power may deceive where a machine was throttled; so many epochs take their time.
+            unlike = abs(float(lasts_s.sum()) / epoch_s - epochs) > _ABOUT
             cost = left * step_s / self.step_s + self.price * levels_w.size
-            if cost < least:
-                best, least = epochs, cost
+            if (unlike, cost) < least:
+                best, least = epochs, (unlike, cost)
         return best
 
     def stretches(self, series: RunSeries, epochs: int) -> Stretches:
