@@ -151,7 +151,7 @@ class Library:
         path = self._path(entry.name)
         if path.is_file():
             files.write_whole(self.folder / _BEFORE / path.name, files.read_bytes(path))
-        files.write_whole(path, entry.toml(), lasting=False)
+        files.write_whole(path, entry.toml())
         if self._known is not None:
             self._known[entry.name] = entry
         return path
