@@ -157,6 +157,7 @@ def test_twice_the_power_is_twice_the_footprint(case):
 
     twice = PowerProfile(
         startup=doubled(profile.startup),
+        restart=None if profile.restart is None else doubled(profile.restart),
         work=doubled(profile.work),
         stop=doubled(profile.stop),
         suspended_power_w=2 * profile.suspended_power_w,

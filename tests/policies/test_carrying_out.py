@@ -1,6 +1,7 @@
 """From what a policy wants to what the real job does."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -227,11 +228,13 @@ def test_whole_numbers_of_everything_keep_the_rules(data):
         max_starts=draw(st.sampled_from([None, 2, 3])),
     )
     least = math.ceil(job.profile.run_s)
+    again = st.integers(1, 4).map(lambda seconds: [phase("again", seconds)])
+    restart = draw(st.none() | st.none() | st.just([]) | again)
     job = Job(
         id="a",
         arrival=0,
         deadline=least + draw(st.integers(0, 12)),
-        profile=job.profile,
+        profile=replace(job.profile, restart=restart),
         interruptible=job.interruptible,
         max_starts=job.max_starts,
     )
