@@ -186,7 +186,7 @@ def backtest(
     how: How = None,
     form: Form = TABLE,
 ) -> None:
-    """Say how wrong forecasts made of a history have been, and what plans lost by that.
+    """Say how wrong forecasts made of a history have been.
 
     Moments of the past are taken for now. Errors are told by lead time for each way of foreseeing,
     for all of them weighed by recent error (auto), and for what a provider foresaw where its cache

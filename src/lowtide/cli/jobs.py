@@ -110,7 +110,7 @@ def jobs(
     store: StorePlace = None,
     form: Form = TABLE,
 ) -> None:
-    """List jobs: what they used of what they asked for, and emitted.
+    """List jobs: what they asked for, used and emitted.
 
     By default those of the last 24 hours, and with -j those jobs whenever they ran. What is marked
     with ~ was estimated in whole or in part, not measured; what is marked with > is the least it

@@ -98,7 +98,7 @@ def learn(
     production: Production = Production(),  # noqa: B008 - frozen
     form: Form = TABLE,
 ) -> None:
-    """Learn a job's power profile from runs, and say how good it is.
+    """Learn a power profile from runs, and say how good it is.
 
     Phases come from uninterrupted runs, each left out in turn to see how well the others predict
     it. Stops and kills with their resumption tell startup from work and what stopping costs.

@@ -74,7 +74,7 @@ def plan_cluster(
     ] = None,
     form: Form = TABLE,
 ) -> None:
-    """Plan a whole queue together, and prove how near to the best that is.
+    """Plan a whole queue together, with a proof of its worth.
 
     Deadlines come first, then carbon. Prices say what a node-hour is worth at each moment: what
     one more would save. The plan is carried out by the simulator, and told against EASY.

@@ -59,7 +59,7 @@ def show(
     store: StorePlace = None,
     form: Form = TABLE,
 ) -> None:
-    """Look back at a job: its use, energy, and what waiting saves.
+    """Look back at a job: use, energy, and what waiting saves.
 
     Phases are found in what the job drew, and planned again on the grid's signal: the file named
     with --signal, or what was known when its node was watched, and after that --grid.

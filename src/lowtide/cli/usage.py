@@ -52,7 +52,7 @@ def usage(
     store: StorePlace = None,
     form: Form = TABLE,
 ) -> None:
-    """Sum up what jobs used and emitted, by user, hour and others.
+    """Sum up what jobs used and emitted, by user, hour, host.
 
     By default over the last 30 days. Jobs that ran on beyond the window count with what they used
     in it. Core-hours are those that were kept, CPU-hours those that were used. A time when nobody
