@@ -28,6 +28,7 @@ from lowtide.cli.node import node
 from lowtide.cli.options import HOW, grouped
 from lowtide.cli.plan import demo, plan
 from lowtide.cli.reproduce import reproduce
+from lowtide.cli.run import run
 from lowtide.cli.show import show
 from lowtide.cli.simulate import simulate
 from lowtide.cli.store import store
@@ -61,6 +62,7 @@ for verb in (
     convert,
     measure,
     mark,
+    run,
     learn,
     model,
     watch,

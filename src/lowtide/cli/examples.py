@@ -30,6 +30,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lowtide measure --idle 0.2 --event 'epoch_{}=epoch (\\d+)' -o training "
         "-- sh -c 'echo epoch 1; sleep 0.3; echo epoch 2; sleep 0.3'",
     ),
+    "run": (
+        "lowtide run --finish-by +12h -t 2:00:00 --grid windy --dry-run -- sh train.sh",
+        "lowtide run --finish-by 8am --profile h200 --grid sunny --pause --dry-run -- sh train.sh",
+    ),
     "mark": ("lowtide mark epoch_1", "lowtide mark saved_1 --checkpoint"),
     "convert": (
         "lowtide convert jobs.csv jobs.swf --start 2024-07-01T00:00Z",

@@ -78,6 +78,7 @@ class Recorder:
             where one has a group, that is put in place of `{}` in the label.
         to_stderr: Whether what the program prints goes to stderr, because stdout is taken.
         environment: What programs find in theirs; by default what is in that of this process.
+        attend: Called with the running program at every sample, for whoever pauses it.
         say: Told what happens, line by line.
         warn: Told what went wrong with the measuring itself, each thing once.
         interrupted: The signal that ended the measurement early, None if none did.
@@ -92,6 +93,7 @@ class Recorder:
     patterns: Sequence[tuple[re.Pattern[str], str]] = ()
     to_stderr: bool = False
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    attend: Callable[[Program], None] | None = None
     say: Callable[[str], None] = print
     warn: Callable[[str], None] = _to_stderr
     interrupted: signal.Signals | None = field(default=None, init=False)
@@ -301,6 +303,8 @@ class Recorder:
         stopped = False
         while program.poll() is None or not program.is_over():
             self._take(program.tree)
+            if (attend := self.attend) is not None and program.status is None:
+                self._safely("attending to the program", lambda: attend(program))
             now = time.monotonic()
             if step.stop_mark and stop_at is None and self._has_marked(name, step.stop_mark):
                 stop_at = now + step.stop_delay_s
