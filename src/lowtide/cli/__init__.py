@@ -27,8 +27,10 @@ from lowtide.cli.model import model
 from lowtide.cli.node import node
 from lowtide.cli.options import HOW, grouped
 from lowtide.cli.plan import demo, plan
+from lowtide.cli.queue import drive, queue
 from lowtide.cli.reproduce import reproduce
 from lowtide.cli.run import run
+from lowtide.cli.sbatch import parted, sbatch
 from lowtide.cli.show import show
 from lowtide.cli.simulate import simulate
 from lowtide.cli.store import store
@@ -63,6 +65,9 @@ for verb in (
     measure,
     mark,
     run,
+    sbatch,
+    queue,
+    drive,
     learn,
     model,
     watch,
@@ -77,7 +82,11 @@ for verb in (
     warm,
     version,
 ):
-    app.command(epilog=epilog(verb.__name__))(grouped(verb))
+    # What follows the options of these is another program's.
+    passing = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+    app.command(epilog=epilog(verb.__name__), context_settings=passing if verb is sbatch else None)(
+        grouped(verb)
+    )
 app.add_typer(reproduce)
 app.add_typer(store)
 app.add_typer(stress)
@@ -115,6 +124,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     ensure_home()
+    if sys.argv[1:2] == ["sbatch"]:
+        sys.argv[2:] = parted(sys.argv[2:])
     try:
         _needed(sys.argv[1:2])()
     except LowtideError as error:

@@ -34,6 +34,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lowtide run --finish-by +12h -t 2:00:00 --grid windy --dry-run -- sh train.sh",
         "lowtide run --finish-by 8am --profile h200 --grid sunny --pause --dry-run -- sh train.sh",
     ),
+    "sbatch": (
+        "lowtide sbatch --finish-by 8am --grid gb -t 2:00:00 train.sh",
+        "lowtide sbatch --finish-by +2d --grid gb --profile h200 --saves --gpus=1 train.sh",
+    ),
+    "queue": ("lowtide queue --grid gb", "lowtide queue --calibration"),
+    "drive": ("lowtide drive --grid gb --once", "lowtide drive --grid gb --dry-run"),
     "mark": ("lowtide mark epoch_1", "lowtide mark saved_1 --checkpoint"),
     "convert": (
         "lowtide convert jobs.csv jobs.swf --start 2024-07-01T00:00Z",

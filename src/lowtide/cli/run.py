@@ -37,7 +37,7 @@ FinishBy = Annotated[
     ),
 ]
 # How much longer than its profile says a job may take.
-_LONGER = 1.1
+LONGER = 1.1
 _LOOK_S = 0.2
 
 
@@ -120,24 +120,17 @@ class _Job:
         self, *, finish_by: str | None, length: str | None, profile: str | None, stops: bool
     ) -> None:
         from lowtide.cli.inputs import named_profile, parse_time_limit
-        from lowtide.cli.moments import local_echo, parse_ahead
         from lowtide.profile import PowerProfile
 
         self.now = time.time()
-        self.deadline = None
-        if finish_by is not None:
-            self.deadline = parse_ahead(finish_by, now=self.now)
-            if self.deadline <= self.now:
-                raise InvalidInput(f"--finish-by {finish_by} has passed: name a time ahead")
-            if said := local_echo("--finish-by", finish_by, self.deadline):
-                warn(said)
+        self.deadline = read_finish(finish_by, self.now)
         if profile is not None and length is not None:
             raise InvalidInput("a profile says how long it takes itself: leave out -t")
         self.profile: PowerProfile | None = None
         self.run_s = 0.0
         if profile is not None:
             self.profile = named_profile(profile)
-            self.run_s = _LONGER * self.profile.run_s
+            self.run_s = LONGER * self.profile.run_s
         elif length is not None:
             self.run_s = parse_time_limit(length)
             self.profile = PowerProfile.constant(1000.0, self.run_s)
@@ -323,6 +316,20 @@ class _Turns:
             if problem not in self._said:
                 self._said.add(problem)
                 warn(problem)
+
+
+def read_finish(text: str | None, now: float) -> float | None:
+    """Return by when a job has to be done; None where nobody says."""
+    from lowtide.cli.moments import local_echo, parse_ahead
+
+    if text is None:
+        return None
+    deadline = parse_ahead(text, now=now)
+    if deadline <= now:
+        raise InvalidInput(f"--finish-by {text} has passed: name a time ahead")
+    if said := local_echo("--finish-by", text, deadline):
+        warn(said)
+    return deadline
 
 
 def forecaster(
