@@ -100,7 +100,18 @@ def test_a_line_of_shell_is_wrapped_as_well(tmp_path):
     assert "echo hello" in read.wrapped()
 
 
-@pytest.mark.parametrize("words", [["-b", "now+1hour"], ["--hold"], ["--test-only"], ["-H"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-b", "now+1hour"],
+        ["--hold"],
+        ["--test-only"],
+        ["-H"],
+        ["-d", "afterok:1"],
+        ["--reservation=r"],
+        ["--deadline", "now+1hour"],
+    ],
+)
 def test_what_is_not_to_be_started_by_us_is_left_alone(script, words):
     assert Submission.read([*words, script], {}).left_alone
     assert not Submission.read([script], {}).left_alone
@@ -124,10 +135,31 @@ def test_a_job_of_several_parts_is_left_alone(script):
         (["-G", "1"], "long/1/gpu"),
         (["--gpus-per-node=4", "-N", "2"], "long/2-8/gpu"),
         (["--gres=tmpdisk:5"], "long/1"),
+        (["--exclusive", "-n1"], "long/513+"),
     ],
 )
 def test_it_waits_with_its_like(script, words, kind):
     assert Submission.read([*words, script], {}).kind("main") == kind
+
+
+@pytest.mark.parametrize(
+    ("words", "most_cpus", "waves"),
+    [
+        ([], None, 1),
+        ([], 1.0, 1),
+        (["-a", "0-9"], None, 1),
+        (["-a", "0-9"], 10.0, 1),
+        (["-a", "0-9"], 9.0, 2),
+        (["-a", "0-9", "-c4"], 8.0, 5),
+        (["-a", "0-9", "-c4"], 2.0, 10),
+        (["--array=0-4999%50"], None, 100),
+        (["--array=0-4999%50"], 25.0, 200),
+        (["-a", "1,3,5-9:2,20"], 2.0, 3),
+        (["-a", "nonsense"], 2.0, 1),
+    ],
+)
+def test_an_array_takes_as_many_waves_as_there_is_room_for(script, words, most_cpus, waves):
+    assert Submission.read([*words, script], {}).waves(most_cpus) == waves
 
 
 def test_without_a_script_it_is_said_what_to_do(tmp_path):

@@ -57,11 +57,13 @@ class Look:
         jobs: The jobs that carry a tag.
         waits: How long jobs waited, all that can be seen.
         now: What time it is by the backend's clock.
+        closed: When nothing is started, from when to when: maintenance that is announced.
     """
 
     jobs: Sequence[Seen]
     waits: Sequence[Wait] = ()
     now: float = 0.0
+    closed: Sequence[tuple[float, float]] = ()
 
 
 class Backend(Protocol):

@@ -102,6 +102,7 @@ class Driver:
             loops=self.loops,
             rules=self.rules,
             powers=self.backend.can(),
+            closed=look.closed,
             plans=self._plans,  # type: ignore[arg-type]
         )
         verdicts = []

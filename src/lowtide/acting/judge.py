@@ -7,8 +7,9 @@ with a plan that cannot be made. Nothing here knows how to hold a job.
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from lowtide.acting.backend import PENDING, RUNNING, SUSPENDED, Seen
 from lowtide.acting.promise import Loops, Promise, promise_of
@@ -73,6 +74,7 @@ class Situation:
         loops: What the scheduler's loops take.
         rules: How eagerly jobs are moved.
         powers: What the backend can do, as `Backend.can` says.
+        closed: When the backend starts nothing, from when to when.
         plans: Plans made before on the same signal: a cache, and no more than that.
     """
 
@@ -83,6 +85,7 @@ class Situation:
     loops: Loops = field(default_factory=Loops)
     rules: Rules = field(default_factory=Rules)
     powers: frozenset[str] = frozenset(("stop",))
+    closed: Sequence[tuple[float, float]] = ()
     plans: MutableMapping[object, tuple[Stretch, ...]] = field(default_factory=dict)
 
 
@@ -256,7 +259,7 @@ def _judge_running(say: _Saying, situation: Situation) -> Verdict:
     wait_s = situation.wait_s(seen, tag)
     ran_s = now - seen.started
     promise = _promise(say, situation, wait_s, ran_s=ran_s)
-    if wait_s is None or situation.signal is None:
+    if wait_s is None or situation.signal is None or _closes(tag, situation):
         return say("runs", "nothing is known that would be worth a stop", promise=promise)
     if seen.restarts + 1 >= tag.max_starts:
         return say("runs", "it has used up its starts", promise=promise)
@@ -276,6 +279,11 @@ def _judge_running(say: _Saying, situation: Situation) -> Verdict:
         asked_at=now,
     )
     return say("stopping", f"it goes on at {format_time(again)}", *moves, promise=promise)
+
+
+def _closes(tag: Tag, situation: Situation) -> bool:
+    """Return whether a job that waits may come to wait for the end of some maintenance."""
+    return any(a < tag.deadline and b > situation.now for a, b in situation.closed)
 
 
 def _is_moved(tag: Tag, begin: float, rules: Rules) -> bool:
@@ -303,18 +311,26 @@ def _wish(say: _Saying, situation: Situation, promise: Promise, *, deferrable: b
     now, signal = situation.now, situation.signal
     if not deferrable:
         return _Wish(now, "how long its class waits was foretold too badly: it runs now")
+    if say.tag.run_s <= 0:
+        return _Wish(now, "nobody says how long it takes: it runs now")
     if promise.latest <= now:
         return _Wish(now, "its deadline leaves no room to wait: it runs now")
     if signal is None:
         return _Wish(now, "there is no forecast: it runs now")
+    if _closes(say.tag, situation):
+        return _Wish(now, "maintenance is announced before it has to be done: it runs now")
     stretches = _planned(say, situation, promise)
     if not stretches:
         return _Wish(now, "no plan could be made: it runs now")
     at = min(stretches[0].start, promise.latest)
     if at <= now + situation.rules.settle_s:
         return _Wish(now, "now is as clean as it gets for it", stretches)
-    room = format_duration(promise.latest - at)
-    return _Wish(at, f"planned for {format_time(at)}, {room} before it has to", stretches)
+    return _Wish(at, _planned_for(at, round(promise.latest - at)), stretches)
+
+
+@lru_cache(maxsize=1 << 15)
+def _planned_for(at: float, room_s: int) -> str:
+    return f"planned for {format_time(at)}, {format_duration(room_s)} before it has to"
 
 
 def _pause(say: _Saying, situation: Situation, promise: Promise, ran_s: float) -> float | None:
@@ -340,7 +356,7 @@ def _planned(
     tag, seen, signal, now = say.tag, say.seen, situation.signal, situation.now
     if signal is None:
         return ()
-    profile = situation.profile(tag) or _constant(tag)
+    profile = situation.profile(tag) or _constant(tag.run_s, tag.startup_s, tag.stop_s)
     work_s, startup_s = profile.work_s, profile.startup_s
     done_s = min(tag.progress_s, work_s)
     if ran_s is not None:
@@ -426,16 +442,16 @@ def _plan(
     return tuple(planner.optimise(job, signal, state=state).stretches)
 
 
-def _constant(tag: Tag) -> PowerProfile:
-    """Return a profile of constant power that takes as long as the tag says."""
-    work_s = max(tag.run_s - tag.startup_s, 1.0)
+@lru_cache(maxsize=1 << 12)
+def _constant(run_s: float, startup_s: float, stop_s: float) -> PowerProfile:
+    """Return a profile of constant power that takes as long as a tag says."""
 
     def phases(name: str, duration_s: float) -> tuple[Phase, ...]:
         phase = Phase(name=name, duration_s=duration_s, power_w=_ANY_W) if duration_s else None
         return () if phase is None else (phase,)
 
     return PowerProfile(
-        startup=phases("startup", tag.startup_s),
-        work=phases("work", work_s),
-        stop=phases("stop", tag.stop_s),
+        startup=phases("startup", startup_s),
+        work=phases("work", max(run_s - startup_s, 1.0)),
+        stop=phases("stop", stop_s),
     )

@@ -57,6 +57,7 @@ class SimulatedJob:
         ended: When it was over; None while it is not.
         outcome: `completed`, `timeout` or `cancelled`.
         failures: How often its node failed.
+        longest_wait_s: The longest that the queue has kept it.
     """
 
     seen: Seen
@@ -70,6 +71,7 @@ class SimulatedJob:
     ended: float | None = None
     outcome: str = ""
     failures: int = 0
+    longest_wait_s: float = 0.0
     _wait_s: float = 0.0
     _fails_at: float = _NEVER
     _saving_at: float = _NEVER
@@ -92,7 +94,6 @@ class SimulatedBackend:
         powers: What it can do besides moving begins.
         can_crash: Whether to keep what a crash would need.
         jobs: All jobs, by their numbers.
-        calls: How often something was asked for.
         stale: What every look shows, whatever is true; None for the truth.
     """
 
@@ -104,7 +105,6 @@ class SimulatedBackend:
     powers: frozenset[str] = frozenset(("stop",))
     can_crash: bool = False
     jobs: dict[str, SimulatedJob] = field(default_factory=dict, init=False)
-    calls: int = field(default=0, init=False)
     stale: Look | None = field(default=None, init=False)
     _random: random.Random = field(init=False)
     _kept: list[tuple[float, dict[str, SimulatedJob], int]] = field(
@@ -129,9 +129,7 @@ class SimulatedBackend:
         self._reach()
         if self.stale is not None:
             return self.stale
-        shown = [
-            job.seen for job in self._active.values() if decode(job.seen.comment)[0] is not None
-        ]
+        shown = [job.seen for job in self._active.values() if decode(job.seen.comment)[0]]
         return Look(jobs=shown, now=self.clock)
 
     def submit(self, job: SimulatedJob) -> str:
@@ -232,6 +230,7 @@ class SimulatedBackend:
             if start > until:
                 return None
             seen = replace(job.seen, state=RUNNING, started=start, why="None")
+            job.longest_wait_s = max(job.longest_wait_s, job._wait_s)
             job.seen = seen
             job._fails_at = start + _drawn(self._random, self.faults.fails_every_s)
             job._saving_at = _NEVER
@@ -308,7 +307,6 @@ class SimulatedBackend:
         return mine
 
     def _reach(self) -> None:
-        self.calls += 1
         if any(begin <= self.clock < end for begin, end in self.faults.outages):
             raise Unreachable("the controller does not answer")
 

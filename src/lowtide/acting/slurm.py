@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from lowtide.acting.backend import LEAVING, OVER, PENDING, RUNNING, SUSPENDED, Look, Seen
@@ -36,6 +38,9 @@ _NOT_IN_LINE = (
 )
 # A controller that is down keeps who asks it waiting for nine seconds.
 _PATIENCE_S = 15.0
+# How often it is asked what is reserved.
+_RESERVED_S = 600.0
+_RESERVED = re.compile(r"\bStartTime=(\d+)\s+EndTime=(\d+)\b")
 # Higher than any that Slurm computes.
 _NEXT = 4_000_000_000
 
@@ -53,6 +58,8 @@ class SlurmBackend:
     user: str | None = None
     operator: bool = False
     client: SlurmClient = field(default_factory=lambda: SlurmClient(timeout_s=_PATIENCE_S))
+    _closed: Sequence[tuple[float, float]] = field(default=(), init=False)
+    _asked: float = field(default=-math.inf, init=False)
 
     def now(self) -> float:
         """Return what time it is."""
@@ -75,7 +82,17 @@ class SlurmBackend:
                 records.setdefault(job.job_id, []).append(job)
         mine = [_seen(jobs, now) for jobs in records.values()]
         waits = [wait for job in queue if (wait := _wait(job, now)) is not None]
-        return Look(jobs=mine, waits=waits, now=now)
+        return Look(jobs=mine, waits=waits, now=now, closed=self._maintenance(now))
+
+    def _maintenance(self, now: float) -> Sequence[tuple[float, float]]:
+        """Return when nodes are kept free for maintenance, as far as is known."""
+        if not 0 <= now - self._asked < _RESERVED_S:
+            with suppress(SlurmProblem):
+                said = self.client.tell("scontrol", "-o", "show", "reservation")
+                found = (_RESERVED.search(line) for line in said.splitlines() if "MAINT" in line)
+                self._closed = tuple((float(each[1]), float(each[2])) for each in found if each)
+                self._asked = now
+        return self._closed
 
     def begin(self, job: Seen, at: float, comment: str) -> None:
         """Let a pending job not start before a moment, and write its comment."""

@@ -50,7 +50,11 @@ _SHORT = {
     "W": "wait",
 }
 # Nothing is to be added to these: they are not submitted, or not to be started.
-_LEFT_ALONE = ("test-only", "hold", "help", "usage", "version", "begin", "deadline")
+_LEFT_ALONE = (
+    *("test-only", "hold", "help", "usage", "version", "begin", "deadline"),
+    # When these start is not the queue's decision alone.
+    *("dependency", "reservation"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,15 +125,36 @@ class Submission:
             found.append("a job of several parts")
         return found[0] if found else ""
 
+    @property
+    def cpus(self) -> float:
+        """How many CPUs one element of it asks for, as far as that is plain."""
+
+        def number(name: str) -> float:
+            found = re.match(r"\d+", self.options.get(name, ""))
+            return float(found[0]) if found else 1.0
+
+        return max(number("ntasks"), number("nodes")) * number("cpus-per-task")
+
+    def waves(self, most_cpus: float | None) -> int:
+        """Return how many times as long as one element an array takes, at least.
+
+        Args:
+            most_cpus: CPUs that there are for all; None where nobody says.
+        """
+        spec, _, at_once = self.options.get("array", "").partition("%")
+        tasks = sum(_count_tasks(each) for each in spec.split(",")) or 1
+        most = float(at_once) if at_once.isdigit() and int(at_once) else math.inf
+        if most_cpus:
+            most = min(most, max(most_cpus // self.cpus, 1.0))
+        return math.ceil(tasks / most) if most < tasks else 1
+
     def kind(self, default_partition: str | None) -> str:
         """Return the class that it waits with."""
         said = self.options
-
-        def number(name: str) -> float:
-            found = re.match(r"\d+", said.get(name, ""))
-            return float(found[0]) if found else 1.0
-
-        cpus = max(number("ntasks"), number("nodes")) * number("cpus-per-task")
+        cpus = self.cpus
+        if "exclusive" in said:
+            # Whole nodes wait like the largest.
+            cpus = math.inf
         asked = [said.get(name, "") for name in ("gres", "gpus-per-node", "gpus-per-task", "gpus")]
         gpus = requested_gpus(asked[0]) + sum(bool(each) for each in asked[1:])
         # Of several partitions it waits for the first that is free.
@@ -183,6 +208,15 @@ class Submission:
                 kept += rest[:used]
             del rest[:used]
         return kept
+
+
+def _count_tasks(words: str) -> int:
+    """Return how many elements `0-15:4` names."""
+    found = re.fullmatch(r"\s*(\d+)(?:-(\d+)(?::(\d+))?)?\s*", words)
+    if found is None:
+        return 0
+    first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
+    return len(range(first, last + 1, max(step, 1)))
 
 
 def _read_script(path: str) -> str:

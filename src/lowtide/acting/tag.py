@@ -17,6 +17,7 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any
 
 from lowtide.errors import InvalidInput
@@ -142,6 +143,7 @@ def encode(tag: Tag, text: str = "") -> str:
     return comment
 
 
+@lru_cache(maxsize=1 << 16)
 def decode(comment: str | None) -> tuple[Tag | None, str]:
     """Return the tag in a comment, None where there is none that makes sense, and the rest of it.
 

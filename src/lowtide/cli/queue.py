@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import getpass
+import math
+import os
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +12,7 @@ import typer
 
 from lowtide.cli.options import GridName, How, Seed, SignalFile
 from lowtide.cli.output import TABLE, Column, Form, print_rows, say, warn
-from lowtide.cli.run import forecaster
+from lowtide.cli.run import forecaster, iso_or_none
 from lowtide.units import format_duration, format_iso, format_minute, format_percent
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ def queue(
         _tell_calibration(driver, form)
         return
     _tell_problems(turn)
+    looks_ahead = signal is not None or grid is not None
     columns = (
         Column("job_id", "job"),
         Column("name", "name"),
@@ -61,7 +64,7 @@ def queue(
         Column("progress_s", "saved", format_duration),
         Column("why", "why"),
     )
-    rows = [_row(verdict, turn.now) for verdict in turn.verdicts]
+    rows = [_row(verdict, turn.now, looks_ahead=looks_ahead) for verdict in turn.verdicts]
 
     def show() -> None:
         if not rows:
@@ -92,8 +95,14 @@ def drive(
     Begins are moved as forecasts change, and what can save is stopped in dirty hours.
     Every promise holds without it. It may be killed at any time, and started again without memory.
     """
+    from lowtide.errors import InvalidInput
     from lowtide.interruption import by_signals
 
+    if signal is None and grid is None:
+        raise InvalidInput(
+            "without a forecast every job would begin now: say which grid it is, --grid with a "
+            "provider's zone (gb, electricitymaps:DE, ...) or --signal FILE"
+        )
     driver, journal = _driver(signal, grid, seed, how, all_users=all_users)
     driver.dry = dry_run
     said: set[str] = set()
@@ -126,7 +135,7 @@ def _driver(
     model = WaitModel()
     model.learn(journal.waits())
     forecast = forecaster(signal, grid, seed=seed, how=how, until=time.time() + 7 * 86_400.0)
-    user = None if all_users else getpass.getuser()
+    user = None if all_users else _user()
     return (
         Driver(
             backend=SlurmBackend(user=user, operator=all_users),
@@ -138,6 +147,14 @@ def _driver(
     )
 
 
+def _user() -> str:
+    """Return what Slurm calls whoever asks."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
 def _keep(driver: Driver, journal: Journal) -> None:
     from lowtide.errors import FileProblem
 
@@ -147,23 +164,31 @@ def _keep(driver: Driver, journal: Journal) -> None:
         warn(f"{error}; how long jobs waited is not kept")
 
 
-def _row(verdict: Verdict, now: float) -> dict[str, Any]:
+def _row(verdict: Verdict, now: float, *, looks_ahead: bool) -> dict[str, Any]:
     seen, tag, promise = verdict.seen, verdict.tag, verdict.promise
     begin = seen.begin if seen.begin is not None else seen.started
     latest = None if promise is None else promise.latest
     pending = seen.state == "pending"
+    what, why = verdict.what, verdict.why
+    if pending and what in ("waits", "due") and not looks_ahead:
+        # What a forecast would say of it was not asked.
+        ahead = begin is not None and begin > now
+        what = "waits" if ahead else "due"
+        why = "as it was planned last" if ahead else "its begin has come: it waits for its turn"
     return {
         "job_id": seen.id,
         "name": seen.name or None,
         "user": seen.user or None,
-        "what": verdict.what,
-        "begin": None if begin is None else format_iso(begin),
-        "latest": None if latest is None or not pending else format_iso(latest),
-        "slack_s": None if latest is None or not pending else latest - max(begin or now, now),
+        "what": what,
+        "begin": None if begin is None else iso_or_none(begin),
+        "latest": None if latest is None or not pending else iso_or_none(latest),
+        "slack_s": None
+        if latest is None or not pending or not math.isfinite(latest)
+        else latest - max(begin or now, now),
         "wait_s": None if promise is None else promise.wait_s,
-        "deadline": format_iso(tag.deadline),
+        "deadline": iso_or_none(tag.deadline),
         "progress_s": tag.progress_s or None,
-        "why": verdict.why,
+        "why": why,
         "token": tag.token,
     }
 

@@ -39,6 +39,10 @@ FinishBy = Annotated[
 # How much longer than its profile says a job may take.
 LONGER = 1.1
 _LOOK_S = 0.2
+# The end of the year 9999, after which nobody can write a date.
+_LAST = 253_402_300_000.0
+# How far ahead synthetic grids are known.
+_AHEAD_S = 2 * 86_400.0
 
 
 def run(
@@ -318,6 +322,11 @@ class _Turns:
                 warn(problem)
 
 
+def iso_or_none(instant: float) -> str | None:
+    """Return an instant for programs, None where it lies outside of what clocks show."""
+    return format_iso(instant) if 0 <= instant < _LAST else None
+
+
 def read_finish(text: str | None, now: float) -> float | None:
     """Return by when a job has to be done; None where nobody says."""
     from lowtide.cli.moments import local_echo, parse_ahead
@@ -365,18 +374,28 @@ def forecaster(
             return None if known is None else deciding_signal(known)
 
         return told
-    fixed: Signal | None = None
-    if grid is not None:
-        now = time.time()
-        end = max(until or now, now + 86_400.0)
-        fixed = deciding_signal(
-            find_grid(grid, "synthetic", since=now, until=end, how=how, seed=seed).grid
-        )
-    elif file is not None:
-        from lowtide.formats import read_signal
+    kept: dict[object, Signal] = {}
 
-        fixed = read_signal(str(file), **read_how(how))
-    return lambda _: fixed
+    def renewed(now: float) -> Signal | None:
+        """Return what a file or a model says; a file that was written anew is read anew."""
+        if file is not None:
+            from lowtide.formats import read_signal
+
+            key: object = file.stat().st_mtime_ns if file.exists() else None
+            if key not in kept:
+                kept.clear()
+                kept[key] = read_signal(str(file), **read_how(how))
+        elif grid is not None:
+            key = now // 86_400.0
+            if key not in kept:
+                kept.clear()
+                end = max(until or now, now + _AHEAD_S)
+                found = find_grid(grid, "synthetic", since=now, until=end, how=how, seed=seed)
+                kept[key] = deciding_signal(found.grid)
+        return next(iter(kept.values()), None)
+
+    renewed(time.time())
+    return renewed
 
 
 def _signal_named(name: str | None) -> signals.Signals | None:

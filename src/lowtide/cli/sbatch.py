@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tempfile
@@ -15,8 +16,8 @@ import typer
 
 from lowtide.cli.options import GridName, How, Profile, Seed, SignalFile
 from lowtide.cli.output import TABLE, Column, Form, say, waiting, warn
-from lowtide.cli.run import LONGER, FinishBy, forecaster, read_finish
-from lowtide.errors import InvalidInput, Refused
+from lowtide.cli.run import LONGER, FinishBy, forecaster, iso_or_none, read_finish
+from lowtide.errors import InvalidInput, Refused, Unreachable
 from lowtide.units import format_duration, format_iso, format_percent, format_time
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 # What a controller that dies may forget of what it has said yes to, twice over.
 _SETTLED_S = 10.0
+# By how much the clocks of this machine and of Slurm's controller may differ.
+_MOST_OFF_S = 30.0
+_LONGEST_WAIT_S = 366 * 86_400.0
 # What saving may take where no profile says it.
 _STOP_S = 60.0
 _EXPECTED = re.compile(r"to start at (\S+)")
@@ -117,11 +121,11 @@ def sbatch(
     row: dict[str, Any] = {
         "job_id": None,
         "begin": format_iso(order.begin),
-        "latest": None if order.latest is None else format_iso(order.latest),
+        "latest": order.latest and iso_or_none(order.latest),
         "finish_by": None if deadline is None else format_iso(deadline),
         "why": order.why,
         "planned_saving": order.reckoning and order.reckoning.planned_saving,
-        "token": order.tag.token,
+        "token": None if verdict is None else order.tag.token,
         "command": command,
         "synthetic": forecast is not None and forecast.synthetic,
     }
@@ -182,10 +186,18 @@ class _Order:
             self.why = "neither a time limit nor --profile says how long it takes: it begins now"
         if self.why or self.run_s is None:
             return None
-        look = backend.look()
+        try:
+            look = backend.look()
+        except (Refused, Unreachable) as error:
+            self.why = f"Slurm does not tell its queue ({error}): it begins now"
+            return None
+        partition, most_cpus = _partition(backend, self.submission.options.get("partition"))
+        # Of an array that does not run all at once, the last has to begin in time as well.
+        waves = self.submission.waves(most_cpus)
+        self.tag = replace(self.tag, deadline=self.tag.deadline - (waves - 1) * self.run_s)
         model = WaitModel()
         model.learn([*journal.waits(), *look.waits])
-        kind = self.submission.kind(_default_partition(backend))
+        kind = self.submission.kind(partition)
         wait_s = max(model.wait_s(kind, now), _expected_wait_s(backend, self.submission, now))
         trusted = model.is_trusted(kind, now)
         seen = Seen(
@@ -199,6 +211,7 @@ class _Order:
             now=now,
             signal=signal,
             wait_s=lambda *_: wait_s if trusted else None,
+            closed=look.closed,
             profile=lambda _: self.profile,
         )
         verdict = judge(seen, situation)
@@ -207,8 +220,10 @@ class _Order:
         self.tag = replace(self.tag, wait_s=wait_s)
         self.latest, self.why = verdict.promise.latest, verdict.why
         if self.latest < now:
-            late = format_duration(now - self.latest)
-            self.why = f"its deadline is {late} too early to be promised: it begins now"
+            self.why = "its deadline is too early to be promised: it begins now"
+            if math.isfinite(self.latest):
+                late = format_duration(now - self.latest)
+                self.why = f"its deadline is {late} too early to be promised: it begins now"
         begins = [move.at for move in verdict.moves if move.at is not None and move.at > now]
         self.begin = begins[0] if begins else now
         self._reckon(verdict, signal, now)
@@ -233,8 +248,8 @@ class _Order:
     ) -> list[str]:
         """Return the sbatch that submits it."""
         submission = self.submission
-        if verdict is None and (submission.left_alone or self.deadline is None):
-            # Without a deadline there is nothing to look after.
+        if verdict is None:
+            # There is nothing to look after.
             ends = () if submission.script is None else (submission.script, *submission.arguments)
             return ["sbatch", "--parsable", *submission.before, *ends]
         self.tag = replace(self.tag, begin=self.begin)
@@ -256,13 +271,16 @@ def _submit(backend: SlurmBackend, command: list[str], tag: Tag, *, check: bool)
     """Submit a job, once; look again whether Slurm has kept it."""
     wrapped = [each for each in command if each.startswith(tempfile.gettempdir())]
     try:
+        at = time.time()
         number = _number(backend, command, tag)
         if check and any(each.startswith("--comment") for each in command):
             with waiting("looking whether Slurm has kept it"):
                 time.sleep(_SETTLED_S)
             if not _has(backend, number, tag):
                 warn(f"Slurm has lost job {number}: it is submitted anew")
+                at = time.time()
                 number = _number(backend, command, tag)
+            _mind_clocks(backend, number, at)
         return number
     finally:
         for each in wrapped:
@@ -273,7 +291,6 @@ def _submit(backend: SlurmBackend, command: list[str], tag: Tag, *, check: bool)
 
 def _number(backend: SlurmBackend, command: list[str], tag: Tag) -> str:
     from lowtide.acting.slurm import asked
-    from lowtide.errors import Unreachable
 
     try:
         return asked(backend, *command).strip().splitlines()[-1].partition(";")[0]
@@ -289,7 +306,6 @@ def _number(backend: SlurmBackend, command: list[str], tag: Tag) -> str:
 def _has(backend: SlurmBackend, number: str, tag: Tag) -> bool:
     """Return whether Slurm knows a job, which it does for some minutes after its end."""
     from lowtide.acting.slurm import asked
-    from lowtide.errors import Unreachable
 
     try:
         return tag.token in asked(backend, "scontrol", "show", "job", number)
@@ -300,13 +316,36 @@ def _has(backend: SlurmBackend, number: str, tag: Tag) -> bool:
         return False
 
 
-def _default_partition(backend: SlurmBackend) -> str | None:
+def _mind_clocks(backend: SlurmBackend, number: str, at: float) -> None:
+    """Let a job begin now whose begin was told by a clock that the controller does not share.
+
+    Args:
+        at: When it was submitted, by the clock here.
+    """
+    with suppress(OSError):
+        for job in backend.look().jobs:
+            off_s = (job.submitted or at) - at
+            if job.id.partition("_")[0] == number and abs(off_s) > _MOST_OFF_S:
+                backend.begin(job, at, job.comment)
+                warn(
+                    f"the clocks of Slurm and of this machine differ by {off_s:.0f} s: job "
+                    f"{number} begins now"
+                )
+
+
+def _partition(backend: SlurmBackend, named: str | None) -> tuple[str | None, float | None]:
+    """Return the partition that a job is for, and how many CPUs that has; None where not known."""
     from lowtide.acting.slurm import asked
 
+    wanted = (named or "").partition(",")[0]
     with suppress(OSError):
-        names = asked(backend, "sinfo", "-h", "-o", "%P").split()
-        return next((name.rstrip("*") for name in names if name.endswith("*")), None)
-    return None
+        for line in asked(backend, "sinfo", "-h", "-o", "%P %C").splitlines():
+            name, _, cpus = line.strip().partition(" ")
+            if name == wanted or name.rstrip("*") == wanted or (not wanted and name[-1:] == "*"):
+                # Allocated, idle, other and all of them.
+                total = cpus.rpartition("/")[2]
+                return name.rstrip("*"), float(total) if total.isdigit() else None
+    return wanted or None, None
 
 
 def _expected_wait_s(backend: SlurmBackend, submission: Submission, now: float) -> float:
@@ -329,7 +368,8 @@ def _expected_wait_s(backend: SlurmBackend, submission: Submission, now: float) 
         )
         found = _EXPECTED.search(done.stderr)
         if found:
-            return max(parse_time(f"{found[1]}Z") - now, 0.0)
+            # Behind a job without a limit it is said to start in another age.
+            return min(max(parse_time(f"{found[1]}Z") - now, 0.0), _LONGEST_WAIT_S)
     return 0.0
 
 

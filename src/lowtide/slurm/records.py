@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -194,33 +195,35 @@ def queue_from_lines(text: str, *, unreadable: list[str] | None = None) -> list[
     Args:
         unreadable: Gets why records cannot be read; without it the first such is an error.
     """
+    return _each(filter(None, _RECORD_END.split(text)), _queued, unreadable)
 
-    def read(cells: Sequence[str]) -> QueuedJob:
-        record = _by_name("squeue", tuple(WAITING_FIELDS.values()), cells)
-        tres = parse_tres(record["tres"])
-        state = (read_text(record["state"]) or "").upper()
-        started = read_instant(record["started"])
-        return QueuedJob(
-            job_id=record["job_id"],
-            shown_id=read_text(record["shown_id"]) or record["job_id"],
-            state=state,
-            reason=record["reason"].strip(),
-            user=read_text(record["user"]),
-            partition=read_text(record["partition"]),
-            submitted=read_instant(record["submitted"]),
-            eligible=read_instant(record["eligible"]),
-            # Of those that wait it is a guess.
-            started=None if read_state(state) == "pending" else started,
-            limit_s=read_limit(record["limit"]),
-            deadline=read_instant(record["deadline"]),
-            cpus=tres.get("cpu") or read_number(record["cpus"]),
-            gpus=_gpus(record, tres),
-            restarts=int(read_number(record["restarts"]) or 0),
-            comment=record["comment"] if read_text(record["comment"]) else "",
-            name=record["name"],
-        )
 
-    return _each(_records(text), read, unreadable)
+# Most of a queue stands as it stood at the look before, to the letter.
+@lru_cache(maxsize=1 << 15)
+def _queued(line: str) -> QueuedJob:
+    record = _by_name("squeue", tuple(WAITING_FIELDS.values()), line.split(SEPARATOR))
+    tres = parse_tres(record["tres"])
+    state = (read_text(record["state"]) or "").upper()
+    started = read_instant(record["started"])
+    return QueuedJob(
+        job_id=record["job_id"],
+        shown_id=read_text(record["shown_id"]) or record["job_id"],
+        state=state,
+        reason=record["reason"].strip(),
+        user=read_text(record["user"]),
+        partition=read_text(record["partition"]),
+        submitted=read_instant(record["submitted"]),
+        eligible=read_instant(record["eligible"]),
+        # Of those that wait it is a guess.
+        started=None if read_state(state) == "pending" else started,
+        limit_s=read_limit(record["limit"]),
+        deadline=read_instant(record["deadline"]),
+        cpus=tres.get("cpu") or read_number(record["cpus"]),
+        gpus=_gpus(record, tres),
+        restarts=int(read_number(record["restarts"]) or 0),
+        comment=record["comment"] if read_text(record["comment"]) else "",
+        name=record["name"],
+    )
 
 
 def facts_from_scontrol(text: str, *, unreadable: list[str] | None = None) -> list[JobFacts]:
