@@ -77,6 +77,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/watch.py
 	$(BIN)/python benchmarks/exposition.py
 	$(BIN)/python benchmarks/store.py
+	$(BIN)/python benchmarks/act.py 1
 
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

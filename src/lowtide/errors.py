@@ -22,6 +22,8 @@ LowtideError
 ├── FileProblem (OSError)         a file cannot be read or written; carries path
 ├── MeterProblem (OSError)        a meter is absent, may not be read or does not answer
 ├── SlurmProblem (OSError)        Slurm is absent or does not answer
+├── Unreachable (OSError)         whoever runs jobs does not answer: what became of it is not known
+├── Refused (OSError)             whoever runs jobs will not do as asked
 ├── StoreProblem (OSError)        what was watched cannot be kept or read; carries where
 ├── ProviderProblem (OSError)     a grid's provider refuses or does not answer; carries wait_s
 └── MissingExtra (ImportError)    an optional dependency is not installed; carries extra
@@ -242,6 +244,14 @@ class MeterProblem(LowtideError, OSError):
 
 class SlurmProblem(LowtideError, OSError):
     """Slurm is absent or does not answer."""
+
+
+class Unreachable(LowtideError, OSError):
+    """Whoever runs jobs does not answer, so that it is not known what became of a request."""
+
+
+class Refused(LowtideError, OSError):
+    """Whoever runs jobs answers, and will not do what it was asked."""
 
 
 class StoreProblem(LowtideError, OSError):

@@ -30,8 +30,11 @@ from lowtide.cli.options import HOW, grouped
 from lowtide.cli.plan import demo, plan
 from lowtide.cli.plan_cluster import plan_cluster
 from lowtide.cli.profiles import profiles
+from lowtide.cli.queue import drive, queue
 from lowtide.cli.recording import recording
 from lowtide.cli.reproduce import reproduce
+from lowtide.cli.run import run
+from lowtide.cli.sbatch import parted, sbatch
 from lowtide.cli.show import show
 from lowtide.cli.simulate import simulate
 from lowtide.cli.store import store
@@ -68,6 +71,10 @@ for verb in (
     convert,
     measure,
     mark,
+    run,
+    sbatch,
+    queue,
+    drive,
     learn,
     model,
     watch,
@@ -82,7 +89,10 @@ for verb in (
     warm,
     version,
 ):
-    app.command(epilog=epilog(verb.__name__.replace("_", "-")))(grouped(verb))
+    # What follows the options of these is another program's.
+    passing = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+    named = epilog(verb.__name__.replace("_", "-"))
+    app.command(epilog=named, context_settings=passing if verb is sbatch else None)(grouped(verb))
 # A verb of two words, beside the one of its first: whoever says another second word means that one.
 app.command("grid backtest", epilog=epilog("grid backtest"))(grouped(backtest))
 app.add_typer(profiles)
@@ -129,6 +139,8 @@ def main() -> None:
     ensure_home()
     if " ".join(sys.argv[1:3]) in (each.name for each in app.registered_commands):
         sys.argv[1:3] = [" ".join(sys.argv[1:3])]
+    if sys.argv[1:2] == ["sbatch"]:
+        sys.argv[2:] = parted(sys.argv[2:])
     try:
         _needed(sys.argv[1:2])()
     except LowtideError as error:

@@ -44,6 +44,16 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lowtide recording show h200 --run full_0",
         "lowtide recording show h200 --run full_0 --image h200.png",
     ),
+    "run": (
+        "lowtide run --finish-by +12h -t 2:00:00 --grid windy --dry-run -- sh train.sh",
+        "lowtide run --finish-by 8am --profile h200 --grid sunny --pause --dry-run -- sh train.sh",
+    ),
+    "sbatch": (
+        "lowtide sbatch --finish-by 8am --grid gb -t 2:00:00 train.sh",
+        "lowtide sbatch --finish-by +2d --grid gb --profile h200 --saves --gpus=1 train.sh",
+    ),
+    "queue": ("lowtide queue --grid gb", "lowtide queue --calibration"),
+    "drive": ("lowtide drive --grid gb --once", "lowtide drive --grid gb --dry-run"),
     "mark": ("lowtide mark epoch_1", "lowtide mark saved_1 --checkpoint"),
     "convert": (
         "lowtide convert jobs.csv jobs.swf --start 2024-07-01T00:00Z",

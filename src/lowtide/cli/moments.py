@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from datetime import time as clock
 
 from lowtide.errors import InvalidTime
-from lowtide.units import format_time
+from lowtide.units import format_time, parse_time
 
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 _NAMED = {"midnight": clock(0), "noon": clock(12), "fika": clock(15), "teatime": clock(16)}
@@ -56,6 +56,24 @@ def parse_moment(text: str, *, now: float, tz: tzinfo | None = None) -> float:
     day_text, clock_text = _parted(words)
     day = _day(day_text, today.date(), text) if day_text else today.date()
     return _local(day, _clock(clock_text, text) if clock_text else clock(0), tz)
+
+
+def parse_ahead(text: str, *, now: float, tz: tzinfo | None = None) -> float:
+    """Return a moment that lies ahead: a clock without a day that has passed today is tomorrow's.
+
+    Args:
+        text: The moment; `+12h` counts from now.
+
+    >>> parse_ahead("06:00", now=7 * 3600.0, tz=UTC) / 3600
+    30.0
+    """
+    words = text.strip().lower()
+    if words.startswith("+"):
+        return parse_time(words, relative_to=now)
+    moment = parse_moment(text, now=now, tz=tz)
+    if moment <= now and (words in _NAMED or re.fullmatch(_CLOCK, words)):
+        moment = parse_moment(f"tomorrow {words}", now=now, tz=tz)
+    return moment
 
 
 def local_echo(what: str, text: str, moment: float) -> str:

@@ -30,6 +30,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _GONE_S = 5.0
 _LAST_WORDS_S = 2.0
 _LOOK_S = 0.02
+# How often it is looked for more of a program that is being paused.
+_MOST_ROUNDS = 50
 _STDOUT, _STDERR = 1, 2
 # As shells say that there is no such program, or that it is none.
 NOT_FOUND, NOT_A_PROGRAM = 127, 126
@@ -126,6 +128,24 @@ class Program:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, what)
 
+    def pause(self) -> list[int]:
+        """Stop every process of it where it stands; return which those are.
+
+        A session of its own, or a parent that is gone, takes nothing out of it.
+        """
+        told: set[int] = set()
+        # What is started while others are being stopped is stopped in the next round.
+        for _ in range(_MOST_ROUNDS):
+            if not set(self.tree.living()) - told:
+                break
+            told.update(self.tree.pids)
+            self.tell(signal.SIGSTOP)
+        return sorted(told)
+
+    def resume(self) -> None:
+        """Let all of it go on."""
+        self.tell(signal.SIGCONT)
+
     @property
     def asked(self) -> bool:
         """Whether it was told to end."""
@@ -144,6 +164,8 @@ class Program:
         """
         if what is not None:
             self.tell(what)
+        # What is paused would not hear of it.
+        self.resume()
         now = time.monotonic()
         self._kill_at = now + patience_s
         if what is signal.SIGKILL:

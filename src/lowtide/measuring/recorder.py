@@ -84,6 +84,7 @@ class Recorder:
         environment: What programs find in theirs; by default what is in that of this process.
         clocks: Compares this machine's clock with those of other parts of the recording; None where
             there are none.
+        attend: Called with the running program at every sample, for whoever pauses it.
         say: Told what happens, line by line.
         warn: Told what went wrong with the measuring itself, each thing once.
         watch: Told every sample while a program runs.
@@ -100,6 +101,7 @@ class Recorder:
     to_stderr: bool = False
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
     clocks: Clocks | None = None
+    attend: Callable[[Program], None] | None = None
     say: Callable[[str], None] = print
     warn: Callable[[str], None] = _to_stderr
     watch: Callable[[Sample], None] | None = None
@@ -313,6 +315,8 @@ class Recorder:
         stopped = False
         while program.poll() is None or not program.is_over():
             self._take(program.tree)
+            if (attend := self.attend) is not None and program.status is None:
+                self._safely("attending to the program", lambda: attend(program))
             now = time.monotonic()
             if step.stop_mark and stop_at is None and self._has_marked(name, step.stop_mark):
                 stop_at = now + step.stop_delay_s

@@ -24,10 +24,13 @@ from lowtide.slurm.records import (
     QUEUE_FIELDS,
     SEPARATOR,
     SLUID_FIELD,
+    WAITING_FIELDS,
+    QueuedJob,
     facts_from_json,
     facts_from_lines,
     facts_from_sacct,
     facts_from_scontrol,
+    queue_from_lines,
 )
 
 _NO_ACCOUNTING = "accounting storage is disabled"
@@ -261,6 +264,24 @@ class SlurmClient:
         return self._read(
             facts_from_sacct, "sacct", "-p", "-D", "-X", *chosen, *where, *window, *columns
         )
+
+    def waiting_line(self) -> list[QueuedJob]:
+        """Return all jobs of the queue with what decides when they start, in one question.
+
+        Elements of an array that wait are told one by one: squeue shows them as one even where
+        they begin at different times. Those that still are one have its number.
+        """
+        fields = ",".join(f"{name}:{SEPARATOR}" for name in WAITING_FIELDS)
+        unreadable: list[str] = []
+        said = self.tell("squeue", "--all", "--array", "-h", "-O", fields)
+        found = queue_from_lines(said, unreadable=unreadable)
+        if unreadable and not found:
+            raise InvalidInput(unreadable[0])
+        return found
+
+    def tell(self, *command: str) -> str:
+        """Have one of Slurm's programs do something; return what it printed."""
+        return self._ask(*command)
 
     def _queue_text(self, *which: str) -> list[JobFacts]:
         names = (*QUEUE_FIELDS, *([SLUID_FIELD] * self.wants_sluid))

@@ -13,6 +13,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,6 +40,7 @@ from lowtide.slurm.fields import (
 from lowtide.states import NOT_OVER, read_state
 
 _Record = TypeVar("_Record")
+_Read = TypeVar("_Read")
 
 
 # Behind each field that squeue and sacct are asked for: a character that nobody types.
@@ -64,6 +67,30 @@ QUEUE_FIELDS = {
     "tres-per-node": "per_node",
     "tres-per-task": "per_task",
     "exit_code": "exit_status",
+    "RestartCnt": "restarts",
+    "Comment": "comment",
+    "Name": "name",
+}
+# What squeue is asked for about jobs that wait, or are to be moved.
+WAITING_FIELDS = {
+    "JobID": "job_id",
+    "JobArrayID": "shown_id",
+    "State": "state",
+    "Reason": "reason",
+    "UserName": "user",
+    "Partition": "partition",
+    "SubmitTime": "submitted",
+    "EligibleTime": "eligible",
+    "StartTime": "started",
+    "TimeLimit": "limit",
+    "Deadline": "deadline",
+    "NumCPUs": "cpus",
+    "NumNodes": "node_count",
+    "NumTasks": "tasks",
+    "tres-alloc": "tres",
+    "tres-per-job": "per_job",
+    "tres-per-node": "per_node",
+    "tres-per-task": "per_task",
     "RestartCnt": "restarts",
     "Comment": "comment",
     "Name": "name",
@@ -127,6 +154,78 @@ def facts_from_lines(
     return _each(_records(text), read, unreadable)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedJob:
+    """A job of the queue, with what decides when it starts. None where it is not known.
+
+    Attributes:
+        job_id: The number it is accounted by.
+        shown_id: What users type: `4711_3` for an element of an array.
+        state: Slurm's word.
+        reason: Why it waits, in Slurm's word.
+        eligible: Before when it does not start, or when it could have.
+        started: When it did, of one that has.
+        limit_s: After how long it is ended.
+        deadline: When it is cancelled whether it runs or not.
+        gpus: GPUs that it asked for, over all nodes.
+        restarts: How often it was requeued.
+    """
+
+    job_id: str
+    shown_id: str
+    state: str
+    reason: str
+    user: str | None
+    partition: str | None
+    submitted: float | None
+    eligible: float | None
+    started: float | None
+    limit_s: float | None
+    deadline: float | None
+    cpus: float | None
+    gpus: float | None
+    restarts: int
+    comment: str
+    name: str
+
+
+def queue_from_lines(text: str, *, unreadable: list[str] | None = None) -> list[QueuedJob]:
+    """Return what squeue says when it is asked for `WAITING_FIELDS`.
+
+    Args:
+        unreadable: Gets why records cannot be read; without it the first such is an error.
+    """
+    return _each(filter(None, _RECORD_END.split(text)), _queued, unreadable)
+
+
+# Most of a queue stands as it stood at the look before, to the letter.
+@lru_cache(maxsize=1 << 15)
+def _queued(line: str) -> QueuedJob:
+    record = _by_name("squeue", tuple(WAITING_FIELDS.values()), line.split(SEPARATOR))
+    tres = parse_tres(record["tres"])
+    state = (read_text(record["state"]) or "").upper()
+    started = read_instant(record["started"])
+    return QueuedJob(
+        job_id=record["job_id"],
+        shown_id=read_text(record["shown_id"]) or record["job_id"],
+        state=state,
+        reason=record["reason"].strip(),
+        user=read_text(record["user"]),
+        partition=read_text(record["partition"]),
+        submitted=read_instant(record["submitted"]),
+        eligible=read_instant(record["eligible"]),
+        # Of those that wait it is a guess.
+        started=None if read_state(state) == "pending" else started,
+        limit_s=read_limit(record["limit"]),
+        deadline=read_instant(record["deadline"]),
+        cpus=tres.get("cpu") or read_number(record["cpus"]),
+        gpus=_gpus(record, tres),
+        restarts=int(read_number(record["restarts"]) or 0),
+        comment=record["comment"] if read_text(record["comment"]) else "",
+        name=record["name"],
+    )
+
+
 def facts_from_scontrol(text: str, *, unreadable: list[str] | None = None) -> list[JobFacts]:
     """Return what `scontrol show job` says, on one line per job (`-o`) or on many.
 
@@ -186,8 +285,8 @@ def _by_name(program: str, names: Sequence[str], cells: Sequence[str]) -> dict[s
 
 
 def _each(
-    records: Iterable[_Record], read: Callable[[_Record], JobFacts], unreadable: list[str] | None
-) -> list[JobFacts]:
+    records: Iterable[_Record], read: Callable[[_Record], _Read], unreadable: list[str] | None
+) -> list[_Read]:
     """Return what each record says; one that says nonsense leaves the others alone."""
     found = []
     for record in records:

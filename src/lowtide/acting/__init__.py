@@ -1,0 +1,1 @@
+"""Carrying plans out: jobs that wait for clean hours, and a promise that holds without us."""

@@ -1,0 +1,107 @@
+"""Who runs jobs, as the driver sees them: Slurm, this machine, or a simulation of either."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from lowtide.acting.waits import Wait
+
+# How a job stands, as far as it matters here.
+PENDING, RUNNING, LEAVING, SUSPENDED, OVER = "pending", "running", "leaving", "suspended", "over"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One job as its backend shows it. None where it is not known.
+
+    Attributes:
+        id: What it is addressed by.
+        state: `pending`, `running`, `leaving` (it ends or is being requeued), `suspended`, `over`.
+        comment: What stands beside it, the tag included.
+        submitted: When it was handed in, or last requeued.
+        begin: Before when it does not start; None where that is now.
+        started: When it last started, of one that runs.
+        restarts: How often it was requeued.
+        limit_s: After how long it is ended; None for never.
+        killed_at: When its backend cancels it (`--deadline` of sbatch).
+        why: Why it waits, in the backend's word.
+        held: Whether somebody holds it.
+        kind: The class that it waits with.
+        name: What it is called.
+        user: Whose it is.
+    """
+
+    id: str
+    state: str
+    comment: str = ""
+    submitted: float | None = None
+    begin: float | None = None
+    started: float | None = None
+    restarts: int = 0
+    limit_s: float | None = None
+    killed_at: float | None = None
+    why: str = ""
+    held: bool = False
+    kind: str = "-/1"
+    name: str = ""
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What a backend shows in one look.
+
+    Attributes:
+        jobs: The jobs that carry a tag.
+        waits: How long jobs waited, all that can be seen.
+        now: What time it is by the backend's clock.
+        closed: When nothing is started, from when to when: maintenance that is announced.
+    """
+
+    jobs: Sequence[Seen]
+    waits: Sequence[Wait] = ()
+    now: float = 0.0
+    closed: Sequence[tuple[float, float]] = ()
+
+
+class Backend(Protocol):
+    """Who runs jobs.
+
+    What is asked for is how something shall be, not a change of it: asked twice, it is the same.
+    Whoever does not answer raises `Unreachable`, and nothing is known of what became of the
+    request; whoever answers that it will not raises `Refused`.
+    """
+
+    def now(self) -> float:
+        """Return what time it is, epoch seconds."""
+        ...
+
+    def look(self) -> Look:
+        """Return all jobs that carry a tag."""
+        ...
+
+    def begin(self, job: Seen, at: float, comment: str) -> None:
+        """Let a pending job not start before a moment, and write its comment with that.
+
+        Args:
+            at: The moment; what is not ahead is now.
+        """
+        ...
+
+    def stop(self, job: Seen) -> None:
+        """Ask a running job to save and leave, to begin again when its tag says."""
+        ...
+
+    def note(self, job: Seen, comment: str) -> None:
+        """Write a job's comment."""
+        ...
+
+    def can(self) -> frozenset[str]:
+        """Return what it can do besides moving begins: `stop`, `boost`."""
+        ...
+
+    def boost(self, job: Seen) -> None:
+        """Let a job be next, where that is allowed."""
+        ...

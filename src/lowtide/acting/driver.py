@@ -1,0 +1,176 @@
+"""The loop that carries plans out: look, judge, move. It keeps nothing that it could not lose.
+
+Each turn begins with one look at all jobs. A driver that was just started, or whose memory was
+lost, does the same as one that never ended. Trouble with one job is no trouble of the others, and a
+backend that does not answer is asked again at the next turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from lowtide.acting.backend import Backend, Look, Seen
+from lowtide.acting.judge import Move, Rules, Situation, Verdict, judge
+from lowtide.acting.promise import Loops
+from lowtide.acting.tag import Tag
+from lowtide.acting.waits import WaitModel
+from lowtide.errors import LowtideError, Refused, Unreachable
+from lowtide.profile import PowerProfile
+from lowtide.signal import Signal
+
+# How often it is looked how well waits were foretold: that takes longer than a turn may.
+_CALIBRATE_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deed:
+    """A move that was tried.
+
+    Attributes:
+        verdict: Of which job, and why.
+        move: The move.
+        problem: Why it was not done; empty where it was, as far as is known.
+    """
+
+    verdict: Verdict
+    move: Move
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What one turn saw and did.
+
+    Attributes:
+        now: When it was, by the backend's clock.
+        verdicts: How each job stands.
+        deeds: What was tried.
+        problems: What went wrong besides, in words.
+    """
+
+    now: float
+    verdicts: Sequence[Verdict] = ()
+    deeds: Sequence[Deed] = ()
+    problems: Sequence[str] = ()
+
+
+def _unknown(_: Tag) -> PowerProfile | None:
+    return None
+
+
+@dataclass(slots=True, kw_only=True)
+class Driver:
+    """Carries plans out on a backend.
+
+    Attributes:
+        backend: Who runs the jobs.
+        forecast: Returns what is expected of the grid from a moment on, None where nothing is;
+            it may fail.
+        profile: Returns the profile of a job, None where it is not known.
+        waits: How long jobs wait.
+        loops: What the scheduler's loops take.
+        rules: How eagerly jobs are moved.
+        dry: Whether to judge alone, and move nothing.
+    """
+
+    backend: Backend
+    forecast: Callable[[float], Signal | None]
+    profile: Callable[[Tag], PowerProfile | None] = _unknown
+    waits: WaitModel = field(default_factory=WaitModel)
+    loops: Loops = field(default_factory=Loops)
+    rules: Rules = field(default_factory=Rules)
+    dry: bool = False
+    _signal: Signal | None = field(default=None, init=False)
+    _plans: dict[object, tuple[object, ...]] = field(default_factory=dict, init=False)
+    _trusted: dict[str, tuple[float, bool]] = field(default_factory=dict, init=False)
+
+    def turn(self) -> Turn:
+        """Look at all jobs once, and move those that do not stand as they should."""
+        try:
+            look = self.backend.look()
+        except (Unreachable, Refused) as error:
+            return Turn(now=self.backend.now(), problems=(str(error),))
+        problems: list[str] = []
+        signal = self._expected(look.now, problems)
+        self._learn(look)
+        situation = Situation(
+            now=look.now,
+            signal=signal,
+            wait_s=lambda seen, tag: self._wait_s(seen, tag, look.now),
+            profile=self.profile,
+            loops=self.loops,
+            rules=self.rules,
+            powers=self.backend.can(),
+            closed=look.closed,
+            plans=self._plans,  # type: ignore[arg-type]
+        )
+        verdicts = []
+        deeds: list[Deed] = []
+        for seen in look.jobs:
+            try:
+                verdict = judge(seen, situation)
+            except LowtideError as error:
+                problems.append(f"{seen.id}: {error}")
+                continue
+            if verdict is None:
+                continue
+            verdicts.append(verdict)
+            if not self.dry and not self._carry_out(verdict, deeds):
+                # Who does not answer now would take as long for each of the others.
+                problems.append(deeds[-1].problem)
+                break
+        return Turn(now=look.now, verdicts=verdicts, deeds=deeds, problems=problems)
+
+    def _carry_out(self, verdict: Verdict, deeds: list[Deed]) -> bool:
+        """Try the moves of a job; return whether the backend answers."""
+        for move in verdict.moves:
+            try:
+                self._do(verdict.seen, move)
+            except Refused as error:
+                # It has started meanwhile, or is gone: the next look tells.
+                deeds.append(Deed(verdict=verdict, move=move, problem=str(error)))
+                return True
+            except Unreachable as error:
+                deeds.append(Deed(verdict=verdict, move=move, problem=str(error)))
+                return False
+            deeds.append(Deed(verdict=verdict, move=move))
+        return True
+
+    def _do(self, seen: Seen, move: Move) -> None:
+        if move.kind == "begin":
+            self.backend.begin(seen, move.at or 0.0, move.comment or seen.comment)
+        elif move.kind == "note":
+            self.backend.note(seen, move.comment)
+        elif move.kind == "boost":
+            self.backend.boost(seen)
+        else:
+            # When to go on is written first: whoever is stopped reads it.
+            self.backend.note(seen, move.comment)
+            self.backend.stop(seen)
+
+    def _expected(self, now: float, problems: list[str]) -> Signal | None:
+        """Return what is expected of the grid; where nobody says, what was expected last."""
+        try:
+            signal = self.forecast(now)
+        except LowtideError as error:
+            problems.append(str(error))
+            signal = None
+        if signal is not None and signal is not self._signal:
+            self._signal = signal
+            self._plans.clear()
+        return self._signal
+
+    def _learn(self, look: Look) -> None:
+        self.waits.learn(look.waits)
+        self.waits.settle(look.now, (each.id for each in look.waits if each.started is None))
+
+    def _wait_s(self, seen: Seen, tag: Tag, now: float) -> float | None:
+        """Return W of a job; None where its class must not be deferred."""
+        at, trusted = self._trusted.get(seen.kind, (now - _CALIBRATE_S, True))
+        if not 0 <= now - at < _CALIBRATE_S:
+            trusted = self.waits.is_trusted(seen.kind, now)
+            self._trusted[seen.kind] = now, trusted
+        if not trusted:
+            return None
+        return self.waits.wait_s(seen.kind, now, unknown_s=tag.wait_s)

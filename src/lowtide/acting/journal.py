@@ -1,0 +1,69 @@
+"""What a driver knows besides: waits of the last week, profiles by their names. All of it a cache.
+
+It lies in a folder of the user's (`LOWTIDE_ACTING`, or below `XDG_STATE_HOME`). Lost, or spoilt, it
+costs carbon and no deadline: what keeps those is in the comments of the jobs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lowtide.acting.tag import Tag
+from lowtide.acting.waits import Wait, from_rows
+from lowtide.errors import LowtideError
+from lowtide.files import user_folder, write_whole
+from lowtide.profile import PowerProfile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journal:
+    """A folder with what a driver knows.
+
+    Attributes:
+        folder: The folder; it is made when something is kept.
+    """
+
+    folder: Path
+
+    @classmethod
+    def of_user(cls, environment: Mapping[str, str] = os.environ) -> Journal:
+        """Return the journal of whoever asks."""
+        below = user_folder(environment, "XDG_STATE_HOME", ".local/state") / "lowtide" / "acting"
+        return cls(folder=Path(environment.get("LOWTIDE_ACTING") or below))
+
+    def waits(self) -> list[Wait]:
+        """Return the waits that were kept; nothing where they cannot be read."""
+        try:
+            rows = json.loads((self.folder / "waits.json").read_text())
+        except (OSError, ValueError):
+            return []
+        return from_rows(each for each in rows if isinstance(each, dict))
+
+    def keep_waits(self, waits: Iterable[Wait]) -> None:
+        """Keep all waits that are over; who still waits is seen again."""
+        rows = [asdict(wait) for wait in waits if wait.started is not None]
+        write_whole(self.folder / "waits.json", json.dumps(rows), lasting=False)
+
+    def profile(self, tag: Tag) -> PowerProfile | None:
+        """Return the profile of a job; None where it is not known here."""
+        if not tag.profile:
+            return None
+        try:
+            return PowerProfile.load(self.folder / "profiles" / f"{tag.profile}.toml")
+        except LowtideError:
+            return None
+
+    def keep_profile(self, profile: PowerProfile) -> str:
+        """Keep a profile; return the name that a tag calls it by."""
+        words = repr((profile.startup, profile.work, profile.stop))
+        name = hashlib.sha256(words.encode()).hexdigest()[:12]
+        path = self.folder / "profiles" / f"{name}.toml"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            profile.dump(path)
+        return name

@@ -1,0 +1,196 @@
+"""Slurm as a backend: one look at the queue a turn, and as few changes as can be.
+
+Everything here may be done by a plain user to jobs of his own. Times are given to Slurm as so many
+seconds from now, so that no zone and no summer time comes between. A begin and the comment that
+tells of it are written in one request.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from lowtide.acting.backend import LEAVING, OVER, PENDING, RUNNING, SUSPENDED, Look, Seen
+from lowtide.acting.waits import Wait, class_of
+from lowtide.errors import InvalidInput, LowtideError, Refused, SlurmProblem, Unreachable
+from lowtide.slurm import SlurmClient
+from lowtide.slurm.records import QueuedJob
+from lowtide.states import read_state
+
+# How Slurm's programs say that nobody is there; all else is an answer.
+_SILENCE = re.compile(
+    r"did not answer|unable to contact|unexpected message|connection refused|timed? ?out|"
+    r"zero bytes|communication (connection )?failure|try again|is not installed",
+    re.IGNORECASE,
+)
+_STATES = {"running": RUNNING, "pending": PENDING, "suspended": SUSPENDED}
+# What waits for one of these does not wait for its turn.
+_NOT_IN_LINE = (
+    "BeginTime",
+    "Dependency",
+    "JobHeld",
+    "DependencyNeverSatisfied",
+    "JobArrayTaskLimit",
+)
+# A controller that is down keeps who asks it waiting for nine seconds.
+_PATIENCE_S = 15.0
+# How often it is asked what is reserved.
+_RESERVED_S = 600.0
+_RESERVED = re.compile(r"\bStartTime=(\d+)\s+EndTime=(\d+)\b")
+# Higher than any that Slurm computes.
+_NEXT = 4_000_000_000
+
+
+@dataclass(slots=True, kw_only=True)
+class SlurmBackend:
+    """The jobs of a Slurm.
+
+    Attributes:
+        user: Whose jobs are looked after; None for all that carry a tag.
+        operator: Whether priorities may be changed.
+        client: Who asks Slurm.
+    """
+
+    user: str | None = None
+    operator: bool = False
+    client: SlurmClient = field(default_factory=lambda: SlurmClient(timeout_s=_PATIENCE_S))
+    _closed: Sequence[tuple[float, float]] = field(default=(), init=False)
+    _asked: float = field(default=-math.inf, init=False)
+
+    def now(self) -> float:
+        """Return what time it is."""
+        return time.time()
+
+    def can(self) -> frozenset[str]:
+        """Return what it can do besides moving begins."""
+        return frozenset(("stop", "boost") if self.operator else ("stop",))
+
+    def look(self) -> Look:
+        """Return all jobs with a tag, and how long all jobs that can be seen have waited."""
+        now = time.time()
+        try:
+            queue = self.client.waiting_line()
+        except (SlurmProblem, InvalidInput) as error:
+            raise _told(error) from None
+        records: dict[str, list[QueuedJob]] = {}
+        for job in queue:
+            if "lt1:" in job.comment and self.user in (None, job.user):
+                records.setdefault(job.job_id, []).append(job)
+        mine = [_seen(jobs, now) for jobs in records.values()]
+        waits = [wait for job in queue if (wait := _wait(job, now)) is not None]
+        return Look(jobs=mine, waits=waits, now=now, closed=self._maintenance(now))
+
+    def _maintenance(self, now: float) -> Sequence[tuple[float, float]]:
+        """Return when nodes are kept free for maintenance, as far as is known."""
+        if not 0 <= now - self._asked < _RESERVED_S:
+            with suppress(SlurmProblem):
+                said = self.client.tell("scontrol", "-o", "show", "reservation")
+                found = (_RESERVED.search(line) for line in said.splitlines() if "MAINT" in line)
+                self._closed = tuple((float(each[1]), float(each[2])) for each in found if each)
+                self._asked = now
+        return self._closed
+
+    def begin(self, job: Seen, at: float, comment: str) -> None:
+        """Let a pending job not start before a moment, and write its comment."""
+        self._update(job, f"StartTime={_from_now(at)}", f"Comment={comment}")
+
+    def note(self, job: Seen, comment: str) -> None:
+        """Write a job's comment."""
+        self._update(job, f"Comment={comment}")
+
+    def stop(self, job: Seen) -> None:
+        """Ask the wrapper of a running job to have it save, and to requeue it."""
+        self._do("scancel", "--batch", "--signal=USR1", job.id)
+
+    def boost(self, job: Seen) -> None:
+        """Let a job be next."""
+        self._update(job, f"Priority={_NEXT}")
+
+    def _update(self, job: Seen, *changes: str) -> None:
+        self._do("scontrol", "update", f"JobId={job.id}", *changes)
+
+    def _do(self, *command: str) -> None:
+        asked(self, *command)
+
+
+def asked(backend: SlurmBackend, *command: str) -> str:
+    """Have one of Slurm's programs do something; return what it printed."""
+    try:
+        return backend.client.tell(*command)
+    except SlurmProblem as error:
+        raise _told(error) from None
+
+
+def _told(error: LowtideError) -> LowtideError:
+    message = str(error)
+    return Unreachable(message) if _SILENCE.search(message) else Refused(message)
+
+
+def _from_now(at: float) -> str:
+    left_s = math.floor(at - time.time())
+    return f"now+{left_s}" if left_s > 0 else "now"
+
+
+def _address(jobs: list[QueuedJob]) -> str:
+    """Return what a record is addressed by: elements of an array that are one by all of them.
+
+    The number of the array would stand for those as well that were set apart.
+    """
+    if len(jobs) == 1:
+        return jobs[0].shown_id
+    array = jobs[0].shown_id.partition("_")[0]
+    tasks = [int(job.shown_id.rpartition("_")[2]) for job in jobs]
+    ranges: list[list[int]] = []
+    for task in sorted(tasks):
+        if ranges and task == ranges[-1][1] + 1:
+            ranges[-1][1] = task
+        else:
+            ranges.append([task, task])
+    words = (str(low) if low == high else f"{low}-{high}" for low, high in ranges)
+    return f"{array}_[{','.join(words)}]"
+
+
+def _seen(jobs: list[QueuedJob], now: float) -> Seen:
+    job = jobs[0]
+    state = _STATES.get(read_state(job.state) or "", OVER)
+    if job.state in ("COMPLETING", "STAGE_OUT", "SIGNALING", "CONFIGURING"):
+        state = LEAVING
+    ahead = job.eligible is not None and job.eligible > now
+    return Seen(
+        id=_address(jobs),
+        state=state,
+        comment=job.comment,
+        submitted=job.submitted,
+        begin=job.eligible if ahead or state == PENDING else None,
+        started=job.started,
+        restarts=job.restarts,
+        limit_s=job.limit_s,
+        killed_at=job.deadline,
+        why=job.reason,
+        held="held" in job.reason.lower(),
+        kind=class_of(job.partition, job.cpus, job.gpus),
+        name=job.name,
+        user=job.user or "",
+    )
+
+
+def _wait(job: QueuedJob, now: float) -> Wait | None:
+    """Return how long a job waited for its turn; None where it did not, or nobody can tell."""
+    eligible, started = job.eligible, job.started
+    if eligible is None or eligible > now:
+        return None
+    state = read_state(job.state)
+    if state == "pending" and job.reason.startswith(_NOT_IN_LINE):
+        return None
+    if state not in ("pending", "running") or (started is not None and started < eligible):
+        return None
+    return Wait(
+        kind=class_of(job.partition, job.cpus, job.gpus),
+        eligible=eligible,
+        started=started if state == "running" else None,
+        id=f"{job.job_id}/{eligible:.0f}",
+    )

@@ -1,0 +1,262 @@
+"""A batch job as it is handed to Slurm: the user's own words, and what is added to them.
+
+Only what decides when the job may start is read from them; all else is Slurm's business.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lowtide.acting.tag import Tag, decode, encode
+from lowtide.acting.waits import class_of
+from lowtide.acting.wrapper import directives, wrap
+from lowtide.errors import FileProblem, InvalidInput
+from lowtide.slurm.fields import read_limit, requested_gpus
+
+# Options of sbatch without a value of their own; all others take the next word.
+_FLAGS = frozenset(
+    (
+        *("contiguous", "exclusive", "get-user-env", "help", "hold", "ignore-pbs", "no-kill"),
+        *("overcommit", "oversubscribe", "parsable", "propagate", "quiet", "reboot", "requeue"),
+        *("no-requeue", "spread-job", "test-only", "usage", "use-min-nodes", "verbose"),
+        *("version", "wait", "nice", "share"),
+    )
+)
+_SHORT = {
+    "a": "array",
+    "b": "begin",
+    "c": "cpus-per-task",
+    "d": "dependency",
+    "G": "gpus",
+    "H": "hold",
+    "J": "job-name",
+    "k": "no-kill",
+    "n": "ntasks",
+    "N": "nodes",
+    "O": "overcommit",
+    "p": "partition",
+    "Q": "quiet",
+    "s": "oversubscribe",
+    "t": "time",
+    "v": "verbose",
+    "V": "version",
+    "h": "help",
+    "W": "wait",
+}
+# Nothing is to be added to these: they are not submitted, or not to be started.
+_LEFT_ALONE = (
+    *("test-only", "hold", "help", "usage", "version", "begin", "deadline"),
+    # When these start is not the queue's decision alone.
+    *("dependency", "reservation"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What a user would have typed behind `sbatch`.
+
+    Attributes:
+        before: The options, as they were given.
+        script: The script's path; None for `--wrap` or what comes by stdin.
+        arguments: What the script is given.
+        text: The script.
+        options: What options say, by their long names, those of the script included.
+    """
+
+    before: tuple[str, ...]
+    script: str | None
+    arguments: tuple[str, ...]
+    text: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, words: Sequence[str], environment: Mapping[str, str] = os.environ) -> Submission:
+        """Read the words behind `sbatch`.
+
+        Args:
+            environment: Where options of sbatch may stand, too.
+        """
+        if ":" in words:
+            # A job of several parts, each with options of its own.
+            return cls(before=tuple(words), script=None, arguments=(), text="")
+        given, place = _parse(words)
+        rest = list(words[place:])
+        script = None if "wrap" in given else rest.pop(0) if rest else None
+        if script is None and "wrap" not in given:
+            raise InvalidInput("name the batch script: lowtide sbatch --finish-by 8am train.sh")
+        text = f"#!/bin/sh\n{given['wrap']}\n" if script is None else _read_script(script)
+        said: dict[str, str] = {}
+        for line in directives(text):
+            said |= _parse(shlex.split(line.removeprefix("#SBATCH"), comments=True))[0]
+        said |= {
+            option: environment[name]
+            for name, option in (
+                ("SBATCH_TIMELIMIT", "time"),
+                ("SBATCH_PARTITION", "partition"),
+                ("SBATCH_COMMENT", "comment"),
+            )
+            if name in environment
+        }
+        return cls(
+            before=tuple(words[:place]),
+            script=script,
+            arguments=tuple(rest),
+            text=text,
+            options=said | given,
+        )
+
+    @property
+    def limit_s(self) -> float | None:
+        """The time limit that the user has set; None where there is none."""
+        said = self.options.get("time")
+        return None if said is None or said.strip() == "0" else read_limit(said)
+
+    @property
+    def left_alone(self) -> str:
+        """Why it is handed on as it is; empty where it is not."""
+        found = [f"--{name}" for name in _LEFT_ALONE if name in self.options]
+        if ":" in self.before or re.search(r"^#SBATCH\s+hetjob", self.text, re.M):
+            found.append("a job of several parts")
+        return found[0] if found else ""
+
+    @property
+    def cpus(self) -> float:
+        """How many CPUs one element of it asks for, as far as that is plain."""
+
+        def number(name: str) -> float:
+            found = re.match(r"\d+", self.options.get(name, ""))
+            return float(found[0]) if found else 1.0
+
+        return max(number("ntasks"), number("nodes")) * number("cpus-per-task")
+
+    def waves(self, most_cpus: float | None) -> int:
+        """Return how many times as long as one element an array takes, at least.
+
+        Args:
+            most_cpus: CPUs that there are for all; None where nobody says.
+        """
+        spec, _, at_once = self.options.get("array", "").partition("%")
+        tasks = sum(_count_tasks(each) for each in spec.split(",")) or 1
+        most = float(at_once) if at_once.isdigit() and int(at_once) else math.inf
+        if most_cpus:
+            most = min(most, max(most_cpus // self.cpus, 1.0))
+        return math.ceil(tasks / most) if most < tasks else 1
+
+    def kind(self, default_partition: str | None) -> str:
+        """Return the class that it waits with."""
+        said = self.options
+        cpus = self.cpus
+        if "exclusive" in said:
+            # Whole nodes wait like the largest.
+            cpus = math.inf
+        asked = [said.get(name, "") for name in ("gres", "gpus-per-node", "gpus-per-task", "gpus")]
+        gpus = requested_gpus(asked[0]) + sum(bool(each) for each in asked[1:])
+        # Of several partitions it waits for the first that is free.
+        partition = (said.get("partition") or default_partition or "").partition(",")[0] or None
+        return class_of(partition, cpus, gpus)
+
+    def command(self, tag: Tag, *, now: float, wrapped: Path | None = None) -> list[str]:
+        """Return the one `sbatch` that submits it.
+
+        Args:
+            wrapped: Where the wrapped script lies, of a job that may be stopped.
+        """
+        words = ["sbatch", "--parsable", f"--comment={encode(tag, self.comment)}"]
+        if tag.begin is not None and (left_s := math.floor(tag.begin - now)) > 0:
+            words.append(f"--begin=now+{left_s}")
+        if wrapped is None:
+            ends = () if self.script is None else (self.script, *self.arguments)
+            return [*words, *self._before("comment", "parsable"), *ends]
+        added = {"requeue": "", "open-mode": "append", "signal": "B:USR1@120"}
+        name = "wrap" if self.script is None else Path(self.script).name
+        for option, value in {**added, "job-name": name}.items():
+            if option not in self.options:
+                words.append(f"--{option}={value}" if value else f"--{option}")
+        return [
+            *words,
+            *self._before("comment", "parsable", "wrap"),
+            str(wrapped),
+            *self.arguments,
+        ]
+
+    @property
+    def comment(self) -> str:
+        """What the user has written beside it; a tag that was copied along is none of it."""
+        return decode(self.options.get("comment", ""))[1]
+
+    @property
+    def may_be_stopped(self) -> bool:
+        """Whether its user has not ruled out that it is started again."""
+        return "no-requeue" not in self.options
+
+    def wrapped(self) -> str:
+        """Return the script that stops and comes back."""
+        return wrap(self.text)
+
+    def _before(self, *without: str) -> list[str]:
+        kept: list[str] = []
+        rest = list(self.before)
+        while rest:
+            options, used = _parse_one(rest)
+            if not set(options) & set(without):
+                kept += rest[:used]
+            del rest[:used]
+        return kept
+
+
+def _count_tasks(words: str) -> int:
+    """Return how many elements `0-15:4` names."""
+    found = re.fullmatch(r"\s*(\d+)(?:-(\d+)(?::(\d+))?)?\s*", words)
+    if found is None:
+        return 0
+    first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
+    return len(range(first, last + 1, max(step, 1)))
+
+
+def _read_script(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="surrogateescape")
+    except OSError as error:
+        raise FileProblem(
+            f"the batch script {path} cannot be read: {error.strerror}", path=path
+        ) from None
+
+
+def _parse(words: Sequence[str]) -> tuple[dict[str, str], int]:
+    """Return what options say by their long names, and where they end."""
+    said: dict[str, str] = {}
+    place = 0
+    while place < len(words) and words[place].startswith("-") and words[place] != "-":
+        if words[place] == "--":
+            return said, place + 1
+        found, used = _parse_one(words[place:])
+        said |= found
+        place += used
+    return said, place
+
+
+def _parse_one(words: Sequence[str]) -> tuple[dict[str, str], int]:
+    """Return what the first option says, and how many words that takes."""
+    word = words[0]
+    following = words[1] if len(words) > 1 else ""
+    if word.startswith("--"):
+        name, equals, value = word[2:].partition("=")
+        if equals or name in _FLAGS or not name:
+            return {name: value}, 1
+        return {name: following}, min(2, len(words))
+    said: dict[str, str] = {}
+    for place, letter in enumerate(word[1:], start=1):
+        name = _SHORT.get(letter, letter)
+        if name not in _FLAGS:
+            value = word[place + 1 :]
+            if value:
+                return said | {name: value.removeprefix("=")}, 1
+            return said | {name: following}, min(2, len(words))
+        said[name] = ""
+    return said, 1

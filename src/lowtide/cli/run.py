@@ -1,0 +1,478 @@
+"""`lowtide run`: run a program here when the grid is clean, and say what that came to."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lowtide.cli.options import GridName, How, Profile, Seed, SignalFile, Time
+from lowtide.cli.output import TABLE, Column, Form, forget_unwritten, say, warn
+from lowtide.errors import InvalidInput
+from lowtide.files import given_environment
+from lowtide.units import format_duration, format_iso, format_number, format_percent, format_time
+
+if TYPE_CHECKING:
+    import signal as signals
+
+    from lowtide.acting.driver import Driver
+    from lowtide.acting.local import LocalBackend
+    from lowtide.acting.reckoning import Reckoning
+    from lowtide.acting.tag import Tag
+    from lowtide.measuring import Recorder
+    from lowtide.measuring.program import Program
+    from lowtide.profile import PowerProfile
+    from lowtide.signal import Signal
+
+FinishBy = Annotated[
+    str | None,
+    typer.Option(
+        "--finish-by",
+        help="When it must be done: 8am, 18:00, 2024-07-01T06:00Z, +12h.  [default: it runs now]",
+        metavar="TIME",
+    ),
+]
+# How much longer than its profile says a job may take.
+LONGER = 1.1
+_LOOK_S = 0.2
+# The end of the year 9999, after which nobody can write a date.
+_LAST = 253_402_300_000.0
+# How far ahead synthetic grids are known.
+_AHEAD_S = 2 * 86_400.0
+
+
+def run(
+    command: Annotated[
+        list[str] | None, typer.Argument(help="What to run, after --: -- python train.py")
+    ] = None,
+    finish_by: FinishBy = None,
+    length: Time = None,
+    profile: Profile = None,
+    signal: SignalFile = None,
+    grid: GridName = None,
+    seed: Seed = 0,
+    how: How = None,
+    pause: Annotated[
+        bool,
+        typer.Option("--pause", help="Pause it in dirty hours; it keeps its memory meanwhile."),
+    ] = False,
+    save_on: Annotated[
+        str | None,
+        typer.Option(
+            help="Stop it in dirty hours with this signal, USR1 for example: it saves, exits with "
+            "75, and the same command goes on later.",
+            metavar="SIGNAL",
+        ),
+    ] = None,
+    min_run: Annotated[
+        str, typer.Option(help="How long it works at least before it is stopped.")
+    ] = "30m",
+    meter: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--meter", help="A meter to read; repeat for more.  [default: all that work here]"
+        ),
+    ] = None,
+    interval: Annotated[float, typer.Option(min=0.01, help="Seconds between samples.")] = 1.0,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The recording to write.  [default: recording-DATE-...]"),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say when it would run, and run nothing.")
+    ] = False,
+    form: Form = TABLE,
+) -> None:
+    """Run a program on this machine when the grid is clean.
+
+    It waits, runs and is measured, and is done by --finish-by: with -t or --profile that says how
+    long it takes. Without a time to be done by, without a forecast or with any doubt it runs now.
+    With --json or -P, what the program prints goes to stderr.
+    """
+    environment = given_environment()
+    from lowtide.measuring.program import refusal
+
+    if not command:
+        raise InvalidInput("say what to run: lowtide run --finish-by +12h -- python train.py")
+    if pause and save_on:
+        raise InvalidInput("a program is paused or saves: give --pause or --save-on, not both")
+    if (refused := refusal(command)) is not None:
+        warn(f"{refused[1]}. Nothing was run")
+        raise typer.Exit(refused[0])
+    job = _Job(
+        finish_by=finish_by, length=length, profile=profile, stops=pause or save_on is not None
+    )
+    forecast = forecaster(signal, grid, seed=seed, how=how, until=job.deadline)
+    backend, driver = job.prepared(forecast, _signal_named(save_on), min_run)
+    job.planned(driver, forecast(time.time()))
+    if dry_run:
+        _tell(job, None, form=form)
+        return
+    status = _carry_out(job, backend, driver, command, environment, meter, interval, out, form)
+    if status:
+        raise typer.Exit(128 - status if status < 0 else status)
+
+
+class _Job:
+    """What was asked for, and what was planned."""
+
+    def __init__(
+        self, *, finish_by: str | None, length: str | None, profile: str | None, stops: bool
+    ) -> None:
+        from lowtide.cli.inputs import named_profile, parse_time_limit
+        from lowtide.profile import PowerProfile
+
+        self.now = time.time()
+        self.deadline = read_finish(finish_by, self.now)
+        if profile is not None and length is not None:
+            raise InvalidInput("a profile says how long it takes itself: leave out -t")
+        self.profile: PowerProfile | None = None
+        self.run_s = 0.0
+        if profile is not None:
+            self.profile = named_profile(profile)
+            self.run_s = LONGER * self.profile.run_s
+        elif length is not None:
+            self.run_s = parse_time_limit(length)
+            self.profile = PowerProfile.constant(1000.0, self.run_s)
+        self.knows_power = profile is not None
+        self.stops = stops
+        self.begin = self.now
+        self.why = ""
+        self.reckoning: Reckoning | None = None
+        self.signal: Signal | None = None
+
+    def prepared(
+        self,
+        forecast: Callable[[float], Signal | None],
+        with_signal: signals.Signals | None,
+        min_run: str,
+    ) -> tuple[LocalBackend, Driver]:
+        """Return the program's backend and its driver."""
+        from lowtide.acting.driver import Driver
+        from lowtide.acting.judge import Rules
+        from lowtide.acting.local import LocalBackend
+        from lowtide.acting.promise import NO_LOOPS
+        from lowtide.acting.tag import Tag, new_token
+        from lowtide.acting.waits import WaitModel
+        from lowtide.units import parse_duration
+
+        known = self.profile
+        tag = Tag(
+            token=new_token(),
+            # A job that need not be done by any time is due now.
+            deadline=self.now if self.deadline is None else self.deadline,
+            arrival=self.now,
+            run_s=self.run_s,
+            startup_s=known.startup_s if known else 0.0,
+            stop_s=known.stop_s if known else 0.0,
+            wait_s=0.0,
+            interruptible=self.stops,
+            max_starts=1000,
+        )
+        backend = LocalBackend(tag=tag, with_signal=with_signal)
+        driver = Driver(
+            backend=backend,
+            forecast=forecast,
+            profile=self._known,
+            waits=WaitModel(unknown_s=0.0),
+            loops=NO_LOOPS,
+            rules=Rules.on_this_machine(self.run_s, parse_duration(min_run)),
+        )
+        return backend, driver
+
+    def _known(self, _: Tag) -> PowerProfile | None:
+        return self.profile
+
+    def planned(self, driver: Driver, signal: Signal | None) -> None:
+        """Let the driver decide when to begin, and say so."""
+        from lowtide.acting.reckoning import Reckoning, amount
+        from lowtide.schedule import Stretch
+
+        (verdict,) = driver.turn().verdicts
+        self.signal = signal
+        begins = [move.at for move in verdict.moves if move.at is not None]
+        self.begin = max(begins[0] if begins else self.now, self.now)
+        self.why = verdict.why
+        if self.deadline is None:
+            self.why = "no --finish-by: it runs now"
+        elif self.profile is None:
+            self.why = "neither -t nor --profile says how long it takes: it runs now"
+        elif self.now + self.profile.run_s > self.deadline:
+            late = format_duration(self.now + self.profile.run_s - self.deadline)
+            self.why = f"it takes longer than is left, and will be late by {late}: it runs now"
+        if self.profile is None or signal is None:
+            return
+        work_s = self.profile.work_s
+        plan = verdict.plan or (Stretch(start=self.now, work_s=work_s),)
+        self.reckoning = Reckoning(
+            planned=amount(self.profile, plan, signal),
+            at_once=amount(self.profile, [Stretch(start=self.now, work_s=work_s)], signal),
+        )
+
+
+def _carry_out(
+    job: _Job,
+    backend: LocalBackend,
+    driver: Driver,
+    command: list[str],
+    environment: dict[str, str],
+    meter: list[str] | None,
+    interval: float,
+    out: Path | None,
+    form: Form,
+) -> int | None:
+    """Wait, run and measure; return how the program ended."""
+    from lowtide.formats.recording_writer import RecordingWriter
+    from lowtide.measuring import Recorder, Sampler, Step
+    from lowtide.measuring.folders import new_writer
+    from lowtide.meters.source import choose_meters
+
+    every_s = min(60.0, max(_LOOK_S, 0.01 * job.run_s))
+    turns = _Turns(driver, backend, every_s)
+    warn(_words(job))
+    turns.wait()
+    left_out: list[str] = []
+    sampler = Sampler(meters=choose_meters(meter or [], tell=left_out.append), left_out=left_out)
+    sampler.open()
+    status: int | None = None
+    try:
+        recorder = Recorder(
+            writer=new_writer(tell=warn) if out is None else RecordingWriter(out),
+            sampler=sampler,
+            interval_s=interval,
+            idle_s=0.0,
+            to_stderr=not form.for_people,
+            environment=environment,
+            attend=turns.attend,
+            say=warn,
+        )
+        backend.prepare()
+        try:
+            with recorder.heeding_signals():
+                for number in range(backend.tag.max_starts):
+                    kind = "full" if number == 0 else "resume"
+                    status = recorder.run(f"run_{number}", Step(kind=kind, command=command))
+                    if not backend.ended(status) or recorder.interrupted:
+                        break
+                    warn(f"saved; goes on at {format_time(backend.begin_at)}")
+                    turns.wait(lambda: bool(recorder.interrupted))
+                    if recorder.interrupted:
+                        break
+        finally:
+            backend.close()
+            if hangs := recorder.close():
+                warn(f"the recording is not whole: {hangs}")
+        if recorder.interrupted:
+            status = 128 + recorder.interrupted
+    finally:
+        sampler.close()
+    try:
+        _reckon(job, backend, recorder, driver)
+        _tell(job, recorder, form=form, status=status)
+    except Exception as error:  # noqa: BLE001 - how the program ended is passed on all the same
+        warn(f"what it came to cannot be shown: {error}")
+    forget_unwritten()
+    return status
+
+
+class _Turns:
+    """The driver's turns, taken beside whatever else is done."""
+
+    def __init__(self, driver: Driver, backend: LocalBackend, every_s: float) -> None:
+        self.driver, self.backend, self.every_s = driver, backend, every_s
+        self._next = time.monotonic() + every_s
+        self._program: Program | None = None
+        self._said: set[str] = set()
+
+    def wait(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Wait until the program is due."""
+        while not self.backend.is_due and not is_over():
+            self._turn()
+            left_s = self.backend.begin_at - time.time()
+            time.sleep(min(_LOOK_S, max(left_s, 0.01)))
+
+    def attend(self, program: Program) -> None:
+        """Look after a program that runs, or is paused."""
+        if program is not self._program:
+            self._program = program
+            self.backend.started(program)
+        if program.asked:
+            return
+        # Whatever becomes of the rest, what is paused goes on when its time has come.
+        paused = self.backend.is_paused
+        self.backend.attend()
+        self._turn()
+        if paused and not self.backend.is_paused:
+            warn("goes on")
+        elif not paused and self.backend.is_paused:
+            warn(f"paused until {format_time(self.backend.begin_at)}")
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + self.every_s
+        for problem in self.driver.turn().problems:
+            if problem not in self._said:
+                self._said.add(problem)
+                warn(problem)
+
+
+def iso_or_none(instant: float) -> str | None:
+    """Return an instant for programs, None where it lies outside of what clocks show."""
+    return format_iso(instant) if 0 <= instant < _LAST else None
+
+
+def read_finish(text: str | None, now: float) -> float | None:
+    """Return by when a job has to be done; None where nobody says."""
+    from lowtide.cli.moments import local_echo, parse_ahead
+
+    if text is None:
+        return None
+    deadline = parse_ahead(text, now=now)
+    if deadline <= now:
+        raise InvalidInput(f"--finish-by {text} has passed: name a time ahead")
+    if said := local_echo("--finish-by", text, deadline):
+        warn(said)
+    return deadline
+
+
+def forecaster(
+    file: Path | None,
+    grid: str | None,
+    *,
+    seed: int = 0,
+    how: list[str] | None = None,
+    until: float | None = None,
+) -> Callable[[float], Signal | None]:
+    """Return who says what is expected of a grid at a moment; nothing where no grid is named.
+
+    Args:
+        until: How far a synthetic grid has to reach.
+    """
+    from lowtide.cli.inputs import find_grid, read_how
+    from lowtide.grids.resolve import kind_of
+    from lowtide.signal import deciding_signal
+
+    if file is not None and grid is not None:
+        raise InvalidInput(
+            f"a job runs on one grid: give --signal {file} or --grid {grid}, not both"
+        )
+    if grid is not None and kind_of(grid) == "zone":
+        from lowtide.grids.live import LiveGrid
+
+        live = LiveGrid.named(grid)
+        live.grid(time.time())
+        live.wait(30.0)
+
+        def told(now: float) -> Signal | None:
+            known = live.grid(now)
+            return None if known is None else deciding_signal(known)
+
+        return told
+    kept: dict[object, Signal] = {}
+
+    def renewed(now: float) -> Signal | None:
+        """Return what a file or a model says; a file that was written anew is read anew."""
+        if file is not None:
+            from lowtide.formats import read_signal
+
+            key: object = file.stat().st_mtime_ns if file.exists() else None
+            if key not in kept:
+                kept.clear()
+                kept[key] = read_signal(str(file), **read_how(how))
+        elif grid is not None:
+            key = now // 86_400.0
+            if key not in kept:
+                kept.clear()
+                end = max(until or now, now + _AHEAD_S)
+                found = find_grid(grid, "synthetic", since=now, until=end, how=how, seed=seed)
+                kept[key] = deciding_signal(found.grid)
+        return next(iter(kept.values()), None)
+
+    renewed(time.time())
+    return renewed
+
+
+def _signal_named(name: str | None) -> signals.Signals | None:
+    import signal as signals
+
+    if name is None:
+        return None
+    word = name.upper().removeprefix("SIG")
+    known = [each for each in signals.Signals if each.name == f"SIG{word}"]
+    if not known or known[0] in (signals.SIGKILL, signals.SIGSTOP):
+        raise InvalidInput(f"--save-on takes a signal that a program can hear, not {name!r}: USR1")
+    return known[0]
+
+
+def _words(job: _Job) -> str:
+    """Return when it begins, why, and what that is worth."""
+    wait_s = job.begin - job.now
+    when = f"begins {format_time(job.begin)}, in {format_duration(wait_s)}" if wait_s > 1 else ""
+    worth = ""
+    known = job.reckoning
+    if known and known.planned_saving is not None:
+        worth = f"planned to save {format_percent(known.planned_saving)} against running now"
+    return "; ".join(filter(None, (when, job.why, worth)))
+
+
+def _reckon(job: _Job, backend: LocalBackend, recorder: Recorder, driver: Driver) -> None:
+    from dataclasses import replace
+
+    from lowtide.acting.reckoning import Reckoning, amount, measured
+
+    # The grid as it came to be, as far as is known by now.
+    signal = driver.forecast(time.time()) or job.signal
+    if signal is None:
+        return
+    known = job.reckoning or Reckoning()
+    runs = [run for run in recorder.writer.recording() if not math.isnan(run.energy_j())]
+    replayed = amount(job.profile, backend.runs, signal) if job.profile else None
+    job.signal = signal
+    job.reckoning = replace(known, replayed=replayed, measured=measured(runs, signal))
+
+
+def _tell(job: _Job, recorder: Recorder | None, *, form: Form, status: int | None = None) -> None:
+    """Print plan, replay and measurement beside each other."""
+    known, unit = job.reckoning, ""
+    if job.signal is not None:
+        unit = job.signal.currency if job.signal.kind == "price" else "g"
+    # Without known watts only shares can be told.
+    scale = known is not None and not job.knows_power
+    row: dict[str, Any] = {
+        "begin": format_iso(job.begin),
+        "finish_by": None if job.deadline is None else format_iso(job.deadline),
+        "why": job.why,
+        "planned": None if known is None or scale else known.planned,
+        "replayed": None if known is None or scale else known.replayed,
+        "at_once": None if known is None or scale else known.at_once,
+        "measured": None if known is None else known.measured,
+        "unit": unit,
+        "planned_saving": None if known is None else known.planned_saving,
+        "saving": None if known is None else known.saving,
+        "exit_status": status,
+        "folder": None if recorder is None else str(recorder.writer.folder),
+        "synthetic": job.signal is not None and job.signal.synthetic,
+    }
+
+    def show() -> None:
+        if recorder is None:
+            say(_words(job))
+            return
+        parts = [
+            f"{name.replace('_', ' ')} {format_number(row[name])} {unit}"
+            for name in ("planned", "replayed", "measured", "at_once")
+            if row[name] is not None
+        ]
+        if row["saving"] is not None:
+            parts.append(f"saved {format_percent(row['saving'])} against running at once")
+        if row["synthetic"]:
+            parts.append("on a synthetic grid")
+        warn("; ".join([*parts, f"kept in {row['folder']}"]))
+
+    form.print([row], columns=[Column(name) for name in row], document=row, show=show, digits=None)

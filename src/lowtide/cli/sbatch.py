@@ -1,0 +1,394 @@
+"""`lowtide sbatch`: hand a batch job to Slurm, to begin when the grid is clean and end in time."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lowtide.cli.options import GridName, How, Profile, Seed, SignalFile
+from lowtide.cli.output import TABLE, Column, Form, say, waiting, warn
+from lowtide.cli.run import LONGER, FinishBy, forecaster, iso_or_none, read_finish
+from lowtide.errors import InvalidInput, Refused, Unreachable
+from lowtide.units import format_duration, format_iso, format_percent, format_time
+
+if TYPE_CHECKING:
+    from lowtide.acting.journal import Journal
+    from lowtide.acting.judge import Verdict
+    from lowtide.acting.reckoning import Reckoning
+    from lowtide.acting.slurm import SlurmBackend
+    from lowtide.acting.submission import Submission
+    from lowtide.acting.tag import Tag
+    from lowtide.profile import PowerProfile
+    from lowtide.signal import Signal
+
+# What a controller that dies may forget of what it has said yes to, twice over.
+_SETTLED_S = 10.0
+# By how much the clocks of this machine and of Slurm's controller may differ.
+_MOST_OFF_S = 30.0
+_LONGEST_WAIT_S = 366 * 86_400.0
+# What saving may take where no profile says it.
+_STOP_S = 60.0
+_EXPECTED = re.compile(r"to start at (\S+)")
+_VALUED = ("--finish-by", "--profile", "--signal", "--grid", "--seed", "--how")
+_FLAGS = ("--saves", "--dry-run", "--check", "--no-check", "--json", "-P", "-h", "--help")
+
+
+def parted(words: list[str]) -> list[str]:
+    """Return the words behind the verb with `--` where sbatch's own begin.
+
+    >>> parted(["--finish-by", "8am", "--saves", "-t", "10", "-Jhello", "a.sh", "--grid"])
+    ['--finish-by', '8am', '--saves', '--', '-t', '10', '-Jhello', 'a.sh', '--grid']
+    """
+    place = 0
+    while place < len(words):
+        name, equals, _ = words[place].partition("=")
+        if name in _VALUED:
+            place += 1 if equals else 2
+        elif words[place] in _FLAGS:
+            place += 1
+        else:
+            break
+    dashes = [] if words[place : place + 1] in ([], ["--"]) else ["--"]
+    return [*words[:place], *dashes, *words[place:]]
+
+
+def sbatch(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(help="What you would give sbatch: its options, the script, its arguments."),
+    ] = None,
+    finish_by: FinishBy = None,
+    profile: Profile = None,
+    signal: SignalFile = None,
+    grid: GridName = None,
+    seed: Seed = 0,
+    how: How = None,
+    saves: Annotated[
+        bool,
+        typer.Option(
+            "--saves",
+            help="It saves when it gets USR1 and ends with 75, or requeues itself: it may be "
+            "stopped in dirty hours, and goes on later.",
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the sbatch command, and submit nothing.")
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check/--no-check",
+            help="Look again after 10 s whether Slurm still has it, and submit it anew if not.",
+        ),
+    ] = True,
+    form: Form = TABLE,
+) -> None:
+    """Submit a batch job to begin when the grid is clean.
+
+    Options of lowtide come first, then those of sbatch. One sbatch is run, with a begin no later
+    than is safe for the deadline: nothing of lowtide has to go on running. Without --finish-by, a
+    forecast, or a time limit or profile, and with any doubt, it begins now.
+    """
+    from lowtide.acting.journal import Journal
+    from lowtide.acting.slurm import SlurmBackend
+    from lowtide.acting.submission import Submission
+    from lowtide.cli.inputs import named_profile
+
+    now = time.time()
+    submission = Submission.read(words or [])
+    deadline = read_finish(finish_by, now)
+    known = None if profile is None else named_profile(profile)
+    if finish_by is not None and submission.left_alone in ("--begin", "--deadline"):
+        raise InvalidInput(
+            f"--finish-by and {submission.left_alone} both say when it runs: leave one out"
+        )
+    if saves and not submission.may_be_stopped:
+        raise InvalidInput("a job that saves is started again: leave out --no-requeue or --saves")
+    backend, journal = SlurmBackend(), Journal.of_user()
+    forecast = forecaster(signal, grid, seed=seed, how=how, until=deadline)(now)
+    order = _Order(submission=submission, profile=known, deadline=deadline, saves=saves)
+    verdict = order.judged(backend, journal, forecast, now)
+    command = order.command(verdict, journal, now, dry=dry_run)
+    row: dict[str, Any] = {
+        "job_id": None,
+        "begin": format_iso(order.begin),
+        "latest": order.latest and iso_or_none(order.latest),
+        "finish_by": None if deadline is None else format_iso(deadline),
+        "why": order.why,
+        "planned_saving": order.reckoning and order.reckoning.planned_saving,
+        "token": None if verdict is None else order.tag.token,
+        "command": command,
+        "synthetic": forecast is not None and forecast.synthetic,
+    }
+    if not dry_run:
+        row["job_id"] = _submit(backend, command, order.tag, check=check)
+    columns = [Column(name) for name in row if name != "command"]
+    form.print([row], columns=columns, document=row, show=lambda: _show(row, order, now))
+
+
+class _Order:
+    """A job that is to be submitted, and what is to become of it."""
+
+    def __init__(
+        self,
+        *,
+        submission: Submission,
+        profile: PowerProfile | None,
+        deadline: float | None,
+        saves: bool,
+    ) -> None:
+        from lowtide.acting.tag import Tag, new_token
+
+        self.submission, self.profile, self.deadline = submission, profile, deadline
+        limit_s = submission.limit_s
+        lengths = [] if limit_s is None else [limit_s]
+        if profile is not None:
+            lengths.append(LONGER * profile.run_s)
+        # A job that saves goes on beyond its limit.
+        self.run_s = (max if saves else min)(lengths, default=None)
+        self.tag = Tag(
+            token=new_token(),
+            deadline=0.0 if deadline is None else deadline,
+            arrival=time.time(),
+            run_s=self.run_s or 0.0,
+            startup_s=profile.startup_s if profile else 0.0,
+            stop_s=(profile.stop_s if profile else 0.0) or (_STOP_S if saves else 0.0),
+            interruptible=saves,
+        )
+        self.begin = self.tag.arrival
+        self.latest: float | None = None
+        self.why = ""
+        self.reckoning: Reckoning | None = None
+
+    def judged(
+        self, backend: SlurmBackend, journal: Journal, signal: Signal | None, now: float
+    ) -> Verdict | None:
+        """Decide when it begins; None where it is handed on as it is."""
+        from lowtide.acting.backend import PENDING, Seen
+        from lowtide.acting.judge import Situation, judge
+        from lowtide.acting.tag import encode
+        from lowtide.acting.waits import WaitModel
+
+        if self.submission.left_alone:
+            self.why = f"{self.submission.left_alone} is its user's own: it is handed on as it is"
+        elif self.deadline is None:
+            self.why = "no --finish-by: it begins now"
+        elif self.run_s is None:
+            self.why = "neither a time limit nor --profile says how long it takes: it begins now"
+        if self.why or self.run_s is None:
+            return None
+        try:
+            look = backend.look()
+        except (Refused, Unreachable) as error:
+            self.why = f"Slurm does not tell its queue ({error}): it begins now"
+            return None
+        partition, most_cpus = _partition(backend, self.submission.options.get("partition"))
+        # Of an array that does not run all at once, the last has to begin in time as well.
+        waves = self.submission.waves(most_cpus)
+        self.tag = replace(self.tag, deadline=self.tag.deadline - (waves - 1) * self.run_s)
+        model = WaitModel()
+        model.learn([*journal.waits(), *look.waits])
+        kind = self.submission.kind(partition)
+        wait_s = max(model.wait_s(kind, now), _expected_wait_s(backend, self.submission, now))
+        trusted = model.is_trusted(kind, now)
+        seen = Seen(
+            id="new",
+            state=PENDING,
+            comment=encode(self.tag),
+            limit_s=self.submission.limit_s,
+            kind=kind,
+        )
+        situation = Situation(
+            now=now,
+            signal=signal,
+            wait_s=lambda *_: wait_s if trusted else None,
+            closed=look.closed,
+            profile=lambda _: self.profile,
+        )
+        verdict = judge(seen, situation)
+        if verdict is None or verdict.promise is None:
+            return None
+        self.tag = replace(self.tag, wait_s=wait_s)
+        self.latest, self.why = verdict.promise.latest, verdict.why
+        if self.latest < now:
+            self.why = "its deadline is too early to be promised: it begins now"
+            if math.isfinite(self.latest):
+                late = format_duration(now - self.latest)
+                self.why = f"its deadline is {late} too early to be promised: it begins now"
+        begins = [move.at for move in verdict.moves if move.at is not None and move.at > now]
+        self.begin = begins[0] if begins else now
+        self._reckon(verdict, signal, now)
+        return verdict
+
+    def _reckon(self, verdict: Verdict, signal: Signal | None, now: float) -> None:
+        from lowtide.acting.reckoning import Reckoning, amount
+        from lowtide.profile import PowerProfile
+        from lowtide.schedule import Stretch
+
+        if signal is None or self.run_s is None:
+            return
+        profile = self.profile or PowerProfile.constant(1000.0, self.run_s)
+        once = [Stretch(start=now, work_s=profile.work_s)]
+        self.reckoning = Reckoning(
+            planned=amount(profile, verdict.plan or once, signal),
+            at_once=amount(profile, once, signal),
+        )
+
+    def command(
+        self, verdict: Verdict | None, journal: Journal, now: float, *, dry: bool
+    ) -> list[str]:
+        """Return the sbatch that submits it."""
+        submission = self.submission
+        if verdict is None:
+            # There is nothing to look after.
+            ends = () if submission.script is None else (submission.script, *submission.arguments)
+            return ["sbatch", "--parsable", *submission.before, *ends]
+        self.tag = replace(self.tag, begin=self.begin)
+        if self.profile is not None and not dry:
+            self.tag = replace(self.tag, profile=journal.keep_profile(self.profile))
+        wrapped = None
+        if self.tag.interruptible:
+            wrapped = Path("WRAPPED.sh")
+            if not dry:
+                with tempfile.NamedTemporaryFile(
+                    "w", suffix=".sh", delete=False, errors="surrogateescape"
+                ) as file:
+                    file.write(submission.wrapped())
+                    wrapped = Path(file.name)
+        return submission.command(self.tag, now=now, wrapped=wrapped)
+
+
+def _submit(backend: SlurmBackend, command: list[str], tag: Tag, *, check: bool) -> str:
+    """Submit a job, once; look again whether Slurm has kept it."""
+    wrapped = [each for each in command if each.startswith(tempfile.gettempdir())]
+    try:
+        at = time.time()
+        number = _number(backend, command, tag)
+        if check and any(each.startswith("--comment") for each in command):
+            with waiting("looking whether Slurm has kept it"):
+                time.sleep(_SETTLED_S)
+            if not _has(backend, number, tag):
+                warn(f"Slurm has lost job {number}: it is submitted anew")
+                at = time.time()
+                number = _number(backend, command, tag)
+            _mind_clocks(backend, number, at)
+        return number
+    finally:
+        for each in wrapped:
+            if each.endswith(".sh"):
+                with suppress(OSError):
+                    Path(each).unlink()
+
+
+def _number(backend: SlurmBackend, command: list[str], tag: Tag) -> str:
+    from lowtide.acting.slurm import asked
+
+    try:
+        return asked(backend, *command).strip().splitlines()[-1].partition(";")[0]
+    except Unreachable:
+        # It may have been taken all the same.
+        with suppress(Unreachable, Refused):
+            for job in backend.look().jobs:
+                if f'"id":"{tag.token}"' in job.comment:
+                    return job.id
+        raise
+
+
+def _has(backend: SlurmBackend, number: str, tag: Tag) -> bool:
+    """Return whether Slurm knows a job, which it does for some minutes after its end."""
+    from lowtide.acting.slurm import asked
+
+    try:
+        return tag.token in asked(backend, "scontrol", "show", "job", number)
+    except Unreachable as error:
+        warn(f"it cannot be seen whether Slurm has kept job {number}: {error}")
+        return True
+    except Refused:
+        return False
+
+
+def _mind_clocks(backend: SlurmBackend, number: str, at: float) -> None:
+    """Let a job begin now whose begin was told by a clock that the controller does not share.
+
+    Args:
+        at: When it was submitted, by the clock here.
+    """
+    with suppress(OSError):
+        for job in backend.look().jobs:
+            off_s = (job.submitted or at) - at
+            if job.id.partition("_")[0] == number and abs(off_s) > _MOST_OFF_S:
+                backend.begin(job, at, job.comment)
+                warn(
+                    f"the clocks of Slurm and of this machine differ by {off_s:.0f} s: job "
+                    f"{number} begins now"
+                )
+
+
+def _partition(backend: SlurmBackend, named: str | None) -> tuple[str | None, float | None]:
+    """Return the partition that a job is for, and how many CPUs that has; None where not known."""
+    from lowtide.acting.slurm import asked
+
+    wanted = (named or "").partition(",")[0]
+    with suppress(OSError):
+        for line in asked(backend, "sinfo", "-h", "-o", "%P %C").splitlines():
+            name, _, cpus = line.strip().partition(" ")
+            if name == wanted or name.rstrip("*") == wanted or (not wanted and name[-1:] == "*"):
+                # Allocated, idle, other and all of them.
+                total = cpus.rpartition("/")[2]
+                return name.rstrip("*"), float(total) if total.isdigit() else None
+    return wanted or None, None
+
+
+def _expected_wait_s(backend: SlurmBackend, submission: Submission, now: float) -> float:
+    """Return when Slurm itself expects it to start, seconds from now; 0 where it does not say."""
+    import subprocess
+
+    from lowtide.units import parse_time
+
+    ends = [] if submission.script is None else [submission.script, *submission.arguments]
+    words = ["sbatch", "--test-only", *submission.before, *ends]
+    with suppress(OSError, ValueError, subprocess.TimeoutExpired):
+        done = subprocess.run(  # noqa: S603 - the user's own words
+            words,
+            env={**os.environ, "TZ": "UTC", "SLURM_TIME_FORMAT": "standard"},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=backend.client.timeout_s,
+            check=False,
+        )
+        found = _EXPECTED.search(done.stderr)
+        if found:
+            # Behind a job without a limit it is said to start in another age.
+            return min(max(parse_time(f"{found[1]}Z") - now, 0.0), _LONGEST_WAIT_S)
+    return 0.0
+
+
+def _show(row: dict[str, Any], order: _Order, now: float) -> None:
+    if row["job_id"] is None:
+        import shlex
+
+        say(shlex.join(row["command"]))
+    else:
+        say(f"Submitted batch job {row['job_id']}")
+    parts = [f"begins {format_time(order.begin)}"] if order.begin > now + 1 else []
+    parts.append(order.why)
+    if order.latest is not None and order.latest > now and order.deadline is not None:
+        parts.append(
+            f"to be done by {format_time(order.deadline)} it has to begin by "
+            f"{format_time(order.latest)}, with {format_duration(order.tag.wait_s)} for the queue"
+        )
+    if row["planned_saving"] is not None:
+        parts.append(f"planned to save {format_percent(row['planned_saving'])} against now")
+    if row["synthetic"]:
+        parts.append("on a synthetic grid")
+    say("; ".join(parts))

@@ -1,0 +1,335 @@
+"""What should be done with a job, case by case, and what the promise comes to by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from lowtide.acting.backend import LEAVING, OVER, PENDING, RUNNING, SUSPENDED, Look, Seen
+from lowtide.acting.driver import Driver
+from lowtide.acting.judge import Situation, judge
+from lowtide.acting.promise import Loops, promise_of
+from lowtide.acting.slurm import SlurmBackend
+from lowtide.acting.tag import MOST_BYTES, Tag, decode, encode
+from lowtide.acting.waits import Wait, WaitModel
+from lowtide.errors import Refused, SlurmProblem, Unreachable
+from lowtide.signal import Signal
+from lowtide.slurm.records import SEPARATOR, WAITING_FIELDS, queue_from_lines
+
+HOUR_S = 3600.0
+NOW = 1_700_000_000.0
+# Dirty for ten hours, then clean.
+GRID = Signal.from_values([500.0] * 10 + [100.0] * 40, start=NOW, step_s="1h")
+TAG = Tag(token="a", deadline=NOW + 30 * HOUR_S, arrival=NOW, run_s=2 * HOUR_S)
+SEEN = Seen(id="7", state=PENDING, submitted=NOW, begin=NOW + 10 * HOUR_S)
+
+
+def situation(**settings) -> Situation:
+    return Situation(**{"now": NOW, "signal": GRID, "wait_s": lambda *_: 4 * HOUR_S, **settings})
+
+
+def seen(tag=TAG, text="", **changes) -> Seen:
+    return replace(SEEN, comment=encode(tag, text), **changes)
+
+
+def test_the_promise_is_what_it_is_by_hand():
+    promise = promise_of(TAG, limit_s=None, wait_s=4 * HOUR_S, loops=Loops())
+    assert promise.latest == TAG.deadline - 2 * HOUR_S - 4 * HOUR_S - 271.0
+    saved = replace(TAG, startup_s=600.0, progress_s=HOUR_S)
+    promise = promise_of(saved, limit_s=None, wait_s=0.0, loops=Loops())
+    assert promise.run_s == 600.0 + (2 * HOUR_S - 600.0 - HOUR_S)
+
+
+def test_a_job_that_takes_longer_than_ever_still_takes_a_tenth():
+    over = replace(TAG, progress_s=9 * HOUR_S)
+    assert promise_of(over, limit_s=None, wait_s=0.0, loops=Loops()).run_s == 0.2 * HOUR_S
+
+
+def test_a_limit_ends_what_cannot_save_and_cuts_what_can_into_starts():
+    def run_s(tag):
+        return promise_of(tag, limit_s=HOUR_S, wait_s=HOUR_S, loops=Loops()).run_s
+
+    assert run_s(TAG) == HOUR_S
+    # An hour less the warning of two minutes each time: three starts, two of which queue as well.
+    saves = replace(TAG, interruptible=True)
+    assert run_s(saves) == 2 * HOUR_S + 2 * (HOUR_S + 271.0)
+    assert run_s(replace(saves, startup_s=HOUR_S)) == float("inf")
+
+
+def test_slurms_own_deadline_is_kept_by_the_limit():
+    promise = promise_of(
+        TAG, limit_s=5 * HOUR_S, wait_s=0.0, loops=Loops(), killed_at=NOW + 20 * HOUR_S
+    )
+    # Begun later than five hours before it, Slurm would cancel the job.
+    assert promise.latest == NOW + 15 * HOUR_S - 271.0
+
+
+def test_a_new_job_waits_for_clean_hours():
+    verdict = judge(replace(seen(), submitted=None, begin=None), situation())
+    (move,) = verdict.moves
+    assert (move.kind, move.at) == ("begin", NOW + 10 * HOUR_S)
+    assert decode(move.comment)[0].begin == move.at
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"signal": None}, "no forecast"),
+        ({"signal": GRID.window(NOW, NOW + HOUR_S)}, "no plan"),
+        ({"now": NOW - 60.0}, "no plan"),
+        ({"wait_s": lambda *_: None}, "foretold too badly"),
+        ({"closed": [(NOW + 25 * HOUR_S, NOW + 26 * HOUR_S)]}, "maintenance"),
+        ({"closed": [(NOW - HOUR_S, NOW + 60.0)]}, "maintenance"),
+        ({"wait_s": lambda *_: 28 * HOUR_S}, "no room to wait"),
+    ],
+)
+def test_in_doubt_it_runs_now(changes, reason):
+    told = replace(TAG, begin=SEEN.begin)
+    verdict = judge(seen(told), situation(**changes))
+    assert reason in verdict.why
+    (move,) = verdict.moves
+    assert move.kind == "begin"
+    assert move.at <= changes.get("now", NOW)
+
+
+def test_a_job_of_which_nobody_says_how_long_it_takes_runs_now():
+    unknown = replace(TAG, run_s=0.0, begin=SEEN.begin)
+    verdict = judge(seen(unknown), situation())
+    assert "how long" in verdict.why
+    assert verdict.moves[0].at <= NOW
+
+
+def test_a_begin_that_grew_unsafe_is_pulled_forward_even_without_room_for_the_tag():
+    told = replace(TAG, begin=SEEN.begin)
+    late = situation(wait_s=lambda *_: 20 * HOUR_S)
+    verdict = judge(seen(told), late)
+    assert verdict.moves[0].at <= TAG.deadline - 22 * HOUR_S - 271.0 < SEEN.begin
+    full = seen(told)
+    full = replace(full, comment=full.comment + " " + "x" * (MOST_BYTES - len(full.comment) - 1))
+    (move,) = judge(full, late).moves
+    assert (move.comment, move.at) == ("", verdict.moves[0].at)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"held": True, "why": "JobHeldUser"}, "held"),
+        ({"state": SUSPENDED}, "suspended"),
+        ({"state": OVER}, "over"),
+        ({"state": LEAVING}, "over"),
+        ({"begin": NOW - 60.0, "why": "Priority"}, "due"),
+        ({"begin": NOW - 7200.0, "why": "BeginTime"}, "due"),
+    ],
+)
+def test_it_is_left_alone(changes, what):
+    verdict = judge(seen(replace(TAG, begin=SEEN.begin), **changes), situation())
+    assert (verdict.what, verdict.moves) == (what, ())
+
+
+def test_at_its_begin_the_scheduler_is_made_to_look():
+    told = replace(TAG, begin=NOW - 5.0)
+    verdict = judge(seen(told, begin=NOW - 5.0, why="BeginTime"), situation())
+    assert [(move.kind, move.at) for move in verdict.moves] == [("begin", NOW)]
+
+
+def test_an_operator_boosts_what_has_to_begin_and_nobody_else():
+    told = replace(TAG, begin=NOW - 5.0, deadline=NOW + 3 * HOUR_S)
+    due = seen(told, begin=NOW - 5.0, why="Priority")
+    powers = frozenset(("stop", "boost"))
+    assert [m.kind for m in judge(due, situation(powers=powers)).moves] == ["boost"]
+    assert judge(due, situation()).moves == ()
+    early = seen(replace(told, deadline=NOW + 30 * HOUR_S), begin=NOW - 5.0, why="Priority")
+    assert judge(early, situation(powers=powers)).moves == ()
+
+
+def test_what_was_moved_by_hand_is_its_users():
+    verdict = judge(seen(replace(TAG, begin=NOW + 3 * HOUR_S)), situation())
+    assert verdict.what == "yours"
+    (move,) = verdict.moves
+    assert (move.kind, decode(move.comment)[0].users_own) == ("note", True)
+    again = judge(replace(seen(), comment=move.comment), situation())
+    assert (again.what, again.moves) == ("yours", ())
+
+
+def test_a_begin_that_was_ours_before_is_no_hand_of_the_users():
+    halved = replace(TAG, begin=NOW + 12 * HOUR_S, before=SEEN.begin)
+    assert judge(seen(halved), situation()).what == "waits"
+
+
+RUNS = replace(TAG, interruptible=True, stop_s=30.0, deadline=NOW + 40 * HOUR_S)
+# Clean at first, then dirty for ten hours.
+TURNS = Signal.from_values([100.0] + [500.0] * 10 + [100.0] * 40, start=NOW, step_s="1h")
+
+
+def running(tag=RUNS, *, for_s=HOUR_S, **changes):
+    return seen(tag, state=RUNNING, started=NOW, begin=None, **changes), NOW + for_s
+
+
+def stopped(tag=RUNS, **changes):
+    job, now = running(tag, **changes)
+    return judge(job, situation(now=now, signal=TURNS))
+
+
+def test_what_can_save_is_stopped_in_dirty_hours_and_told_when_to_go_on():
+    verdict = stopped()
+    (move,) = verdict.moves
+    assert move.kind == "stop"
+    tag = decode(move.comment)[0]
+    assert (tag.begin, tag.asked) == (NOW + 11 * HOUR_S, 1)
+    assert tag.begin <= verdict.promise.latest
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        replace(RUNS, interruptible=False),
+        replace(RUNS, deaf=True),
+        replace(RUNS, users_own=True),
+        replace(RUNS, max_starts=1),
+        # A restart would have to queue again, and there is no time for that.
+        replace(RUNS, deadline=NOW + 6 * HOUR_S),
+    ],
+)
+def test_what_must_not_or_cannot_be_stopped_runs(tag):
+    assert stopped(tag).moves == ()
+
+
+def test_nothing_is_stopped_before_a_maintenance_and_what_is_past_or_far_does_not_count():
+    job, now = running()
+    ahead = [(NOW + 20 * HOUR_S, NOW + 21 * HOUR_S)]
+    assert judge(job, situation(now=now, signal=TURNS, closed=ahead)).moves == ()
+    other = [(NOW - 9.0, NOW), (NOW + 90 * HOUR_S, NOW + 91 * HOUR_S)]
+    assert judge(job, situation(now=now, signal=TURNS, closed=other)).moves
+
+
+def test_nothing_is_stopped_soon_after_its_start_or_by_a_clock_that_runs_behind():
+    job, _ = running()
+    assert judge(job, situation(now=NOW + 600.0, signal=TURNS)).moves == ()
+    assert judge(job, situation(now=NOW - 600.0, signal=TURNS)).moves == ()
+
+
+def test_a_job_that_does_not_hear_is_asked_twice_and_then_left_to_run():
+    asked = replace(RUNS, asked=1, asked_at=NOW + HOUR_S)
+    assert stopped(asked, for_s=HOUR_S + 60.0).moves == ()
+    (again,) = stopped(asked, for_s=HOUR_S + 400.0).moves
+    assert (again.kind, decode(again.comment)[0].asked) == ("stop", 2)
+    (noted,) = stopped(replace(asked, asked=2), for_s=HOUR_S + 400.0).moves
+    assert (noted.kind, decode(noted.comment)[0].deaf) == ("note", True)
+
+
+def test_nobody_elses_job_is_judged():
+    assert judge(replace(SEEN, comment="lt1:{} mine"), situation()) is None
+
+
+def test_a_class_that_was_foretold_badly_is_not_deferred():
+    waits = [
+        Wait(kind="k", eligible=NOW - 9e4 + 600.0 * k, started=NOW - 9e4 + 660.0 * k, id=f"w{k}")
+        for k in range(150)
+    ]
+    jobs = [seen(replace(TAG, begin=SEEN.begin), kind="k")]
+    look = Look(jobs=jobs, waits=waits, now=NOW)
+    backend = SimpleNamespace(look=lambda: look, now=lambda: NOW, can=frozenset)
+    driver = Driver(backend=backend, forecast=lambda _: GRID, waits=WaitModel(), dry=True)
+    (verdict,) = driver.turn().verdicts
+    assert "foretold too badly" in verdict.why
+
+
+def line(**said) -> str:
+    usual = {
+        "job_id": "5",
+        "shown_id": "5",
+        "state": "PENDING",
+        "reason": "BeginTime",
+        "user": "ada",
+        "partition": "main",
+        "submitted": "100",
+        "eligible": "900",
+        "started": "N/A",
+        "limit": "1:00:00",
+        "deadline": "N/A",
+        "cpus": "4",
+        "node_count": "1",
+        "tasks": "1",
+        "tres": "N/A",
+        "per_job": "N/A",
+        "per_node": "N/A",
+        "per_task": "N/A",
+        "restarts": "0",
+        "comment": encode(TAG),
+        "name": "a.sh",
+    }
+    return "".join(f"{(usual | said)[key]}{SEPARATOR}" for key in WAITING_FIELDS.values()) + "\n"
+
+
+class Told:
+    """A client that answers what a test says."""
+
+    timeout_s = 1.0
+
+    def __init__(self, *lines, problem="", reserved=""):
+        self.text, self.problem, self.reserved = "".join(lines), problem, reserved
+
+    def waiting_line(self):
+        return queue_from_lines(self.text)
+
+    def tell(self, *command):
+        if "reservation" in command:
+            return self.reserved
+        raise SlurmProblem(self.problem)
+
+
+def test_elements_of_an_array_are_one_as_long_as_slurm_has_one_record_of_them():
+    tasks = [line(job_id="5", shown_id=f"5_{k}") for k in (0, 1, 3, 10, 11)]
+    apart = line(job_id="8", shown_id="5_2", eligible="700")
+    jobs = SlurmBackend(client=Told(*tasks, apart)).look().jobs
+    assert [(job.id, job.begin) for job in jobs] == [("5_[0-1,3,10-11]", 900.0), ("5_2", 700.0)]
+
+
+def test_names_and_comments_may_hold_anything():
+    odd = f'two\nlines | and "quotes" {{}} {encode(TAG)} behind\n'
+    lines = [line(name="a\nb", comment=odd), line(job_id="6", shown_id="6", comment="none of ours")]
+    (job,) = SlurmBackend(client=Told(*lines)).look().jobs
+    tag, text = decode(job.comment)
+    assert tag == TAG
+    assert text.startswith("two\nlines | and")
+
+
+def test_only_waits_for_a_turn_count():
+    lines = [
+        line(job_id="1", eligible="100", reason="Priority"),
+        line(job_id="2", eligible="100", reason="Dependency"),
+        line(job_id="3", eligible="100", reason="JobHeldUser"),
+        line(job_id="4", eligible="100", started="160", state="RUNNING", reason="None"),
+        line(job_id="5", eligible="9" * 10, reason="BeginTime"),
+    ]
+    waits = SlurmBackend(client=Told(*lines)).look().waits
+    assert [(wait.eligible, wait.started) for wait in waits] == [(100.0, None), (100.0, 160.0)]
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind"),
+    [
+        ("scontrol did not answer within 15 s", Unreachable),
+        ("Unable to contact slurm controller (connect failure)", Unreachable),
+        ("Unexpected message received", Unreachable),
+        ("Socket timed out on send/recv operation", Unreachable),
+        ("Job is no longer pending execution", Refused),
+        ("Invalid job id specified", Refused),
+        ("Access/permission denied", Refused),
+    ],
+)
+def test_silence_is_told_from_a_no(problem, kind):
+    with pytest.raises(kind):
+        SlurmBackend(client=Told(problem=problem)).note(seen(), "x")
+
+
+def test_of_what_is_reserved_only_maintenance_closes_anything():
+    reserved = (
+        "ReservationName=a StartTime=100 EndTime=200 Duration=x Nodes=n1 Flags=MAINT,SPEC_NODES\n"
+        "ReservationName=b StartTime=300 EndTime=400 Duration=x Nodes=n1 Flags=SPEC_NODES\n"
+        "ReservationName=c StartTime=soon EndTime=400 Flags=MAINT\n"
+    )
+    assert SlurmBackend(client=Told(reserved=reserved)).look().closed == ((100.0, 200.0),)
+    assert SlurmBackend(client=Told(reserved="No reservations in the system")).look().closed == ()

@@ -1,0 +1,261 @@
+"""A program on this machine: waits, is paused with all of it, and is never left paused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from lowtide.acting import local
+from lowtide.acting.driver import Driver
+from lowtide.acting.judge import Rules
+from lowtide.acting.local import SAVED, LocalBackend
+from lowtide.acting.promise import NO_LOOPS
+from lowtide.acting.reckoning import amount
+from lowtide.acting.tag import Tag, decode
+from lowtide.acting.waits import WaitModel
+from lowtide.measuring.program import Program
+from lowtide.profile import PowerProfile
+from lowtide.signal import Signal
+from support.commands import run
+
+PATIENCE_S = 60.0
+START = 1_700_000_000.0
+HOUR_S = 3600.0
+
+
+def state_of(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return "gone"
+
+
+def is_paused(pid: int) -> bool:
+    # Who has just started another waits for it, until that one goes on.
+    return state_of(pid) in ("T", "t", "D")
+
+
+def wait_until(is_so) -> bool:
+    until = time.monotonic() + PATIENCE_S
+    while not is_so() and time.monotonic() < until:
+        time.sleep(0.02)
+    return bool(is_so())
+
+
+class Pretended:
+    """A program that does nothing but remember what it was told."""
+
+    def __init__(self):
+        self.told = []
+        self.tree = SimpleNamespace(root=-1)
+
+    def pause(self):
+        self.told.append("pause")
+        return [1, 2]
+
+    def resume(self):
+        self.told.append("resume")
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = SimpleNamespace(s=START)
+    monkeypatch.setattr(local, "time", SimpleNamespace(time=lambda: now.s))
+    return now
+
+
+def day(*values: float) -> Signal:
+    return Signal.from_values(list(values), start=START, step_s="1h")
+
+
+def made(signal, *, run_s, deadline_s, **settings):
+    tag = Tag(
+        token="a",
+        deadline=START + deadline_s,
+        arrival=START,
+        run_s=run_s,
+        wait_s=0.0,
+        interruptible=True,
+        max_starts=1000,
+    )
+    backend = LocalBackend(tag=tag, **settings)
+    driver = Driver(
+        backend=backend,
+        forecast=lambda _: signal,
+        waits=WaitModel(unknown_s=0.0),
+        loops=NO_LOOPS,
+        rules=Rules.on_this_machine(run_s, 600.0),
+    )
+    return backend, driver
+
+
+def test_it_waits_for_clean_hours_pauses_in_dirty_ones_and_keeps_its_progress(clock):
+    grid = day(500, 100, 500, 500, 100, 500, 500, 500)
+    backend, driver = made(grid, run_s=2 * HOUR_S, deadline_s=8 * HOUR_S)
+    program = Pretended()
+    begun = False
+    while clock.s < START + 8 * HOUR_S:
+        driver.turn()
+        if backend.is_due and not begun:
+            begun = True
+            backend.started(program)
+        backend.attend()
+        done_s = sum(each.work_s for each in backend.runs)
+        if begun and not backend.is_paused:
+            done_s += clock.s - backend._seen.started
+        if done_s >= 2 * HOUR_S:
+            backend.ended(0)
+            break
+        clock.s += 60.0
+    assert program.told == ["pause", "resume"]
+    worked = [(each.start - START, each.work_s) for each in backend.runs]
+    assert worked[0][0] == pytest.approx(HOUR_S, abs=120)
+    assert worked[0][1] == pytest.approx(HOUR_S, abs=120)
+    assert worked[1][0] == pytest.approx(4 * HOUR_S, abs=120)
+    profile = PowerProfile.constant(1000, "2h")
+    assert amount(profile, backend.runs, grid) == pytest.approx(200.0, rel=0.05)
+
+
+def test_what_saves_is_started_again_and_any_other_end_is_the_end(clock):
+    backend, driver = made(day(*[100] * 9), run_s=HOUR_S, deadline_s=8 * HOUR_S, with_signal=12)
+    driver.turn()
+    assert backend.is_due
+    backend.started(Pretended())
+    clock.s += 1800.0
+    assert backend.ended(SAVED)
+    assert decode(backend.look().jobs[0].comment)[0].progress_s == 1800.0
+    driver.turn()
+    assert backend.is_due
+    backend.started(Pretended())
+    assert not backend.ended(1)
+    assert not backend.is_due
+
+
+def test_a_program_that_is_only_paused_has_no_word_for_saved(clock):
+    backend, driver = made(day(*[100] * 9), run_s=HOUR_S, deadline_s=8 * HOUR_S)
+    driver.turn()
+    backend.started(Pretended())
+    assert not backend.ended(SAVED)
+
+
+def test_all_of_a_program_is_paused_whatever_sessions_it_made():
+    words = "setsid sleep 300 & (setsid sh -c 'sleep 300 & sleep 300' &) ; sleep 300"
+    program = Program.start(["sh", "-c", words], environment=dict(os.environ))
+    try:
+        assert wait_until(lambda: len(program.tree.living()) >= 6)
+        pids = program.pause()
+        assert set(program.tree.living()) <= set(pids)
+        assert wait_until(lambda: all(is_paused(pid) for pid in program.tree.living()))
+        program.resume()
+        assert wait_until(lambda: not any(is_paused(pid) for pid in program.tree.living()))
+        program.pause()
+        # Even what is paused hears that it shall end.
+        program.ask(signal.SIGTERM, patience_s=PATIENCE_S)
+        assert wait_until(program.is_over)
+    finally:
+        program.kill()
+        program.close()
+
+
+KILLED = """
+import os, sys, time
+from lowtide.acting.local import LocalBackend
+from lowtide.acting.tag import Tag
+from lowtide.measuring.program import Program
+
+backend = LocalBackend(tag=Tag(token="a", deadline=time.time() + 900, arrival=0.0, run_s=60.0))
+backend.prepare()
+program = Program.start(["sh", "-c", "sleep 300 & sleep 300"], environment=dict(os.environ))
+backend.begin(None, 0.0, backend.look().jobs[0].comment)
+backend.started(program)
+while len(program.tree.living()) < 3:
+    time.sleep(0.02)
+backend.stop(backend.look().jobs[0])
+print(*program.tree.living(), flush=True)
+time.sleep(300)
+"""
+
+
+def test_what_was_paused_goes_on_when_whoever_paused_it_is_killed():
+    process = subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True)
+    pids = []
+    try:
+        pids = [int(each) for each in process.stdout.readline().split()]
+        assert len(pids) == 3
+        assert wait_until(lambda: all(is_paused(pid) for pid in pids))
+        process.kill()
+        process.wait()
+        assert wait_until(lambda: not any(is_paused(pid) for pid in pids))
+        assert all(state_of(pid) != "gone" for pid in pids)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_run_passes_on_how_it_ended_and_says_what_it_came_to(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    words = ["--grid", "windy", "--interval", "0.1", "-o", "rec", "--json"]
+    answer = run(capfd, "run", *words, "-t", "0:00:01", "--", "sh", "-c", "sleep 0.3; exit 3")
+    assert answer.code == 3
+    said = json.loads(answer.out)
+    assert said["exit_status"] == 3
+    assert said["finish_by"] is None
+    assert "it runs now" in said["why"]
+    assert (tmp_path / "rec").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--finish-by", "+2s", "-t", "1:00:00", "--grid", "windy"], "will be late by"),
+        (["--finish-by", "+9h", "-t", "1:00:00"], "no forecast"),
+        (["--finish-by", "+9h", "--grid", "windy"], "neither -t nor --profile"),
+        (["-t", "1:00:00", "--grid", "windy"], "no --finish-by"),
+    ],
+)
+def test_in_doubt_it_runs_now_and_says_why(words, reason, capsys):
+    answer = run(capsys, "run", *words, "--dry-run", "--json", "--", "sleep", "1")
+    said = json.loads(answer.out)
+    assert reason in said["why"]
+    assert abs(time.time() - lt_time(said["begin"])) < PATIENCE_S
+
+
+def lt_time(text: str) -> float:
+    from lowtide.units import parse_time
+
+    return parse_time(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--finish-by", "2020-01-01", "--", "true"], "has passed"),
+        (["--pause", "--save-on", "USR1", "--", "true"], "not both"),
+        (["--save-on", "KILL", "--", "true"], "can hear"),
+        (["--save-on", "BANANA", "--", "true"], "can hear"),
+        ([], "say what to run"),
+        (["--profile", "h200", "-t", "1:00:00", "--", "true"], "leave out -t"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(words, said, capsys):
+    answer = run(capsys, "run", *words)
+    assert answer.code == 2
+    assert said in answer.err
+
+
+def test_what_cannot_be_run_is_said_before_anything_waits(capsys):
+    answer = run(capsys, "run", "--finish-by", "+9h", "--", "no-such-program")
+    assert answer.code == 127
+    assert "Nothing was run" in answer.err

@@ -1,0 +1,301 @@
+"""On a real Slurm: begins are kept inside it, moved, left to their users; jobs stop and go on."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lowtide.acting.backend import PENDING, RUNNING
+from lowtide.acting.driver import Driver
+from lowtide.acting.judge import Rules
+from lowtide.acting.promise import NO_LOOPS
+from lowtide.acting.slurm import SlurmBackend
+from lowtide.acting.submission import Submission
+from lowtide.acting.tag import Tag, decode, new_token
+from lowtide.acting.waits import WaitModel
+from lowtide.errors import Refused, Unreachable
+from lowtide.signal import Signal
+from lowtide.slurm import SlurmClient
+from lowtide.units import parse_time
+from support.commands import run
+from support.faces import assert_keys_as_kept
+from support.slurm import ask
+
+pytestmark = [pytest.mark.alone, pytest.mark.slurm]
+
+PATIENCE_S = 60.0
+GRID = ("--grid", "windy")
+COUNTS = """#!/bin/bash
+#SBATCH -t 1:00:00 --mem=50M
+exec python3 count.py
+"""
+# Writes down every step it does, and how far it is when it is asked to save.
+COUNTING = """
+import os, signal, sys, time
+done = int(open("saved").read()) if os.path.exists("saved") else 0
+
+def save(*_):
+    open("saved", "w").write(str(done))
+    sys.exit(75)
+
+signal.signal(signal.SIGUSR1, save)
+while not os.path.exists("enough"):
+    time.sleep(0.05)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    with open("steps", "a") as file:
+        print(done, file=file)
+    done += 1
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+"""
+
+
+@pytest.fixture
+def here(slurm, tmp_path, monkeypatch):
+    """A folder with a script, from which Slurm can be asked."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in slurm.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LOWTIDE_ACTING", str(tmp_path / "acting"))
+    Path("count.sh").write_text(COUNTS)
+    Path("count.py").write_text(COUNTING)
+    yield slurm
+    monkeypatch.setenv("SLURM_CONF", slurm["SLURM_CONF"])
+    for job in SlurmBackend().look().jobs:
+        ask(slurm, "scancel", job.id)
+
+
+def seen(number):
+    """Return a job as the backend shows it, None once it is gone."""
+    jobs = {job.id: job for job in SlurmBackend().look().jobs}
+    return jobs.get(number)
+
+
+def wait_for(is_so):
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        if found := is_so():
+            return found
+        time.sleep(0.2)
+    raise AssertionError("it did not come to that")
+
+
+def submit(capsys, *words):
+    answer = run(capsys, "sbatch", *words)
+    assert answer.code == 0, answer.err
+    return json.loads(answer.out)
+
+
+def test_a_begin_is_kept_in_slurm_moved_by_the_driver_and_left_to_its_user(here, capsys):
+    words = ("--finish-by", "+30h", *GRID, "--no-check", "--json", "--comment=mine", "count.sh")
+    said = submit(capsys, *words)
+    columns = ("-P", *(word for word in words if word != "--json"))
+    assert_keys_as_kept("verbs/sbatch.txt", said, header(capsys, "sbatch", *columns))
+    number = said["job_id"]
+    job = seen(number)
+    tag, text = decode(job.comment)
+    assert (job.state, text, tag.token) == (PENDING, "mine", said["token"])
+    # Nobody has to be alive for it: Slurm itself begins it, and not too late.
+    assert time.time() < job.begin <= parse_time(said["latest"])
+    assert job.begin == pytest.approx(parse_time(said["begin"]), abs=PATIENCE_S)
+    listed = json.loads(run(capsys, "queue", *GRID, "--json").out)
+    assert_keys_as_kept("verbs/queue.txt", listed, header(capsys, "queue", *GRID, "-P"))
+    assert {number} <= {each["job_id"] for each in listed["jobs"]}
+    unasked = json.loads(run(capsys, "queue", "--json").out)["jobs"]
+    assert {each["what"] for each in unasked} == {"waits"}
+    # Without a forecast it would let everything begin now.
+    assert run(capsys, "drive", "--once").code == 2
+
+    def drive(seed):
+        words = ("drive", "--once", *GRID, "--seed", seed)
+        answer = run(capsys, *words, "--json")
+        document = json.loads(answer.out)
+        assert_keys_as_kept("verbs/drive.txt", document, header(capsys, *words, "-P"))
+        return [move for move in document["moves"] if move["job_id"] == number]
+
+    # Another forecast moves it; the same once more does not.
+    moves = next(filter(None, (drive(str(seed)) for seed in range(1, 20))))
+    assert moves[0]["done"]
+    moved = seen(number)
+    assert moved.begin == pytest.approx(parse_time(moves[0]["at"]), abs=PATIENCE_S)
+    assert abs(moved.begin - job.begin) >= 300.0
+    # What its user moves by hand is the user's, whatever the forecast.
+    ask(here, "scontrol", "update", f"JobId={number}", "StartTime=now+5hours")
+    drive("1")
+    by_hand = seen(number)
+    assert decode(by_hand.comment)[0].users_own
+    for seed in range(3):
+        assert drive(str(seed)) == []
+    assert seen(number).begin == by_hand.begin
+
+
+def header(capsys, *words):
+    return run(capsys, *words).out.splitlines()[0]
+
+
+def test_without_a_deadline_or_any_idea_of_its_length_it_begins_now(here, capsys):
+    Path("short.sh").write_text("#!/bin/sh\ntrue\n")
+    for words in (["--finish-by", "+30h", "short.sh"], ["-t", "5", "short.sh"]):
+        said = submit(capsys, *GRID, "--no-check", "--json", *words)
+        assert "it begins now" in said["why"]
+        assert said["token"] is None
+        assert parse_time(said["begin"]) <= time.time()
+
+
+def test_a_deadline_that_cannot_be_promised_is_said_and_it_begins_now(here, capsys):
+    words = ("--finish-by", "+2h", *GRID, "--no-check", "--json", "count.sh")
+    said = submit(capsys, *words)
+    assert "too early to be promised" in said["why"]
+    wait_for(lambda: (job := seen(said["job_id"])) and job.state == RUNNING)
+    Path("enough").touch()
+
+
+def test_before_a_maintenance_nothing_is_deferred(here, capsys):
+    words = ("--finish-by", "+30h", *GRID, "--no-check", "--json", "count.sh")
+    waits = submit(capsys, *words)["job_id"]
+    day = ("StartTime=now+20hours", "Duration=60", "Users=root", "Nodes=ALL", "Flags=MAINT")
+    name = ask(here, "scontrol", "create", "reservation", *day).rpartition(" ")[2]
+    try:
+        assert "maintenance" in submit(capsys, *words)["why"]
+        (begin, end) = SlurmBackend().look().closed[0]
+        assert end - begin == 3600.0
+        assert begin == pytest.approx(time.time() + 20 * 3600, abs=PATIENCE_S)
+        # What was deferred before that was announced is let go.
+        moves = json.loads(run(capsys, "drive", "--once", *GRID, "--json").out)["moves"]
+        assert [move["done"] for move in moves if move["job_id"] == waits] == [True]
+        wait_for(lambda: (job := seen(waits)) and job.state == RUNNING)
+    finally:
+        Path("enough").touch()
+        ask(here, "scontrol", "delete", f"ReservationName={name}")
+
+
+def test_what_is_held_is_left_and_what_is_gone_is_refused(here, capsys):
+    said = submit(capsys, "--finish-by", "+30h", *GRID, "--no-check", "--json", "count.sh")
+    number = said["job_id"]
+    ask(here, "scontrol", "hold", number)
+    job = seen(number)
+    assert job.held
+    answer = json.loads(run(capsys, "drive", "--once", *GRID, "--seed", "5", "--json").out)
+    assert number not in {move["job_id"] for move in answer["moves"]}
+    ask(here, "scancel", number)
+    with pytest.raises(Refused):
+        SlurmBackend().begin(job, time.time() + 60.0, job.comment)
+
+
+def test_tasks_of_an_array_are_moved_together_and_one_by_one(here, capsys):
+    words = ("--finish-by", "+30h", *GRID, "--no-check", "--json", "-a", "0-4", "count.sh")
+    number = submit(capsys, *words)["job_id"]
+    backend = SlurmBackend()
+    (whole,) = [job for job in backend.look().jobs if job.id.startswith(f"{number}_")]
+    at = time.time() + 40_000.0
+    backend.begin(whole, at, whole.comment)
+    # One of them is its own from then on.
+    ask(here, "scontrol", "update", f"JobId={number}_2", "StartTime=now+3hours")
+    tasks = {job.id: job for job in backend.look().jobs if job.id.startswith(f"{number}_")}
+    assert set(tasks) == {f"{number}_2", f"{number}_[0-1,3-4]"}
+    alone = tasks.pop(f"{number}_2")
+    (others,) = tasks.values()
+    assert others.begin == pytest.approx(at, abs=PATIENCE_S)
+    assert alone.begin == pytest.approx(time.time() + 3 * 3600, abs=PATIENCE_S)
+    backend.begin(others, at + 9_000.0, others.comment)
+    assert seen(f"{number}_2").begin == alone.begin
+
+
+def test_who_is_not_there_is_unreachable_and_not_waited_for(here, monkeypatch, tmp_path):
+    text = Path(here["SLURM_CONF"]).read_text()
+    conf = tmp_path / "gone.conf"
+    conf.write_text(
+        "\n".join(
+            "SlurmctldPort=9" if line.startswith("SlurmctldPort") else line
+            for line in text.splitlines()
+        )
+    )
+    monkeypatch.setenv("SLURM_CONF", str(conf))
+    backend = SlurmBackend(client=SlurmClient(timeout_s=1.0))
+    turn = Driver(backend=backend, forecast=lambda _: None).turn()
+    assert turn.problems
+    with pytest.raises(Unreachable):
+        backend.look()
+
+
+def test_it_stops_in_dirty_hours_and_goes_on_with_a_driver_that_dies_every_time(here, capsys):
+    now = time.time()
+    submission = Submission.read(["count.sh"], {})
+    tag = Tag(
+        token=new_token(),
+        deadline=now + 9000.0,
+        arrival=now,
+        run_s=1800.0,
+        stop_s=1.0,
+        wait_s=0.0,
+        interruptible=True,
+    )
+    Path("wrapped.sh").write_text(submission.wrapped())
+    command = submission.command(tag, now=now, wrapped=Path("wrapped.sh"))
+    number = ask(here, *command)
+    wait_for(lambda: Path("steps").exists())
+    # It has begun when the grid turns dirty, for an hour.
+    values = [900.0] * 360 + [100.0] * 1440
+    grid = Signal.from_values(values, start=time.time() - 10.0, step_s=10.0)
+
+    def turn():
+        # It remembers nothing of the turn before.
+        Driver(
+            backend=SlurmBackend(),
+            forecast=lambda _: grid,
+            waits=WaitModel(unknown_s=0.0),
+            loops=NO_LOOPS,
+            rules=Rules(settle_s=1.0, least_move_s=5.0, least_run_s=1.0, least_pause_s=5.0),
+        ).turn()
+        job = seen(number)
+        return job if job is not None and (job.state, job.restarts) == (PENDING, 1) else None
+
+    stopped = wait_for(turn)
+    kept = decode(stopped.comment)[0]
+    assert kept.progress_s > 0
+    assert now + 3000.0 < stopped.begin < tag.deadline - 1700.0
+    done = int(Path("saved").read_text())
+    # Its user wants it now, and gets it.
+    ask(here, "scontrol", "update", f"JobId={number}", "StartTime=now")
+    wait_for(lambda: len(Path("steps").read_text().splitlines()) > done + 5)
+    Path("enough").touch()
+    wait_for(lambda: seen(number) is None)
+    steps = [int(each) for each in Path("steps").read_text().split()]
+    # Nothing was lost, and nothing done twice.
+    assert steps == list(range(len(steps)))
+
+
+def test_a_begin_told_by_a_clock_that_is_wrong_is_not_trusted(here, capsys):
+    words = ("--finish-by", "+30h", *GRID, "--no-check", "--json", "count.sh")
+    number = submit(capsys, *words)["job_id"]
+    mind_clocks = sys.modules["lowtide.cli.sbatch"]._mind_clocks
+    submitted = seen(number).submitted
+    mind_clocks(SlurmBackend(), number, submitted + 20.0)
+    assert seen(number).begin > time.time()
+    mind_clocks(SlurmBackend(), number, submitted - 3600.0)
+    wait_for(lambda: (job := seen(number)) and job.state == RUNNING)
+    Path("enough").touch()
+    assert "differ by 3600 s" in capsys.readouterr().err
+
+
+def test_what_slurm_has_lost_is_submitted_anew_under_the_same_token(here, capsys, monkeypatch):
+    sbatch = sys.modules["lowtide.cli.sbatch"]
+    monkeypatch.setattr(sbatch, "_SETTLED_S", 0.1)
+    backend = SlurmBackend()
+    lost = []
+
+    def forgetful(backend, number, tag, has=sbatch._has):
+        if not lost:
+            lost.append(number)
+            ask(here, "scancel", number)
+            return has(backend, "999999", tag)
+        return has(backend, number, tag)
+
+    monkeypatch.setattr(sbatch, "_has", forgetful)
+    said = submit(capsys, "--finish-by", "+30h", *GRID, "--json", "count.sh")
+    assert said["job_id"] not in lost
+    tokens = [decode(job.comment)[0].token for job in backend.look().jobs]
+    assert tokens.count(said["token"]) == 1

@@ -1,0 +1,310 @@
+"""What users type behind sbatch is read as sbatch reads it, and given on with little added."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lowtide.acting.submission import Submission
+from lowtide.acting.tag import Tag, decode, encode
+from lowtide.acting.wrapper import directives, wrap
+from lowtide.cli.sbatch import parted
+from lowtide.errors import FileProblem, InvalidInput
+
+PATIENCE_S = 60.0
+TAG = Tag(token="k3v9", deadline=9e9, arrival=1000.0, run_s=60.0, begin=1600.0)
+SCRIPT = """#!/bin/bash
+# A comment.
+#SBATCH --time=2:00:00 --partition=long   # both at once
+#SBATCH --comment="from the script"
+
+#SBATCH -J inside
+echo "$@"
+#SBATCH --time=9:00:00
+"""
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a.sh").write_text(SCRIPT)
+    return "a.sh"
+
+
+@pytest.mark.parametrize(
+    ("words", "limit_s"),
+    [
+        ([], 7200.0),
+        (["-t", "10"], 600.0),
+        (["-t10"], 600.0),
+        (["-t=10"], 600.0),
+        (["--time", "1-0"], 86400.0),
+        (["--time=0:30"], 30.0),
+        (["-Ht", "5"], 300.0),
+        (["--exclusive", "-n", "4", "--time=5"], 300.0),
+        (["-t", "UNLIMITED"], None),
+        (["-t", "0"], None),
+    ],
+)
+def test_the_time_limit_is_the_one_that_counts(script, words, limit_s):
+    read = Submission.read([*words, script, "-t", "99"], {})
+    assert read.limit_s == limit_s
+    assert read.script == script
+    assert read.arguments == ("-t", "99")
+
+
+def test_the_environment_counts_more_than_the_script_and_less_than_what_is_typed(script):
+    said = {"SBATCH_TIMELIMIT": "7"}
+    assert Submission.read([script], said).limit_s == 420.0
+    assert Submission.read(["-t", "8", script], said).limit_s == 480.0
+
+
+def test_one_sbatch_has_all_that_was_typed_and_the_users_own_comment(script):
+    read = Submission.read(["-p", "fast", "--comment", "mine", "-n4", script, "x y"], {})
+    command = read.command(TAG, now=1000.0)
+    assert command[:2] == ["sbatch", "--parsable"]
+    assert decode(command[2].removeprefix("--comment=")) == (TAG, "mine")
+    assert command[3:] == ["--begin=now+600", "-p", "fast", "-n4", script, "x y"]
+
+
+def test_the_scripts_own_comment_is_kept_and_a_copied_tag_is_not(script):
+    assert Submission.read([script], {}).comment == "from the script"
+    copied = encode(TAG, "mine")
+    assert Submission.read([f"--comment={copied}", script], {}).comment == "mine"
+
+
+def test_what_was_said_of_requeuing_logs_and_signals_is_not_said_otherwise(script, tmp_path):
+    read = Submission.read(["--open-mode=truncate", "--signal=B:USR2@30", "-J", "n", script], {})
+    command = read.command(TAG, now=1000.0, wrapped=tmp_path / "w.sh")
+    assert [each for each in command if "open-mode" in each] == ["--open-mode=truncate"]
+    assert [each for each in command if "signal" in each] == ["--signal=B:USR2@30"]
+    assert "--requeue" in command
+    assert "--job-name=a.sh" not in command
+    assert command[-1] == str(tmp_path / "w.sh")
+
+
+def test_a_line_of_shell_is_wrapped_as_well(tmp_path):
+    read = Submission.read(["--wrap", "echo hello", "-t", "5"], {})
+    assert read.script is None
+    assert read.command(TAG, now=1000.0)[-4:] == ["--wrap", "echo hello", "-t", "5"]
+    command = read.command(TAG, now=1000.0, wrapped=tmp_path / "w.sh")
+    assert not any("wrap" in each for each in command if each.startswith("--wrap"))
+    assert "echo hello" in read.wrapped()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-b", "now+1hour"],
+        ["--hold"],
+        ["--test-only"],
+        ["-H"],
+        ["-d", "afterok:1"],
+        ["--reservation=r"],
+        ["--deadline", "now+1hour"],
+    ],
+)
+def test_what_is_not_to_be_started_by_us_is_left_alone(script, words):
+    assert Submission.read([*words, script], {}).left_alone
+    assert not Submission.read([script], {}).left_alone
+
+
+def test_a_job_of_several_parts_is_left_alone(script):
+    words = ["-n1", ":", "-n2", script]
+    read = Submission.read(words, {})
+    assert (read.left_alone, list(read.before)) == ("a job of several parts", words)
+    Path("het.sh").write_text("#!/bin/sh\n#SBATCH -n1\n#SBATCH hetjob\n#SBATCH -n2\ntrue\n")
+    assert Submission.read(["het.sh"], {}).left_alone
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ([], "long/1"),
+        (["-p", "fast,slow", "-n", "8"], "fast/2-8"),
+        (["-n", "4", "-c", "8"], "long/9-64"),
+        (["--gres=gpu:a100:2"], "long/1/gpu"),
+        (["-G", "1"], "long/1/gpu"),
+        (["--gpus-per-node=4", "-N", "2"], "long/2-8/gpu"),
+        (["--gres=tmpdisk:5"], "long/1"),
+        (["--exclusive", "-n1"], "long/513+"),
+    ],
+)
+def test_it_waits_with_its_like(script, words, kind):
+    assert Submission.read([*words, script], {}).kind("main") == kind
+
+
+@pytest.mark.parametrize(
+    ("words", "most_cpus", "waves"),
+    [
+        ([], None, 1),
+        ([], 1.0, 1),
+        (["-a", "0-9"], None, 1),
+        (["-a", "0-9"], 10.0, 1),
+        (["-a", "0-9"], 9.0, 2),
+        (["-a", "0-9", "-c4"], 8.0, 5),
+        (["-a", "0-9", "-c4"], 2.0, 10),
+        (["--array=0-4999%50"], None, 100),
+        (["--array=0-4999%50"], 25.0, 200),
+        (["-a", "1,3,5-9:2,20"], 2.0, 3),
+        (["-a", "nonsense"], 2.0, 1),
+    ],
+)
+def test_an_array_takes_as_many_waves_as_there_is_room_for(script, words, most_cpus, waves):
+    assert Submission.read([*words, script], {}).waves(most_cpus) == waves
+
+
+def test_without_a_script_it_is_said_what_to_do(tmp_path):
+    with pytest.raises(InvalidInput, match="name the batch script"):
+        Submission.read(["-t", "5"], {})
+    with pytest.raises(FileProblem, match="cannot be read"):
+        Submission.read([str(tmp_path / "none.sh")], {})
+
+
+@given(st.lists(st.sampled_from(["--finish-by", "8am", "--saves", "-t", "5", "x.sh", "--grid=gb"])))
+def test_words_are_only_parted_and_never_changed(words):
+    found = parted(words)
+    assert [each for each in found if each != "--"] == words
+    assert found.count("--") <= 1
+
+
+def test_only_the_lines_that_sbatch_looks_at_are_copied():
+    assert [line.split()[1] for line in directives(SCRIPT)] == [
+        "--time=2:00:00",
+        '--comment="from',
+        "-J",
+    ]
+
+
+@pytest.mark.parametrize("script", ["", "echo hello\n", "#!\n", "#! \n"])
+def test_what_nobody_would_run_is_refused(script):
+    with pytest.raises(InvalidInput, match="begins with #!"):
+        wrap(script)
+
+
+def test_what_is_wrapped_is_not_wrapped_again():
+    with pytest.raises(InvalidInput, match="wrapped already"):
+        wrap(wrap("#!/bin/sh\ntrue\n"))
+
+
+# Slurm's programs as far as the wrapper asks them: what they were told stands in a file.
+SCONTROL = """#!/bin/bash
+echo "scontrol $*" >> "$TOLD"
+"""
+SQUEUE = """#!/bin/bash
+cat "$COMMENT"
+"""
+
+
+@pytest.fixture
+def pretended(tmp_path):
+    """An environment with a Slurm that only remembers what it was told."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, text in (("scontrol", SCONTROL), ("squeue", SQUEUE)):
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    (tmp_path / "told").touch()
+    return {
+        **os.environ,
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "TOLD": str(tmp_path / "told"),
+        "COMMENT": str(tmp_path / "comment"),
+        "TMPDIR": str(tmp_path),
+        "SLURM_JOB_ID": "17",
+    }
+
+
+def started(script, environment, tmp_path, *arguments):
+    path = tmp_path / "wrapped.sh"
+    path.write_text(wrap(script))
+    return subprocess.Popen(["bash", str(path), *arguments], env=environment, cwd=tmp_path)
+
+
+def wait_for(path: Path) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert path.exists()
+
+
+LISTENS = """#!/bin/bash
+# Of three processes one listens; the others would be ended by the signal.
+sleep 300 & other=$!
+bash -c 'trap "kill %1; exit 75" USR1; sleep 300 & touch ready; wait' ; status=$?
+kill -0 $other && touch unhurt
+kill $other
+exit $status
+"""
+
+
+@pytest.mark.parametrize("task", [None, "3"])
+def test_who_listens_is_told_saves_and_is_requeued_with_its_begin(pretended, tmp_path, task):
+    begin = int(time.time()) + 5000
+    tag = Tag(token="k3", deadline=9e9, arrival=0.0, run_s=600.0, begin=begin, progress_s=100.0)
+    Path(pretended["COMMENT"]).write_text(encode(tag, 'mine "p":5 {x}') + "   \n")
+    if task:
+        pretended |= {"SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": task}
+    job = started(LISTENS, pretended, tmp_path)
+    wait_for(tmp_path / "ready")
+    time.sleep(1.1)
+    job.send_signal(signal.SIGUSR1)
+    assert job.wait(PATIENCE_S) == 75
+    assert (tmp_path / "unhurt").exists()
+    number = "12_3" if task else "17"
+    noted, requeued, begun = Path(pretended["TOLD"]).read_text().splitlines()
+    assert requeued == f"scontrol requeue {number}"
+    left_s = int(re.fullmatch(rf"scontrol update JobId={number} StartTime=now\+(\d+)", begun)[1])
+    assert abs(time.time() + left_s - begin) < PATIENCE_S
+    kept, text = decode(noted.partition("Comment=")[2])
+    assert text == 'mine "p":5 {x}'
+    assert 100.0 < kept.progress_s < 100.0 + PATIENCE_S
+    assert (kept.begin, kept.token) == (tag.begin, tag.token)
+    # Nothing is left behind.
+    assert not [each for each in tmp_path.iterdir() if each.name.startswith("tmp.")]
+
+
+@pytest.mark.parametrize("status", [0, 1, 74, 143])
+def test_any_other_end_is_the_end(pretended, tmp_path, status):
+    job = started(f"#!/bin/sh\nexit {status}\n", pretended, tmp_path)
+    assert job.wait(PATIENCE_S) == status
+    assert Path(pretended["TOLD"]).read_text() == ""
+
+
+def test_a_job_that_does_not_listen_goes_on(pretended, tmp_path):
+    script = "#!/bin/sh\ntouch ready\nwhile [ ! -e enough ]; do sleep 0.05; done\nexit 4\n"
+    job = started(script, pretended, tmp_path)
+    wait_for(tmp_path / "ready")
+    job.send_signal(signal.SIGUSR1)
+    time.sleep(0.3)
+    assert job.poll() is None
+    (tmp_path / "enough").touch()
+    assert job.wait(PATIENCE_S) == 4
+
+
+def test_who_requeues_himself_gets_the_begin_too_and_all_else_is_scontrols(pretended, tmp_path):
+    begin = int(time.time()) + 5000
+    tag = Tag(token="k3", deadline=9e9, arrival=0.0, run_s=600.0, begin=begin)
+    Path(pretended["COMMENT"]).write_text(encode(tag))
+    script = "#!/bin/sh\nscontrol requeue $SLURM_JOB_ID\nscontrol show job 17\n"
+    assert started(script, pretended, tmp_path).wait(PATIENCE_S) == 0
+    told = Path(pretended["TOLD"]).read_text().splitlines()
+    assert [each.split()[1] for each in told] == ["requeue", "update", "show"]
+    assert "StartTime=now+" in told[1]
+
+
+def test_arguments_and_the_interpreter_are_the_scripts_own(pretended, tmp_path):
+    script = (
+        "#!/usr/bin/env -S python3 -u\nimport sys\nopen('said', 'w').write(repr(sys.argv[1:]))\n"
+    )
+    job = started(script, pretended, tmp_path, "a b", "$HOME", "")
+    assert job.wait(PATIENCE_S) == 0
+    assert (tmp_path / "said").read_text() == "['a b', '$HOME', '']"
