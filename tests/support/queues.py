@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 from scipy.optimize import LinearConstraint, milp
 from scipy.sparse import coo_array
@@ -40,11 +38,16 @@ def draw_job(
         for number in range(int(rng.integers(1, most)))
     ]
     startup = [Phase(name="up", duration_s=length(0, 1), power_w=150.0)] * int(rng.integers(0, 2))
+    restart = None
+    if rng.random() < 0.3:
+        restart = [Phase(name="load", duration_s=length(0, 1), power_w=90.0)]
+        restart *= int(rng.integers(0, 3))
     stop = []
     if kind != "never" and not plain and rng.random() < 0.3:
         stop = [Phase(name="save", duration_s=length(0, 1), power_w=80.0)]
     profile = PowerProfile(
         startup=startup,
+        restart=restart,
         work=work,
         stop=stop,
         suspended_power_w=float(rng.choice([0.0, 0.0, 20.0])),
@@ -89,7 +92,7 @@ def every_way(instance: Instance, row: int) -> list[list[Stretch]]:
     """Return every way to run a job that starts and stops on slots, each with at least one."""
     job, step_s = instance.jobs.job(row), instance.step_s
     profile, found = job.profile, []
-    work_s, up_s = profile.work_s, profile.startup_s
+    work_s, up_s, again_s = profile.work_s, profile.startup_s, profile.restart_s
     if job.interruptible == "anywhere":
         points = [step_s * n for n in range(1, int(np.ceil(work_s / step_s - 1e-9)))]
     elif job.interruptible == "checkpoints":
@@ -104,8 +107,10 @@ def every_way(instance: Instance, row: int) -> list[list[Stretch]]:
             return
         delay = 0
         while True:
-            start = base + done_s + delay * step_s
-            if start + up_s + (work_s - done_s) > job.deadline + 1e-6:
+            # Work lies on the slots, and each start as long before it as it takes.
+            lead_s = again_s if runs else up_s
+            start = base + up_s - lead_s + done_s + delay * step_s
+            if start + lead_s + (work_s - done_s) > job.deadline + 1e-6:
                 return
             delay += 1
             if start < free - 1e-6:
@@ -117,18 +122,20 @@ def every_way(instance: Instance, row: int) -> list[list[Stretch]]:
                 if until_s == work_s:
                     found.append([*runs, run])
                 else:
-                    end = start + up_s + run.work_s
+                    end = start + lead_s + run.work_s
                     go_on(until_s, end + profile.stop_s, [*runs, run])
 
     go_on(0.0, -np.inf, [])
-    return [way for way in found if _is_stopped(way, up_s, profile.stop_s)]
+    return [way for way in found if _is_stopped(way, up_s, again_s, profile.stop_s)]
 
 
-def _is_stopped(way, up_s, stop_s) -> bool:
-    """Return whether every start but the first follows a pause, or takes a startup of its own."""
-    if up_s + stop_s > 0:
+def _is_stopped(way, up_s, again_s, stop_s) -> bool:
+    """Return whether every start but the first follows a pause, or takes a restart of its own."""
+    if again_s + stop_s > 0:
         return True
-    return all(b.start > a.start + a.work_s + 1e-6 for a, b in itertools.pairwise(way))
+    lead_s = [up_s] + [again_s] * (len(way) - 1)
+    ends = [each.start + lead + each.work_s for each, lead in zip(way, lead_s, strict=True)]
+    return all(b.start > end + 1e-6 for end, b in zip(ends, way[1:], strict=False))
 
 
 def amount(instance: Instance, row: int, way: list[Stretch]) -> float:
@@ -147,7 +154,8 @@ def held(instance: Instance, row: int, way: list[Stretch]) -> list[tuple[float, 
     for number, run in enumerate(way):
         last = number == len(way) - 1
         stop_s = 0.0 if last else profile.stop_s
-        spans.append((run.start, run.start + profile.startup_s + run.work_s + stop_s))
+        lead_s = profile.starting_s(number)
+        spans.append((run.start, run.start + lead_s + run.work_s + stop_s))
     return spans
 
 

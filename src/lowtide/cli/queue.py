@@ -40,7 +40,7 @@ def queue(
     ] = False,
     form: Form = TABLE,
 ) -> None:
-    """Show jobs of lowtide sbatch: when they begin and how safely.
+    """Show jobs of lowtide sbatch: when they begin, how safely.
 
     Slack is how much later a job could begin and still be done in time. Nothing is changed.
     """

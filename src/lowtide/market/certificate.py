@@ -80,7 +80,9 @@ class _Backwards:
 
     def _draw(self, watts: float, begin_s: float, end_s: float, rent: Signal) -> FloatArray:
         """Return what drawing watts between two times after `base` costs, by the delay."""
-        low, high = self.delays_s + begin_s, self.delays_s + end_s
+        # A restart longer than the startup would begin before the job came if there was no delay. No
+        # plan has that, so whatever it is said to cost is never taken.
+        low, high = (np.maximum(self.delays_s + at_s, 0.0) for at_s in (begin_s, end_s))
         cost = self.weight * self.signal.integral(low, high, origin=self.base)
         cost += self.power.integral(low, high, origin=self.base)
         paid: FloatArray = watts / _KWH_J * cost + rent.integral(low, high, origin=self.base)
@@ -111,7 +113,7 @@ class _Backwards:
         """Return what being suspended from `base` to a time after it costs, by the delay."""
         spent = np.zeros(self.delays_s.size)
         watts = self.job.profile.suspended_power_w
-        end = self.delays_s + until_s
+        end = np.maximum(self.delays_s + until_s, 0.0)
         zero = np.zeros(end.size)
         spent += watts / _KWH_J * self.weight * self.signal.integral(zero, end, origin=self.base)
         spent += watts / _KWH_J * self.power.integral(zero, end, origin=self.base)
@@ -121,8 +123,7 @@ class _Backwards:
     def least(self) -> float:
         """Return the least that the job can cost."""
         job, profile = self.job, self.job.profile
-        work_s, again = profile.work_s, profile.startup
-        restart_s = sum(phase.duration_s for phase in again)
+        work_s, again, restart_s = profile.work_s, profile.starting(1), profile.restart_s
         if job.interruptible == "anywhere":
             stops = self.step_s * np.arange(1, math.ceil(work_s / self.step_s - 1e-7))
         elif job.interruptible == "checkpoints":

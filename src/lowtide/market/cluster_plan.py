@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 # What an hour of delay counts by default: this share of what an hour of the job does.
 WAIT = 0.03
+# A sum that is larger by less than this share is larger by rounding.
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,6 +380,14 @@ class ClusterPlan:
             )
         else:
             parts.append("nobody late")
+        worse = [
+            name
+            for name, (ours, theirs) in self.users().items()
+            if theirs is not None and ours > theirs * (1 + _ROUNDING)
+        ]
+        if worse:
+            named = ", ".join(worse[:3]) + ", ..." * (len(worse) > 3)
+            parts.append(f"more than under EASY: {format_count(len(worse), 'user')} ({named})")
         return "; ".join(parts)
 
 
@@ -466,7 +476,8 @@ def plan_cluster(
         keeps: What a stopped job goes on holding: `cpus`, `gpus`, `memory`; by default nothing.
         weights: Minimise a mix instead of the signal: what a gram (`carbon`) and a unit of money
             (`price`) count.
-        fair: `users`: no user's jobs come to more than under EASY, where that can be.
+        fair: `users`: no user's jobs come to more than under EASY, where such a plan is found:
+            deadlines come first, and `print` names who does all the same.
         effort: How long to search, 1 for as long as usual; counted in steps, so that the same
             seed gives the same plan on any machine.
         seconds: CPU seconds after which the best plan so far is taken; None for any number.

@@ -15,7 +15,7 @@ from lowtide.accounting import Stretches
 from lowtide.errors import InvalidInput, InvalidJob, TooLaborious
 from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S
 from lowtide.market.kernels import JOB, LEG, PART, Desk, Queue, Room, Tariff
-from lowtide.profile import Phase, PowerProfile
+from lowtide.profile import PowerProfile
 from lowtide.signal import FloatArray, Signal
 from lowtide.simulator.cluster import Cluster
 from lowtide.units import TimeLike, format_hours, format_time, parse_time
@@ -360,7 +360,7 @@ def _common_step(jobs: Workload, signal: Signal, closed: Sequence[Reserved]) -> 
     phases = [
         phase.duration_s
         for each in jobs.profiles
-        for phase in (*each.startup, *_restart(each), *each.work, *each.stop)
+        for phase in (*each.startup, *each.starting(1), *each.work, *each.stop)
     ]
     lengths = np.concatenate(
         (
@@ -377,11 +377,6 @@ def _common_step(jobs: Workload, signal: Signal, closed: Sequence[Reserved]) -> 
         return None
     common_s = float(np.gcd.reduce(whole_ms.astype(np.int64))) / 1000
     return common_s if common_s * max(_PARTS) >= signal.step_s - 1e-9 else None
-
-
-def _restart(profile: PowerProfile) -> tuple[Phase, ...]:
-    """Return what every start after the first goes through."""
-    return profile.startup
 
 
 def _resources(
@@ -530,6 +525,7 @@ def _lay_out(
     spread = np.repeat(np.arange(count), sizes)
     startup_s, deadline = jobs.startup_s, jobs.deadline
     if standing is not None:
+        startup_s = np.where(standing.begun, jobs.restart_s, startup_s)
         startup_s, deadline = np.where(standing.running, 0.0, startup_s), standing.deadline
     run_s = startup_s + jobs.work_s
     # A start lies on the edge of a slot, unless that would leave too little time.
@@ -621,7 +617,7 @@ def _legs(profiles: Sequence[PowerProfile], step_s: float) -> tuple[Any, IntArra
     bounds = []
     for each in profiles:
         places = [len(made)]
-        for phases in (each.startup, _restart(each), each.stop):
+        for phases in (each.startup, each.starting(1), each.stop):
             made += [(phase.duration_s / step_s, phase.power_w) for phase in phases]
             places.append(len(made))
         bounds.append(places)

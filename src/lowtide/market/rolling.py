@@ -73,7 +73,9 @@ class _Live:
         profile = self.job.profile
         work: list[Phase] = []
         if self.running:
-            work += _from(profile.startup, profile.startup_s - self.starting_s)
+            before = self.starts - 1
+            done_s = profile.starting_s(before) - self.starting_s
+            work += _from(profile.starting(before), done_s)
         work += _from(profile.work, self.done_s)
         return replace(profile, work=tuple(work))
 
@@ -85,8 +87,8 @@ class _Live:
             if run.begin >= until - TIME_TOLERANCE_S:
                 break
             if not run.goes_on:
+                self.starting_s, self.ran_s = self.job.profile.starting_s(self.starts), 0.0
                 self.running, self.starts = True, self.starts + 1
-                self.starting_s, self.ran_s = self.job.profile.startup_s, 0.0
                 self.runs.append([run.begin, 0.0])
             lead_s = min(self.starting_s, until - run.begin)
             did_s = min(run.work_s, until - run.begin - lead_s)
@@ -415,7 +417,9 @@ def _may_stop(each: _Live) -> bool:
     """Return whether a running job may be stopped where it stands."""
     if not each.running or each.starting_s > 0 or each.ran_s <= 0:
         return False
-    if each.ran_s < each.job.min_run_s - TIME_TOLERANCE_S or _starts_left(each) == 1:
+    # The start after this one has to do as much, too.
+    shorter_s = min(each.ran_s, each.job.profile.work_s - each.done_s)
+    if shorter_s < each.job.min_run_s - TIME_TOLERANCE_S or _starts_left(each) == 1:
         return False
     if each.job.interruptible == "anywhere":
         return True

@@ -127,7 +127,7 @@ def _held_until(jobs: Workload, stretches: Stretches) -> FloatArray:
     stops_s = np.array([*(each.stop_s for each in jobs.profiles), 0.0])[jobs.profile]
     last = np.append(np.diff(stretches.job) != 0, True)
     ran_s = stretches.work_s + stretches.lost_s + np.where(last, 0.0, stops_s[stretches.job])
-    until: FloatArray = stretches.start + (jobs.startup_s[stretches.job] + ran_s)
+    until: FloatArray = stretches.start + (stretches.starting_s(jobs) + ran_s)
     return until
 
 
