@@ -80,8 +80,8 @@ class _Backwards:
 
     def _draw(self, watts: float, begin_s: float, end_s: float, rent: Signal) -> FloatArray:
         """Return what drawing watts between two times after `base` costs, by the delay."""
-        # A restart longer than the startup would begin before the job came if there was no delay. No
-        # plan has that, so whatever it is said to cost is never taken.
+        # Without delay a restart longer than the startup would begin before the job came. No plan
+        # has that, so whatever it is said to cost is never taken.
         low, high = (np.maximum(self.delays_s + at_s, 0.0) for at_s in (begin_s, end_s))
         cost = self.weight * self.signal.integral(low, high, origin=self.base)
         cost += self.power.integral(low, high, origin=self.base)
