@@ -131,7 +131,7 @@ class Runner:
 
     def compare(self, shown: str, printed: str, what: str) -> str:
         printed = trimmed(printed).replace(str(Path.cwd()), "...")
-        if not shown.strip() or same(trimmed(shown), printed):
+        if (not shown.strip() and what.startswith("lowtide")) or same(trimmed(shown), printed):
             return shown
         assert WRITE, f"{self.path.name}: {what} prints\n{printed}\nand the page shows\n{shown}"
         return printed

@@ -25,14 +25,14 @@ def test_cray(tmp_path: Path) -> None:
     roots = tree(
         tmp_path,
         {
-            f"{base}/power": "873 W {now} us\n",
-            f"{base}/energy": "1000 J {now} us\n",
-            f"{base}/cpu_power": "210 W {now} us\n",
-            f"{base}/cpu_energy": "500 J {now} us\n",
-            f"{base}/memory_power": "0 W {now} us\n",
-            f"{base}/memory_energy": "0 J {now} us\n",
-            f"{base}/accel0_power": "300 W {now} us\n",
-            f"{base}/accel0_energy": "9 J {now} us\n",
+            f"{base}/power": f"873 W {now} us\n",
+            f"{base}/energy": f"1000 J {now} us\n",
+            f"{base}/cpu_power": f"210 W {now} us\n",
+            f"{base}/cpu_energy": f"500 J {now} us\n",
+            f"{base}/memory_power": f"0 W {now} us\n",
+            f"{base}/memory_energy": f"0 J {now} us\n",
+            f"{base}/accel0_power": f"300 W {now} us\n",
+            f"{base}/accel0_energy": f"9 J {now} us\n",
         },
     )
     meter = Cray(roots=roots)

@@ -37,8 +37,9 @@ def assert_keys_as_kept(name: str, document: Any, columns: str) -> None:
     lists = {path.partition("[]")[0] for path in now ^ before if "[]" in path}
     empty = {path for path in lists if not all(_is_filled(path, keys) for keys in (now, before))}
     differing = {path for path in now ^ before if path.partition("[]")[0] not in empty}
-    assert not differing, f"tests/faces/{name} has other keys than --json now: {differing}"
-    assert columns == head.rstrip("\n")
+    anew = "if that is on purpose, LOWTIDE_WRITE_FACES=1 writes it anew, and CHANGELOG.md says so"
+    assert not differing, f"tests/faces/{name} has other keys than --json now: {differing}; {anew}"
+    assert columns == head.rstrip("\n"), f"tests/faces/{name} has other columns than -P now; {anew}"
 
 
 def _kept(name: str, text: str) -> str:

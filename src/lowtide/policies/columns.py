@@ -178,7 +178,7 @@ def stretches_of(made: tuple[IntArray, FloatArray, FloatArray, FloatArray]) -> S
 
 
 def within_windows(jobs: Workload, start: FloatArray) -> Stretches:
-    """Return one start per job, each moved into its window, as `carrying_out.run_from` does."""
+    """Return one start per job, each moved into its window, as `stopping.run_from` does."""
     return Stretches.one_each(jobs, np.minimum(np.maximum(start, jobs.arrival), jobs.latest_start))
 
 
