@@ -35,8 +35,8 @@ class Quantity:
     Attributes:
         name: What it is called in ticks, in the store and in JSON; it ends with its unit.
         what: What it is, in words.
-        layout: Since which layout of the store it is kept; 0 for what is not. Jobs and nodes share one
-            count: the next is one more than the largest there is.
+        layout: Since which layout of the store it is kept; 0 for what is not. Jobs and nodes share
+            one count: the next is one more than the largest there is.
         origin: Who knows it. Of jobs, the `kernel` counts it, it is `held` at the moment, `gpus` or
             the sharing out of `power` say it, the watcher has `added` it up, or something else is
             `made` of others. Of nodes, the `kernel` counts it, and its growth is kept; or the
