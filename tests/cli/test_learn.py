@@ -46,7 +46,7 @@ def test_json_has_profile_and_validation(capsys: pytest.CaptureFixture[str]) -> 
 def test_the_sample_is_learned_in_a_clean_clone(capsys: pytest.CaptureFixture[str]) -> None:
     answer = run(capsys, "learn", "h200")
     assert answer.code == 0
-    assert "one stop with its resumption: energy off by -2.8 %" in answer.out
+    assert "one stop with its resumption: energy off by -2.0 %" in answer.out
 
 
 def test_a_single_run_says_that_it_is_not_validated(capsys: pytest.CaptureFixture[str]) -> None:

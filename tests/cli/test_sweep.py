@@ -250,7 +250,7 @@ def test_a_large_sweep_whose_first_run_fails_is_refused(
             (*CLUSTER, "--set", "queue.discipline=easy", "--set", "queue.name=easy"),
             "[queue] has name and discipline, which say the same",
         ),
-        (("sweep", "exp.toml", "--set", "forecast.kind=x"), "known are lead_scaled"),
+        (("sweep", "exp.toml", "--set", "forecast.kind=x"), "known are auto, lead_scaled"),
         (("sweep", "exp.toml", "--set", "forecast.relative_eror=1"), "relative_error"),
         (("sweep", "exp.toml", "--set", "run.baseline=runnow"), "did you mean 'run_now'?"),
         (("sweep", "exp.toml", "--set", "grid.how.tz=UTC"), "grid.how is for a file"),

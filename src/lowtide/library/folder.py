@@ -50,7 +50,9 @@ class Library:
             return sorted(path.stem for path in self.folder.glob("*.toml") if path.is_file())
         except OSError as error:
             raise FileProblem(
-                f"cannot read the library {self.folder}: {error.strerror}", path=self.folder
+                f"cannot read the library {self.folder}: {error.strerror}; name another with "
+                "--library or LOWTIDE_PROFILES",
+                path=self.folder,
             ) from error
 
     def entries(self) -> list[Entry]:

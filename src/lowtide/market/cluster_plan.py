@@ -491,7 +491,7 @@ def plan_cluster(
     >>> hour = PowerProfile.constant(1000, "1h")
     >>> two = [Job(id=name, arrival=0, deadline="+4h", profile=hour) for name in "ab"]
     >>> plan = plan_cluster(two, Cluster(nodes=1, cpus_per_node=1), curve, wait=0)
-    >>> plan.amount, plan.lower_bound_g
+    >>> plan.amount, round(plan.lower_bound_g, 1)
     (300.0, 300.0)
     """
     require_options(gap, effort, seconds)
