@@ -286,7 +286,7 @@ def test_programs_that_fail_are_kept(tmp_path: Path) -> None:
     assert status == [127, 3]
     assert "could not be started" in recording["a"].notes[0]
     assert recording["b"].exit_status == 3
-    assert "no-such-program" in said[0]
+    assert any("no-such-program" in each for each in said)
 
 
 def test_a_meter_that_vanishes_is_marked_not_filled(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_only_groups_that_matter_are_units(procfs: Path, units: ProcessTable) ->
     write_process(procfs, 30, name="large", cpu_s=0.0, pages=50_000)
     units.look(200.0)
     assert shown(units) == {"10": 42.0, "30": 0.0}
-    unit = units.units["process", "10"].unit
+    unit = units.units["process", "10", ""].unit
     assert (unit.name, unit.started) == ("busy", 1.7e9 + 100)
     # Once it is busy it is shown, and stays so.
     write_process(procfs, 20, name="asleep", cpu_s=1.5)
@@ -94,7 +94,7 @@ def test_the_end_of_a_job_is_known_by_who_waited_for_it(procfs: Path, units: Pro
     assert [each.cpu_s for each in units.ended] == [2.0]
     units.look(230.0)
     assert [each.cpu_s for each in units.ended] == [9.0]
-    assert units.units["process", "10"].cpu_s == 1.0
+    assert units.units["process", "10", ""].cpu_s == 1.0
 
 
 def test_children_that_were_never_seen_count_for_their_parent(
@@ -127,7 +127,7 @@ def test_a_process_group_whose_number_is_used_again(procfs: Path, units: Process
     units.look(210.0)
     # It was the same number in both looks, so that only its start tells.
     assert [each.cpu_s for each in units.ended] == [5.0]
-    assert units.units["process", "10"].unit.started == 1.7e9 + 205
+    assert units.units["process", "10", ""].unit.started == 1.7e9 + 205
 
 
 def test_slurm_jobs_are_known_by_their_environment(procfs: Path, units: ProcessTable) -> None:
@@ -141,7 +141,7 @@ def test_slurm_jobs_are_known_by_their_environment(procfs: Path, units: ProcessT
     write_process(procfs, 11, parent=10, cpu_s=0.2, waited_s=3.0, environment=told)
     write_process(procfs, 12, parent=11, cpu_s=0.3, environment={"HOME": "/"})
     units.look(200.0)
-    job = units.units["slurm", "4711"]
+    job = units.units["slurm", "4711", ""]
     # All that it waited for is the job's own.
     assert job.cpu_s == 3.5
     assert job.shown
@@ -176,7 +176,7 @@ def test_storage_is_counted_from_the_start_and_once(procfs: Path, units: Process
     write_process(procfs, 10, cpu_s=40.0, stored=(157, 15))
     units.look(210.0)
     units.read_traffic()
-    unit = units.units["process", "10"]
+    unit = units.units["process", "10", ""]
     assert (unit.read_bytes, unit.written_bytes) == (157.0, 15.0)
 
 
@@ -224,7 +224,7 @@ def test_a_program_and_who_ran_it_end_together(
     units.look(210.0)
     # All it was counted for while it lived, and half a second at the end.
     assert [each.cpu_s for each in units.ended] == [13.0]
-    assert units.units["process", "5"].cpu_s == 1.0
+    assert units.units["process", "5", ""].cpu_s == 1.0
 
 
 def test_what_ended_together_in_groups_of_its_own_shares_the_rest(
@@ -286,7 +286,7 @@ def test_what_is_counted_elsewhere_is_not_handed_up(procfs: Path) -> None:
         shutil.rmtree(procfs / str(pid))
     write_process(procfs, 5, name="bash", cpu_s=1.0, waited_s=60.5)
     units.look(210.0)
-    assert units.units["process", "5"].cpu_s == pytest.approx(1.5, abs=0.1)
+    assert units.units["process", "5", ""].cpu_s == pytest.approx(1.5, abs=0.1)
 
 
 def test_a_zombie_is_no_job_for_ever(procfs: Path, units: ProcessTable) -> None:
@@ -345,7 +345,7 @@ def test_an_orphan_that_the_first_process_waited_for_counts_once(
     write_process(procfs, 5, name="shell", cpu_s=1.0, waited_s=2.0)
     units.look(210.0)
     assert [each.cpu_s for each in units.ended] == [32.0]
-    assert units.units["process", "1"].cpu_s == pytest.approx(0.01)
+    assert units.units["process", "1", ""].cpu_s == pytest.approx(0.01)
 
 
 def test_a_child_that_is_gone_once_it_is_read_counts_once(
