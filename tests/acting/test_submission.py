@@ -7,17 +7,20 @@ import re
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lowtide.acting.journal import Journal
 from lowtide.acting.submission import Submission
 from lowtide.acting.tag import Tag, decode, encode
 from lowtide.acting.wrapper import directives, wrap
 from lowtide.cli.sbatch import parted
 from lowtide.errors import FileProblem, InvalidInput
+from lowtide.profile import Phase, PowerProfile, Spread
 
 PATIENCE_S = 60.0
 TAG = Tag(token="k3v9", deadline=9e9, arrival=1000.0, run_s=60.0, begin=1600.0)
@@ -308,3 +311,19 @@ def test_arguments_and_the_interpreter_are_the_scripts_own(pretended, tmp_path):
     job = started(script, pretended, tmp_path, "a b", "$HOME", "")
     assert job.wait(PATIENCE_S) == 0
     assert (tmp_path / "said").read_text() == "['a b', '$HOME', '']"
+
+
+def test_profiles_that_differ_in_anything_are_kept_apart(tmp_path: Path) -> None:
+    journal = Journal(folder=tmp_path)
+    plain = PowerProfile.constant(300, "1h")
+    load = Phase(name="load", duration_s=60, power_w=90)
+    others = [
+        replace(plain, restart=[load]),
+        replace(plain, restart=[]),
+        replace(plain, suspended_power_w=20),
+        replace(plain, spread=Spread(level=0.9, runs=3, duration=(0.9, 1.1), energy=(0.9, 1.1))),
+    ]
+    names = [journal.keep_profile(each) for each in (plain, *others)]
+    assert len(set(names)) == len(names)
+    for name, profile in zip(names, (plain, *others), strict=True):
+        assert PowerProfile.load(tmp_path / "profiles" / f"{name}.toml") == profile

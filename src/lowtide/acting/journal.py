@@ -60,7 +60,8 @@ class Journal:
 
     def keep_profile(self, profile: PowerProfile) -> str:
         """Keep a profile; return the name that a tag calls it by."""
-        words = repr((profile.startup, profile.work, profile.stop))
+        # All that it says: profiles may differ in their restart or their spread alone.
+        words = json.dumps(profile.to_dict(), sort_keys=True)
         name = hashlib.sha256(words.encode()).hexdigest()[:12]
         path = self.folder / "profiles" / f"{name}.toml"
         if not path.exists():
