@@ -6,7 +6,7 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +161,56 @@ def write_whole(path: Path | str, content: str | bytes, *, lasting: bool = True)
             raise
     except OSError as error:
         raise FileProblem(f"cannot write {path}: {error.strerror}", path=path) from error
+
+
+def write_document(document: Mapping[str, Any], path: Path) -> None:
+    """Write a document as JSON or TOML, by the file's name; `parse_document` reads it back."""
+    if path.suffix == ".json":
+        text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    else:
+        text = toml_text(document)
+    write_whole(path, text)
+
+
+def toml_text(document: Mapping[str, Any]) -> str:
+    """Return a document as TOML, lists of tables with a line per table.
+
+    Tables within tables, as of a block of phases that is repeated, are lists called `phases`.
+    """
+    lines: list[str] = []
+    for key, value in document.items():
+        if isinstance(value, list):
+            lines += [f"{key} = [", *_toml_rows(value, "  "), "]"]
+        elif isinstance(value, Mapping):
+            lines.append(f"{key} = {_toml_table(value)}")
+        elif isinstance(value, str) and "\n" in value:
+            lines += [
+                f'{key} = """',
+                *(toml_value(line)[1:-1] for line in value.split("\n")),
+                '"""',
+            ]
+        else:
+            lines.append(f"{key} = {toml_value(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml_rows(tables: Iterable[Mapping[str, Any]], indent: str) -> list[str]:
+    rows = []
+    for table in tables:
+        if "phases" in table:
+            own = {key: value for key, value in table.items() if key != "phases"}
+            rows.append(f"{indent}{_toml_table(own)[:-2]}, phases = [")
+            rows += [*_toml_rows(table["phases"], indent + "  "), f"{indent}] }},"]
+        else:
+            rows.append(f"{indent}{_toml_table(table)},")
+    return rows
+
+
+def _toml_table(table: Mapping[str, Any]) -> str:
+    return "{ " + ", ".join(f"{key} = {toml_value(value)}" for key, value in table.items()) + " }"
+
+
+def toml_value(value: str | float | bool | list[Any]) -> str:
+    """Return a value as TOML writes it."""
+    # JSON writes numbers, truth values and texts as TOML does, but for one character.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -7,7 +7,6 @@ what one after the first does instead. Progress counts seconds of work; the othe
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -447,7 +446,7 @@ class PowerProfile:
             path: A file ending in `.toml` or `.json`.
             epochs: How often what is repeated in the work is to be; by default as the file says.
         """
-        path = _profile_path(path)
+        path = profile_path(path)
         document = files.read_document(path, path.suffix[1:])
         try:
             return cls.from_dict(document, epochs=epochs)
@@ -461,15 +460,12 @@ class PowerProfile:
             path: A file ending in `.toml` or `.json`.
             about: What was measured, where and how; kept in the file.
         """
-        path = _profile_path(path)
         document = ({"about": about} if about else {}) | self.to_dict()
-        if path.suffix == ".json":
-            files.write_whole(path, json.dumps(document, indent=1) + "\n")
-        else:
-            files.write_whole(path, _toml(document))
+        files.write_document(document, profile_path(path))
 
 
-def _profile_path(path: Path | str) -> Path:
+def profile_path(path: Path | str) -> Path:
+    """Return the path of a profile; refuse what is no TOML or JSON by its name."""
     path = Path(path)
     if path.suffix not in (".toml", ".json"):
         raise InvalidProfile(f"a profile is a .toml or .json file, not {path.name!r}")
@@ -583,26 +579,3 @@ def _spread(table: Any) -> Spread:
             f"each, such as [0.95, 1.1], not {dict(table)!r}"
         )
     return Spread(level=level, runs=runs, duration=tuple(ends[0]), energy=tuple(ends[1]))
-
-
-def _toml(document: Mapping[str, Any]) -> str:
-    """Write a profile's document as TOML, a line per phase."""
-    lines: list[str] = []
-    for key, value in document.items():
-        if isinstance(value, list):
-            rows = (
-                "  { " + ", ".join(f"{name} = {_toml_value(row[name])}" for name in row) + " },"
-                for row in value
-            )
-            lines += [f"{key} = [", *rows, "]"]
-        elif isinstance(value, Mapping):
-            pairs = ", ".join(f"{name} = {_toml_value(value[name])}" for name in value)
-            lines.append(f"{key} = {{ {pairs} }}")
-        else:
-            lines.append(f"{key} = {_toml_value(value)}")
-    return "\n".join(lines) + "\n"
-
-
-def _toml_value(value: str | float | bool | list[float]) -> str:
-    # JSON writes numbers, truth values and texts as TOML does, but for one character.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,7 +20,7 @@ from lowtide.learning.phases import METHODS, PhaseFinder, PhaseModel
 from lowtide.learning.repetition import Structure, find_structure
 from lowtide.learning.series import RunSeries, common_step_s, uninterrupted
 from lowtide.learning.validation import Prediction, Validation, left_out_ratios, validate
-from lowtide.profile import Phase, PowerProfile, Spread
+from lowtide.profile import Phase, PowerProfile, Spread, profile_path
 from lowtide.recording import Recording, Run, pairs
 from lowtide.signal import FloatArray
 from lowtide.units import DurationLike, format_count, format_hours, parse_duration
@@ -158,7 +157,7 @@ class Learned:
 
     def dump(self, path: Path | str) -> None:
         """Write the profile as TOML or JSON, what repeats as a block; it reads back equal."""
-        write_profile(self, path)
+        files.write_document(profile_document(self), profile_path(path))
 
     def document(self) -> dict[str, Any]:
         """Return all of it as plain lists and numbers."""
@@ -504,19 +503,6 @@ def profile_document(learned: Learned) -> dict[str, Any]:
     return document | ({"spread": plain["spread"]} if "spread" in plain else {})
 
 
-def write_profile(learned: Learned, path: Path | str) -> None:
-    """Write the profile, with what validation showed in its `about`."""
-    path = Path(path)
-    document = profile_document(learned)
-    if path.suffix == ".json":
-        text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-    elif path.suffix == ".toml":
-        text = profile_toml(learned)
-    else:
-        raise InvalidInput(f"a profile is a .toml or .json file, not {path.name!r}")
-    files.write_whole(path, text)
-
-
 def learned_document(learned: Learned) -> dict[str, Any]:
     """Return everything that was learned as plain lists and numbers."""
     model, structure = learned.fit.model, learned.fit.structure
@@ -538,38 +524,6 @@ def learned_document(learned: Learned) -> dict[str, Any]:
         "costs": [asdict(cost) for cost in learned.costs],
         "notes": list(learned.notes),
     }
-
-
-def profile_toml(learned: Learned) -> str:
-    """Return the profile as TOML, what repeats as a block."""
-    document = profile_document(learned)
-    about = "\n".join(_value(line)[1:-1] for line in document["about"].split("\n"))
-    lines = ['about = """', about, '"""']
-    for group in ("startup", "restart", "work"):
-        if group in document:
-            lines += [f"{group} = [", *_rows(document[group], "  "), "]"]
-    if "spread" in document:
-        pairs = ", ".join(f"{key} = {_value(value)}" for key, value in document["spread"].items())
-        lines.append(f"spread = {{ {pairs} }}")
-    return "\n".join(lines) + "\n"
-
-
-def _rows(phases: list[dict[str, Any]], indent: str) -> list[str]:
-    rows = []
-    for phase in phases:
-        if "repeat" in phase:
-            rows.append(f"{indent}{{ repeat = {phase['repeat']}, phases = [")
-            rows += _rows(phase["phases"], indent + "  ")
-            rows.append(f"{indent}] }},")
-        else:
-            pairs = ", ".join(f"{key} = {_value(value)}" for key, value in phase.items())
-            rows.append(f"{indent}{{ {pairs} }},")
-    return rows
-
-
-def _value(value: str | float | bool | list[float]) -> str:
-    # JSON writes numbers, truth values and texts as TOML does, but for one character.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 # From how many joules on a unit is used, what it is, and how many digits follow the point. Half a

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import tomllib
 from collections.abc import Mapping
@@ -126,7 +125,7 @@ class Entry:
         for name, values in tables.items():
             lines += ["", f"[{name}]"]
             lines += [
-                f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
+                f"{key} = {files.toml_value(value)}"
                 for key, value in values.items()
                 if value is not None
             ]

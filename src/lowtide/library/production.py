@@ -15,9 +15,10 @@ import numpy as np
 from scipy import special
 
 from lowtide.errors import LowtideError
+from lowtide.files import toml_text
 from lowtide.learning import learn
 from lowtide.learning.intervals import next_one
-from lowtide.learning.learned import SPREAD_LEVEL, Learned, profile_toml
+from lowtide.learning.learned import SPREAD_LEVEL, Learned, profile_document
 from lowtide.library.entry import Entry, Expectation
 from lowtide.library.folder import Library
 from lowtide.library.programs import Kind, PastRun, Program, tell_apart
@@ -246,7 +247,7 @@ def make_entry(
             name="",
             program=program,
             profile=profile,
-            text=profile_toml(replace(learned, profile=profile)),
+            text=toml_text(profile_document(replace(learned, profile=profile))),
             energy_j=energy_j,
             duration_s=duration_s,
             use=kind.uses[-_LEARNED_FROM:].mean(axis=0),
