@@ -15,7 +15,7 @@ from pathlib import Path
 from time import process_time
 
 import lowtide as lt
-from lowtide.acting.month import DAYS, HOUR_S, Month, Outcome, all_faults, live
+from lowtide.acting.month import DAYS, HOUR_S, Month, MonthOutcome, all_faults, live
 from lowtide.signal import Signal
 
 SEEDS = 5
@@ -65,7 +65,7 @@ def main() -> None:
     print(f"{'':32} {'missed':>7} {'carbon':>8} {'starts':>7} {'CPU s a month':>14}  causes")
     for row in rows(0):
         clock = process_time()
-        found: list[Outcome] = [live(rows(seed)[row], signal) for seed in range(seeds)]
+        found: list[MonthOutcome] = [live(rows(seed)[row], signal) for seed in range(seeds)]
         spent_s = (process_time() - clock) / seeds
         causes: Counter[str] = sum((each.missed for each in found), Counter())
         change = sum(each.carbon_g for each in found) / sum(each.at_once_g for each in found) - 1

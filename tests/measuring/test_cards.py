@@ -12,7 +12,7 @@ import pytest
 from lowtide.errors import InvalidInput
 from lowtide.formats.recording_parts import GPUS, MEASURES, SUM
 from lowtide.measuring import Sampler
-from lowtide.measuring.tasks import Companions, Task
+from lowtide.measuring.tasks import Companions, SlurmTask
 from lowtide.meters.nvml import Nvml
 from lowtide.monitor.owners import Card, visible_gpus
 from support.steady import Steady
@@ -202,7 +202,7 @@ def test_each_gpu_is_read_by_one_task_that_sees_it(monkeypatch: pytest.MonkeyPat
     read_w = []
     for rank, visible in enumerate(("0", "0,1", "2")):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        companions = Companions(task=Task(job=str(os.getpid()), rank=rank, tasks=4))
+        companions = Companions(task=SlurmTask(job=str(os.getpid()), rank=rank, tasks=4))
         companions.lead()
         sampler = Sampler(meters=[Nvml(library=Full())], companions=companions, named=False)
         sampler.open()
@@ -215,7 +215,7 @@ def test_each_gpu_is_read_by_one_task_that_sees_it(monkeypatch: pytest.MonkeyPat
     assert [each.facts[MEASURES] for each in samplers] == [SUM, GPUS, GPUS]
     # One whose GPUs others read has no meter to read.
     none = Sampler(meters=[Nvml(library=Full())], named=False)
-    none.companions = Companions(task=Task(job=str(os.getpid()), rank=3, tasks=4))
+    none.companions = Companions(task=SlurmTask(job=str(os.getpid()), rank=3, tasks=4))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     none.open()
     assert none.names == []

@@ -17,7 +17,7 @@ from lowtide.errors import FileProblem
 from lowtide.formats import read_recordings
 from lowtide.formats.recording_parts import offset_between
 from lowtide.measuring.folders import part_writer
-from lowtide.measuring.tasks import Clocks, Companions, Task
+from lowtide.measuring.tasks import Clocks, Companions, SlurmTask
 
 pytestmark = pytest.mark.alone
 
@@ -54,12 +54,12 @@ ARRAY = {"SLURM_JOB_ID": "12", "SLURM_ARRAY_JOB_ID": "10", "SLURM_ARRAY_TASK_ID"
 def test_which_task_this_is(
     environment: dict[str, str], folder: str | None, part: str | None
 ) -> None:
-    task = Task.of(environment)
+    task = SlurmTask.of(environment)
     assert (task and task.folder, task and task.part("n1.cluster")) == (folder, part)
 
 
-def make_task(rank: int = 0, **more: object) -> Task:
-    return Task(job=JOB, step="0", rank=rank, tasks=3, **more)  # type: ignore[arg-type]
+def make_task(rank: int = 0, **more: object) -> SlurmTask:
+    return SlurmTask(job=JOB, step="0", rank=rank, tasks=3, **more)  # type: ignore[arg-type]
 
 
 def test_parts_of_a_job_meet_and_those_of_others_do_not(

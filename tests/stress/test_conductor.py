@@ -22,7 +22,7 @@ from lowtide.stress.plan import LoadPlan, make_plan
 from lowtide.stress.run import (
     END_MARK,
     JOB_VARIABLE,
-    Outcome,
+    StressOutcome,
     carry_out,
     check_job_id,
     choose_job_id,
@@ -98,7 +98,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict]:
 
 
 def test_steps_end_on_time(done: dict) -> None:
-    outcome: Outcome = done["outcome"]
+    outcome: StressOutcome = done["outcome"]
     assert len(outcome.late_s) == 8
     assert (outcome.late_s >= -0.001).all()
     assert outcome.late_s.max() < LATE_S

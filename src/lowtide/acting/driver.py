@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from lowtide.acting.backend import Backend, Look, Seen
-from lowtide.acting.judge import Move, Rules, Situation, Verdict, judge
+from lowtide.acting.judge import Judgement, Move, Rules, Situation, judge
 from lowtide.acting.promise import Loops
 from lowtide.acting.tag import Tag
 from lowtide.acting.waits import WaitModel
@@ -33,7 +33,7 @@ class Deed:
         problem: Why it was not done; empty where it was, as far as is known.
     """
 
-    verdict: Verdict
+    verdict: Judgement
     move: Move
     problem: str = ""
 
@@ -50,7 +50,7 @@ class Turn:
     """
 
     now: float
-    verdicts: Sequence[Verdict] = ()
+    verdicts: Sequence[Judgement] = ()
     deeds: Sequence[Deed] = ()
     problems: Sequence[str] = ()
 
@@ -122,7 +122,7 @@ class Driver:
                 break
         return Turn(now=look.now, verdicts=verdicts, deeds=deeds, problems=problems)
 
-    def _carry_out(self, verdict: Verdict, deeds: list[Deed]) -> bool:
+    def _carry_out(self, verdict: Judgement, deeds: list[Deed]) -> bool:
         """Try the moves of a job; return whether the backend answers."""
         for move in verdict.moves:
             try:

@@ -105,7 +105,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Judgement:
     """How a job stands, and what is to be done.
 
     Attributes:
@@ -136,7 +136,7 @@ class _Wish:
     plan: tuple[Stretch, ...] = ()
 
 
-def judge(seen: Seen, situation: Situation) -> Verdict | None:
+def judge(seen: Seen, situation: Situation) -> Judgement | None:
     """Return how a job stands and what is to be done; None for a job that carries no tag.
 
     Args:
@@ -174,8 +174,8 @@ class _Saying:
         *moves: Move,
         promise: Promise | None = None,
         plan: tuple[Stretch, ...] = (),
-    ) -> Verdict:
-        return Verdict(
+    ) -> Judgement:
+        return Judgement(
             seen=self.seen,
             tag=self.tag,
             what=what,
@@ -194,7 +194,7 @@ class _Saying:
         return (Move(kind=kind, comment=comment, at=at),)
 
 
-def _judge_pending(say: _Saying, situation: Situation) -> Verdict:
+def _judge_pending(say: _Saying, situation: Situation) -> Judgement:
     seen, tag, now, rules = say.seen, say.tag, situation.now, situation.rules
     begin = now if seen.begin is None else max(seen.begin, now)
     # Before it is submitted, and once it was requeued, its begin is nobody's decision.
@@ -229,7 +229,7 @@ def _judge_pending(say: _Saying, situation: Situation) -> Verdict:
     return say(what, wish.why, *moves, promise=promise, plan=wish.plan)
 
 
-def _judge_due(say: _Saying, situation: Situation) -> Verdict:
+def _judge_due(say: _Saying, situation: Situation) -> Judgement:
     """Say of a job whose begin has come that it waits for its turn, and help where that is due."""
     seen, now = say.seen, situation.now
     promise = _promise(say, situation, situation.wait_s(seen, say.tag))
@@ -243,7 +243,7 @@ def _judge_due(say: _Saying, situation: Situation) -> Verdict:
     return say("due", "its begin has come: it waits for its turn", *moves, promise=promise)
 
 
-def _judge_running(say: _Saying, situation: Situation) -> Verdict:
+def _judge_running(say: _Saying, situation: Situation) -> Judgement:
     seen, tag, now, rules = say.seen, say.tag, situation.now, situation.rules
     if not tag.interruptible or tag.deaf or "stop" not in situation.powers:
         why = "it did not stop when it was asked" if tag.deaf else "it runs to its end"

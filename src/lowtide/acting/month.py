@@ -61,7 +61,7 @@ class Month:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class MonthOutcome:
     """What became of a month.
 
     Attributes:
@@ -92,7 +92,7 @@ def all_faults(seed: int) -> tuple[Faults, float]:
     return Faults(lost=0.02, fails_every_s=400 * HOUR_S, outages=outages), 0.05
 
 
-def live(month: Month, signal: Signal) -> Outcome:
+def live(month: Month, signal: Signal) -> MonthOutcome:
     """Let a month pass.
 
     Args:
@@ -135,7 +135,7 @@ def live(month: Month, signal: Signal) -> Outcome:
         if (backend.jobs[number].ended or np.inf) > deadline + 1.0
     )
     jobs = [backend.jobs[number] for number in deadlines]
-    return Outcome(
+    return MonthOutcome(
         jobs=month.jobs,
         missed=missed,
         carbon_g=sum(_grams(job, signal) for job in jobs),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lowtide.formats.recording_writer import RecordingWriter
     from lowtide.measuring.sampler import Sample
-    from lowtide.measuring.tasks import Task
+    from lowtide.measuring.tasks import SlurmTask
     from lowtide.recording import Recording, Run, Unmeasured
 
 
@@ -113,7 +113,7 @@ def measure(
     from lowtide.measuring.callbacks import plan
     from lowtide.measuring.folders import kept_elsewhere
     from lowtide.measuring.program import refusal
-    from lowtide.measuring.tasks import Clocks, Companions, Task
+    from lowtide.measuring.tasks import Clocks, Companions, SlurmTask
     from lowtide.meters.source import choose_meters, gpu_meters
 
     steps = plan(
@@ -133,7 +133,7 @@ def measure(
             warn(f"{refused[1]}. Nothing was run or kept")
             raise typer.Exit(refused[0])
     left_out: list[str] = []
-    task = Task.of(environment)
+    task = SlurmTask.of(environment)
     # On each machine one of many tasks reads the meters; the others look at GPUs of their own.
     companions = Companions(task=task) if task is not None and task.tasks > 1 else None
     follows = companions is not None and not companions.lead()
@@ -222,7 +222,7 @@ def measure(
         raise typer.Exit(128 - status if status < 0 else status)
 
 
-def _writer(task: Task | None, out: Path | None) -> RecordingWriter:
+def _writer(task: SlurmTask | None, out: Path | None) -> RecordingWriter:
     """Return where to write: a part of the job's recording, or one of this measurement's own."""
     from lowtide.errors import FileProblem
     from lowtide.formats.recording_writer import RecordingWriter
@@ -260,7 +260,7 @@ def _show_watts(sample: Sample) -> None:
 
 
 def _report(
-    writer: RecordingWriter, task: Task | None, grid: str | None, *, shown: bool, form: Form
+    writer: RecordingWriter, task: SlurmTask | None, grid: str | None, *, shown: bool, form: Form
 ) -> None:
     """Print what was recorded; what could not be written where it belongs is kept elsewhere.
 
@@ -282,7 +282,7 @@ def _report(
 
 
 def _print(
-    recording: Recording, folder: Path, task: Task | None, grid: str | None, *, form: Form
+    recording: Recording, folder: Path, task: SlurmTask | None, grid: str | None, *, form: Form
 ) -> None:
     """Print what each run came to; what is not known is null, empty or ---.
 
@@ -372,7 +372,7 @@ def _pattern(text: str) -> tuple[re.Pattern[str], str]:
         ) from None
 
 
-def _show(rows: list[dict[str, Any]], folder: Path, task: Task | None) -> None:
+def _show(rows: list[dict[str, Any]], folder: Path, task: SlurmTask | None) -> None:
     show_runs(rows)
     for row in rows:
         for note in row["notes"]:

@@ -28,7 +28,7 @@ from lowtide.units import MISSING, format_duration, format_energy, format_hours,
 
 if TYPE_CHECKING:
     from lowtide.library import Entry, Expectation, Harvest, Library
-    from lowtide.library.production import Source
+    from lowtide.library.production import RunSource
     from lowtide.profile import PowerProfile
 
 profiles = typer.Typer(
@@ -130,7 +130,7 @@ def learn_library(places: Sequence[str], asked: ProductionOptions, form: Form) -
         raise InvalidInput(f"runs come from one place at a time, not by {' and '.join(ways)}")
     library = Library(asked.library)
 
-    def learned(source: Source) -> Harvest:
+    def learned(source: RunSource) -> Harvest:
         with waiting("learning"):
             return learn_from(source, library)
 
@@ -183,7 +183,7 @@ def _from_store(places: Sequence[str], asked: ProductionOptions, learned: Any) -
     return found
 
 
-def _recorded(places: Sequence[str], asked: ProductionOptions) -> Source:
+def _recorded(places: Sequence[str], asked: ProductionOptions) -> RunSource:
     from lowtide.library.sources import Recorded
     from lowtide.samples import sample_recording, sample_recordings
 
@@ -200,7 +200,7 @@ def _recorded(places: Sequence[str], asked: ProductionOptions) -> Source:
     )
 
 
-def _scraped(url: str, places: Sequence[str], asked: ProductionOptions) -> Source:
+def _scraped(url: str, places: Sequence[str], asked: ProductionOptions) -> RunSource:
     import time
 
     from lowtide.cli.jobs import listed, users_of, window

@@ -18,7 +18,7 @@ from lowtide.units import format_duration, format_iso, format_minute, format_per
 if TYPE_CHECKING:
     from lowtide.acting.driver import Driver, Turn
     from lowtide.acting.journal import Journal
-    from lowtide.acting.judge import Verdict
+    from lowtide.acting.judge import Judgement
 
 Everyone = Annotated[
     bool,
@@ -164,7 +164,7 @@ def _keep(driver: Driver, journal: Journal) -> None:
         warn(f"{error}; how long jobs waited is not kept")
 
 
-def _row(verdict: Verdict, now: float, *, looks_ahead: bool) -> dict[str, Any]:
+def _row(verdict: Judgement, now: float, *, looks_ahead: bool) -> dict[str, Any]:
     seen, tag, promise = verdict.seen, verdict.tag, verdict.promise
     begin = seen.begin if seen.begin is not None else seen.started
     latest = None if promise is None else promise.latest

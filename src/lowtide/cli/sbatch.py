@@ -22,7 +22,7 @@ from lowtide.units import format_duration, format_iso, format_percent, format_ti
 
 if TYPE_CHECKING:
     from lowtide.acting.journal import Journal
-    from lowtide.acting.judge import Verdict
+    from lowtide.acting.judge import Judgement
     from lowtide.acting.reckoning import Reckoning
     from lowtide.acting.slurm import SlurmBackend
     from lowtide.acting.submission import Submission
@@ -171,7 +171,7 @@ class _Order:
 
     def judged(
         self, backend: SlurmBackend, journal: Journal, signal: Signal | None, now: float
-    ) -> Verdict | None:
+    ) -> Judgement | None:
         """Decide when it begins; None where it is handed on as it is."""
         from lowtide.acting.backend import PENDING, Seen
         from lowtide.acting.judge import Situation, judge
@@ -229,7 +229,7 @@ class _Order:
         self._reckon(verdict, signal, now)
         return verdict
 
-    def _reckon(self, verdict: Verdict, signal: Signal | None, now: float) -> None:
+    def _reckon(self, verdict: Judgement, signal: Signal | None, now: float) -> None:
         from lowtide.acting.reckoning import Reckoning, amount
         from lowtide.profile import PowerProfile
         from lowtide.schedule import Stretch
@@ -244,7 +244,7 @@ class _Order:
         )
 
     def command(
-        self, verdict: Verdict | None, journal: Journal, now: float, *, dry: bool
+        self, verdict: Judgement | None, journal: Journal, now: float, *, dry: bool
     ) -> list[str]:
         """Return the sbatch that submits it."""
         submission = self.submission

@@ -26,7 +26,7 @@ from lowtide.units import MISSING, format_percent
 if TYPE_CHECKING:
     from lowtide.signal import FloatArray
     from lowtide.stress.plan import LoadPlan
-    from lowtide.stress.run import Outcome, PartOutcome
+    from lowtide.stress.run import PartOutcome, StressOutcome
 
 stress = typer.Typer(
     name="stress",
@@ -288,7 +288,7 @@ def _largest_correlation(plan: LoadPlan, part: str) -> str | None:
     return f"{max(known):.4g}" if known else None
 
 
-def _outcome_columns(outcome: Outcome) -> list[Column]:
+def _outcome_columns(outcome: StressOutcome) -> list[Column]:
     def seconds(value: float) -> str:
         return f"{value:.2f} s"
 
@@ -313,7 +313,7 @@ def _outcome_columns(outcome: Outcome) -> list[Column]:
     ]
 
 
-def _show_outcome(outcome: Outcome) -> None:
+def _show_outcome(outcome: StressOutcome) -> None:
     import numpy as np
 
     print_rows(_outcome_columns(outcome), outcome.parts)

@@ -120,7 +120,7 @@ class Auto:
         said += [f"{reason[:1].upper()}{reason[1:]}." for reason in (*past.caveats(), *tried.out)]
         return said
 
-    def _tried(self, past: Past) -> Tried:
+    def _tried(self, past: Past) -> TriedWay:
         """Return how the ways have done by the beginning of the day."""
         midnight = math.floor(past.end / DAY_S + 1e-9) * DAY_S
         count = math.floor((midnight - past.start) / past.step_s + 1e-9)
@@ -136,7 +136,7 @@ def make_forecasts(name: str) -> Auto:
     return Auto(ways=(name,))
 
 
-class Tried(NamedTuple):
+class TriedWay(NamedTuple):
     """Ways of foreseeing, and how they have done.
 
     Attributes:
@@ -205,7 +205,7 @@ class _Key(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _try_out(key: _Key, ways: tuple[str, ...], seed: int) -> Tried:
+def _try_out(key: _Key, ways: tuple[str, ...], seed: int) -> TriedWay:
     """Try the ways on the last weeks of a past."""
     past = key.past
     share = _TRIED_SHARE * past.days
@@ -214,7 +214,7 @@ def _try_out(key: _Key, ways: tuple[str, ...], seed: int) -> Tried:
     flat = np.full((len(taking), len(LEADS_H)), 1.0 / len(taking))
     nothing = tuple(np.empty(0) for _ in LEADS_H)
     if past.days < _USUAL_DAYS:
-        return Tried(taking, flat, nothing, out)
+        return TriedWay(taking, flat, nothing, out)
     recent = past.recent(tried_days + _TABLE_DAYS)
     now, ahead = _trials(recent, tried_days)
     truth = recent.values[now + ahead]
@@ -231,7 +231,7 @@ def _try_out(key: _Key, ways: tuple[str, ...], seed: int) -> Tried:
             weights[:, lead] = better / better.sum()
         elif lead:
             weights[:, lead] = weights[:, lead - 1]
-    mixed = Tried(taking, weights, nothing, out)
+    mixed = TriedWay(taking, weights, nothing, out)
     left = truth - mixed.foresee(recent, now, ahead)
     errors = tuple(left[leads == lead] for lead in range(len(LEADS_H)))
     return mixed._replace(errors=errors)

@@ -17,7 +17,7 @@ import numpy as np
 from lowtide.changepoints import IntArray
 from lowtide.learning.alignment import align, common_levels
 from lowtide.learning.series import RunSeries, even_edges
-from lowtide.learning.shape import Outline, Row, Shape, Stretches, find_shape, parse
+from lowtide.learning.shape import MarkedStretches, Outline, Row, Shape, find_shape, parse
 from lowtide.signal import FloatArray
 
 # So many runs tell the shape; all tell the levels.
@@ -64,7 +64,7 @@ class Levels:
         body = outline.first + epoch * outline.length + at % outline.length
         return np.concatenate((np.arange(outline.first), body, np.arange(outline.end, size)))
 
-    def stretches_in(self, series: RunSeries) -> Stretches:
+    def stretches_in(self, series: RunSeries) -> MarkedStretches:
         """Return the levels of a run, with as many epochs as fit it best."""
         outline = self.outline
         epochs = outline.count
@@ -100,14 +100,14 @@ class Levels:
                 best, least = epochs, (unlike, cost)
         return best
 
-    def stretches(self, series: RunSeries, epochs: int) -> Stretches:
+    def stretches(self, series: RunSeries, epochs: int) -> MarkedStretches:
         """Return the levels of a run with so many epochs; where they are is to be found."""
         slots = self.row(epochs)
         ends_s = np.cumsum(self.usual_s[slots] + 1e-9)
         edges_s = np.concatenate(([0.0], series.length_s * ends_s / ends_s[-1]))
         guessed = np.ones(edges_s.size, dtype=np.bool_)
         guessed[[0, -1]] = False
-        return Stretches(slots=slots, edges_s=edges_s, guessed=guessed, epochs=epochs)
+        return MarkedStretches(slots=slots, edges_s=edges_s, guessed=guessed, epochs=epochs)
 
 
 def find_levels(

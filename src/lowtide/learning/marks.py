@@ -18,11 +18,11 @@ import numpy as np
 from lowtide.changepoints import IntArray
 from lowtide.learning.series import RunSeries
 from lowtide.learning.shape import (
+    MarkedStretches,
     Outline,
     Parse,
     Row,
     Shape,
-    Stretches,
     find_shape,
     leave_out,
     parse,
@@ -83,7 +83,7 @@ class Marks:
             for edges_s in self.edges_s
         )
 
-    def stretches_in(self, series: RunSeries) -> Stretches | None:
+    def stretches_in(self, series: RunSeries) -> MarkedStretches | None:
         """Return the stretches of another run, None where too many marks are missing."""
         return self.hearing.stretches(series, self.outline.count)
 
@@ -121,7 +121,7 @@ class Hearing:
         begins_s[0] = 0.0
         return found, begins_s
 
-    def stretches(self, series: RunSeries, count: int) -> Stretches | None:
+    def stretches(self, series: RunSeries, count: int) -> MarkedStretches | None:
         """Return a run's stretches, None where too many marks are missing.
 
         Args:
@@ -141,7 +141,7 @@ class Hearing:
         guessed = np.isnan(edges_s)
         self._fill(edges_s, kinds)
         slots = self._slots(kinds, count)
-        return Stretches(slots=slots, edges_s=edges_s, guessed=guessed, epochs=epochs)
+        return MarkedStretches(slots=slots, edges_s=edges_s, guessed=guessed, epochs=epochs)
 
     def _unsaid(
         self, kinds: list[int], begins_s: FloatArray, end_s: float

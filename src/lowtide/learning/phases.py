@@ -22,7 +22,7 @@ from lowtide.learning.alignment import align, common_levels, refine
 from lowtide.learning.levels import MOST_ROWS, Levels, find_levels
 from lowtide.learning.marks import Marks, common_marks, find_lag
 from lowtide.learning.series import RunSeries, even_edges
-from lowtide.learning.shape import Outline, Stretches
+from lowtide.learning.shape import MarkedStretches, Outline
 from lowtide.signal import FloatArray
 
 METHODS = ("aligned", "published")
@@ -122,12 +122,12 @@ class PhaseModel:
     def lay(self, series: RunSeries) -> tuple[FloatArray, IntArray] | None:
         """Return where a run that was not learned from has which phases, None where it cannot."""
         if self.levels is not None:
-            own: Stretches | None = self.levels.stretches_in(series)
+            own: MarkedStretches | None = self.levels.stretches_in(series)
         elif self.marks is not None:
             own = self.marks.stretches_in(series)
         else:
             whole = np.array([0.0, series.length_s])
-            own = Stretches(
+            own = MarkedStretches(
                 slots=np.zeros(1, dtype=np.intp),
                 edges_s=whole,
                 guessed=np.zeros(2, dtype=np.bool_),
@@ -152,7 +152,7 @@ class Placing:
     lag_s: float
 
     def edges(
-        self, series: RunSeries, own: Stretches, levels_w: Sequence[FloatArray]
+        self, series: RunSeries, own: MarkedStretches, levels_w: Sequence[FloatArray]
     ) -> tuple[FloatArray, IntArray]:
         """Return where a run's phases begin by the program's clock, and whose stretches they are.
 

@@ -98,7 +98,7 @@ class Parse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Stretches:
+class MarkedStretches:
     """A run's own stretches.
 
     Attributes:
@@ -129,14 +129,14 @@ class Outline:
     first: int
     length: int
     count: int
-    runs: tuple[Stretches, ...]
+    runs: tuple[MarkedStretches, ...]
 
     @property
     def end(self) -> int:
         """The stretch after the last epoch."""
         return self.first + self.length * self.count
 
-    def kinds(self, own: Stretches) -> IntArray:
+    def kinds(self, own: MarkedStretches) -> IntArray:
         """Return for each stretch the one of the first epoch that it repeats, or itself."""
         slots = own.slots
         if not self.length:

@@ -74,7 +74,7 @@ class Seen:
     companions: tuple[Run, ...] = ()
 
 
-class Source(Protocol):
+class RunSource(Protocol):
     """Where runs are known from."""
 
     @property
@@ -139,7 +139,7 @@ class Harvest:
 
 
 def learn_from(
-    source: Source,
+    source: RunSource,
     library: Library,
     *,
     tell: Callable[[str, int], None] = lambda _name, _done: None,

@@ -18,7 +18,7 @@ from lowtide.market.fairness import solve_fairly
 from lowtide.market.instance import Instance, make_instance
 from lowtide.market.nodes import place_on_nodes
 from lowtide.market.placing import Board
-from lowtide.market.planner import Solution, require_options, solve
+from lowtide.market.planner import QueueSolution, require_options, solve
 from lowtide.market.prices import Auction, Prices
 from lowtide.schedule import Schedule
 from lowtide.signal import FloatArray, Grid, Signal, carbon_and_price, deciding_signal, mixed_signal
@@ -531,7 +531,7 @@ def _told(
     signal: Signal | Grid,
     easy: Simulation | None,
     instance: Instance,
-    solution: Solution,
+    solution: QueueSolution,
     weights: Mapping[str, float] | None,
     doing: Callable[[str, float], None],
 ) -> ClusterPlan:

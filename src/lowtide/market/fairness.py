@@ -10,7 +10,7 @@ import numpy as np
 
 from lowtide.market.instance import Instance
 from lowtide.market.placing import Board, construct, improve, rebuilt, squeaky_wheel
-from lowtide.market.planner import Solution, solve
+from lowtide.market.planner import QueueSolution, solve
 from lowtide.market.prices import Auction
 from lowtide.signal import FloatArray
 from lowtide.simulator.results import Simulation
@@ -29,7 +29,7 @@ def solve_fairly(
     *,
     doing: Callable[[str, float], None] = lambda _what, _share: None,
     **budget: Any,
-) -> Solution:
+) -> QueueSolution:
     """Plan an instance so that no user's jobs come to more than under EASY, where that can be.
 
     A gram of a user who would emit more counts more, until none does. The bound is that of all

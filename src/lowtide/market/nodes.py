@@ -17,7 +17,7 @@ import numpy as np
 from lowtide.market.instance import Instance
 from lowtide.market.kernels import Room
 from lowtide.market.placing import Board, rebuilt, urgency
-from lowtide.market.planner import Solution, lengthened, refuse_late
+from lowtide.market.planner import QueueSolution, lengthened, refuse_late
 from lowtide.market.prices import Prices
 from lowtide.signal import FloatArray
 from lowtide.simulator.queueing import Placed
@@ -30,7 +30,7 @@ _SPARE = 1e-9
 
 
 def place_on_nodes(
-    solution: Solution, *, doing: Callable[[str, float], None] = lambda _what, _share: None
+    solution: QueueSolution, *, doing: Callable[[str, float], None] = lambda _what, _share: None
 ) -> tuple[Board, Placed]:
     """Return a plan whose runs each have nodes of their own, and which.
 

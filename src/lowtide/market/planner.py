@@ -36,7 +36,7 @@ _ORDERS = 24
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Solution:
+class QueueSolution:
     """A plan of an instance and what is proven of it.
 
     Attributes:
@@ -84,7 +84,7 @@ def solve(
     seed: int,
     prices: Prices | None = None,
     doing: Callable[[str, float], None] = lambda _what, _share: None,
-) -> Solution:
+) -> QueueSolution:
     """Plan an instance.
 
     Args:
@@ -133,7 +133,7 @@ def solve(
         late, total = np.flatnonzero(~board.placed), board.total
     if late.size:
         board = place_late(board, late)
-    return Solution(
+    return QueueSolution(
         board=board,
         auction=auction,
         total=total,

@@ -17,7 +17,7 @@ from lowtide.errors import FileProblem, LowtideError
 from lowtide.formats.recording_folder import MANIFEST
 from lowtide.formats.recording_parts import read_joint_manifest, write_joint_manifest
 from lowtide.formats.recording_writer import RecordingWriter
-from lowtide.measuring.tasks import Task
+from lowtide.measuring.tasks import SlurmTask
 
 
 def folder_name(environment: Mapping[str, str], *, host: str, pid: int, moment: float) -> str:
@@ -87,7 +87,7 @@ def new_writer(*, tell: Callable[[str], None]) -> RecordingWriter:
     raise problems[0]
 
 
-def part_writer(task: Task, out: Path | None) -> RecordingWriter:
+def part_writer(task: SlurmTask, out: Path | None) -> RecordingWriter:
     """Return this task's part of the recording that all tasks of its job make.
 
     Args:
@@ -119,7 +119,7 @@ def part_writer(task: Task, out: Path | None) -> RecordingWriter:
     raise AssertionError("numbers do not end")
 
 
-def _is_ours(folder: Path, task: Task) -> bool:
+def _is_ours(folder: Path, task: SlurmTask) -> bool:
     """Return whether a folder is that of this job, now where it was nobody's before."""
     if not (folder / MANIFEST).exists():
         write_joint_manifest(folder, task.shared)

@@ -34,7 +34,7 @@ _STEPD = "slurmstepd"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class SlurmTask:
     """A task of a Slurm step, or an element of an array.
 
     Attributes:
@@ -64,7 +64,7 @@ class Task:
     begun: str = ""
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Task | None:
+    def of(cls, environment: Mapping[str, str]) -> SlurmTask | None:
         """Return which task this is, None where there are no others whose recording it shares.
 
         >>> Task.of({"SLURM_JOB_ID": "7"})
@@ -167,7 +167,7 @@ class Companions:
         leads: Whether this one reads the meters of the machine.
     """
 
-    task: Task
+    task: SlurmTask
     leads: bool = False
     _held: dict[str, socket.socket] = field(default_factory=dict, init=False)
     _step: list[ProcessTree] | None = field(default=None, init=False)

@@ -93,7 +93,7 @@ def carry_out(
     job_id: str | None = None,
     folder: Path | str | None = None,
     told: Callable[[int], None] = lambda _: None,
-) -> Outcome:
+) -> StressOutcome:
     """Load this machine as a plan says; return what was reached.
 
     Every step begins with a mark. However this ends, no process of the load is left.
@@ -143,7 +143,7 @@ def carry_out(
             worker.end()
     reports = [(part, None if said is None else WorkerReport(**said)) for part, said in answers]
     late_s = [report.late_s for _, report in reports if report is not None]
-    return Outcome(
+    return StressOutcome(
         job_id=job_id,
         plan=plan,
         start=began,
@@ -309,7 +309,7 @@ class PartOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Outcome:
+class StressOutcome:
     """What became of a load plan.
 
     Attributes:
