@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from lowtide.errors import InvalidInput
 from lowtide.market.instance import Instance
-from lowtide.market.kernels import ALONE, FITTING, Room, Taken, Tariff, place
+from lowtide.market.kernels import ALONE, FITTING, Room, Tariff
+from lowtide.market.placing_kernels import Taken, place
 from lowtide.signal import FloatArray
 from lowtide.workload import IntArray
 
