@@ -67,8 +67,8 @@ class SlurmTask:
     def of(cls, environment: Mapping[str, str]) -> SlurmTask | None:
         """Return which task this is, None where there are no others whose recording it shares.
 
-        >>> Task.of({"SLURM_JOB_ID": "7"})
-        >>> Task.of({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "1",
+        >>> SlurmTask.of({"SLURM_JOB_ID": "7"})
+        >>> SlurmTask.of({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "1",
         ...          "SLURM_STEP_NUM_TASKS": "2"}).rank
         1
         """
