@@ -31,9 +31,9 @@ from lowtide.recording import Event, Recording, Run
 from lowtide.schedule import Schedule
 from lowtide.stress.plan import LoadPlan, make_plan
 from lowtide.studies.experiment import Experiment
+from support.nightly import IS_NIGHT, drawn
 
-NIGHTLY = bool(os.environ.get("LOWTIDE_NIGHTLY"))
-COUNT = 50_000 if NIGHTLY else 2_000
+COUNT = drawn(2_000, 50_000)
 # The slowest single file: nothing may be laid out that a few bytes ask for.
 MOST_CPU_S = 5.0
 
@@ -494,7 +494,7 @@ def test_sound_files_are_read(name: str, desk: Desk) -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_damaged_files_are_read_or_refused(name: str, desk: Desk) -> None:
     target = TARGETS[name]
-    first = 0 if not NIGHTLY else 1_000_000
+    first = 1_000_000 if IS_NIGHT else 0
     for number in range(first, first + COUNT):
         rng = random.Random(f"{name} {number}")
         data = damaged(rng.choice(target.seeds), rng)
