@@ -2,7 +2,7 @@
 
 It is what `docs/studies/h200.md` was measured with. Epochs, evaluations and checkpoints are marked;
 a later start goes on from the newest checkpoint. On USR1 the plain loop ends with exit code 75 once
-it has saved, as `lowtide run --save-on USR1` wants it. The same model trains in a loop of its own, in
+it has saved, as `lowtide run --save-on USR1` wants it. The model trains in a loop of its own, in
 Hugging Face's Trainer or in Lightning's, which shows the callbacks at work in the real libraries.
 
     lowtide measure --repeat 4 --before 'rm -rf ckpt' -- python benchmarks/gpu_training.py
