@@ -59,7 +59,8 @@ test: $(VENV)/.dev
 
 nightly: $(VENV)/.dev
 	LOWTIDE_NIGHTLY=1 $(BIN)/python -m pytest tests/policies/test_exact.py tests/policies/test_batches.py \
-	  tests/policies/test_replanning.py tests/simulator/test_queue.py tests/formats/test_fuzz.py tests/test_compiled.py \
+	  tests/policies/test_replanning.py tests/simulator/test_queue.py tests/formats/test_fuzz.py tests/test_kept_files.py \
+	  tests/formats/test_recording_parts.py tests/test_compiled.py \
 	  tests/learning/test_drawn_programs.py tests/market \
 	  tests/cli/test_verbs.py::test_after_warm_nothing_is_left_to_compile \
 	  tests/cli/test_verbs.py::test_no_verb_needs_a_home
