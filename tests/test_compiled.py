@@ -398,6 +398,8 @@ OTHERS = [
     *(f"{CLUSTER} --set queue.name={each}" for each in ("fifo", "round_robin", "feedback")),
     *(f"{BULK}{each}" for each in ("exact", "wait_awhile", "threshold", "rolling", "advice")),
     f"{BULK}exact --set policy.step_s=1860 --set workload.interruptible=never",
+    "plan-cluster e.toml --repeat-signal --effort 0.02 --set workload.interruptible=anywhere "
+    "--set cluster.nodes=4 --set cluster.cpus_per_node=4",
     "sweep s.toml -j 1",
     "demo",
 ]
