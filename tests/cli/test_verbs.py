@@ -45,7 +45,7 @@ PAST = ("--now", "start")
 # These need the real data, and are run in tests/reproductions.
 OF_REAL_DATA = ("reproduce gaia", "reproduce wait-awhile")
 # These need a Slurm, and are run in tests/acting.
-OF_SLURM = ("drive", "queue", "sbatch")
+OF_SLURM = ("drive", "queue", "queue forget", "queue hold", "queue release", "sbatch")
 RUN_HERE = [verb for verb in VERBS if verb not in (*OF_REAL_DATA, *OF_SLURM)]
 EXAMPLE_LINES = [line for verb in RUN_HERE for line in EXAMPLES[verb]]
 EXPERIMENT = """

@@ -36,8 +36,6 @@ FinishBy = Annotated[
         metavar="TIME",
     ),
 ]
-# How much longer than its profile says a job may take.
-LONGER = 1.1
 _LOOK_S = 0.2
 # The end of the year 9999, after which nobody can write a date.
 _LAST = 253_402_300_000.0
@@ -123,6 +121,7 @@ class _Job:
     def __init__(
         self, *, finish_by: str | None, length: str | None, profile: str | None, stops: bool
     ) -> None:
+        from lowtide.acting.experience import LONGER
         from lowtide.cli.inputs import named_profile, parse_time_limit
         from lowtide.profile import PowerProfile
 
