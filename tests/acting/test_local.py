@@ -19,13 +19,14 @@ from lowtide.acting.driver import Driver
 from lowtide.acting.judge import Rules
 from lowtide.acting.local import SAVED, LocalBackend
 from lowtide.acting.promise import NO_LOOPS
-from lowtide.acting.reckoning import amount
+from lowtide.acting.reckoning import amount, paused_and_running_w
 from lowtide.acting.tag import Tag, decode
 from lowtide.acting.waits import WaitModel
 from lowtide.measuring.program import Program
 from lowtide.profile import Phase, PowerProfile
 from lowtide.signal import Signal
 from support.commands import run
+from support.recordings import make_run
 
 PATIENCE_S = 60.0
 START = 1_700_000_000.0
@@ -283,3 +284,12 @@ def test_what_is_paused_starts_up_once(tmp_path: Path, capsys: pytest.CaptureFix
     once = 100 * (0.6 / 3 + 0.9 * 2)
     assert planned["--pause"] == pytest.approx(once, rel=0.02)
     assert planned["--save-on"] == pytest.approx(once + 100 * 0.6 / 3, rel=0.02)
+
+
+def test_what_is_drawn_while_paused_is_told_from_the_rest() -> None:
+    made = make_run("full_0", [(30.0, 500.0), (40.0, 120.0), (20.0, 300.0)], labels=(), noise_w=0.0)
+    begin = made.start + 30.0 * made.duration_s / 90.0
+    end = begin + 40.0 * made.duration_s / 90.0
+    paused_w, running_w = paused_and_running_w([made], [(begin, end)])
+    assert paused_w == pytest.approx(120.0, rel=0.1)
+    assert running_w == pytest.approx((30 * 500 + 20 * 300) / 50, rel=0.1)

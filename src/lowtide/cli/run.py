@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lowtide.measuring import Recorder
     from lowtide.measuring.program import Program
     from lowtide.profile import PowerProfile
+    from lowtide.recording import Run
     from lowtide.signal import Signal
 
 FinishBy = Annotated[
@@ -197,6 +198,24 @@ class _Job:
 
     def _known(self, _: Tag) -> PowerProfile | None:
         return self.profile
+
+    def learn_pauses(self, runs: Sequence[Run], pauses: Sequence[tuple[float, float]]) -> None:
+        """Learn what the program drew while it was paused, where its profile does not say."""
+        from dataclasses import replace
+
+        from lowtide.acting.reckoning import paused_and_running_w
+
+        if self.profile is None or self.profile.suspended_power_w:
+            return
+        paused_w, running_w = paused_and_running_w(runs, pauses)
+        # Without a profile all is told in shares of what it draws while it runs.
+        scale = 1.0 if self.knows_power else self.profile.work[0].power_w / running_w
+        self.profile = replace(self.profile, suspended_power_w=scale * max(paused_w, 0.0))
+        if self.knows_power and paused_w >= 0.01 * running_w:
+            warn(
+                f"paused, it drew {paused_w:.4g} W, and was planned as if it drew nothing: write "
+                f"suspended_power_w = {paused_w:.4g} into its profile"
+            )
 
     def planned(self, driver: Driver, signal: Signal | None) -> None:
         """Let the driver decide when to begin, and say so."""
@@ -447,6 +466,8 @@ def _reckon(job: _Job, backend: LocalBackend, recorder: Recorder, driver: Driver
     lacks = recording.unmeasured or any(math.isnan(run.energy_j()) for run in recording)
     runs = [] if lacks else recording.runs
     job.missing_s = sum(run.missing_s for run in runs) if runs else None
+    if backend.pauses and runs:
+        job.learn_pauses(runs, backend.pauses)
     replayed = amount(job.profile, backend.runs, signal) if job.profile else None
     job.signal = signal
     job.reckoning = replace(known, replayed=replayed, measured=measured(runs, signal))
