@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.errors import LowtideError
+from support.nightly import IS_NIGHT, drawn
 
-NIGHTLY = bool(os.environ.get("LOWTIDE_NIGHTLY"))
-COUNT = 50_000 if NIGHTLY else 2_000
+COUNT = drawn(2_000, 50_000)
 # The slowest single file: nothing may be laid out that a few bytes ask for.
 MOST_CPU_S = 5.0
 
@@ -184,7 +184,7 @@ def assert_sound(folder: Path, target: Target) -> None:
 
 def assert_read_or_refused(folder: Path, name: str, target: Target) -> None:
     """Damage its files over and over: each is read, or refused in words, and soon."""
-    first = 0 if not NIGHTLY else 1_000_000
+    first = 1_000_000 if IS_NIGHT else 0
     with closing(Desk(folder, target)) as desk:
         for number in range(first, first + COUNT):
             rng = random.Random(f"{name} {number}")

@@ -6,13 +6,17 @@ costs carbon and no deadline: what keeps those is in the comments of the jobs.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from lowtide.acting.book import Book
+from lowtide.acting.experience import Experiences
 from lowtide.acting.tag import Tag
 from lowtide.acting.waits import Wait, from_rows
 from lowtide.errors import LowtideError
@@ -51,12 +55,43 @@ class Journal:
 
     def profile(self, tag: Tag) -> PowerProfile | None:
         """Return the profile of a job; None where it is not known here."""
-        if not tag.profile:
+        return self.profile_named(tag.profile)
+
+    def profile_named(self, name: str) -> PowerProfile | None:
+        """Return the profile that a tag calls so; None where it is not known here."""
+        if not name:
             return None
         try:
-            return PowerProfile.load(self.folder / "profiles" / f"{tag.profile}.toml")
+            return PowerProfile.load(self.folder / "profiles" / f"{name}.toml")
         except LowtideError:
             return None
+
+    @property
+    def book(self) -> Book:
+        """The book of jobs that were handed in."""
+        return Book(self.folder / "jobs")
+
+    @property
+    def experiences(self) -> Experiences:
+        """What runs taught of profiles."""
+        return Experiences(self.folder / "programs.json")
+
+    @contextmanager
+    def claim(self) -> Iterator[bool]:
+        """Be the one driver of these jobs for a while; False where another lives.
+
+        Two want the same and do no harm: this is for telling, not for keeping out.
+        """
+        with ExitStack() as stack:
+            alone = True
+            with suppress(OSError):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context((self.folder / "driver").open("w"))
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    alone = False
+            yield alone
 
     def keep_profile(self, profile: PowerProfile) -> str:
         """Keep a profile; return the name that a tag calls it by."""

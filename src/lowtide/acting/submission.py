@@ -118,6 +118,12 @@ class Submission:
         return None if said is None or said.strip() == "0" else read_limit(said)
 
     @property
+    def name(self) -> str:
+        """What it is called in the queue."""
+        usual = "wrap" if self.script is None else Path(self.script).name
+        return self.options.get("job-name") or usual
+
+    @property
     def left_alone(self) -> str:
         """Why it is handed on as it is; empty where it is not."""
         found = [f"--{name}" for name in _LEFT_ALONE if name in self.options]
@@ -174,8 +180,7 @@ class Submission:
             ends = () if self.script is None else (self.script, *self.arguments)
             return [*words, *self._before("comment", "parsable"), *ends]
         added = {"requeue": "", "open-mode": "append", "signal": "B:USR1@120"}
-        name = "wrap" if self.script is None else Path(self.script).name
-        for option, value in {**added, "job-name": name}.items():
+        for option, value in {**added, "job-name": self.name}.items():
             if option not in self.options:
                 words.append(f"--{option}={value}" if value else f"--{option}")
         return [
@@ -195,9 +200,13 @@ class Submission:
         """Whether its user has not ruled out that it is started again."""
         return "no-requeue" not in self.options
 
-    def wrapped(self) -> str:
-        """Return the script that stops and comes back."""
-        return wrap(self.text)
+    def wrapped(self, checkpoint: str = "") -> str:
+        """Return the script that stops and comes back.
+
+        Args:
+            checkpoint: What it saves to; empty where nobody says.
+        """
+        return wrap(self.text, checkpoint)
 
     def _before(self, *without: str) -> list[str]:
         kept: list[str] = []

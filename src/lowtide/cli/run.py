@@ -36,8 +36,6 @@ FinishBy = Annotated[
         metavar="TIME",
     ),
 ]
-# How much longer than its profile says a job may take.
-LONGER = 1.1
 _LOOK_S = 0.2
 # The end of the year 9999, after which nobody can write a date.
 _LAST = 253_402_300_000.0
@@ -104,7 +102,7 @@ def run(
         warn(f"{refused[1]}. Nothing was run")
         raise typer.Exit(refused[0])
     job = _Job(
-        finish_by=finish_by, length=length, profile=profile, stops=pause or save_on is not None
+        finish_by=finish_by, length=length, profile=profile, pauses=pause, saves=save_on is not None
     )
     forecast = forecaster(signal, grid, seed=seed, how=how, until=job.deadline)
     backend, driver = job.prepared(forecast, _signal_named(save_on), min_run)
@@ -121,8 +119,17 @@ class _Job:
     """What was asked for, and what was planned."""
 
     def __init__(
-        self, *, finish_by: str | None, length: str | None, profile: str | None, stops: bool
+        self,
+        *,
+        finish_by: str | None,
+        length: str | None,
+        profile: str | None,
+        pauses: bool,
+        saves: bool,
     ) -> None:
+        from dataclasses import replace
+
+        from lowtide.acting.experience import LONGER
         from lowtide.cli.inputs import named_profile, parse_time_limit
         from lowtide.profile import PowerProfile
 
@@ -139,7 +146,10 @@ class _Job:
             self.run_s = parse_time_limit(length)
             self.profile = PowerProfile.constant(1000.0, self.run_s)
         self.knows_power = profile is not None
-        self.stops = stops
+        if pauses and self.profile is not None:
+            # It keeps its memory, and goes on where it stood.
+            self.profile = replace(self.profile, restart=(), stop=())
+        self.stops = pauses or saves
         self.begin = self.now
         self.why = ""
         self.reckoning: Reckoning | None = None
