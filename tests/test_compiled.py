@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -428,3 +429,27 @@ def counted(command, tmp_path, cache):
 def test_from_an_empty_cache_no_command_compiles_long(command, tmp_path):
     took_s = counted(command, tmp_path, tmp_path / "kernels")
     assert 0.5 < took_s < LIMIT_S
+
+
+def test_a_single_kernel_that_takes_long_is_announced_while_it_does(monkeypatch):
+    said = []
+    monkeypatch.setattr(compiled, "tell", said.append)
+    monkeypatch.setattr(compiled, "_LONG_S", 0.02)
+    long = compiled._Work()
+    with long.compiling():
+        long.begin()
+        until = time.monotonic() + 30
+        while not said and time.monotonic() < until:
+            time.sleep(0.01)
+    assert len(said) == 1
+    with long.compiling():
+        long.begin()
+        time.sleep(0.05)
+    assert len(said) == 1
+    # What is done sooner is not spoken of, then or later.
+    monkeypatch.setattr(compiled, "_LONG_S", 60.0)
+    quick = compiled._Work()
+    with quick.compiling():
+        quick.begin()
+    assert quick._soon.finished.is_set()
+    assert len(said) == 1

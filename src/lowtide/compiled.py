@@ -23,6 +23,7 @@ import pickle
 import platform
 import secrets
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -339,6 +340,7 @@ class _Work:
         self._depth = 0
         self._began: float | None = None
         self._collects = self._announced = self._tidied = False
+        self._soon = threading.Timer(0.0, self._announce)
         self._lock: int | None = None
         self._patient = True
         self._failed: dict[Path, str] = {}
@@ -356,6 +358,7 @@ class _Work:
                 if self._began is not None:
                     self.took_s += time.thread_time() - self._began
                     self._began = None
+                    self._soon.cancel()
                     if self._collects:
                         gc.enable()
                 if self._lock is not None:
@@ -370,12 +373,18 @@ class _Work:
             # A compiler makes much and drops little: to look for garbage takes a sixth of its time.
             self._collects = gc.isenabled()
             gc.disable()
-        elif not self._announced and self.took_s + now - self._began > _LONG_S:
-            self._announced = True
-            tell(
-                "compiling for this processor: some seconds, and only this once "
-                "(`lowtide warm` compiles everything beforehand)"
-            )
+            if not self._announced:
+                # One kernel may take all the time: another thread says so meanwhile.
+                self._soon = threading.Timer(max(_LONG_S - self.took_s, 0.0), self._announce)
+                self._soon.daemon = True
+                self._soon.start()
+
+    def _announce(self) -> None:
+        self._announced = True
+        tell(
+            "compiling for this processor: some seconds, and only this once "
+            "(`lowtide warm` compiles everything beforehand)"
+        )
 
     def wait_for_others(self) -> bool:
         """Wait until no other process compiles; return whether there is anything to look for."""

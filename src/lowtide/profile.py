@@ -206,6 +206,8 @@ class PowerProfile:
                 f"a suspended job must draw 0 W or more, not {suspended_power_w!r}"
             )
         object.__setattr__(self, "suspended_power_w", float(suspended_power_w))
+        if spread is not None and not isinstance(spread, Spread):
+            raise InvalidProfile(f"the spread of a profile is a Spread or None, not {spread!r}")
         object.__setattr__(self, "spread", spread)
         if not math.isfinite(sum(phase.duration_s for phase in self.work)):
             raise InvalidProfile("the phases last longer than any number of seconds: check units")

@@ -1,14 +1,16 @@
-"""Where nothing can be kept, jobs are handed to Slurm and looked after all the same."""
+"""Where nothing can be kept, verbs do what they can: jobs are run, and what was found is told."""
 
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from lowtide.acting.tag import decode
+from lowtide.formats.recording_writer import RecordingWriter
 from support.commands import run
 
 # Stand in for Slurm: an empty queue, and a controller that takes every job.
@@ -86,3 +88,69 @@ def test_a_script_that_cannot_be_wrapped_is_named_with_the_cure(
     answer = run(capsys, "sbatch", *WORDS, "--saves", "-t", "60", "train.sh")
     assert answer.code == 2
     assert "TMPDIR" in answer.err and not Path("taken").exists()
+
+
+def test_what_was_computed_is_told_where_it_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    below = tmp_path / "file" / "x"
+    job = ("-t", "60", "--power", "300", "--deadline", "+4h", "--grid", "windy")
+    for words in (
+        ("learn", "h200", "-o", f"{below}.toml", "--image", f"{below}.png"),
+        ("tradeoff", *job, "--image", f"{below}.png"),
+        ("recording", "show", "h200", "--run", "full_0", "--image", f"{below}.png"),
+    ):
+        told = run(capsys, *words)
+        assert told.code == 2
+        assert f"cannot write {below}" in told.err
+        assert len(told.out.splitlines()) > 4, words
+        assert str(below) not in told.out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("learn", "h200", "--image", "x.pdf"),
+        ("learn", "h200", "-o", "x.csv"),
+        ("model", "h200", "--image", "x.pdf"),
+        ("tradeoff", "-t", "60", "--deadline", "+4h", "--grid", "windy", "--image", "x.pdf"),
+    ],
+)
+def test_files_of_no_known_kind_are_refused_before_anything_is_computed(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def computed(*_: object, **__: object) -> None:
+        raise AssertionError("it was computed before")
+
+    for name in ("learning.learn", "learning.utilisation.learn_utilisation"):
+        monkeypatch.setattr(f"lowtide.{name}", computed)
+    monkeypatch.setattr(sys.modules["lowtide.policies.tradeoff"], "tradeoff", computed)
+    told = run(capsys, *words)
+    assert (told.code, told.out) == (2, "")
+    assert "x." in told.err and "computed" not in told.err
+
+
+@pytest.mark.parametrize("words", [("--meter", "nosuch"), ("-o", "file/x"), ("-o", "kept")])
+def test_a_program_that_waits_is_refused_what_it_cannot_have_before_it_does(
+    words: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def waited(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    RecordingWriter("kept")
+    before = sorted(Path("kept").iterdir())
+    module = sys.modules["lowtide.cli.run"]
+    monkeypatch.setattr(module._Turns, "wait", waited)
+    told = run(capsys, "run", *words, "--", "touch", "ran")
+    assert told.code == 2, told.err
+    assert not Path("ran").exists()
+    assert sorted(Path("kept").iterdir()) == before
+    # Whoever gives up waiting finds the folder as it was.
+    assert run(capsys, "run", "-o", "other", "--", "touch", "ran").code == 130
+    assert not Path("other").exists()

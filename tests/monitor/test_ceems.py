@@ -191,3 +191,11 @@ def test_they_are_there_only_if_asked_for() -> None:
     assert b"ceems" not in render(tick([unit("1")]))
     with pytest.raises(UnknownName, match="known are ceems"):
         render(tick(), compat=("cems",))
+
+
+def test_threads_of_a_core_are_there_for_their_ratios_and_unknown_where_nobody_says() -> None:
+    at = tick([unit("1")])
+    for threads, told in ((2.0, ["2"]), (float("nan"), [])):
+        other = replace(at, node=replace(at.node, threads_per_core=threads))
+        page = render(other, compat=("ceems",)).decode()
+        assert re.findall(r"^ceems_cpu_per_core_count\{.*\} (\S+)$", page, re.M) == told

@@ -26,6 +26,10 @@ class Silent:
         """Decide nothing."""
 
 
+def _planned_with(name: str) -> Callable[[], object]:
+    return lambda: lt.plan_cluster([_JOB], Cluster(**_MACHINES), _CURVE, **{name: "x"})
+
+
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "one edge of a window": (lambda: Exact(forbidden=[("x",)]), "pairs of moments"),
     "a window alone": (lambda: Exact(forbidden=(0.0, 3600.0)), "pairs of moments"),
@@ -98,6 +102,18 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "memory of a job": (
         lambda: Resources(memory_bytes="4G"),
         "memory_bytes is a number of at least 0",
+    ),
+    "queue without a cluster": (
+        lambda: lt.plan_cluster([_JOB], None, _CURVE),
+        "a cluster is a Cluster",
+    ),
+    **{
+        f"{name} in words": (_planned_with(name), f"{name} is a number, not 'x'")
+        for name in ("gap", "effort", "seconds")
+    },
+    "spread of a number": (
+        lambda: lt.PowerProfile(work=_JOB.profile.work, spread=0.1),
+        "is a Spread or None, not 0.1",
     ),
     "step of nothing": (lambda: Exact(step_s="0h"), "longer than 0 s"),
     "unreadable step": (lambda: Exact(step_s="often"), "cannot read duration 'often'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,17 @@ import typer
 
 from lowtide.cli.model import IdleAfter, IdleBefore, ModelOptions, learn_model, read_runs
 from lowtide.cli.options import prefixed
-from lowtide.cli.output import TABLE, Column, Form, print_rows, say, say_all, waiting
+from lowtide.cli.output import (
+    TABLE,
+    Column,
+    Form,
+    Written,
+    print_rows,
+    require_figure,
+    say,
+    say_all,
+    waiting,
+)
 from lowtide.cli.profiles import ProductionOptions, learn_library
 from lowtide.units import MISSING
 
@@ -168,6 +179,11 @@ def learn(
             )
         _check(check, read, baseline, form=form)
         return
+    require_figure(image)
+    if out is not None:
+        from lowtide.profile import profile_path
+
+        profile_path(out)
     with waiting("learning"):
         learned = learn_profile(read, events=events, baseline=baseline, validated=machine is None)
         if machine is not None:
@@ -178,22 +194,20 @@ def learn(
             model = UtilisationModel.load(machine)
             faster = 1.0 if speed is None else speed
             learned = on_machine(learned, model, features=features, speed=faster)
-    written = []
-    if out is not None:
-        learned.dump(out)
-        written.append(out)
+    written = Written()
+    written.add(out, learned.dump)
     if image is not None:
         from lowtide.learning.figures import write_figure
 
-        write_figure(learned, image)
-        written.append(image)
+        written.add(image, partial(write_figure, learned))
 
     def show() -> None:
         _print_learned(learned)
-        for path in written:
+        for path in written.paths:
             print(f"written: {path}")
 
     form.print(learned.phases, columns=_PHASES, document=learned.document, show=show)
+    written.settle()
 
 
 def _print_learned(learned: Learned) -> None:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lowtide.cli.output import TABLE, Column, Form, print_rows, progress, say, say_all
+from lowtide.cli.output import (
+    TABLE,
+    Column,
+    Form,
+    Written,
+    print_rows,
+    progress,
+    require_figure,
+    say,
+    say_all,
+)
 from lowtide.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -157,6 +168,7 @@ def learn_model(
     for path, suffix, what in ((out, ".json", "utilisation model"), (card, ".md", "model card")):
         if path is not None and path.suffix != suffix:
             raise InvalidInput(f"a {what} is a {suffix} file, not {path.name!r}")
+    require_figure(image)
     with progress("learning") as bar:
         learned = learn_utilisation(
             runs,
@@ -168,26 +180,23 @@ def learn_model(
             seed=asked.seed or 0,
             progress=lambda what, done, total: bar.reach(done, total, what),
         )
-    written = []
-    if card is not None:
-        # The card is worth having where nothing was learned, too.
-        write_card(learned, card)
-        written.append(card)
-    if learned.model is not None and out is not None:
-        learned.model.dump(out)
-        written.append(out)
+    written = Written()
+    # The card is worth having where nothing was learned, too.
+    written.add(card, partial(write_card, learned))
+    if learned.model is not None:
+        written.add(out, learned.model.dump)
     if learned.model is not None and image is not None:
         from lowtide.learning.figures import write_utilisation_figure
 
-        write_utilisation_figure(learned, image)
-        written.append(image)
+        written.add(image, partial(write_utilisation_figure, learned))
 
     def show() -> None:
         _print_ladder(learned)
-        for path in written:
+        for path in written.paths:
             print(f"written: {path}")
 
     form.print(learned.tried, _rungs(learned), document=learned.document, show=show)
+    written.settle()
     if learned.model is None:
         raise InvalidInput(f"{learned.why}. Nothing is saved; --rung NAME would insist on a rung")
 

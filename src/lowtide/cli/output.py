@@ -17,12 +17,14 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from json.encoder import encode_basestring
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lowtide.cli.options import AsJson, Parsable
+from lowtide.errors import FileProblem, InvalidInput
 from lowtide.units import MISSING
 
 if TYPE_CHECKING:
@@ -145,6 +147,37 @@ class Form:
 
 # What is asked for unless something else is.
 TABLE = Form()
+
+
+@dataclass(slots=True)
+class Written:
+    """The files that a verb writes beside what it prints.
+
+    What took minutes to compute is printed though a disk is full: that is told afterwards.
+    """
+
+    paths: list[Path] = field(default_factory=list)
+    problem: FileProblem | None = None
+
+    def add(self, path: Path | None, write: Callable[[Path], object]) -> None:
+        """Write a file, if one was asked for."""
+        try:
+            if path is not None:
+                write(path)
+                self.paths.append(path)
+        except FileProblem as problem:
+            self.problem = self.problem or problem
+
+    def settle(self) -> None:
+        """Say what could not be written, now that all else is told."""
+        if self.problem is not None:
+            raise self.problem
+
+
+def require_figure(path: Path | None) -> None:
+    """Refuse a figure of a kind that cannot be drawn, before anything is computed."""
+    if path is not None and path.suffix not in (".png", ".svg"):
+        raise InvalidInput(f"a figure is a .png or .svg file, not {path.name!r}")
 
 
 def plain_table(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,7 @@ import typer
 
 from lowtide.cli.examples import epilog
 from lowtide.cli.options import GridName, SignalFile, grouped
-from lowtide.cli.output import TABLE, Column, Form, print_rows, say, say_all
+from lowtide.cli.output import TABLE, Column, Form, Written, print_rows, say, say_all
 
 if TYPE_CHECKING:
     from lowtide.recording import Recording, Run, Unmeasured
@@ -65,13 +66,13 @@ def show(
         for each in part
         for begin, end in each.gaps
     ]
-    if image is not None:
-        _draw(found, image)
+    written = Written()
+    written.add(image, partial(_draw, found))
 
     def show() -> None:
         _show(found, rows, marks, lost)
-        if image is not None:
-            print(f"drawn in {image}")
+        for path in written.paths:
+            print(f"drawn in {path}")
 
     form.print(
         rows,
@@ -80,6 +81,7 @@ def show(
         show=show,
         digits=None,
     )
+    written.settle()
 
 
 def _read(folder: str, wanted: list[str] | None) -> list[Recording]:

@@ -256,22 +256,37 @@ def _carry_out(
     form: Form,
 ) -> int | None:
     """Wait, run and measure; return how the program ended."""
+    from lowtide.errors import LowtideError
     from lowtide.formats.recording_writer import RecordingWriter
     from lowtide.measuring import Recorder, Sampler, Step
     from lowtide.measuring.folders import new_writer
     from lowtide.meters.source import choose_meters
 
+    # What was named and cannot be had is refused now, and not after hours of waiting.
+    if meter:
+        choose_meters(meter)
+    writer = None if out is None else RecordingWriter(out)
     every_s = min(60.0, max(_LOOK_S, 0.01 * job.run_s))
     turns = _Turns(driver, backend, every_s)
     warn(_words(job))
-    turns.wait()
+    try:
+        turns.wait()
+    except BaseException:
+        if writer is not None:
+            writer.withdraw()
+        raise
     left_out: list[str] = []
     sampler = Sampler(meters=choose_meters(meter or [], tell=left_out.append), left_out=left_out)
-    sampler.open()
+    try:
+        sampler.open()
+    except LowtideError as error:
+        warn(f"{error}; it runs, and is not measured by that")
+        sampler = Sampler(meters=choose_meters([]), left_out=left_out)
+        sampler.open()
     status: int | None = None
     try:
         recorder = Recorder(
-            writer=new_writer(tell=warn) if out is None else RecordingWriter(out),
+            writer=writer or new_writer(tell=warn),
             sampler=sampler,
             interval_s=interval,
             idle_s=0.0,

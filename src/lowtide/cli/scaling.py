@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowtide.cli.model import read_runs
-from lowtide.cli.output import Column, Form, print_rows, say, say_all, waiting
+from lowtide.cli.output import Column, Form, Written, print_rows, say, say_all, waiting
 from lowtide.errors import InvalidInput
 from lowtide.units import format_duration, format_energy
 
@@ -46,14 +47,14 @@ def learn_scaling(
     with waiting("learning"):
         sized = [_sized(each, names, idle, options) for each in recordings]
         scaling = fit_scaling(names, sized)
-    foretold = None
+    foretold, written = None, Written()
     if wanted is not None:
         laws = (scaling.energy_j, scaling.duration_s)
         foretold = tuple(scaling.foretell(law, wanted) for law in laws)
         if out is not None:
             beyond = "beyond what was measured" if foretold[0].beyond > 0 else "not measured"
             about = f"Scaled to {scaling.told(wanted)}: {beyond}, by {len(sized)} sizes."
-            scaling.profile(wanted).dump(out, about=about)
+            written.add(out, partial(scaling.profile(wanted).dump, about=about))
     rows = _rows(scaling)
 
     def show() -> None:
@@ -62,8 +63,8 @@ def learn_scaling(
         say_all(_laws(scaling))
         if wanted is not None and foretold is not None:
             say(_foretold(scaling, wanted, foretold))
-        if out is not None:
-            print(f"written: {out}")
+        for path in written.paths:
+            print(f"written: {path}")
 
     form.print(
         rows,
@@ -98,6 +99,7 @@ def learn_scaling(
         },
         show=show,
     )
+    written.settle()
 
 
 def _sized(

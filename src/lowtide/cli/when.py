@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lowtide.cli.options import JobOptions, Tz
-from lowtide.cli.output import TABLE, Column, Form, print_rows, say, say_all, waiting
+from lowtide.cli.output import (
+    TABLE,
+    Column,
+    Form,
+    Written,
+    print_rows,
+    require_figure,
+    say,
+    say_all,
+    waiting,
+)
 from lowtide.cli.plan import signal_document
 from lowtide.errors import InvalidInput
 from lowtide.units import (
@@ -216,16 +227,19 @@ def _tell_tradeoff(
     """
     from lowtide.policies.tradeoff import tradeoff
 
+    require_figure(image)
     with waiting("planning for every finish"):
         every = tradeoff(job, signal)
     unit = signal.currency if signal.kind == "price" else "g"
     if not knows_power:
         every, unit = _in_percent(every), "% of run_now"
+    written = Written()
     if image is not None:
         from lowtide.page.looks import save_image, tradeoff_chart
 
         what = "cost" if signal.kind == "price" else "CO2e"
-        save_image(tradeoff_chart(every, unit=unit, what=what, of=signal.label), image)
+        chart = tradeoff_chart(every, unit=unit, what=what, of=signal.label)
+        written.add(image, partial(save_image, chart))
     earliest, latest = float(every.finish[0]), float(every.finish[-1])
     knee = float(every.finish[every.knee])
     ladder = {earliest + 3600 * hours for hours in _EXTRA_H if earliest + 3600 * hours < latest}
@@ -266,6 +280,7 @@ def _tell_tradeoff(
         },
         show=show,
     )
+    written.settle()
 
 
 def _draw(every: Tradeoff, signal: Signal, unit: str, knee: float, zone: Zone) -> None:

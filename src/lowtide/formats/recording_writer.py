@@ -10,6 +10,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -458,6 +459,13 @@ class RecordingWriter:
         if not self._runs:
             raise InvalidInput("begin a run before adding to it")
         return self._runs[-1]
+
+    def withdraw(self) -> None:
+        """Leave the folder as it was, where nothing was measured after all."""
+        with suppress(OSError):
+            for name in (MANIFEST, EVENTS):
+                (self.folder / name).unlink(missing_ok=True)
+            self.folder.rmdir()
 
     def _claim(self) -> None:
         """Make the folder this writer's own: of several that want it at once, one gets it."""

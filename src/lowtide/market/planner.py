@@ -154,6 +154,9 @@ def solve(
 
 def require_options(gap: float, effort: float, seconds: float | None) -> None:
     """Refuse budgets that are none."""
+    for name, value in (("gap", gap), ("effort", effort), ("seconds", seconds)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise InvalidInput(f"{name} is a number, not {value!r}")
     if not 0 <= gap < 1:
         raise InvalidInput(f"gap is a share of what a plan comes to, from 0 to 1, not {gap!r}")
     if not 0 < effort < math.inf:
