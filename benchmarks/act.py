@@ -1,33 +1,62 @@
-"""What acting saves and misses in simulated months with faults, and how long a turn takes.
+"""What acting saves and misses: in simulated months with faults, and in a crowded queue.
 
 The grid is that of Germany where the real data is under LOWTIDE_DATA, else a synthetic one. Every
-row is five months of 600 jobs; changes are against starting each job at its arrival without any
-wait in the queue.
+row of the first table is five months of 600 jobs; changes are against starting each job at its
+arrival without any wait in the queue. Beside it stands what the prototype of the driver came to, on
+another year of that grid. The second table is 37 days of a real cluster's jobs, a tenth of them
+flexible, at three loads; without the data it is left out.
+
+    python benchmarks/act.py            five months a row, and the whole study
+    python benchmarks/act.py 1          one month a row, and the default rule alone
 """
 
 from __future__ import annotations
 
+import csv
 import os
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import process_time
 
 import lowtide as lt
 from lowtide.acting.month import DAYS, HOUR_S, Month, MonthOutcome, all_faults, live
+from lowtide.acting.waitstudy import RULES, Study, drawn_jobs, study
 from lowtide.signal import Signal
 
 SEEDS = 5
 MONTH_S = (DAYS + 14) * 86_400.0
+DATA = Path(os.environ.get("LOWTIDE_DATA", "../shared/data"))
+# What the prototype missed of 3,000 and changed, in percent; None where it was not tried.
+PROTOTYPE: dict[str, tuple[int, float]] = {
+    "at once": (0, 0.0),
+    "at once, faults": (1, 0.3),
+    "no waits, no faults, margin 0": (0, -10.5),
+    "waits, margin 0": (173, -10.5),
+    "waits, margin 2 h": (29, -9.5),
+    "waits, margin 6 h": (5, -7.5),
+    "margin 6 h, all faults": (10, -6.9),
+    "... driver dead 6 times": (6, -6.9),
+    "... driver dead all month": (10, -7.0),
+    "... no forecast": (1, 0.3),
+}
+# CPUs and hours of slack, and what another simulation of the same jobs missed, in percent.
+CROWDS: dict[tuple[int, int], dict[str, float]] = {
+    (1024, 6): {},
+    (700, 6): {"at once": 1.1, "none": 24.9, "4 h": 10.5, "7 days, estimate": 1.4},
+    (700, 24): {"at once": 0.0, "none": 1.6, "4 h": 0.5, "7 days, estimate": 0.1},
+    (600, 24): {"at once": 19.3, "none": 41.0, "4 h": 39.1},
+}
 
 
-def grid() -> tuple[str, Signal]:
+def grid(days: float = DAYS + 14) -> tuple[str, Signal]:
     """The grid, and what it is called."""
-    path = Path(os.environ.get("LOWTIDE_DATA", "../shared/data")) / "carbon" / "DE.csv"
+    path = DATA / "carbon" / "DE.csv"
     if path.exists():
         signal = lt.read_signal(str(path))
-        return "Germany", signal.window(signal.start, signal.start + MONTH_S)
+        return "Germany", signal.window(signal.start, signal.start + days * 86_400.0)
     made = lt.synthetic_grid("windy", start=0, days=DAYS + 15, seed=1)
     return "a synthetic grid", made.average
 
@@ -62,7 +91,10 @@ def main() -> None:
     name, signal = grid()
     seeds = int(sys.argv[1]) if len(sys.argv) > 1 else SEEDS
     print(f"{seeds} months of 600 jobs on {name}")
-    print(f"{'':32} {'missed':>7} {'carbon':>8} {'starts':>7} {'CPU s a month':>14}  causes")
+    head = (
+        f"{'':32} {'missed':>7} {'carbon':>8} {'prototype':>14} {'starts':>7} {'CPU s':>6}  causes"
+    )
+    print(head)
     for row in rows(0):
         clock = process_time()
         found: list[MonthOutcome] = [live(rows(seed)[row], signal) for seed in range(seeds)]
@@ -72,7 +104,42 @@ def main() -> None:
         starts = sum(each.starts for each in found)
         told = ", ".join(f"{cause} {count}" for cause, count in sorted(causes.items()))
         missed = sum(causes.values())
-        print(f"{row:32} {missed:7} {100 * change:+7.1f}% {starts:7} {spent_s:14.1f}  {told}")
+        before, percent = PROTOTYPE[row]
+        beside = f"{before * seeds / SEEDS:.0f}, {percent:+.1f}%"
+        print(
+            f"{row:32} {missed:7} {100 * change:+7.1f}% {beside:>14} {starts:7} {spent_s:6.1f}  "
+            f"{told}"
+        )
+    print()
+    crowded(RULES if seeds >= SEEDS else ("at once", "none", "7 days, estimate"))
+
+
+def crowded(rules: Sequence[str]) -> None:
+    """Print what margins for the queue miss and save, at three loads."""
+    path = DATA / "traces" / "scorelab.csv"
+    if not path.exists():
+        print("the study of waits needs the real data: traces/scorelab.csv is not there")
+        return
+    with path.open() as file:
+        found = list(csv.DictReader(file))
+    jobs = drawn_jobs(
+        [float(row["arrival_time"]) for row in found],
+        [float(row["length"]) for row in found],
+        [int(row["cpus"]) for row in found],
+    )
+    name, signal = grid(120)
+    print(f"{len(jobs)} jobs of a real cluster on {name}, misses of flexible ones")
+    print(f"{'CPUs (load), slack':22} {'margin':18} {'missed':>8} {'elsewhere':>10} {'carbon':>8}")
+    for (cpus, slack_h), elsewhere in CROWDS.items():
+        for rule in rules:
+            settings = Study(cpus=cpus, slack_s=slack_h * HOUR_S, rule=rule)
+            outcome = study(jobs, signal, settings)
+            other = f"{elsewhere[rule]:.1f}%" if rule in elsewhere else "---"
+            where = f"{cpus} ({outcome.load:.0%}), {slack_h} h"
+            missed = outcome.missed / outcome.jobs
+            print(
+                f"{where:22} {rule:18} {missed:8.1%} {other:>10} {outcome.change:+8.1%}", flush=True
+            )
 
 
 if __name__ == "__main__":

@@ -31,3 +31,16 @@ def test_the_layers_are_those_of_the_contract() -> None:
     assert [re.split(r"\s{2,}", line)[0] for line in listed] == [
         layer.replace("lowtide.", "") for layer in contract
     ]
+
+
+def test_every_fault_that_is_told_of_has_its_test() -> None:
+    text = (ROOT / "docs/howto/act-failures.md").read_text()
+    named = set(re.findall(r"`(test_\w+)`", text))
+    files = sorted(ROOT.glob("tests/**/test_*.py"))
+    known = {
+        name for path in files for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
+    }
+    assert len(named) > 25
+    assert named <= known, named - known
+    rows = [line for line in text.splitlines() if line.startswith("|")][2:]
+    assert all("`test_" in row for row in rows)

@@ -11,6 +11,7 @@ from lowtide.acting.backend import LEAVING, OVER, PENDING, RUNNING, SUSPENDED, L
 from lowtide.acting.driver import Driver
 from lowtide.acting.judge import Situation, judge
 from lowtide.acting.promise import Loops, promise_of
+from lowtide.acting.site import read_site
 from lowtide.acting.slurm import SlurmBackend
 from lowtide.acting.tag import MOST_BYTES, Tag, decode, encode
 from lowtide.acting.waits import Wait, WaitModel
@@ -257,6 +258,7 @@ def line(**said) -> str:
         "per_node": "N/A",
         "per_task": "N/A",
         "restarts": "0",
+        "priority": "1200",
         "comment": encode(TAG),
         "name": "a.sh",
     }
@@ -275,8 +277,8 @@ class Told:
         return queue_from_lines(self.text)
 
     def tell(self, *command):
-        if "reservation" in command:
-            return self.reserved
+        if "show" in command:
+            return self.reserved if "reservation" in command else ""
         raise SlurmProblem(self.problem)
 
 
@@ -333,3 +335,98 @@ def test_of_what_is_reserved_only_maintenance_closes_anything():
     )
     assert SlurmBackend(client=Told(reserved=reserved)).look().closed == ((100.0, 200.0),)
     assert SlurmBackend(client=Told(reserved="No reservations in the system")).look().closed == ()
+
+
+# As two releases print it, in parts.
+CONFIG = """Configuration data as of 2026-11-16T12:00:00
+AuthInfo                = socket=/run/munge.sock,cred_expire=60
+CompleteWait            = 32 sec
+JobRequeue              = 0
+KillWait                = 45 sec
+PriorityFlags           =
+SchedulerParameters     = bf_continue,bf_interval=120,bf_window=2880,sched_interval=240
+SchedulerType           = sched/backfill
+
+Slurmctld(primary) at ctl is UP
+"""
+
+
+def test_the_loops_are_those_of_the_site():
+    site = read_site(CONFIG)
+    assert site.loops == Loops(pass_s=240.0, requeue_s=61.0, kill_s=77.0, spare_s=60.0)
+    assert (site.accrues, site.requeues) == (False, False)
+    assert len(site.advice) == 2
+    quick = CONFIG.replace("bf_continue", "requeue_delay=5").replace("=240", "=-1")
+    assert read_site(quick).loops.requeue_s == 5.0
+    # A main loop that is switched off leaves the other, and the usual.
+    assert read_site(quick).loops.pass_s == 120.0
+    builtin = CONFIG.replace("sched/backfill", "sched/builtin").replace("=240", "=30")
+    assert read_site(builtin).loops.pass_s == 30.0
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "KillWait = soon\nAuthInfo=(null)\n = 5\n"])
+def test_a_site_that_says_nothing_is_as_slurm_is_by_itself(text):
+    site = read_site(text)
+    assert site.loops == Loops()
+    assert site.advice == []
+
+
+def test_the_driver_takes_the_loops_that_the_backend_tells():
+    told = replace(TAG, begin=SEEN.begin)
+
+    def latest(loops, given=None):
+        look = Look(jobs=[seen(told)], now=NOW, loops=loops)
+        backend = SimpleNamespace(look=lambda: look, now=lambda: NOW, can=frozenset)
+        driver = Driver(backend=backend, forecast=lambda _: GRID, loops=given, dry=True)
+        return driver.turn().verdicts[0].promise.latest
+
+    slow = Loops(pass_s=600.0)
+    assert latest(None) - latest(slow) == 540.0
+    assert latest(slow, Loops()) == latest(None)
+
+
+def test_what_the_backend_holds_itself_is_let_go_once_and_what_a_user_holds_never():
+    stuck = seen(TAG, held=True, stuck=True, why="launch failed requeued held")
+    (move,) = judge(stuck, situation()).moves
+    assert (move.kind, decode(move.comment)[0].released) == ("release", True)
+    again = judge(replace(stuck, comment=move.comment), situation())
+    assert (again.what, again.moves) == ("held", ())
+    assert "held again" in again.why
+    assert judge(replace(stuck, stuck=False), situation()).moves == ()
+
+
+@pytest.mark.parametrize(
+    ("reason", "held", "stuck"),
+    [
+        ("launch failed requeued held", True, True),
+        ("launch_failed_requeued_held", True, True),
+        ("(user env retrieval failed requeued held)", True, True),
+        ("JobHoldMaxRequeue", True, True),
+        ("JobHeldUser", True, False),
+        ("JobHeldAdmin", True, False),
+        ("BeginTime", False, False),
+    ],
+)
+def test_who_holds_a_job_is_told_by_its_reason(reason, held, stuck):
+    (job,) = SlurmBackend(client=Told(line(reason=reason))).look().jobs
+    assert (job.held, job.stuck) == (held, stuck)
+
+
+def test_what_goes_first_already_is_not_boosted_again():
+    (job,) = SlurmBackend(client=Told(line(priority="4294967293"))).look().jobs
+    assert job.is_next
+    # Where priorities are counted down this is what the first job ever got.
+    (usual,) = SlurmBackend(client=Told(line(priority="4294901759"))).look().jobs
+    assert not usual.is_next
+    told = replace(TAG, begin=NOW - 5.0, deadline=NOW + 3 * HOUR_S)
+    due = seen(told, begin=NOW - 5.0, why="Priority", is_next=True)
+    assert judge(due, situation(powers=frozenset(("stop", "boost")))).moves == ()
+
+
+def test_a_job_says_itself_how_eagerly_it_is_moved():
+    short = replace(RUNS, min_run_s=60.0, run_s=HOUR_S)
+    job, now = running(short, for_s=600.0)
+    grid = Signal.from_values([100.0] + [500.0] * 10 + [100.0] * 400, start=NOW, step_s=600.0)
+    assert [m.kind for m in judge(job, situation(now=now, signal=grid)).moves] == ["stop"]
+    usual, now = running(replace(short, min_run_s=None), for_s=600.0)
+    assert judge(usual, situation(now=now, signal=grid)).moves == ()

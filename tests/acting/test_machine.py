@@ -359,3 +359,74 @@ def test_whatever_goes_wrong():
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+class Doomed:
+    """A backend whose caller is killed at the n-th move, before it was done or right after."""
+
+    def __init__(self, backend, fatal=None, *, after=False):
+        self.backend, self.fatal, self.after, self.moves = backend, fatal, after, 0
+
+    def __getattr__(self, name):
+        asked = getattr(self.backend, name)
+        if name in ("now", "can", "look"):
+            return asked
+
+        def move(*given):
+            fatal = self.moves == self.fatal
+            self.moves += 1
+            if fatal and not self.after:
+                raise Death
+            asked(*given)
+            if fatal:
+                raise Death
+
+        return move
+
+
+def three_days(fatal=None, *, after=False):
+    """Let jobs that wait, are stopped and come back be driven; return them and how many moves."""
+    values = [100.0 if hour % 12 in (3, 4, 5) else 500.0 for hour in range(24 * DAYS)]
+    signal = Signal.from_values(values, start=START, step_s="1h")
+    backend = SimulatedBackend(clock=START, seed=1)
+    for number, (work, ck) in enumerate([(5.0, True), (2.0, False), (4.0, True)]):
+        tag = Tag(
+            token=f"d{number}",
+            deadline=START + 60 * HOUR_S,
+            arrival=START,
+            run_s=work * HOUR_S,
+            stop_s=30.0,
+            wait_s=0.0,
+            interruptible=ck,
+            max_starts=20,
+        )
+        # Submitted as if nobody had planned them: all is left to the driver.
+        begin = START + 30.0
+        seen = Seen(id="", state=PENDING, comment=encode(replace(tag, begin=begin)), begin=begin)
+        backend.submit(SimulatedJob(seen=seen, work_s=0.95 * work * HOUR_S, stop_s=30.0, saves=ck))
+    doomed = Doomed(backend, fatal, after=after)
+
+    def new():
+        return Driver(backend=doomed, forecast=lambda _: signal, waits=WaitModel(unknown_s=0.0))
+
+    driver = new()
+    while backend.clock < START + 66 * HOUR_S:
+        try:
+            driver.turn()
+        except Death:
+            driver = new()
+        backend.advance(backend.clock + 600.0)
+    return list(backend.jobs.values()), doomed.moves
+
+
+def test_a_driver_killed_at_every_move_loses_nothing_and_doubles_nothing():
+    jobs, moves = three_days()
+    assert moves > 8
+    assert sum(len(job.runs) for job in jobs) > len(jobs), "nothing was ever stopped"
+    for fatal in range(moves):
+        for after in (False, True):
+            for job in three_days(fatal, after=after)[0]:
+                assert job.outcome == "completed"
+                assert job.ended <= START + 60 * HOUR_S
+                assert sum(run.work_s for run in job.runs) <= job.work_s + 60.0 * len(job.runs)
+                assert not any(run.lost_s for run in job.runs)

@@ -299,3 +299,32 @@ def test_what_slurm_has_lost_is_submitted_anew_under_the_same_token(here, capsys
     assert said["job_id"] not in lost
     tokens = [decode(job.comment)[0].token for job in backend.look().jobs]
     assert tokens.count(said["token"]) == 1
+
+
+def test_one_job_is_released_held_and_forgotten_by_a_word(here, capsys):
+    words = ("--finish-by", "+30h", *GRID, "--no-check", "--json", "--comment=mine", "count.sh")
+
+    def change(what, number):
+        answer = run(capsys, "queue", what, number, "--json")
+        assert answer.code == 0, answer.err
+        kept = header(capsys, "queue", what, number, "-P")
+        assert_keys_as_kept(f"verbs/queue {what}.txt", json.loads(answer.out), kept)
+
+    number = submit(capsys, *words)["job_id"]
+    change("hold", number)
+    assert seen(number).held
+    change("release", number)
+    wait_for(lambda: (job := seen(number)) and job.state == RUNNING)
+    assert decode(seen(number).comment)[0].users_own
+    other = submit(capsys, *words)["job_id"]
+    begin = seen(other).begin
+    assert run(capsys, "queue", "forget", other).code == 0
+    assert seen(other) is None
+    said = ask(here, "squeue", "-h", "-j", other, "-O", "Comment:100").strip()
+    assert said == "mine"
+    assert begin > time.time()
+    ask(here, "scancel", other)
+    answer = run(capsys, "queue", "forget", other)
+    assert answer.code == 2
+    assert "no job" in answer.err
+    Path("enough").touch()

@@ -313,6 +313,68 @@ def test_arguments_and_the_interpreter_are_the_scripts_own(pretended, tmp_path):
     assert (tmp_path / "said").read_text() == "['a b', '$HOME', '']"
 
 
+# Saves when it is asked to, and takes as long as a test wants it to.
+SAVING = """#!/bin/bash
+trap 'echo half > out.ck; while [ ! -e go ]; do sleep 0.05; done; echo whole > out.ck; exit 75' USR1
+cat out.ck > resumed 2>/dev/null
+touch ready
+while :; do sleep 0.05; done
+"""
+
+
+def saving(environment, tmp_path):
+    (tmp_path / "ready").unlink(missing_ok=True)
+    path = tmp_path / "wrapped.sh"
+    path.write_text(wrap(SAVING, "out.ck"))
+    job = subprocess.Popen(["bash", str(path)], env=environment, cwd=tmp_path)
+    wait_for(tmp_path / "ready")
+    return job
+
+
+def test_a_checkpoint_cut_off_in_the_midst_is_put_aside_for_the_one_before(pretended, tmp_path):
+    tag = Tag(token="k3", deadline=9e9, arrival=0.0, run_s=600.0)
+    Path(pretended["COMMENT"]).write_text(encode(tag))
+    (tmp_path / "out.ck").write_text("first\n")
+    job = saving(pretended, tmp_path)
+    job.send_signal(signal.SIGUSR1)
+    until = time.monotonic() + PATIENCE_S
+    while (tmp_path / "out.ck").read_text() != "half\n" and time.monotonic() < until:
+        time.sleep(0.02)
+    # The node fails: wrapper and program are gone at once.
+    below = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+    for pid in (job.pid, *map(int, below)):
+        os.kill(pid, signal.SIGKILL)
+    job.wait()
+    again = saving(pretended, tmp_path)
+    assert (tmp_path / "resumed").read_text() == "first\n"
+    assert (tmp_path / "out.ck.torn").read_text() == "half\n"
+    # Asked once more it saves, and goes on from that.
+    (tmp_path / "go").touch()
+    again.send_signal(signal.SIGUSR1)
+    assert again.wait(PATIENCE_S) == 75
+    assert not (tmp_path / "out.ck.saving").exists()
+    last = saving(pretended, tmp_path)
+    assert (tmp_path / "resumed").read_text() == "whole\n"
+    assert (tmp_path / "out.ck.kept").read_text() == "whole\n"
+    last.send_signal(signal.SIGUSR1)
+    last.wait(PATIENCE_S)
+
+
+def test_who_says_75_and_has_written_nothing_has_saved_nothing(pretended, tmp_path):
+    tag = Tag(token="k3", deadline=9e9, arrival=0.0, run_s=600.0, progress_s=7.0)
+    Path(pretended["COMMENT"]).write_text(encode(tag))
+    (tmp_path / "old.ck").write_text("of another day")
+    os.utime(tmp_path / "old.ck", (1.0, 1.0))
+    path = tmp_path / "wrapped.sh"
+    for checkpoint, counted in (("old.ck", 0), ("", 1)):
+        Path(pretended["TOLD"]).write_text("")
+        path.write_text(wrap("#!/bin/sh\nsleep 1.2\nexit 75\n", checkpoint))
+        assert subprocess.run(["bash", str(path)], env=pretended, cwd=tmp_path).returncode == 75
+        told = Path(pretended["TOLD"]).read_text()
+        assert told.count("Comment=") == counted
+        assert "requeue" in told
+
+
 def test_profiles_that_differ_in_anything_are_kept_apart(tmp_path: Path) -> None:
     journal = Journal(folder=tmp_path)
     plain = PowerProfile.constant(300, "1h")

@@ -391,3 +391,40 @@ def sacct(slurm: dict[str, str], since: float) -> list[dict[str, str]]:
     return [
         row for row in rows if row["JobName"] in ("again", "control", "shell", "array", "short")
     ]
+
+
+def test_without_its_accounting_jobs_are_submitted_and_driven_as_before(
+    accounted_slurm: Any, slurm: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOWTIDE_ACTING", str(tmp_path / "acting"))
+    script = tmp_path / "a.sh"
+    script.write_text("#!/bin/sh\n#SBATCH -t 10 --mem=50M -o /dev/null\nsleep 2\n")
+
+    def told(*words: str) -> Any:
+        done = subprocess.run(
+            [str(LOWTIDE), *words, "--json"], capture_output=True, text=True, cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    daemon = accounted_slurm.daemons["slurmdbd"]
+    daemon.kill()
+    try:
+        grid = ("--grid", "windy")
+        number = told("sbatch", "--finish-by", "+30h", *grid, "--no-check", str(script))["job_id"]
+        (job,) = [each for each in told("queue", *grid)["jobs"] if each["job_id"] == number]
+        assert job["what"] == "waits"
+        assert told("drive", "--once", *grid)["jobs"] == 1
+        ask(slurm, "scontrol", "update", f"JobId={number}", "StartTime=now")
+        until(lambda: told("queue", *grid)["jobs"] == [])
+    finally:
+        daemon.start()
+
+    # Nothing was lost: the accounts are made up for when it is back.
+    def account() -> str:
+        return ask(slurm, "sacct", "-X", "-n", "-P", "-j", number, "-o", "State,Comment")
+
+    until(lambda: account().startswith("COMPLETED|") and "lt1:" in account())
+    (ended,) = told("queue", *grid)["ended"]
+    assert (ended["job_id"], ended["outcome"], ended["in_time"]) == (number, "completed", True)
+    assert ended["measured"] is None

@@ -68,6 +68,52 @@ PartitionName=main Nodes=n[1-{count}] Default=YES MaxTime=INFINITE DefMemPerCPU=
 """
 
 
+@dataclass(kw_only=True)
+class Daemon:
+    """A process that a test may kill and start again."""
+
+    command: list[str]
+    environment: dict[str, str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """Let it end at once, as a machine does that loses its power."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def end(self) -> None:
+        """Let it end as it likes to, and then at once."""
+        if self.process is not None:
+            self.process.terminate()
+            try:
+                self.process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+            self.process = None
+
+
+class RunningSlurm(dict[str, str]):
+    """The environment in which commands find a Slurm, and its daemons by their names."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        super().__init__(environment)
+        self.daemons: dict[str, Daemon] = {}
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Place:
     """Where a Slurm runs.
@@ -83,26 +129,18 @@ class _Place:
     network: Sequence[str] = ()
 
     @contextmanager
-    def daemon(self, command: list[str], **environment: str) -> Iterator[None]:
+    def daemon(self, command: list[str], **environment: str) -> Iterator[Daemon]:
         """Run a daemon, and end it by its own process id."""
-        log = (self.folder / "daemons.log").open("ab")
-        process = subprocess.Popen(
-            [*self.network, *command],
-            env={**os.environ, **self.environment, **environment},
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
+        daemon = Daemon(
+            command=[*self.network, *command],
+            environment={**os.environ, **self.environment, **environment},
+            log=self.folder / "daemons.log",
         )
+        daemon.start()
         try:
-            yield
+            yield daemon
         finally:
-            process.terminate()
-            try:
-                process.wait(PATIENCE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            log.close()
+            daemon.end()
 
     def wait_for(self, what: str, is_there: Callable[[], bool]) -> None:
         _wait_for(what, is_there, self.folder)
@@ -110,9 +148,16 @@ class _Place:
 
 @contextmanager
 def running_slurm(
-    nodes: int = 2, cpus: int = 2, *, cgroups: bool = False, accounting: bool = False
-) -> Iterator[dict[str, str]]:
+    nodes: int = 2,
+    cpus: int = 2,
+    *,
+    cgroups: bool = False,
+    accounting: bool = False,
+    more: str = "",
+) -> Iterator[RunningSlurm]:
     """Start a Slurm, yield the environment its commands need, and end it.
+
+    What is in `more` is set besides, with `{folder}` for where it lives.
 
     With `cgroups` its jobs live in control groups of their own, where the kernel has them (v1).
     With `accounting` sacct knows its jobs, all of it in a network of its own: the commands that
@@ -124,19 +169,22 @@ def running_slurm(
         is_missing(f"needs a Slurm to start: {', '.join(missing)} not found")
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))
     # The daemons look for these; the programs of the system are often outside a user's path.
-    environment = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": path}
+    environment = RunningSlurm({"SLURM_CONF": str(folder / "slurm.conf"), "PATH": path})
+    # Other users come through to its sockets; its key is closed to them.
+    folder.chmod(0o711)
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         network = stack.enter_context(own_network(path)) if accounting else []
         place = _Place(folder=folder, environment=environment, network=network)
         ports = _free_ports(nodes + 2)
         kept = slurm_accounting.settings(folder, ports[-1]) if accounting else _NO_ACCOUNTING
+        kept += "\n" + more.format(folder=folder)
         _write_files(folder, ports[: nodes + 1], cpus, cgroups=cgroups, accounting=kept)
         stack.enter_context(place.daemon(_munged(folder)))
         place.wait_for("munged", (folder / "munge.sock").exists)
         if accounting:
             environment["PATH"] = _write_clients(folder / "bin", network, path)
-            stack.enter_context(
+            environment.daemons["slurmdbd"] = stack.enter_context(
                 slurm_accounting.running_accounting(
                     folder,
                     port=ports[-1],
@@ -149,9 +197,10 @@ def running_slurm(
             # It makes its tables first, and says nothing before that.
             add = ("sacctmgr", "-i", "add", "cluster", "test")
             place.wait_for("slurmdbd", lambda: "Adding" in ask(environment, *add))
-        stack.enter_context(place.daemon(["slurmctld", "-D"]))
-        for number in range(1, nodes + 1):
-            stack.enter_context(place.daemon(["slurmd", "-D", "-N", f"n{number}"]))
+        commands = {"slurmctld": ["slurmctld", "-D"]}
+        commands |= {f"n{k}": ["slurmd", "-D", "-N", f"n{k}"] for k in range(1, nodes + 1)}
+        for name, command in commands.items():
+            environment.daemons[name] = stack.enter_context(place.daemon(command))
         place.wait_for("idle nodes", lambda: _idle_nodes(environment) == nodes)
         stack.callback(_cancel_all, environment)
         yield environment

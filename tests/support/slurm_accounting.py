@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 PROGRAMS = ("slurmdbd", "sacct", "sacctmgr", "mariadbd", "mariadb-install-db")
 # Who MariaDB runs as where root starts it, which it refuses.
@@ -56,10 +57,10 @@ def running_accounting(
     port: int,
     user: str,
     path: str,
-    daemon: Callable[..., AbstractContextManager[None]],
+    daemon: Callable[..., AbstractContextManager[Any]],
     wait_for: Callable[[str, Callable[[], bool]], None],
-) -> Iterator[None]:
-    """Start the database and slurmdbd, enter the cluster, and end them."""
+) -> Iterator[Any]:
+    """Start the database and slurmdbd, which is given, enter the cluster, and end them."""
     home = folder / "mariadb"
     home.mkdir()
     become = []
@@ -91,5 +92,5 @@ def running_accounting(
     ]
     with daemon(database):
         wait_for("MariaDB", socket.exists)
-        with daemon(["slurmdbd", "-D"], MYSQL_UNIX_PORT=str(socket)):
-            yield
+        with daemon(["slurmdbd", "-D"], MYSQL_UNIX_PORT=str(socket)) as slurmdbd:
+            yield slurmdbd

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from lowtide.acting.promise import Loops
 from lowtide.acting.waits import Wait
 
 # How a job stands, as far as it matters here.
@@ -28,6 +29,8 @@ class Seen:
         killed_at: When its backend cancels it (`--deadline` of sbatch).
         why: Why it waits, in the backend's word.
         held: Whether somebody holds it.
+        stuck: Whether that is the backend itself, after it failed to start the job.
+        is_next: Whether it goes before all others that wait.
         kind: The class that it waits with.
         name: What it is called.
         user: Whose it is.
@@ -44,6 +47,8 @@ class Seen:
     killed_at: float | None = None
     why: str = ""
     held: bool = False
+    stuck: bool = False
+    is_next: bool = False
     kind: str = "-/1"
     name: str = ""
     user: str = ""
@@ -58,12 +63,14 @@ class Look:
         waits: How long jobs waited, all that can be seen.
         now: What time it is by the backend's clock.
         closed: When nothing is started, from when to when: maintenance that is announced.
+        loops: What the backend's own loops take; None where it does not say.
     """
 
     jobs: Sequence[Seen]
     waits: Sequence[Wait] = ()
     now: float = 0.0
     closed: Sequence[tuple[float, float]] = ()
+    loops: Loops | None = None
 
 
 class Backend(Protocol):
@@ -104,4 +111,8 @@ class Backend(Protocol):
 
     def boost(self, job: Seen) -> None:
         """Let a job be next, where that is allowed."""
+        ...
+
+    def release(self, job: Seen) -> None:
+        """Let go of a job that is on hold."""
         ...

@@ -47,12 +47,16 @@ class Turn:
         verdicts: How each job stands.
         deeds: What was tried.
         problems: What went wrong besides, in words.
+        reached: Whether the backend answered: without that nothing is known of any job.
+        signal: What was expected of the grid.
     """
 
     now: float
     verdicts: Sequence[Judgement] = ()
     deeds: Sequence[Deed] = ()
     problems: Sequence[str] = ()
+    reached: bool = True
+    signal: Signal | None = None
 
 
 def _unknown(_: Tag) -> PowerProfile | None:
@@ -69,7 +73,7 @@ class Driver:
             it may fail.
         profile: Returns the profile of a job, None where it is not known.
         waits: How long jobs wait.
-        loops: What the scheduler's loops take.
+        loops: What the scheduler's loops take; None for what the backend says.
         rules: How eagerly jobs are moved.
         dry: Whether to judge alone, and move nothing.
     """
@@ -78,7 +82,7 @@ class Driver:
     forecast: Callable[[float], Signal | None]
     profile: Callable[[Tag], PowerProfile | None] = _unknown
     waits: WaitModel = field(default_factory=WaitModel)
-    loops: Loops = field(default_factory=Loops)
+    loops: Loops | None = None
     rules: Rules = field(default_factory=Rules)
     dry: bool = False
     _signal: Signal | None = field(default=None, init=False)
@@ -90,7 +94,7 @@ class Driver:
         try:
             look = self.backend.look()
         except (Unreachable, Refused) as error:
-            return Turn(now=self.backend.now(), problems=(str(error),))
+            return Turn(now=self.backend.now(), problems=(str(error),), reached=False)
         problems: list[str] = []
         signal = self._expected(look.now, problems)
         self._learn(look)
@@ -99,7 +103,7 @@ class Driver:
             signal=signal,
             wait_s=lambda seen, tag: self._wait_s(seen, tag, look.now),
             profile=self.profile,
-            loops=self.loops,
+            loops=self.loops or look.loops or Loops(),
             rules=self.rules,
             powers=self.backend.can(),
             closed=look.closed,
@@ -120,7 +124,7 @@ class Driver:
                 # Who does not answer now would take as long for each of the others.
                 problems.append(deeds[-1].problem)
                 break
-        return Turn(now=look.now, verdicts=verdicts, deeds=deeds, problems=problems)
+        return Turn(now=look.now, verdicts=verdicts, deeds=deeds, problems=problems, signal=signal)
 
     def _carry_out(self, verdict: Judgement, deeds: list[Deed]) -> bool:
         """Try the moves of a job; return whether the backend answers."""
@@ -144,6 +148,10 @@ class Driver:
             self.backend.note(seen, move.comment)
         elif move.kind == "boost":
             self.backend.boost(seen)
+        elif move.kind == "release":
+            # That it was done is written first: should this die between, it is not done again.
+            self.backend.note(seen, move.comment)
+            self.backend.release(seen)
         else:
             # When to go on is written first: whoever is stopped reads it.
             self.backend.note(seen, move.comment)

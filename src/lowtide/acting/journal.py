@@ -6,17 +6,21 @@ costs carbon and no deadline: what keeps those is in the comments of the jobs.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from lowtide.acting.book import Book
+from lowtide.acting.experience import Experiences
 from lowtide.acting.tag import Tag
 from lowtide.acting.waits import Wait, from_rows
 from lowtide.errors import LowtideError
-from lowtide.files import user_folder, write_whole
+from lowtide.files import read_document, user_folder, write_whole
 from lowtide.profile import PowerProfile
 
 
@@ -39,10 +43,10 @@ class Journal:
     def waits(self) -> list[Wait]:
         """Return the waits that were kept; nothing where they cannot be read."""
         try:
-            rows = json.loads((self.folder / "waits.json").read_text())
-        except (OSError, ValueError):
+            rows = read_document(self.folder / "waits.json", "json")
+        except LowtideError:
             return []
-        return from_rows(each for each in rows if isinstance(each, dict))
+        return from_rows(rows if isinstance(rows, list) else [])
 
     def keep_waits(self, waits: Iterable[Wait]) -> None:
         """Keep all waits that are over; who still waits is seen again."""
@@ -51,20 +55,48 @@ class Journal:
 
     def profile(self, tag: Tag) -> PowerProfile | None:
         """Return the profile of a job; None where it is not known here."""
-        if not tag.profile:
+        return self.profile_named(tag.profile)
+
+    def profile_named(self, name: str) -> PowerProfile | None:
+        """Return the profile that a tag calls so; None where it is not known here."""
+        if not name:
             return None
         try:
-            return PowerProfile.load(self.folder / "profiles" / f"{tag.profile}.toml")
+            return PowerProfile.load(self.folder / "profiles" / f"{name}.toml")
         except LowtideError:
             return None
+
+    @property
+    def book(self) -> Book:
+        """The book of jobs that were handed in."""
+        return Book(self.folder / "jobs")
+
+    @property
+    def experiences(self) -> Experiences:
+        """What runs taught of profiles."""
+        return Experiences(self.folder / "programs.json")
+
+    @contextmanager
+    def claim(self) -> Iterator[bool]:
+        """Be the one driver of these jobs for a while; False where another lives.
+
+        Two want the same and do no harm: this is for telling, not for keeping out.
+        """
+        with ExitStack() as stack:
+            alone = True
+            with suppress(OSError):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context((self.folder / "driver").open("w"))
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    alone = False
+            yield alone
 
     def keep_profile(self, profile: PowerProfile) -> str:
         """Keep a profile; return the name that a tag calls it by."""
         # All that it says: profiles may differ in their restart or their spread alone.
         words = json.dumps(profile.to_dict(), sort_keys=True)
         name = hashlib.sha256(words.encode()).hexdigest()[:12]
-        path = self.folder / "profiles" / f"{name}.toml"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            profile.dump(path)
+        profile.dump(self.folder / "profiles" / f"{name}.toml")
         return name

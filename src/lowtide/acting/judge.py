@@ -41,6 +41,7 @@ class Rules:
         least_pause_s: A stop that would be shorter than this is none.
         patience_s: How long a job that was asked to stop may take to.
         most_asked: How often it is asked before it counts as deaf.
+        hand_s: A begin that is further than this from those that were written was moved by hand.
     """
 
     settle_s: float = 60.0
@@ -49,6 +50,22 @@ class Rules:
     least_pause_s: float = 900.0
     patience_s: float = 300.0
     most_asked: int = 2
+    hand_s: float = 60.0
+
+    @classmethod
+    @lru_cache(maxsize=64)
+    def of_least_run(cls, least_run_s: float) -> Rules:
+        """Return rules for a job that says how long it works at least: all else goes along.
+
+        >>> Rules.of_least_run(1800.0) == Rules()
+        True
+        """
+        return cls(
+            settle_s=min(60.0, max(least_run_s / 30, 1.0)),
+            least_move_s=min(300.0, max(least_run_s / 6, 1.0)),
+            least_run_s=least_run_s,
+            least_pause_s=min(900.0, least_run_s / 2),
+        )
 
     @classmethod
     def on_this_machine(cls, run_s: float, least_run_s: float) -> Rules:
@@ -94,7 +111,7 @@ class Move:
     """One thing to be asked of the backend.
 
     Attributes:
-        kind: `begin`, `stop`, `note` or `boost`.
+        kind: `begin`, `stop`, `note`, `boost` or `release`.
         comment: What is to stand beside the job from now on; empty where that stays.
         at: The begin, of `begin` and of the restart after a `stop`.
     """
@@ -146,6 +163,8 @@ def judge(seen: Seen, situation: Situation) -> Judgement | None:
     if tag is None:
         return None
     say = _Saying(seen=seen, tag=tag, text=text)
+    if tag.min_run_s is not None:
+        situation = replace(situation, rules=Rules.of_least_run(tag.min_run_s))
     if seen.state == SUSPENDED:
         return say("suspended", "somebody suspended it: it is left alone")
     if seen.state not in (PENDING, RUNNING):
@@ -155,7 +174,7 @@ def judge(seen: Seen, situation: Situation) -> Judgement | None:
     if seen.state == RUNNING:
         return _judge_running(say, situation)
     if seen.held:
-        return say("held", f"held ({seen.why or 'nobody says why'}): it waits for a release")
+        return _judge_held(say)
     return _judge_pending(say, situation)
 
 
@@ -229,6 +248,17 @@ def _judge_pending(say: _Saying, situation: Situation) -> Judgement:
     return say(what, wish.why, *moves, promise=promise, plan=wish.plan)
 
 
+def _judge_held(say: _Saying) -> Judgement:
+    """Leave a job to whoever holds it; one that nobody has held on purpose is let go, once."""
+    why = f"held ({say.seen.why or 'nobody says why'}): it waits for a release"
+    if not say.seen.stuck:
+        return say("held", why)
+    if say.tag.released:
+        return say("held", f"held again by its backend ({say.seen.why}): see why, then release it")
+    moves = say.move("release", released=True)
+    return say("held", f"held by its backend ({say.seen.why}): it is let go once", *moves)
+
+
 def _judge_due(say: _Saying, situation: Situation) -> Judgement:
     """Say of a job whose begin has come that it waits for its turn, and help where that is due."""
     seen, now = say.seen, situation.now
@@ -238,7 +268,7 @@ def _judge_due(say: _Saying, situation: Situation) -> Judgement:
         # The scheduler has not looked yet: to be told of it makes it look. Later than that it has,
         # and a new begin would cost the job its age in the queue.
         moves += say.move("begin", at=now)
-    if "boost" in situation.powers and now >= promise.latest:
+    if "boost" in situation.powers and now >= promise.latest and not seen.is_next:
         moves.append(Move(kind="boost"))
     return say("due", "its begin has come: it waits for its turn", *moves, promise=promise)
 
@@ -290,7 +320,7 @@ def _is_moved(tag: Tag, begin: float, rules: Rules) -> bool:
     """Return whether a begin is one that nobody here has written."""
     ours = [each for each in (tag.begin, tag.before) if each is not None]
     # Submitted without a begin, it has one now.
-    return all(abs(each - begin) > rules.settle_s for each in ours)
+    return all(abs(each - begin) > rules.hand_s for each in ours)
 
 
 def _promise(
@@ -324,7 +354,8 @@ def _wish(say: _Saying, situation: Situation, promise: Promise, *, deferrable: b
         return _Wish(now, "no plan could be made: it runs now")
     at = min(stretches[0].start, promise.latest)
     if at <= now + situation.rules.settle_s:
-        return _Wish(now, "now is as clean as it gets for it", stretches)
+        stops = "" if len(stretches) == 1 else ", with stops in dirtier hours"
+        return _Wish(now, f"now is as clean as it gets for it{stops}", stretches)
     return _Wish(at, _planned_for(at, round(promise.latest - at)), stretches)
 
 

@@ -92,6 +92,9 @@ class LocalBackend:
     def boost(self, job: Seen) -> None:
         """Do nothing: nobody else waits here."""
 
+    def release(self, job: Seen) -> None:
+        """Do nothing: nobody holds anything here."""
+
     def stop(self, job: Seen) -> None:  # noqa: ARG002
         """Pause the program, or ask it to save."""
         program = self._program

@@ -8,11 +8,11 @@ scheduler and the forecast that were off, from replay to measured it is the prof
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lowtide.accounting import footprint, integrate
+from lowtide.accounting import Footprint, footprint, integrate
 from lowtide.errors import LowtideError
 from lowtide.job import Job
 from lowtide.profile import PowerProfile
@@ -49,23 +49,36 @@ class Reckoning:
         """The share that was saved; None before anything was measured.
 
         What was measured is set beside the same watts at submission: the replay's own error
-        counts on neither side.
+        counts on neither side. Without a profile to replay, running at once is what was measured,
+        at its mean power.
         """
-        if self.measured is None or self.replayed is None or not self.at_once:
+        if self.measured is None or not self.at_once:
             return None
-        return 1.0 - self.replayed / self.at_once
+        came = self.measured if self.replayed is None else self.replayed
+        return 1.0 - came / self.at_once
+
+    @property
+    def saved(self) -> float | None:
+        """How much that is, by what was measured; None before that."""
+        share = self.saving
+        if share is None or self.measured is None or share >= 1.0:
+            return None
+        return self.measured / (1.0 - share) - self.measured
 
 
 def amount(profile: PowerProfile, stretches: Sequence[Stretch], signal: Signal) -> float | None:
     """Return what running a profile so comes to; None where the signal does not tell all of it."""
+    found = replay(profile, stretches, signal)
+    return None if found is None else found.amount
+
+
+def replay(profile: PowerProfile, stretches: Sequence[Stretch], signal: Signal) -> Footprint | None:
+    """Return what running a profile so draws and comes to; None where that cannot be told."""
     if not stretches:
         return None
     start = stretches[0].start
-    work_s = min(sum(each.work_s for each in stretches), profile.work_s)
-    # The last start does what is left, however long it took.
-    *first, last = stretches
-    done_s = min(sum(each.work_s for each in first), work_s)
-    laid = [*first, Stretch(start=last.start, work_s=profile.work_s - done_s)]
+    laid = _fitted(profile, stretches)
+    *first, last = laid
     end = last.start + profile.run_s + profile.stop_s
     try:
         job = Job(
@@ -75,9 +88,40 @@ def amount(profile: PowerProfile, stretches: Sequence[Stretch], signal: Signal) 
             profile=profile,
             interruptible="anywhere" if first else "never",
         )
-        return footprint(Schedule.from_stretches(job, laid), job, signal).amount
+        return footprint(Schedule.from_stretches(job, laid), job, signal)
     except LowtideError:
         return None
+
+
+def _fitted(profile: PowerProfile, stretches: Sequence[Stretch]) -> list[Stretch]:
+    """Return starts with as much work as the profile has, however long they took."""
+    *first, last = stretches
+    fitted = []
+    for number, (each, after) in enumerate(zip(first, stretches[1:], strict=True)):
+        room_s = after.start - each.start - profile.starting_s(number) - profile.stop_s
+        fitted.append(Stretch(start=each.start, work_s=max(min(each.work_s, room_s), 0.0)))
+    done_s = sum(each.work_s for each in fitted)
+    if done_s >= profile.work_s:
+        # It took longer than it was to: what was left to the last is not known.
+        shorter = profile.work_s * len(fitted) / len(stretches) / done_s
+        fitted = [replace(each, work_s=shorter * each.work_s) for each in fitted]
+        done_s *= shorter
+    return [*fitted, Stretch(start=last.start, work_s=profile.work_s - done_s)]
+
+
+def paused_and_running_w(
+    runs: Sequence[Run], pauses: Sequence[tuple[float, float]]
+) -> tuple[float, float]:
+    """Return the mean watts while a measured program was paused, and while it was not."""
+    paused_j = paused_s = all_j = all_s = 0.0
+    for run in runs:
+        all_j += run.energy_j()
+        all_s += run.end - run.start
+        for begin, end in pauses:
+            cuts = np.clip([begin, end], run.start, run.end)
+            paused_j += float(np.diff(run.energies_j(cuts))[0])
+            paused_s += float(np.diff(cuts)[0])
+    return paused_j / paused_s, (all_j - paused_j) / (all_s - paused_s)
 
 
 def measured(runs: Sequence[Run], signal: Signal) -> float | None:

@@ -184,6 +184,13 @@ class SimulatedBackend:
         self._reach()
         self._mine(job)._wait_s = 0.0
 
+    def release(self, job: Seen) -> None:
+        """Let go of a job that is held."""
+        self._reach()
+        self._keep()
+        mine = self._mine(job)
+        mine.seen = replace(mine.seen, held=False, stuck=False, why="None")
+
     def crash(self) -> None:
         """Kill the controller: it comes back without what it has said yes to of late.
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from lowtide.acting.backend import LEAVING, OVER, PENDING, RUNNING, SUSPENDED, Look, Seen
+from lowtide.acting.site import Site, read_site
 from lowtide.acting.waits import Wait, class_of
 from lowtide.errors import InvalidInput, LowtideError, Refused, SlurmProblem, Unreachable
 from lowtide.slurm import SlurmClient
@@ -38,11 +39,13 @@ _NOT_IN_LINE = (
 )
 # A controller that is down keeps who asks it waiting for nine seconds.
 _PATIENCE_S = 15.0
-# How often it is asked what is reserved.
+# How often it is asked what is reserved, and how the site is set.
 _RESERVED_S = 600.0
 _RESERVED = re.compile(r"\bStartTime=(\d+)\s+EndTime=(\d+)\b")
-# Higher than any that Slurm computes.
-_NEXT = 4_000_000_000
+# Higher than any that Slurm computes: those that it counts down begin just below 2 to the 32nd.
+_NEXT = 2**32 - 3
+# How Slurm says that it has put a job on hold itself, in one word or in four.
+_STUCK = re.compile(r"requeued.held|JobHoldMaxRequeue", re.IGNORECASE)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,6 +63,7 @@ class SlurmBackend:
     client: SlurmClient = field(default_factory=lambda: SlurmClient(timeout_s=_PATIENCE_S))
     _closed: Sequence[tuple[float, float]] = field(default=(), init=False)
     _asked: float = field(default=-math.inf, init=False)
+    _site: Site | None = field(default=None, init=False)
 
     def now(self) -> float:
         """Return what time it is."""
@@ -82,17 +86,26 @@ class SlurmBackend:
                 records.setdefault(job.job_id, []).append(job)
         mine = [_seen(jobs, now) for jobs in records.values()]
         waits = [wait for job in queue if (wait := _wait(job, now)) is not None]
-        return Look(jobs=mine, waits=waits, now=now, closed=self._maintenance(now))
+        self._ask_site(now)
+        loops = None if self._site is None else self._site.loops
+        return Look(jobs=mine, waits=waits, now=now, closed=self._closed, loops=loops)
 
-    def _maintenance(self, now: float) -> Sequence[tuple[float, float]]:
-        """Return when nodes are kept free for maintenance, as far as is known."""
-        if not 0 <= now - self._asked < _RESERVED_S:
-            with suppress(SlurmProblem):
-                said = self.client.tell("scontrol", "-o", "show", "reservation")
-                found = (_RESERVED.search(line) for line in said.splitlines() if "MAINT" in line)
-                self._closed = tuple((float(each[1]), float(each[2])) for each in found if each)
-                self._asked = now
-        return self._closed
+    @property
+    def site(self) -> Site | None:
+        """How the site has set its Slurm; None where it was not told."""
+        self._ask_site(time.time())
+        return self._site
+
+    def _ask_site(self, now: float) -> None:
+        """Ask when nodes are kept free for maintenance and how the controller is set, at times."""
+        if 0 <= now - self._asked < _RESERVED_S:
+            return
+        with suppress(SlurmProblem):
+            said = self.client.tell("scontrol", "-o", "show", "reservation")
+            found = (_RESERVED.search(line) for line in said.splitlines() if "MAINT" in line)
+            self._closed = tuple((float(each[1]), float(each[2])) for each in found if each)
+            self._site = read_site(self.client.tell("scontrol", "show", "config"))
+            self._asked = now
 
     def begin(self, job: Seen, at: float, comment: str) -> None:
         """Let a pending job not start before a moment, and write its comment."""
@@ -109,6 +122,10 @@ class SlurmBackend:
     def boost(self, job: Seen) -> None:
         """Let a job be next."""
         self._update(job, f"Priority={_NEXT}")
+
+    def release(self, job: Seen) -> None:
+        """Let go of a job that is on hold."""
+        self._do("scontrol", "release", job.id)
 
     def _update(self, job: Seen, *changes: str) -> None:
         self._do("scontrol", "update", f"JobId={job.id}", *changes)
@@ -160,6 +177,7 @@ def _seen(jobs: list[QueuedJob], now: float) -> Seen:
     if job.state in ("COMPLETING", "STAGE_OUT", "SIGNALING", "CONFIGURING"):
         state = LEAVING
     ahead = job.eligible is not None and job.eligible > now
+    stuck = _STUCK.search(job.reason) is not None
     return Seen(
         id=_address(jobs),
         state=state,
@@ -171,7 +189,9 @@ def _seen(jobs: list[QueuedJob], now: float) -> Seen:
         limit_s=job.limit_s,
         killed_at=job.deadline,
         why=job.reason,
-        held="held" in job.reason.lower(),
+        held=stuck or "held" in job.reason.lower(),
+        stuck=stuck,
+        is_next=(job.priority or 0) >= _NEXT,
         kind=class_of(job.partition, job.cpus, job.gpus),
         name=job.name,
         user=job.user or "",

@@ -93,7 +93,7 @@ class Submission:
         text = f"#!/bin/sh\n{given['wrap']}\n" if script is None else _read_script(script)
         said: dict[str, str] = {}
         for line in directives(text):
-            said |= _parse(shlex.split(line.removeprefix("#SBATCH"), comments=True))[0]
+            said |= _parse(_words(line.removeprefix("#SBATCH")))[0]
         said |= {
             option: environment[name]
             for name, option in (
@@ -118,6 +118,12 @@ class Submission:
         return None if said is None or said.strip() == "0" else read_limit(said)
 
     @property
+    def name(self) -> str:
+        """What it is called in the queue."""
+        usual = "wrap" if self.script is None else Path(self.script).name
+        return self.options.get("job-name") or usual
+
+    @property
     def left_alone(self) -> str:
         """Why it is handed on as it is; empty where it is not."""
         found = [f"--{name}" for name in _LEFT_ALONE if name in self.options]
@@ -131,7 +137,7 @@ class Submission:
 
         def number(name: str) -> float:
             found = re.match(r"\d+", self.options.get(name, ""))
-            return float(found[0]) if found else 1.0
+            return (float(found[0]) if found else 0.0) or 1.0
 
         return max(number("ntasks"), number("nodes")) * number("cpus-per-task")
 
@@ -143,7 +149,7 @@ class Submission:
         """
         spec, _, at_once = self.options.get("array", "").partition("%")
         tasks = sum(_count_tasks(each) for each in spec.split(",")) or 1
-        most = float(at_once) if at_once.isdigit() and int(at_once) else math.inf
+        most = (float(at_once) if at_once.isdecimal() else 0.0) or math.inf
         if most_cpus:
             most = min(most, max(most_cpus // self.cpus, 1.0))
         return math.ceil(tasks / most) if most < tasks else 1
@@ -174,8 +180,7 @@ class Submission:
             ends = () if self.script is None else (self.script, *self.arguments)
             return [*words, *self._before("comment", "parsable"), *ends]
         added = {"requeue": "", "open-mode": "append", "signal": "B:USR1@120"}
-        name = "wrap" if self.script is None else Path(self.script).name
-        for option, value in {**added, "job-name": name}.items():
+        for option, value in {**added, "job-name": self.name}.items():
             if option not in self.options:
                 words.append(f"--{option}={value}" if value else f"--{option}")
         return [
@@ -195,9 +200,13 @@ class Submission:
         """Whether its user has not ruled out that it is started again."""
         return "no-requeue" not in self.options
 
-    def wrapped(self) -> str:
-        """Return the script that stops and comes back."""
-        return wrap(self.text)
+    def wrapped(self, checkpoint: str = "") -> str:
+        """Return the script that stops and comes back.
+
+        Args:
+            checkpoint: What it saves to; empty where nobody says.
+        """
+        return wrap(self.text, checkpoint)
 
     def _before(self, *without: str) -> list[str]:
         kept: list[str] = []
@@ -210,13 +219,21 @@ class Submission:
         return kept
 
 
+def _words(line: str) -> list[str]:
+    """Return the words of a line; one with an open quotation is Slurm's to refuse."""
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError:
+        return []
+
+
 def _count_tasks(words: str) -> int:
     """Return how many elements `0-15:4` names."""
-    found = re.fullmatch(r"\s*(\d+)(?:-(\d+)(?::(\d+))?)?\s*", words)
+    found = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?\s*", words)
     if found is None:
         return 0
     first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
-    return len(range(first, last + 1, max(step, 1)))
+    return max(last - first, -1) // max(step, 1) + 1
 
 
 def _read_script(path: str) -> str:

@@ -57,6 +57,8 @@ class Tag:
         asked_at: When it was asked last.
         deaf: Whether it was asked and went on: it is left to run.
         users_own: Whether its user has moved it by hand, and nobody else does any more.
+        min_run_s: How long it works at least before it is stopped; None for what is usual.
+        released: Whether it was let go once after its backend had put it on hold.
     """
 
     token: str
@@ -77,6 +79,8 @@ class Tag:
     asked_at: float | None = None
     deaf: bool = False
     users_own: bool = False
+    min_run_s: float | None = None
+    released: bool = False
 
     def __post_init__(self) -> None:
         _check(self)
@@ -102,12 +106,14 @@ _KEYS = {
     "asked_at": "at",
     "deaf": "df",
     "users_own": "us",
+    "min_run_s": "mr",
+    "released": "rl",
 }
 _UP = ("run_s", "startup_s", "stop_s", "wait_s")
 _INSTANTS = ("deadline", "arrival", "begin", "before", "asked_at")
-_SECONDS = (*_UP, *_INSTANTS, "progress_s")
+_SECONDS = (*_UP, *_INSTANTS, "progress_s", "min_run_s")
 _COUNTS = {"restarts": 0, "max_starts": 1, "asked": 0}
-_FLAGS = ("interruptible", "deaf", "users_own")
+_FLAGS = ("interruptible", "deaf", "users_own", "released")
 # Shell wrappers rewrite these in place, so they are there even where they say nothing.
 _ALWAYS = ("token", "deadline", "arrival", "run_s", "progress_s")
 _DEFAULTS = {each.name: each.default for each in fields(Tag)}

@@ -27,6 +27,12 @@ tell() {
 comment="$(squeue -h -j "$id" -O Comment:1100 | sed -e 's/ *$//' -e 1q)"
 number() { printf '%s' "$comment" | sed -n 's/.*lt1:{[^}]*"'"$1"'":\([0-9][0-9]*\).*/\1/p'; }
 now=$(date +%s)
+if [ -n "$LOWTIDE_CHECKPOINT" ]; then
+  # Who has saved to no file has not saved: what it did since it began is not counted.
+  written="$(find "$LOWTIDE_CHECKPOINT" -newermt "@$LOWTIDE_BEGAN" 2>/dev/null)"
+  [ -n "$written" ] || LOWTIDE_BEGAN=$now
+  rm -f "$LOWTIDE_CHECKPOINT.saving"
+fi
 begin=$(number b) done=$(number p) startup=$(number su)
 worked=$((now - LOWTIDE_BEGAN - ${startup:-0}))
 if [ -n "$done" ] && [ "$worked" -gt 0 ]; then
@@ -36,8 +42,8 @@ if [ -n "$done" ] && [ "$worked" -gt 0 ]; then
 fi
 tell requeue "$id" || exit 1
 left=$((${begin:-0} - $(date +%s)))
-# Slurm itself lets two minutes pass.
-[ "$left" -gt 121 ] && tell update "JobId=$id" "StartTime=now+$left"
+# Without it Slurm would begin as soon as its credentials of the first start have expired.
+[ "$left" -gt 0 ] && tell update "JobId=$id" "StartTime=now+$left"
 exit 0
 """
 _SHIM = r"""#!/bin/bash
@@ -45,11 +51,30 @@ _SHIM = r"""#!/bin/bash
 if [ "$1" = requeue ] && [ $# = 2 ]; then exec "$LOWTIDE_FOLDER/requeue" "$2"; fi
 exec "$LOWTIDE_SCONTROL" "$@"
 """
+# Where a job says which file it saves to: what was being written when it was cut off is put aside,
+# and what it resumed from the last time takes its place.
+_CHECKPOINT = r"""
+ck=@PATH@
+ck="${ck//%j/$SLURM_JOB_ID}" ck="${ck//%A/$SLURM_ARRAY_JOB_ID}" ck="${ck//%a/$SLURM_ARRAY_TASK_ID}"
+asked=$(stat -c %Y "$ck.saving" 2>/dev/null)
+# What was written ten minutes later was no answer to being asked.
+if [ -n "$asked" ] && [ -n "$(find "$ck" -newer "$ck.saving" 2>/dev/null)" ] \
+  && [ -z "$(find "$ck" -newermt "@$((asked + 600))")" ]; then
+  rm -rf "$ck.torn"
+  mv "$ck" "$ck.torn"
+  [ -e "$ck.kept" ] && cp -a "$ck.kept" "$ck"
+elif [ -e "$ck" ]; then
+  rm -rf "$ck.new"
+  cp -a "$ck" "$ck.new" && rm -rf "$ck.kept" && mv "$ck.new" "$ck.kept"
+fi
+rm -f "$ck.saving"
+LOWTIDE_CHECKPOINT="$ck"
+"""
 _WRAPPER = r"""
 export LOWTIDE_SCONTROL="$(command -v scontrol)" LOWTIDE_BEGAN="$(date +%s)"
-export LOWTIDE_FOLDER="$(mktemp -d)"
+export LOWTIDE_FOLDER="$(mktemp -d)" LOWTIDE_CHECKPOINT=
 trap 'rm -rf "$LOWTIDE_FOLDER"' EXIT
-@FILES@
+@FILES@@CHECKPOINT@
 chmod 700 "$LOWTIDE_FOLDER"/*
 id="$SLURM_JOB_ID"
 [ -n "$SLURM_ARRAY_TASK_ID" ] && id="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
@@ -67,6 +92,7 @@ listens() {
 }
 pass_on() {
   local each
+  [ -z "$LOWTIDE_CHECKPOINT" ] || touch "$LOWTIDE_CHECKPOINT.saving"
   for each in $child $(below $child); do listens "$each" && kill -USR1 "$each"; done
 }
 trap pass_on USR1
@@ -84,11 +110,13 @@ exit $status
 """
 
 
-def wrap(script: str) -> str:
+def wrap(script: str, checkpoint: str = "") -> str:
     """Return a batch script that runs another, stops it when it is asked to, and brings it back.
 
     Args:
         script: The user's own, with its `#SBATCH` lines.
+        checkpoint: The file or folder that it saves to, with %j, %A and %a as sbatch has them;
+            empty where it looks after that itself.
     """
     first, *_ = script.splitlines() or [""]
     if not first.startswith("#!") or not first[2:].strip():
@@ -108,9 +136,15 @@ def wrap(script: str) -> str:
         'mv "$LOWTIDE_FOLDER/bin_scontrol" "$LOWTIDE_FOLDER/bin/scontrol"\n'
         'chmod 700 "$LOWTIDE_FOLDER/bin/scontrol"\n'
     )
-    body = _WRAPPER.replace("@FILES@", written + moved).replace(
-        "@INTERPRETER@", shlex.join(shlex.split(first[2:].strip()))
-    )
+    parts = {
+        "@FILES@": written + moved,
+        "@CHECKPOINT@": _CHECKPOINT.replace("@PATH@", shlex.quote(checkpoint))
+        if checkpoint
+        else "",
+        "@INTERPRETER@": shlex.join(shlex.split(first[2:].strip())),
+    }
+    # In one go: what a script says stays as it is, whatever it holds.
+    body = re.sub("|".join(parts), lambda found: parts[found[0]], _WRAPPER)
     return "\n".join(["#!/bin/bash", *directives(script), body])
 
 

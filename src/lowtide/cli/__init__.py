@@ -30,7 +30,7 @@ from lowtide.cli.options import HOW, grouped
 from lowtide.cli.plan import demo, plan
 from lowtide.cli.plan_cluster import plan_cluster
 from lowtide.cli.profiles import profiles
-from lowtide.cli.queue import drive, queue
+from lowtide.cli.queue import drive, forget, hold, queue, release
 from lowtide.cli.recording import recording
 from lowtide.cli.reproduce import reproduce
 from lowtide.cli.run import run
@@ -94,7 +94,13 @@ for verb in (
     named = epilog(verb.__name__.replace("_", "-"))
     app.command(epilog=named, context_settings=passing if verb is sbatch else None)(grouped(verb))
 # A verb of two words, beside the one of its first: whoever says another second word means that one.
-app.command("grid backtest", epilog=epilog("grid backtest"))(grouped(backtest))
+for name, second in (
+    ("grid backtest", backtest),
+    ("queue release", release),
+    ("queue hold", hold),
+    ("queue forget", forget),
+):
+    app.command(name, epilog=epilog(name))(grouped(second))
 app.add_typer(profiles)
 app.add_typer(recording)
 app.add_typer(reproduce)

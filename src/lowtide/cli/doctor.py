@@ -41,6 +41,7 @@ def doctor(form: Form = TABLE) -> None:
         *_meters(),
         _gpus(),
         *_grids(),
+        *_slurm(),
     ]
     columns = [Column(key, key) for key in ("what", "state", "detail", "cure")]
     form.print(
@@ -157,6 +158,21 @@ def _gpus(roots: Roots | None = None) -> dict[str, str]:
         return _check("GPUs", "not read", "; ".join(told.values()), cures)
     makers = ", ".join(sorted({card.maker for card in cards}))
     return _check("GPUs", "works" if cards else "absent", makers or "the PCI bus shows none")
+
+
+def _slurm() -> list[dict[str, str]]:
+    """Return how the Slurm of this site is set, as far as deferred jobs mind; nothing without."""
+    from lowtide.acting.slurm import SlurmBackend
+    from lowtide.slurm import SlurmClient
+    from lowtide.units import format_duration
+
+    if not SlurmClient.is_here():
+        return []
+    site = SlurmBackend(client=SlurmClient(timeout_s=_METERS_S)).site
+    if site is None:
+        return [_check("slurm", "no answer", "its controller does not say how it is set")]
+    detail = f"its loops take up to {format_duration(site.loops.total_s)} of every promise"
+    return [_check("slurm", "works", detail, "; ".join(site.advice))]
 
 
 def _grids() -> list[dict[str, str]]:

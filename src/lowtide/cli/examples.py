@@ -53,6 +53,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lowtide sbatch --finish-by +2d --grid gb --profile h200 --saves --gpus=1 train.sh",
     ),
     "queue": ("lowtide queue --grid gb", "lowtide queue --calibration"),
+    "queue release": ("lowtide queue release 4711",),
+    "queue hold": ("lowtide queue hold 4711",),
+    "queue forget": ("lowtide queue forget 4711_3",),
     "drive": ("lowtide drive --grid gb --once", "lowtide drive --grid gb --dry-run"),
     "mark": ("lowtide mark epoch_1", "lowtide mark saved_1 --checkpoint"),
     "convert": (

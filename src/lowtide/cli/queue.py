@@ -6,19 +6,36 @@ import getpass
 import math
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.cli.options import GridName, How, Seed, SignalFile
+from lowtide.cli.options import GridName, How, Seed, SignalFile, StorePlace
 from lowtide.cli.output import TABLE, Column, Form, print_rows, say, warn
 from lowtide.cli.run import forecaster, iso_or_none
-from lowtide.units import format_duration, format_iso, format_minute, format_percent
+from lowtide.units import (
+    format_duration,
+    format_iso,
+    format_minute,
+    format_number,
+    format_percent,
+)
 
 if TYPE_CHECKING:
+    from lowtide.acting.backend import Seen
+    from lowtide.acting.book import Page
     from lowtide.acting.driver import Driver, Turn
     from lowtide.acting.journal import Journal
     from lowtide.acting.judge import Judgement
+    from lowtide.acting.notices import Sender
+    from lowtide.acting.slurm import SlurmBackend
+    from lowtide.acting.tag import Tag
+    from lowtide.store import Store
+
+# For how long jobs that have ended are listed.
+_LISTED_S = 7 * 86_400.0
 
 Everyone = Annotated[
     bool,
@@ -38,19 +55,23 @@ def queue(
         bool,
         typer.Option("--calibration", help="Say how often jobs waited longer than was foretold."),
     ] = False,
+    store: StorePlace = None,
     form: Form = TABLE,
 ) -> None:
     """Show jobs of lowtide sbatch: when they begin, how safely.
 
-    Slack is how much later a job could begin and still be done in time. Nothing is changed.
+    Slack is how much later a job could begin and still be done in time. Of jobs that ended within
+    a week it is told what was planned, what that comes to at the starts that came, and what was
+    measured, if a store of lowtide watch knows. No job is changed.
     """
-    driver, _ = _driver(signal, grid, seed, how, all_users=all_users)
+    driver, journal = _driver(signal, grid, seed, how, all_users=all_users)
     driver.dry = True
     turn = driver.turn()
     if calibration:
         _tell_calibration(driver, form)
         return
     _tell_problems(turn)
+    _settle(turn, driver, journal, store)
     looks_ahead = signal is not None or grid is not None
     columns = (
         Column("job_id", "job"),
@@ -64,15 +85,98 @@ def queue(
         Column("progress_s", "saved", format_duration),
         Column("why", "why"),
     )
-    rows = [_row(verdict, turn.now, looks_ahead=looks_ahead) for verdict in turn.verdicts]
+    pages = {page.token: page for page in journal.book.pages(now=turn.now)}
+    rows = [
+        {
+            **_row(verdict, turn.now, looks_ahead=looks_ahead),
+            **_planned(pages.get(verdict.tag.token)),
+        }
+        for verdict in turn.verdicts
+    ]
+    ended = [
+        acted_document(page)
+        for page in pages.values()
+        if page.is_over and turn.now - (page.ended or page.arrival) < _LISTED_S
+    ]
 
     def show() -> None:
-        if not rows:
+        if rows:
+            print_rows(columns, rows)
+        else:
             say("no job that lowtide sbatch has submitted is in the queue")
-            return
-        print_rows(columns, rows)
+        if ended:
+            print()
+            print_rows(ENDED, ended)
 
-    form.print(rows, columns=columns, document={"jobs": rows}, show=show)
+    form.print(rows, columns=columns, document={"jobs": rows, "ended": ended}, show=show)
+
+
+JobNumber = Annotated[
+    str, typer.Argument(help="The job's number as lowtide queue shows it.", metavar="JOB")
+]
+
+
+def release(job: JobNumber, form: Form = TABLE) -> None:
+    """Let a job of lowtide sbatch begin now.
+
+    It is its user's own from then on: nobody defers it again, or stops it.
+    """
+    from dataclasses import replace
+
+    from lowtide.acting.tag import encode
+
+    backend, found, tag, text = _found(job)
+    if found.held:
+        backend.release(found)
+    if found.state == "pending":
+        backend.begin(found, backend.now(), encode(replace(tag, users_own=True), text))
+    else:
+        backend.note(found, encode(replace(tag, users_own=True), text))
+    _tell_change(found, f"job {job} begins as soon as there is room for it, and is yours", form)
+
+
+def hold(job: JobNumber, form: Form = TABLE) -> None:
+    """Keep a job of lowtide sbatch from starting until it is released.
+
+    Nobody looks after its deadline meanwhile.
+    """
+    from lowtide.acting.slurm import asked
+
+    backend, found, _, _ = _found(job)
+    asked(backend, "scontrol", "hold", found.id)
+    words = f"job {job} is held: lowtide queue release {job}, or scontrol release {job}, lets it go"
+    _tell_change(found, words, form)
+
+
+def forget(job: JobNumber, form: Form = TABLE) -> None:
+    """Look after a job of lowtide sbatch no more: it begins when it was to."""
+    backend, found, _, text = _found(job)
+    backend.note(found, text)
+    words = f"job {job} is not looked after any more, and begins when it was to"
+    _tell_change(found, words, form)
+
+
+def _tell_change(job: Seen, words: str, form: Form) -> None:
+    row = {"job_id": job.id, "name": job.name or None, "told": words}
+    form.print([row], columns=[Column(key) for key in row], document=row, show=lambda: say(words))
+
+
+def _found(job: str) -> tuple[SlurmBackend, Seen, Tag, str]:
+    """Return the backend, a job that is looked after, and what stands beside it."""
+    from lowtide.acting.slurm import SlurmBackend
+    from lowtide.acting.tag import decode
+    from lowtide.errors import InvalidInput
+
+    backend = SlurmBackend()
+    jobs = backend.look().jobs
+    for seen in jobs:
+        tag, text = decode(seen.comment)
+        if tag is not None and job in (seen.id, seen.id.partition("_")[0]):
+            return backend, seen, tag, text
+    known = ", ".join(seen.id for seen in jobs[:20]) or "none"
+    raise InvalidInput(
+        f"no job {job} of lowtide sbatch is in the queue: lowtide queue lists them ({known})"
+    )
 
 
 def drive(
@@ -88,6 +192,14 @@ def drive(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be moved, and move nothing.")
     ] = False,
+    notify: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Tell users of their jobs, once each: mailto:ada@example.org, or https://…",
+            metavar="ADDRESS",
+        ),
+    ] = None,
+    store: StorePlace = None,
     form: Form = TABLE,
 ) -> None:
     """Look after jobs of lowtide sbatch: move and stop them.
@@ -103,15 +215,23 @@ def drive(
             "without a forecast every job would begin now: say which grid it is, --grid with a "
             "provider's zone (gb, electricitymaps:DE, ...) or --signal FILE"
         )
+    from lowtide.acting.notices import sender_for
+
+    senders = [sender_for(address, os.environ) for address in notify or ()]
     driver, journal = _driver(signal, grid, seed, how, all_users=all_users)
     driver.dry = dry_run
     said: set[str] = set()
     try:
-        with by_signals():
+        with by_signals(), journal.claim() as alone:
+            if not alone:
+                warn("another lowtide drive looks after these jobs: both want the same")
             while True:
                 turn = driver.turn()
                 _tell_problems(turn, said)
                 _keep(driver, journal)
+                settled = _settle(turn, driver, journal, store)
+                if senders and not dry_run:
+                    _notify(turn, settled, journal, senders)
                 if once:
                     _tell_turn(turn, driver, form)
                     return
@@ -135,7 +255,7 @@ def _driver(
     model = WaitModel()
     model.learn(journal.waits())
     forecast = forecaster(signal, grid, seed=seed, how=how, until=time.time() + 7 * 86_400.0)
-    user = None if all_users else _user()
+    user = None if all_users else who_asks()
     return (
         Driver(
             backend=SlurmBackend(user=user, operator=all_users),
@@ -147,7 +267,7 @@ def _driver(
     )
 
 
-def _user() -> str:
+def who_asks() -> str:
     """Return what Slurm calls whoever asks."""
     try:
         return getpass.getuser()
@@ -162,6 +282,107 @@ def _keep(driver: Driver, journal: Journal) -> None:
         journal.keep_waits(driver.waits.waits)
     except FileProblem as error:
         warn(f"{error}; how long jobs waited is not kept")
+
+
+def _settle(turn: Turn, driver: Driver, journal: Journal, place: str | None) -> list[Page]:
+    """Find out what became of jobs that have left the queue; whatever fails, nothing else does."""
+    from lowtide.acting.settling import Settler
+    from lowtide.acting.slurm import SlurmBackend
+    from lowtide.errors import LowtideError
+
+    backend = driver.backend
+    if not turn.reached or not isinstance(backend, SlurmBackend):
+        return []
+    try:
+        book = journal.book
+        gone = book.see((verdict.seen for verdict in turn.verdicts), now=turn.now)
+        with _watched(place) as store:
+            settler = Settler(
+                client=backend.client,
+                book=book,
+                experiences=journal.experiences,
+                journal=journal,
+                store=store,
+                signal=turn.signal,
+            )
+            return settler.settle(gone, now=turn.now)
+    except LowtideError as error:
+        warn(f"{error}; what became of ended jobs is not known")
+        return []
+
+
+def _notify(turn: Turn, settled: list[Page], journal: Journal, senders: list[Sender]) -> None:
+    from lowtide.acting.notices import notices, send_new
+
+    found = notices(turn.verdicts, settled, now=turn.now)
+    for problem in send_new(found, journal.book, senders, now=turn.now):
+        warn(problem)
+
+
+@contextmanager
+def _watched(place: str | None) -> Iterator[Store | None]:
+    """Open what was watched; None where nobody has, unless a place was named."""
+    from lowtide.errors import MissingExtra, StoreProblem
+    from lowtide.store import Store
+
+    try:
+        store = Store.open(place, readonly=True)
+    except (StoreProblem, MissingExtra):
+        if place is not None:
+            raise
+        yield None
+        return
+    with store:
+        yield store
+
+
+def _planned(page: Page | None) -> dict[str, Any]:
+    """Return what was planned for a job."""
+    known = page and page.reckoning
+    return {
+        "planned": page and page.planned,
+        "planned_at_once": page and page.planned_at_once,
+        "planned_saving": known and known.planned_saving,
+        "unit": page and page.unit,
+    }
+
+
+def acted_document(page: Page) -> dict[str, Any]:
+    """Return what scripts get of a job that has ended: plan, replay, measurement, saving."""
+    known = page.reckoning
+    return {
+        "job_id": page.job_id,
+        "name": page.name or None,
+        "ended": None if page.ended is None else iso_or_none(page.ended),
+        "outcome": page.outcome,
+        "in_time": page.in_time,
+        "deadline": iso_or_none(page.deadline),
+        "starts": len(page.begun) or None,
+        "planned": page.planned,
+        "replayed": page.replayed,
+        "measured": page.measured,
+        "at_once": page.at_once,
+        "unit": page.unit,
+        "power": page.power,
+        "saving": known.saving,
+        "saved": known.saved,
+        "gap": page.gap,
+        "token": page.token,
+    }
+
+
+ENDED = (
+    Column("job_id", "job"),
+    Column("name", "name"),
+    Column("ended", "ended (UTC)", lambda text: text[:16].replace("T", " ")),
+    Column("outcome", "how"),
+    Column("in_time", "in time", lambda yes: "yes" if yes else "no"),
+    Column("planned", "planned", format_number),
+    Column("replayed", "replayed", format_number),
+    Column("measured", "measured", format_number),
+    Column("unit", "in"),
+    Column("saving", "saved", format_percent),
+)
 
 
 def _row(verdict: Judgement, now: float, *, looks_ahead: bool) -> dict[str, Any]:

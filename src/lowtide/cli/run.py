@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lowtide.measuring import Recorder
     from lowtide.measuring.program import Program
     from lowtide.profile import PowerProfile
+    from lowtide.recording import Run
     from lowtide.signal import Signal
 
 FinishBy = Annotated[
@@ -36,8 +37,6 @@ FinishBy = Annotated[
         metavar="TIME",
     ),
 ]
-# How much longer than its profile says a job may take.
-LONGER = 1.1
 _LOOK_S = 0.2
 # The end of the year 9999, after which nobody can write a date.
 _LAST = 253_402_300_000.0
@@ -104,7 +103,7 @@ def run(
         warn(f"{refused[1]}. Nothing was run")
         raise typer.Exit(refused[0])
     job = _Job(
-        finish_by=finish_by, length=length, profile=profile, stops=pause or save_on is not None
+        finish_by=finish_by, length=length, profile=profile, pauses=pause, saves=save_on is not None
     )
     forecast = forecaster(signal, grid, seed=seed, how=how, until=job.deadline)
     backend, driver = job.prepared(forecast, _signal_named(save_on), min_run)
@@ -121,8 +120,17 @@ class _Job:
     """What was asked for, and what was planned."""
 
     def __init__(
-        self, *, finish_by: str | None, length: str | None, profile: str | None, stops: bool
+        self,
+        *,
+        finish_by: str | None,
+        length: str | None,
+        profile: str | None,
+        pauses: bool,
+        saves: bool,
     ) -> None:
+        from dataclasses import replace
+
+        from lowtide.acting.experience import LONGER
         from lowtide.cli.inputs import named_profile, parse_time_limit
         from lowtide.profile import PowerProfile
 
@@ -139,11 +147,15 @@ class _Job:
             self.run_s = parse_time_limit(length)
             self.profile = PowerProfile.constant(1000.0, self.run_s)
         self.knows_power = profile is not None
-        self.stops = stops
+        if pauses and self.profile is not None:
+            # It keeps its memory, and goes on where it stood.
+            self.profile = replace(self.profile, restart=(), stop=())
+        self.stops = pauses or saves
         self.begin = self.now
         self.why = ""
         self.reckoning: Reckoning | None = None
         self.signal: Signal | None = None
+        self.missing_s: float | None = None
 
     def prepared(
         self,
@@ -186,6 +198,24 @@ class _Job:
 
     def _known(self, _: Tag) -> PowerProfile | None:
         return self.profile
+
+    def learn_pauses(self, runs: Sequence[Run], pauses: Sequence[tuple[float, float]]) -> None:
+        """Learn what the program drew while it was paused, where its profile does not say."""
+        from dataclasses import replace
+
+        from lowtide.acting.reckoning import paused_and_running_w
+
+        if self.profile is None or self.profile.suspended_power_w:
+            return
+        paused_w, running_w = paused_and_running_w(runs, pauses)
+        # Without a profile all is told in shares of what it draws while it runs.
+        scale = 1.0 if self.knows_power else self.profile.work[0].power_w / running_w
+        self.profile = replace(self.profile, suspended_power_w=scale * max(paused_w, 0.0))
+        if self.knows_power and paused_w >= 0.01 * running_w:
+            warn(
+                f"paused, it drew {paused_w:.4g} W, and was planned as if it drew nothing: write "
+                f"suspended_power_w = {paused_w:.4g} into its profile"
+            )
 
     def planned(self, driver: Driver, signal: Signal | None) -> None:
         """Let the driver decide when to begin, and say so."""
@@ -431,7 +461,13 @@ def _reckon(job: _Job, backend: LocalBackend, recorder: Recorder, driver: Driver
     if signal is None:
         return
     known = job.reckoning or Reckoning()
-    runs = [run for run in recorder.writer.recording() if not math.isnan(run.energy_j())]
+    recording = recorder.writer.recording()
+    # What a start drew that nobody measured is not known: the sum of the others is not the job's.
+    lacks = recording.unmeasured or any(math.isnan(run.energy_j()) for run in recording)
+    runs = [] if lacks else recording.runs
+    job.missing_s = sum(run.missing_s for run in runs) if runs else None
+    if backend.pauses and runs:
+        job.learn_pauses(runs, backend.pauses)
     replayed = amount(job.profile, backend.runs, signal) if job.profile else None
     job.signal = signal
     job.reckoning = replace(known, replayed=replayed, measured=measured(runs, signal))
@@ -458,14 +494,16 @@ def _tell(job: _Job, recorder: Recorder | None, *, form: Form, status: int | Non
         "exit_status": status,
         "folder": None if recorder is None else str(recorder.writer.folder),
         "synthetic": job.signal is not None and job.signal.synthetic,
+        "missing_s": job.missing_s,
     }
 
     def show() -> None:
         if recorder is None:
             say(_words(job))
             return
+        least = {"measured": ">"} if job.missing_s else {}
         parts = [
-            f"{name.replace('_', ' ')} {format_number(row[name])} {unit}"
+            f"{name.replace('_', ' ')} {least.get(name, '')}{format_number(row[name])} {unit}"
             for name in ("planned", "replayed", "measured", "at_once")
             if row[name] is not None
         ]

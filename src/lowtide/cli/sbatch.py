@@ -7,7 +7,8 @@ import os
 import re
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,11 +17,18 @@ import typer
 
 from lowtide.cli.options import GridName, How, Profile, Seed, SignalFile
 from lowtide.cli.output import TABLE, Column, Form, say, waiting, warn
-from lowtide.cli.run import LONGER, FinishBy, forecaster, iso_or_none, read_finish
-from lowtide.errors import InvalidInput, Refused, Unreachable
-from lowtide.units import format_duration, format_iso, format_percent, format_time
+from lowtide.cli.run import FinishBy, forecaster, iso_or_none, read_finish
+from lowtide.errors import FileProblem, InvalidInput, LowtideError, Refused, Unreachable
+from lowtide.units import (
+    format_duration,
+    format_iso,
+    format_percent,
+    format_time,
+    parse_duration,
+)
 
 if TYPE_CHECKING:
+    from lowtide.acting.book import Page
     from lowtide.acting.journal import Journal
     from lowtide.acting.judge import Judgement
     from lowtide.acting.reckoning import Reckoning
@@ -38,7 +46,10 @@ _LONGEST_WAIT_S = 366 * 86_400.0
 # What saving may take where no profile says it.
 _STOP_S = 60.0
 _EXPECTED = re.compile(r"to start at (\S+)")
-_VALUED = ("--finish-by", "--profile", "--signal", "--grid", "--seed", "--how")
+_VALUED = (
+    *("--finish-by", "--profile", "--signal", "--grid", "--seed", "--how"),
+    *("--min-run", "--checkpoint"),
+)
 _FLAGS = ("--saves", "--dry-run", "--check", "--no-check", "--json", "-P", "-h", "--help")
 
 
@@ -80,6 +91,17 @@ def sbatch(
             "stopped in dirty hours, and goes on later.",
         ),
     ] = False,
+    min_run: Annotated[
+        str, typer.Option(help="How long it works at least before it is stopped.")
+    ] = "30m",
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            help="What it saves to, %j, %A and %a as in sbatch: the last two are kept, and what "
+            "was cut off in the midst of saving is put aside.",
+            metavar="PATH",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the sbatch command, and submit nothing.")
     ] = False,
@@ -106,18 +128,30 @@ def sbatch(
     now = time.time()
     submission = Submission.read(words or [])
     deadline = read_finish(finish_by, now)
-    known = None if profile is None else named_profile(profile)
+    known = _in_library(submission.name) if profile is None else named_profile(profile)
     if finish_by is not None and submission.left_alone in ("--begin", "--deadline"):
         raise InvalidInput(
             f"--finish-by and {submission.left_alone} both say when it runs: leave one out"
         )
     if saves and not submission.may_be_stopped:
         raise InvalidInput("a job that saves is started again: leave out --no-requeue or --saves")
+    if checkpoint and not saves:
+        raise InvalidInput("--checkpoint names what a job saves to: say that it does, with --saves")
     backend, journal = SlurmBackend(), Journal.of_user()
     forecast = forecaster(signal, grid, seed=seed, how=how, until=deadline)(now)
-    order = _Order(submission=submission, profile=known, deadline=deadline, saves=saves)
+    order = _Order(
+        submission=submission,
+        profile=known,
+        is_named=profile is not None,
+        journal=journal,
+        deadline=deadline,
+        saves=saves,
+        min_run_s=parse_duration(min_run),
+        checkpoint=checkpoint or "",
+    )
     verdict = order.judged(backend, journal, forecast, now)
-    command = order.command(verdict, journal, now, dry=dry_run)
+    with _laying_down():
+        command = order.command(verdict, journal, now, dry=dry_run)
     row: dict[str, Any] = {
         "job_id": None,
         "begin": format_iso(order.begin),
@@ -131,6 +165,11 @@ def sbatch(
     }
     if not dry_run:
         row["job_id"] = _submit(backend, command, order.tag, check=check)
+        if verdict is not None:
+            try:
+                journal.book.put(order.page(row["job_id"], forecast))
+            except FileProblem as error:
+                warn(f"{error}; what was planned for it is not kept")
     columns = [Column(name) for name in row if name != "command"]
     form.print([row], columns=columns, document=row, show=lambda: _show(row, order, now))
 
@@ -143,16 +182,31 @@ class _Order:
         *,
         submission: Submission,
         profile: PowerProfile | None,
+        is_named: bool,
+        journal: Journal,
         deadline: float | None,
         saves: bool,
+        min_run_s: float,
+        checkpoint: str,
     ) -> None:
+        from lowtide.acting.experience import Experience, program_key
+        from lowtide.acting.judge import Rules
         from lowtide.acting.tag import Tag, new_token
 
-        self.submission, self.profile, self.deadline = submission, profile, deadline
+        self.submission, self.deadline = submission, deadline
+        self.checkpoint = checkpoint
+        self.program, self.experience = "", Experience()
         limit_s = submission.limit_s
         lengths = [] if limit_s is None else [limit_s]
         if profile is not None:
-            lengths.append(LONGER * profile.run_s)
+            partition = submission.options.get("partition")
+            self.program = program_key(submission.name, submission.text, partition, profile)
+            self.experience = journal.experiences.of(self.program)
+            # What nobody has named is taken for what a job draws, not for how long it may take.
+            if is_named or saves or limit_s is None:
+                lengths.append(self.experience.most_s(profile))
+            profile = self.experience.adjusted(profile)
+        self.profile = profile
         # A job that saves goes on beyond its limit.
         self.run_s = (max if saves else min)(lengths, default=None)
         self.tag = Tag(
@@ -163,6 +217,8 @@ class _Order:
             startup_s=profile.startup_s if profile else 0.0,
             stop_s=(profile.stop_s if profile else 0.0) or (_STOP_S if saves else 0.0),
             interruptible=saves,
+            # What is usual is not said: the comment is short.
+            min_run_s=None if min_run_s == Rules().least_run_s else min_run_s,
         )
         self.begin = self.tag.arrival
         self.latest: float | None = None
@@ -175,6 +231,7 @@ class _Order:
         """Decide when it begins; None where it is handed on as it is."""
         from lowtide.acting.backend import PENDING, Seen
         from lowtide.acting.judge import Situation, judge
+        from lowtide.acting.promise import Loops
         from lowtide.acting.tag import encode
         from lowtide.acting.waits import WaitModel
 
@@ -182,9 +239,12 @@ class _Order:
             self.why = f"{self.submission.left_alone} is its user's own: it is handed on as it is"
         elif self.deadline is None:
             self.why = "no --finish-by: it begins now"
+        elif not self.experience.is_trusted:
+            off = format_percent(abs(self.experience.runs[-1].gap))
+            self.why = f"its last runs were off its profile, the last by {off}: it begins now"
         elif self.run_s is None:
             self.why = "neither a time limit nor --profile says how long it takes: it begins now"
-        if self.why or self.run_s is None:
+        if self.submission.left_alone or self.deadline is None or self.run_s is None:
             return None
         try:
             look = backend.look()
@@ -210,15 +270,16 @@ class _Order:
         situation = Situation(
             now=now,
             signal=signal,
-            wait_s=lambda *_: wait_s if trusted else None,
+            wait_s=lambda *_: wait_s if trusted and self.experience.is_trusted else None,
             closed=look.closed,
+            loops=look.loops or Loops(),
             profile=lambda _: self.profile,
         )
         verdict = judge(seen, situation)
         if verdict is None or verdict.promise is None:
             return None
         self.tag = replace(self.tag, wait_s=wait_s)
-        self.latest, self.why = verdict.promise.latest, verdict.why
+        self.latest, self.why = verdict.promise.latest, self.why or verdict.why
         if self.latest < now:
             self.why = "its deadline is too early to be promised: it begins now"
             if math.isfinite(self.latest):
@@ -243,6 +304,29 @@ class _Order:
             at_once=amount(profile, once, signal),
         )
 
+    def page(self, number: str, signal: Signal | None) -> Page:
+        """Return what the book keeps of it."""
+        from lowtide.acting.book import Page
+        from lowtide.acting.reckoning import Reckoning
+
+        # Without known watts only shares can be told.
+        known = (self.reckoning if self.profile is not None else None) or Reckoning()
+        energy, duration = self.experience.scales
+        return Page(
+            token=self.tag.token,
+            job_id=number,
+            name=self.submission.name,
+            arrival=self.tag.arrival,
+            deadline=self.deadline or self.tag.deadline,
+            program=self.program,
+            profile=self.tag.profile,
+            unit="g" if signal is None or signal.kind != "price" else signal.currency or "",
+            planned=known.planned,
+            planned_at_once=known.at_once,
+            energy_scale=energy,
+            duration_scale=duration,
+        )
+
     def command(
         self, verdict: Judgement | None, journal: Journal, now: float, *, dry: bool
     ) -> list[str]:
@@ -254,7 +338,10 @@ class _Order:
             return ["sbatch", "--parsable", *submission.before, *ends]
         self.tag = replace(self.tag, begin=self.begin)
         if self.profile is not None and not dry:
-            self.tag = replace(self.tag, profile=journal.keep_profile(self.profile))
+            try:
+                self.tag = replace(self.tag, profile=journal.keep_profile(self.profile))
+            except FileProblem as error:
+                warn(f"{error}; a driver will take its power for constant")
         wrapped = None
         if self.tag.interruptible:
             wrapped = Path("WRAPPED.sh")
@@ -262,9 +349,35 @@ class _Order:
                 with tempfile.NamedTemporaryFile(
                     "w", suffix=".sh", delete=False, errors="surrogateescape"
                 ) as file:
-                    file.write(submission.wrapped())
+                    file.write(submission.wrapped(self.checkpoint))
                     wrapped = Path(file.name)
         return submission.command(self.tag, now=now, wrapped=wrapped)
+
+
+@contextmanager
+def _laying_down() -> Iterator[None]:
+    """Say what to do where the script that is wrapped around another cannot be laid down."""
+    try:
+        yield
+    except LowtideError:
+        raise
+    except OSError as error:
+        folder = os.environ.get("TMPDIR", "/tmp")  # noqa: S108 - where it was to lie
+        words = f"a job that saves is wrapped, and {folder} takes no script ({error.strerror})"
+        cure = "name another folder by TMPDIR, or leave out --saves"
+        raise FileProblem(f"{words}: {cure}", path=folder) from None
+
+
+def _in_library(name: str) -> PowerProfile | None:
+    """Return the profile of a job that was learned by its name; None where none, or several are."""
+    from lowtide.cli.queue import who_asks
+    from lowtide.library import Library
+
+    try:
+        found = Library().find(name)
+    except LowtideError:
+        return None
+    return found.profile if found.program.user == who_asks() else None
 
 
 def _submit(backend: SlurmBackend, command: list[str], tag: Tag, *, check: bool) -> str:
@@ -274,8 +387,12 @@ def _submit(backend: SlurmBackend, command: list[str], tag: Tag, *, check: bool)
         at = time.time()
         number = _number(backend, command, tag)
         if check and any(each.startswith("--comment") for each in command):
-            with waiting("looking whether Slurm has kept it"):
-                time.sleep(_SETTLED_S)
+            try:
+                with waiting("looking whether Slurm has kept it"):
+                    time.sleep(_SETTLED_S)
+            except KeyboardInterrupt:
+                warn(f"job {number} is submitted; whether Slurm has kept it was not looked at")
+                raise
             if not _has(backend, number, tag):
                 warn(f"Slurm has lost job {number}: it is submitted anew")
                 at = time.time()

@@ -9,8 +9,10 @@ import typer
 
 from lowtide.cli.options import GridName, How, Seed, SignalFile, StorePlace
 from lowtide.cli.output import SYNTHETIC, TABLE, Form, print_table, say, say_all, waiting
+from lowtide.cli.queue import acted_document
 
 if TYPE_CHECKING:
+    from lowtide.acting.book import Page
     from lowtide.hindsight import Hindsight
     from lowtide.hindsight.job import Beyond
     from lowtide.monitor.verdicts import Use
@@ -100,6 +102,7 @@ def show(
                 interruptible=interruptible,
                 library=Library(),
             )
+    acted = _acted(record)
     if html is not None:
         from lowtide.hindsight.page import write_page
 
@@ -107,6 +110,8 @@ def show(
 
     def show() -> None:
         _print(told, others)
+        if acted is not None:
+            say(_as_planned(acted))
         if made_up:
             say(f"{SYNTHETIC}: so it was watched.")
         if told.signal is not None and told.signal.synthetic:
@@ -116,10 +121,44 @@ def show(
 
     form.print(
         _use_rows(told),
-        document=lambda: {**hindsight_document(told), "synthetic": made_up},
+        document=lambda: {
+            **hindsight_document(told),
+            "synthetic": made_up,
+            "acted": None if acted is None else acted_document(acted),
+        },
         show=show,
         digits=15,
     )
+
+
+def _acted(record: JobRecord) -> Page | None:
+    """Return what was planned for a job that lowtide sbatch has submitted; None for any other."""
+    from lowtide.acting.journal import Journal
+    from lowtide.acting.tag import decode
+
+    if record.source != "slurm":
+        return None
+    page = Journal.of_user().book.find(record.shown_id, record.first_seen)
+    tag, _ = decode(record.comment)
+    return None if page is None or (tag is not None and tag.token != page.token) else page
+
+
+def _as_planned(page: Page) -> str:
+    """Return plan, replay and measurement of a job in words."""
+    from lowtide.units import format_number, format_percent
+
+    known = page.reckoning
+    parts = [
+        f"{name} {'---' if value is None else f'{format_number(value)} {page.unit}'}"
+        for name, value in (
+            ("planned", known.planned),
+            ("replayed", known.replayed),
+            ("measured", known.measured),
+        )
+    ]
+    if known.saving is not None:
+        parts.append(f"saved {format_percent(known.saving)} against its submission")
+    return f"Over all its starts: {', '.join(parts)}."
 
 
 def _beyond(grid: str | None, seed: int, seen: float) -> Beyond | None:

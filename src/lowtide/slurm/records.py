@@ -92,6 +92,7 @@ WAITING_FIELDS = {
     "tres-per-node": "per_node",
     "tres-per-task": "per_task",
     "RestartCnt": "restarts",
+    "PriorityLong": "priority",
     "Comment": "comment",
     "Name": "name",
 }
@@ -169,6 +170,7 @@ class QueuedJob:
         deadline: When it is cancelled whether it runs or not.
         gpus: GPUs that it asked for, over all nodes.
         restarts: How often it was requeued.
+        priority: Who has more goes first.
     """
 
     job_id: str
@@ -185,6 +187,7 @@ class QueuedJob:
     cpus: float | None
     gpus: float | None
     restarts: int
+    priority: float | None
     comment: str
     name: str
 
@@ -221,6 +224,7 @@ def _queued(line: str) -> QueuedJob:
         cpus=tres.get("cpu") or read_number(record["cpus"]),
         gpus=_gpus(record, tres),
         restarts=int(read_number(record["restarts"]) or 0),
+        priority=read_number(record["priority"]),
         comment=record["comment"] if read_text(record["comment"]) else "",
         name=record["name"],
     )
@@ -292,7 +296,14 @@ def _each(
     for record in records:
         try:
             found.append(read(record))
-        except (LowtideError, LookupError, TypeError, ValueError, AttributeError) as error:
+        except (
+            LowtideError,
+            LookupError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            OverflowError,
+        ) as error:
             if unreadable is None:
                 raise
             unreadable.append(str(error))

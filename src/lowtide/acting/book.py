@@ -1,0 +1,248 @@
+"""The book of jobs that were handed in: what was planned for each, how it ran, what it came to.
+
+A file for each job, by its token, in the journal's folder. It is history and no more: no promise
+depends on it, and a page that is lost or spoilt costs its figures alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from lowtide.acting.backend import RUNNING, Seen
+from lowtide.acting.reckoning import Reckoning
+from lowtide.acting.tag import decode
+from lowtide.errors import FileProblem
+from lowtide.files import write_whole
+from lowtide.schedule import Stretch
+
+DAY_S = 86_400.0
+# For how long a job is kept after it was handed in.
+_KEPT_S = 400 * DAY_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """One start of a job, as it was seen.
+
+    Attributes:
+        task: Which element of an array it was; the job's number else.
+        start: When it was.
+        progress_s: Work that was saved by then.
+    """
+
+    task: str
+    start: float
+    progress_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A job that was handed in. None where something is not known, or not yet.
+
+    Attributes:
+        token: Tells it from every other job.
+        job_id: Its number.
+        name: What it is called.
+        user: Whose it is.
+        arrival: When it was handed in.
+        deadline: By when it was to be done.
+        program: Which runs it is compared with, as `experience` has it.
+        profile: By which name the profile that it was planned by is kept; empty for none.
+        unit: Of all amounts: `g`, or a currency.
+        tasks: How many elements it has.
+        planned: What the plan at its submission came to.
+        planned_at_once: What running at its submission would have, by the same forecast.
+        begun: Its starts, as they were seen.
+        missing: How many looks in a row it was in no queue, and nobody knew of its end.
+        ended: When it was over.
+        outcome: How, one of `states.STATES`, or `lost`; empty while it is not.
+        replayed: What its profile comes to at the starts that came, on the grid that came.
+        measured: What was measured.
+        at_once: What it would have come to at its submission, on the grid that came.
+        power: Whether that was `measured` or `estimated`.
+        energy_ratio: What it drew, as a share of what its profile says.
+        duration_ratio: How long it ran, as a share of that.
+        energy_scale: By what its profile had been changed before, as earlier runs had taught.
+        duration_scale: The same of how long it takes.
+        told: Which notices were sent.
+    """
+
+    token: str
+    job_id: str
+    arrival: float
+    deadline: float
+    name: str = ""
+    user: str = ""
+    program: str = ""
+    profile: str = ""
+    unit: str = "g"
+    tasks: int = 1
+    planned: float | None = None
+    planned_at_once: float | None = None
+    begun: tuple[Begun, ...] = ()
+    missing: int = 0
+    ended: float | None = None
+    outcome: str = ""
+    replayed: float | None = None
+    measured: float | None = None
+    at_once: float | None = None
+    power: str | None = None
+    energy_ratio: float | None = None
+    duration_ratio: float | None = None
+    energy_scale: float = 1.0
+    duration_scale: float = 1.0
+    told: tuple[str, ...] = ()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return bool(self.outcome)
+
+    @property
+    def in_time(self) -> bool | None:
+        """Whether it was done by its deadline; None while that is not known."""
+        if self.outcome != "completed" or self.ended is None:
+            return None if self.outcome in ("", "lost", "cancelled") else False
+        return self.ended <= self.deadline
+
+    @property
+    def reckoning(self) -> Reckoning:
+        """Plan, replay and measurement."""
+        return Reckoning(
+            planned=self.planned,
+            replayed=self.replayed,
+            measured=self.measured,
+            at_once=self.planned_at_once if self.at_once is None else self.at_once,
+        )
+
+    @property
+    def gap(self) -> float | None:
+        """By what share more was measured than its profile says of the same starts."""
+        if self.measured is None or not self.replayed:
+            return None
+        return self.measured / self.replayed - 1.0
+
+    def seen(self, job: Seen, progress_s: float) -> Page:
+        """Return the page with what a look tells of the job."""
+        page = replace(self, missing=0, outcome="", ended=None) if self.missing else self
+        if job.state != RUNNING or job.started is None:
+            return page
+        found = Begun(task=job.id, start=job.started, progress_s=progress_s)
+        known = any(each.task == found.task and each.start == found.start for each in self.begun)
+        return page if known else replace(page, begun=(*page.begun, found))
+
+    @property
+    def stretches(self) -> list[list[Stretch]]:
+        """The starts of each element as far as they were seen, with the work that each did.
+
+        What the last of them did is not known, and taken for nothing.
+        """
+        tasks: dict[str, list[Begun]] = {}
+        for each in sorted(self.begun, key=lambda begun: begun.start):
+            tasks.setdefault(each.task, []).append(each)
+        return [
+            [
+                Stretch(start=each.start, work_s=max(after.progress_s - each.progress_s, 0.0))
+                for each, after in zip(starts, [*starts[1:], starts[-1]], strict=True)
+            ]
+            for starts in tasks.values()
+        ]
+
+
+class Book:
+    """All pages, below a folder.
+
+    Args:
+        folder: Where they are; it is made when something is kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._known: dict[str, Page] = {}
+
+    def put(self, page: Page) -> None:
+        """Keep a page, in place of what was known of the job."""
+        if self._known.get(page.token) != page:
+            text = json.dumps(asdict(page), separators=(",", ":"))
+            write_whole(self.folder / f"{page.token}.json", text, lasting=False)
+            self._known[page.token] = page
+
+    def pages(self, *, now: float, newer_s: float = _KEPT_S) -> list[Page]:
+        """Return all pages that can be read, oldest job first; those that are too old are removed.
+
+        Args:
+            newer_s: How long ago the job was handed in at most.
+        """
+        found = []
+        try:
+            paths = sorted(self.folder.glob("*.json"))
+        except OSError:
+            return []
+        for path in paths:
+            page = self._known.get(path.stem) or read_page(path)
+            if page is None:
+                continue
+            if page.arrival < now - _KEPT_S:
+                path.unlink(missing_ok=True)
+                continue
+            self._known[page.token] = page
+            if page.arrival >= now - newer_s:
+                found.append(page)
+        return sorted(found, key=lambda page: (page.arrival, page.token))
+
+    def find(self, job_id: str, at: float) -> Page | None:
+        """Return the page of a job by its number: that handed in last before a moment."""
+        number = job_id.partition("_")[0]
+        pages = [
+            page
+            for page in self.pages(now=at)
+            if page.job_id == number and page.arrival <= at + 60.0
+        ]
+        return pages[-1] if pages else None
+
+    def see(self, jobs: Iterable[Seen], *, now: float) -> list[Page]:
+        """Take in a look at the queue; return the pages of jobs that are in it no more.
+
+        What carries a tag and has no page, since another machine has handed it in, gets one.
+        """
+        present: dict[str, Page] = {}
+        known = {page.token: page for page in self.pages(now=now)}
+        for job in jobs:
+            tag, _ = decode(job.comment)
+            if tag is None:
+                continue
+            page = present.get(tag.token) or known.get(tag.token)
+            if page is None:
+                page = Page(
+                    token=tag.token,
+                    job_id=job.id.partition("_")[0],
+                    name=job.name,
+                    user=job.user,
+                    arrival=tag.arrival,
+                    deadline=tag.deadline,
+                    profile=tag.profile,
+                )
+            present[tag.token] = page.seen(job, tag.progress_s)
+        for page in present.values():
+            self.put(page)
+        return [page for token, page in known.items() if token not in present and not page.is_over]
+
+
+def read_page(path: Path) -> Page | None:
+    """Return a page; None where it cannot be read or makes no sense."""
+    try:
+        said = json.loads(path.read_text())
+        known = {each.name for each in fields(Page)}
+        values: dict[str, Any] = {key: said[key] for key in known & said.keys()}
+        values["begun"] = tuple(Begun(**each) for each in values.get("begun", ()))
+        values["told"] = tuple(values.get("told", ()))
+        page = Page(**values)
+        numbers = (page.arrival, page.deadline)
+        return page if all(math.isfinite(each) for each in numbers) else None
+    except (OSError, ValueError, TypeError, AttributeError, FileProblem):
+        return None

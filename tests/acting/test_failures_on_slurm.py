@@ -1,0 +1,435 @@
+"""What goes wrong on a real Slurm, row by row: daemons, drivers and wrappers are really killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lowtide.acting.backend import PENDING, RUNNING, Seen
+from lowtide.acting.driver import Driver
+from lowtide.acting.judge import Rules
+from lowtide.acting.promise import NO_LOOPS
+from lowtide.acting.slurm import SlurmBackend
+from lowtide.acting.submission import Submission
+from lowtide.acting.tag import Tag, decode, encode, new_token
+from lowtide.acting.waits import WaitModel
+from lowtide.signal import Signal
+from support.commands import run
+from support.slurm import RunningSlurm, ask, running_slurm
+
+pytestmark = [pytest.mark.alone, pytest.mark.slurm]
+
+PATIENCE_S = 60.0
+# How long Slurm keeps back what was requeued, so that nobody has to wait for two minutes here.
+EXPIRES_S = 8
+SETTINGS = f"""\
+AuthInfo=socket={{folder}}/munge.sock,cred_expire={EXPIRES_S}
+Prolog={{folder}}/prolog
+"""
+COUNTS = """#!/bin/bash
+#SBATCH -t 1:00:00 --mem=50M
+exec python3 count.py
+"""
+# Writes down every step, in one write each, and how far it is when it is asked to save.
+COUNTING = """
+import os, signal, sys, time
+done = int(open("saved").read()) if os.path.exists("saved") else 0
+
+def save(*_):
+    open("saved.new", "w").write(str(done))
+    os.rename("saved.new", "saved")
+    sys.exit(75)
+
+signal.signal(signal.SIGUSR1, save)
+while not os.path.exists("enough"):
+    time.sleep(0.05)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    with open("steps", "a") as file:
+        print(done, file=file)
+    done += 1
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+"""
+EAGER = Rules(settle_s=1.0, least_move_s=2.0, least_run_s=1.0, least_pause_s=2.0)
+
+
+@pytest.fixture(scope="module")
+def frail() -> Iterator[RunningSlurm]:
+    """A Slurm whose daemons may be killed, and whose nodes may refuse to start a job."""
+    with running_slurm(nodes=2, more=SETTINGS) as slurm:
+        prolog(slurm, "exit 0")
+        yield slurm
+
+
+def prolog(slurm: RunningSlurm, *lines: str) -> None:
+    path = Path(slurm["SLURM_CONF"]).with_name("prolog")
+    new = path.with_suffix(".new")
+    new.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    new.chmod(0o755)
+    new.rename(path)
+
+
+@pytest.fixture
+def here(frail, tmp_path, monkeypatch):
+    """A folder with a script, from which Slurm can be asked."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in frail.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LOWTIDE_ACTING", str(tmp_path / "acting"))
+    Path("count.sh").write_text(COUNTS)
+    Path("count.py").write_text(COUNTING)
+    yield frail
+    (tmp_path / "enough").touch()
+    for number in ask(frail, "squeue", "-h", "-o", "%A").split():
+        ask(frail, "scancel", number)
+    wait_for(lambda: not ask(frail, "squeue", "-h"))
+
+
+def seen(number: str) -> Seen | None:
+    """Return a job as the backend shows it, None once it is gone."""
+    return {job.id: job for job in SlurmBackend().look().jobs}.get(number)
+
+
+def wait_for(is_so):
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        if found := is_so():
+            return found
+        time.sleep(0.1)
+    raise AssertionError("it did not come to that")
+
+
+def runs(number: str):
+    return lambda: (job := seen(number)) is not None and job.state == RUNNING and job
+
+
+def waits_again(number: str, restarts: int = 1):
+    return lambda: (
+        (job := seen(number)) is not None
+        and (job.state, job.restarts) == (PENDING, restarts)
+        and job
+    )
+
+
+def submitted(slurm, *, begin_s: float | None = None, **changes) -> tuple[str, Tag]:
+    """Submit the script that counts, with a tag as a test wants it; return number and tag."""
+    now = time.time()
+    tag = Tag(
+        token=new_token(),
+        deadline=now + 9000.0,
+        arrival=now,
+        run_s=1800.0,
+        stop_s=1.0,
+        wait_s=0.0,
+        interruptible=True,
+        begin=None if begin_s is None else now + begin_s,
+    )
+    tag = replace(tag, **changes)
+    submission = Submission.read(["count.sh"], {})
+    Path("wrapped.sh").write_text(submission.wrapped())
+    number = ask(slurm, *submission.command(tag, now=now, wrapped=Path("wrapped.sh")))
+    assert number, "it was not submitted"
+    return number, tag
+
+
+def driver(grid: Signal | None, **settings) -> Driver:
+    """Return a driver that knows nothing."""
+    return Driver(
+        backend=SlurmBackend(),
+        forecast=lambda _: grid,
+        **{
+            "waits": WaitModel(unknown_s=0.0),
+            "loops": NO_LOOPS,
+            "rules": EAGER,
+            **settings,
+        },
+    )
+
+
+def dirty(for_s: float) -> Signal:
+    """A grid that is dirty from now on for a while, and clean after that."""
+    count = int(for_s // 5)
+    return Signal.from_values([900.0] * count + [100.0] * 3000, start=time.time() - 5.0, step_s=5.0)
+
+
+def steps() -> list[int]:
+    path = Path("steps")
+    return [int(each) for each in path.read_text().split()] if path.exists() else []
+
+
+def nothing_lost_nothing_doubled() -> bool:
+    done = steps()
+    return done == list(range(len(done)))
+
+
+def crash(slurm: RunningSlurm) -> None:
+    """Kill the controller, and start it again with whatever it has kept."""
+    slurm.daemons["slurmctld"].kill()
+    slurm.daemons["slurmctld"].start()
+    wait_for(lambda: "UP" in ask(slurm, "scontrol", "ping"))
+
+
+def change_something(slurm: RunningSlurm) -> str:
+    """Have the controller write everything down: what comes within five seconds after is not."""
+    number = ask(slurm, "sbatch", "--parsable", "-H", "--mem=50M", "--wrap", "true")
+    time.sleep(0.3)
+    return number
+
+
+def test_without_any_driver_a_job_starts_at_the_begin_it_carries(here):
+    number, tag = submitted(here, begin_s=4.0)
+    job = wait_for(runs(number))
+    assert int(tag.begin) - 1 <= job.started <= tag.begin + PATIENCE_S
+
+
+def test_a_controller_that_is_down_at_the_begin_starts_the_job_when_it_is_back(here):
+    number, tag = submitted(here, begin_s=4.0)
+    controller = here.daemons["slurmctld"]
+    controller.end()
+    turn = driver(dirty(60.0)).turn()
+    assert turn.problems
+    assert not turn.deeds
+    time.sleep(max(tag.begin + 1.0 - time.time(), 0.0))
+    controller.start()
+    job = wait_for(lambda: "UP" in ask(here, "scontrol", "ping") and runs(number)())
+    assert job.started > tag.begin
+
+
+def test_what_a_controller_has_forgotten_is_written_again(here):
+    number, _ = submitted(here, begin_s=3000.0)
+    # Long enough ago to be kept, unlike what follows.
+    time.sleep(5.5)
+    change_something(here)
+    grid = dirty(600.0)
+    driver(grid).turn()
+    wanted = seen(number).begin
+    assert abs(wanted - (grid.start + 600.0)) < PATIENCE_S
+    crash(here)
+    # Forgotten or not, the next one who looks leaves it where it should be, and says so in its tag.
+    driver(grid).turn()
+    job = seen(number)
+    assert job.begin == pytest.approx(wanted, abs=PATIENCE_S)
+    assert decode(job.comment)[0].begin == pytest.approx(job.begin, abs=5.0)
+    assert not driver(grid).turn().deeds
+
+
+def test_what_a_controller_has_lost_is_submitted_anew_and_a_stranger_is_not_touched(
+    here, capsys, monkeypatch
+):
+    sbatch = sys.modules["lowtide.cli.sbatch"]
+    monkeypatch.setattr(sbatch, "_SETTLED_S", 0.0)
+    strangers: list[str] = []
+    numbers: list[str] = []
+
+    def after_a_crash(backend, number, tag, has=sbatch._has):
+        numbers.append(number)
+        if len(numbers) == 1:
+            crash(here)
+            # Numbers that were lost are given out again, that of the job among them.
+            strangers.append(change_something(here))
+            while int(strangers[-1]) < int(number):
+                strangers.append(change_something(here))
+        return has(backend, number, tag)
+
+    monkeypatch.setattr(sbatch, "_has", after_a_crash)
+    words = ("--finish-by", "+30h", "--grid", "windy", "--json", "count.sh")
+    for _ in range(5):
+        # A machine that is busy may take longer to submit than there is to be forgotten.
+        strangers.clear()
+        numbers.clear()
+        change_something(here)
+        said = json.loads(run(capsys, "sbatch", *words).out)
+        jobs = SlurmBackend().look().jobs
+        assert [decode(job.comment)[0].token for job in jobs].count(said["token"]) == 1
+        if strangers[-1] == numbers[0]:
+            break
+    assert strangers[-1] == numbers[0] != said["job_id"], "the crash has lost nothing"
+    before = ask(here, "scontrol", "show", "job", numbers[0])
+    driver(dirty(600.0)).turn()
+    assert ask(here, "scontrol", "show", "job", numbers[0]) == before
+
+
+def test_a_wrapper_killed_between_requeue_and_begin_costs_carbon_alone(here, tmp_path):
+    # It requeues, and whoever asked it to is gone.
+    real = shutil.which("scontrol", path=here["PATH"])
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "scontrol").write_text(
+        f'#!/bin/bash\n"{real}" "$@"; [ "$1" = requeue ] && kill -9 $PPID\nexit 0\n'
+    )
+    (tools / "scontrol").chmod(0o755)
+    number, _ = submitted({**here, "PATH": f"{tools}:{here['PATH']}"})
+    wait_for(lambda: len(steps()) > 30)
+    job = seen(number)
+    backend = SlurmBackend()
+    tag, text = decode(job.comment)
+    backend.note(job, encode(replace(tag, begin=time.time() + 3000.0), text))
+    backend.stop(job)
+    again = wait_for(waits_again(number))
+    # Its begin is Slurm's own and comes soon; what it has saved is known.
+    assert again.begin < time.time() + EXPIRES_S + 5.0
+    assert decode(again.comment)[0].progress_s > 0
+    done = int(Path("saved").read_text())
+    wait_for(lambda: len(steps()) > done)
+    assert nothing_lost_nothing_doubled()
+
+
+def test_a_failed_node_costs_what_was_not_saved_and_the_driver_goes_on(here):
+    number, _ = submitted(here)
+    wait_for(lambda: len(steps()) > 5)
+    Path("saved").write_text("3")
+    node = ask(here, "squeue", "-h", "-j", number, "-o", "%N")
+    ask(here, "scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+    try:
+        wait_for(waits_again(number))
+        # Now is as clean as it gets: Slurm's own delay is not waited for.
+        grid = Signal.from_values([100.0] * 9000, start=time.time() - 5.0, step_s=5.0)
+
+        def goes_on():
+            driver(grid).turn()
+            return runs(number)()
+
+        wait_for(goes_on)
+        before = len(steps())
+        wait_for(lambda: len(steps()) > before)
+        assert steps()[before] == 3
+    finally:
+        ask(here, "scontrol", "update", f"NodeName={node}", "State=RESUME")
+
+
+def test_what_slurm_itself_holds_is_let_go_once(here):
+    prolog(here, "exit 1")
+    try:
+        number, _ = submitted(here)
+        held = wait_for(lambda: (job := seen(number)) and job.stuck and job)
+        assert held.held
+    finally:
+        prolog(here, "exit 0")
+    for node in ("n1", "n2"):
+        ask(here, "scontrol", "update", f"NodeName={node}", "State=RESUME")
+    (deed,) = driver(None).turn().deeds
+    assert (deed.move.kind, deed.problem) == ("release", "")
+    released = seen(number)
+    assert not released.held
+    assert decode(released.comment)[0].released
+
+    def starts():
+        driver(None).turn()
+        return runs(number)()
+
+    wait_for(starts)
+
+
+def test_the_time_zone_of_who_submits_does_not_move_a_begin(here, capsys, monkeypatch):
+    # Five and a half hours and a summer time lie between who submits and the controller.
+    monkeypatch.setenv("TZ", "Australia/Adelaide")
+    time.tzset()
+    try:
+        words = ("--finish-by", "+30h", "--grid", "windy", "--no-check", "--json", "count.sh")
+        said = json.loads(run(capsys, "sbatch", *words).out)
+    finally:
+        monkeypatch.delenv("TZ")
+        time.tzset()
+    job = seen(said["job_id"])
+    tag = decode(job.comment)[0]
+    assert job.begin == pytest.approx(tag.begin, abs=10.0)
+    assert job.begin < tag.deadline
+
+
+def test_a_driver_killed_at_random_moments_loses_nothing_and_doubles_nothing(here):
+    nightly = bool(os.environ.get("LOWTIDE_NIGHTLY"))
+    number, tag = submitted(here, max_starts=1000)
+    draw = random.Random(11)
+    kills, stops, until = 0, 0, time.monotonic() + (600.0 if nightly else 45.0)
+    while time.monotonic() < until and kills < 50:
+        # A grid that is dirty for some seconds, again and again: there is always something to do.
+        now = time.time()
+        values = [900.0, 100.0, 100.0] * 1000
+        grid = Signal.from_values(values, start=now - draw.uniform(0.0, 12.0), step_s=4.0)
+        child = os.fork()
+        if child == 0:
+            try:
+                while True:
+                    driver(grid).turn()
+            finally:
+                os._exit(0)
+        time.sleep(draw.uniform(0.02, 1.2))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        kills += 1
+        job = seen(number)
+        assert job is not None
+        stops = max(stops, job.restarts)
+        found = decode(job.comment)[0]
+        assert (found.token, found.deadline) == (tag.token, float(int(tag.deadline)))
+        if job.state == PENDING and job.begin is not None:
+            assert job.begin <= max(tag.deadline - 1800.0, now + EXPIRES_S + PATIENCE_S)
+    assert kills >= (50 if nightly else 10)
+    assert stops, "it was never stopped"
+    done = len(steps())
+    ask(here, "scontrol", "update", f"JobId={number}", "StartTime=now")
+    wait_for(lambda: len(steps()) > done)
+    assert nothing_lost_nothing_doubled()
+    # One job it was, and one it is.
+    assert len([job for job in SlurmBackend().look().jobs if tag.token in job.comment]) == 1
+
+
+def test_a_thousand_tasks_of_an_array_take_one_look_and_one_move(here):
+    now = time.time()
+    tag = Tag(token=new_token(), deadline=now + 9e4, arrival=now, run_s=60.0, begin=now + 3000.0)
+    submission = Submission.read(["-a", "0-999", "count.sh"], {})
+    number = ask(here, *submission.command(tag, now=now))
+    spent = time.process_time()
+    turn = driver(dirty(3600.0)).turn()
+    spent = time.process_time() - spent
+    assert [deed.problem for deed in turn.deeds] == [""]
+    job = seen(f"{number}_[0-999]")
+    assert job.begin == pytest.approx(time.time() + 3600.0, abs=PATIENCE_S)
+    assert spent < 5.0
+    # Each of them is asked for by its number, not by that of the array.
+    done = subprocess.run(
+        ["squeue", "-h", "-r", "-j", number, "-o", "%S"], capture_output=True, text=True, check=True
+    )
+    assert len(set(done.stdout.split())) == 1
+
+
+def test_an_operator_lets_a_job_go_first_that_has_to_begin(here):
+    blockers = [
+        ask(here, "sbatch", "--parsable", "-N1", "--exclusive", "-t", "5", "--wrap", "sleep 4")
+        for _ in range(2)
+    ]
+    others = [
+        ask(here, "sbatch", "--parsable", "-N2", "--exclusive", "-t", "5", "--wrap", "sleep 60")
+        for _ in range(2)
+    ]
+    # It comes last, and by what is promised it has to begin now.
+    number, _ = submitted(here, deadline=time.time() + 1700.0)
+    wait_for(lambda: (job := seen(number)) and job.why in ("Priority", "Resources"))
+    assert driver(None).turn().deeds == []
+
+    def operate():
+        return Driver(
+            backend=SlurmBackend(operator=True),
+            forecast=lambda _: None,
+            waits=WaitModel(unknown_s=0.0),
+        ).turn()
+
+    (deed,) = operate().deeds
+    assert (deed.move.kind, deed.problem) == ("boost", "")
+    assert seen(number).is_next
+    # Asked again, there is nothing left to do.
+    assert operate().deeds == []
+    wait_for(runs(number))
+    states = ask(here, "squeue", "-h", "-t", "PD", "-o", "%A").split()
+    assert set(others) <= set(states), "it went behind the others"
+    assert not set(blockers) & set(states)
