@@ -68,6 +68,8 @@ def test_watched_jobs_foretell_the_next_runs(tmp_path: Path) -> None:
                 for number in numbers
                 for name, command in PROGRAMS.items()
             }
+            # To ask Slurm costs less than to ask the store, which is asked once they are over.
+            until(lambda: not ask(slurm, "squeue", "-h"))
             until(lambda: set(jobs.values()) <= known())
             return {name: jobs[name, numbers[-1]] for name in PROGRAMS}
 
