@@ -98,7 +98,7 @@ class Auto:
         past = Past.of(actual, steps.known)
         count = min(steps.end - steps.known, REACH_DAYS * past.per_day)
         ahead = np.arange(1, count + 1)
-        tried = self._tried(past)
+        tried = self.tried(past)
         recent = past.recent(_TABLE_DAYS)
         expected = tried.foresee(recent, np.full(count, len(recent) - 1), ahead)
         # What was never below 0 is not foreseen there, and no building draws less than its nodes.
@@ -124,12 +124,12 @@ class Auto:
     def about(self, actual: Signal, issued: float) -> list[str]:
         """Return how a forecast comes about and what its history lacks, in words."""
         past = Past.of(actual, Steps.of(actual, issued, 1.0, beyond=True).known)
-        tried = self._tried(past)
+        tried = self.tried(past)
         said = [f"Foreseen from {format_hours(DAY_S * int(past.days))} of history, {tried.words}."]
         said += [f"{reason[:1].upper()}{reason[1:]}." for reason in (*past.caveats(), *tried.out)]
         return said
 
-    def _tried(self, past: Past) -> TriedWay:
+    def tried(self, past: Past) -> TriedWay:
         """Return how the ways have done by the beginning of the day."""
         midnight = math.floor(past.end / DAY_S + 1e-9) * DAY_S
         count = math.floor((midnight - past.start) / past.step_s + 1e-9)
