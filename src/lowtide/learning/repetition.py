@@ -245,7 +245,7 @@ def startup_by_position(model: PhaseModel, block: Block | None) -> int:
     If the phases just before it resemble it, if only from afar, they are work as well: whole
     occurrences of it, or the end of one where the block was cut in the middle of what repeats.
     """
-    if model.outline.length and (model.marks is not None or block is None):
+    if model.outline.length:
         return sum(model.parts[: model.outline.first]) + warm_up(model)
     if block is None:
         return 0
