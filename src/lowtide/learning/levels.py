@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from statistics import median
 
 import numpy as np
 
@@ -37,9 +38,9 @@ _SAME_LENGTH = 2.0
 # So much of a body has to be the same again for it to be proposed.
 _ALIKE = 0.7
 _LONGEST_BODY = 10
-_MOST_BODIES = 40
-# So many bodies are looked at closely, and more closely.
-_SEMIFINALISTS, _FINALISTS = 12, 4
+_MOST_BODIES = 30
+# So many bodies are looked at closely.
+_FINALISTS = 4
 # How many times as much noise as was told there may be, and what a stay costs that looks alike.
 NOISES = (1.0, 6.0, 36.0)
 _ALIKE_STAYS = 6.0
@@ -99,6 +100,9 @@ class Looking:
         edges = merge_near(trace, edges, least_w=_FLUTTER * self.least_w, shortest=0.0)
         means_w, steps = means_between(trace, edges), np.diff(edges)
         weights = np.where(on_the_way(means_w) & (steps <= self.ramp + 1), 0.0, steps)
+        if self.shortest > _BRIEF_RAMP:
+            # What was asked to be none is none.
+            weights[steps < self.shortest] = 0.0
         # A late meter shows what was before the start for a while.
         if steps.size > 1 and steps[0] <= max(self.shortest, _LATE_S / self.step_s):
             weights[0] = 0.0
@@ -363,16 +367,13 @@ def _find_row(
             levels_w = means_between(trace, steady)
             rows.append(_Row(levels_w=levels_w, steps=np.diff(steady).astype(np.float64)))
     plain = Kinds(levels_w=np.array([np.nan]), steps=np.ones(1), first=0, length=0)
-    whole = float(np.mean([looking.laid(each, plain).cost for each in pieces]))
+    whole = _typical([looking.laid(each, plain).cost for each in pieces])
+    choosers = pieces[:_CHOOSERS]
     rows_of = [_body_alone(body.levels_w, body.steps) for body in _bodies(rows, looking)]
 
-    def cost(row: Kinds, choosers: Sequence[Pieces]) -> float:
-        return float(np.mean([looking.laid(each, row).cost for each in choosers])) + _own_cost(row)
-
-    rows_of.sort(key=lambda row: cost(row, pieces[:1]))
-    choosers = pieces[:_CHOOSERS]
     judged = sorted(
-        (cost(row, choosers), place) for place, row in enumerate(rows_of[:_SEMIFINALISTS])
+        (_typical([looking.laid(each, row).cost for each in choosers]) + _own_cost(row), at)
+        for at, row in enumerate(rows_of)
     )
     best, least = None, whole
     for about, place in judged[:_FINALISTS]:
@@ -389,9 +390,18 @@ def _find_row(
             row = _body_alone(settled.levels_w[inside], settled.steps[inside])
     if best is None:
         return None
-    stays = np.mean([looking.laid(each, best).kinds.size for each in pieces])
-    per_stay = (least - _own_cost(best)) / float(stays)
+    stays = median(looking.laid(each, best).kinds.size for each in pieces)
+    per_stay = (least - _own_cost(best)) / stays
     return _Best(row=best, share=least / whole, per_stay=per_stay)
+
+
+def _typical(costs: Sequence[float]) -> float:
+    """Return the mean cost of runs, to which none adds far more than the middle one.
+
+    A run of another program must not choose for all.
+    """
+    most = 2 * median(costs) + KIND
+    return sum(min(cost, most) for cost in costs) / len(costs)
 
 
 def _body_alone(levels_w: FloatArray, steps: FloatArray) -> Kinds:
@@ -446,7 +456,9 @@ def _repeated(row: _Row, looking: Looking) -> Iterator[tuple[float, _Row]]:
         ratio = row.steps[length:] / row.steps[:-length]
         same &= (ratio <= _SAME_LENGTH) & (ratio >= 1 / _SAME_LENGTH)
         enough = np.convolve(same, np.ones(length), "valid") >= _ALIKE * length
-        for begin in np.flatnonzero(enough).tolist():
+        # Of a row of epochs, what begins a whole epoch later is the same with one epoch less.
+        again = np.concatenate((np.zeros(length, dtype=np.bool_), enough[:-length]))
+        for begin in np.flatnonzero(enough & ~again[: enough.size]).tolist():
             times = 2
             while begin + times * length <= size - length and enough[begin + (times - 1) * length]:
                 times += 1
@@ -499,7 +511,7 @@ def _settle(row: Kinds, pieces: Sequence[Pieces], looking: Looking) -> tuple[Kin
     best, least = row, np.inf
     for _ in range(_ROUNDS):
         laid = [looking.laid(each, row) for each in pieces]
-        cost = float(np.mean([each.cost for each in laid])) + _own_cost(row)
+        cost = _typical([each.cost for each in laid]) + _own_cost(row)
         if cost >= least - 1e-6:
             break
         best, least = row, cost
@@ -515,13 +527,12 @@ def _again(row: Kinds, pieces: Sequence[Pieces], laid: Sequence[Laid], looking: 
     ]
     kinds, watts, steps = (np.concatenate(values) for values in zip(*told, strict=True))
     there = steps > 0
-    levels_w, usual = np.full(row.steps.size, np.nan), np.zeros(row.steps.size)
-    for kind in range(row.steps.size):
-        own_kind = kinds == kind
-        # What most runs lack is no kind of theirs.
-        if 2 * (own_kind & there).sum() > own_kind.sum():
-            levels_w[kind] = np.median(watts[own_kind & there])
-            usual[kind] = np.median(steps[own_kind & there])
+    size = row.steps.size
+    levels_w = _medians(kinds[there], watts[there], size)
+    usual = np.nan_to_num(_medians(kinds[there], steps[there], size))
+    # What most runs lack is no kind of theirs.
+    present = np.bincount(kinds[there], minlength=size)
+    usual[2 * present <= np.bincount(kinds, minlength=size)] = 0.0
     least = np.where(_between(row, levels_w), max(looking.shortest, _BRIEF_RAMP), looking.shortest)
     kept = np.flatnonzero(usual >= least).tolist()
     # Neighbours that are nearer to each other than two levels are one.
@@ -543,6 +554,22 @@ def _again(row: Kinds, pieces: Sequence[Pieces], laid: Sequence[Laid], looking: 
         first=sum(kind < row.first for kind in kept),
         length=len(inside),
     )
+
+
+def _medians(kinds: IntArray, values: FloatArray, size: int) -> FloatArray:
+    """Return the median value of each kind, NaN where there is none.
+
+    >>> _medians(np.array([0, 2, 0, 2, 2]), np.array([1.0, 5, 2, 9, 7]), 3).tolist()
+    [1.5, nan, 7.0]
+    """
+    counts = np.bincount(kinds, minlength=size)
+    found = np.full(size, np.nan)
+    some = counts > 0
+    ordered = values[np.lexsort((values, kinds))]
+    begins = np.cumsum(counts) - counts
+    low, high = begins + (counts - 1) // 2, begins + counts // 2
+    found[some] = (ordered[low[some]] + ordered[high[some]]) / 2
+    return found
 
 
 def _between(row: Kinds, levels_w: FloatArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

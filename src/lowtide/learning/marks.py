@@ -348,9 +348,11 @@ def off_by_clock_s(series: RunSeries, own: MarkedStretches, outline: Outline) ->
 
     step_s = series.length_s / size
     near = range(-int(1 / step_s) - 1, int(_LAGS_S[-1] / step_s) + 2)
-    least = min(left(by) for by in near)
-    if least < _UNTOLD:
-        return None
+    least = 1.0
+    for by in sorted(near, key=abs):
+        least = min(least, left(by))
+        if least < _UNTOLD:
+            return None
     shifts = [by for by in range(-size // 2, size // 2 + 1) if by not in near]
     best = min(shifts, key=left)
     return best * step_s if left(best) < _TOLD * least else None

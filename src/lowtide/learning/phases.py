@@ -330,8 +330,21 @@ class PhaseFinder:
                     if which == "first" and places
                     else usual
                 )
+            elif which and usual is not None:
+                own_levels = self._no_more_of_it(own_levels, usual, which)
             levels.append(own_levels)
         return levels
+
+    @staticmethod
+    def _no_more_of_it(own_w: FloatArray, usual_w: FloatArray, which: str) -> FloatArray:
+        """Return levels without those that are the usual one again, where more come before it."""
+        if which == "last":
+            own_w, usual_w = own_w[::-1], usual_w[::-1]
+        more, same = own_w[: own_w.size - usual_w.size], own_w[own_w.size - usual_w.size :]
+        while more.size and abs(more[-1] - usual_w[0]) <= _SAME_AGAIN * abs(usual_w[0]):
+            more = more[:-1]
+        found = np.concatenate((more, same))
+        return found[::-1] if which == "last" else found
 
     @staticmethod
     def _which(slot: int, outline: Outline, size: int) -> str:
@@ -504,6 +517,11 @@ class PhaseFinder:
             for place, own in enumerate(marks.outline.runs)
             if own.epochs == marks.outline.count and not own.guessed.any()
         ]
+        if not usual:
+            raise InvalidInput(
+                "the published way needs a run that lacks no mark, and every run lacks one: leave "
+                "out method='published'"
+            )
         chosen = [series[used[place]] for place in usual]
         outline = replace(marks.outline, runs=tuple(marks.outline.runs[place] for place in usual))
         edges = [own.edges_s for own in outline.runs]
