@@ -123,3 +123,18 @@ def test_a_silent_run_among_marked_ones_is_left_out() -> None:
     (why,) = named(found)
     assert "full_3 lacks marks" in why
     assert found.fit.model.marks is not None
+
+
+def test_a_run_of_another_length_does_not_stretch_the_others() -> None:
+    # Nothing repeats that would tell why one of five takes nearly twice as long.
+    runs = [
+        make_run(f"r{seed}", ((5.0, 60.0), (30.0, 400.0)), labels=(), seed=seed, marked=False)
+        for seed in range(4)
+    ]
+    long = make_run("long", ((5.0, 60.0), (60.0, 400.0)), labels=(), seed=9, marked=False)
+    found = learned([*runs, long])
+    assert found.profile.run_s == pytest.approx(35.0, rel=0.03)
+    assert any("nothing that repeats to tell why: long" in note for note in found.notes)
+    # How much runs differ is not made less by that.
+    assert found.profile.spread is not None
+    assert found.profile.spread.duration[1] > 1.5

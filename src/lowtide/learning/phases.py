@@ -36,6 +36,9 @@ _CLEAR = 3.0
 _CLOCK_S = 2e-4
 # Levels nearer than this share of the range of power are one.
 _SAME_LEVEL = 0.02
+# Runs whose length is off the middle one by more than this share, and by so many times as much as
+# half of them are, are not of the usual length.
+_USUAL, _USUAL_SPREADS = 0.05, 6.0
 # So many stretches of a kind tell its levels, each in so many steps: more tell no more.
 _MOST_CUT = 10
 _MOST_STEPS = 400
@@ -287,7 +290,8 @@ class PhaseFinder:
             self._louder = levels.looking.times
         levels_w = [np.array([level]) for level in levels.levels_w]
         chosen = [series[number] for number in used]
-        return self._model(chosen, levels.outline, levels_w, levels=levels, notes=notes, used=used)
+        model = self._model(chosen, levels.outline, levels_w, levels=levels, notes=notes, used=used)
+        return model if levels.row is not None else _of_usual_length(model, chosen)
 
     def _cut_alike(
         self, series: Sequence[RunSeries], outline: Outline, size: int, lag_s: float
@@ -548,6 +552,34 @@ class PhaseFinder:
         pooled = [np.concatenate(each) for each in samples]
         model.power_w[:] = [each.mean() if each.size else 0.0 for each in pooled]
         return model
+
+
+def _of_usual_length(model: PhaseModel, series: Sequence[RunSeries]) -> PhaseModel:
+    """Return phases as most runs have them, where some take far longer or shorter than most.
+
+    Nothing shows what such a run does more often. It counts for how much runs differ, and not for
+    how long they usually take.
+    """
+    lengths_s = np.array([each.length_s for each in series])
+    middle_s = float(np.median(lengths_s))
+    apart_s = np.abs(lengths_s - middle_s)
+    usual = apart_s <= max(_USUAL * middle_s, _USUAL_SPREADS * float(np.median(apart_s)))
+    if usual.all() or 2 * usual.sum() <= usual.size:
+        return model
+    seconds, watts = np.array(model.run_s)[usual], np.array(model.run_power_w)[usual]
+    odd = ", ".join(
+        each.run.id for each, is_usual in zip(series, usual, strict=True) if not is_usual
+    )
+    return replace(
+        model,
+        duration_s=seconds.mean(axis=0),
+        power_w=(seconds * watts).sum(axis=0) / np.maximum(seconds.sum(axis=0), 1e-9),
+        notes=(
+            *model.notes,
+            f"far longer or shorter than most, with nothing that repeats to tell why: {odd}; the "
+            "profile is that of the others, its spread that of all",
+        ),
+    )
 
 
 def _averaged(
