@@ -31,6 +31,8 @@ _MEDIAN_SQUARE = 0.4549
 _MOST_KEPT = 0.9
 # So many times the usual move from step to step is a jump.
 _JUMP = 4.0
+# What a meter rounds to is no more than this share of the range of power.
+_ROUNDING = 0.05
 # Noise below this share of the mean power is rounding of the meter.
 _LEAST_NOISE = 1e-3
 
@@ -84,6 +86,9 @@ def wandering_noise(power_w: FloatArray, step_s: float) -> tuple[float, float]:
     if not shown.size:
         return noise, 1.0
     usual = float(np.quantile(shown, 0.25 if rounded else 0.5)) / math.sqrt(_MEDIAN_SQUARE)
+    if rounded and usual > _ROUNDING * float(np.ptp(power_w)):
+        # All that is shown are changes of level: there is no noise to speak of.
+        usual = math.sqrt(floor)
     # Power jumps where a level changes. Pairs and windows that hold a jump tell nothing of noise.
     jumps = np.concatenate(([0], np.cumsum(moves > _JUMP * usual)))
     apart = []
