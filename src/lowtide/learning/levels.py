@@ -56,6 +56,8 @@ _BRIEF_RAMP = 3.5
 # A meter may be late by this.
 _LATE_S = 2.5
 _ROUNDS = 3
+# Runs whose lengths differ by less than this share of an epoch have as many.
+_ABOUT = 0.4
 # A level that is off by this share of the range of power, or an epoch's stretch so many times as
 # long as usual, is not that of the others; so much of a run may be so.
 _UNLIKE, _UNLIKE_LENGTH = 0.12, 1.8
@@ -602,7 +604,15 @@ def _found(
     counts = Counter(int((own.kinds == row.first).sum()) for *_, own in laid)
     most = max(counts.values())
     count = min(number for number, times in counts.items() if times == most)
-    runs = tuple(_stretches(*each, row, count, looking) for each in laid)
+    usual_s = [one.length_s for one, *_, lies in laid if (lies.kinds == row.first).sum() == count]
+    epoch_s = float(row.steps[row.first : row.end].sum()) * looking.step_s
+    runs = []
+    for run in laid:
+        found = _stretches(*run, row, count, looking)
+        # A run that takes as long as those of the usual number of epochs has as many.
+        if found.epochs != count and abs(run[0].length_s - median(usual_s)) < _ABOUT * epoch_s:
+            found = _guessed(run[0], row, count)
+        runs.append(found)
     kinds = np.concatenate(
         (
             np.arange(row.first),
@@ -612,9 +622,21 @@ def _found(
     )
     return Levels(
         levels_w=row.levels_w[kinds],
-        outline=Outline(first=row.first, length=row.length, count=count, runs=runs),
+        outline=Outline(first=row.first, length=row.length, count=count, runs=tuple(runs)),
         row=row,
         looking=looking,
+    )
+
+
+def _guessed(series: RunSeries, row: Kinds, count: int) -> MarkedStretches:
+    """Return the stretches of a run with so many epochs; where they are is to be found by power."""
+    inside = np.tile(row.steps[row.first : row.end], count)
+    steps = np.concatenate((row.steps[: row.first], inside, row.steps[row.end :]))
+    edges_s = np.concatenate(([0.0], np.cumsum(steps))) * series.length_s / steps.sum()
+    guessed = np.ones(edges_s.size, dtype=np.bool_)
+    guessed[[0, -1]] = False
+    return MarkedStretches(
+        slots=np.arange(steps.size), edges_s=edges_s, guessed=guessed, epochs=count
     )
 
 
