@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.changepoints import find_changes, noise_variance, price_of_a_change
+from lowtide.changepoints import (
+    find_changes,
+    noise_variance,
+    price_of_a_change,
+    wandering_noise,
+)
 
 
 def cost(trace: np.ndarray, edges: tuple[int, ...], price: float) -> float:
@@ -92,3 +97,16 @@ def test_noise_of_coarse_samples_is_not_underrated() -> None:
     assert noise == pytest.approx(64.0, rel=0.2)
     edges = find_changes(power_w, price_of_a_change(noise, power_w.size))
     assert edges.tolist() == [*range(0, 4320, 300), 4320]
+
+
+@pytest.mark.parametrize("flicker_w", [0.0, 2.0])
+def test_changes_of_level_are_no_noise(flicker_w: float) -> None:
+    # Short phases, read by a meter that rounds: most readings are those before.
+    rng = np.random.default_rng(0)
+    levels_w = np.tile(np.repeat([400.0, 200.0, 80.0], [9, 5, 4]), 12)
+    power_w = levels_w + flicker_w * (rng.random(levels_w.size) < 0.1)
+    noise, lasting = wandering_noise(power_w, 1.0)
+    assert noise * lasting <= max(flicker_w, 1.0) ** 2
+    # Nor is noise that most readings show mistaken for changes.
+    noisy = levels_w + 10 * rng.standard_normal(levels_w.size)
+    assert 7 <= np.sqrt(wandering_noise(noisy, 1.0)[0]) <= 14

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pty
+import re
 import resource
 import signal
 import subprocess
@@ -336,3 +338,31 @@ def test_a_program_finds_its_environment_as_it_was(
     own = {name for name in found if name.startswith("LOWTIDE_")} - set(before)
     assert len(own) == 3
     assert {name: value for name, value in found.items() if name not in own} == before | added
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_watts_are_shown_on_a_terminal_if_asked_for(tmp_path: Path, live: bool) -> None:
+    # A meter of one's own is a plug-in; the estimate is always there, and stands for any.
+    ours, theirs = pty.openpty()
+    words = ["measure", "--idle", "0", "--interval", "0.1", "-o", "rec", "-P"]
+    words += ["--live"] if live else []
+    with subprocess.Popen(
+        [*LOWTIDE, *words, "--", "sleep", "1"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    ) as program:
+        os.close(theirs)
+        said = b""
+        with contextlib.suppress(OSError):
+            # The terminal is gone once the program is.
+            while part := os.read(ours, 4096):
+                said += part
+        os.close(ours)
+        assert program.stdout is not None
+        table = program.stdout.read().decode()
+    assert program.returncode == 0
+    shown = re.findall(rb"\r +(\d+\.\d|nan) W ", said)
+    assert bool(shown) is live
+    # What scripts read stays as it is.
+    assert [line.split("|")[0] for line in table.splitlines()] == ["run", "full_0"]

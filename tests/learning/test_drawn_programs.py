@@ -1,7 +1,9 @@
-"""Drawn programs: how often startup, epochs, energy and duration are right, beside simpler ways.
+"""Drawn programs: how often startup, epochs, energy and duration are right.
 
 Nothing was settled on the seeds that judge. Here 200 programs are drawn, half of them without
-marks; with LOWTIDE_NIGHTLY=1 it is 5,000.
+marks; with LOWTIDE_NIGHTLY=1 it is 5,000. What is to be reached was set before: with marks in 98 %
+of programs (startup, epochs) and 95 % (energy, duration), without in 85 and 90 %. Of so many
+programs chance makes up two standard errors of that share, and no more is forgiven.
 """
 
 from __future__ import annotations
@@ -22,33 +24,35 @@ SEEDS = range(JUDGING, JUDGING + PROGRAMS // 2)
 
 @pytest.fixture(scope="module")
 def marked() -> Tally:
-    return judge_programs(SEEDS, marked=True, ways=("learn", "who knows"))
+    return judge_programs(SEEDS, marked=True, ways=("learn",))
 
 
 @pytest.fixture(scope="module")
 def unmarked() -> Tally:
-    return judge_programs(SEEDS, marked=False, ways=("learn", "who knows"))
+    return judge_programs(SEEDS, marked=False, ways=("learn",))
 
 
-def test_programs_with_marks(marked: Tally) -> None:
-    figures, known = marked.figures("learn"), marked.figures("who knows")
-    assert figures["startup"] >= 0.95, figures
-    assert figures["epochs"] >= 0.90, figures
-    # What runs differ by chance, who knows the program cannot foresee either.
-    assert figures["energy"] >= known["energy"] - 0.05, (figures, known)
-    assert figures["duration"] >= known["duration"] - 0.12, (figures, known)
+def least(tally: Tally, what: str, wanted: float) -> float:
+    """Return the share that chance leaves of one that is to be reached."""
+    count = tally.count("learn", what)
+    return wanted - 2 * np.sqrt(wanted * (1 - wanted) / count)
+
+
+WANTED = {
+    "marked": {"startup": 0.98, "epochs": 0.98, "energy": 0.95, "duration": 0.95},
+    "unmarked": {"startup": 0.85, "epochs": 0.85, "energy": 0.90, "duration": 0.90},
+}
+
+
+@pytest.mark.parametrize("programs", ["marked", "unmarked"])
+def test_programs_that_nothing_was_settled_on(
+    programs: str, request: pytest.FixtureRequest
+) -> None:
+    tally = request.getfixturevalue(programs)
+    figures = tally.figures("learn")
+    for what, wanted in WANTED[programs].items():
+        assert figures[what] >= least(tally, what, wanted), (what, figures)
     assert figures["found"] >= 0.9, figures
-    assert figures["false"] <= 0.05, figures
-
-
-def test_programs_without_marks(unmarked: Tally) -> None:
-    figures, known = unmarked.figures("learn"), unmarked.figures("who knows")
-    # Floors against what gets worse. What is to be reached is 85 %: benchmarks/learn.py prints it.
-    assert figures["startup"] >= 0.75, figures
-    assert figures["epochs"] >= 0.60, figures
-    assert figures["energy"] >= known["energy"] - 0.20, (figures, known)
-    assert figures["duration"] >= known["duration"] - 0.20, (figures, known)
-    assert figures["found"] >= 0.80, figures
     assert figures["false"] <= 0.05, figures
 
 

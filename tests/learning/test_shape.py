@@ -60,7 +60,7 @@ def test_no_other_number_of_epochs_has_less_wrong(
 @pytest.mark.parametrize("epochs", [2, 3, 7, 50])
 def test_any_number_of_epochs_is_the_same_shape(epochs: int) -> None:
     rows = [row("S a" + " t v s" * count + " F") for count in (epochs, epochs + 1, epochs + 3)]
-    shape, dropped = find_shape(rows, said=True)
+    shape, dropped = find_shape(rows)
     assert shape == Shape(head=tuple("Satvs"), body=tuple("tvs"), tail=("F",))
     assert not dropped
     assert [parse(each.labels, shape).epochs for each in rows] == [epochs, epochs + 1, epochs + 3]
@@ -70,7 +70,7 @@ def test_any_number_of_epochs_is_the_same_shape(epochs: int) -> None:
 def test_a_missing_mark_makes_no_other_shape(lost: int) -> None:
     whole = ["S", "a", "t", "v", "s", "t", "v", "s", "t", "v", "s", "t", "v", "s", "F"]
     one = row(" ".join(whole[:lost] + whole[lost + 1 :]))
-    shape, _ = find_shape([one, row(" ".join(whole)), row(" ".join(whole))], said=True)
+    shape, _ = find_shape([one, row(" ".join(whole)), row(" ".join(whole))])
     found = parse(one.labels, shape)
     assert (shape.body, found.epochs, found.wrong) == (("t", "v", "s"), 4, 1)
     assert found.places[lost] == -1
@@ -82,7 +82,7 @@ def test_what_is_said_now_and_then_is_left_out() -> None:
         row("S t v x s x t x v s t v s x t x v s F"),
         row("S t x x v s t v s x x t v s t v s F"),
     ]
-    shape, _ = find_shape(rows, said=True)
+    shape, _ = find_shape(rows)
     assert shape.body == ("t", "v", "s")
     assert all(parse(each.labels, shape).epochs == 4 for each in rows[1:])
 
@@ -94,23 +94,12 @@ def test_marks_that_tell_what_is_over() -> None:
         seconds=[20, 6, 2, 3, 6, 2, 3, 6, 2, 3, 1],
         watts=[1, 9, 2, 3, 9, 2, 3, 9, 2, 3, 1],
     )
-    shape, _ = find_shape([one], said=True)
+    shape, _ = find_shape([one])
     assert shape == Shape(head=tuple("SLtv"), body=tuple("stv"), tail=("s",))
     assert parse(one.labels, shape).epochs == 3
 
 
-def test_levels_repeat_only_if_they_last_about_as_long() -> None:
-    # The startup ends on the level of an epoch's second half, for far longer.
-    one = row(
-        "a b c b c b c b d",
-        seconds=[5, 40, 9, 3, 9, 3, 9, 3, 1],
-        watts=[1, 4, 9, 4, 9, 4, 9, 4, 2],
-    )
-    shape, _ = find_shape([one], said=False)
-    assert shape == Shape(head=tuple("abcb"), body=tuple("cb"), tail=("d",))
-
-
 def test_nothing_repeats() -> None:
-    shape, _ = find_shape([row("S a b c"), row("S a b c")], said=True)
+    shape, _ = find_shape([row("S a b c"), row("S a b c")])
     assert shape == Shape(head=tuple("Sabc"))
     assert parse(("S", "a", "c"), shape).places == (0, 1, -1, 2)

@@ -8,7 +8,7 @@ the published fit (mean power between events), and change points as ruptures fin
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -179,35 +179,70 @@ class Tally:
     def figures(self, way: str) -> dict[str, float]:
         """Return all shares of one way."""
         every = self.judged[way]
-        found = sum(each.found for each in every)
-        missed = sum(each.missed for each in every)
+        found, missed, false = (
+            sum(getattr(each, name) for each in every) for name in ("found", "missed", "false")
+        )
         return {
             "startup": self.share(way, lambda each: each.startup),
             "epochs": self.share(way, lambda each: each.epochs),
             "energy": self.share(way, lambda each: bool(abs(each.energy) <= ENERGY)),
             "duration": self.share(way, lambda each: bool(abs(each.duration) <= DURATION)),
-            "found": found / max(found + missed, 1),
-            "false": sum(each.false for each in every) / max(found + missed, 1),
+            "found": found / (found + missed) if found + missed else np.nan,
+            "missed": missed / (found + missed) if found + missed else np.nan,
+            "false": false / (found + missed) if found + missed else np.nan,
             "energy held": self.share(way, lambda each: each.energy_held),
             "duration held": self.share(way, lambda each: each.duration_held),
         }
+
+    def count(self, way: str, what: str) -> int:
+        """Return in how many programs something can be told.
+
+        Args:
+            what: An attribute of `Judged`.
+        """
+        return sum(getattr(each, what) is not None for each in self.judged[way])
+
+    def typical(self, way: str, what: str) -> float:
+        """Return the median size of an error.
+
+        Args:
+            what: `energy` or `duration`.
+        """
+        return float(np.median([abs(getattr(each, what)) for each in self.judged[way]]))
 
     def table(self) -> str:
         """Return all shares as lines of a table, in percent."""
         rows = {way: self.figures(way) for way in self.judged}
         names = list(next(iter(rows.values())))
-        lines = ["way".ljust(12) + "".join(name.rjust(15) for name in names)]
+        head = [*names, "energy off by", "duration off by"]
+        lines = ["way".ljust(10) + "".join(name.rjust(max(len(name), 8) + 2) for name in head)]
         for way, figures in rows.items():
-            cells = (
-                "---" if np.isnan(each) else f"{100 * each:.1f} %" for each in figures.values()
+            values = [*figures.values(), *(self.typical(way, of) for of in ("energy", "duration"))]
+            cells = ["---" if np.isnan(each) else f"{100 * each:.1f} %" for each in values]
+            lines.append(
+                way.ljust(10)
+                + "".join(
+                    cell.rjust(max(len(name), 8) + 2)
+                    for name, cell in zip(head, cells, strict=True)
+                )
             )
-            lines.append(way.ljust(12) + "".join(cell.rjust(15) for cell in cells))
         return "\n".join(lines)
 
 
-def judge_programs(seeds: Iterable[int], *, marked: bool, ways: Sequence[str] = WAYS) -> Tally:
-    """Return what ways of learning come to on drawn programs."""
+def judge_programs(
+    seeds: Sequence[int],
+    *,
+    marked: bool,
+    ways: Sequence[str] = WAYS,
+    tell: Callable[[int, int], object] = lambda done, count: None,
+) -> Tally:
+    """Return what ways of learning come to on drawn programs.
+
+    Args:
+        tell: Told after each program how many are done, and how many there are.
+    """
     tally = Tally()
-    for seed in seeds:
+    for done, seed in enumerate(seeds, start=1):
         tally.add(judge(draw_program(seed, marked=marked), seed, ways))
+        tell(done, len(seeds))
     return tally

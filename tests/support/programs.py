@@ -41,7 +41,7 @@ STARTUP_NAMES = (("import", "load"), ("load_data",), ("init", "compile", "warmup
 # How a program numbers what it says: {name} in the epoch {n}.
 STYLES = ("epoch_{n}_{name}", "{name} {n}", "Epoch {n}: {name}", "{name}")
 # Seeds of programs to develop with begin at 0, those of programs that judge here.
-JUDGING = 2_000_000
+JUDGING = 3_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +143,21 @@ class Program:
         """Whether its epochs can be told apart without marks: power changes within them."""
         levels_w = [part.watts for part in self.epoch]
         return float(np.ptp(levels_w)) > max(0.05, 3 * self.noise) * self.range_w
+
+    @property
+    def startup_shows(self) -> bool:
+        """Whether the end of its startup can be told without marks, by who knows nothing else.
+
+        Its epochs show, power changes where they begin, and the meter shows that no later than is
+        right.
+        """
+        step_w = abs(self.startup[-1].watts - self.epoch[0].watts)
+        late_s = self.lag_s + self.window_s / 2
+        return (
+            self.repeats_visibly
+            and step_w > max(0.05, 3 * self.noise) * self.range_w
+            and late_s <= max(0.1 * self.startup_s, 2.0)
+        )
 
     def expected_j(self, epochs: int) -> float:
         """Return what a run draws that nothing delays, by who knows the program."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from lowtide.changepoints import IntArray
+from lowtide.compiled import compiled
 from lowtide.signal import FloatArray
 
 # How often levels are found anew from the runs aligned to them, at most.
@@ -29,23 +30,35 @@ def align(power_w: FloatArray, levels_w: FloatArray) -> tuple[IntArray, float]:
     >>> edges.tolist(), left
     ([0, 4, 6], 16.0)
     """
-    steps = np.arange(power_w.size + 1)
-    apart = np.zeros((levels_w.size, power_w.size + 1))
-    np.cumsum((power_w - levels_w[:, None]) ** 2, axis=1, out=apart[:, 1:])
+    return _align(power_w, levels_w)
+
+
+@compiled()
+def _align(power_w: FloatArray, levels_w: FloatArray) -> tuple[IntArray, float]:
+    size, count = power_w.size, levels_w.size
     # cost[t]: the least squared distance of the first t steps, the last of them on this level.
-    cost = np.append(np.inf, apart[0, 1:])
-    begins = []
-    for level in apart[1:]:
-        # From s to t on a level costs level[t] - level[s]: the best s is a running minimum.
-        entering = cost - level
-        least = np.minimum.accumulate(entering)
-        begin = np.maximum.accumulate(np.where(entering <= least, steps, 0))
-        cost = np.append(np.inf, least[:-1] + level[1:])
-        begins.append(begin)
-    edges = [power_w.size]
-    for begin in reversed(begins):
-        edges.append(int(begin[edges[-1] - 1]))
-    return np.array([0, *edges[::-1]], dtype=np.intp), float(cost[-1])
+    cost, begins = np.empty(size + 1), np.zeros((count, size + 1), dtype=np.intp)
+    upto = 0.0
+    cost[0] = np.inf
+    for at in range(size):
+        upto += (power_w[at] - levels_w[0]) ** 2
+        cost[at + 1] = upto
+    for level in range(1, count):
+        # From s to t on a level costs upto[t] - upto[s]: the best s is a running minimum.
+        upto, least, begin, entering = 0.0, np.inf, 0, cost[0]
+        for at in range(size):
+            if entering <= least:
+                least, begin = entering, at
+            upto += (power_w[at] - levels_w[level]) ** 2
+            entering = cost[at + 1] - upto
+            cost[at + 1] = least + upto
+            begins[level, at + 1] = begin
+        cost[0] = np.inf
+    edges = np.empty(count + 1, dtype=np.intp)
+    edges[count], edges[0] = size, 0
+    for level in range(count - 1, 0, -1):
+        edges[level] = begins[level, edges[level + 1]]
+    return edges, cost[size]
 
 
 def refine(

@@ -42,6 +42,12 @@ _LAGS_S = np.round(np.arange(-0.5, 4.0 + 0.01, 0.05), 2)
 _ODD = 0.25
 # An epoch so near to a multiple of the others' length lacks the marks in between.
 _MULTIPLE = 0.12
+# Marks further outside of a run than this were told by another clock.
+_CLOCKS_S = 5.0
+# Marks that leave more than this share of the variance of power may be off; they are if elsewhere
+# they leave less than this share of that. Runs are looked at in so many steps.
+_UNTOLD, _TOLD = 0.4, 0.35
+_CLOCK_STEPS = 400
 START = "start"
 
 
@@ -235,10 +241,19 @@ def common_marks(
     Args:
         step_s: Marks closer together than this on average count as one.
     """
+    against = _contradictions(series)
+    sound = [number for number, why in enumerate(against) if why is None]
+    if not sound:
+        # Whom to believe is not known: power decides.
+        said = [f"run {each.run.id} {why}" for each, why in zip(series, against, strict=True)]
+        return None, [], [*said, "no run's marks can be believed: phases are told by power alone"]
     rows = [heard(each)[0] for each in series]
-    shape, dropped = find_shape(rows, said=True)
+    shape, dropped = find_shape([rows[number] for number in sound])
     used, notes = [], []
     for number, (each, row) in enumerate(zip(series, rows, strict=True)):
+        if (said_why := against[number]) is not None:
+            notes.append(f"run {each.run.id} {said_why}, and is left out")
+            continue
         labels = leave_out(row, dropped).labels
         found = parse(labels, shape)
         why = _why_odd(found, shape, labels)
@@ -261,6 +276,86 @@ def common_marks(
     most = max(epochs.values())
     count = min(number for number, times in epochs.items() if times == most)
     return _marks(chosen, hearing, count), used, notes
+
+
+def _contradictions(series: Sequence[RunSeries]) -> list[str | None]:
+    """Return for each run what its marks contradict, None where they may all be true."""
+    counts = [_counts(each) for each in series]
+    # Labels that count up by one in most runs are numbered; a loss that falls is not.
+    heard_in, numbered = Counter[str](), Counter[str]()
+    for own in counts:
+        for label, numbers in own.items():
+            heard_in[label] += 1
+            numbered[label] += len(numbers) > 1 and set(np.diff(numbers)) == {1}
+    found = []
+    for each, own in zip(series, counts, strict=True):
+        why = _outside(each)
+        for label, numbers in own.items():
+            back = next((pair for pair in pairwise(numbers) if pair[1] < pair[0]), None)
+            if why is None and back is not None and 2 * numbered[label] > heard_in[label]:
+                why = f"says {label!r} {back[1]} after {back[0]}, which contradict each other"
+        found.append(why)
+    return found
+
+
+def _counts(series: RunSeries) -> dict[str, list[int]]:
+    """Return the numbers that a run gave to what it said, in order; labels with one number only."""
+    found: dict[str, list[int]] = {}
+    for event in series.events:
+        numbers = re.findall(r"\d+(?:\.\d+)?", event.label)
+        if len(numbers) == 1 and "." not in numbers[0]:
+            found.setdefault(plain_label(event.label), []).append(int(numbers[0]))
+    return found
+
+
+def _outside(series: RunSeries) -> str | None:
+    """Return that too many of a run's marks lie before its start or after its end."""
+    run = series.run
+    away_s = [max(run.start - event.time, event.time - run.end) for event in run.events]
+    outside = [each for each in away_s if each > _CLOCKS_S]
+    if len(outside) <= _ODD * len(away_s):
+        return None
+    return (
+        f"has {len(outside)} of {format_count(len(away_s), 'mark')} before its start or after its "
+        f"end, by up to {max(outside):.0f} s: the clocks of who said them and of the meter differ"
+    )
+
+
+def off_by_clock_s(series: RunSeries, own: MarkedStretches, outline: Outline) -> float | None:
+    """Return by how much a run's marks are off its power, None where they are not by much.
+
+    Clocks of two hosts may differ by minutes. Marks explain power where they are, or where they
+    would be by another clock.
+    """
+    size = min(_CLOCK_STEPS, series.times_s.size)
+    grid = np.linspace(0.0, series.length_s, size + 1)
+    if size < 2 * own.slots.size or own.slots.size < 2:
+        return None
+    power_w = series.mean_w(grid)
+    mids = (grid[1:] + grid[:-1]) / 2
+    inside = np.clip(np.searchsorted(own.edges_s, mids, side="right") - 1, 0, own.slots.size - 1)
+    kinds = outline.kinds(own)[inside]
+
+    def left(by: int) -> float:
+        """Return the share of variance that marks leave if they are moved by so many steps."""
+        shown = power_w[max(by, 0) : size + min(by, 0)]
+        said = kinds[max(-by, 0) : size - max(by, 0)]
+        counts = np.maximum(np.bincount(said), 1)
+        sums = np.bincount(said, weights=shown)
+        whole = float(shown.var()) * shown.size
+        told = float((sums**2 / counts).sum() - shown.sum() ** 2 / shown.size)
+        return 1 - told / (whole or 1.0)
+
+    step_s = series.length_s / size
+    near = range(-int(1 / step_s) - 1, int(_LAGS_S[-1] / step_s) + 2)
+    least = 1.0
+    for by in sorted(near, key=abs):
+        least = min(least, left(by))
+        if least < _UNTOLD:
+            return None
+    shifts = [by for by in range(-size // 2, size // 2 + 1) if by not in near]
+    best = min(shifts, key=left)
+    return best * step_s if left(best) < _TOLD * least else None
 
 
 def _why_odd(found: Parse, shape: Shape, labels: Sequence[str]) -> str | None:

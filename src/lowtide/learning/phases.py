@@ -19,8 +19,8 @@ import numpy as np
 from lowtide.changepoints import IntArray, find_changes, price_of_a_change, wandering_noise
 from lowtide.errors import InvalidInput
 from lowtide.learning.alignment import align, common_levels, refine
-from lowtide.learning.levels import MOST_ROWS, Levels, find_levels
-from lowtide.learning.marks import Marks, common_marks, find_lag
+from lowtide.learning.levels import NOISES, Levels, Looking, find_levels
+from lowtide.learning.marks import Marks, common_marks, find_lag, off_by_clock_s
 from lowtide.learning.series import RunSeries, even_edges
 from lowtide.learning.shape import MarkedStretches, Outline
 from lowtide.signal import FloatArray
@@ -28,12 +28,17 @@ from lowtide.signal import FloatArray
 METHODS = ("aligned", "published")
 # Phases of fewer steps than this are ramps between others.
 _SHORTEST_STEPS = 4
+# Without marks, a level that is no ramp, such as a dip, lasts so many steps at least.
+_SHORTEST_DIP = 2.5
 # Levels that differ by this many times the noise tell where between two steps one ends.
 _CLEAR = 3.0
 # Marks closer together than clocks are written down were made at once.
 _CLOCK_S = 2e-4
 # Levels nearer than this share of the range of power are one.
 _SAME_LEVEL = 0.02
+# Runs whose length is off the middle one by more than this share, and by so many times as much as
+# half of them are, are not of the usual length.
+_USUAL, _USUAL_SPREADS = 0.05, 6.0
 # So many stretches of a kind tell its levels, each in so many steps: more tell no more.
 _MOST_CUT = 10
 _MOST_STEPS = 400
@@ -213,15 +218,18 @@ class PhaseFinder:
     _changes: dict[tuple[RunSeries, float, float], IntArray] = field(default_factory=dict)
     _noises: dict[RunSeries, float] = field(default_factory=dict)
     _lasting: dict[RunSeries, float] = field(default_factory=dict)
+    # How loud the noise is while programs work is told by all runs that are looked at first.
+    _louder: float | None = None
 
     def find(self, series: Sequence[RunSeries]) -> PhaseModel:
         """Return the phases of runs."""
         if not self.events:
             return self._by_power(series)
         gap_s = _CLOCK_S if self.method == "published" else self.step_s
-        marks, used, notes = common_marks(series, gap_s)
+        marks, used, notes = self._marks(series, gap_s)
         if marks is None:
-            return replace(self._by_power(series), notes=tuple(notes))
+            found = self._by_power(series)
+            return replace(found, notes=(*notes, *found.notes))
         chosen = [series[number] for number in used]
         if self.method == "published":
             return self._published(series, used, marks, notes)
@@ -232,21 +240,58 @@ class PhaseFinder:
             chosen, outline, levels_w, marks=marks, lag_s=lag_s, notes=notes, used=used
         )
 
+    def _marks(
+        self, series: Sequence[RunSeries], gap_s: float
+    ) -> tuple[Marks | None, list[int], list[str]]:
+        """Return the marks that runs share, those left out whose clocks differ."""
+        marks, used, notes = common_marks(series, gap_s)
+        if marks is None or self.method == "published":
+            return marks, used, notes
+        off_s = {
+            number: by_s
+            for number, own in zip(used, marks.outline.runs, strict=True)
+            if (by_s := off_by_clock_s(series[number], own, marks.outline)) is not None
+        }
+        if not off_s:
+            return marks, used, notes
+        said = [
+            f"the marks of run {series[number].run.id} lie {abs(by_s):.0f} s "
+            f"{'before' if by_s > 0 else 'after'} what they tell of in its power: the clocks of "
+            "who said them and of the meter differ"
+            for number, by_s in off_s.items()
+        ]
+        sound = [number for number in used if number not in off_s]
+        if not sound:
+            said.append("no run's marks can be believed: phases are told by power alone")
+            return None, [], said
+        marks, used, notes = common_marks([series[number] for number in sound], gap_s)
+        said = [f"{each}, and it is left out" for each in said]
+        return marks, [sound[number] for number in used], [*said, *notes]
+
     def _by_power(self, series: Sequence[RunSeries]) -> PhaseModel:
         if self.method == "published":
             raise InvalidInput("the published way needs events: leave out method='published'")
-        levels = find_levels(
-            series,
+        lasting = [self._noise(each) * self._lasting[each] for each in series]
+        looking = Looking(
             step_s=self.step_s,
+            noise=float(np.median(lasting)),
             price=self._price(series),
-            shortest_s=self._shortest_s,
+            range_w=self._range_w(series),
             least_w=self._least_w(series),
-            changes=[self._own_changes(each, 0.0, each.length_s) for each in series[:MOST_ROWS]],
+            shortest=_SHORTEST_DIP if self.shortest_s is None else self.shortest_s / self.step_s,
         )
+        levels, used, notes = find_levels(
+            series,
+            looking,
+            shortest_s=self._shortest_s,
+            noises=NOISES if self._louder is None else (self._louder,),
+        )
+        if self._louder is None:
+            self._louder = levels.looking.times
         levels_w = [np.array([level]) for level in levels.levels_w]
-        return self._model(
-            series, levels.outline, levels_w, levels=levels, used=list(range(len(series)))
-        )
+        chosen = [series[number] for number in used]
+        model = self._model(chosen, levels.outline, levels_w, levels=levels, notes=notes, used=used)
+        return model if levels.row is not None else _of_usual_length(model, chosen)
 
     def _cut_alike(
         self, series: Sequence[RunSeries], outline: Outline, size: int, lag_s: float
@@ -289,8 +334,21 @@ class PhaseFinder:
                     if which == "first" and places
                     else usual
                 )
+            elif which and usual is not None:
+                own_levels = self._no_more_of_it(own_levels, usual, which)
             levels.append(own_levels)
         return levels
+
+    @staticmethod
+    def _no_more_of_it(own_w: FloatArray, usual_w: FloatArray, which: str) -> FloatArray:
+        """Return levels without those that are the usual one again, where more come before it."""
+        if which == "last":
+            own_w, usual_w = own_w[::-1], usual_w[::-1]
+        more, same = own_w[: own_w.size - usual_w.size], own_w[own_w.size - usual_w.size :]
+        while more.size and abs(more[-1] - usual_w[0]) <= _SAME_AGAIN * abs(usual_w[0]):
+            more = more[:-1]
+        found = np.concatenate((more, same))
+        return found[::-1] if which == "last" else found
 
     @staticmethod
     def _which(slot: int, outline: Outline, size: int) -> str:
@@ -387,9 +445,12 @@ class PhaseFinder:
 
     def _least_w(self, series: Sequence[RunSeries]) -> float:
         """Return how far apart two levels are at least."""
+        return max(math.sqrt(self._common_noise(series)), _SAME_LEVEL * self._range_w(series))
+
+    def _range_w(self, series: Sequence[RunSeries]) -> float:
+        """Return how far apart the least and the most are that runs draw."""
         ends_w = [np.quantile(each.power_w, (0.01, 0.99)) for each in series]
-        range_w = float(max(high for _, high in ends_w) - min(low for low, _ in ends_w))
-        return max(math.sqrt(self._common_noise(series)), _SAME_LEVEL * range_w)
+        return float(max(high for _, high in ends_w) - min(low for low, _ in ends_w))
 
     def _price(self, series: Sequence[RunSeries]) -> float:
         """Return what a change has to explain, all the more the longer noise lasts."""
@@ -460,6 +521,11 @@ class PhaseFinder:
             for place, own in enumerate(marks.outline.runs)
             if own.epochs == marks.outline.count and not own.guessed.any()
         ]
+        if not usual:
+            raise InvalidInput(
+                "the published way needs a run that lacks no mark, and every run lacks one: leave "
+                "out method='published'"
+            )
         chosen = [series[used[place]] for place in usual]
         outline = replace(marks.outline, runs=tuple(marks.outline.runs[place] for place in usual))
         edges = [own.edges_s for own in outline.runs]
@@ -486,6 +552,34 @@ class PhaseFinder:
         pooled = [np.concatenate(each) for each in samples]
         model.power_w[:] = [each.mean() if each.size else 0.0 for each in pooled]
         return model
+
+
+def _of_usual_length(model: PhaseModel, series: Sequence[RunSeries]) -> PhaseModel:
+    """Return phases as most runs have them, where some take far longer or shorter than most.
+
+    Nothing shows what such a run does more often. It counts for how much runs differ, and not for
+    how long they usually take.
+    """
+    lengths_s = np.array([each.length_s for each in series])
+    middle_s = float(np.median(lengths_s))
+    apart_s = np.abs(lengths_s - middle_s)
+    usual = apart_s <= max(_USUAL * middle_s, _USUAL_SPREADS * float(np.median(apart_s)))
+    if usual.all() or 2 * usual.sum() <= usual.size:
+        return model
+    seconds, watts = np.array(model.run_s)[usual], np.array(model.run_power_w)[usual]
+    odd = ", ".join(
+        each.run.id for each, is_usual in zip(series, usual, strict=True) if not is_usual
+    )
+    return replace(
+        model,
+        duration_s=seconds.mean(axis=0),
+        power_w=(seconds * watts).sum(axis=0) / np.maximum(seconds.sum(axis=0), 1e-9),
+        notes=(
+            *model.notes,
+            f"far longer or shorter than most, with nothing that repeats to tell why: {odd}; the "
+            "profile is that of the others, its spread that of all",
+        ),
+    )
 
 
 def _averaged(

@@ -28,6 +28,9 @@ _LONGEST_BLOCK = 60
 # be one of its own, and for others to be.
 _LIKELY, _SOME = 0.95, 0.05
 _SURELY, _MUCH = 0.999, 0.10
+# Work of a first epoch that is shorter than this share of the others' began as it warmed up, which
+# takes no more than this share, and no longer together than so many times the others'.
+_SHORTER, _WARM_UP, _SLOWER = 0.96, 0.25, 1.15
 # So many resumed runs are compared at most, each at so many places to jump from and to.
 _MOST_RESUMED = 5
 _MOST_COMPARED = 2000
@@ -82,7 +85,7 @@ def find_structure(
         if block is not None and block.first < shared:
             block = find_block(model, first=shared)
         return Structure(
-            startup=shared,
+            startup=_without_work(model, shared),
             block=block if repeats else None,
             why="startup is what resumed runs began with as well",
         )
@@ -93,13 +96,38 @@ def find_structure(
             why="nothing repeats and there is no resumed run to compare with, so startup could not "
             "be told apart: all is taken as work",
         )
-    startup = startup_by_position(model, block)
+    startup = _without_work(model, startup_by_position(model, block))
     why = (
         "startup is what comes before the repeated part; a resumed run would make sure"
         if startup
         else "the run begins with its repeated part, so it has no startup"
     )
     return Structure(startup=startup, block=block if repeats else None, why=why)
+
+
+def _without_work(model: PhaseModel, startup: int) -> int:
+    """Return how many phases are startup, less those in which the first epoch is at work already.
+
+    A program that warms up may work meanwhile: what follows is then shorter than in other epochs,
+    and only what the first epoch takes longer is startup.
+    """
+    outline = model.outline
+    if not outline.length or outline.count < 2:
+        return startup
+    bounds = np.concatenate(([0], np.cumsum(model.parts)))
+    first, *others = (
+        float(model.duration_s[bounds[slot] : bounds[slot + 1]].sum())
+        for slot in range(outline.first, outline.end, outline.length)
+    )
+    begin = int(bounds[outline.first])
+    first -= float(model.duration_s[begin : max(startup, begin)].sum())
+    usual = float(np.mean(others))
+    while startup and first < _SHORTER * usual:
+        before = float(model.duration_s[startup - 1])
+        if before > _WARM_UP * usual or first + before > _SLOWER * usual:
+            break
+        startup, first = startup - 1, first + before
+    return startup
 
 
 def find_block(model: PhaseModel, *, first: int = 0) -> Block | None:
@@ -245,7 +273,7 @@ def startup_by_position(model: PhaseModel, block: Block | None) -> int:
     If the phases just before it resemble it, if only from afar, they are work as well: whole
     occurrences of it, or the end of one where the block was cut in the middle of what repeats.
     """
-    if model.outline.length and (model.marks is not None or block is None):
+    if model.outline.length:
         return sum(model.parts[: model.outline.first]) + warm_up(model)
     if block is None:
         return 0

@@ -1,10 +1,10 @@
 """The shape that rows of stretches share: a head, a body that comes again, a tail.
 
-A run is a row of stretches with labels: what the program said, or without marks the level of power.
-Its shape is what describes all rows most briefly: the head up to the end of the first epoch, the
-body that every further epoch repeats, the tail. Each label of the shape counts one, and so does
-each label that a row lacks or has besides, on average over rows. So any number of epochs is the
-same shape, and a mark that one epoch lacks makes no other shape of it.
+A run is a row of stretches with labels: what the program said. Its shape is what describes all rows
+most briefly: the head up to the end of the first epoch, the body that every further epoch repeats,
+the tail. Each label of the shape counts one, and so does each label that a row lacks or has
+besides, on average over rows. So any number of epochs is the same shape, and a mark that one epoch
+lacks makes no other shape of it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ _MOST_CELLS = 400_000
 # than this factor: a first epoch may be slower than all others.
 _SIMILAR_POWER = 0.25
 _SIMILAR_DURATION = 2.0
-# Without marks, a stretch of the first epoch may take so many times as long as those of others.
-_SAME_STRETCH = 1.7
 # Epochs that differ in length by more than this are none, whatever they are called.
 _SAME_EPOCH = 4.0
 # What a label costs that a row lacks, where one it has besides costs one more: a mark is sooner
@@ -145,18 +143,15 @@ class Outline:
         return np.where((slots >= self.first) & (slots < self.end), again, slots)
 
 
-def find_shape(rows: Sequence[Row], *, said: bool) -> tuple[Shape, frozenset[str]]:
+def find_shape(rows: Sequence[Row]) -> tuple[Shape, frozenset[str]]:
     """Return the shape that describes rows most briefly, and labels that are better left out.
 
-    Args:
-        said: Whether a program said the labels. Then one may be left out altogether, since what it
-            says now and then, such as its loss, tells no phases. Else they are levels of power, and
-            stretches of one label are the same again only if they take about as long.
+    What a program says now and then, such as its loss, tells no phases.
     """
     dropped: frozenset[str] = frozenset()
-    shape, cost = _briefest(rows, said)
+    shape, cost = _briefest(rows)
     paid = 0.0
-    for _ in range(3 if said else 0):
+    for _ in range(3):
         heard = Counter(label for row in rows for label in row.labels[1:] if label not in dropped)
         better = None
         for label, count in heard.items():
@@ -164,7 +159,7 @@ def find_shape(rows: Sequence[Row], *, said: bool) -> tuple[Shape, frozenset[str
             if len(heard) == 1 or count <= 1.2 * len(rows):
                 continue
             without = [leave_out(row, dropped | {label}) for row in rows]
-            found, less = _briefest(without, said)
+            found, less = _briefest(without)
             price = paid + _LEFT_OUT + _LEFT_OUT_EACH * count / len(rows)
             if less + price < cost - 1e-9 and found.body:
                 better, cost = (found, label, price), less + price
@@ -172,8 +167,7 @@ def find_shape(rows: Sequence[Row], *, said: bool) -> tuple[Shape, frozenset[str
             break
         shape, dropped, paid = better[0], dropped | {better[1]}, better[2]
     without = [leave_out(row, dropped) for row in rows]
-    if said:
-        shape = _turned(without, shape)
+    shape = _turned(without, shape)
     if shape.body and not all(_epochs_are_even(row, shape) for row in without[:_JUDGES]):
         shape = Shape(head=Counter(row.labels for row in without).most_common(1)[0][0])
     return shape, dropped
@@ -194,7 +188,7 @@ def leave_out(row: Row, labels: frozenset[str]) -> Row:
     )
 
 
-def _briefest(rows: Sequence[Row], said: bool) -> tuple[Shape, float]:
+def _briefest(rows: Sequence[Row]) -> tuple[Shape, float]:
     """Return the shape that is briefest together with what rows have otherwise."""
     different = Counter(row.labels for row in rows)
     judges = different.most_common(_JUDGES)
@@ -203,7 +197,7 @@ def _briefest(rows: Sequence[Row], said: bool) -> tuple[Shape, float]:
     best, least = Shape(head=judges[0][0]), np.inf
     tried = set()
     for labels, _ in judges[:_PROPOSERS]:
-        for shape in _proposals(first_of[labels], said):
+        for shape in _proposals(first_of[labels]):
             if shape in tried:
                 continue
             tried.add(shape)
@@ -217,7 +211,7 @@ def _briefest(rows: Sequence[Row], said: bool) -> tuple[Shape, float]:
     return best, least
 
 
-def _proposals(row: Row, said: bool) -> Iterator[Shape]:
+def _proposals(row: Row) -> Iterator[Shape]:
     labels = row.labels
     size = len(labels)
     number = {label: place for place, label in enumerate(dict.fromkeys(labels))}
@@ -229,8 +223,6 @@ def _proposals(row: Row, said: bool) -> Iterator[Shape]:
             if last - first < length or _is_power(labels[first : first + length]):
                 continue
             begin, end = first, last + length
-            if not said:
-                begin = _where_epochs_begin(row, begin, end, length)
             end -= (end - begin) % length
             if end - begin < 2 * length:
                 continue
@@ -251,24 +243,6 @@ def _proposals(row: Row, said: bool) -> Iterator[Shape]:
                 tail = labels[max(over + length, end) :]
                 yield Shape(head=labels[: early + length], body=body, tail=tail)
     yield Shape(head=labels)
-
-
-def _where_epochs_begin(row: Row, begin: int, end: int, length: int) -> int:
-    """Return where epochs begin, given where levels repeat.
-
-    A startup may end on a level that epochs have as well: what takes far longer or shorter than its
-    repetitions is none. Of what is left, as much as fills no epoch may come before them or after:
-    epochs begin with what draws most.
-    """
-    while end - begin >= 2 * length:
-        again = row.seconds[begin + length : end : length]
-        lengths = sorted((float(row.seconds[begin]), float(np.median(again))))
-        if lengths[1] <= _SAME_STRETCH * lengths[0]:
-            break
-        begin += 1
-    watts = [float(np.median(row.watts[begin + by : end : length])) for by in range(length)]
-    rest = (end - begin) % length
-    return begin + int(np.argmax(watts[: rest + 1]))
 
 
 def _turned(rows: Sequence[Row], shape: Shape) -> Shape:
