@@ -53,7 +53,7 @@ def test_alone_on_the_machines_a_job_that_arrives_is_run_to_the_optimum():
         rng = np.random.default_rng([seed, 3])
         job, grid = draw_job(rng, "a"), draw_signal(rng)
         ran = lt.simulate(
-            [job], grid, policy=ClusterPolicy(), cluster=lt.Cluster(nodes=3, cpus_per_node=1)
+            [job], grid, policy=ClusterPolicy(wait=0), cluster=lt.Cluster(nodes=3, cpus_per_node=1)
         )
         assert ran.tally.amount[0] == pytest.approx(lt.plan(job, grid).footprint.carbon_g)
 

@@ -20,6 +20,9 @@ from lowtide.workload import IntArray
 # So many passes of prices at most, and a plan after every so many.
 _PASSES = 450
 _EVERY = 25
+# Of queues with so few states so many times as many.
+_FEW_CELLS = 1e5
+_PATIENT = 3
 # How often all jobs are placed anew, and how many steps a search has, at an effort of 1.
 _ROUNDS = 200
 _STEPS = 1_000_000
@@ -97,10 +100,14 @@ def solve(
         prices: Prices to begin with.
         doing: Told what is being done, and how far that is.
     """
-    auction = Auction(instance, prices)
+    rows = instance.queue.jobs
+    cells = float(((rows["end"] - rows["part"] + 1.0) * rows["delays"]).sum())
+    # Where a pass takes no time, the last thousandth of the bound is worth some more.
+    patient = cells <= _FEW_CELLS
+    auction = Auction(instance, prices, patient=patient)
     budget = Budget(auction, gap, seconds)
     board: Board | None = None
-    passes = max(round(_PASSES * min(effort, 1.0)), _EVERY)
+    passes = max(round((_PATIENT if patient else 1) * _PASSES * min(effort, 1.0)), _EVERY)
     enough = False
     for number in range(1, passes + 1):
         going = auction.advance(np.inf if board is None else board.total)
@@ -113,8 +120,6 @@ def solve(
             break
     if board is None:
         board = construct(instance, auction.prices)
-    rows = instance.queue.jobs
-    cells = float(((rows["end"] - rows["part"] + 1.0) * rows["delays"]).sum())
     # A step takes out and puts back about five jobs.
     most = _SEARCH_CELLS / (5.0 * cells / len(instance))
     steps = max(round(min(_STEPS, most) * effort), 1)

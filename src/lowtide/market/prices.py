@@ -155,6 +155,7 @@ class Auction:
     """Prices of an instance, and how they are found.
 
     Steps aim at a share `aim` above the best bound, or above a `unit` where it is less than that.
+    Who is `patient` tries about three times as many prices, and comes nearer to the best.
 
     Attributes:
         instance: What is planned.
@@ -172,9 +173,11 @@ class Auction:
         *,
         aim: float = _AIM,
         unit: float = 0.0,
+        patient: bool = False,
     ) -> None:
         self.instance = instance
         self._aim, self._unit = aim, unit
+        self._patience, self._shortest = (30, 1e-4) if patient else (_PATIENCE, _SHORTEST)
         rows = len(instance.resources)
         self.bound = -np.inf
         self.prices = prices or Prices(
@@ -196,7 +199,7 @@ class Auction:
     @property
     def is_over(self) -> bool:
         """Whether steps have become too short to be of use."""
-        return self._step < _SHORTEST
+        return self._step < self._shortest
 
     def price(self, prices: Prices) -> float:
         """Plan every job under prices, and return the bound that they prove."""
@@ -227,7 +230,7 @@ class Auction:
         bound = self.price(prices)
         better = self.bound > before + 1e-9 * abs(self.bound)
         self._stale = 0 if better else self._stale + 1
-        if self._stale >= _PATIENCE:
+        if self._stale >= self._patience:
             self._step, self._stale = self._step * _SHORTER, 0
             self._next = self.prices
             return not self.is_over

@@ -41,6 +41,9 @@ _DAY_S = 86400.0
 _LEAST_HISTORY = 3
 # Where there are more jobs, placing them is good enough.
 _MOST_SEARCHED = 1000
+# An hour of delay of a late job counts as this share of what it would emit in the dirtiest hours:
+# much more would take room from those who can still be in time.
+_HURRY = 0.1
 # So many times as long is searched where somebody found no place.
 _LONGER = 5
 # How much later, in steps, a job may be that found no place, and how often that is doubled.
@@ -141,7 +144,7 @@ class ClusterPolicy:
 
     stops_jobs: ClassVar[bool] = True
     step_s: DurationLike | None = None
-    wait: float = 0.0
+    wait: float = 0.005
     stand_ins: str = "history"
     phantoms: Workload | None = None
     horizon_s: DurationLike = "4d"
@@ -183,9 +186,9 @@ class _Loop:
         self.prices: tuple[float, Prices] | None = None
         mean = float(np.abs(signal.values).mean())
         self.wait = policy.wait * mean * jobs.energy_j / jobs.run_s / 3.6e6
-        # More than anything that an hour of delay could save.
         dearest = float(np.abs(signal.values).max()) * cluster.pue
-        self.hurry = 2.0 * dearest * np.maximum(jobs.peak_w, 1e-3) / 1000 * jobs.run_s / 3600 / 3600
+        whole_g = dearest * np.maximum(jobs.peak_w, 1e-3) * jobs.run_s / 3.6e6
+        self.hurry = _HURRY * whole_g / 3600
 
     def run(self) -> Stretches:
         """Return how all jobs ran."""
