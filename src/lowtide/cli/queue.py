@@ -192,6 +192,14 @@ def drive(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be moved, and move nothing.")
     ] = False,
+    together: Annotated[
+        bool,
+        typer.Option(
+            "--together",
+            help="Plan all jobs that wait together, so that clean hours are shared out; with "
+            "--all-users.",
+        ),
+    ] = False,
     notify: Annotated[
         list[str] | None,
         typer.Option(
@@ -220,6 +228,8 @@ def drive(
     senders = [sender_for(address, os.environ) for address in notify or ()]
     driver, journal = _driver(signal, grid, seed, how, all_users=all_users)
     driver.dry = dry_run
+    if together:
+        _plan_together(driver, journal, all_users=all_users)
     said: set[str] = set()
     try:
         with by_signals(), journal.claim() as alone:
@@ -256,14 +266,25 @@ def _driver(
     model.learn(journal.waits())
     forecast = forecaster(signal, grid, seed=seed, how=how, until=time.time() + 7 * 86_400.0)
     user = None if all_users else who_asks()
-    return (
-        Driver(
-            backend=SlurmBackend(user=user, operator=all_users),
-            forecast=forecast,
-            profile=journal.profile,
-            waits=model,
-        ),
-        journal,
+    backend = SlurmBackend(user=user, operator=all_users)
+    driver = Driver(backend=backend, forecast=forecast, profile=journal.profile, waits=model)
+    return driver, journal
+
+
+def _plan_together(driver: Driver, journal: Journal, *, all_users: bool) -> None:
+    """Have a driver share clean hours out among all jobs that wait."""
+    from lowtide.acting.slurm import SlurmBackend
+    from lowtide.acting.together import Together, constant_of
+    from lowtide.errors import InvalidInput
+
+    if not all_users or not isinstance(driver.backend, SlurmBackend):
+        raise InvalidInput(
+            "jobs are planned together by who sees them all: add --all-users, or leave out "
+            "--together"
+        )
+    driver.together = Together(
+        clusters=driver.backend.nodes,
+        profile=lambda verdict: journal.profile(verdict.tag) or constant_of(verdict),
     )
 
 
