@@ -12,12 +12,12 @@ SHELL       := bash
 .SHELLFLAGS := -eu -o pipefail -c
 export LOWTIDE_DATA ?= ../shared/data
 
-.PHONY: help demo check test nightly bench docs clean
+.PHONY: help demo check test test-alone test-slurm nightly bench docs clean
 help:
 	@echo "make demo    install, plan the sample job five ways, write an HTML report"
 	@echo "make check   format, lint, types, import contract, size"
 	@echo "make test    all tests (data tests need LOWTIDE_DATA, default ../shared/data)"
-	@echo "make nightly the planner against brute force, the readers against damaged files, by the thousand"
+	@echo "make nightly the same, with cases drawn by the thousand: planners against brute force, readers against damaged files"
 	@echo "make bench   benchmarks, as ratios against a stated baseline"
 	@echo "make docs    build the documentation into site/"
 	@echo "make clean   remove everything that was generated"
@@ -47,22 +47,26 @@ check: $(VENV)/.dev
 	$(BIN)/lint-imports
 	$(BIN)/python tools/size.py
 
-# First, on all cores, what does not mind company; then what counts seconds and mostly waits, two files
-# at a time; last, one by one, what runs jobs on a real Slurm. What fails is asked once more by itself,
-# and has to pass then.
+# First, on all cores, what does not mind company. Then, at once, since both wait most of the time: what
+# counts seconds, two files at a time, and what runs jobs on a real Slurm, one by one. What fails is asked
+# once more by itself, and has to pass then.
 PYTEST := $(BIN)/python -m pytest
-or_by_itself = || { test $$? = 1 && echo "failed: once more, by themselves" && $(PYTEST) --last-failed --last-failed-no-failures none; }
+ask = $(PYTEST) -o cache_dir=.pytest_cache/$@ $(1) || { test $$? = 1 && echo "failed: once more, by themselves" \
+  && $(PYTEST) -o cache_dir=.pytest_cache/$@ --last-failed --last-failed-no-failures none; }
+# Hundreds of programs are started by tests, and each would compile lowtide's modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 test: $(VENV)/.dev
-	$(PYTEST) -m "not alone" -n $(CORES) --dist worksteal $(or_by_itself)
-	$(PYTEST) -m "alone and not slurm" -n 2 --dist loadfile $(or_by_itself)
-	$(PYTEST) -m slurm $(or_by_itself)
+	$(call ask,-m "not alone" -n $(CORES) --dist worksteal)
+	@$(MAKE) --jobs 2 --output-sync=target --no-print-directory test-alone test-slurm
+test-alone: $(VENV)/.dev
+	$(call ask,-m "alone and not slurm" -n 2 --dist loadfile)
+test-slurm: $(VENV)/.dev
+	$(call ask,-m slurm)
 
 nightly: $(VENV)/.dev
-	LOWTIDE_NIGHTLY=1 $(BIN)/python -m pytest tests/policies/test_exact.py tests/policies/test_batches.py \
-	  tests/policies/test_replanning.py tests/simulator/test_queue.py tests/formats/test_fuzz.py tests/test_compiled.py \
-	  tests/learning/test_drawn_programs.py tests/market \
-	  tests/cli/test_verbs.py::test_after_warm_nothing_is_left_to_compile \
-	  tests/cli/test_verbs.py::test_no_verb_needs_a_home
+	LOWTIDE_NIGHTLY=1 $(PYTEST) -m "not alone" -n $(CORES) --dist worksteal
+	LOWTIDE_NIGHTLY=1 $(PYTEST) tests/test_compiled.py -m alone
+	LOWTIDE_NIGHTLY=1 $(PYTEST) tests/acting/test_failures_on_slurm.py -k killed_at_random
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/accounting.py

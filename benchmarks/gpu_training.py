@@ -1,7 +1,8 @@
 """A real training job for measuring: a small language model on a GPU, with checkpoints.
 
 It is what `docs/studies/h200.md` was measured with. Epochs, evaluations and checkpoints are marked;
-a later start goes on from the newest checkpoint. The same model trains in a loop of its own, in
+a later start goes on from the newest checkpoint. On USR1 the plain loop ends with exit code 75 once
+it has saved, as `lowtide run --save-on USR1` wants it. The model trains in a loop of its own, in
 Hugging Face's Trainer or in Lightning's, which shows the callbacks at work in the real libraries.
 
     lowtide measure --repeat 4 --before 'rm -rf ckpt' -- python benchmarks/gpu_training.py
@@ -10,6 +11,8 @@ Hugging Face's Trainer or in Lightning's, which shows the callbacks at work in t
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 from pathlib import Path
 
 import torch
@@ -90,6 +93,8 @@ def train_plainly(model: LanguageModel, options: argparse.Namespace, folder: Pat
         options: What was asked for.
         folder: Where checkpoints are.
     """
+    asked: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, _: asked.append(number))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -126,6 +131,8 @@ def train_plainly(model: LanguageModel, options: argparse.Namespace, folder: Pat
         new.replace(new.with_suffix(".pt"))
         mark(f"saved_{epoch}", checkpoint=True)
         print(f"epoch {epoch} loss {loss.item():.3f}")
+        if asked and epoch + 1 < options.epochs:
+            sys.exit(75)
 
 
 def train_in_huggingface(model: LanguageModel, options: argparse.Namespace, folder: Path) -> None:

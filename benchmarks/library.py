@@ -2,7 +2,8 @@
 
 A store is made, from a seed, of jobs of many programs: each starts up, repeats epochs of two phases
 and ends, and each run differs a little. Users share names. Every program is learned from all its
-runs but the last, which is predicted. Exits with 1 if a figure is beyond its limit.
+runs but the last five, which are predicted. Exits with 1 if a figure is beyond its limit. SEED=1
+draws other programs than those of the record; the intervals were settled without looking at any.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ MOST_CPU_S = 60.0
 MOST_BYTES = 1e9
 # How far off the energy and the duration of the next run may be, at the median.
 MOST_OFF = {"energy_j": 0.02, "duration_s": 0.03}
-# Intervals of 90 % hold so many of the next runs.
-HELD = (0.85, 0.97)
+# Intervals of 90 % hold so many of the next runs: one of each program would tell that to 2 points
+# in a hundred, five tell it to one.
+HELD = (0.88, 0.95)
+NEXT = 5
 STEP_S = 30.0
 TOGETHER = 200
 BEGIN = 1.7e9
@@ -68,7 +71,7 @@ class Run:
 
 
 def draw(programs: int, runs: int, rng: np.random.Generator) -> tuple[list[Run], list[Run]]:
-    """Return the runs to learn from, and the next run of each program."""
+    """Return the runs to learn from, and the next ones of each program."""
     known: list[Run] = []
     unseen: list[Run] = []
     for program in range(programs):
@@ -82,7 +85,7 @@ def draw(programs: int, runs: int, rng: np.random.Generator) -> tuple[list[Run],
         cpus = float(2 ** rng.integers(0, 6))
         spread = float(rng.choice([0.01, 0.03]))
         user, name = f"user{program % 40}", f"{NAMES[program % len(NAMES)]}{program // 40}"
-        for number in range(runs + 1):
+        for number in range(runs + NEXT):
             seconds = parts[:, 0] * np.exp(spread * rng.standard_normal(len(parts)))
             watts = parts[:, 1] * np.exp(0.5 * spread * rng.standard_normal(len(parts)))
             job = 1 + program + programs * number
@@ -98,7 +101,7 @@ def draw(programs: int, runs: int, rng: np.random.Generator) -> tuple[list[Run],
                 edges_s=np.concatenate(([0.0], np.cumsum(seconds))),
                 watts=watts,
             )
-            (unseen if number == runs else known).append(made)
+            (unseen if number >= runs else known).append(made)
     return known, unseen
 
 
@@ -179,7 +182,8 @@ def write_store(path: Path, runs: list[Run]) -> None:
 def main() -> int:
     """Print the figures; return 1 if one is missed."""
     programs, jobs = int(os.environ.get("PROGRAMS", "200")), int(os.environ.get("JOBS", "10000"))
-    known, unseen = draw(programs, jobs // programs, np.random.default_rng(14))
+    seed = int(os.environ.get("SEED", "14"))
+    known, unseen = draw(programs, jobs // programs, np.random.default_rng(seed))
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "store.sqlite"
         write_store(store, known)
@@ -220,7 +224,7 @@ def main() -> int:
             held[key].append(expected["low"] <= truth <= expected["high"])
     for key in off:
         what = key.partition("_")[0]
-        line(f"{what} of the next run off by, median", np.median(off[key]), 0, MOST_OFF[key], "")
+        line(f"{what} of the next runs off by, median", np.median(off[key]), 0, MOST_OFF[key], "")
         line(f"{what} within its interval of 90 %", float(np.mean(held[key])), *HELD, "")
     return int(missed > 0)
 

@@ -13,7 +13,7 @@ from collections.abc import Generator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 
 import numpy as np
 import simpy
@@ -23,6 +23,7 @@ from lowtide.policies.policy import make_policy
 from lowtide.signal import FloatArray, Signal
 from lowtide.simulator import Cluster, make_discipline, simulate
 from lowtide.simulator.queueing import run_queue
+from lowtide.simulator.scheduling import Event, View, run_scheduler
 from lowtide.workload import Workload
 
 HOUR = 3600.0
@@ -227,6 +228,50 @@ def with_limits() -> bool:
     return good
 
 
+class InOrder:
+    """A scheduler as anybody would write it: first come, first served."""
+
+    def __init__(self) -> None:
+        self.events = 0
+
+    def on(self, event: Event, view: View) -> None:  # noqa: ARG002 - whatever has happened
+        """Start whose turn it is."""
+        self.events += 1
+        while (first := view.first) is not None and view.start(first):
+            pass
+
+
+def with_a_scheduler() -> bool:
+    """Jobs on limited machines under a scheduler in Python, against the kernel of the same rule."""
+    jobs = spread_jobs(20_000)
+    squeezed, good = (jobs.arrival - START) / 600, True
+    wanted = 20_000
+    for what, wide in (("whole nodes", True), ("shared nodes", False)):
+        many = Workload(
+            arrival=squeezed,
+            deadline=squeezed + 1e9,
+            work_s=jobs.work_s,
+            power=jobs.power,
+            cpus=jobs.cpus,
+            nodes=jobs.cpus if wide else 1,
+        )
+        nodes, cpus = (4000, 1) if wide else (250, 16)
+        cluster = Cluster(nodes=nodes, cpus_per_node=cpus)
+        own = InOrder()
+        clock = process_time()
+        seen = run_scheduler(many, cluster, own)
+        took_s = process_time() - clock
+        kernel = run_queue(many, many.arrival, cluster, "fifo")
+        kernel_s = timed(lambda many=many, on=cluster: run_queue(many, many.arrival, on, "fifo"), 1)
+        same = bool(np.array_equal(seen.stretches.start, kernel.stretches.start))
+        print(
+            f"a scheduler        {what:<14} {own.events / took_s:12,.0f} events/s (wanted "
+            f"{wanted:,}), {took_s / kernel_s:,.0f}x the kernel's time; same starts: {same}"
+        )
+        good &= same and own.events / took_s > wanted / 2
+    return good
+
+
 def _one_policy(policy: str) -> float:
     jobs = spread_jobs(1_000_000, seed=2)
     signal = year()
@@ -268,6 +313,7 @@ def main() -> int:
     signal = year()
     good = without_limits(signal)
     good &= with_limits()
+    good &= with_a_scheduler()
     a_million()
     return int(not good)
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support.needs import is_missing
+from support.nightly import IS_NIGHT, drawn
 from support.postgres import find_programs, running_postgres
 from support.slurm import HAS_CGROUPS, running_slurm
 
@@ -22,10 +23,15 @@ os.environ.setdefault("POLARS_MAX_THREADS", "1")
 # The library of whoever runs the tests is none of their business.
 os.environ["LOWTIDE_PROFILES"] = str(ROOT / "no-such-library")
 
+# By day the same cases each time, so that a change is what breaks a test; by night others and more.
 settings.register_profile(
-    "ci", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    "ours",
+    deadline=None,
+    derandomize=not IS_NIGHT,
+    max_examples=drawn(50, 500),
+    suppress_health_check=[HealthCheck.too_slow],
 )
-settings.load_profile("ci")
+settings.load_profile("ours")
 
 # Whoever runs the tests in the background of a script has Ctrl-C or a hang-up ignored, for all
 # programs that the tests start as well; and some tests send these.

@@ -14,6 +14,7 @@ from lowtide.attribution import IdleFloor, NodePower, cpu_used, share_out
 from lowtide.errors import UnknownName
 from lowtide.monitor.snapshot import GpuCounts, Snapshot
 from lowtide.monitor.tick import Shares
+from support.nightly import drawn
 from support.snapshots import GIB, gpu, snapshot, unit, units
 
 NAN = math.nan
@@ -200,7 +201,7 @@ def steps(draw: st.DrawFn) -> tuple[Snapshot, Snapshot, NodePower, float | None]
     return before, after, power, draw(st.sampled_from([None, 0.0, 25.0, 90.0, 200.0, 5000.0]))
 
 
-@settings(max_examples=300)
+@settings(max_examples=drawn(100, 1000))
 @given(steps())
 def test_jobs_and_idle_and_the_rest_make_the_node_as_the_rules_say(step) -> None:
     before, after, power, idle_w = step

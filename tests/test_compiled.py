@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import os
 import pickle
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +15,7 @@ import pytest
 
 from lowtide import compiled
 from support.needs import is_missing
+from support.nightly import IS_NIGHT
 from support.users import open_to_all, run_as
 
 SOURCES = Path(compiled.__file__).parent
@@ -46,30 +47,66 @@ print(twice(1.0), "compiled" if twice._cache_misses else "found")
 """
 
 
+# To load the compiler takes longer than to compile so little: one process loads it, and each
+# run is a child of its own, which has loaded nothing of lowtide yet.
+LOADED = """
+import json, os, resource, runpy, sys
+from pathlib import Path
+import numba
+
+numba.njit(lambda x: x + 1.0)(1.0)
+for line in sys.stdin:
+    asked = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        os.environ.clear()
+        os.environ.update(asked["environment"])
+        for number, name in enumerate(("out", "err"), start=1):
+            os.dup2(os.open(asked[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        exec(asked["first"])
+        sys.dont_write_bytecode = True
+        sys.path.insert(0, str(Path(asked["script"]).parent))
+        runpy.run_path(asked["script"], run_name="__main__")
+        sys.stdout.flush()
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """A process that has loaded the compiler and runs what it is told to in a child."""
+    with subprocess.Popen(
+        [sys.executable, "-c", LOADED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        yield server
+        server.stdin.close()
+
+
 @pytest.fixture
-def script(tmp_path):
+def script(tmp_path, loaded):
     (tmp_path / "inside.py").write_text(INNER)
     (tmp_path / "script.py").write_text(OUTER)
 
-    def run(**environment):
-        limit = environment.pop("limit", None)
-        changed = {
-            "HOME": str(tmp_path / "home"),
-            "TMPDIR": str(tmp_path / "tmp"),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            **environment,
+    def run(first="", **environment):
+        """Run the script and return what it printed; `first` is what is done before."""
+        asked = {
+            "script": str(tmp_path / "script.py"),
+            "out": str(tmp_path / "out"),
+            "err": str(tmp_path / "err"),
+            "first": first,
+            "environment": {
+                "HOME": str(tmp_path / "home"),
+                "TMPDIR": str(tmp_path / "tmp"),
+                "PATH": os.environ["PATH"],
+                **environment,
+            },
         }
-        kept = {key: os.environ[key] for key in ("PATH",)}
-        done = subprocess.run(
-            [sys.executable, tmp_path / "script.py"],
-            env={**kept, **changed},
-            capture_output=True,
-            text=True,
-            preexec_fn=limit,
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stderr == ""
-        return done.stdout
+        loaded.stdin.write(json.dumps(asked) + "\n")
+        loaded.stdin.flush()
+        code, said = int(loaded.stdout.readline()), (tmp_path / "err").read_text()
+        assert (code, said) == (0, "")
+        return (tmp_path / "out").read_text()
 
     (tmp_path / "home").mkdir()
     (tmp_path / "tmp").mkdir()
@@ -193,10 +230,10 @@ def test_a_named_folder_that_is_not_used_is_said_once_with_the_cure(script, tmp_
 
 
 def test_what_is_kept_is_nobody_elses_to_change(script, tmp_path):
-    script(limit=lambda: os.umask(0))
+    script("os.umask(0)")
     folder = tmp_path / "home/.cache/lowtide/kernels"
     assert not any(path.stat().st_mode & 0o022 for path in (folder, *folder.iterdir()))
-    assert script(limit=lambda: os.umask(0)) == "3.0 found\n"
+    assert script("os.umask(0)") == "3.0 found\n"
 
 
 def test_what_nobody_uses_is_dropped_and_what_is_used_stays(script, tmp_path):
@@ -216,10 +253,7 @@ def test_what_nobody_uses_is_dropped_and_what_is_used_stays(script, tmp_path):
 
 
 def test_no_room_for_a_whole_file_leaves_none(script, tmp_path):
-    def small():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-
-    first = script(limit=small)
+    first = script("resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))")
     assert first.endswith("3.0 compiled\n")
     assert first.count("told:") == 1 and "File too large" in first
     assert [path for path in tmp_path.rglob("*") if ".kernel" in path.name] == []
@@ -364,6 +398,8 @@ OTHERS = [
     *(f"{CLUSTER} --set queue.name={each}" for each in ("fifo", "round_robin", "feedback")),
     *(f"{BULK}{each}" for each in ("exact", "wait_awhile", "threshold", "rolling", "advice")),
     f"{BULK}exact --set policy.step_s=1860 --set workload.interruptible=never",
+    "plan-cluster e.toml --repeat-signal --effort 0.02 --set workload.interruptible=anywhere "
+    "--set cluster.nodes=4 --set cluster.cpus_per_node=4",
     "sweep s.toml -j 1",
     "demo",
 ]
@@ -388,7 +424,7 @@ def counted(command, tmp_path, cache):
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("command", LONG + OTHERS * ("LOWTIDE_NIGHTLY" in os.environ))
+@pytest.mark.parametrize("command", LONG + OTHERS * IS_NIGHT)
 def test_from_an_empty_cache_no_command_compiles_long(command, tmp_path):
     took_s = counted(command, tmp_path, tmp_path / "kernels")
     assert 0.5 < took_s < LIMIT_S

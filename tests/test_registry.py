@@ -66,7 +66,7 @@ class Helper:
 def own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own_policy_of_mine.py").write_text(OWN)
-    return registry.Registry("lowtide.policies", "policy", method="decide")
+    return registry.Registry("lowtide.policies", "policy", methods=("decide",))
 
 
 @pytest.mark.parametrize(

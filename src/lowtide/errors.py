@@ -1,7 +1,8 @@
 """What can go wrong, and what each error knows.
 
 Every error says the rule, the value that broke it and what to do. All derive from
-`LowtideError`; each also derives from the builtin a caller would expect to catch.
+`LowtideError`; each also derives from the builtin a caller would expect to catch. `Once` is for
+whoever goes on after a problem, and is to say it a single time.
 
 ```
 LowtideError
@@ -288,3 +289,19 @@ class MissingExtra(LowtideError, ImportError):
     def __init__(self, what: str, *, extra: str) -> None:
         super().__init__(f"{what} needs an optional part: pip install 'lowtide[{extra}]'")
         self.extra = extra
+
+
+class Once:
+    """Tells what is new from what was there before, so that nothing is said twice."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def is_new(self, what: str) -> bool:
+        """Say whether this is the first time that somebody asks for it."""
+        if what in self._known:
+            return False
+        self._known.add(what)
+        return True

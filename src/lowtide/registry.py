@@ -26,15 +26,15 @@ class Registry(Generic[T]):
 
     Args:
         group: The entry-point group, e.g. `lowtide.policies`.
-        method: What every class among them has. Where it is given, a name may also say where a
-            class is that nobody registered: `package.module:Class`, or `path/to/file.py:Class`,
-            the class left out where the file has just one with that method.
+        methods: What every class among them has one of. Where any are given, a name may also say
+            where a class is that nobody registered: `package.module:Class`, or
+            `path/to/file.py:Class`, the class left out where the file has just one such.
     """
 
-    def __init__(self, group: str, what: str, *, method: str | None = None) -> None:
+    def __init__(self, group: str, what: str, *, methods: tuple[str, ...] = ()) -> None:
         self.group = group
         self.what = what
-        self.method = method
+        self.methods = methods
 
     @cached_property
     def _points(self) -> dict[str, EntryPoint]:
@@ -51,8 +51,8 @@ class Registry(Generic[T]):
             name: One of the known names, or where it is.
         """
         if name not in self._points:
-            if self.method is not None and (":" in name or name.endswith(".py")):
-                return cast(T, _own(name, self.what, self.method))
+            if self.methods and is_place(name):
+                return cast(T, load_own(name, self.what, self.methods))
             raise UnknownName(self.what, name, self._points)
         point = self._points[name]
         try:
@@ -63,9 +63,33 @@ class Registry(Generic[T]):
             ) from error
 
 
-def _own(name: str, what: str, method: str) -> Any:
-    """Return the class that a name says the place of."""
+def is_place(name: str) -> bool:
+    """Return whether a name says where a class is: in a file, or in a module."""
+    return ":" in name or name.endswith(".py")
+
+
+def source_of(name: str) -> Path | None:
+    """Return the file of a class that a name says the place of; None where it says none."""
+    if not is_place(name):
+        return None
+    place = name.rpartition(":")[0] if ":" in name else name
+    if place.endswith(".py"):
+        return _resolved(Path(place))
+    with suppress(Exception):
+        found = _module(place).__file__
+        return None if found is None else Path(found)
+    return None
+
+
+def load_own(name: str, what: str, methods: tuple[str, ...]) -> Any:
+    """Return the class that a name says the place of.
+
+    Args:
+        what: What it is to be, in words.
+        methods: What it has one of.
+    """
     place, _, wanted = name.rpartition(":") if ":" in name else (name, "", "")
+    words = " or ".join(methods)
     try:
         module = _file(Path(place)) if place.endswith(".py") else _module(place)
     except LowtideError:
@@ -74,22 +98,24 @@ def _own(name: str, what: str, method: str) -> Any:
         raise LowtideError(
             f"{what} {name!r}: {place} cannot be imported, {type(error).__name__}: {error}"
         ) from error
+
+    def fits(each: object) -> bool:
+        return isinstance(each, type) and any(callable(getattr(each, m, None)) for m in methods)
+
     there = {
         key: each
         for key, each in vars(module).items()
-        if isinstance(each, type)
-        and each.__module__ == module.__name__
-        and callable(getattr(each, method, None))
+        if fits(each) and each.__module__ == module.__name__
     }
     if wanted and hasattr(module, wanted):
         found = getattr(module, wanted)
-        if isinstance(found, type) and callable(getattr(found, method, None)):
+        if fits(found):
             return found
-        raise LowtideError(f"{what} {name!r}: {wanted} is no class with a method {method}")
+        raise LowtideError(f"{what} {name!r}: {wanted} is no class with a method {words}")
     if not wanted and len(there) == 1:
         return next(iter(there.values()))
     if not there:
-        raise LowtideError(f"{what} {name!r}: {place} has no class with a method {method}")
+        raise LowtideError(f"{what} {name!r}: {place} has no class with a method {words}")
     if wanted:
         raise UnknownName(f"class of {place}", wanted, there)
     raise LowtideError(
@@ -107,11 +133,15 @@ def _module(name: str) -> ModuleType:
         sys.path.remove(here)
 
 
-def _file(path: Path) -> ModuleType:
-    """Import a file, once, under a name of its own, so that what it makes can be pickled."""
+def _resolved(path: Path) -> Path:
     with suppress(RuntimeError):  # A user whom the system does not know has no home.
         path = path.expanduser()
-    path = path.resolve()
+    return path.resolve()
+
+
+def _file(path: Path) -> ModuleType:
+    """Import a file, once, under a name of its own, so that what it makes can be pickled."""
+    path = _resolved(path)
     name = f"lowtide_own_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]

@@ -51,6 +51,8 @@ _RULES = {
 }
 KINDS = tuple(_RULES)
 BASES = ("lifecycle", "direct")
+# Nobody's data changes once in three hundred years.
+_LONGEST_STEP_S = 1e10
 
 # How far outside its span rounding may carry a question: in steps, and in what floating-point
 # numbers of the size of its times are told apart by.
@@ -100,6 +102,10 @@ class Signal:
             raise InvalidSignal(f"a signal is a list of at least one value, not {values.shape}")
         if not (np.isfinite(self.step_s) and self.step_s > 0):
             raise InvalidSignal(f"a signal's step must be longer than 0 s, not {self.step_s}")
+        if self.step_s > _LONGEST_STEP_S:
+            raise InvalidSignal(
+                f"a signal's step is {_LONGEST_STEP_S:g} s at most, not {self.step_s:g} s"
+            )
         if not np.isfinite(self.start):
             raise InvalidTime(f"a signal's start must be finite, not {self.start}")
         if self.kind not in ("average", "marginal"):
@@ -163,7 +169,7 @@ class Signal:
             factor, unit = 1.0, str(_RULES[kind][3])
         try:
             numbers: FloatArray = np.asarray(values, dtype=np.float64)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise InvalidSignal("a signal's values must all be numbers") from None
         return cls(
             values=np.multiply(numbers, factor),

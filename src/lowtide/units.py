@@ -35,6 +35,7 @@ MISSING = "---"
 ENERGIES = ((0.0, 1.0, "J"), (1e3, 1e3, "kJ"), (0.36e6, 3.6e6, "kWh"), (3.6e9, 3.6e9, "MWh"))
 MASSES = ((0.0, 1.0, "g"), (1e3, 1e3, "kg"), (1e6, 1e6, "t"))
 # Memory, and what is read and sent, count in powers of 1024, as Slurm has them.
+GIB = 1024.0**3
 SIZES = (
     (0.0, 1.0, "B"),
     *((1024.0**power, 1024.0**power, f"{unit}iB") for power, unit in enumerate("KMGT", start=1)),

@@ -26,6 +26,7 @@ from lowtide.acting.tag import Tag, decode, encode, new_token
 from lowtide.acting.waits import WaitModel
 from lowtide.signal import Signal
 from support.commands import run
+from support.nightly import drawn
 from support.slurm import RunningSlurm, ask, running_slurm
 
 pytestmark = [pytest.mark.alone, pytest.mark.slurm]
@@ -347,10 +348,9 @@ def test_the_time_zone_of_who_submits_does_not_move_a_begin(here, capsys, monkey
 
 
 def test_a_driver_killed_at_random_moments_loses_nothing_and_doubles_nothing(here):
-    nightly = bool(os.environ.get("LOWTIDE_NIGHTLY"))
     number, tag = submitted(here, max_starts=1000)
     draw = random.Random(11)
-    kills, stops, until = 0, 0, time.monotonic() + (600.0 if nightly else 45.0)
+    kills, stops, until = 0, 0, time.monotonic() + drawn(45, 600)
     while time.monotonic() < until and kills < 50:
         # A grid that is dirty for some seconds, again and again: there is always something to do.
         now = time.time()
@@ -374,7 +374,7 @@ def test_a_driver_killed_at_random_moments_loses_nothing_and_doubles_nothing(her
         assert (found.token, found.deadline) == (tag.token, float(int(tag.deadline)))
         if job.state == PENDING and job.begin is not None:
             assert job.begin <= max(tag.deadline - 1800.0, now + EXPIRES_S + PATIENCE_S)
-    assert kills >= (50 if nightly else 10)
+    assert kills >= drawn(10, 50)
     assert stops, "it was never stopped"
     done = len(steps())
     ask(here, "scontrol", "update", f"JobId={number}", "StartTime=now")

@@ -29,6 +29,8 @@ synthetic = "windy"
 days = 10
 """
 ON_CLUSTER = "[cluster]\nnodes = 4\ncpus_per_node = 4\n"
+# In turns jobs are stopped by the queue, and not by a policy as well.
+IN_TURNS = f'{ON_CLUSTER}[queue]\nname = "round_robin"\n'
 CURVE = Signal.from_values(300.0 + np.arange(96) % 24, start=0, step_s=3600)
 
 
@@ -56,7 +58,7 @@ def test_policies_that_stop_are_refused_before_the_first_job(name, monkeypatch):
         monkeypatch.setattr(kind, "decide_many", never)
     machines = Cluster(nodes=2, cpus_per_node=4)
     with pytest.raises(InvalidInput, match="stops them"):
-        simulate(workload(1), CURVE, policy=name, cluster=machines)
+        simulate(workload(1), CURVE, policy=name, cluster=machines, discipline="round_robin")
 
 
 @pytest.mark.parametrize("name", ["run_now", "oracle", "carbon_time", "lowest_window"])
@@ -67,7 +69,7 @@ def test_policies_that_choose_a_start_are_not(name):
 
 def test_a_sweep_is_refused_before_its_first_run(tmp_path, capsys):
     file = tmp_path / "e.toml"
-    file.write_text(EXPERIMENT + ON_CLUSTER + '[sweep]\npolicy.name = ["run_now", "exact"]\n')
+    file.write_text(EXPERIMENT + IN_TURNS + '[sweep]\npolicy.name = ["run_now", "exact"]\n')
     answer = run(capsys, "sweep", str(file), "-o", str(tmp_path / "out"), "-j", "1")
     assert answer.code == 2 and "stops them" in answer.err
     assert "done" not in answer.out
@@ -94,7 +96,7 @@ def test_a_sweep_of_other_jobs_that_can_be_stopped_is_refused_too(kind, tmp_path
         if not line.startswith(("interruptible", "jobs"))
     )
     head, grid = rest.split("[grid]")
-    text = f"{head}{JOBS[kind]}[grid]{grid}{ON_CLUSTER}"
+    text = f"{head}{JOBS[kind]}[grid]{grid}{IN_TURNS}"
     file, out = tmp_path / "e.toml", tmp_path / "out"
     file.write_text(text + '[sweep]\npolicy.name = ["run_now", "exact"]\n')
     answer = run(capsys, "sweep", str(file), "-o", str(out), "-j", "1")
@@ -105,11 +107,11 @@ def test_a_sweep_of_other_jobs_that_can_be_stopped_is_refused_too(kind, tmp_path
 def test_a_sweep_of_a_trace_whose_jobs_can_be_stopped_is_refused_too(tmp_path, capsys):
     (tmp_path / "t.csv").write_text("arrival_time,length,cpus\n0,7200,1\n3600,7200,1\n")
     file, out = tmp_path / "e.toml", tmp_path / "out"
-    for interruptible, code in (("anywhere", 2), ("never", 0)):
+    for interruptible, machines, code in (("anywhere", IN_TURNS, 2), ("never", ON_CLUSTER, 0)):
         file.write_text(
             f'[workload]\ntrace = "t.csv"\ninterruptible = "{interruptible}"\nwait = "12h"\n'
             f'time_unit = "s"\npower_w_per_cpu = 10\n[grid]\nsynthetic = "windy"\ndays = 10\n'
-            f'{ON_CLUSTER}[sweep]\npolicy.name = ["run_now", "exact"]\n'
+            f'{machines}[sweep]\npolicy.name = ["run_now", "exact"]\n'
         )
         answer = run(capsys, "sweep", str(file), "-o", str(out), "-j", "1")
         assert answer.code == code, answer.err

@@ -192,6 +192,48 @@ def test_compiling_ends_at_once(tmp_path):
     assert list(tmp_path.glob("*.kernel"))  # What was compiled is kept.
 
 
+def long_queue(folder):
+    """Write a queue that takes minutes to plan, as a simulation takes minutes to run."""
+    (folder / "long.toml").write_text(
+        EXPERIMENT.replace("300d", "20d").replace('"oracle"', '"run_now"')
+    )
+
+
+def dirty_now(folder):
+    """Write a forecast by which it is better to wait, and a week of history before it."""
+    now = time.time() // 3600 * 3600
+    rows = [
+        f"{now + 3600 * hour:.0f},{500 if hour < 6 else 100 + hour}" for hour in range(-170, 60)
+    ]
+    text = "\n".join(["timestamp,carbon_intensity_g_per_kwh", *rows]) + "\n"
+    (folder / "forecast.csv").write_text(text)
+
+
+# Verbs that came later: compiled loops, waiting for a clean hour, and asking a Slurm for ever.
+@pytest.mark.parametrize(
+    ("verb", "when", "code"),
+    [
+        ("plan-cluster long.toml", 4.0, 130),
+        ("grid backtest --signal forecast.csv", 1.0, 130),
+        (
+            "run --finish-by +30h -t 1:00:00 --signal forecast.csv -- /usr/bin/touch ran",
+            "begins",
+            130,
+        ),
+        ("drive --signal forecast.csv --every 1", "lowtide: ", 0),
+    ],
+)
+def test_verbs_that_compute_wait_or_ask_end_at_once(tmp_path, verb, when, code):
+    long_queue(tmp_path)
+    dirty_now(tmp_path)
+    alone = {"PATH": "/usr/bin/none", "LOWTIDE_ACTING": str(tmp_path / "acting")}
+    ended, said = interrupted(["-m", "lowtide", *verb.split()], tmp_path, when=when, **alone)
+    assert ended == code, said
+    assert "Traceback" not in said and "own" not in said
+    assert ("lowtide: interrupted" in said) == (code == 130)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_sweep_ends_with_its_workers_and_says_how_to_go_on(tmp_path):
     (tmp_path / "long.toml").write_text(EXPERIMENT + "\n[sweep]\nrun.seed = [1, 2, 3]\n")
     words = ["-m", "lowtide", "sweep", "long.toml", "-j", "2"]

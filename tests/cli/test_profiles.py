@@ -97,6 +97,18 @@ def test_what_was_before_can_be_compared(
     assert alone.code == 2 and "learned once" in alone.err
 
 
+def test_what_a_later_start_draws_is_shown(
+    store: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(capsys, "learn", "--from-store", str(store)).code == 0
+    path = folder / "library" / "train.toml"
+    again = 'restart = [ { name = "reload", duration_s = 90, power_w = 70 } ]\n'
+    path.write_text(again + path.read_text())
+    for words in (("show", "train"), ("diff", "train", "h200")):
+        rows = json.loads(run(capsys, "profiles", *words, "--json").out)["phases"]
+        assert [row["phase"] for row in rows if row["part"] == "restart"] == ["reload"]
+
+
 def test_show_says_whether_a_job_was_as_expected(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

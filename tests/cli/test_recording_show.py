@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import time
+from importlib import import_module as module
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from lowtide.formats import write_signal
+from lowtide.formats import read_recordings, write_signal
 from lowtide.formats.recording_writer import write_recording
-from lowtide.recording import Event, Recording, Run
+from lowtide.recording import Event, Recording, Run, Unmeasured
 from lowtide.signal import Signal
 from support.commands import run
 
@@ -54,6 +56,8 @@ def test_it_tells_runs_marks_and_lost_time(kept, capsys):
     assert "one" not in said.split()
     assert "two: not measured from 18.0 to 28.0 s" in said
     assert "lost" in said
+    # What was drawn meanwhile nobody knows: it is that much at least.
+    assert ">7.2" in said and "> at least" in said
     assert Path("kept.png").read_bytes().startswith(b"\x89PNG")
     lines = run(capsys, "recording", "show", "kept", "-P").out.splitlines()
     assert lines[0].startswith("run|kind|duration_s|energy_j")
@@ -84,9 +88,30 @@ def test_what_a_recording_emitted_goes_by_the_time_when_it_ran(kept, capsys):
     drawn = np.where(times % 10 < 5, 300.0, 100.0) * 0.1
     plain = float((drawn * np.where(times < 25, 100.0, 500.0)).sum()) / 3.6e6
     assert first["carbon_g"] == pytest.approx(plain, rel=0.01)
+    said = run(capsys, "recording", "show", "kept", "--signal", "then.csv").out
+    assert said.count(">") == 2 * 2 + 1
     today = run(capsys, "recording", "show", "kept", "--grid", "gb:99", "--json")
     assert today.code == 0
     assert json.loads(today.out)["runs"][0]["carbon_g"] is None
+
+
+def test_what_a_program_drew_that_was_not_always_measured_is_at_least_that(kept):
+    """What `lowtide run` reckons of starts of which some time, or all, was not measured."""
+    whole = Run(id="whole", times=np.arange(60.0, 90.0), power_w=np.full(30, 50.0), kind="full")
+    (gaps, _) = read_recordings(kept)[0].runs
+    never = Unmeasured(id="never", kind="full", notes=("no meter",))
+    signal = Signal.from_values([3600.0] * 4, start=0, step_s="1h")
+    for runs, unmeasured, known, missing_s in (
+        ((whole,), (), whole.energy_j() / 1000, 0.0),
+        ((whole, gaps), (), (whole.energy_j() + gaps.energy_j()) / 1000, gaps.missing_s),
+        ((whole,), (never,), None, None),
+    ):
+        recorder = Mock()
+        recorder.writer.recording.return_value = Recording(runs=runs, unmeasured=unmeasured)
+        job = Mock(profile=None, reckoning=None, missing_s=None)
+        module("lowtide.cli.run")._reckon(job, Mock(), recorder, Mock(forecast=lambda _: signal))
+        assert job.reckoning.measured == (known and pytest.approx(known))
+        assert job.missing_s == (missing_s and pytest.approx(missing_s))
 
 
 def test_measure_warms_up_and_tells_emissions(tmp_path, monkeypatch, capsys):

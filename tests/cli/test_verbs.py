@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import shlex
 import shutil
@@ -35,6 +34,7 @@ from lowtide.stress.plan import make_plan
 from lowtide.units import format_iso, format_time
 from support.commands import all_verbs, run
 from support.faces import assert_as_kept, assert_keys_as_kept
+from support.nightly import IS_NIGHT
 from support.studies import write_study
 from support.users import open_to_all, run_as
 from support.watched import write_store
@@ -147,10 +147,10 @@ def test_examples_of_the_help_run(
     assert bool(out.strip()) != is_endless
 
 
-# Runs commands one after another in one process, and tells of each how it ended, what it said and
-# which kernels it asked for that had not been asked for before.
+# Runs commands one after another in one process, each with its own environment, and tells how it
+# ended, what it said and which kernels it asked for that had not been asked for before.
 RUN_ALL = """
-import contextlib, io, json, sys
+import contextlib, io, json, os, sys
 from lowtide import compiled
 from lowtide.cli import main
 
@@ -162,8 +162,11 @@ def noting(cache, signature, target):
     return load(cache, signature, target)
 
 compiled._Cache.load_overload = noting
-for words in json.loads(sys.argv[1]):
+bare = dict(os.environ)
+for words, changed in json.loads(sys.argv[1]):
     asked.clear()
+    os.environ.clear()
+    os.environ.update(bare, **changed)
     sys.argv = ["lowtide", *words]
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -193,11 +196,9 @@ HOMES = {
 }
 
 
-@pytest.fixture(scope="module", params=list(HOMES))
-def homeless(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, dict[str, object]]:
-    """How commands end for a user who has no home."""
+@pytest.fixture(scope="module")
+def homeless(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, dict[str, object]]]:
+    """How commands end for a user who has no home: what was run, and what it told."""
     folder = open_to_all(tmp_path_factory.mktemp("homeless") / "open")
     fill(folder)
     for path in (folder, *folder.rglob("*")):
@@ -212,24 +213,27 @@ def homeless(
         kernels.mkdir()
         for path in known.glob("*.kernel"):
             shutil.copy(path, kernels)
-    home = {key: value.format(closed=closed) for key, value in HOMES[request.param].items()}
     # Those that take long are tried once, those that take longest by night.
-    left_out = () if "LOWTIDE_NIGHTLY" in os.environ else ("reproduce thesis", "warm")
-    some = [verb for verb in RUN_HERE if verb not in (LONG if home else left_out)]
-    lines = [*(LINES[verb].removeprefix("lowtide ") for verb in some), *LOOKING]
+    left_out = () if IS_NIGHT else ("demo", "reproduce thesis", "warm")
+    runs = []
+    for who, home in HOMES.items():
+        changed = {key: value.format(closed=closed) for key, value in home.items()}
+        some = [verb for verb in RUN_HERE if verb not in (LONG if home else left_out)]
+        lines = [*(LINES[verb].removeprefix("lowtide ") for verb in some), *LOOKING]
+        runs += [(f"{line}, {who}", (shlex.split(line), changed)) for line in lines]
     # Nobody answers there, so that no network is needed.
-    environment = {"LOWTIDE_CACHE": str(kernels), "https_proxy": "http://127.0.0.1:9", **home}
-    words = json.dumps([shlex.split(line) for line in lines])
+    environment = {"LOWTIDE_CACHE": str(kernels), "https_proxy": "http://127.0.0.1:9"}
+    words = json.dumps([run for _, run in runs])
     done = run_as(54321, ["-c", RUN_ALL, words], environment, folder)
     assert done.returncode == 0, done.stderr
-    return dict(zip(lines, json.loads(done.stdout), strict=True))
+    return list(zip((name for name, _ in runs), json.loads(done.stdout), strict=True))
 
 
-def test_no_verb_needs_a_home(homeless: dict[str, dict[str, object]]) -> None:
+def test_no_verb_needs_a_home(homeless: list[tuple[str, dict[str, object]]]) -> None:
     # Where everything is kept in a file below the home, another has to be named. Providers are
     # out of reach. A load needs Python itself, which others may not be able to run.
     cures = ("--store", "--library", "cannot be reached", "needs a key", "cannot be started")
-    for line, told in homeless.items():
+    for line, told in homeless:
         said = str(told["err"])
         assert "Traceback" not in said and "lowtide's own" not in said, line
         if told["code"] != 0:
@@ -271,7 +275,7 @@ MORE = [
         if verb not in ("warm", "stress run")
     ),
 ]
-if "LOWTIDE_NIGHTLY" in os.environ:
+if IS_NIGHT:
     KERNELS += MORE
 
 
@@ -281,7 +285,7 @@ def test_after_warm_nothing_is_left_to_compile(files: Path) -> None:
     lines = [["warm"], *(shlex.split(LINES[verb])[1:] for verb in verbs)]
     lines += [shlex.split(line) for line in KERNELS]
     done = subprocess.run(
-        [sys.executable, "-c", RUN_ALL, json.dumps(lines)],
+        [sys.executable, "-c", RUN_ALL, json.dumps([(line, {}) for line in lines])],
         capture_output=True,
         text=True,
         check=True,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from lowtide.formats.recording_parts import (
 )
 from lowtide.formats.recording_writer import RecordingWriter
 from lowtide.recording import Recording, Run
+from support.damage import MOST_CPU_S, NIGHTLY, damaged
 
 T0 = 1.7e9
 STEP_S = 0.1
@@ -375,28 +377,41 @@ def test_marks_of_tasks_that_differ_are_remarked_upon(tmp_path: Path) -> None:
 
 
 def test_damaged_folders_are_read_or_refused_in_words(tmp_path: Path) -> None:
-    rng = np.random.default_rng(8)
-    machines = [Machine(number=n, tasks=[2 * n, 2 * n + 1], watts=steps(rng)) for n in range(2)]
-    compare_clocks(machines, rng, 0.2)
+    rng = random.Random(8)
+    drawn = np.random.default_rng(8)
+    machines = [Machine(number=n, tasks=[2 * n, 2 * n + 1], watts=steps(drawn)) for n in range(2)]
+    compare_clocks(machines, drawn, 0.2)
     folder = write_job(tmp_path / "job", machines, length_s=5.0, marks=(1.0,))
-    texts = [*folder.rglob("*.json"), *folder.rglob("*.csv")]
-    strange = (b"-1", b"1e999", b"NaN", b"null", b'"x"', b"{", b"", b"99999999999999999999", b"[]")
+    whole = {
+        path: path.read_text() for path in folder.rglob("*") if path.suffix in (".json", ".csv")
+    }
     read_well = 0
-    for _ in range(150):
-        path = texts[rng.integers(len(texts))]
-        whole = path.read_bytes()
-        words = re.findall(rb"[\w.+-]+|.|\n", whole)
-        for place in rng.integers(len(words), size=int(rng.integers(1, 4))):
-            words[place] = strange[rng.integers(len(strange))]
-        path.write_bytes(b"".join(words)[: rng.integers(1, 4 * len(whole))])
+    for _ in range(10_000 if NIGHTLY else 150):
+        path = rng.choice(sorted(whole))
+        path.write_bytes(damaged(whole[path], rng))
+        begin = process_time()
         try:
             recording = read_recordings(folder)[0]
-        except LowtideError:
-            pass
+        except LowtideError as error:
+            assert str(error).strip()
         else:
             read_well += len(recording.runs)
-        path.write_bytes(whole)
+            assert len("".join(recording.notes)) < 20_000
+        assert process_time() - begin < MOST_CPU_S
+        path.write_text(whole[path])
     assert read_well > 20
+
+
+def test_a_job_of_very_many_tasks_that_left_one_part_is_told_in_a_line(tmp_path: Path) -> None:
+    folder = write_job(tmp_path / "job", [Machine(number=0, tasks=[0], watts=constant(100))])
+    (path,) = folder.glob("part-*/manifest.json")
+    document = json.loads(path.read_text())
+    document["part"] |= {"tasks": 9_999_999, "nodes": 9_999_999}
+    path.write_text(json.dumps(document))
+    begin = process_time()
+    (joint,) = read(folder).unmeasured
+    assert "of 9999999 nodes number 1, 2, 3, 4, 5, 6, 7, 8, ... left no part" in joint.notes[-1]
+    assert process_time() - begin < MOST_CPU_S
 
 
 def test_a_manifest_of_another_kind_or_time(tmp_path: Path) -> None:

@@ -122,6 +122,27 @@ def test_the_building_counts_as_it_did_when_it_was_watched(told: Told) -> None:
     assert seen.waiting[0].plan.saving == pytest.approx(plain[0].plan.saving)
 
 
+@pytest.mark.parametrize("interruptible", ["never", "checkpoints"])
+def test_waiting_saves_what_the_trade_off_says(interruptible: str) -> None:
+    profile = PowerProfile.ml(epochs=4, train=("50m", 600), save=("5m", 90), startup=("9m", 150))
+    values = [320.0, 410.0, 150.0, 90.0, 260.0, 60.0, 380.0, 75.0, 500.0, 40.0] * 4
+    signal = Signal.from_values(values, start=START, step_s="1h")
+    waits_s = (0.0, 0.7 * HOUR, 6 * HOUR, 20 * HOUR)
+    planned = plan_waiting(
+        profile, signal, arrival=START, waits_s=waits_s, interruptible=interruptible
+    )
+    job = lt.Job(
+        id="1",
+        arrival=START,
+        deadline=START + profile.run_s + waits_s[-1],
+        profile=profile,
+        interruptible=interruptible,
+    )
+    every = lt.tradeoff(job, signal)
+    least = [every.by(START + profile.run_s + wait_s) for wait_s in waits_s]
+    assert [each.plan.footprint.amount for each in planned] == pytest.approx(least, rel=1e-9)
+
+
 def test_a_named_grid_goes_on_where_the_watcher_knew_no_more(told: Told) -> None:
     asked = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -95,6 +96,109 @@ def test_time_by_gpus_is_inverse() -> None:
     assert scaling.duration_s.kind == "inverse"
     told = scaling.foretell(scaling.duration_s, [3.0])
     assert told.value == pytest.approx(truth(4, 3.0)[1], rel=0.02)
+
+
+# How long programs take and what they draw on average, by what was changed; the sizes that are
+# measured; one between them and one beyond.
+GROWN = {
+    "input": (
+        lambda n: 30 + 0.05 * n**2,
+        lambda n: 250 - 500 / n,
+        (10, 15, 25, 40, 60, 80),
+        (30, 160),
+    ),
+    "cells": (lambda n: 20 + 0.5 * n**1.5, lambda _: 300, (10, 20, 40, 80), (30, 160)),
+    "gpus": (lambda g: 30 + 200 / g, lambda g: 100 + 300 * g, (1, 2, 4, 6, 8), (3, 12)),
+    "gpus that talk": (
+        lambda g: 30 + 200 / g + 3 * g,
+        lambda g: 100 + 250 * g,
+        (1, 2, 4, 6, 8),
+        (3, 12),
+    ),
+    "clock": (
+        lambda f: 20 + 100 / f,
+        lambda f: 80 + 60 * f**3,
+        (0.8, 1.1, 1.4, 1.7, 2.0),
+        (1.25, 2.2),
+    ),
+    "power limit": (
+        lambda p: 60 * (1 + (200 / p) ** 2),
+        lambda p: 0.9 * p + 50,
+        (200, 300, 400, 500, 600, 700),
+        (350, 800),
+    ),
+}
+
+
+def told(size: tuple[float, ...], duration_s: float, power_w: float) -> Sized:
+    """Runs of a size of which only what they came to matters."""
+    learned = SimpleNamespace(profile=PowerProfile.constant(power_w, duration_s), epochs=None)
+    return Sized(name=f"{size}", size=size, learned=learned)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("what", GROWN)
+def test_programs_that_grow_otherwise_are_foretold_with_their_error(what: str) -> None:
+    lasts_s, draws_w, sizes, asked = GROWN[what]
+    rng = np.random.default_rng(7)
+    off: dict[bool, list[float]] = {False: [], True: []}
+    held: dict[bool, list[bool]] = {False: [], True: []}
+    for _ in range(12):
+        noise = 1 + 0.01 * rng.standard_normal((len(sizes), 2))
+        scaling = fit_scaling(
+            ["size"],
+            [
+                told((float(n),), lasts_s(n) * by[0], draws_w(n) * by[1])
+                for n, by in zip(sizes, noise, strict=True)
+            ],
+        )
+        for size in asked:
+            for law, right in (
+                (scaling.duration_s, lasts_s(size)),
+                (scaling.energy_j, lasts_s(size) * draws_w(size)),
+            ):
+                found = scaling.foretell(law, [size])
+                off[found.beyond > 0].append(abs(found.value / right - 1))
+                held[found.beyond > 0].append(found.low <= right <= found.high)
+            assert scaling.profile([size]).energy_j == pytest.approx(
+                scaling.foretell(scaling.energy_j, [size]).value, rel=1e-4
+            )
+    assert np.median(off[False]) < 0.02
+    assert np.median(off[True]) < 0.06
+    assert np.mean(held[False]) > 0.8
+    assert np.mean(held[True]) > 0.75
+
+
+def test_epochs_of_which_each_takes_less_with_more_gpus_are_foretold() -> None:
+    sizes = [(3, 1), (8, 1), (5, 2), (8, 2), (3, 4), (5, 4), (8, 4)]
+    rng = np.random.default_rng(3)
+    for _ in range(8):
+        parts = []
+        for epochs, gpus in sizes:
+            duration_s = truth(epochs, gpus)[1] * (1 + 0.005 * rng.standard_normal())
+            parts.append(told((float(epochs), float(gpus)), duration_s, 150.0 + 200 * gpus))
+        scaling = fit_scaling(["epochs", "gpus"], parts)
+        for size in ((6, 3), (20, 8)):
+            right = truth(*size)[1]
+            found = scaling.foretell(scaling.duration_s, size)
+            assert found.value == pytest.approx(right, rel=0.08)
+            assert found.low <= right <= found.high
+    assert scaling.duration_s.kind == "linear × inverse"
+    assert "s × epochs / gpus" in scaling.duration_s.text(["epochs", "gpus"], "s")
+
+
+def test_energy_may_be_time_times_power() -> None:
+    """Four sizes tell neither a sum of three terms nor a product, but each factor of one."""
+    lasts_s, draws_w, _, _ = GROWN["gpus"]
+    noise = 1 + 0.004 * np.random.default_rng(2).standard_normal(8)
+    parts = [
+        told((float(g),), lasts_s(g) * noise[n], draws_w(g) * noise[4 + n])
+        for n, g in enumerate((1, 2, 3, 8))
+    ]
+    scaling = fit_scaling(["gpus"], parts)
+    assert scaling.energy_j.kind == "duration times power"
+    right_j = lasts_s(5) * draws_w(5)
+    assert scaling.foretell(scaling.energy_j, [5.0]).value == pytest.approx(right_j, rel=0.03)
+    assert " W × gpus)" in scaling.energy_j.text(["gpus"], "J")
 
 
 def test_what_sizes_cannot_tell_is_refused() -> None:

@@ -13,13 +13,22 @@ from lowtide.accounting import Stretches
 from lowtide.errors import Infeasible, InvalidInput, InvalidJob, InvalidSchedule, UnknownName
 from lowtide.job import Resources
 from lowtide.market.certificate import certify
-from lowtide.market.planner import least_late, solve
+from lowtide.market.lateness import counting
+from lowtide.market.planner import solve
 from lowtide.market.prices import Prices
 from lowtide.signal import Signal
 from lowtide.simulator.carrying import Away, carry_out
-from support.queues import STEP_S, best_together, draw_instance, draw_job, draw_signal
+from support.queues import (
+    STEP_S,
+    best_together,
+    draw_instance,
+    draw_job,
+    draw_signal,
+    every_way,
+    use,
+)
 
-MANY = 300 if os.environ.get("LOWTIDE_NIGHTLY") else 20
+MANY = 300 if os.environ.get("LOWTIDE_NIGHTLY") else 12
 QUICK = {"gap": 1e-9, "effort": 0.02, "seconds": None, "seed": 3}
 
 
@@ -48,13 +57,43 @@ def test_the_bound_is_below_the_optimum_and_the_plan_above_it():
         optimum = best_together(instance)
         assert found.auction.bound <= optimum + 1e-6 * abs(optimum), seed
         assert found.total >= optimum - 1e-6 * abs(optimum), seed
-        ratios.append(found.total / optimum)
-        must = best_together(instance, leave=1.0)
-        assert least_late(instance) <= round(must) <= found.late.size, seed
-        if round(must) == 0:
-            assert found.late.size == 0, seed
+        # Who is late, as few as can be, is not a matter of what they weigh.
+        ratios += [found.total / optimum] * (found.late.size == 0)
+    assert len(ratios) >= 4
     assert np.median(ratios) <= 1.0005
     assert np.max(ratios) <= 1.05
+
+
+def test_as_few_are_late_as_can_be_and_that_is_proven():
+    for seed in range(MANY):
+        rng = np.random.default_rng([seed, 77])
+        count, nodes = int(rng.integers(4, 9)), int(rng.integers(3, 7))
+        instance = draw_instance(rng, count, nodes, most=3, real=seed % 3 == 0)
+        found = solve(instance, **{**QUICK, "effort": 0.002})
+        must = round(best_together(instance, leave=1.0))
+        assert found.late.size == must, seed
+        if found.proof is not None:
+            by_other = certify(counting(instance), found.proof.prices)
+            assert by_other == pytest.approx(found.proof.bound, abs=1e-9)
+            # What does not lie on slots could be placed between them, so that less is proven.
+            assert found.least_late == must or (seed % 3 == 0 and found.least_late < must), seed
+
+
+def test_what_no_choice_of_jobs_adds_up_to_is_of_no_use():
+    for seed in range(max(MANY // 2, 6)):
+        rng = np.random.default_rng([seed, 21])
+        instance = draw_instance(rng, 5, int(rng.integers(3, 9)), real=bool(seed % 2), widest=4)
+        reach = []
+        for row in range(len(instance)):
+            ways = every_way(instance, row)
+            reach.append(sum(use(instance, row, way) for way in ways) > 1e-9)
+        for slot in range(instance.slots):
+            sums = {0.0}
+            for row in range(len(instance)):
+                if reach[row][slot]:
+                    sums |= {each + instance.jobs.nodes[row] for each in sums}
+            most = max(each for each in sums if each <= instance.cluster.nodes)
+            assert instance.usable[0, slot] == most
 
 
 @pytest.mark.parametrize("real", [False, True])
@@ -231,15 +270,44 @@ def test_nodes_that_can_be_switched_off_count():
     assert always.lower_bound <= always.counted * (1 + 1e-9)
 
 
+def test_nobody_pays_for_others_where_easy_shows_that_nobody_has_to():
+    shown = 0
+    for seed in range(8):
+        rng = np.random.default_rng([seed, 6])
+        jobs = lt.Workload.from_jobs([draw_job(rng, f"j{n}", plain=True) for n in range(20)])
+        jobs = replace(jobs, deadline=jobs.deadline + 12 * STEP_S, user=np.arange(20) % 6)
+        cluster = lt.Cluster(nodes=int(rng.integers(5, 9)), cpus_per_node=1)
+        plan = lt.plan_cluster(
+            jobs, cluster, draw_signal(rng, 90), effort=0.01, wait=0, fair="users"
+        )
+        if plan.easy.missed.any():
+            continue
+        shown += 1
+        assert not plan.late
+        for user, (ours, easy) in plan.users().items():
+            assert ours <= easy * (1 + 1e-6), (seed, user)
+        assert plan.lower_bound <= plan.counted <= plan.easy.tally.amount.sum() * (1 + 1e-9)
+    assert shown >= 3
+
+
+def test_no_more_are_late_than_under_easy():
+    for seed in range(max(MANY // 2, 6)):
+        rng = np.random.default_rng([seed, 31])
+        plan = draw_plan(rng, count=20, nodes=int(rng.integers(4, 8)))
+        assert len(plan.late) <= plan.easy.missed.sum()
+        assert plan.least_late <= len(plan.late)
+        assert plan.certify() == pytest.approx(plan.lower_bound, rel=1e-9)
+
+
 def test_fewer_users_pay_for_others():
     paying = {None: 0, "users": 0}
-    for seed in range(4):
+    for seed in range(2):
         rng = np.random.default_rng([seed, 6])
         jobs = lt.Workload.from_jobs([draw_job(rng, f"j{n}", plain=True) for n in range(24)])
         jobs = replace(jobs, deadline=jobs.deadline + 12 * STEP_S, user=np.arange(24) % 6)
         grid, cluster = draw_signal(rng, 90), lt.Cluster(nodes=8, cpus_per_node=1)
         for fair in paying:
-            plan = lt.plan_cluster(jobs, cluster, grid, effort=0.02, wait=0, fair=fair)
+            plan = lt.plan_cluster(jobs, cluster, grid, effort=0.01, wait=0, fair=fair)
             worse = [u for u, (ours, easy) in plan.users().items() if ours > easy * (1 + 1e-6)]
             paying[fair] += len(worse)
             assert plan.lower_bound <= plan.counted * (1 + 1e-9)

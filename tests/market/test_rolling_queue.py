@@ -9,8 +9,11 @@ import pytest
 
 import lowtide as lt
 from lowtide.errors import InvalidInput
+from lowtide.forecast import Perfect, Persistence
 from lowtide.job import Resources
-from lowtide.market.rolling import Booking, ClusterPolicy
+from lowtide.market.booking import Booked, Booking
+from lowtide.market.rolling import ClusterPolicy, _Loop
+from lowtide.simulator.results import Series
 from support.queues import STEP_S, draw_job, draw_signal
 
 
@@ -24,7 +27,7 @@ def draw_queue(rng, count=20, *, real=False, plain=False):
 
 
 @pytest.mark.parametrize("real", [False, True])
-@pytest.mark.parametrize("policy", [ClusterPolicy(effort=0.02), Booking()])
+@pytest.mark.parametrize("policy", [ClusterPolicy(effort=0.02), Booking(), Booked()])
 def test_every_rule_is_kept_and_the_machines_can_run_it(policy, real):
     for seed in range(4):
         rng = np.random.default_rng([seed, real])
@@ -72,10 +75,72 @@ def test_step_by_step_most_of_what_all_knowledge_would_save_is_saved():
     assert late <= 0
 
 
+def test_a_start_policy_that_books_takes_what_it_would_alone_where_there_is_room():
+    for seed, name in enumerate(("carbon_time", "oracle", "lowest_window", "run_now")):
+        rng = np.random.default_rng([seed, 9])
+        jobs, grid = draw_queue(rng, plain=True), draw_signal(rng, 120)
+        free = lt.simulate(jobs, grid, policy=name, baseline=None)
+        roomy, tight = (lt.Cluster(nodes=nodes, cpus_per_node=1) for nodes in (90, 5))
+        booked = lt.simulate(jobs, grid, policy=Booked(start=name), cluster=roomy, baseline=None)
+        assert booked.tally.start == pytest.approx(free.tally.start)
+        assert booked.policy == f"booked {name}"
+        ran = lt.simulate(
+            jobs,
+            grid,
+            policy=Booked(start=name),
+            cluster=tight,
+            baseline=None,
+            repeat_signal=True,
+        )
+        # It fits, or it would have been refused; who finds room in time books it.
+        for row in np.flatnonzero(ran.missed).tolist():
+            before = np.arange(len(jobs)) < row
+            start, end = ran.tally.start[before], ran.tally.end[before]
+            for at in np.arange(jobs.arrival[row], jobs.latest_start[row] + 1, STEP_S / 4):
+                beside = (start < at + jobs.run_s[row] - 1e-3) & (end > at + 1e-3)
+                used = Series.of_spans(start[beside], end[beside], jobs.nodes[before][beside])
+                inside = np.append(used.times[(used.times > at)], at)
+                inside = inside[inside < at + jobs.run_s[row] - 1e-3]
+                assert used.at(inside).max() + jobs.nodes[row] > 5
+    with pytest.raises(InvalidInput, match="exact stops jobs"):
+        Booked(start="exact")
+
+
+def test_stand_ins_are_yesterdays_jobs_or_none():
+    with pytest.raises(InvalidInput, match="'history' or 'none', not 'ghosts'"):
+        ClusterPolicy(stand_ins="ghosts")
+    rng = np.random.default_rng(4)
+    jobs, grid = draw_queue(rng, 30, plain=True), draw_signal(rng, 120)
+    loop = _Loop(
+        ClusterPolicy(horizon_s="30h"), jobs, grid, lt.Cluster(nodes=4, cpus_per_node=1), STEP_S
+    )
+    assert loop._ghosts(float(jobs.arrival[0])) is None
+    now = float(jobs.arrival[0]) + 12 * STEP_S
+    known = jobs.arrival[(jobs.arrival > now - 12 * STEP_S) & (jobs.arrival <= now)]
+    ghosts = loop._ghosts(now)
+    again = np.concatenate([known + number * 12 * STEP_S for number in (1, 2, 3)])
+    assert ghosts.arrival.tolist() == sorted(again[again < now + 30 * STEP_S].tolist())
+    assert np.all(ghosts.slack_s >= 0) and set(ghosts.id.tolist()) == {-1}
+
+
+def test_with_forecasts_it_plans_by_what_is_foreseen():
+    rng = np.random.default_rng(6)
+    jobs, grid = draw_queue(rng, 12, plain=True), draw_signal(rng, 200)
+    cluster = lt.Cluster(nodes=9, cpus_per_node=1)
+
+    def starts(**how):
+        policy = ClusterPolicy(effort=0.02, **how)
+        ran = lt.simulate(jobs, grid, policy=policy, cluster=cluster, baseline=None)
+        return ran.tally.start.tolist()
+
+    assert starts(forecasts=Perfect()) == starts()
+    assert starts(forecasts=Persistence()) != starts()
+
+
 def test_nodes_that_jobs_share_are_refused():
     job = draw_job(np.random.default_rng(1), "a", widest=1)
     jobs = [replace(job, resources=Resources(cpus=1))]
-    for policy in (ClusterPolicy(), Booking()):
+    for policy in (ClusterPolicy(), Booking(), Booked()):
         with pytest.raises(InvalidInput, match="on nodes that jobs do not share"):
             lt.simulate(
                 jobs,

@@ -100,10 +100,10 @@ def test_processes_of_all_tasks_of_the_step_are_the_program_s(tmp_path: Path) ->
     stepd = tmp_path / "slurmstepd"
     shutil.copy(shutil.which("sh") or "/bin/sh", stepd)
     asks = (
-        "import os; from lowtide.measuring.tasks import Companions, Task;"
+        "import os; from lowtide.measuring.tasks import Companions, SlurmTask;"
         "from lowtide.monitor.processes import ProcessTree;"
         "own = ProcessTree(root=os.getpid());"
-        "tree = Companions(task=Task(job='1', tasks=2)).tree(own);"
+        "tree = Companions(task=SlurmTask(job='1', tasks=2)).tree(own);"
         "print(tree.root == own.root, *tree.pids)"
     )
     script = f'sleep 30 & "{sys.executable}" -c "{asks}"; echo $!; kill $!'

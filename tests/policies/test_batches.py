@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import nullcontext
 from functools import partial
 from unittest import mock
@@ -15,9 +14,10 @@ from hypothesis import strategies as st
 import lowtide as lt
 from lowtide.errors import InvalidInput
 from lowtide.policies import Plan, exact
+from support.nightly import drawn
 
 HOUR = 3600.0
-CASES = 300 if os.environ.get("LOWTIDE_NIGHTLY") else 10
+CASES = drawn(10, 300)
 
 
 def some_jobs(count: int) -> tuple[list[lt.Job], lt.Signal]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import replace
 from functools import partial
 from unittest import mock
@@ -23,10 +22,11 @@ from lowtide.policies.exact import Exact, _is_gridded
 from lowtide.policies.problem import make_problem
 from lowtide.policies.rolling import Advice, Rolling
 from lowtide.schedule import Schedule, State
+from support.nightly import drawn
 from support.planning_oracles import ARRIVED, SlotJob, SlotState, least_cost
 
 HOUR = 3600.0
-CASES = 2500 if os.environ.get("LOWTIDE_NIGHTLY") else 200
+CASES = drawn(200, 2500)
 
 
 @st.composite

@@ -24,6 +24,7 @@ from lowtide.policies.wrappers import ReservedFirst
 from lowtide.profile import PowerProfile
 from lowtide.signal import Signal
 from lowtide.workload import Workload
+from support.nightly import drawn
 from support.published_oracles import decided
 from support.strategies import COARSE_S, STARTS, intensities, prices, profiles, seconds, watts
 
@@ -123,7 +124,7 @@ def one_by_one(policy, jobs, signal):
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
-@settings(max_examples=100)
+@settings(max_examples=drawn(30, 300))
 @given(case=workloads(profile=constants()))
 def test_many_jobs_of_constant_power_are_decided_as_each(policy, case):
     jobs, signal = case
@@ -132,7 +133,7 @@ def test_many_jobs_of_constant_power_are_decided_as_each(policy, case):
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
-@settings(max_examples=40)
+@settings(max_examples=drawn(20, 200))
 @given(case=workloads())
 def test_many_jobs_with_phases_are_decided_as_each(policy, case):
     jobs, signal = case
@@ -146,7 +147,7 @@ def test_many_jobs_with_phases_are_decided_as_each(policy, case):
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
-@settings(max_examples=30)
+@settings(max_examples=drawn(15, 200))
 @given(case=workloads(profile=constants(), kind="price"))
 def test_prices_may_be_negative(policy, case):
     jobs, signal = case
@@ -175,7 +176,7 @@ def test_a_year_with_many_equal_values(policy, interruptible):
 
 
 @pytest.mark.parametrize("step_s", [600.0, HOUR])
-@settings(max_examples=100)
+@settings(max_examples=drawn(30, 300))
 @given(case=workloads(profile=constants()), data=st.data())
 def test_exact_on_a_step_is_decided_as_each_for_whole_numbers(step_s, case, data):
     # On a common step nothing is lost; next to it other policies may come out ahead.

@@ -17,6 +17,7 @@ from lowtide.policies.starts import Oracle
 from lowtide.profile import Phase, PowerProfile
 from lowtide.schedule import Schedule
 from lowtide.signal import Grid, Signal
+from support.nightly import drawn
 from support.strategies import cases, scheduled
 
 HOUR = 3600.0
@@ -40,7 +41,7 @@ def test_the_built_in_policies_are_registered():
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-@settings(max_examples=100)
+@settings(max_examples=drawn(50, 500))
 @given(case=cases())
 def test_every_plan_keeps_the_rules_and_is_what_it_says(name, case):
     job, signal = case

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -14,9 +13,10 @@ import lowtide as lt
 from lowtide.errors import InvalidJob
 from lowtide.policies.exact import Exact
 from lowtide.schedule import Schedule, Span, State
+from support.nightly import drawn
 
 HOUR = 3600.0
-CASES = 1500 if os.environ.get("LOWTIDE_NIGHTLY") else 60
+CASES = drawn(60, 1500)
 # What epoch seconds can be told apart by, and a little more.
 ROUNDING_S = 3e-7
 

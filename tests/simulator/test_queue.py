@@ -1,6 +1,5 @@
 """Queues on limited machines: worked examples, a slow queue beside them, what always holds."""
 
-import os
 from dataclasses import replace
 from unittest import mock
 
@@ -25,8 +24,9 @@ from lowtide.simulator.disciplines import (
 from lowtide.simulator.queueing import SPAN_KINDS, run_queue
 from lowtide.workload import Workload
 from support.clusters import ANYWHERE, TickingQueue, in_order, in_turns, most_at_once, queues
+from support.nightly import drawn
 
-CASES = 1500 if os.environ.get("LOWTIDE_NIGHTLY") else 75
+CASES = drawn(75, 1500)
 ONE_CPU = Cluster(nodes=1, cpus_per_node=1)
 FOUR_NODES = Cluster(nodes=4, cpus_per_node=1)
 
@@ -321,7 +321,7 @@ def test_easy_runs_as_in_the_slow_queue(case):
             assert slow.starts_of_first[job] <= promised
 
 
-@settings(max_examples=200)
+@settings(max_examples=drawn(100, 1000))
 @given(queues(turns=True), in_turns)
 def test_jobs_in_turns_run_as_in_the_slow_queue(case, discipline):
     compared(case, discipline)

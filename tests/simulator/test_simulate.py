@@ -336,7 +336,13 @@ def test_what_cannot_be_simulated_is_refused() -> None:
         simulate([], signal)
     jobs = Workload(arrival=[0], deadline=4 * HOUR, work_s=2 * HOUR, power=1, interruptible=1)
     with pytest.raises(InvalidInput, match="use a start policy"):
-        simulate(jobs, signal, policy="wait_awhile", cluster=Cluster(nodes=1, cpus_per_node=1))
+        simulate(
+            jobs,
+            signal,
+            policy="wait_awhile",
+            cluster=Cluster(nodes=1, cpus_per_node=1),
+            discipline="feedback",
+        )
 
 
 def test_the_table_has_every_job() -> None:

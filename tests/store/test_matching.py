@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from lowtide.slurm.records import QUEUE_FIELDS, SEPARATOR, facts_from_lines
 from lowtide.store import JobRecord, Store
 from lowtide.store.matching import drop_old_waits
 from lowtide.store.tables import jobs
+from support.nightly import drawn
 from support.ticks import START, Watcher, facts, unit
 
 DAY = 86400.0
@@ -397,7 +397,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@settings(max_examples=500 if os.environ.get("LOWTIDE_NIGHTLY") else 30)
+@settings(max_examples=drawn(30, 500))
 @given(data=st.data())
 def test_however_late_facts_come_each_start_is_one_job(data: st.DataObject, empty: Path) -> None:
     """What a queue says at any moment may be kept at any later one; a start stays one row."""

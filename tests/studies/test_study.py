@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import signal
@@ -90,6 +91,24 @@ def test_the_manifest_tells_how_it_was_made(tmp_path: Path) -> None:
         assert str(tmp_path) not in said
         assert os.uname().nodename not in told["platform"]
     assert table["workload.trace"].to_list() == ["jobs.csv", "jobs.csv"]
+
+
+@pytest.mark.parametrize("place", ["./mine.py:Mine", "mine_of_a_module:Mine"])
+def test_code_that_nobody_registered_is_kept_by_its_hash(place, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / f"{place.partition(':')[0].removesuffix('.py')}.py"
+    code = "class Mine:\n    def on(self, event, view):\n        {}\n"
+    ids = []
+    for number, line in enumerate(("view.start(event.job)", "pass")):
+        file.write_text(code.format(line))
+        what = experiment(1, policy={"name": place}, queue={"name": "fifo"})
+        ids.append(next(what.runs()).id)
+        run(tmp_path / f"out{number}", what)
+        (told,) = manifest(tmp_path / f"out{number}")["inputs"]
+        assert told["name"] == file.name
+        assert told["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    # Changed code is run anew.
+    assert ids[0] != ids[1]
 
 
 def test_finished_runs_are_not_run_again(tmp_path: Path) -> None:

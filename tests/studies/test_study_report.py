@@ -405,7 +405,8 @@ def test_every_figure_is_valid_and_says_what_its_grids_are(report: Report) -> No
     drawn = figures(report.sections)
     assert len(drawn) >= 13
     for figure in drawn.values():
-        alt.Chart.from_dict(figure.document, validate=True)
+        # Data are valid whatever they are, and would be copied at every turn.
+        alt.Chart.from_dict({**figure.document, "datasets": {}}, validate=True)
         assert figure.document["title"]["subtitle"][0] == "Synthetic grids"
         assert figure.caption.endswith(".")
 

@@ -20,7 +20,7 @@ from lowtide.acting.experience import Experiences
 from lowtide.acting.tag import Tag
 from lowtide.acting.waits import Wait, from_rows
 from lowtide.errors import LowtideError
-from lowtide.files import user_folder, write_whole
+from lowtide.files import read_document, user_folder, write_whole
 from lowtide.profile import PowerProfile
 
 
@@ -43,10 +43,10 @@ class Journal:
     def waits(self) -> list[Wait]:
         """Return the waits that were kept; nothing where they cannot be read."""
         try:
-            rows = json.loads((self.folder / "waits.json").read_text())
-        except (OSError, ValueError):
+            rows = read_document(self.folder / "waits.json", "json")
+        except LowtideError:
             return []
-        return from_rows(each for each in rows if isinstance(each, dict))
+        return from_rows(rows if isinstance(rows, list) else [])
 
     def keep_waits(self, waits: Iterable[Wait]) -> None:
         """Keep all waits that are over; who still waits is seen again."""
@@ -98,8 +98,5 @@ class Journal:
         # All that it says: profiles may differ in their restart or their spread alone.
         words = json.dumps(profile.to_dict(), sort_keys=True)
         name = hashlib.sha256(words.encode()).hexdigest()[:12]
-        path = self.folder / "profiles" / f"{name}.toml"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            profile.dump(path)
+        profile.dump(self.folder / "profiles" / f"{name}.toml")
         return name

@@ -79,9 +79,7 @@ class Settler:
         """Return a page with how its job ended; nobody who knows it is asked for ever."""
         try:
             facts = self._facts(page)
-        except InvalidInput:
-            return page
-        except SlurmProblem:
+        except (InvalidInput, SlurmProblem):
             return page
         if not facts:
             missing = page.missing + 1

@@ -93,7 +93,7 @@ class Submission:
         text = f"#!/bin/sh\n{given['wrap']}\n" if script is None else _read_script(script)
         said: dict[str, str] = {}
         for line in directives(text):
-            said |= _parse(shlex.split(line.removeprefix("#SBATCH"), comments=True))[0]
+            said |= _parse(_words(line.removeprefix("#SBATCH")))[0]
         said |= {
             option: environment[name]
             for name, option in (
@@ -137,7 +137,7 @@ class Submission:
 
         def number(name: str) -> float:
             found = re.match(r"\d+", self.options.get(name, ""))
-            return float(found[0]) if found else 1.0
+            return (float(found[0]) if found else 0.0) or 1.0
 
         return max(number("ntasks"), number("nodes")) * number("cpus-per-task")
 
@@ -149,7 +149,7 @@ class Submission:
         """
         spec, _, at_once = self.options.get("array", "").partition("%")
         tasks = sum(_count_tasks(each) for each in spec.split(",")) or 1
-        most = float(at_once) if at_once.isdigit() and int(at_once) else math.inf
+        most = (float(at_once) if at_once.isdecimal() else 0.0) or math.inf
         if most_cpus:
             most = min(most, max(most_cpus // self.cpus, 1.0))
         return math.ceil(tasks / most) if most < tasks else 1
@@ -219,13 +219,21 @@ class Submission:
         return kept
 
 
+def _words(line: str) -> list[str]:
+    """Return the words of a line; one with an open quotation is Slurm's to refuse."""
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError:
+        return []
+
+
 def _count_tasks(words: str) -> int:
     """Return how many elements `0-15:4` names."""
-    found = re.fullmatch(r"\s*(\d+)(?:-(\d+)(?::(\d+))?)?\s*", words)
+    found = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?\s*", words)
     if found is None:
         return 0
     first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
-    return len(range(first, last + 1, max(step, 1)))
+    return max(last - first, -1) // max(step, 1) + 1
 
 
 def _read_script(path: str) -> str:

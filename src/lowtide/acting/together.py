@@ -9,6 +9,7 @@ is made in time, each is planned alone.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -172,9 +173,9 @@ def read_nodes(text: str) -> Mapping[str, Cluster]:
     found: dict[str, Cluster] = {}
     for line in text.splitlines():
         words = line.split()
-        if len(words) < 4 or not words[1].isdigit() or not words[2].rstrip("+").isdigit():
+        if len(words) < 4:
             continue
-        name, nodes, cpus = words[0], int(words[1]), int(words[2].rstrip("+"))
+        name, nodes, cpus = words[0], _count(words[1]), _count(words[2].rstrip("+"))
         gpus = sum(_gpus(each) for each in words[3].split(","))
         known = found.get(name)
         if nodes and cpus and (known is None or nodes * cpus > known.nodes * known.cpus_per_node):
@@ -185,7 +186,12 @@ def read_nodes(text: str) -> Mapping[str, Cluster]:
 def _gpus(word: str) -> int:
     """Return how many GPUs `gpu:h200:4(S:0-1)` are."""
     kind, *rest = word.partition("(")[0].split(":")
-    return int(rest[-1]) if kind == "gpu" and rest and rest[-1].isdigit() else 0
+    return _count(rest[-1]) if kind == "gpu" and rest else 0
+
+
+def _count(word: str) -> int:
+    """Return a number of things, 0 where it is none that a site could have."""
+    return int(word) if re.fullmatch(r"[0-9]{1,7}", word) else 0
 
 
 def constant_of(verdict: Judgement) -> PowerProfile:

@@ -14,6 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from lowtide.errors import InvalidInput
 
@@ -25,6 +26,8 @@ _WINDOW_S = 7 * DAY_S
 # Which share of waits may be longer than was said before a class is not deferred any more.
 _MOST_WRONG = 0.02
 _SIZES = (1, 8, 64, 512)
+# No clock shows a later moment.
+_MOST_S = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,24 +246,27 @@ def backtest(
     return told
 
 
-def from_rows(rows: Iterable[Mapping[str, object]]) -> list[Wait]:
+def from_rows(rows: Iterable[object]) -> list[Wait]:
     """Return waits that were kept as rows; what makes no sense is left out."""
     found = []
     for row in rows:
+        if not isinstance(row, Mapping):
+            continue
         kind, eligible, started = row.get("kind"), row.get("eligible"), row.get("started")
-        numbers = [each for each in (eligible, started) if each is not None]
-        if not isinstance(kind, str) or not isinstance(eligible, int | float):
+        if not isinstance(kind, str) or not _is_instant(eligible):
             continue
-        if not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
-            continue
-        if isinstance(started, int | float) and started < eligible:
+        if started is not None and not (_is_instant(started) and started >= eligible):
             continue
         found.append(
             Wait(
                 kind=kind,
                 eligible=float(eligible),
-                started=float(started) if isinstance(started, int | float) else None,
+                started=None if started is None else float(started),
                 id=str(row.get("id", "")),
             )
         )
     return found
+
+
+def _is_instant(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and abs(value) < _MOST_S

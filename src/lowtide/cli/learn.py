@@ -86,6 +86,18 @@ def learn(
             metavar="NAME=NUMBER,...",
         ),
     ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            help="Say what it would draw on another machine, whose power model this is, by the use "
+            "that was recorded.",
+            metavar="MODEL",
+        ),
+    ] = None,
+    speed: Annotated[
+        float | None,
+        typer.Option(help="Of --machine: how many times as fast it is.  [default: 1]"),
+    ] = None,
     utilisation: Annotated[
         bool,
         typer.Option(
@@ -113,16 +125,16 @@ def learn(
     from lowtide.learning import learn as learn_profile
 
     if production.asked:
-        if utilisation or of_model.given or (events, out, image, check) != (None,) * 4:
+        if utilisation or of_model.given or (events, out, image, check, machine) != (None,) * 5:
             raise InvalidInput(
-                "a library is learned without --events, --no-events, --check, --utilisation, -o "
-                "and --image: lowtide profiles shows what is in it"
+                "a library is learned without --events, --no-events, --check, --machine, "
+                "--utilisation, -o and --image: lowtide profiles shows what is in it"
             )
         learn_library(recordings or [], production, form)
         return
     if by is not None:
-        if utilisation or of_model.given or (image, check) != (None, None):
-            raise InvalidInput("--by goes without --utilisation, --check and --image")
+        if utilisation or of_model.given or (image, check, machine) != (None,) * 3:
+            raise InvalidInput("--by goes without --utilisation, --machine, --check and --image")
         from lowtide.cli.scaling import learn_scaling
 
         options = {"events": events, "baseline": baseline}
@@ -134,26 +146,38 @@ def learn(
         raise InvalidInput(
             f"{production.given[0]} belongs to --from-store, --from-prometheus or --from-recordings"
         )
+    if machine is not None and image is not None:
+        raise InvalidInput("--image draws runs over their profile, and none ran on --machine")
+    if speed is not None and machine is None:
+        raise InvalidInput("--speed says how fast another machine is, and belongs to --machine")
     if utilisation:
-        if events is not None or check is not None or baseline != "included":
+        if (events, check, machine) != (None,) * 3 or baseline != "included":
             raise InvalidInput(
-                "--utilisation goes without --events, --no-events, --check, --baseline"
+                "--utilisation goes without --events, --no-events, --check, --baseline, --machine"
             )
         idle = (idle_before, idle_after)
         learn_model(recordings, of_model, idle, out=out, image=image, form=form)
         return
-    if of_model.given:
-        raise InvalidInput(f"{of_model.given[0]} belongs to --utilisation")
+    if others := [each for each in of_model.given if machine is None or each != "--features"]:
+        raise InvalidInput(f"{others[0]} belongs to --utilisation")
     read = read_runs(recordings, idle_before, idle_after)
     if check is not None:
-        if events is not None or out is not None or image is not None:
+        if (events, out, image, machine) != (None,) * 4:
             raise InvalidInput(
-                "--check learns nothing: leave out --events, --no-events, -o and --image"
+                "--check learns nothing: leave out --events, --no-events, --machine, -o and --image"
             )
         _check(check, read, baseline, form=form)
         return
     with waiting("learning"):
-        learned = learn_profile(read, events=events, baseline=baseline)
+        learned = learn_profile(read, events=events, baseline=baseline, validated=machine is None)
+        if machine is not None:
+            from lowtide.learning.transfer import on_machine
+            from lowtide.meters.power_model import UtilisationModel
+
+            features = None if of_model.features is None else of_model.features.split(",")
+            model = UtilisationModel.load(machine)
+            faster = 1.0 if speed is None else speed
+            learned = on_machine(learned, model, features=features, speed=faster)
     written = []
     if out is not None:
         learned.dump(out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import partial
@@ -389,19 +390,29 @@ def _show(rows: list[dict[str, Any]], folder: Path, task: SlurmTask | None) -> N
 
 def show_runs(rows: list[dict[str, Any]]) -> None:
     """Print what each run came to, as a table."""
+    from lowtide.cli.output import mark_notes, marked, say_all
     from lowtide.units import format_duration, format_energy, format_mass, format_number
+
+    def at_least(key: str, heading: str, show: Callable[[float], str]) -> Column:
+        """Return a column that says of what part of the time is lacking."""
+
+        def read(row: dict[str, Any]) -> str:
+            text = Column(key, show=show).text(row)
+            return marked(text, estimated=False, partial=bool(row["missing_s"]))
+
+        return Column(key, heading, read=read)
 
     paid = []
     if any(row.get("carbon_g") is not None for row in rows):
-        paid.append(Column("carbon_g", "CO2e", format_mass))
+        paid.append(at_least("carbon_g", "CO2e", format_mass))
     if any(row.get("cost") is not None for row in rows):
         currency = next(row["currency"] for row in rows if row["cost"] is not None)
-        paid.append(Column("cost", f"cost, {currency}", format_number))
+        paid.append(at_least("cost", f"cost, {currency}", format_number))
     print_rows(
         (
             Column("run", "run"),
             Column("duration_s", "elapsed", format_duration),
-            Column("energy_j", "energy", format_energy),
+            at_least("energy_j", "energy", format_energy),
             Column("mean_w", "mean W", "{:.1f}".format),
             *paid,
             Column("power", "power"),
@@ -410,6 +421,7 @@ def show_runs(rows: list[dict[str, Any]]) -> None:
         ),
         rows,
     )
+    say_all(mark_notes([">"] if any(row["missing_s"] for row in rows) else []))
     if paid and any(row["synthetic"] for row in rows):
         say("The grid is synthetic: no kWh of it was ever drawn.")
 

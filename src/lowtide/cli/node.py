@@ -25,7 +25,7 @@ from lowtide.cli.output import (
     print_table,
     say_all,
 )
-from lowtide.units import MISSING, format_count, format_energy, format_mass
+from lowtide.units import GIB, MISSING, format_count, format_energy, format_mass
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,7 +36,6 @@ HEADER = (
     *("job", "kind", "user", "CPUs", "memory", "GPUs", "on GPU", "power", "energy", "CO2e"),
     "name",
 )
-_GIB = 2**30
 # A part of this size of a sum is rounding.
 _ROUNDING = 1e-9
 # What programs get of each job in columns, where what is no job's has some of them alone.
@@ -400,7 +399,7 @@ def _of(used: float, kept: float) -> str:
 
 
 def _memory(held_bytes: float) -> str:
-    return MISSING if math.isnan(held_bytes) else f"{held_bytes / _GIB:.2f} GiB"
+    return MISSING if math.isnan(held_bytes) else f"{held_bytes / GIB:.2f} GiB"
 
 
 def _known(value: float) -> float | None:

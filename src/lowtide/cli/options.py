@@ -88,8 +88,8 @@ ForecastName = Annotated[
     typer.Option(
         "--forecast",
         help="Plan on a forecast made of the history that the file, or the provider's cache, "
-        "holds until now: auto weighs persistence, profile and boosting, each of which can be "
-        "named instead.  [default: on what the file or the provider says]",
+        "holds until now: auto weighs persistence, profile, linear and boosting, each of which can "
+        "be named instead.  [default: on what the file or the provider says]",
         metavar="NAME",
     ),
 ]

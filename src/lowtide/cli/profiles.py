@@ -277,9 +277,10 @@ def _duration(entry: Entry | None) -> str:
 
 
 def _give_or_take(text: str, expected: Expectation) -> str:
-    if expected.high is None or expected.level is None or expected.value <= 0:
+    low, high = expected.low, expected.high
+    if low is None or high is None or expected.level is None or expected.value <= 0:
         return f"{text} ± {MISSING}"
-    apart = max(expected.high - expected.value, expected.value - (expected.low or 0.0))
+    apart = max(high - expected.value, expected.value - low)
     share = 100 * apart / expected.value
     return f"{text} ± {share:.2g} %"
 
@@ -477,12 +478,8 @@ def diff(
 def phase_rows(profile: PowerProfile) -> list[dict[str, Any]]:
     """Return the phases of a profile, those of one name together."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
-    for part, phases in (
-        ("startup", profile.startup),
-        ("work", profile.work),
-        ("stop", profile.stop),
-    ):
-        for phase in phases:
+    for part in ("startup", "restart", "work", "stop"):
+        for phase in getattr(profile, part) or ():
             key = (part, phase.name)
             row = found.setdefault(key, {"part": part, "phase": phase.name, "times": 0})
             row["times"] += 1

@@ -143,6 +143,7 @@ class _Job:
         self.why = ""
         self.reckoning: Reckoning | None = None
         self.signal: Signal | None = None
+        self.missing_s: float | None = None
 
     def prepared(
         self,
@@ -430,7 +431,11 @@ def _reckon(job: _Job, backend: LocalBackend, recorder: Recorder, driver: Driver
     if signal is None:
         return
     known = job.reckoning or Reckoning()
-    runs = [run for run in recorder.writer.recording() if not math.isnan(run.energy_j())]
+    recording = recorder.writer.recording()
+    # What a start drew that nobody measured is not known: the sum of the others is not the job's.
+    lacks = recording.unmeasured or any(math.isnan(run.energy_j()) for run in recording)
+    runs = [] if lacks else recording.runs
+    job.missing_s = sum(run.missing_s for run in runs) if runs else None
     replayed = amount(job.profile, backend.runs, signal) if job.profile else None
     job.signal = signal
     job.reckoning = replace(known, replayed=replayed, measured=measured(runs, signal))
@@ -457,14 +462,16 @@ def _tell(job: _Job, recorder: Recorder | None, *, form: Form, status: int | Non
         "exit_status": status,
         "folder": None if recorder is None else str(recorder.writer.folder),
         "synthetic": job.signal is not None and job.signal.synthetic,
+        "missing_s": job.missing_s,
     }
 
     def show() -> None:
         if recorder is None:
             say(_words(job))
             return
+        least = {"measured": ">"} if job.missing_s else {}
         parts = [
-            f"{name.replace('_', ' ')} {format_number(row[name])} {unit}"
+            f"{name.replace('_', ' ')} {least.get(name, '')}{format_number(row[name])} {unit}"
             for name in ("planned", "replayed", "measured", "at_once")
             if row[name] is not None
         ]

@@ -7,7 +7,8 @@ import os
 import re
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -149,7 +150,8 @@ def sbatch(
         checkpoint=checkpoint or "",
     )
     verdict = order.judged(backend, journal, forecast, now)
-    command = order.command(verdict, journal, now, dry=dry_run)
+    with _laying_down():
+        command = order.command(verdict, journal, now, dry=dry_run)
     row: dict[str, Any] = {
         "job_id": None,
         "begin": format_iso(order.begin),
@@ -338,7 +340,10 @@ class _Order:
             return ["sbatch", "--parsable", *submission.before, *ends]
         self.tag = replace(self.tag, begin=self.begin)
         if self.profile is not None and not dry:
-            self.tag = replace(self.tag, profile=journal.keep_profile(self.profile))
+            try:
+                self.tag = replace(self.tag, profile=journal.keep_profile(self.profile))
+            except FileProblem as error:
+                warn(f"{error}; a driver will take its power for constant")
         wrapped = None
         if self.tag.interruptible:
             wrapped = Path("WRAPPED.sh")
@@ -349,6 +354,20 @@ class _Order:
                     file.write(submission.wrapped(self.checkpoint))
                     wrapped = Path(file.name)
         return submission.command(self.tag, now=now, wrapped=wrapped)
+
+
+@contextmanager
+def _laying_down() -> Iterator[None]:
+    """Say what to do where the script that is wrapped around another cannot be laid down."""
+    try:
+        yield
+    except LowtideError:
+        raise
+    except OSError as error:
+        folder = os.environ.get("TMPDIR", "/tmp")  # noqa: S108 - where it was to lie
+        words = f"a job that saves is wrapped, and {folder} takes no script ({error.strerror})"
+        cure = "name another folder by TMPDIR, or leave out --saves"
+        raise FileProblem(f"{words}: {cure}", path=folder) from None
 
 
 def _in_library(name: str) -> PowerProfile | None:
@@ -370,8 +389,12 @@ def _submit(backend: SlurmBackend, command: list[str], tag: Tag, *, check: bool)
         at = time.time()
         number = _number(backend, command, tag)
         if check and any(each.startswith("--comment") for each in command):
-            with waiting("looking whether Slurm has kept it"):
-                time.sleep(_SETTLED_S)
+            try:
+                with waiting("looking whether Slurm has kept it"):
+                    time.sleep(_SETTLED_S)
+            except KeyboardInterrupt:
+                warn(f"job {number} is submitted; whether Slurm has kept it was not looked at")
+                raise
             if not _has(backend, number, tag):
                 warn(f"Slurm has lost job {number}: it is submitted anew")
                 at = time.time()

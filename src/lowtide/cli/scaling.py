@@ -75,6 +75,9 @@ def learn_scaling(
                 what: {
                     "law": law.kind,
                     "factors": list(law.factors),
+                    "parts": [
+                        {"law": part.kind, "factors": list(part.factors)} for part in law.parts
+                    ],
                     "error": law.error,
                     "worst": law.worst,
                 }

@@ -4,7 +4,8 @@ At the beginning of each day (UTC) the ways are tried on the weeks before it: wh
 foreseen, with what was known then, is compared with what came. The less wrong a way was at a lead,
 the more it counts at that lead. What was left of the error then is the band: nobody takes it to
 be normal, a share of what came lay within it (split conformal prediction). What is learned is
-learned from the time before those weeks, so it is not tried on what it has seen.
+learned from the time before those weeks, so it is not tried on what it has seen; what takes no
+time to be learned is learned anew then, from all that is known.
 """
 
 from __future__ import annotations
@@ -19,13 +20,20 @@ import numpy as np
 
 from lowtide.errors import InvalidInput, NotCovered, UnknownName
 from lowtide.forecast import DAY_S, Forecast, Steps, lay_out
-from lowtide.forecasting.models import REACH_DAYS, Foresees, day_before, grow, usual_course
+from lowtide.forecasting.models import (
+    REACH_DAYS,
+    Foresees,
+    day_before,
+    draw_lines,
+    grow,
+    usual_course,
+)
 from lowtide.forecasting.past import IntArray, Past
 from lowtide.signal import ESTIMATED, FloatArray, Signal
 from lowtide.units import format_hours, format_percent, format_time
 
 #: How a signal can be foreseen.
-WAYS = ("persistence", "profile", "boosting")
+WAYS = ("persistence", "profile", "linear", "boosting")
 # Leads up to these count as one: hours.
 LEADS_H = (1, 3, 6, 12, 24, 48, 96, 168)
 # For how long ways are tried: a quarter of the history, within these; and how often a day.
@@ -38,8 +46,8 @@ _SHARPNESS = 2.0
 # What the ways need: days of history, and for learning days before those that it is tried on.
 _USUAL_DAYS = 8
 _LEARNED_DAYS = 21
-# What is learned is learned anew every week, of a short history every day.
-_RENEWED_DAYS = 7
+# Trees are grown anew every four weeks, of a short history every day.
+_RENEWED_DAYS = 28
 # How far back tables of the past look.
 _TABLE_DAYS = 29 + REACH_DAYS
 
@@ -53,8 +61,9 @@ class Auto:
 
     Attributes:
         ways: How it is foreseen: `persistence` is the day before, `profile` what is usual at that
-            time of the week, `boosting` trees that learned from lags and the calendar, which
-            scikit-learn grows. A way sits out as long as the history is too short for it.
+            time of the week, `linear` by how much what comes departs from that given how it did
+            so far, `boosting` trees that learned from lags and the calendar, which scikit-learn
+            grows. A way sits out as long as the history is too short for it.
         coverage: Share of what comes that is to lie between the lower and the upper band.
         seed: Seed of what is learned.
 
@@ -234,7 +243,9 @@ def _try_out(key: _Key, ways: tuple[str, ...], seed: int) -> TriedWay:
     mixed = TriedWay(taking, weights, nothing, out)
     left = truth - mixed.foresee(recent, now, ahead)
     errors = tuple(left[leads == lead] for lead in range(len(LEADS_H)))
-    return mixed._replace(errors=errors)
+    if "linear" in taking:
+        taking = {**taking, "linear": draw_lines(past)}
+    return mixed._replace(ways=taking, errors=errors)
 
 
 def _ways(
@@ -247,13 +258,17 @@ def _ways(
         taking["profile"] = usual_course
     elif "profile" in wanted:
         out.append(f"profile sits out: it needs {_USUAL_DAYS} whole days of history")
-    if "boosting" in wanted:
-        learned = _learned_from(past, tried_days)
+    learned = _learned_from(past, tried_days)
+    least = format_hours(DAY_S * (_LEARNED_DAYS + _TRIED_DAYS[0]))
+    for name in ("linear", "boosting"):
+        if name not in wanted:
+            continue
         if learned is None:
-            least = format_hours(DAY_S * (_LEARNED_DAYS + _TRIED_DAYS[0]))
-            out.append(f"boosting sits out: it needs {least} of measured history")
+            out.append(f"{name} sits out: it needs {least} of measured history")
+        elif name == "linear":
+            taking[name] = draw_lines(learned)
         elif (grown := _grown(_Key.of(learned), seed)) is not None:
-            taking["boosting"] = grown
+            taking[name] = grown
         else:
             out.append("boosting sits out: it needs scikit-learn, pip install 'lowtide[learn]'")
     chosen = {name: way for name, way in taking.items() if name in wanted}

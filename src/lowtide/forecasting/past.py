@@ -152,6 +152,11 @@ class Past:
         return self._mean_back(1, 7 * self.per_day)
 
     @cached_property
+    def month_mean(self) -> FloatArray:
+        """At each step the mean of the four weeks up to it."""
+        return self._mean_back(1, 28 * self.per_day)
+
+    @cached_property
     def usual(self) -> FloatArray:
         """At each step the mean of its time of day over the week up to it."""
         return self._mean_back(self.per_day, 7)

@@ -21,6 +21,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -496,18 +497,19 @@ def _endings(machines: Iterable[_Machine], notes: list[str]) -> int | None:
 
 def _absent(parts: Sequence[_Part], notes: list[str]) -> list[str]:
     """Note tasks that left no part; return why that leaves the power unknown."""
-    tasks = set(range(max(part.about.get("tasks") or 0 for part in parts)))
-    nodes = set(range(max(part.about.get("nodes") or 0 for part in parts)))
-    if gone := sorted(tasks - {part.rank for part in parts}):
-        words = ", ".join(str(each) for each in gone[:8]) + (", ..." if len(gone) > 8 else "")
-        notes.append(f"of {format_count(len(tasks), 'task')} {words} left no part")
-    if dark := sorted(nodes - {part.node for part in parts}):
-        words = ", ".join(str(each) for each in dark)
-        return [
-            f"of {format_count(len(nodes), 'node')} number {words} left no part, so what all "
-            "drew is not known"
-        ]
+    tasks, nodes = (max(part.about.get(name) or 0 for part in parts) for name in ("tasks", "nodes"))
+    if gone := _lacking(tasks, {part.rank for part in parts}):
+        notes.append(f"of {format_count(tasks, 'task')} {gone} left no part")
+    if dark := _lacking(nodes, {part.node for part in parts}):
+        gone = f"of {format_count(nodes, 'node')} number {dark} left no part"
+        return [f"{gone}, so what all drew is not known"]
     return []
+
+
+def _lacking(count: int, there: set[int]) -> str:
+    """Return which numbers below a count are not there, the first few of them."""
+    gone = [str(each) for each in islice((n for n in range(count) if n not in there), 9)]
+    return ", ".join([*gone[:8], *(["..."] if len(gone) > 8 else [])])
 
 
 def _align(machines: Sequence[_Machine], notes: list[str]) -> list[str]:

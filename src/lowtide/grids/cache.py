@@ -33,6 +33,8 @@ _LOOK_AGAIN_S = 0.05
 # What a provider foresees is kept once an hour, for some months.
 _KEPT_EVERY_S = 3600.0
 _KEPT_FORECASTS = 2400
+# What damaged files make of themselves: numbers of hundreds of digits, lists for texts, ...
+_UNREADABLE = (LookupError, TypeError, ValueError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +148,7 @@ class Cache:
             return Entry(name=name)
         try:
             return Entry.from_document(name, json.loads(files.read_bytes(path)))
-        except (LookupError, TypeError, ValueError, RecursionError) as error:
+        except _UNREADABLE as error:
             beside = self.set_aside(name, "unreadable")
             raise FormatError(
                 f"this is no cache of this version of lowtide ({type(error).__name__}: {error}); "
@@ -174,7 +176,7 @@ class Cache:
                 values = np.array(told["values"], dtype=np.float64)
                 signal = replace(history, values=values, start=float(told["start"]), marks=None)
                 made.append(Forecast(issued=float(told["issued"]), signal=signal))
-            except (LookupError, TypeError, ValueError):
+            except _UNREADABLE:
                 # The last line of a disk that was full.
                 continue
         return made
@@ -184,7 +186,8 @@ class Cache:
         ahead = np.flatnonzero((history.states == FORECAST) & (history.times > now))
         whole = ahead.size > 0 and ahead[-1] - ahead[0] + 1 == ahead.size
         lines = self._lines(history.name)
-        if not whole or (lines and now < _issued(lines[-1]) + _KEPT_EVERY_S):
+        # A clock that was wrong once does not keep others from being kept.
+        if not whole or (lines and 0 <= now - _issued(lines[-1]) < _KEPT_EVERY_S):
             return
         told = {
             "issued": now,
@@ -253,7 +256,7 @@ class Cache:
 def _issued(line: str) -> float:
     try:
         return float(json.loads(line)["issued"])
-    except (LookupError, TypeError, ValueError):
+    except _UNREADABLE:
         return -math.inf
 
 

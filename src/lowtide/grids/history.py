@@ -186,6 +186,8 @@ class History:
             raise ValueError("a number is missing")
         if np.any(np.diff(arrays["times"]) <= 0):
             raise ValueError("times out of order")
+        if not np.isin(arrays["states"], (MEASURED, ESTIMATE, FORECAST)).all():
+            raise ValueError("a value is neither measured nor estimated nor foreseen")
         history = cls(
             name=name,
             **{key: str(document[key]) for key in ("title", "kind", "basis", "area")},

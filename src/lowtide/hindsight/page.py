@@ -25,12 +25,11 @@ from lowtide.page.looks import (
 from lowtide.page.page import Figure, Page, Section, Table
 from lowtide.profile import PowerProfile
 from lowtide.schedule import Schedule
-from lowtide.units import format_duration, format_time
+from lowtide.units import GIB, format_duration, format_time
 
 _HEIGHT = 110
 # So many points of a curve are drawn at most.
 _POINTS = 600
-_GIB = 2.0**30
 _LEGEND = (
     "Dashed: what it asked for. Yellow: phases found in what it drew. Gaps are times without data."
 )
@@ -87,9 +86,9 @@ def _use_chart(told: Hindsight) -> alt.VConcatChart | None:
     behaviour = told.behaviour
     asked = {
         "cpus_busy": ("cores", 1.0, behaviour.cpus.asked),
-        "memory_bytes": ("memory, GiB", _GIB, behaviour.memory.asked),
+        "memory_bytes": ("memory, GiB", GIB, behaviour.memory.asked),
         "gpus_busy": ("GPUs", 1.0, behaviour.gpus.asked),
-        "gpu_memory_bytes": ("GPU memory, GiB", _GIB, behaviour.gpu_memory.asked),
+        "gpu_memory_bytes": ("GPU memory, GiB", GIB, behaviour.gpu_memory.asked),
         "power_w": (f"W ({told.record.power})", 1.0, math.nan),
     }
     used = [name for name in asked if np.nan_to_num(told.series.columns[name]).any()]

@@ -107,7 +107,7 @@ def read_phases(kept: str | None) -> tuple[FoundPhase, ...] | None:
     """
     try:
         return _found(json.loads(kept)) or None if kept is not None else None
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
 
 

@@ -15,6 +15,8 @@ from lowtide.slurm.fields import shorten_nodes
 from lowtide.store import JobRecord
 from lowtide.units import (
     MISSING,
+    SIZES,
+    format_alike,
     format_duration,
     format_energy,
     format_iso,
@@ -220,13 +222,7 @@ def _plain(value: float) -> str:
 
 
 def _bytes(value: float) -> str:
-    if math.isnan(value):
-        return MISSING
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
-            return f"{_plain(value)} {unit}"
-        value /= 1024
-    return f"{_plain(value)} TiB"
+    return format_alike([value], SIZES)[0]
 
 
 def _known(value: float) -> float | None:

@@ -227,7 +227,7 @@ def learn(
     estimated = any(run.power == "estimated" for run in chosen)
     return Learned(
         profile=profile,
-        phases=tuple(_with_intervals(fit, level)),
+        phases=tuple(with_intervals(fit, level)),
         validation=validation,
         checks=tuple(_unseen_pairs(fit, profile, runs, resumed, baseline_w)),
         costs=tuple(stopping_costs(runs, level=level)),
@@ -450,7 +450,8 @@ def _names(fit: PhaseFit) -> list[str]:
     return names
 
 
-def _with_intervals(fit: PhaseFit, level: float) -> list[LearnedPhase]:
+def with_intervals(fit: PhaseFit, level: float = 0.95) -> list[LearnedPhase]:
+    """Return phases with the intervals of their means over runs, repeated ones once."""
     model, block = fit.model, fit.structure.block
     found = []
     for place, name in enumerate(_names(fit)):

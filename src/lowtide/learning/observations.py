@@ -421,6 +421,27 @@ def _windows(
     return np.column_stack(columns), (edges[:-1] + edges[1:]) / 2
 
 
+def use_between(
+    run: Run, features: Sequence[str], edges: FloatArray
+) -> tuple[list[str], FloatArray]:
+    """Return how busy the machine was between each moment and the next, whatever it drew.
+
+    Args:
+        features: What to go by, as `Choice.of` reads it.
+
+    Returns:
+        What the features are called, and a row of them for each stretch, NaN where not known.
+    """
+    choices = _choices(features, [run], ())
+    columns = []
+    for choice in choices:
+        values = run.columns[choice.column]
+        if choice.rate:
+            values = rates(run.times, values)
+        columns.append(window_means(run.times, values / choice.divisor, edges))
+    return [choice.name for choice in choices], np.column_stack(columns)
+
+
 def _series(choice: Choice, run: Run, usage: Sequence[Usage]) -> tuple[FloatArray, FloatArray]:
     for when, columns in usage:
         if choice.column in columns:
@@ -485,7 +506,8 @@ def _choices(
         if choice.column not in beside and lacking:
             raise InvalidInput(
                 f"run {lacking[0]} has no column {choice.column!r} for the feature "
-                f"{choice.name!r}: there are {', '.join(usable) or 'none but power'}"
+                f"{choice.name!r}: there are {', '.join(usable) or 'none but power'}. Say which is "
+                f"it with --features {choice.name}=COLUMN, or record it with lowtide measure"
             )
     return choices
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,13 @@ import numpy as np
 
 from lowtide import files
 from lowtide.errors import FormatError, LowtideError
-from lowtide.library.programs import COMPARED, Program
+from lowtide.library.programs import COMPARED, PLACES, Program
 from lowtide.profile import PowerProfile
 from lowtide.signal import FloatArray
 from lowtide.units import format_iso, parse_time
+
+# More watts, or CPUs, than any job has.
+_MOST_USE = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,24 +142,32 @@ def read_entry(path: Path) -> Entry:
     try:
         profile = PowerProfile.from_dict(document)
         table = document["program"]
-        known = [field.name for field in fields(Program) if field.name in table]
         return Entry(
             name=path.stem,
-            program=Program(**{key: table[key] for key in known}),
+            program=Program(
+                user=str(table.get("user", "")),
+                name=str(table.get("name", "")),
+                nodes=_count(table, "nodes"),
+                cpus=_number(table, "cpus") if "cpus" in table else None,
+                gpus=_number(table, "gpus") if "gpus" in table else None,
+            ),
             profile=profile,
             text=text[: text.index("\n[program]")],
-            energy_j=Expectation(**table["energy_j"]),
-            duration_s=Expectation(**table["duration_s"]),
+            energy_j=_expectation(table["energy_j"]),
+            duration_s=_expectation(table["duration_s"]),
             use=_use(table.get("use", {})),
-            runs=int(table["runs"]),
-            learned_from=int(table["learned_from"]),
+            runs=_count(table, "runs"),
+            learned_from=_count(table, "learned_from"),
             since=parse_time(table["since"]),
             until=parse_time(table["until"]),
             power=str(table["power"]),
             drift=str(table.get("drift", "")),
-            notes=tuple(table.get("notes", ())),
+            notes=tuple(map(str, table.get("notes", ()))),
         )
-    except (KeyError, TypeError, ValueError, AttributeError, LowtideError) as error:
+    except (
+        *(KeyError, TypeError, ValueError, AttributeError, OverflowError),
+        LowtideError,
+    ) as error:
         why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
         raise FormatError(
             f"no program of the library: {why}. Remove it, and learn it again", path=path
@@ -167,7 +178,30 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
+def _expectation(table: Mapping[str, Any]) -> Expectation:
+    known = {key: _number(table, key) for key in table if key != "runs"}
+    return Expectation(**known, runs=_count(table, "runs"))
+
+
+def _number(table: Mapping[str, Any], key: str) -> float:
+    value = table[key]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{key} is a number, not {value!r}")
+    return float(value)
+
+
+def _count(table: Mapping[str, Any], key: str) -> int:
+    value = _number(table, key)
+    if value < 1 or value != int(value):
+        raise ValueError(f"{key} is a whole number from 1 on, not {value:g}")
+    return int(value)
+
+
 def _use(table: Mapping[str, Any]) -> FloatArray:
-    length = max((len(row) for row in table.values()), default=1)
-    blank = [math.nan] * length
-    return np.array([table.get(name, blank) for name in COMPARED], dtype=np.float64)
+    blank = [math.nan] * PLACES.size
+    use = np.array([table.get(name, blank) for name in COMPARED], dtype=np.float64)
+    if use.shape != (len(COMPARED), PLACES.size):
+        raise ValueError(f"use has {PLACES.size} numbers for each quantity")
+    if (np.abs(use) > _MOST_USE).any():
+        raise ValueError(f"use is {_MOST_USE:g} at most")
+    return use

@@ -24,7 +24,7 @@ _REPEATED = re.compile(r"#(?:[-_.:+T/ ]*#)+")
 # What is compared, and from where on a difference means something: a watt, a quarter of a CPU.
 COMPARED = {"power_w": 1.0, "cpus_busy": 0.25, "gpus_busy": 0.05}
 # So many places of each distribution are compared.
-_PLACES = (np.arange(16) + 0.5) / 16
+PLACES = (np.arange(16) + 0.5) / 16
 # Runs whose use differs by more than this share, on average, are of other programs. Nodes of one
 # kind differ by a tenth.
 _APART = 0.2
@@ -107,13 +107,13 @@ def use_of(run: Run) -> FloatArray:
     for name in COMPARED:
         values = run.power_w if name == "power_w" else run.columns.get(name, np.array([np.nan]))
         if values.size != held_s.size or np.isnan(values).any():
-            rows.append(np.full(_PLACES.size, np.nan))
+            rows.append(np.full(PLACES.size, np.nan))
             continue
         weights = np.maximum(held_s, 0.0) * (run.power_w + 1e-9)
         order = np.argsort(values, kind="stable")
         reached = np.cumsum(weights[order])
         middle = (reached - weights[order] / 2) / reached[-1]
-        rows.append(np.interp(_PLACES, middle, values[order]))
+        rows.append(np.interp(PLACES, middle, values[order]))
     return np.stack(rows)
 
 

@@ -13,13 +13,25 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lowtide.errors import InvalidInput
+from lowtide.learning.intervals import quantile
 from lowtide.learning.learned import Learned, profile_document
 from lowtide.profile import Phase, PowerProfile
 from lowtide.signal import FloatArray
 from lowtide.units import format_count
 
-# In which terms of the size a law is a sum, the simpler first; a power law is one in logarithms.
-LAWS = ("linear", "inverse", "power law")
+# Laws, the simpler first. Most are sums of what is proportional to a quantity of the size, or to
+# its inverse, and of two quantities to their product as well. A power law may lie above a constant.
+LAWS = ("linear", "inverse", "power law", "linear and inverse", "constant and power law")
+CROSSED = tuple(f"{one} × {other}" for one in LAWS[:2] for other in LAWS[:2])
+# What energy may be instead: how long a run takes, times what it draws on average.
+PRODUCT = "duration times power"
+# The constants that are tried, as shares of the least value, and then how much nearer to the best.
+_CONSTANTS = np.linspace(0.0, 0.98, 15)
+# How far off a law may be on sizes left out, beside a simpler one: with as many factors, with more,
+# and with so many that it meets all sizes but the one left out, whatever they came to.
+_CLEARLY, _BY_HALF, _BY_FAR = 0.9, 0.5, 0.25
+# Within the band of a law lies what it says of another size so often, if errors are normal.
+_LEVEL = 0.9
 # So much more of the band beyond what was measured, for each time that the range is gone again.
 _WIDER = 2.0
 
@@ -53,11 +65,14 @@ class Law:
     """How one quantity grows with size.
 
     Attributes:
-        kind: One of `LAWS`.
-        factors: The constant, and what each quantity of the size is multiplied by or raised to.
+        kind: One of `LAWS`, of two quantities of `CROSSED` as well, or `PRODUCT`.
+        factors: The constant, and what each quantity of the size is multiplied by or raised to; of
+            a constant and a power law the constant above which it holds comes first.
+        parts: What is multiplied, of a product.
         left_out: What the others said of each size, in the order of the sizes.
         error: How far off that was, on average, as a share.
         worst: How far off at most.
+        rms: The root of the mean square of that.
     """
 
     kind: str
@@ -65,23 +80,41 @@ class Law:
     left_out: tuple[float, ...]
     error: float
     worst: float
+    rms: float
+    parts: tuple[Law, ...] = ()
 
     def value(self, size: Sequence[float]) -> float:
         """Return what it says of a size."""
-        made = float((_terms(np.array([size]), self.kind) @ np.array(self.factors))[0])
-        return math.exp(made) if self.kind == "power law" else made
+        if self.parts:
+            return math.prod(part.value(size) for part in self.parts)
+        return float(_said(np.array([size]), np.array(self.factors), self.kind)[0])
+
+    @property
+    def half(self) -> float:
+        """Half the width of its band within what was measured, as a share of what it says.
+
+        By Student's t, as sizes are few: the worst of four errors would be exceeded by every fifth.
+        """
+        return quantile(_LEVEL, len(self.left_out) - 1) * self.rms
 
     def text(self, names: Sequence[str], unit: str) -> str:
         """Return it as a formula."""
+        if self.parts:
+            units = zip(self.parts, ("s", "W"), strict=True)
+            return " × ".join(f"({part.text(names, each)})" for part, each in units)
         first, *rest = self.factors
-        if self.kind == "power law":
+        if self.kind.endswith("power law"):
+            above = ""
+            if self.kind != "power law":
+                above, first, rest = f"{first:.4g} {unit} + ", rest[0], rest[1:]
             parts = "".join(f" × {name}^{each:.3g}" for name, each in zip(names, rest, strict=True))
-            return f"{math.exp(first):.4g} {unit}{parts}"
-        sign = " / " if self.kind == "inverse" else " × "
-        parts = "".join(
-            f" {'-' if each < 0 else '+'} {abs(each):.4g} {unit}{sign}{name}"
-            for name, each in zip(names, rest, strict=True)
-        )
+            return f"{above}{math.exp(first):.4g} {unit}{parts}"
+        parts = ""
+        for each, powers in zip(rest, _powers(self.kind, len(names)), strict=True):
+            named = list(zip(names, powers, strict=True))
+            parts += f" {'-' if each < 0 else '+'} {abs(each):.4g} {unit}"
+            parts += "".join(f" × {name}" for name, power in named if power > 0)
+            parts += "".join(f" / {name}" for name, power in named if power < 0)
         return f"{first:.4g} {unit}{parts}"
 
 
@@ -124,7 +157,7 @@ class Scaling:
                 f"by a {law.kind} law a run of {self.told(size)} would come to {value:.3g}: too "
                 "far from what was measured. Measure a size nearer to it"
             )
-        half = value * law.worst * (1 + _WIDER * beyond)
+        half = value * law.half * (1 + _WIDER * beyond)
         return Foretold(value=value, low=max(value - half, 0.0), high=value + half, beyond=beyond)
 
     def beyond(self, size: Sequence[float]) -> float:
@@ -192,51 +225,105 @@ def fit_scaling(names: Sequence[str], sized: Sequence[Sized]) -> Scaling:
                 f"{name} is the same in all runs, and how a program grows with it cannot be told: "
                 "measure other sizes, or leave it out of --by"
             )
+    energies_j = np.array([each.energy_j for each in sized])
+    durations_s = np.array([each.duration_s for each in sized])
+    duration_s = _fit(sizes, durations_s, names)
+    power_w = _fit(sizes, energies_j / durations_s, names)
+    product = _law(
+        PRODUCT,
+        np.array(duration_s.left_out) * np.array(power_w.left_out),
+        energies_j,
+        parts=(duration_s, power_w),
+    )
     return Scaling(
         names=tuple(names),
         sized=tuple(sized),
-        energy_j=_fit(sizes, np.array([each.energy_j for each in sized]), names),
-        duration_s=_fit(sizes, np.array([each.duration_s for each in sized]), names),
+        energy_j=_simplest([_fit(sizes, energies_j, names), product]),
+        duration_s=duration_s,
     )
 
 
 def _fit(sizes: FloatArray, values: FloatArray, names: Sequence[str]) -> Law:
+    """Return the law that is nearest to sizes it has not seen."""
     found = []
-    for kind in LAWS:
+    for kind in (*LAWS, *(CROSSED if len(names) == 2 else ())):
         left_out = np.full(values.size, np.nan)
         for own in {tuple(size) for size in sizes.tolist()}:
             is_out = (sizes == np.array(own)).all(axis=1)
             factors = _factors(sizes[~is_out], values[~is_out], kind)
             if factors is not None:
-                said = _terms(sizes[is_out], kind) @ factors
-                left_out[is_out] = np.exp(said) if kind == "power law" else said
+                left_out[is_out] = _said(sizes[is_out], factors, kind)
         factors = _factors(sizes, values, kind)
         if factors is not None and np.isfinite(left_out).all():
-            off = np.abs(left_out / values - 1)
-            found.append(
-                Law(
-                    kind=kind,
-                    factors=tuple(factors.tolist()),
-                    left_out=tuple(left_out.tolist()),
-                    error=float(off.mean()),
-                    worst=float(off.max()),
-                )
-            )
+            found.append(_law(kind, left_out, values, factors=tuple(factors.tolist())))
     if not found:
         raise InvalidInput(
             f"{' and '.join(names)} change together in these runs, so that the part of each cannot "
             "be told: measure sizes in which one alone differs"
         )
-    # The simpler one, unless another is clearly better.
+    return _simplest(found)
+
+
+def _law(
+    kind: str,
+    left_out: FloatArray,
+    values: FloatArray,
+    *,
+    factors: tuple[float, ...] = (),
+    parts: tuple[Law, ...] = (),
+) -> Law:
+    off = np.abs(left_out / values - 1)
+    return Law(
+        kind=kind,
+        factors=factors,
+        left_out=tuple(left_out.tolist()),
+        error=float(off.mean()),
+        worst=float(off.max()),
+        rms=float(np.sqrt(np.square(off).mean())),
+        parts=parts,
+    )
+
+
+def _simplest(found: Sequence[Law]) -> Law:
+    """Return the simplest law, which comes first, unless another is clearly better.
+
+    One with more factors is near by chance, too: it has to be better by more.
+    """
     best = found[0]
     for other in found[1:]:
-        best = other if other.error < 0.9 * best.error else best
+        enough = _CLEARLY
+        if len(other.factors) > len(best.factors):
+            enough = _BY_HALF if len(other.left_out) > len(other.factors) + 1 else _BY_FAR
+        best = other if other.error < enough * best.error else best
     return best
 
 
+def _powers(kind: str, names: int) -> list[tuple[int, ...]]:
+    """Return to which power each quantity is raised in each term of a sum but the constant."""
+    signs = [1 if word == "linear" else -1 for word in kind.split() if word in LAWS]
+    if "×" in kind:
+        return [(signs[0], 0), (0, signs[1]), (signs[0], signs[1])]
+    return [
+        tuple(sign * (place == own) for place in range(names))
+        for sign in signs
+        for own in range(names)
+    ]
+
+
 def _terms(sizes: FloatArray, kind: str) -> FloatArray:
-    made = {"linear": sizes, "inverse": 1 / sizes, "power law": np.log(sizes)}[kind]
-    return np.column_stack([np.ones(len(sizes)), made])
+    ones = np.ones(len(sizes))
+    if kind.endswith("power law"):
+        return np.column_stack([ones, np.log(sizes)])
+    powers = np.array(_powers(kind, sizes.shape[1]))
+    return np.column_stack([ones, np.prod(sizes[:, None, :] ** powers.astype(float), axis=2)])
+
+
+def _said(sizes: FloatArray, factors: FloatArray, kind: str) -> FloatArray:
+    """Return what a law says of sizes."""
+    if kind == "constant and power law":
+        return np.asarray(factors[0] + np.exp(_terms(sizes, kind) @ factors[1:]))
+    made = _terms(sizes, kind) @ factors
+    return np.asarray(np.exp(made) if kind == "power law" else made)
 
 
 def _factors(sizes: FloatArray, values: FloatArray, kind: str) -> FloatArray | None:
@@ -244,9 +331,26 @@ def _factors(sizes: FloatArray, values: FloatArray, kind: str) -> FloatArray | N
     terms = _terms(sizes, kind)
     if np.linalg.matrix_rank(terms) < terms.shape[1]:
         return None
-    wanted = np.log(values) if kind == "power law" else np.ones(values.size)
-    weighed = terms if kind == "power law" else terms / values[:, None]
-    return np.asarray(np.linalg.lstsq(weighed, wanted, rcond=None)[0])
+    if kind != "constant and power law":
+        wanted = np.log(values) if kind == "power law" else np.ones(values.size)
+        weighed = terms if kind == "power law" else terms / values[:, None]
+        return np.asarray(np.linalg.lstsq(weighed, wanted, rcond=None)[0])
+    if len(np.unique(sizes, axis=0)) <= terms.shape[1]:
+        return None
+    best, least = np.empty(0), math.inf
+    shares = _CONSTANTS
+    for _ in range(2):
+        for share in shares.tolist():
+            above = values - share * values.min()
+            # A miss of what lies above the constant is a smaller one of the whole.
+            weight = above / values
+            powers = np.linalg.lstsq(terms * weight[:, None], np.log(above) * weight, rcond=None)[0]
+            made = np.concatenate(([share * values.min()], powers))
+            miss = float(np.square(_said(sizes, made, kind) / values - 1).sum())
+            if miss < least:
+                best, least, near = made, miss, share
+        shares = np.clip(near + (_CONSTANTS - 0.5) * (_CONSTANTS[1] - _CONSTANTS[0]) * 2, 0, 0.98)
+    return best
 
 
 def _stretched(phase: Phase, longer: float, more: float) -> Phase:

@@ -239,9 +239,10 @@ class Scraped:
             for each in answer["data"]["result"]:
                 found = np.array(each["values"], dtype=np.float64).reshape(-1, 2)
                 found = found[np.isfinite(found).all(axis=1)]
+                labels = {str(name): str(value) for name, value in each["metric"].items()}
                 if found.size:
-                    yield dict(each["metric"]), (found[:, 0], found[:, 1])
-        except (KeyError, TypeError, ValueError):
+                    yield labels, (found[:, 0], found[:, 1])
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise ProviderProblem(
                 f"{place_of(self.url)} answers as no Prometheus does: give its address, such as "
                 "http://localhost:9090"

@@ -2,48 +2,37 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowtide.accounting import Stretches, Tally, integrate
+from lowtide.accounting import Stretches, Tally
 from lowtide.errors import InvalidInput, UnknownName
 from lowtide.job import Job
 from lowtide.market.certificate import certify
-from lowtide.market.fairness import solve_fairly
-from lowtide.market.instance import Instance, make_instance
-from lowtide.market.nodes import place_on_nodes
-from lowtide.market.placing import Board
-from lowtide.market.planner import QueueSolution, require_options, solve
+from lowtide.market.enumeration import Enumerated, at_most_late
+from lowtide.market.instance import Instance
+from lowtide.market.lateness import counting, whole_jobs
 from lowtide.market.prices import Auction, Prices
 from lowtide.schedule import Schedule
-from lowtide.signal import FloatArray, Grid, Signal, carbon_and_price, deciding_signal, mixed_signal
-from lowtide.simulator.carrying import Away, replay
-from lowtide.simulator.cluster import Cluster
+from lowtide.signal import FloatArray, Signal, carbon_and_price, deciding_signal
 from lowtide.simulator.results import Simulation
-from lowtide.simulator.simulation import as_workload, on_machines, simulate
 from lowtide.units import (
-    DurationLike,
-    TimeLike,
     format_count,
     format_duration,
     format_html,
     format_mass,
     format_number,
     format_percent,
-    parse_duration,
 )
 from lowtide.workload import Workload
 
 if TYPE_CHECKING:
     import polars as pl
 
-# What an hour of delay counts by default: this share of what an hour of the job does.
-WAIT = 0.03
 # A sum that is larger by less than this share is larger by rounding.
 _ROUNDING = 1e-6
 
@@ -127,6 +116,7 @@ class ClusterPlan:
     stopped: str
     weights: Mapping[str, float] | None
     _instance: Instance = field(repr=False)
+    _late_prices: Prices | None = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.simulation)
@@ -261,18 +251,37 @@ class ClusterPlan:
         return there
 
     def certify(self) -> float:
-        """Compute the bound again, by other code, and raise unless it is what was said."""
+        """Compute the bound again, by other code, and raise unless it is what was said.
+
+        So is how many must be late.
+        """
         found = certify(self._instance, self.prices) + self._apart
         if abs(found - self.lower_bound) > 1e-9 * max(abs(found), abs(self.lower_bound), 1e-9):
             raise InvalidInput(
                 f"the prices prove {found!r}, not {self.lower_bound!r}: prices or jobs are not "
                 "those of this plan"
             )
+        if self._late_prices is not None and self.least_late:
+            flat = counting(self._instance)
+            must = whole_jobs(certify(flat, self._late_prices))
+            if must < self.least_late:
+                fewer = self._fewer_late(flat)
+                must = self.least_late if fewer.complete and fewer.delay is None else must
+            if must < self.least_late:
+                raise InvalidInput(
+                    f"it is proven that {must} must be late, not {self.least_late}: prices or jobs "
+                    "are not those of this plan"
+                )
         return found
+
+    def _fewer_late(self, flat: Instance) -> Enumerated:
+        """Look for a plan with fewer late jobs than must be, among all combinations."""
+        prices = Auction(flat, self._late_prices)
+        return at_most_late(flat, prices, self.least_late - 1)
 
     @cached_property
     def _apart(self) -> float:
-        return _least_of_nodes(self.simulation, self._instance)
+        return least_of_nodes(self.simulation, self._instance)
 
     def find(self, job: object) -> int:
         """Return the row of a job by its id.
@@ -425,7 +434,7 @@ def _total(simulation: Simulation, weights: Mapping[str, float] | None) -> float
     return sum(weights.get(name, 0.0) * (numbers[key] or 0.0) for name, key in pairs)
 
 
-def _least_of_nodes(simulation: Simulation, instance: Instance) -> float:
+def least_of_nodes(simulation: Simulation, instance: Instance) -> float:
     """Return what nodes come to whatever is planned: those that are never off, or always."""
     cluster, spans = instance.cluster, simulation.node_spans
     if spans is None or not cluster.draws_power:
@@ -433,221 +442,3 @@ def _least_of_nodes(simulation: Simulation, instance: Instance) -> float:
     watts = cluster.idle_power_w if cluster.off_after_s is None else cluster.off_power_w
     begin, end = float(spans.begin.min()), float(spans.end.max())
     return instance.signal.integral(begin, end) * watts * cluster.nodes * cluster.pue / 3.6e6
-
-
-def plan_cluster(
-    jobs: Workload | Sequence[Job],
-    cluster: Cluster,
-    signal: Signal | Grid,
-    *,
-    gap: float = 0.005,
-    wait: float | str = WAIT,
-    step: DurationLike | None = None,
-    reserved: Sequence[tuple[TimeLike, TimeLike, int]] = (),
-    power_cap: Signal | float | None = None,
-    keeps: Sequence[str] = (),
-    weights: Mapping[str, float] | None = None,
-    fair: str | None = None,
-    effort: float = 1.0,
-    seconds: float | None = None,
-    seed: int = 0,
-    oversized: str = "refuse",
-    compare: bool = True,
-    doing: Callable[[str, float], None] = lambda _what, _share: None,
-) -> ClusterPlan:
-    """Plan a whole queue together on limited machines, and prove how near to the best that is.
-
-    Deadlines come first: where not all can be kept, as few jobs as could be found are late, by as
-    little as possible, and `least_late` says how many must be. Jobs may be stopped and go on as
-    their rules allow; a stopped job gives its machines back.
-
-    Args:
-        jobs: What is to be run.
-        cluster: The machines.
-        signal: What a kWh emits or costs. Of a grid, the average intensity decides.
-        gap: How near to the proven bound is near enough, as a share.
-        wait: What an hour of delay counts: a share of what an hour of the job counts on average,
-            or a text such as `3 g/node-h`. 0 for nothing.
-        step: How long a slot is, on which jobs start and stop; by default one that loses nothing,
-            or the finest that is quick.
-        reserved: When nodes are not there, and how many: `(begin, end, nodes)`.
-        power_cap: What nodes and jobs may draw together, in watts, or as a signal of kind `power`;
-            by default what the cluster says.
-        keeps: What a stopped job goes on holding: `cpus`, `gpus`, `memory`; by default nothing.
-        weights: Minimise a mix instead of the signal: what a gram (`carbon`) and a unit of money
-            (`price`) count.
-        fair: `users`: no user's jobs come to more than under EASY, where such a plan is found:
-            deadlines come first, and `print` names who does all the same.
-        effort: How long to search, 1 for as long as usual; counted in steps, so that the same
-            seed gives the same plan on any machine.
-        seconds: CPU seconds after which the best plan so far is taken; None for any number.
-        seed: What is drawn by chance.
-        oversized: What to do with jobs that fit on no node: `refuse`, `drop` or `spread`.
-        compare: Whether to tell it against EASY backfilling.
-        doing: Told what is being done, and how far that is, now and then.
-
-    >>> from lowtide.profile import PowerProfile
-    >>> curve = Signal.from_values([300, 100, 200, 200], start=0, step_s="1h")
-    >>> hour = PowerProfile.constant(1000, "1h")
-    >>> two = [Job(id=name, arrival=0, deadline="+4h", profile=hour) for name in "ab"]
-    >>> plan = plan_cluster(two, Cluster(nodes=1, cpus_per_node=1), curve, wait=0)
-    >>> plan.amount, round(plan.lower_bound_g, 1)
-    (300.0, 300.0)
-    """
-    require_options(gap, effort, seconds)
-    if not isinstance(cluster, Cluster):
-        raise InvalidInput(f"a cluster is a Cluster(nodes=..., cpus_per_node=...), not {cluster!r}")
-    if fair not in (None, "users") or (fair and weights):
-        raise InvalidInput(f"fair is 'users', without weights, or left out, not {fair!r}")
-    target = deciding_signal(signal) if weights is None else mixed_signal(signal, weights)
-    workload = on_machines(as_workload(jobs), cluster, oversized, any_size=False)
-    easy = None
-    if compare or fair:
-        doing("EASY", 0.0)
-        easy = simulate(
-            workload, signal, cluster=cluster, discipline="easy", baseline=None, repeat_signal=True
-        )
-    rate = _wait_rate(wait, workload, target)
-    made: dict[str, Any] = {
-        "step_s": None if step is None else parse_duration(step),
-        "wait": rate,
-        "reserved": reserved,
-        "power_cap": power_cap,
-        "keeps": keeps,
-    }
-    doing("laying out", 0.0)
-    instance = make_instance(workload, cluster, target, **made)
-    budget: dict[str, Any] = {"gap": gap, "effort": effort, "seconds": seconds, "seed": seed}
-    if fair and easy is not None:
-        solution = solve_fairly(instance, easy, doing=doing, **budget)
-        instance = solution.auction.instance
-    else:
-        solution = solve(instance, doing=doing, **budget)
-    return _told(workload, signal, easy, instance, solution, weights, doing)
-
-
-def _told(
-    jobs: Workload,
-    signal: Signal | Grid,
-    easy: Simulation | None,
-    instance: Instance,
-    solution: QueueSolution,
-    weights: Mapping[str, float] | None,
-    doing: Callable[[str, float], None],
-) -> ClusterPlan:
-    """Return a solution carried out by the simulator, and what is proven of it."""
-    doing("carrying out", 0.0)
-    board, placed = solution.board, None
-    if not instance.whole_nodes:
-        board, placed = place_on_nodes(solution, doing=doing)
-    stretches = board.instance.stretches(board.delay, board.placed)
-    away = [Away(begin=each.begin, end=each.end, nodes=each.nodes) for each in instance.away]
-    simulation = replay(
-        jobs,
-        stretches,
-        signal,
-        instance.cluster,
-        placed=placed,
-        away=away,
-        power_cap=instance.terms["power_cap"],
-        until=None if easy is None else float(easy.tally.end.max()),
-        baseline=easy,
-    )
-    if easy is not None and easy.node_spans is not None:
-        end = float(simulation.tally.end.max())
-        if end > float(easy.tally.end.max()) and instance.cluster.draws_power:
-            easy = _longer(easy, end)
-            simulation = replace(simulation, baseline_node_spans=easy.node_spans)
-    auction, late = solution.auction, _late(simulation, board, instance)
-    apart = _least_of_nodes(simulation, instance)
-    counted = board.total if not solution.late.size else solution.total
-    counted += _nodes_beyond(simulation, instance, board)
-    return ClusterPlan(
-        simulation=simulation,
-        easy=easy,
-        lower_bound=auction.bound + apart,
-        counted=counted + apart,
-        lower_bound_g=None if late else _without_waiting(auction) + apart,
-        late=late,
-        least_late=solution.least_late,
-        prices=auction.prices,
-        passes=auction.passes,
-        stopped=solution.stopped,
-        weights=None if weights is None else dict(weights),
-        _instance=instance,
-    )
-
-
-def _longer(easy: Simulation, end: float) -> Simulation:
-    """Return a run whose nodes are looked at for longer: the last span of each goes on."""
-    spans = easy.node_spans
-    assert spans is not None  # noqa: S101 - it ran on machines
-    last = spans.end >= spans.end.max()
-    return replace(easy, node_spans=replace(spans, end=np.where(last, end, spans.end)))
-
-
-def _nodes_beyond(simulation: Simulation, instance: Instance, board: Board) -> float:
-    """Return what nodes come to beyond what jobs were charged with for being on."""
-    cluster, spans = instance.cluster, simulation.node_spans
-    if cluster.off_after_s is None or spans is None:
-        return 0.0
-    signal, tally = instance.signal, simulation.tally
-    watts = spans.power_w * cluster.pue
-    own = float(integrate(watts, spans.begin, spans.end, signal).sum())
-    pieces = simulation.pieces
-    drawn = pieces.charge(signal, cluster.pue)
-    jobs = 0.0 if drawn is None else float(drawn.sum())
-    waited_s = tally.end - simulation.jobs.arrival - simulation.jobs.run_s
-    charged = board.total - float((board.instance.wait * waited_s).sum()) - jobs
-    return own - _least_of_nodes(simulation, instance) - charged
-
-
-def _without_waiting(auction: Auction) -> float:
-    """Return what the prices prove of emissions or cost alone, waiting apart."""
-    instance = auction.instance
-    rows = instance.queue.jobs
-    if not (rows["wait"].any() or (rows["weight"] != 1.0).any()):
-        return auction.bound
-    plain = rows.copy()
-    plain["wait"] = plain["already"] = 0.0
-    plain["weight"] = 1.0
-    other = Auction(replace(instance, queue=instance.queue._replace(jobs=plain)))
-    return other.price(auction.prices)
-
-
-def _late(simulation: Simulation, board: Board, instance: Instance) -> tuple[Late, ...]:
-    """Return who is not in time, the latest first."""
-    jobs, found = simulation.jobs, []
-    room = board.room.free[:, : instance.slots]
-    for row in np.flatnonzero(simulation.missed).tolist():
-        first = int(instance.queue.jobs["first"][row])
-        last = max(math.ceil((jobs.deadline[row] - instance.origin) / instance.step_s), first + 1)
-        short = (room[:, first:last] < instance.queue.need[row][:, None] - 1e-9).any(axis=0)
-        by_s = float(simulation.tally.end[row] - jobs.deadline[row])
-        found.append(Late(row=row, by_s=by_s, full=float(short.mean())))
-    return tuple(sorted(found, key=lambda each: (-each.by_s, each.row)))
-
-
-def _wait_rate(wait: float | str, jobs: Workload, signal: Signal) -> FloatArray:
-    """Return what a second of delay counts for each job."""
-    rule = (
-        "wait is a share of what an hour of the job counts, such as 0.03, or a text such as "
-        f"'3 g/node-h', not {wait!r}"
-    )
-    if isinstance(wait, str):
-        number, _, unit = wait.strip().partition(" ")
-        try:
-            amount = float(number)
-        except ValueError:
-            raise InvalidInput(rule) from None
-        known = {"g/node-h": jobs.nodes, "g/cpu-h": jobs.cpus, "g/job-h": np.ones(len(jobs))}
-        if signal.kind == "price":
-            known = {name.replace("g/", f"{signal.currency}/"): v for name, v in known.items()}
-        if unit not in known or not 0 <= amount < math.inf:
-            raise InvalidInput(f"{rule}; known units are {', '.join(known)}")
-        return amount * known[unit] / 3600
-    if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait < math.inf:
-        raise InvalidInput(rule)
-    mean = float(np.abs(signal.window(jobs.arrival.min(), jobs.deadline.max()).values).mean())
-    rate: FloatArray = wait * mean * jobs.energy_j / jobs.run_s / 3.6e6
-    return rate

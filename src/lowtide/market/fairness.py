@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,7 +11,15 @@ from typing import Any
 import numpy as np
 
 from lowtide.market.instance import Instance
-from lowtide.market.placing import Board, construct, improve, rebuilt, squeaky_wheel
+from lowtide.market.placing import (
+    Board,
+    as_told,
+    construct,
+    improve,
+    rebuilt,
+    squeaky_wheel,
+)
+from lowtide.market.placing_kernels import Guard
 from lowtide.market.planner import QueueSolution, solve
 from lowtide.market.prices import Auction
 from lowtide.signal import FloatArray
@@ -19,6 +29,8 @@ from lowtide.simulator.results import Simulation
 _ROUNDS = 12
 _RAISE = 4.0
 _LEAST_RAISE = 0.02
+# How long to search from a plan that is fair, at an effort of 1.
+_STEPS = 1_000_000
 # Rounding is nobody's loss.
 _SAME = 1e-9
 
@@ -32,9 +44,17 @@ def solve_fairly(
 ) -> QueueSolution:
     """Plan an instance so that no user's jobs come to more than under EASY, where that can be.
 
-    A gram of a user who would emit more counts more, until none does. The bound is that of all
-    plans, fair or not, so it holds for the fair ones.
+    A gram of a user who would emit more counts more, until none does. Where that does not get
+    there, EASY's own schedule is searched from, in which nobody does, keeping it so. The bound is
+    that of all plans, fair or not, so it holds for the fair ones.
     """
+    until = math.inf
+    if budget["seconds"] is not None:
+        until = time.process_time() + float(budget["seconds"])
+
+    def is_over(_total: float = 0.0) -> bool:
+        return time.process_time() > until
+
     solution = solve(instance, doing=doing, **budget)
     if solution.late.size:
         return solution
@@ -46,21 +66,61 @@ def solve_fairly(
     best, board = _over(plain, user, allowed), plain
     seed, effort = int(budget["seed"]), float(budget["effort"])
     for number in range(_ROUNDS):
-        if best[0] <= _SAME:
+        if best[0] <= _SAME or is_over():
             break
         doing("fairness", number / _ROUNDS)
         over = np.maximum(_by_user(plain, user, names.size) / np.maximum(allowed, 1e-300) - 1, 0.0)
         weight = np.where(
             over > _SAME, weight * (1 + np.maximum(_RAISE * over, _LEAST_RAISE)), weight
         )
-        plain = _replanned(auction, weight[user], seed, effort)
+        plain = _replanned(auction, weight[user], seed, effort, is_over)
         found = _over(plain, user, allowed)
         if plain.placed.all() and found < best:
             best, board = found, plain
+    if best[0] > _SAME:
+        known = as_told(instance, easy.tally.start, auction.prices)
+        if known.placed.all() and _over(known, user, allowed)[0] <= _SAME:
+            doing("fairness", 1.0)
+            board = _kept_fair(auction, known, user, allowed, seed, effort, is_over)
     return replace(solution, board=board, total=board.total)
 
 
-def _replanned(auction: Auction, weight: FloatArray, seed: int, effort: float) -> Board:
+def _kept_fair(
+    auction: Auction,
+    board: Board,
+    user: Any,
+    allowed: FloatArray,
+    seed: int,
+    effort: float,
+    is_over: Callable[[float], bool],
+) -> Board:
+    """Search around a plan in which nobody comes to too much, and keep it so."""
+    spent = _by_user(board, user, allowed.size)
+    guard = Guard(
+        user=user.astype(np.int64),
+        own=_own(board),
+        spent=spent,
+        before=spent.copy(),
+        # Sums that are changed step by step are rounded: nobody is to pay for that.
+        allowed=np.maximum(allowed * (1 - _SAME), spent),
+    )
+    return improve(
+        auction,
+        board,
+        steps=max(round(_STEPS * effort), 1),
+        seed=seed,
+        is_enough=is_over,
+        guard=guard,
+    )
+
+
+def _replanned(
+    auction: Auction,
+    weight: FloatArray,
+    seed: int,
+    effort: float,
+    is_over: Callable[[float], bool],
+) -> Board:
     """Return the plan in which grams of some jobs count more, told as if they did not."""
     instance = auction.instance
     rows = instance.queue.jobs.copy()
@@ -72,7 +132,7 @@ def _replanned(auction: Auction, weight: FloatArray, seed: int, effort: float) -
             break
     board = construct(weighed.instance, weighed.prices)
     board = squeaky_wheel(
-        weighed, board, rounds=max(round(20 * effort), 1), seed=seed, is_enough=lambda _: False
+        weighed, board, rounds=max(round(20 * effort), 1), seed=seed, is_enough=is_over
     )
     if len(instance) <= 2000:
         board = improve(
@@ -80,17 +140,21 @@ def _replanned(auction: Auction, weight: FloatArray, seed: int, effort: float) -
             board,
             steps=round(100_000 * effort),
             seed=seed,
-            is_enough=lambda _: False,
+            is_enough=is_over,
         )
     return rebuilt(instance, board.delay, board.placed, auction.prices)
 
 
+def _own(board: Board) -> FloatArray:
+    """Return what each job comes to, waiting apart."""
+    rows = board.instance.queue.jobs
+    own: FloatArray = board.cost - rows["wait"] * board.delay[rows["end"] - 1] - rows["already"]
+    return own
+
+
 def _by_user(board: Board, user: Any, count: int) -> FloatArray:
-    """Return what the jobs of each user come to, waiting apart."""
-    instance = board.instance
-    rows = instance.queue.jobs
-    waiting = rows["wait"] * board.delay[rows["end"] - 1] + rows["already"]
-    return np.bincount(user, weights=board.cost - waiting, minlength=count).astype(np.float64)
+    """Return what the jobs of each user come to."""
+    return np.bincount(user, weights=_own(board), minlength=count).astype(np.float64)
 
 
 def _over(board: Board, user: Any, allowed: FloatArray) -> tuple[float, float]:

@@ -9,13 +9,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from lowtide.accounting import Stretches
-from lowtide.errors import InvalidInput, InvalidJob, TooLaborious
+from lowtide.errors import InvalidInput, TooLaborious
 from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S
-from lowtide.market.kernels import JOB, LEG, PART, Desk, Queue, Room, Tariff
-from lowtide.profile import PowerProfile
+from lowtide.market.kernels import Desk, Queue, Room, Tariff
+from lowtide.market.layout import Standing, cells_of, lay_out
 from lowtide.signal import FloatArray, Signal
 from lowtide.simulator.cluster import Cluster
 from lowtide.units import TimeLike, format_hours, format_time, parse_time
@@ -23,8 +22,6 @@ from lowtide.workload import IntArray, Workload
 
 _HOUR_S = 3600.0
 _GIB = 2.0**30
-# Leaving a job out counts so many times what running it in the worst hours would.
-_LAST_RESORT = 20.0
 # So many cells of progress and delay are quick to go through some hundred times; of a step that
 # is one of many fewer will do.
 _QUICK_CELLS = 8e6
@@ -32,9 +29,11 @@ _FINE_CELLS = 1e6
 # Above this, a plan is refused: what a job needs to be planned by itself, and all of them.
 _MOST_CELLS = 2e9
 _MOST_JOB_CELLS = 5e7
+# Up to so many units of a resource it is worked out which sums jobs can make up.
+_MOST_UNITS = 100_000
 # A slot is a whole part of the signal's step: into so many.
 _PARTS = (1, 2, 3, 4, 6, 12, 20, 30, 60)
-_NEVER, _ANYWHERE, _CHECKPOINTS = range(len(INTERRUPTIBLE))
+_ANYWHERE = INTERRUPTIBLE.index("anywhere")
 
 
 class Reserved(NamedTuple):
@@ -49,33 +48,6 @@ class Reserved(NamedTuple):
     begin: float
     end: float
     nodes: int
-
-
-class Standing(NamedTuple):
-    """Where jobs stand that have begun, as told when the rest of them is planned.
-
-    Attributes:
-        running: Whether each runs: then its arrival is now, and its startup is not repeated.
-        begun: Whether it is suspended.
-        fixed_s: For how much of its work it may not be stopped.
-        stops_now: Whether a running one may be stopped at once.
-        deadline: When it must be done: a running one needs no startup for it.
-    """
-
-    running: npt.NDArray[np.bool_]
-    begun: npt.NDArray[np.bool_]
-    fixed_s: FloatArray
-    stops_now: npt.NDArray[np.bool_]
-    deadline: FloatArray
-
-
-class _Course(NamedTuple):
-    """The work of a kind of job, in slots from where it begins."""
-
-    at: FloatArray
-    kw: FloatArray
-    stop: Any
-    free: IntArray
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -166,6 +138,35 @@ class Instance:
         )
 
     @cached_property
+    def usable(self) -> FloatArray:
+        """What jobs can hold of each resource in each slot, on average.
+
+        They come whole: on five nodes jobs of two hold four at most. So what no choice of those
+        that may run in a slot adds up to is of no use to any plan.
+        """
+        usable, rows = self.capacity.copy(), self.queue.jobs
+        last = rows["first"] + np.ceil(self.queue.parts["at"][rows["end"]]).astype(np.int64)
+        last = np.minimum(last + np.maximum(rows["delays"], 1) - 1, self.slots)
+        for m, need in enumerate(self.queue.need.T):
+            whole = np.all(need == np.floor(need)) and not self.queue.keep[:, m].any()
+            some = (need > 0) & (rows["delays"] > 0)
+            if not whole or not some.any() or usable[m].max() > _MOST_UNITS:
+                continue
+            widths = np.unique(need[some]).astype(np.int64)
+            many = np.zeros((widths.size, self.slots + 1), dtype=np.int64)
+            place = np.searchsorted(widths, need)
+            np.add.at(many, (place[some], rows["first"][some]), 1)
+            np.add.at(many, (place[some], last[some]), -1)
+            many = np.cumsum(many, axis=1)[:, :-1]
+            # Where nodes go away within a slot, what is there differs from moment to moment.
+            steady = (usable[m] == self.room[m]) & (usable[m] == np.floor(usable[m]))
+            # Enough jobs of one unit fill whatever the others leave.
+            short = many[0] < (usable[m] if widths[0] > 1 else widths[-1] - 1)
+            for slot in np.flatnonzero(steady & (short | (widths @ many < usable[m]))).tolist():
+                usable[m, slot] = _largest_sum(widths, many[:, slot], int(usable[m, slot]))
+        return usable
+
+    @cached_property
     def _holds_on(self) -> bool:
         """Whether a start of some job must run for a while before it may be stopped."""
         rows, parts = self.queue.jobs, self.queue.parts
@@ -220,6 +221,19 @@ class Instance:
         )
 
 
+def _largest_sum(widths: IntArray, many: IntArray, most: int) -> int:
+    """Return the largest number, up to one, that so many of each of some widths add up to."""
+    # A bit for each number that they add up to.
+    sums, all_of_them = 1, (1 << (most + 1)) - 1
+    for width, count in zip(widths.tolist(), many.tolist(), strict=True):
+        some, count = 1, min(count, most // width)
+        while count > 0 and not sums >> most:
+            some = min(some, count)
+            sums |= (sums << (some * width)) & all_of_them
+            count, some = count - some, 2 * some
+    return sums.bit_length() - 1
+
+
 def _running(values: FloatArray) -> FloatArray:
     """Return running sums over slots, from 0 to one slot past the last."""
     sums = np.zeros((*values.shape[:-1], values.shape[-1] + 2))
@@ -272,10 +286,10 @@ def make_instance(
     caps = _cap_kw(cluster, power_cap, edges)
     rate = np.broadcast_to(np.asarray(wait, dtype=np.float64), len(jobs))
     dearest = float(np.abs(mean).max()) / step_s
-    queue, base, progress_s = _lay_out(
+    queue, base, progress_s = lay_out(
         jobs, origin, step_s, need, held, extra_kw, rate, weight, dearest, standing
     )
-    cells = _cells(queue)
+    cells = cells_of(queue)
     if cells.max() > _MOST_JOB_CELLS or cells.sum() > _MOST_CELLS:
         row = int(np.argmax(cells))
         raise TooLaborious(
@@ -487,205 +501,3 @@ def _lowest(signal: Signal, edges: FloatArray) -> FloatArray:
     return np.array(
         [signal.values[a:b].min() for a, b in zip(first, last, strict=True)], dtype=np.float64
     )
-
-
-def _lay_out(
-    jobs: Workload,
-    origin: float,
-    step_s: float,
-    need: FloatArray,
-    held: FloatArray,
-    extra_kw: FloatArray,
-    wait: FloatArray,
-    weight: FloatArray | None,
-    dearest: float,
-    standing: Standing | None,
-) -> tuple[Queue, FloatArray, FloatArray]:
-    """Return jobs as the kernels take them, when each would start, and progress of the parts."""
-    count = len(jobs)
-    never = (jobs.interruptible == _NEVER) | (jobs.max_starts == 1)
-    kinds = np.where(never, _NEVER, jobs.interruptible)
-    courses: dict[tuple[Any, ...], _Course] = {}
-    of_job: list[_Course] = []
-    for key in zip(
-        jobs.profile.tolist(),
-        kinds.tolist(),
-        np.where(never, 0.0, jobs.min_run_s).tolist(),
-        np.where(jobs.profile < 0, jobs.work_s, 0.0).tolist(),
-        strict=True,
-    ):
-        if key not in courses:
-            courses[key] = _course(jobs.profiles[key[0]] if key[0] >= 0 else None, *key[1:], step_s)
-        of_job.append(courses[key])
-    legs, bounds = _legs(jobs.profiles, step_s)
-    sizes = np.array([course.at.size for course in of_job])
-    ends = np.cumsum(sizes)
-    rows = np.zeros(count, dtype=JOB)
-    rows["part"], rows["end"] = ends - sizes, ends - 1
-    spread = np.repeat(np.arange(count), sizes)
-    startup_s, deadline = jobs.startup_s, jobs.deadline
-    if standing is not None:
-        startup_s = np.where(standing.begun, jobs.restart_s, startup_s)
-        startup_s, deadline = np.where(standing.running, 0.0, startup_s), standing.deadline
-    run_s = startup_s + jobs.work_s
-    # A start lies on the edge of a slot, unless that would leave too little time.
-    after = (jobs.arrival - origin) / step_s
-    aligned = np.ceil(after - 1e-9)
-    slack = (deadline - origin - run_s) / step_s + TIME_TOLERANCE_S / step_s
-    begin = np.where(aligned <= slack + 1e-9, aligned, after)
-    rows["first"] = np.floor(begin + 1e-9)
-    rows["begin"] = np.maximum(begin - rows["first"], 0.0)
-    rows["begin"][rows["begin"] < 1e-7] = 0.0
-    rows["delays"] = np.maximum(np.floor(slack - begin + 1e-9) + 1, 0.0)
-    parts = np.zeros(int(ends[-1]), dtype=PART)
-    work_at = np.concatenate([course.at for course in of_job])
-    parts["at"] = work_at + (rows["begin"] + startup_s / step_s)[spread]
-    unit = jobs.power
-    parts["kw"] = np.concatenate([course.kw for course in of_job]) * unit[spread] / 1000
-    parts["kw"] += extra_kw[spread]
-    parts["stop"] = np.concatenate([course.stop for course in of_job])
-    parts["free"] = np.concatenate([course.free for course in of_job])
-    place = jobs.profile
-    own = bounds[place]
-    # Legs are those of a profile, so power factors and what nodes draw need legs of one's own.
-    legs, own = _own_legs(legs, own, unit / 1000, extra_kw)
-    rows["startup"], rows["restart"], rows["stop"], rows["legs"] = own.T
-    rows["restart_t"] = _lengths(legs, rows["restart"], rows["stop"])
-    rows["stop_t"] = _lengths(legs, rows["stop"], rows["legs"])
-    suspended_w = np.array([*(each.suspended_power_w for each in jobs.profiles), 0.0])[place]
-    rows["suspended_kw"] = suspended_w * unit / 1000
-    rows["wait"] = wait * step_s
-    rows["already"] = wait * step_s * (begin - after)
-    rows["starts"] = np.where(never, 1, jobs.max_starts)
-    # More starts than there is room for are no limit.
-    rows["starts"][rows["starts"] >= sizes] = 0
-    rows["starts"][never] = 1
-    rows["weight"] = 1.0 if weight is None else weight
-    rows["peak_kw"] = jobs.peak_w / 1000 + extra_kw
-    rows["leave"] = _last_resort(jobs, rows, need, extra_kw, dearest)
-    _require_rules(jobs)
-    progress_s = work_at * step_s
-    if standing is not None:
-        _stand(rows, parts, progress_s, standing)
-    base = origin + begin * step_s
-    base = np.where(aligned <= slack + 1e-9, base, jobs.arrival)
-    return Queue(rows, parts, legs, need, held), base, progress_s
-
-
-def _stand(rows: Any, parts: Any, progress_s: FloatArray, standing: Standing) -> None:
-    """Let jobs that have begun go on from where they stand."""
-    rows["running"], rows["begun"] = standing.running, standing.begun
-    for row in np.flatnonzero(standing.running).tolist():
-        own = slice(int(rows["part"][row]), int(rows["end"][row]) + 1)
-        fixed_s = float(standing.fixed_s[row])
-        parts["stop"][own] &= progress_s[own] >= fixed_s - TIME_TOLERANCE_S
-        parts["stop"][own.start] = standing.stops_now[row]
-        first = int(np.searchsorted(progress_s[own], fixed_s - TIME_TOLERANCE_S))
-        parts["free"][own.start] = first
-
-
-def _require_rules(jobs: Workload) -> None:
-    stops = np.array([*(bool(each.stop) for each in jobs.profiles), False])[jobs.profile]
-    bad = stops & (jobs.interruptible == _NEVER)
-    if bad.any():
-        row = int(np.argmax(bad))
-        raise InvalidJob(
-            f"job {jobs.id[row]} (row {row + 1}) has stop phases but may never be stopped: leave "
-            "them out, or let it be interruptible anywhere or at checkpoints"
-        )
-
-
-def _last_resort(
-    jobs: Workload, rows: Any, need: FloatArray, extra_kw: FloatArray, dearest: float
-) -> FloatArray:
-    """Return what leaving each job out counts: more than any way to run it, and others, does.
-
-    What a job keeps others from counts too: a job that draws nothing may hold many nodes.
-    """
-    run_h = jobs.run_s / _HOUR_S
-    mean_kw = jobs.energy_j / jobs.run_s / 1000 + extra_kw
-    share = (need / np.maximum(need.max(axis=0), 1e-300)).max(axis=1)
-    densest = float((mean_kw / np.maximum(share, 1e-300)).max())
-    worst = dearest * run_h * np.maximum(mean_kw, densest * share)
-    least: FloatArray = worst + rows["wait"] * rows["delays"] + rows["already"]
-    return _LAST_RESORT * least + 1e-6
-
-
-def _legs(profiles: Sequence[PowerProfile], step_s: float) -> tuple[Any, IntArray]:
-    """Return the legs of profiles' starts and stops, and where those of each lie; none at last."""
-    made: list[tuple[float, float]] = []
-    bounds = []
-    for each in profiles:
-        places = [len(made)]
-        for phases in (each.startup, each.starting(1), each.stop):
-            made += [(phase.duration_s / step_s, phase.power_w) for phase in phases]
-            places.append(len(made))
-        bounds.append(places)
-    bounds.append([len(made)] * 4)
-    return np.array(made, dtype=LEG), np.array(bounds, dtype=np.int64)
-
-
-def _own_legs(
-    legs: Any, bounds: IntArray, factor: FloatArray, extra_kw: FloatArray
-) -> tuple[Any, IntArray]:
-    """Return legs in kilowatts, the same for all jobs of a profile that draw alike."""
-    keys, which = np.unique(
-        np.column_stack((bounds, factor, extra_kw)), axis=0, return_inverse=True
-    )
-    parts, places, at = [], [], 0
-    for row in keys:
-        first, last = int(row[0]), int(row[3])
-        own = legs[first:last].copy()
-        own["kw"] = own["kw"] * row[4] + row[5]
-        parts.append(own)
-        places.append(row[:4].astype(np.int64) - first + at)
-        at += last - first
-    if not at:
-        # Kernels take no empty table.
-        parts.append(np.zeros(1, dtype=LEG))
-    return np.concatenate(parts), np.array(places)[which.ravel()]
-
-
-def _lengths(legs: Any, first: IntArray, last: IntArray) -> FloatArray:
-    upto = np.concatenate(([0.0], np.cumsum(legs["lasts"])))
-    return upto[last] - upto[first]
-
-
-def _course(
-    profile: PowerProfile | None, kind: int, min_run_s: float, work_s: float, step_s: float
-) -> _Course:
-    """Return the parts of a job's work.
-
-    Args:
-        profile: Its profile, None for constant power of 1.
-    """
-    if profile is None:
-        edges_s, watts, saved = np.array([0.0, work_s]), np.ones(1), np.zeros(1, dtype=bool)
-    else:
-        edges_s = profile.work_edges_s
-        watts = np.array([phase.power_w for phase in profile.work])
-        saved = np.array([phase.checkpoint for phase in profile.work])
-    at = edges_s / step_s
-    if kind == _ANYWHERE:
-        whole = np.arange(math.ceil(at[-1] - 1e-7))
-        cuts = np.union1d(whole, at)
-        cuts = cuts[np.append(True, np.diff(cuts) > 1e-7)]
-        cuts[-1] = at[-1]
-        place = np.clip(np.searchsorted(at, cuts[:-1] + 1e-7, side="right") - 1, 0, None)
-        stop = np.abs(cuts - np.round(cuts)) < 1e-7
-        kw, at = watts[place], cuts
-    else:
-        kw = watts
-        stop = np.append(False, saved) & (kind == _CHECKPOINTS)
-    stop[-1] = False
-    done_s = at * step_s
-    free = np.searchsorted(done_s, done_s + min_run_s - TIME_TOLERANCE_S, side="left")
-    free = np.maximum(free, np.arange(at.size))
-    return _Course(at, np.append(kw, 0.0), stop, free)
-
-
-def _cells(queue: Queue) -> FloatArray:
-    rows = queue.jobs
-    count = rows["end"] - rows["part"] + 1
-    cells: FloatArray = count * np.maximum(rows["starts"], 1) * rows["delays"].astype(np.float64)
-    return cells

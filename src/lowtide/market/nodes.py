@@ -16,8 +16,9 @@ import numpy as np
 
 from lowtide.market.instance import Instance
 from lowtide.market.kernels import Room
+from lowtide.market.lateness import lengthened, refuse_late
 from lowtide.market.placing import Board, rebuilt, urgency
-from lowtide.market.planner import QueueSolution, lengthened, refuse_late
+from lowtide.market.planner import QueueSolution
 from lowtide.market.prices import Prices
 from lowtide.signal import FloatArray
 from lowtide.simulator.queueing import Placed

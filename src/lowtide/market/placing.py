@@ -8,13 +8,15 @@ moment and put back another way (ruin and recreate).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from lowtide.job import TIME_TOLERANCE_S
 from lowtide.market.instance import Instance
 from lowtide.market.kernels import TOLD, Room, Tariff
+from lowtide.market.placing_kernels import Guard
 from lowtide.market.prices import Auction, Prices, Search, run
 from lowtide.signal import FloatArray
 from lowtide.workload import IntArray
@@ -23,7 +25,11 @@ BoolArray = npt.NDArray[np.bool_]
 
 # Search steps between looks at the clock, and how hot it is at first: a share of a job's mean.
 _STRIDE = 2000
+# Steps between changes of prices by chance.
+_SHAKEN = 50
 _HOT, _COOL = 0.1, 0.001
+# Sums of what is left are rounded by no more than this.
+_SPARE = 1e-6
 
 
 @dataclass(kw_only=True, eq=False)
@@ -96,6 +102,32 @@ def construct(instance: Instance, prices: Prices) -> Board:
     return Board.empty(instance).insert(order, prices.tariff(instance))
 
 
+def as_told(instance: Instance, starts: FloatArray, prices: Prices) -> Board:
+    """Return a board with jobs that run through from their starts on, as far as there is room.
+
+    Where a start lies on no slot, or there is no room in the slots that all of them touch, jobs
+    are placed as early as there is some, in the order of those starts.
+
+    Args:
+        starts: When each starts; one that would be late is left out.
+    """
+    rows = instance.queue.jobs
+    after = (starts - instance.base) / instance.step_s
+    whole = np.round(after)
+    placed = (whole >= 0) & (whole < rows["delays"])
+    delay = np.repeat(whole.astype(np.int64), rows["end"] - rows["part"] + 1)
+    board = rebuilt(instance, delay, placed, prices)
+    on_slots = np.all(np.abs(after - whole)[placed] * instance.step_s < TIME_TOLERANCE_S)
+    if on_slots and board.room.free.min() > -_SPARE and board.room.kw.min() > -_SPARE:
+        return board
+    hasty = rows.copy()
+    hasty["weight"], hasty["wait"] = 0.0, 1.0
+    soon = replace(instance, queue=instance.queue._replace(jobs=hasty))
+    nothing = prices.tariff(instance, 0.0)
+    found = Board.empty(soon).insert(np.argsort(starts, kind="stable"), nothing)
+    return rebuilt(instance, found.delay, found.placed, prices)
+
+
 def squeaky_wheel(
     auction: Auction,
     board: Board,
@@ -135,12 +167,17 @@ def improve(
     seed: int,
     is_enough: Callable[[float], bool],
     heat: float | None = None,
+    guard: Guard | None = None,
+    shaken: bool = False,
 ) -> Board:
     """Search around a plan by ruin and recreate, and return the best that was found.
 
     Args:
         heat: By how much worse a plan may be that is kept, about; by default a share of what jobs
             cost that falls with time.
+        guard: What users may come to; by default anything.
+        shaken: Whether prices are changed by chance now and then, so that a job is put wherever
+            there is room: where nothing but who is placed counts.
         is_enough: Told what the best costs now and then; whether to stop.
     """
     instance = auction.instance
@@ -148,12 +185,19 @@ def improve(
     best = (now.delay.copy(), now.placed.copy(), np.array([now.total]))
     chance = np.array([seed], dtype=np.uint64)
     mean = float(np.abs(now.cost[now.placed]).mean()) if now.placed.any() else 1.0
-    done = 0
+    done, stride, prices = 0, _STRIDE, auction.prices
+    rng = np.random.default_rng(seed)
     while done < steps and not is_enough(float(best[2][0])):
-        some = min(_STRIDE, steps - done)
+        if shaken:
+            stride = _SHAKEN
+            drawn = rng.random((2, *prices.rent.shape))
+            own = auction.prices.rent + drawn[0] * auction.prices.rent.mean()
+            prices = Prices(rent=own * drawn[1] + 1e-6 * drawn[0], power=prices.power)
+        some = min(stride, steps - done)
         now_hot = mean * _HOT * (_COOL / _HOT) ** (done / steps) if heat is None else heat
         search = Search(some, now_hot, chance, best)
-        run(instance, now.room, now.plan, auction.prices, search=search)
+        search = search if guard is None else search._replace(guard=guard)
+        run(instance, now.room, now.plan, prices, search=search)
         done += some
     return rebuilt(instance, best[0], best[1], auction.prices)
 

@@ -196,6 +196,59 @@ class Taken(NamedTuple):
     mark: IntArray
 
 
+class Guard(NamedTuple):
+    """What the jobs of each user may come to at most; without any user nobody is looked at.
+
+    Attributes:
+        user: Whose each job is.
+        own: What each job comes to, waiting apart.
+        spent: What those of each user do.
+        before: Room to remember that in.
+        allowed: What they may.
+    """
+
+    user: IntArray
+    own: FloatArray
+    spent: FloatArray
+    before: FloatArray
+    allowed: FloatArray
+
+
+@compiled(inner=True)
+def _own(queue: Queue, j: int, delay: IntArray, cost: FloatArray) -> float:
+    """Return what a job that is placed comes to, waiting apart."""
+    row = queue.jobs[j]
+    return float(cost[j] - row["wait"] * delay[row["end"] - 1] - row["already"])
+
+
+@compiled(inner=True)
+def _settle_up(
+    queue: Queue, delay: IntArray, cost: FloatArray, taken: Taken, got: int, guard: Guard
+) -> bool:
+    """Write down what users come to with jobs put back; return whether nobody pays too much.
+
+    Who did before may go on to, as long as it is no more.
+    """
+    for i in range(got):
+        u = guard.user[taken.job[i]]
+        guard.before[u] = guard.spent[u]
+    for i in range(got):
+        j = taken.job[i]
+        guard.spent[guard.user[j]] += _own(queue, j, delay, cost) - guard.own[j]
+    fair = True
+    for i in range(got):
+        u = guard.user[taken.job[i]]
+        if guard.spent[u] > max(guard.allowed[u], guard.before[u]):
+            fair = False
+    for i in range(got):
+        j = taken.job[i]
+        if fair:
+            guard.own[j] = _own(queue, j, delay, cost)
+        else:
+            guard.spent[guard.user[j]] = guard.before[guard.user[j]]
+    return fair
+
+
 @compiled(inner=True)
 def _since(jobs: Rows, slot: int) -> int:
     """Return how many jobs begin before a slot: they are sorted by their beginning."""
@@ -298,6 +351,7 @@ def place(
     plan: tuple[IntArray, BoolArray, FloatArray],
     best: tuple[IntArray, BoolArray, FloatArray],
     taken: Taken,
+    guard: Guard,
     notes: FloatArray,
     longest: int,
 ) -> None:
@@ -319,6 +373,7 @@ def place(
         best: The best so far, and its total; changed when beaten. Where jobs are planned alone,
             its totals are what each costs with prices; leaving it out is one of the ways.
         taken: Room to work in.
+        guard: What users may come to, to be kept to in the search.
         notes: Told what is drawn and held of each slot, so that running sums say it.
         longest: The most slots that a window has.
     """
@@ -360,7 +415,9 @@ def place(
         bearable = gone + 1e-9
         if heat > 0.0:
             bearable = gone - heat * math.log(1.0 - _draw(chance))
-        if back > bearable:
+        if back > bearable or (
+            guard.user.size and not _settle_up(queue, delay, cost, taken, number, guard)
+        ):
             _undo(queue, room, plan, taken, number)
             continue
         now += back - gone

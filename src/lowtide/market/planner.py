@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from lowtide.errors import Infeasible, InvalidInput
-from lowtide.market.instance import Instance, make_instance
-from lowtide.market.placing import Board, construct, improve, rebuilt, squeaky_wheel
+from lowtide.errors import InvalidInput
+from lowtide.market.instance import Instance
+from lowtide.market.lateness import fewest_late, place_late, prove_late
+from lowtide.market.placing import Board, as_told, construct, improve, rebuilt, squeaky_wheel
 from lowtide.market.prices import Auction, Prices
 from lowtide.signal import FloatArray
-from lowtide.units import format_count, format_hours
 from lowtide.workload import IntArray
 
 # So many passes of prices at most, and a plan after every so many.
@@ -26,13 +26,6 @@ _STEPS = 1_000_000
 # A round places all cells of all jobs: not more than this in all rounds, nor in all steps.
 _MOST_CELLS = 4e8
 _SEARCH_CELLS = 3e9
-# Passes for a bound on how many jobs must be late.
-_COUNTING = 300
-# How often who is late is searched for, and how readily another is.
-_TURNS = 4
-_RESTLESS = 0.35
-# Orders in which late jobs are tried.
-_ORDERS = 24
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,6 +37,7 @@ class QueueSolution:
         auction: The prices and their bound.
         late: Rows of jobs that are not in time, none where all are.
         least_late: How many must be late whatever is planned, as is proven.
+        proof: The prices that prove that, or of fewer; None where nobody is late.
         total: What the plan counts, with what leaving late jobs out does.
         stopped: What ended the search: `gap`, `effort` or `seconds`.
     """
@@ -53,6 +47,7 @@ class QueueSolution:
     total: float
     late: IntArray
     least_late: int
+    proof: Auction | None
     stopped: str
 
 
@@ -69,6 +64,10 @@ class Budget:
         if total - self._auction.bound <= self._gap * abs(total):
             self.stopped = "gap"
             return True
+        return self.is_over()
+
+    def is_over(self) -> bool:
+        """Return whether time is up."""
         if time.process_time() > self._until:
             self.stopped = "seconds"
             return True
@@ -82,6 +81,7 @@ def solve(
     effort: float,
     seconds: float | None,
     seed: int,
+    starts: FloatArray | None = None,
     prices: Prices | None = None,
     doing: Callable[[str, float], None] = lambda _what, _share: None,
 ) -> QueueSolution:
@@ -92,6 +92,8 @@ def solve(
         effort: How long to search, 1 for as long as usual. Counted in steps, so that the same
             seed gives the same plan.
         seconds: CPU seconds after which the best so far is taken; None for any.
+        starts: When jobs start in a plan that is known, such as EASY's: no more are late than
+            there, where its starts lie on slots.
         prices: Prices to begin with.
         doing: Told what is being done, and how far that is.
     """
@@ -125,12 +127,18 @@ def solve(
         board = improve(auction, board, steps=steps, seed=seed, is_enough=budget.is_enough)
     budget.is_enough(board.total)
     board = rebuilt(instance, board.delay, board.placed, auction.prices)
-    late, total = np.flatnonzero(~board.placed), board.total
+    proof: Auction | None = None
     least = 0
-    if late.size:
+    if not board.placed.all():
         doing("late jobs", 0.0)
-        board, least = _fewer_late(board, auction, steps, seed)
-        late, total = np.flatnonzero(~board.placed), board.total
+        if starts is not None:
+            known = as_told(instance, starts, auction.prices)
+            board = known if known.placed.sum() > board.placed.sum() else board
+        proof = prove_late(instance)
+        board, least = fewest_late(
+            board, auction, proof, steps=steps, seed=seed, is_over=budget.is_over
+        )
+    late, total = np.flatnonzero(~board.placed), board.total
     if late.size:
         board = place_late(board, late)
     return QueueSolution(
@@ -139,138 +147,9 @@ def solve(
         total=total,
         late=late,
         least_late=least,
+        proof=proof if late.size else None,
         stopped=budget.stopped,
     )
-
-
-def least_late(instance: Instance) -> int:
-    """Return how many jobs cannot be in time, whatever is planned: a proven least number."""
-    return max(math.ceil(_counting(instance).bound - 1e-6), 0)
-
-
-def _counting(instance: Instance) -> Auction:
-    """Return prices and their bound where nothing counts but leaving a job out."""
-    rows = instance.queue.jobs.copy()
-    rows["leave"], rows["wait"], rows["already"] = 1.0, 0.0, 0.0
-    flat = replace(
-        instance,
-        queue=instance.queue._replace(jobs=rows),
-        energy=np.zeros_like(instance.energy),
-    )
-    auction = Auction(flat, aim=0.2, unit=2.5)
-    for _ in range(_COUNTING):
-        if not auction.advance():
-            break
-    return auction
-
-
-def _fewer_late(board: Board, auction: Auction, steps: int, seed: int) -> tuple[Board, int]:
-    """Return a plan with as few late jobs as a search for that alone finds, and the least number.
-
-    Who is left out matters little to it, so that it gets from one to another.
-    """
-    instance = board.instance
-    counting = _counting(instance)
-    least = max(math.ceil(counting.bound - 1e-6), 0)
-    flat = rebuilt(counting.instance, board.delay, board.placed, counting.prices)
-    for turn in range(_TURNS):
-        flat = improve(
-            counting,
-            flat,
-            steps=steps,
-            seed=seed + turn,
-            is_enough=lambda total: total < least + 0.5,
-            heat=_RESTLESS,
-        )
-    if np.count_nonzero(~flat.placed) >= np.count_nonzero(~board.placed):
-        return board, least
-    fewer = rebuilt(instance, flat.delay, flat.placed, auction.prices)
-    return improve(auction, fewer, steps=steps, seed=seed, is_enough=lambda _: False), least
-
-
-def lengthened(instance: Instance, late: IntArray) -> tuple[Instance, FloatArray]:
-    """Return an instance in which some jobs may be late, and what a slot of it counts for each.
-
-    It reaches as far as the signal, or as all of them need one after the other.
-    """
-    jobs, signal = instance.jobs, instance.signal
-    last = float(jobs.deadline.max())
-    needed_s = float(jobs.run_s[late].sum()) + last - float(jobs.arrival.min())
-    until = min(signal.end, last + needed_s)
-    deadline = jobs.deadline.copy()
-    deadline[late] = until
-    longer = make_instance(
-        replace(jobs, deadline=deadline),
-        instance.cluster,
-        signal,
-        step_s=instance.step_s,
-        wait=instance.wait,
-        until=until,
-        **instance.terms,
-    )
-    rows = longer.queue.jobs
-    length = longer.queue.parts["at"][rows["end"]]
-    # More than anything that a slot of delay could save.
-    dearest = float(np.abs(np.diff(longer.energy)).max())
-    return longer, 2.0 * dearest * np.maximum(rows["peak_kw"] * length, 1e-9)[late]
-
-
-def refuse_late(instance: Instance, late: IntArray, short: IntArray) -> None:
-    """Refuse jobs that the signal does not reach far enough for."""
-    jobs, signal = instance.jobs, instance.signal
-    raise Infeasible(
-        f"{format_count(late.size, 'job')} cannot be in time, and the signal ends "
-        f"{format_hours(signal.end - float(jobs.deadline.max()))} after the last deadline, too "
-        f"early for {short.size} of them, such as job {jobs.id[short[0]]}: get a longer signal, "
-        "take fewer jobs, or give more nodes",
-        [],
-    )
-
-
-def place_late(board: Board, late: IntArray) -> Board:
-    """Place jobs that cannot be in time as soon as there is room.
-
-    Of several orders the one with the least lateness is taken, and of those the fairest: with the
-    least of the latest.
-    """
-    deadline = board.instance.jobs.deadline
-    longer, penalty = lengthened(board.instance, late)
-    rows, waits = longer.queue.jobs, longer.queue.jobs["wait"].copy()
-    rows["wait"][late] = penalty
-    none = Prices(
-        rent=np.zeros((len(longer.resources), longer.slots)), power=np.zeros(longer.slots)
-    )
-    rng = np.random.default_rng(0)
-    keys = (longer.queue.parts["at"][rows["end"]], deadline)
-    orders = [late[np.argsort(key[late], kind="stable")] for key in keys]
-    orders += [rng.permutation(late) for _ in range(_ORDERS)]
-    best: tuple[float, float] | None = None
-    kept: Board | None = None
-    fixed = rebuilt(longer, board.delay, board.placed, none)
-    for order in orders:
-        tried = fixed.copy().insert(order, none.tariff(longer))
-        if not tried.placed.all():
-            continue
-        by_s = lateness_s(tried, deadline)[late]
-        score = (float(by_s.sum()), float(by_s.max()))
-        if best is None or score < best:
-            best, kept = score, tried
-    if kept is None:
-        refuse_late(board.instance, late, late[~tried.placed[late]])
-        return board
-    rows["wait"] = waits
-    return rebuilt(longer, kept.delay, kept.placed, none)
-
-
-def lateness_s(board: Board, deadline: FloatArray) -> FloatArray:
-    """Return how long after a deadline each job is done, 0 for those in time."""
-    instance = board.instance
-    rows, parts = instance.queue.jobs, instance.queue.parts
-    done = parts["at"][rows["end"]] - rows["begin"] + board.delay[rows["end"] - 1]
-    end = instance.base + done * instance.step_s
-    by_s: FloatArray = np.maximum(end - deadline, 0.0)
-    by_s[by_s < 1e-3] = 0.0
-    return by_s
 
 
 def require_options(gap: float, effort: float, seconds: float | None) -> None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from lowtide.errors import InvalidInput
 from lowtide.market.instance import Instance
 from lowtide.market.kernels import ALONE, FITTING, Room, Tariff
-from lowtide.market.placing_kernels import Taken, place
+from lowtide.market.placing_kernels import Guard, Taken, place
 from lowtide.signal import FloatArray
 from lowtide.workload import IntArray
 
@@ -60,8 +60,8 @@ class Prices:
                 )
 
     def worth(self, instance: Instance) -> float:
-        """Return what all that there is comes to."""
-        worth = float((self.rent * instance.capacity).sum())
+        """Return what all that can be held comes to."""
+        worth = float((self.rent * instance.usable).sum())
         if instance.capped:
             worth += float((self.power * instance.cap_kw[0]).sum())
         return worth
@@ -69,6 +69,9 @@ class Prices:
     def tariff(self, instance: Instance, share: float = 1.0) -> Tariff:
         """Return what time costs under a share of the prices."""
         return instance.tariff(share * self.rent, share * self.power)
+
+
+_ANYTHING = Guard(np.zeros(0, dtype=np.int64), *(np.zeros(0) for _ in range(4)))
 
 
 class Search(NamedTuple):
@@ -79,12 +82,14 @@ class Search(NamedTuple):
         heat: By how much worse a plan may be that is kept, about.
         chance: What is drawn from.
         best: The best so far: delays, who is placed, and the total.
+        guard: What users may come to; by default anything.
     """
 
     steps: int
     heat: float
     chance: npt.NDArray[np.uint64]
     best: Plan
+    guard: Guard = _ANYTHING
 
 
 def run(
@@ -140,6 +145,7 @@ def run(
         plan,
         asked.best,
         taken,
+        asked.guard,
         np.zeros((1 + len(instance.resources), instance.slots + 2)) if notes is None else notes,
         int((np.ceil(parts["at"][rows["end"]]) + rows["delays"]).max()),
     )
@@ -225,7 +231,7 @@ class Auction:
             self._step, self._stale = self._step * _SHORTER, 0
             self._next = self.prices
             return not self.is_over
-        over = np.cumsum(self._notes[1:], axis=1)[:, :-2] - self.instance.capacity
+        over = np.cumsum(self._notes[1:], axis=1)[:, :-2] - self.instance.usable
         over /= self._scale[:, None]
         over[(prices.rent <= 0) & (over < 0)] = 0.0
         above = np.zeros(self.instance.slots)

@@ -2,9 +2,9 @@
 
 Each time the jobs that are there are planned together, from the last prices; what is decided is
 the time up to the next step. A job that runs goes on, or is stopped where its rules allow. Jobs
-that can no longer be in time are given as little more time as lets them be placed. Jobs of another
-time, such as last week's, may stand for those that will yet come: room is left for them, at what
-they would emit in the dirtiest hour, and they never run.
+that can no longer be in time are given as little more time as lets them be placed, and hurry. Jobs
+of another time, such as yesterday's, stand for those that will yet come: room is left for them, at
+what they would emit in the dirtiest hour, and they never run.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ import numpy.typing as npt
 
 from lowtide.accounting import Stretches
 from lowtide.errors import InvalidInput
+from lowtide.forecast import ForecastModel
 from lowtide.job import TIME_TOLERANCE_S, Job
-from lowtide.market.instance import Instance, Standing, make_instance
+from lowtide.market.booking import require_whole_nodes
+from lowtide.market.instance import Instance, make_instance
+from lowtide.market.layout import Standing
 from lowtide.market.placing import Board, improve, urgency
-from lowtide.market.planner import place_late
 from lowtide.market.prices import Auction, Prices
 from lowtide.policies.exact import Exact
 from lowtide.policies.policy import Decision
@@ -34,8 +36,13 @@ from lowtide.workload import Workload
 
 _PASSES = 15
 _STEPS = 1500
+_DAY_S = 86400.0
+# So many steps have to have passed before they say anything of those to come.
+_LEAST_HISTORY = 3
 # Where there are more jobs, placing them is good enough.
 _MOST_SEARCHED = 1000
+# So many times as long is searched where somebody found no place.
+_LONGER = 5
 # How much later, in steps, a job may be that found no place, and how often that is doubled.
 _LATER = 2
 _TRIES = 14
@@ -116,50 +123,6 @@ def _from(phases: tuple[Phase, ...], done_s: float) -> list[Phase]:
     return left
 
 
-def _require_whole_nodes(instance: Instance) -> None:
-    if not instance.whole_nodes:
-        raise InvalidInput(
-            "step by step a queue is planned on nodes that jobs do not share: give each job more "
-            "than half of what a node has, or plan all at once with plan_cluster"
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Booking:
-    """Let each job, as it arrives, book the best room that those before it have left.
-
-    Nothing that is booked is moved. What a start policy would be that knew the machines.
-
-    Attributes:
-        step_s: How long a slot is; by default one that loses nothing, or the finest that is quick.
-    """
-
-    stops_jobs: ClassVar[bool] = True
-    step_s: DurationLike | None = None
-
-    def decide(self, job: Job, signal: Signal) -> Decision:
-        """Decide for a job that has the machines to itself: to the optimum."""
-        return Exact().decide(job, signal)
-
-    def decide_queue(self, jobs: Workload, signal: Signal, cluster: Cluster) -> Stretches:
-        """Decide for all jobs of a queue, one after the other.
-
-        Args:
-            jobs: The jobs, by their arrivals.
-            signal: What a kWh counts.
-            cluster: The machines.
-        """
-        step_s = None if self.step_s is None else parse_duration(self.step_s)
-        instance = make_instance(jobs, cluster, signal, step_s=step_s)
-        _require_whole_nodes(instance)
-        nothing = Prices(rent=np.zeros(instance.capacity.shape), power=np.zeros(instance.slots))
-        board = Board.empty(instance).insert(np.arange(len(jobs)), nothing.tariff(instance))
-        late = np.flatnonzero(~board.placed)
-        if late.size:
-            board = place_late(board, late)
-        return board.instance.stretches(board.delay, board.placed)
-
-
 @dataclass(frozen=True, kw_only=True)
 class ClusterPolicy:
     """Plan the queue together, again and again, knowing no job before it arrives.
@@ -167,8 +130,11 @@ class ClusterPolicy:
     Attributes:
         step_s: How often to plan; by default at every step of the signal.
         wait: What an hour of delay counts, as a share of what an hour of a job does.
-        phantoms: Jobs that stand for those that will yet come, at their own times; None for none.
+        stand_ins: Who stands for jobs that will yet come: `history`, those of the last day, or of
+            as much of it as has passed, which come again and again; or `none`.
+        phantoms: Others that do, at their own times, such as those of another week; None for none.
         horizon_s: How far ahead they are looked at.
+        forecasts: What is foreseen of the signal at each step; None for all of it.
         effort: How long to search each time, 1 for as long as usual.
         seed: What is drawn by chance.
     """
@@ -176,10 +142,16 @@ class ClusterPolicy:
     stops_jobs: ClassVar[bool] = True
     step_s: DurationLike | None = None
     wait: float = 0.0
+    stand_ins: str = "history"
     phantoms: Workload | None = None
     horizon_s: DurationLike = "4d"
+    forecasts: ForecastModel | None = None
     effort: float = 1.0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.stand_ins not in ("history", "none"):
+            raise InvalidInput(f"stand_ins are of 'history' or 'none', not {self.stand_ins!r}")
 
     def decide(self, job: Job, signal: Signal) -> Decision:
         """Decide for a job that has the machines to itself: to the optimum."""
@@ -211,6 +183,9 @@ class _Loop:
         self.prices: tuple[float, Prices] | None = None
         mean = float(np.abs(signal.values).mean())
         self.wait = policy.wait * mean * jobs.energy_j / jobs.run_s / 3.6e6
+        # More than anything that an hour of delay could save.
+        dearest = float(np.abs(signal.values).max()) * cluster.pue
+        self.hurry = 2.0 * dearest * np.maximum(jobs.peak_w, 1e-3) / 1000 * jobs.run_s / 3600 / 3600
 
     def run(self) -> Stretches:
         """Return how all jobs ran."""
@@ -317,14 +292,18 @@ class _Loop:
             stops_now=spread([_may_stop(each) for each in live], False),
             deadline=np.where(real, spread(due.tolist(), 0.0), jobs.deadline),
         )
-        wait = np.where(real, self.wait[rows][np.maximum(number, 0)], 0.0)
+        late = np.array([each.deadline > each.job.deadline + TIME_TOLERANCE_S for each in live])
+        own_wait = np.where(late, self.hurry[rows], self.wait[rows])
+        wait = np.where(real, own_wait[np.maximum(number, 0)], 0.0)
         end = float(jobs.deadline.max())
         signal = reaching(self.signal, end, repeat=True)
         assert isinstance(signal, Signal)  # noqa: S101 - one signal remains one
+        if self.policy.forecasts is not None:
+            signal = self.policy.forecasts.forecast(signal, now, end - now).signal
         instance = make_instance(
             jobs, self.cluster, signal, step_s=self.step_s, wait=wait, standing=standing
         )
-        _require_whole_nodes(instance)
+        require_whole_nodes(instance)
         if not real.all():
             # A job that may come is worth what it would emit in the dirtiest hour.
             dearest = float(np.abs(np.diff(instance.energy)).max()) * 3600 / self.step_s
@@ -332,14 +311,35 @@ class _Loop:
         return instance, real
 
     def _ghosts(self, now: float) -> Workload | None:
+        """Return jobs that stand for those that may come before the horizon."""
+        ahead_s = parse_duration(self.policy.horizon_s)
         phantoms = self.policy.phantoms
-        if phantoms is None:
+        if phantoms is not None:
+            some = (phantoms.arrival > now) & (phantoms.arrival < now + ahead_s)
+            found = phantoms.take(some) if some.any() else None
+        elif self.policy.stand_ins == "history":
+            found = self._history(now, ahead_s)
+        else:
+            found = None
+        return None if found is None else replace(found, id=np.full(len(found), -1))
+
+    def _history(self, now: float, ahead_s: float) -> Workload | None:
+        """Return the jobs of the last day, as often as they come again."""
+        arrival = self.jobs.arrival
+        period_s = min(_DAY_S, math.ceil((now - float(arrival[0])) / self.step_s) * self.step_s)
+        if period_s < _LEAST_HISTORY * self.step_s:
             return None
-        ahead_s = phantoms.arrival - now
-        some = (ahead_s > 0) & (ahead_s < parse_duration(self.policy.horizon_s))
-        if not some.any():
+        known = np.flatnonzero((arrival > now - period_s) & (arrival <= now))
+        times = math.ceil(ahead_s / period_s)
+        rows = np.tile(known, times)
+        shift_s = np.repeat(np.arange(1, times + 1) * period_s, known.size)
+        near = arrival[rows] + shift_s < now + ahead_s
+        rows, shift_s = rows[near], shift_s[near]
+        if not rows.size:
             return None
-        return replace(phantoms.take(some), id=np.full(int(some.sum()), -1))
+        order = np.argsort(rows, kind="stable")
+        again, shift_s = self.jobs.take(rows[order]), shift_s[order]
+        return replace(again, arrival=again.arrival + shift_s, deadline=again.deadline + shift_s)
 
     def _last_prices(self, instance: Instance) -> Prices | None:
         """Return the last prices, moved to where this instance begins."""
@@ -367,15 +367,17 @@ class _Loop:
         must = rows["running"] & ~parts["stop"][rows["part"]]
         order = np.lexsort((urgency(instance), ~rows["running"], ~must, ~real))
         board.insert(order, auction.prices.tariff(instance))
-        if len(instance) > _MOST_SEARCHED or not board.placed[real].all():
-            return board
+        missing = bool(np.any(~board.placed & real))
         steps = round(_STEPS * self.policy.effort)
-        if steps < 1 or len(instance) < 2:
+        if (len(instance) > _MOST_SEARCHED and not missing) or steps < 1 or len(instance) < 2:
             return board
+        # Who found no place is worth looking longer for.
+        steps *= _LONGER if missing else 1
         found = improve(
             auction, board, steps=steps, seed=self.policy.seed, is_enough=lambda _: False
         )
-        return found if found.placed[real].all() else board
+        better = np.count_nonzero(found.placed & real) >= np.count_nonzero(board.placed & real)
+        return found if better else board
 
 
 _HELD = ("cpus", "gpus", "nodes", "memory_bytes")
@@ -389,10 +391,12 @@ def _joined(first: Workload, second: Workload) -> Workload:
         name: np.concatenate((getattr(first, name), getattr(second, name)))
         for name in (*names, "max_starts", *_HELD)
     }
-    place = np.where(second.profile < 0, -1, second.profile + shift)
+    used, which = np.unique(second.profile, return_inverse=True)
+    known = used[used >= 0]
+    place = np.where(second.profile < 0, -1, which - (used.size - known.size) + shift)
     return Workload(
         profile=np.concatenate((first.profile, place)),
-        profiles=(*first.profiles, *second.profiles),
+        profiles=(*first.profiles, *(second.profiles[each] for each in known.tolist())),
         **columns,
     )
 

@@ -181,6 +181,8 @@ class measure:  # noqa: N801 - it reads as what it does
         parts = [format_energy(self.energy_j) if told else MISSING]
         if self.run is not None and self.run.power == "estimated":
             parts[0] = f"~{parts[0]} (estimated)"
+        if told and self.run is not None and self.run.missing_s > 0:
+            parts[0] = f">{parts[0]}"
         if self.paid is not None:
             parts += self.paid.words()
         elif self.carbon_g is not None:

@@ -23,6 +23,7 @@ class Paid:
         cost: What it cost, None where that is not known.
         currency: What that is in.
         synthetic: Whether the grid comes from a model.
+        partial: Whether part of the run was not measured: it came to at least that.
         notes: Why something is not known, in words.
     """
 
@@ -30,15 +31,17 @@ class Paid:
     cost: float | None = None
     currency: str = ""
     synthetic: bool = False
+    partial: bool = False
     notes: tuple[str, ...] = ()
 
     def words(self) -> list[str]:
         """Return what is known of it, for people."""
         told = []
+        least = ">" * self.partial
         if self.carbon_g is not None:
-            told.append(f"{format_mass(self.carbon_g)} CO2e")
+            told.append(f"{least}{format_mass(self.carbon_g)} CO2e")
         if self.cost is not None:
-            told.append(f"{format_number(self.cost)} {self.currency}")
+            told.append(f"{least}{format_number(self.cost)} {self.currency}")
         if told and self.synthetic:
             told[-1] += " (synthetic grid)"
         return told
@@ -67,6 +70,7 @@ def pay(run: Run, grid: str | Path | Signal | Grid) -> Paid:
         cost=cost,
         currency="" if price is None else price.currency,
         synthetic=decided is not None and decided.synthetic,
+        partial=run.missing_s > 0,
     )
 
 

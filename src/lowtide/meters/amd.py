@@ -257,7 +257,7 @@ def _minor(device: Path) -> int:
     except OSError:
         return -1
     numbers = [name.removeprefix("renderD") for name in names if name.startswith("renderD")]
-    return int(numbers[0]) if numbers and numbers[0].isdigit() else -1
+    return int(numbers[0]) if numbers and numbers[0].isdecimal() else -1
 
 
 def _inner(card: dict[str, Any], key: str) -> dict[str, Any]:
@@ -274,4 +274,4 @@ def _size(said: Any, otherwise: float) -> float:
 
 def _number(name: str) -> tuple[int, str]:
     number = name.removeprefix("gpu-")
-    return (int(number) if number.isdigit() else 0, name)
+    return (int(number) if number.isdecimal() else 0, name)

@@ -21,9 +21,6 @@ from lowtide.errors import MeterProblem, MissingExtra
 from lowtide.files import read_or_empty
 from lowtide.registry import Registry
 
-# What a channel covers. A node's meter sees everything that the others see parts of.
-DOMAINS = ("node", "package", "dram", "psys", "gpu", "other")
-
 # Nothing that a channel can be draws more than this: a reading beyond it is an error of the meter.
 MOST_W = {"node": 200_000.0, "package": 3000.0, "dram": 2000.0, "psys": 20_000.0, "gpu": 5000.0}
 _MOST_OTHER_W = 200_000.0
@@ -72,7 +69,8 @@ class Channel:
 
     Attributes:
         name: What it is called, unique within the meter: `package-0`, `gpu-1`.
-        domain: What it covers, one of `DOMAINS`.
+        domain: What it covers: "node" (everything that the others see parts of), "package",
+            "dram", "psys", "gpu" or "other".
     """
 
     name: str

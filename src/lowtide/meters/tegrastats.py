@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from lowtide.errors import MeterProblem
+from lowtide.errors import MeterProblem, Once
 from lowtide.meters.meter import RUNNING, BaseMeter, Channel, Found, Reading, Roots, checked
 
 _RAIL = re.compile(r"\b([A-Z][A-Z0-9_]*)\s+(-?\d+)(?:mW)?/-?\d+(?:mW)?(?![\w.])")
@@ -141,7 +141,7 @@ class Tegrastats(BaseMeter):
     _channels: tuple[Channel, ...] = field(default=(), init=False)
     _last: tuple[float, Line] | None = field(default=None, init=False)
     _strange: dict[str, None] = field(default_factory=dict, init=False)
-    _told: set[str] = field(default_factory=set, init=False)
+    _told: Once = field(default_factory=Once, init=False)
 
     @classmethod
     def find(cls, roots: Roots) -> Found:  # noqa: ARG003 - asks a tool, not the kernel
@@ -210,8 +210,7 @@ class Tegrastats(BaseMeter):
         self._catch_up()
         problems = []
         # The first line, which told the rails, had strange parts as well.
-        if new := [part for part in self._strange if part not in self._told]:
-            self._told.update(new)
+        if new := [part for part in self._strange if self._told.is_new(part)]:
             problems.append(self._not_understood(new))
         rails_w: dict[str, float] = {}
         if self._last is not None and self._prints():

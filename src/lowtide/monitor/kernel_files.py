@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from lowtide.errors import Once
+
 # What a file that makes no sense may raise while it is read.
 NONSENSE = (ValueError, IndexError, KeyError, ArithmeticError)
 # No counter of the kernel's goes further.
@@ -114,22 +116,6 @@ class KernelFile:
             os.close(self._handle)
             self._handle = -1
             self._files.give_back()
-
-
-class Once:
-    """Tells what is new from what was there before, so that nothing is said twice."""
-
-    __slots__ = ("_known",)
-
-    def __init__(self) -> None:
-        self._known: set[str] = set()
-
-    def is_new(self, what: str) -> bool:
-        """Say whether this is the first time that somebody asks for it."""
-        if what in self._known:
-            return False
-        self._known.add(what)
-        return True
 
 
 @dataclass(slots=True)

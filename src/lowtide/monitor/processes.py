@@ -57,7 +57,6 @@ class Stat:
         dead: Whether it has ended, and nobody has waited for it yet.
         parent: The parent's process id.
         group: The process group.
-        session: The session.
         cpu_s: CPU time of the process, and of children that have ended and were waited for.
         waited_s: The part of it that is its children's.
         started_s: When it started, seconds after boot.
@@ -68,7 +67,6 @@ class Stat:
     dead: bool
     parent: int
     group: int
-    session: int
     cpu_s: float
     waited_s: float
     started_s: float
@@ -91,7 +89,6 @@ def read_stat(text: str) -> Stat:
         dead=fields[0] in ("Z", "X"),
         parent=int(fields[1]),
         group=int(fields[2]),
-        session=int(fields[3]),
         cpu_s=(int(fields[11]) + int(fields[12]) + waited) / TICKS_PER_S,
         waited_s=waited / TICKS_PER_S,
         started_s=int(fields[19]) / TICKS_PER_S,

@@ -29,7 +29,7 @@ _TOLERANCE_S = 1e-6
 
 @compiled(inner=True)
 def _upto(t: float, prefix: FloatArray, values: FloatArray, step_s: float) -> float:
-    """Return the integral of a signal from its start to `t` seconds after it."""
+    """Return the integral of a signal from its start to `t` seconds after it, within the signal."""
     i = min(max(int(t / step_s), 0), values.size - 1)
     return float(prefix[i] + values[i] * (t - i * step_s))
 

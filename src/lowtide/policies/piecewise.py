@@ -424,19 +424,6 @@ def no_more_than(
     return simplified(x, new_left, new_right)
 
 
-def value_at(x: FloatArray, left: FloatArray, right: FloatArray, at: float) -> float:
-    """Return the value at one delay, the lower one where segments do not meet."""
-    # Asked for a few times per plan, so not worth compiling.
-    lowest = np.inf
-    i = max(int(np.searchsorted(x, at - _SAME_S)) - 1, 0)
-    while i < left.size and x[i] <= at + _SAME_S:
-        if left[i] != np.inf:
-            place = min(max((at - x[i]) / (x[i + 1] - x[i]), 0.0), 1.0)
-            lowest = min(lowest, left[i] + (right[i] - left[i]) * place)
-        i += 1
-    return float(lowest)
-
-
 def ends_upto(
     x: FloatArray, left: FloatArray, right: FloatArray, until: float
 ) -> tuple[FloatArray, FloatArray]:

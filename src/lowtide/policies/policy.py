@@ -13,6 +13,7 @@ import numpy as np
 
 from lowtide.accounting import Footprint, Stretches, footprint
 from lowtide.errors import InvalidInput
+from lowtide.forecast import ForecastModel
 from lowtide.job import Job
 from lowtide.registry import Registry
 from lowtide.schedule import Schedule, State
@@ -128,26 +129,79 @@ def require_decision(decision: object, policy: Policy, job: Job) -> Decision:
     )
 
 
-POLICIES: Registry[type[Policy]] = Registry("lowtide.policies", "policy", method="decide")
+@runtime_checkable
+class SeesQueue(Protocol):
+    """What decides on machines, event by event: a scheduler (see `simulator.scheduling`)."""
+
+    def on(self, event: Any, view: Any) -> None:
+        """Start, stop and resume jobs.
+
+        Args:
+            event: What has happened.
+            view: The queue and the machines as they are.
+        """
+        ...
 
 
-def make_policy(policy: str | Policy, **parameters: Any) -> tuple[str, Policy]:
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A scheduler as a policy of simulations.
+
+    Attributes:
+        scheduler: Who decides.
+        forecasts: What is foreseen of the signal at each moment; None for all of it.
+    """
+
+    scheduler: SeesQueue
+    forecasts: ForecastModel | None = None
+
+    @property
+    def label(self) -> str:
+        """What it is called: as its class is."""
+        return name_of(self.scheduler)
+
+    def decide(self, job: Job, signal: Signal) -> Decision:  # noqa: ARG002 - it takes machines
+        """Refuse: there is no queue to be seen."""
+        raise InvalidInput(
+            f"{self.label} decides who of a queue runs on which machines, and there are none: give "
+            "a cluster ([cluster] with nodes and cpus_per_node in a file, cluster= in Python)"
+        )
+
+
+def name_of(policy: object) -> str:
+    """Return the name that a policy of this kind would be registered under.
+
+    >>> name_of(Scheduled(None))
+    'scheduled'
+    """
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(policy).__name__).lower()
+
+
+POLICIES: Registry[type[Policy | SeesQueue]] = Registry(
+    "lowtide.policies", "policy", methods=("decide", "on")
+)
+
+
+def make_policy(policy: str | Policy | SeesQueue, **parameters: Any) -> tuple[str, Policy]:
     """Return a policy and its name from a name or an object.
 
     Args:
-        policy: A registered name, or an object with a `decide` method.
+        policy: A registered name, an object with a `decide` method, or a scheduler, with `on`.
     """
     if isinstance(policy, type):
         policy = policy()
     if not isinstance(policy, str):
         if not isinstance(policy, Policy):
-            raise InvalidInput(f"a policy is a name or has a decide method, unlike {policy!r}")
+            if not isinstance(policy, SeesQueue):
+                raise InvalidInput(
+                    f"a policy is a name or has a decide method (or on), unlike {policy!r}"
+                )
+            policy = Scheduled(policy)
         if parameters:
             raise InvalidInput(f"give {', '.join(parameters)} to the policy object itself")
         if isinstance(policy, Labelled):
             return policy.label, policy
-        # The name a policy of this kind would be registered under: WaitAwhile is wait_awhile.
-        return re.sub(r"(?<!^)(?=[A-Z])", "_", type(policy).__name__).lower(), policy
+        return name_of(policy), policy
     kind = POLICIES.load(policy)
     # To look at a signature takes as long as to plan a small job.
     known = inspect.signature(kind).parameters if parameters else {}
@@ -157,7 +211,8 @@ def make_policy(policy: str | Policy, **parameters: Any) -> tuple[str, Policy]:
                 f"policy {policy!r} takes no {name}"
                 + (f": it takes {', '.join(known)}" if known else ", nor any other parameter")
             )
-    return policy, kind(**parameters)
+    made = kind(**parameters)
+    return policy, made if isinstance(made, Policy) else Scheduled(made)
 
 
 def stops_jobs(policy: Policy) -> bool:

@@ -36,7 +36,10 @@ def steps_of(begin: float, end: float, series: SignalSteps) -> tuple[int, int]:
 
 @compiled(inner=True)
 def upto(t: float, series: SignalSteps) -> float:
-    """Return the integral of a signal from its start to `t` seconds after it."""
+    """Return the integral of a signal from its start to `t` seconds after it; 0 beyond its end.
+
+    A published policy may look past the end of what is known, the planner never does.
+    """
     step = int(t * (1.0 / series.step_s))
     whole = min(max(step, 0), series.values.size)
     value = series.values[whole] if whole < series.values.size else 0.0

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from lowtide.errors import InvalidInput, UnknownName
+from lowtide.policies.policy import SeesQueue, name_of
+from lowtide.registry import is_place, load_own
+
+if TYPE_CHECKING:
+    from lowtide.simulator.scheduling import Event, View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,12 +23,23 @@ class Fifo:
 
     name: ClassVar[str] = "fifo"
 
+    def on(self, event: Event, view: View) -> None:  # noqa: ARG002 - whatever has happened
+        """Start whose turn it is."""
+        while (first := view.first) is not None and view.start(first):
+            pass
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priority:
     """The highest priority first, then first come, first served; what runs is not stopped."""
 
     name: ClassVar[str] = "priority"
+
+    def on(self, event: Event, view: View) -> None:  # noqa: ARG002 - whatever has happened
+        """Start whose turn it is."""
+        for job in sorted(view.queue, key=lambda row: -view.jobs.priority[row]):
+            if not view.start(job):
+                return
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +52,18 @@ class Easy:
     """
 
     name: ClassVar[str] = "easy"
+
+    def on(self, event: Event, view: View) -> None:  # noqa: ARG002 - whatever has happened
+        """Start whose turn it is, and who may go ahead."""
+        while (first := view.first) is not None and view.start(first):
+            pass
+        if first is None or (at := view.promise(first)) is None:
+            return
+        for job in view.queue[1:]:
+            if view.fits(job) and view.now + view.lasts_s(job) <= at:
+                view.start(job)
+            elif (nodes := view.beside(first, job, at)) is not None:
+                view.start(job, nodes or None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,33 +108,57 @@ class Feedback:
             raise InvalidInput(f"boost_s is longer than 0 s, not {self.boost_s!r}")
 
 
-Discipline: TypeAlias = Fifo | Priority | Easy | RoundRobin | Feedback
+@dataclass(frozen=True, slots=True)
+class OwnDiscipline:
+    """A scheduler of somebody's own that serves the queue.
 
-DISCIPLINES: Mapping[str, type[Discipline]] = {
+    Attributes:
+        scheduler: Whoever it is.
+    """
+
+    scheduler: SeesQueue
+
+    @property
+    def name(self) -> str:
+        """What it is called: as its class is."""
+        return name_of(self.scheduler)
+
+    def on(self, event: Event, view: View) -> None:
+        """Leave it to the scheduler."""
+        self.scheduler.on(event, view)
+
+
+Discipline: TypeAlias = Fifo | Priority | Easy | RoundRobin | Feedback | OwnDiscipline
+
+DISCIPLINES: Mapping[str, type[Fifo | Priority | Easy | RoundRobin | Feedback]] = {
     kind.name: kind for kind in (Fifo, Priority, Easy, RoundRobin, Feedback)
 }
+# Those that stop jobs by themselves.
+TAKING_TURNS = (RoundRobin, Feedback)
 
 
-def make_discipline(discipline: str | Discipline, **parameters: Any) -> Discipline:
+def make_discipline(discipline: str | Discipline | SeesQueue, **parameters: Any) -> Discipline:
     """Return a discipline from a name or an object.
 
     Args:
-        discipline: One of `fifo`, `priority`, `easy`, `round_robin`, `feedback`, or an object.
+        discipline: One of `fifo`, `priority`, `easy`, `round_robin`, `feedback`, or an object;
+            also a scheduler of your own, or the place of its class, such as `./mine.py:Mine`.
 
     >>> make_discipline("round_robin", quantum_s=600)
     RoundRobin(quantum_s=600, context_s=0.0)
     """
     if not isinstance(discipline, str):
-        if not isinstance(discipline, Discipline):
-            raise InvalidInput(
-                f"a discipline is one of {', '.join(DISCIPLINES)}, unlike {discipline!r}"
-            )
         if parameters:
             raise InvalidInput(f"give {', '.join(parameters)} to the discipline object itself")
-        return discipline
-    if discipline not in DISCIPLINES:
-        raise UnknownName("discipline", discipline, DISCIPLINES)
-    kind = DISCIPLINES[discipline]
+        if isinstance(discipline, Discipline):
+            return discipline
+        if isinstance(discipline, SeesQueue):
+            return OwnDiscipline(discipline)
+        raise InvalidInput(
+            f"a discipline is one of {', '.join(DISCIPLINES)}, or has a method on, unlike "
+            f"{discipline!r}"
+        )
+    kind = discipline_kind(discipline)
     known = tuple(inspect.signature(kind).parameters)
     for name in parameters:
         if name not in known:
@@ -116,7 +168,21 @@ def make_discipline(discipline: str | Discipline, **parameters: Any) -> Discipli
                 f"discipline {discipline!r} takes no {name}{guess}"
                 + (f": it takes {', '.join(known)}" if known else ", nor any other parameter")
             )
-    return kind(**parameters)
+    return make_discipline(kind(**parameters))
+
+
+def discipline_kind(name: str) -> Callable[..., Discipline | SeesQueue]:
+    """Return what makes the disciplines of a name.
+
+    Args:
+        name: One of `DISCIPLINES`, or the place of a class.
+    """
+    if name in DISCIPLINES:
+        return DISCIPLINES[name]
+    if not is_place(name):
+        raise UnknownName("discipline", name, DISCIPLINES)
+    found: Callable[..., SeesQueue] = load_own(name, "discipline", ("on",))
+    return found
 
 
 def _check_turns(quanta_s: tuple[float, ...], context_s: float) -> None:

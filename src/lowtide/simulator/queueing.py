@@ -31,6 +31,7 @@ from lowtide.simulator.disciplines import (
     Discipline,
     Easy,
     Feedback,
+    OwnDiscipline,
     Priority,
     RoundRobin,
     make_discipline,
@@ -443,6 +444,8 @@ def run_queue(
     array([0., 5., 8.])
     """
     discipline = make_discipline(discipline)
+    if isinstance(discipline, OwnDiscipline):
+        raise InvalidInput(f"{discipline.name} has no kernel: see scheduling.run_scheduler")
     ready = _checked_ready(jobs, ready)
     cluster.check_fits(jobs)
     order = np.argsort(ready, kind="stable")

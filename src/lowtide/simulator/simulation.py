@@ -4,22 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol, cast, runtime_checkable
+from typing import NamedTuple, NoReturn, Protocol, cast, runtime_checkable
 
 import numpy as np
 
 from lowtide.accounting import Stretches, tally
 from lowtide.errors import InvalidInput, InvalidJob, NotCovered, UnknownName
 from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S, Job
-from lowtide.policies.policy import Policy, decide_many, make_policy, stops_jobs
+from lowtide.policies.policy import (
+    Policy,
+    Scheduled,
+    SeesQueue,
+    decide_many,
+    make_policy,
+    stops_jobs,
+)
 from lowtide.policies.wrappers import Purchasing
 from lowtide.signal import FloatArray, Grid, Signal, deciding_signal
 from lowtide.simulator.buying import Bought, buy
 from lowtide.simulator.carrying import carry_out
 from lowtide.simulator.cluster import Cluster
-from lowtide.simulator.disciplines import Discipline, make_discipline
+from lowtide.simulator.disciplines import (
+    TAKING_TURNS,
+    Discipline,
+    OwnDiscipline,
+    make_discipline,
+)
 from lowtide.simulator.queueing import NodeSpans, run_queue
 from lowtide.simulator.results import Simulation
+from lowtide.simulator.scheduling import run_scheduler
 from lowtide.trace import Trace
 from lowtide.units import format_count, format_hours, format_time
 from lowtide.workload import Workload
@@ -28,10 +41,9 @@ from lowtide.workload import Workload
 OVERSIZED = ("refuse", "drop", "spread")
 
 
-NO_STOPS = (
-    "on limited machines a policy decides when jobs start, and this one stops them "
-    "meanwhile: use a start policy (oracle, carbon_time, lowest_window, ...), or make the "
-    "jobs interruptible 'never'"
+_NO_STOPS = (
+    "{} decides when jobs start, and the policy stops them meanwhile: {}, use a start policy "
+    "(oracle, carbon_time, lowest_window, ...), or make the jobs interruptible 'never'"
 )
 
 
@@ -65,7 +77,7 @@ def simulate(
     jobs: Workload | Sequence[Job],
     signal: Signal | Grid,
     *,
-    policy: str | Policy = "run_now",
+    policy: str | Policy | SeesQueue = "run_now",
     cluster: Cluster | None = None,
     discipline: str | Discipline | None = None,
     queue: str | Discipline | None = None,
@@ -78,12 +90,14 @@ def simulate(
     """Run many jobs under a policy.
 
     Without a cluster every job runs as its policy decides. On a cluster the policy decides when a
-    job enters the queue, and the discipline when it leaves it; jobs may then miss deadlines.
+    job enters the queue, and the discipline when it leaves it; jobs may then miss deadlines. A
+    policy that stops jobs lets them enter it again, unless they would then be late for certain.
 
     Args:
         jobs: What is to be run.
         signal: What a kWh emits or costs.
-        policy: A policy's name, or a policy.
+        policy: A policy's name, or a policy; on a cluster also a scheduler, an object with
+            `on(event, view)`.
         cluster: The machines; None for as many as it takes.
         discipline: How the queue of a cluster is served: a name, or a discipline; by default
             `fifo`. Without a cluster nobody queues, and none may be given; under a policy that
@@ -108,7 +122,7 @@ def simulate(
     name, decider = make_policy(policy)
     # Machines that are bought by need have no queue, so neither has what they are told against.
     buys = isinstance(decider, Purchasing)
-    sees = cluster is not None and isinstance(decider, QueuePolicy)
+    sees = cluster is not None and isinstance(decider, QueuePolicy | Scheduled)
     served = _discipline(discipline, queue, cluster)
     if cluster is not None:
         workload = on_machines(workload, cluster, oversized, any_size=buys)
@@ -119,8 +133,8 @@ def simulate(
     base_name, base_policy = (None, None) if baseline is None else make_policy(baseline)
     if cluster is not None:
         for each in (decider, base_policy):
-            if not isinstance(each, QueuePolicy):
-                refuse_stops(workload, each.inner if isinstance(each, Purchasing) else each)
+            if each is not None and not isinstance(each, QueuePolicy | Scheduled):
+                refuse_stops(workload, each, served)
     begin(len(workload))
     course = _run(workload, known, decider, cluster, served, advance)
     base = None
@@ -219,16 +233,29 @@ def on_machines(jobs: Workload, cluster: Cluster, oversized: str, *, any_size: b
     return replace(jobs.take(fits), left_out={**jobs.left_out, "oversized": dropped})
 
 
-def refuse_stops(jobs: Workload, policy: Policy | None) -> None:
-    """Refuse a policy that stops jobs where it would, before it decides for the first."""
-    if policy is None or not stops_jobs(policy):
+def refuse_stops(jobs: Workload, policy: Policy, served: Discipline | None) -> None:
+    """Refuse a policy that stops jobs where nobody could, before it decides for the first.
+
+    Args:
+        served: How the queue is served.
+    """
+    buys = isinstance(policy, Purchasing)
+    decider = policy.inner if isinstance(policy, Purchasing) else policy
+    if not stops_jobs(decider) or not (buys or isinstance(served, TAKING_TURNS)):
         return
     saves = np.array([*(bool(each.checkpoints_s) for each in jobs.profiles), False])
     can = (jobs.interruptible == INTERRUPTIBLE.index("anywhere")) | (
         (jobs.interruptible == INTERRUPTIBLE.index("checkpoints")) & saves[jobs.profile]
     )
     if bool((can & (jobs.max_starts != 1) & (jobs.slack_s > TIME_TOLERANCE_S)).any()):
-        raise InvalidInput(NO_STOPS)
+        _refuse_stops(served, buys=buys)
+
+
+def _refuse_stops(served: Discipline | None, *, buys: bool) -> NoReturn:
+    if buys:
+        raise InvalidInput(_NO_STOPS.format("who buys machines as jobs need them", "buy none"))
+    name = "the queue" if served is None else served.name
+    raise InvalidInput(_NO_STOPS.format(name, "serve the queue by fifo, priority or easy"))
 
 
 def _run(
@@ -245,13 +272,24 @@ def _run(
         advance(len(jobs))
         carried = carry_out(jobs, planned, cluster)
         return _Course(carried.stretches, carried.nodes, None)
+    if cluster is not None and isinstance(policy, Scheduled):
+        queued = run_scheduler(
+            jobs,
+            cluster,
+            policy.scheduler,
+            signal=deciding_signal(signal),
+            forecasts=policy.forecasts,
+        )
+        advance(len(jobs))
+        return _Course(queued.stretches, queued.nodes, None)
     inner = policy.inner if isinstance(policy, Purchasing) else policy
     wished = decide_many(inner, jobs, deciding_signal(signal), advance=advance)
     if cluster is None or discipline is None:
         return _Course(wished, None, None)
-    if wished.job.size > len(jobs):
-        raise InvalidInput(NO_STOPS)
+    stops = wished.job.size > len(jobs)
     if isinstance(policy, Purchasing):
+        if stops:
+            _refuse_stops(discipline, buys=True)
         bought = buy(
             jobs,
             wished.start,
@@ -261,7 +299,12 @@ def _run(
             spot_longest_s=policy.spot_longest_s,
         )
         return _Course(Stretches.one_each(jobs, bought.start), None, bought)
-    queued = run_queue(jobs, wished.start, cluster, discipline)
+    if stops or isinstance(discipline, OwnDiscipline):
+        if isinstance(discipline, TAKING_TURNS):
+            _refuse_stops(discipline, buys=False)
+        queued = run_scheduler(jobs, cluster, discipline, wished=wished)
+    else:
+        queued = run_queue(jobs, wished.start, cluster, discipline)
     return _Course(queued.stretches, queued.nodes, None)
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from lowtide.errors import InvalidInput, LowtideError, MeterProblem, SlurmProblem
+from lowtide.errors import InvalidInput, LowtideError, MeterProblem, Once, SlurmProblem
 from lowtide.meters.meter import run_tool
 from lowtide.monitor.owners import SLURM_FOLDERS, read_cluster
 from lowtide.monitor.snapshot import JobFacts
@@ -89,7 +89,7 @@ class SlurmClient:
     wants_sluid: bool = False
     timeout_s: float = 5.0
     rest_s: float = 60.0
-    _said: set[str] = field(default_factory=set, init=False)
+    _said: Once = field(default_factory=Once, init=False)
     _again: float = field(default=0.0, init=False)
     _json: bool = field(default=True, init=False)
     _accounting: bool = field(default=True, init=False)
@@ -350,12 +350,9 @@ class SlurmClient:
     def _problems(self, problems: list[str]) -> tuple[str, ...]:
         """Return what was not said before; of many records that cannot be read, the first."""
         unreadable, self._unreadable = self._unreadable, []
-        if unreadable and _UNREADABLE not in self._said:
-            self._said.add(_UNREADABLE)
+        if unreadable and self._said.is_new(_UNREADABLE):
             problems.append(unreadable[0])
-        news = [each for each in dict.fromkeys(problems) if each not in self._said]
-        self._said.update(news)
-        return tuple(news)
+        return tuple(each for each in problems if self._said.is_new(each))
 
     def _ask(self, *command: str) -> str:
         # Times are given and taken without a word about zones and summers.

@@ -52,7 +52,7 @@ def read_number(value: Any) -> float | None:
     """Return a number, None where there is none."""
     try:
         number = math.nan if isinstance(value, bool) or value is None else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
 
@@ -157,7 +157,7 @@ def requested_gpus(text: str | None) -> float:
         match = _REQUEST.fullmatch(part.strip())
         if match is not None:
             last = re.split("[:=]", match["rest"] or "")[-1]
-            total += float(last) if last.isdigit() else 1.0
+            total += float(last) if last.isdecimal() else 1.0
     return total
 
 

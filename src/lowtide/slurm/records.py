@@ -296,7 +296,14 @@ def _each(
     for record in records:
         try:
             found.append(read(record))
-        except (LowtideError, LookupError, TypeError, ValueError, AttributeError) as error:
+        except (
+            LowtideError,
+            LookupError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            OverflowError,
+        ) as error:
             if unreadable is None:
                 raise
             unreadable.append(str(error))

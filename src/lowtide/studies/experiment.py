@@ -19,6 +19,7 @@ from typing import Any
 
 from lowtide import files
 from lowtide.errors import FileProblem, FormatError, InvalidInput, UnknownName
+from lowtide.registry import source_of
 
 Parameters = dict[str, Any]
 
@@ -392,8 +393,12 @@ class Experiment:
 
 
 def input_files(parameters: Parameters) -> list[Path]:
-    """Return the files that a run reads."""
-    return list(dict.fromkeys(Path(table[key]) for table, key in _file_places(parameters)))
+    """Return the files that a run reads: data, and code of policies that nobody registered."""
+    read = [Path(table[key]) for table, key in _file_places(parameters)]
+    named = [("policy", "name"), ("queue", "name"), ("run", "baseline")]
+    said = [parameters[section].get(key) for section, key in named]
+    code = [source_of(each) for each in said if isinstance(each, str)]
+    return list(dict.fromkeys([*read, *(each for each in code if each is not None)]))
 
 
 def flatten(parameters: Mapping[str, Any], prefix: str = "") -> Parameters:

@@ -21,13 +21,13 @@ from lowtide.formats import read_signal
 from lowtide.grids import GRID_NAMES
 from lowtide.grids.resolve import resolve
 from lowtide.job import TIME_TOLERANCE_S
-from lowtide.policies.policy import POLICIES, Policy, make_policy, stops_jobs
+from lowtide.policies.policy import POLICIES, Policy, Scheduled, make_policy, stops_jobs
 from lowtide.policies.rolling import looking_again
 from lowtide.policies.wrappers import Blind, Forecasted, Purchasing
 from lowtide.signal import Grid, Signal
 from lowtide.simulator import Cluster, Simulation, make_discipline, simulate
-from lowtide.simulator.disciplines import DISCIPLINES, Discipline
-from lowtide.simulator.simulation import OVERSIZED, refuse_stops
+from lowtide.simulator.disciplines import Discipline, discipline_kind
+from lowtide.simulator.simulation import OVERSIZED, QueuePolicy, refuse_stops
 from lowtide.studies.chance import block_sums
 from lowtide.studies.experiment import (
     Experiment,
@@ -174,6 +174,17 @@ def _policy(parameters: Parameters) -> Policy:
         said, models = again | said, None
     _, policy = make_policy(name, **said)
 
+    if isinstance(policy, Scheduled | QueuePolicy):
+        if blind or horizon_s is not None:
+            key = "policy.knows_phases" if blind else "forecast.horizon_s"
+            raise InvalidInput(f"{key} is not for {name}, which sees the queue: leave it out")
+        if models is None:
+            return policy
+        if not hasattr(policy, "forecasts"):
+            raise InvalidInput(f"{name} looks at no forecasts: leave [forecast] out")
+        foreseeing: Policy = replace(policy, forecasts=models)
+        return foreseeing
+
     def knowing_less(of: Policy) -> Policy:
         of = Blind(policy=of) if blind else of
         return of if models is None else Forecasted(of, models, horizon_s=horizon_s)
@@ -186,10 +197,18 @@ def _policy(parameters: Parameters) -> Policy:
 
 def _check_policy(parameters: Parameters) -> None:
     policy = _policy(parameters)
+    if not parameters["cluster"]:
+        if isinstance(policy, Scheduled):
+            raise InvalidInput(
+                f"{policy.label} decides who runs on which machines: add [cluster] with nodes and "
+                "cpus_per_node"
+            )
+        return
     decider = policy.inner if isinstance(policy, Purchasing) else policy
-    if parameters["cluster"] and stops_jobs(decider):
+    if stops_jobs(decider) and not isinstance(policy, QueuePolicy):
         # Which of them may be stopped hangs neither on the seed nor on when they come.
-        refuse_stops(_workload(_text(_powered(parameters)), 0, 0.0), decider)
+        jobs = _workload(_text(_powered(parameters)), 0, 0.0)
+        refuse_stops(jobs, policy, _discipline(parameters))
 
 
 def _check_forecast(said: Parameters) -> None:
@@ -216,9 +235,8 @@ def _discipline(sections: Parameters) -> Discipline | None:
         return None
     given = _in_units(sections["queue"])
     name = given.pop("name", "fifo")
-    if name in DISCIPLINES:
-        taken = inspect.signature(DISCIPLINES[name]).parameters
-        require_known(given, ("name", *taken), f"key of [queue] for {name}")
+    taken = inspect.signature(discipline_kind(str(name))).parameters
+    require_known(given, ("name", *taken), f"key of [queue] for {name}")
     made = make_discipline(name, **given)
     if not sections["cluster"]:
         said = ", ".join(f"{key} = {value!r}" for key, value in sections["queue"].items())
@@ -296,7 +314,7 @@ _CHECKS: dict[str, Callable[[Parameters], object]] = {
 }
 # Sections that cannot be judged by themselves.
 _TOGETHER = {
-    "policy": ("forecast", "cluster", "workload"),
+    "policy": ("forecast", "cluster", "workload", "queue"),
     "workload": ("cluster",),
     "queue": ("cluster",),
 }

@@ -304,12 +304,12 @@ _EVERY_S = 300.0
 def load_floor(path: Path) -> IdleFloor:
     """Return what was remembered; nothing where there is no such file, or none that can be read."""
     try:
-        document = json.loads(files.read_text(path))
+        document = files.read_document(path, "json")
         known = {
             str(meters): (float(seen), float(floor_w), float(spread_w))
             for meters, (seen, floor_w, spread_w) in document["idle"].items()
         }
-    except (LowtideError, ValueError, KeyError, TypeError, AttributeError):
+    except (LowtideError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         # It is learned again in time; a wrong one would be worse than none.
         return IdleFloor()
     sound = {

@@ -15,14 +15,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
-from lowtide.errors import LowtideError, MeterProblem, MissingExtra
+from lowtide.errors import LowtideError, MeterProblem, MissingExtra, Once
 from lowtide.meters import Roots
 from lowtide.meters.amd import AmdGpus
 from lowtide.meters.estimate import Estimate
 from lowtide.meters.nvml import NvmlGpus
 from lowtide.meters.source import MeterSearch, choose_meters
 from lowtide.monitor.gpus import Card, GpuSource, name_unread
-from lowtide.monitor.kernel_files import Once
 from lowtide.monitor.reader import NodeReader
 from lowtide.monitor.tick import Tick
 from lowtide.watching.emissions import Emissions

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lowtide.monitor.kernel_files import Once
+from lowtide.errors import Once
 from lowtide.monitor.snapshot import ELSEWHERE, UNKNOWN, JobFacts, Unit
 from lowtide.slurm.client import MOST_IDS, SlurmClient
 from lowtide.states import NOT_OVER

@@ -23,8 +23,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from lowtide.errors import LowtideError
-from lowtide.monitor.kernel_files import Once
+from lowtide.errors import LowtideError, Once
 from lowtide.monitor.snapshot import FloatArray, Unit
 from lowtide.monitor.tick import Shares, Tick
 from lowtide.store import JobRecord, Store

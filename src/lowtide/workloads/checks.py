@@ -34,7 +34,10 @@ def number(
     0.5
     """
     good = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    given = float(value) if good else math.nan  # type: ignore[arg-type]
+    try:
+        given = float(value) if good else math.nan  # type: ignore[arg-type]
+    except OverflowError:  # A whole number of hundreds of digits.
+        given = math.inf
     within = least < given <= most if positive else least <= given <= most
     if math.isfinite(given) and within and not (whole and given % 1):
         return given

@@ -1,0 +1,200 @@
+"""Where not all jobs can be in time: how few must be late, who is, and by how little.
+
+How many must be late is proven as the least cost is: by prices, at which nothing counts but to
+leave a job out. Who is late is searched for with those prices; of a few jobs all combinations are
+gone through. Late jobs are then given more time, and placed as soon as there is room.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from lowtide.errors import Infeasible
+from lowtide.market.enumeration import at_most_late, is_enumerable
+from lowtide.market.instance import Instance, make_instance
+from lowtide.market.placing import Board, improve, rebuilt
+from lowtide.market.prices import Auction, Prices
+from lowtide.signal import FloatArray
+from lowtide.units import format_count, format_hours
+from lowtide.workload import IntArray
+
+# Passes for a bound on how many jobs must be late.
+_PASSES = 300
+# How often who is late is searched for, and how readily another is.
+_TURNS = 4
+_RESTLESS = 0.35
+# Of so many jobs all combinations may be gone through.
+_FEW = 24
+# Orders in which late jobs are tried.
+_ORDERS = 24
+
+
+def counting(instance: Instance) -> Instance:
+    """Return an instance in which nothing counts but to leave a job out: 1 for each."""
+    rows = instance.queue.jobs.copy()
+    rows["leave"], rows["weight"] = 1.0, 0.0
+    rows["wait"] = rows["already"] = 0.0
+    return replace(instance, queue=instance.queue._replace(jobs=rows), wait=np.zeros(len(instance)))
+
+
+def whole_jobs(bound: float) -> int:
+    """Return how many jobs a bound on their number stands for: they come whole."""
+    return max(math.ceil(bound - 1e-6), 0)
+
+
+def prove_late(instance: Instance) -> Auction:
+    """Return prices that prove how many jobs cannot be in time, whatever is planned."""
+    auction = Auction(counting(instance), aim=0.2, unit=2.5)
+    for _ in range(_PASSES):
+        if not auction.advance():
+            break
+    return auction
+
+
+def fewest_late(
+    board: Board,
+    auction: Auction,
+    proof: Auction,
+    *,
+    steps: int,
+    seed: int,
+    is_over: Callable[[], bool],
+) -> tuple[Board, int]:
+    """Return a plan with as few late jobs as were found, and how many must be late.
+
+    Who is left out matters little to the search, so that it gets from one to another. Where few
+    jobs are left to decide on, all combinations are gone through.
+
+    Args:
+        auction: The prices of the plan.
+        proof: Those by which so many must be late.
+        is_over: Whether time is up.
+    """
+    least = whole_jobs(proof.bound)
+    flat = rebuilt(proof.instance, board.delay, board.placed, proof.prices)
+    before = np.count_nonzero(~board.placed)
+
+    def is_enough(total: float) -> bool:
+        return total < least + 0.5 or is_over()
+
+    for turn in range(_TURNS):
+        if is_enough(flat.total):
+            break
+        flat = improve(
+            proof,
+            flat,
+            steps=steps,
+            seed=seed + turn,
+            is_enough=is_enough,
+            heat=_RESTLESS,
+            shaken=turn % 2 == 0,
+        )
+    late = int(np.count_nonzero(~flat.placed))
+    while late > least and len(board.instance) <= _FEW and is_enumerable(board.instance):
+        found = at_most_late(proof.instance, proof, late - 1)
+        if found.delay is None:
+            # On slots that lose nothing there is no plan beyond those that were gone through.
+            least = late if found.complete and board.instance.lossless else least
+            break
+        flat = rebuilt(proof.instance, found.delay, found.placed, proof.prices)
+        late = int(np.count_nonzero(~flat.placed))
+    if late >= before:
+        return board, least
+    # No one job may be worth more than another now, or two were left out for it again.
+    rows = board.instance.queue.jobs.copy()
+    rows["leave"] = rows["leave"].sum()
+    even = replace(board.instance, queue=board.instance.queue._replace(jobs=rows))
+    fewer = rebuilt(even, flat.delay, flat.placed, auction.prices)
+    better = improve(
+        Auction(even, auction.prices), fewer, steps=steps, seed=seed, is_enough=lambda _: is_over()
+    )
+    return rebuilt(board.instance, better.delay, better.placed, auction.prices), least
+
+
+def lengthened(instance: Instance, late: IntArray) -> tuple[Instance, FloatArray]:
+    """Return an instance in which some jobs may be late, and what a slot of it counts for each.
+
+    It reaches as far as the signal, or as all of them need one after the other.
+    """
+    jobs, signal = instance.jobs, instance.signal
+    last = float(jobs.deadline.max())
+    needed_s = float(jobs.run_s[late].sum()) + last - float(jobs.arrival.min())
+    until = min(signal.end, last + needed_s)
+    deadline = jobs.deadline.copy()
+    deadline[late] = until
+    longer = make_instance(
+        replace(jobs, deadline=deadline),
+        instance.cluster,
+        signal,
+        step_s=instance.step_s,
+        wait=instance.wait,
+        until=until,
+        **instance.terms,
+    )
+    rows = longer.queue.jobs
+    length = longer.queue.parts["at"][rows["end"]]
+    # More than anything that a slot of delay could save.
+    dearest = float(np.abs(np.diff(longer.energy)).max())
+    return longer, 2.0 * dearest * np.maximum(rows["peak_kw"] * length, 1e-9)[late]
+
+
+def refuse_late(instance: Instance, late: IntArray, short: IntArray) -> None:
+    """Refuse jobs that the signal does not reach far enough for."""
+    jobs, signal = instance.jobs, instance.signal
+    raise Infeasible(
+        f"{format_count(late.size, 'job')} cannot be in time, and the signal ends "
+        f"{format_hours(signal.end - float(jobs.deadline.max()))} after the last deadline, too "
+        f"early for {short.size} of them, such as job {jobs.id[short[0]]}: get a longer signal, "
+        "take fewer jobs, or give more nodes",
+        [],
+    )
+
+
+def place_late(board: Board, late: IntArray) -> Board:
+    """Place jobs that cannot be in time as soon as there is room.
+
+    Of several orders the one with the least lateness is taken, and of those the fairest: with the
+    least of the latest.
+    """
+    deadline = board.instance.jobs.deadline
+    longer, penalty = lengthened(board.instance, late)
+    rows, waits = longer.queue.jobs, longer.queue.jobs["wait"].copy()
+    rows["wait"][late] = penalty
+    none = Prices(
+        rent=np.zeros((len(longer.resources), longer.slots)), power=np.zeros(longer.slots)
+    )
+    rng = np.random.default_rng(0)
+    keys = (longer.queue.parts["at"][rows["end"]], deadline)
+    orders = [late[np.argsort(key[late], kind="stable")] for key in keys]
+    orders += [rng.permutation(late) for _ in range(_ORDERS)]
+    best: tuple[float, float] | None = None
+    kept: Board | None = None
+    fixed = rebuilt(longer, board.delay, board.placed, none)
+    for order in orders:
+        tried = fixed.copy().insert(order, none.tariff(longer))
+        if not tried.placed.all():
+            continue
+        by_s = lateness_s(tried, deadline)[late]
+        score = (float(by_s.sum()), float(by_s.max()))
+        if best is None or score < best:
+            best, kept = score, tried
+    if kept is None:
+        refuse_late(board.instance, late, late[~tried.placed[late]])
+        return board
+    rows["wait"] = waits
+    return rebuilt(longer, kept.delay, kept.placed, none)
+
+
+def lateness_s(board: Board, deadline: FloatArray) -> FloatArray:
+    """Return how long after a deadline each job is done, 0 for those in time."""
+    instance = board.instance
+    rows, parts = instance.queue.jobs, instance.queue.parts
+    done = parts["at"][rows["end"]] - rows["begin"] + board.delay[rows["end"] - 1]
+    end = instance.base + done * instance.step_s
+    by_s: FloatArray = np.maximum(end - deadline, 0.0)
+    by_s[by_s < 1e-3] = 0.0
+    return by_s

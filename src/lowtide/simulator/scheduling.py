@@ -1,0 +1,590 @@
+"""Schedulers that see the queue: asked at every event, they start jobs, stop them, and go on.
+
+A scheduler is any object with `on(event, view)`. All that happens at an instant has happened before
+it is asked, once for each event. It sees who waits and who runs, what is free now and, going by
+what users requested, later, and the signal as it is foreseen; how long a job really runs it does
+not see. What it did is then laid on the nodes by `carrying`, as any plan is.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.accounting import Stretches
+from lowtide.errors import InvalidSchedule
+from lowtide.forecast import ForecastModel
+from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S
+from lowtide.signal import FloatArray, Signal
+from lowtide.simulator.carrying import carry_out
+from lowtide.simulator.cluster import Cluster
+from lowtide.simulator.queueing import Placed, Queued, needs_of
+from lowtide.units import format_count, format_time
+from lowtide.workload import IntArray, Workload
+
+_NEVER, _ANYWHERE, _CHECKPOINTS = range(len(INTERRUPTIBLE))
+# What comes first at an instant: those who give nodes back, then those who want some.
+_END, _GIVEN, _STOP, _READY, _STEP, _WAKE = range(6)
+_KINDS = ("end", "stopped", "stopped", "arrival", "step", "wake")
+
+
+class Event(NamedTuple):
+    """Something that has happened.
+
+    Attributes:
+        kind: `arrival`: a job has joined the queue; `end`: one is done; `stopped`: one that was
+            stopped has given its nodes back; `step`: the signal has a new value; `wake`: it is
+            as late as was asked for.
+        time: When.
+        job: Which, a row of the workload; −1 for none.
+    """
+
+    kind: str
+    time: float
+    job: int = -1
+
+
+@runtime_checkable
+class Scheduler(Protocol):
+    """Whoever decides, at every event, who runs."""
+
+    def on(self, event: Event, view: View) -> None:
+        """Start, stop and resume jobs, by the view's methods.
+
+        Args:
+            event: What has happened.
+            view: The queue and the machines as they are now.
+        """
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A job that runs.
+
+    Attributes:
+        job: Which, a row of the workload.
+        start: When it started; later than now where its nodes have to be woken.
+        latest: When it will be over at the latest, going by what its user requested.
+        nodes: On which nodes; None where one is as good as another.
+    """
+
+    job: int
+    start: float
+    latest: float
+    nodes: IntArray | None
+    _lead_s: float
+
+
+class _Pause(NamedTuple):
+    """A pause that a policy wishes for: until when, after how much work kept, and how much lost."""
+
+    until: float
+    upto_s: float
+    lost_s: float
+
+
+class View:
+    """What a scheduler sees, and what it can do.
+
+    Attributes:
+        now: The instant.
+        jobs: All jobs, in columns; of those that have not arrived nothing is to be looked at.
+        cluster: The machines.
+    """
+
+    def __init__(
+        self,
+        jobs: Workload,
+        cluster: Cluster,
+        signal: Signal | None,
+        forecasts: ForecastModel | None,
+    ) -> None:
+        self.jobs, self.cluster, self.now = jobs, cluster, float(jobs.arrival.min())
+        self._signal, self._forecasts = signal, forecasts
+        self._foreseen: tuple[float, Signal] | None = None
+        self._queue: OrderedDict[int, None] = OrderedDict()
+        self._running: dict[int, Running] = {}
+        self._wide = jobs.nodes.astype(np.int64).tolist()
+        capacity, self._need = needs_of(jobs, np.arange(len(jobs)), cluster)
+        self._asks = self._need.tolist()
+        self._most: list[int] | None = None
+        alone = bool(np.any(2 * self._need.min(axis=0) > capacity))
+        self._pooled = alone and cluster.off_after_s is None
+        self._left = cluster.nodes
+        self._free = np.tile(capacity, (1 if self._pooled else cluster.nodes, 1))
+        self._holders = np.zeros(self._free.shape[0], dtype=np.int64)
+        self._idle_since = np.full(self._free.shape[0], self.now)
+        cap_w = math.inf if cluster.power_cap_w is None else cluster.power_cap_w
+        self._left_w = cap_w - cluster.nodes * cluster.idle_power_w + TIME_TOLERANCE_S
+        self._peak_w = jobs.peak_w.tolist()
+        self._startup_s, self._restart_s = jobs.startup_s.tolist(), jobs.restart_s.tolist()
+        self._work_s, self._requested_s = jobs.work_s.tolist(), jobs.requested_s.tolist()
+        self._stop_s = np.array([*(each.stop_s for each in jobs.profiles), 0.0])[jobs.profile]
+        self._done_s = [0.0] * len(jobs)
+        self._starts = [0] * len(jobs)
+        self.over = 0
+        self.runs: list[tuple[int, float, float, float, IntArray | None]] = []
+        self._events: list[tuple[float, int, int, int, Any]] = []
+        self._number = 0
+        self._wishes: dict[int, list[_Pause]] = {}
+        self._resting: set[int] = set()
+        self._changes = 0
+        self._foreseen_room: tuple[tuple[float, int], IntArray, float] | None = None
+
+    @property
+    def queue(self) -> tuple[int, ...]:
+        """Jobs that wait, in the order in which they joined: rows of the workload."""
+        return tuple(self._queue)
+
+    @property
+    def first(self) -> int | None:
+        """The first of them; None where nobody waits."""
+        return next(iter(self._queue), None)
+
+    @property
+    def running(self) -> Mapping[int, Running]:
+        """Jobs that run, by their rows."""
+        return MappingProxyType(self._running)
+
+    @property
+    def signal(self) -> Signal:
+        """What a kWh counts, as it is foreseen now."""
+        if self._signal is None:
+            raise InvalidSchedule("who serves a queue alone is told of no signal: be the policy")
+        if self._forecasts is None:
+            return self._signal
+        if self._foreseen is None or self._foreseen[0] != self.now:
+            reach_s = self._signal.end - self.now
+            made = self._forecasts.forecast(self._signal, self.now, reach_s)
+            self._foreseen = (self.now, made.signal)
+        return self._foreseen[1]
+
+    @property
+    def free_nodes(self) -> int:
+        """How many nodes nobody runs on."""
+        return self._left if self._pooled else int(np.count_nonzero(self._holders == 0))
+
+    def done_s(self, job: int) -> float:
+        """Return how much of its work a job has done and kept before it was last started."""
+        return self._done_s[job]
+
+    def starts(self, job: int) -> int:
+        """Return how often a job was started."""
+        return self._starts[job]
+
+    def lasts_s(self, job: int) -> float:
+        """Return how long a job that waits would run by what was requested, its start included."""
+        again = self._starts[job] > 0
+        lead_s = self._restart_s[job] if again else self._startup_s[job]
+        run_s = self._startup_s[job] + self._work_s[job]
+        left_s = self._work_s[job] - self._done_s[job]
+        return float(self._requested_s[job] - run_s + lead_s + left_s)
+
+    def fits(self, job: int) -> bool:
+        """Return whether a job would find room now."""
+        return self._find(job) is not None
+
+    def wake(self, at: float) -> None:
+        """Ask to be asked again at an instant.
+
+        Args:
+            at: When; an instant that has passed is refused.
+        """
+        if not self.now <= at < math.inf:
+            raise InvalidSchedule(
+                f"at {format_time(self.now)} nobody can be woken at {at!r}: say a later instant"
+            )
+        self._push(at, _WAKE, -1)
+
+    def start(self, job: int, nodes: Sequence[int] | None = None) -> bool:
+        """Start a job that waits, or let it go on; return whether there was room.
+
+        Args:
+            job: Which, a row of the workload.
+            nodes: On which nodes; by default the first that have room, those that are on first.
+        """
+        if job not in self._queue:
+            raise self._wrong(job, "start", "it does not wait")
+        found = self._find(job) if nodes is None else self._given(job, nodes)
+        if found is None:
+            return False
+        del self._queue[job]
+        begin = self._take(job, found)
+        again = self._starts[job] > 0
+        lead_s = self._restart_s[job] if again else self._startup_s[job]
+        rest_s = self._work_s[job] - self._done_s[job]
+        latest = begin + (self.lasts_s(job) if again else self._requested_s[job])
+        run = Running(job, begin, latest, None if self._pooled else found, lead_s)
+        self._starts[job] += 1
+        self._running[job] = run
+        pause = self._next_pause(job, begin + lead_s, rest_s)
+        if pause is None:
+            self._push(begin + lead_s + rest_s, _END, job, run)
+        else:
+            run.latest = pause + float(self._stop_s[job])
+            self._push(pause, _STOP, job, run)
+        return True
+
+    def stop(self, job: int) -> None:
+        """Stop a job that runs. It keeps what its rules let it keep, and waits again.
+
+        Args:
+            job: Which, a row of the workload.
+        """
+        self._stop(job)
+        if not self._stop_s[job]:
+            self._queue[job] = None
+
+    def may_stop(self, job: int) -> bool:
+        """Return whether a job that runs may be stopped now, by its own rules."""
+        return self._keeps_s(job) is not None
+
+    def free_at(self, when: float) -> IntArray:
+        """Return what will be free by an instant, if everybody runs for as long as requested.
+
+        Returns:
+            Of each node what is left of CPUs, GPUs and memory, in whole small units as `needs`
+            has them; a single number of nodes where jobs never share one.
+        """
+        if self._pooled:
+            freed = sum(self._wide[run.job] for run in self._running.values() if run.latest <= when)
+            return np.array([[self._left + freed]])
+        free = self._free.copy()
+        for run in self._running.values():
+            if run.latest <= when:
+                free[run.nodes] += self._need[run.job]
+        return free
+
+    def needs(self, job: int) -> IntArray:
+        """Return what a job needs on each of its nodes, or how many where they are not shared."""
+        return np.array([self._wide[job]]) if self._pooled else self._need[job]
+
+    def promise(self, job: int) -> float | None:
+        """Return from when on there is room for a job if everybody runs for as long as requested.
+
+        Args:
+            job: Which; None is returned where only power keeps it waiting.
+        """
+        wide, enough = (1, self.needs(job)) if self._pooled else (self._wide[job], self.needs(job))
+        free, left_w = self.free_at(-math.inf), self._left_w
+        ahead = sorted(self._running.values(), key=lambda run: run.latest)
+        at, place = self.now, 0
+        while True:
+            fits = np.count_nonzero((free >= enough).all(axis=1)) >= wide
+            if fits and left_w >= self._peak_w[job]:
+                return at
+            if place == len(ahead):
+                return None
+            at = max(ahead[place].latest, self.now)
+            while place < len(ahead) and ahead[place].latest <= at:
+                run = ahead[place]
+                free[slice(None) if run.nodes is None else run.nodes] += self.needs(run.job)
+                left_w += self._peak_w[run.job]
+                place += 1
+
+    def beside(self, first: int, job: int, at: float) -> Sequence[int] | None:
+        """Return nodes for a job that leave enough for another one later; None where none do.
+
+        Args:
+            first: Who was promised room.
+            job: Who would run now, for longer.
+            at: When the other one was.
+        """
+        if not self.fits(job):
+            return None
+        free, spare_w = self._by(at)
+        if spare_w - self._peak_w[first] < self._peak_w[job]:
+            return None
+        if self._pooled:
+            return () if free[0, 0] - self._wide[first] >= self._wide[job] else None
+        holds_first = (free >= self._need[first]).all(axis=1)
+        holds_both = (free - self._need[job] >= self._need[first]).all(axis=1)
+        spare = int(np.count_nonzero(holds_first)) - self._wide[first]
+        chosen: list[int] = []
+        fits = np.flatnonzero((self._free >= self._need[job]).all(axis=1))
+        for node in fits[np.argsort(self._ready_at(fits), kind="stable")].tolist():
+            costs = int(holds_first[node] and not holds_both[node])
+            if len(chosen) < self._wide[job] and spare >= costs:
+                spare -= costs
+                chosen.append(node)
+        return chosen if len(chosen) == self._wide[job] else None
+
+    # What the loop below does.
+
+    def _by(self, when: float) -> tuple[IntArray, float]:
+        """Return what will be free by an instant, and watts under the cap, worked out once."""
+        key = (when, self._changes)
+        if self._foreseen_room is None or self._foreseen_room[0] != key:
+            over = (run.job for run in self._running.values() if run.latest <= when)
+            left_w = self._left_w + sum(self._peak_w[job] for job in over)
+            self._foreseen_room = (key, self.free_at(when), left_w)
+        return self._foreseen_room[1:]
+
+    def _push(self, when: float, code: int, job: int, run: Running | None = None) -> None:
+        self._number += 1
+        heapq.heappush(self._events, (when, code, self._number, job, run))
+
+    def _wrong(self, job: int, what: str, why: str) -> InvalidSchedule:
+        name = self.jobs.id[job] if 0 <= job < len(self.jobs) else job
+        return InvalidSchedule(
+            f"job {name} (row {job + 1}) cannot {what} at {format_time(self.now)}: {why}"
+        )
+
+    def _find(self, job: int) -> IntArray | None:
+        """Return nodes for a job, those that are on first; None where there are too few."""
+        if self._peak_w[job] > self._left_w:
+            return None
+        wide = self._wide[job]
+        if self._pooled:
+            return _ANY if wide <= self._left else None
+        if self._most is None:
+            self._most = self._free.max(axis=0).tolist()
+        # Most that wait find no room on any node: that is soon said.
+        cpus, gpus, memory = self._asks[job]
+        if cpus > self._most[0] or gpus > self._most[1] or memory > self._most[2]:
+            return None
+        fits = np.flatnonzero((self._free >= self._need[job]).all(axis=1))
+        if fits.size < wide:
+            return None
+        if self.cluster.off_after_s is not None:
+            fits = fits[np.argsort(self._ready_at(fits), kind="stable")]
+        return np.sort(fits[:wide])
+
+    def _given(self, job: int, nodes: Sequence[int]) -> IntArray | None:
+        chosen = np.unique(np.asarray(nodes, dtype=np.int64))
+        if self._pooled:
+            return self._find(job)
+        if chosen.size != self._wide[job] or chosen[0] < 0 or chosen[-1] >= self.cluster.nodes:
+            raise self._wrong(job, "start", f"it needs {self._wide[job]} different nodes")
+        room = (self._free[chosen] >= self._need[job]).all()
+        return chosen if room and self._peak_w[job] <= self._left_w else None
+
+    def _ready_at(self, nodes: IntArray) -> FloatArray:
+        """Return when nodes would be on: now, or once they have gone off and been woken."""
+        cluster = self.cluster
+        if cluster.off_after_s is None:
+            return np.full(nodes.size, self.now)
+        goes = self._idle_since[nodes] + cluster.off_after_s
+        on = (self._holders[nodes] > 0) | (self.now <= goes)
+        waked = np.maximum(goes + cluster.shutdown_s, self.now) + cluster.boot_s
+        return np.where(on, self.now, waked)
+
+    def _take(self, job: int, nodes: IntArray) -> float:
+        self._changes += 1
+        self._left_w -= self._peak_w[job]
+        if self._pooled:
+            self._left -= self._wide[job]
+            return self.now
+        begin = float(self._ready_at(nodes).max())
+        self._free[nodes] -= self._need[job]
+        self._most = None
+        self._holders[nodes] += 1
+        return begin
+
+    def _give(self, run: Running) -> None:
+        self._changes += 1
+        self._left_w += self._peak_w[run.job]
+        if run.nodes is None:
+            self._left += self._wide[run.job]
+            return
+        self._free[run.nodes] += self._need[run.job]
+        self._most = None
+        self._holders[run.nodes] -= 1
+        self._idle_since[run.nodes] = self.now
+
+    def _keeps_s(self, job: int) -> float | None:
+        """Return how much of its present run a job would keep; None where it may not be stopped."""
+        run, jobs = self._running.get(job), self.jobs
+        if run is None or jobs.interruptible[job] == _NEVER:
+            return None
+        worked_s = self.now - run.start - run._lead_s
+        kept_s = worked_s
+        if jobs.interruptible[job] == _CHECKPOINTS:
+            points = (
+                jobs.profiles[jobs.profile[job]].checkpoints_s if jobs.profile[job] >= 0 else ()
+            )
+            reached_s = self._done_s[job] + worked_s + TIME_TOLERANCE_S
+            kept_s = max((each for each in points if each <= reached_s), default=0.0)
+            kept_s -= self._done_s[job]
+        # A start that keeps nothing would be in vain, and so would be the one after it.
+        least_s = max(float(jobs.min_run_s[job]), 2 * TIME_TOLERANCE_S) - TIME_TOLERANCE_S
+        rest_s = self._work_s[job] - self._done_s[job] - kept_s
+        most = int(jobs.max_starts[job])
+        too_often = most and self._starts[job] >= most
+        return None if too_often or min(kept_s, rest_s) < least_s else kept_s
+
+    def _stop(self, job: int) -> None:
+        if job not in self._running:
+            raise self._wrong(job, "be stopped", "it does not run")
+        kept_s = self._keeps_s(job)
+        if kept_s is None:
+            raise self._wrong(
+                job,
+                "be stopped",
+                "its rules do not let it (interruptible, max_starts, min_run_s), or it would keep "
+                "nothing: ask view.may_stop(job) first",
+            )
+        worked_s = self.now - self._running[job].start - self._running[job]._lead_s
+        self._halt(job, kept_s, max(worked_s - kept_s, 0.0))
+
+    def _halt(self, job: int, kept_s: float, lost_s: float) -> None:
+        """Let a run be over, and its nodes be given back once it has stopped."""
+        run = self._running.pop(job)
+        self.runs.append((job, run.start, kept_s, lost_s, run.nodes))
+        self._done_s[job] += kept_s
+        if self._stop_s[job]:
+            self._push(self.now + float(self._stop_s[job]), _GIVEN, job, run)
+        else:
+            self._give(run)
+
+    def _next_pause(self, job: int, work_from: float, rest_s: float) -> float | None:
+        """Return when a job is to be stopped that wishes to wait meanwhile; None for never.
+
+        It goes on where its next start has come by then, or would come too late.
+        """
+        wishes = self._wishes.get(job)
+        while wishes:
+            wish = wishes[0]
+            does_s = wish.upto_s - self._done_s[job]
+            pause = work_from + (does_s + wish.lost_s)
+            left_s = self._restart_s[job] + rest_s - does_s
+            in_time = wish.until + left_s <= self.jobs.deadline[job] + TIME_TOLERANCE_S
+            after = pause + float(self._stop_s[job])
+            runs = does_s > -TIME_TOLERANCE_S and does_s + wish.lost_s > 0
+            if runs and in_time and wish.until >= after - TIME_TOLERANCE_S:
+                return pause
+            wishes.pop(0)
+        return None
+
+    def _pause(self, job: int) -> None:
+        """Stop a job for a while, as its policy wished."""
+        wish = self._wishes[job].pop(0)
+        self._halt(job, wish.upto_s - self._done_s[job], wish.lost_s)
+        self._resting.add(job)
+        self._push(max(wish.until, self.now + float(self._stop_s[job])), _READY, job)
+
+    def happen(self, code: int, job: int, run: Running | None) -> Event | None:
+        """Let something happen; return what is to be told of it, None for nothing."""
+        if code in (_END, _STOP):
+            if self._running.get(job) is not run or run is None:
+                return None
+            if code == _STOP:
+                self._pause(job)
+                return None if self._stop_s[job] else Event("stopped", self.now, job)
+            del self._running[job]
+            rest_s = self._work_s[job] - self._done_s[job]
+            self.runs.append((job, run.start, rest_s, 0.0, run.nodes))
+            self._give(run)
+            self.over += 1
+        elif code == _GIVEN and run is not None:
+            self._give(run)
+            # One that its policy lets wait joins the queue later.
+            if job not in self._resting:
+                self._queue[job] = None
+        elif code == _READY:
+            self._resting.discard(job)
+            self._queue[job] = None
+        return Event(_KINDS[code], self.now, job)
+
+
+_ANY: IntArray = np.empty(0, dtype=np.int64)
+
+
+def run_scheduler(
+    jobs: Workload,
+    cluster: Cluster,
+    scheduler: Scheduler,
+    *,
+    wished: Stretches | None = None,
+    signal: Signal | None = None,
+    forecasts: ForecastModel | None = None,
+) -> Queued:
+    """Run jobs on machines as a scheduler says.
+
+    Args:
+        wished: When a policy would let each job run and stop, by default from its arrival on. A
+            job joins the queue at the start of each stretch.
+        signal: What a kWh counts; None where the scheduler is told of none.
+        forecasts: What is foreseen of it at each moment; None for all of it.
+    """
+    cluster.check_fits(jobs)
+    view = View(jobs, cluster, signal, forecasts)
+    ready = jobs.arrival if wished is None else wished.start[wished.first]
+    for job, when in enumerate(ready.tolist()):
+        view._events.append((when, _READY, job - len(jobs), job, None))
+    if wished is not None and wished.job.size > len(jobs):
+        last = np.append(np.diff(wished.job) != 0, True)
+        upto_s = np.cumsum(wished.work_s)
+        upto_s -= (upto_s - wished.work_s)[wished.first][wished.job]
+        for place in np.flatnonzero(~last).tolist():
+            row = int(wished.job[place])
+            until, lost_s = float(wished.start[place + 1]), float(wished.lost_s[place])
+            wish = _Pause(until, float(upto_s[place]), lost_s)
+            view._wishes.setdefault(row, []).append(wish)
+    events = view._events
+    heapq.heapify(events)
+    if signal is not None:
+        for edge in signal.edges[:-1][signal.edges[:-1] >= view.now].tolist():
+            view._push(edge, _STEP, -1)
+    on, count = scheduler.on, len(jobs)
+    told: list[Event] = []
+    while view.over < count and events:
+        now = view.now = events[0][0]
+        while events and events[0][0] <= now:
+            _, code, _, job, run = heapq.heappop(events)
+            event = view.happen(code, job, run)
+            if event is not None:
+                told.append(event)
+        for event in told:
+            on(event, view)
+        told.clear()
+    if view.over < count:
+        waiting = view.queue
+        name = f"job {jobs.id[waiting[0]]}" if waiting else "nobody"
+        raise InvalidSchedule(
+            f"{type(scheduler).__name__} left {format_count(len(waiting), 'job')} waiting, {name} "
+            "first, when nothing else was to happen: start them at some event, or ask to be woken "
+            "(view.wake)"
+        )
+    return _laid_out(jobs, cluster, view, ready)
+
+
+def _laid_out(jobs: Workload, cluster: Cluster, view: View, ready: FloatArray) -> Queued:
+    """Return what a scheduler did, laid on the nodes."""
+    runs = view.runs
+    job = np.array([run[0] for run in runs], dtype=np.int64)
+    start = np.array([run[1] for run in runs])
+    order = np.lexsort((start, job))
+    stretches = Stretches(
+        job=job[order],
+        start=start[order],
+        work_s=np.array([run[2] for run in runs])[order],
+        lost_s=np.array([run[3] for run in runs])[order],
+    )
+    placed = None
+    if not view._pooled:
+        nodes: list[npt.NDArray[np.int64]] = [
+            each for each in (runs[place][4] for place in order.tolist()) if each is not None
+        ]
+        placed = Placed(
+            stretch=np.repeat(np.arange(order.size), [each.size for each in nodes]),
+            node=np.concatenate(nodes),
+        )
+    queued = carry_out(jobs, stretches, cluster, placed=placed)
+    return Queued(
+        ready=ready,
+        stretches=queued.stretches,
+        held_from=queued.held_from,
+        held_until=queued.held_until,
+        nodes=queued.nodes,
+        placed=queued.placed,
+    )

@@ -1,0 +1,88 @@
+"""Where nothing can be kept, jobs are handed to Slurm and looked after all the same."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from lowtide.acting.tag import decode
+from support.commands import run
+
+# Stand in for Slurm: an empty queue, and a controller that takes every job.
+PROGRAMS = {
+    "squeue": "exit 0",
+    "sinfo": "echo 'main* 0/8/0/8'",
+    "scontrol": "cat taken 2>/dev/null; exit 0",
+    "scancel": "exit 0",
+    "sbatch": """
+for word; do [ "$word" = --test-only ] && exit 0; done
+printf '%s\\n' "$@" > taken
+echo 42
+""",
+}
+WORDS = ("--finish-by", "+30h", "--grid", "windy", "--no-check")
+
+
+@pytest.fixture(params=["file", "full"])
+def journal(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A place where no file can be made: below something that is no folder, or on a full disk."""
+    monkeypatch.chdir(tmp_path)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, script in PROGRAMS.items():
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    (tmp_path / "train.sh").write_text("#!/bin/bash\ntrue\n")
+    place = tmp_path / "acting"
+    if request.param == "file":
+        place.write_text("")
+    else:
+
+        def no_room(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("lowtide.files.os.fsync", no_room)
+        monkeypatch.setattr("lowtide.files.Path.replace", no_room)
+    monkeypatch.setenv("LOWTIDE_ACTING", str(place))
+    return place
+
+
+def test_a_job_is_submitted(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (*WORDS, "--profile", "h200-day", "--json", "train.sh")
+    answer = run(capsys, "sbatch", *words)
+    assert answer.code == 0, answer.err
+    assert json.loads(answer.out)["job_id"] == "42"
+    # Its promise is whole, only its profile is not known to whoever moves it.
+    assert f"cannot write {journal}" in answer.err and "constant" in answer.err
+    comment = next(line for line in Path("taken").read_text().splitlines() if "lt1:" in line)
+    tag = decode(comment.removeprefix("--comment="))[0]
+    assert tag is not None
+    assert (tag.profile, tag.begin is not None) == ("", True)
+
+
+@pytest.mark.parametrize("words", [("queue",), ("queue", "--calibration"), ("drive", "--once")])
+def test_jobs_are_looked_after(
+    words: tuple[str, ...], journal: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = run(capsys, *words, "--grid", "windy", "--json")
+    assert answer.code == 0, answer.err
+    assert "lowtide's own" not in answer.err
+    json.loads(answer.out)
+
+
+def test_a_script_that_cannot_be_wrapped_is_named_with_the_cure(
+    journal: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", no_room)
+    answer = run(capsys, "sbatch", *WORDS, "--saves", "-t", "60", "train.sh")
+    assert answer.code == 2
+    assert "TMPDIR" in answer.err and not Path("taken").exists()
