@@ -61,7 +61,8 @@ class Page:
         begun: Its starts, as they were seen.
         missing: How many looks in a row it was in no queue, and nobody knew of its end.
         ended: When it was over.
-        outcome: How, one of `states.STATES`, or `lost`; empty while it is not.
+        outcome: How, one of `states.STATES`, or `lost` where there are accounts without it, or
+            `unknown` where nobody keeps any; empty while it is not.
         replayed: What its profile comes to at the starts that came, on the grid that came.
         measured: What was measured.
         at_once: What it would have come to at its submission, on the grid that came.
@@ -108,7 +109,7 @@ class Page:
     def in_time(self) -> bool | None:
         """Whether it was done by its deadline; None while that is not known."""
         if self.outcome != "completed" or self.ended is None:
-            return None if self.outcome in ("", "lost", "cancelled") else False
+            return None if self.outcome in ("", "lost", "unknown", "cancelled") else False
         return self.ended <= self.deadline
 
     @property
