@@ -19,13 +19,14 @@ from lowtide.acting.driver import Driver
 from lowtide.acting.judge import Rules
 from lowtide.acting.local import SAVED, LocalBackend
 from lowtide.acting.promise import NO_LOOPS
-from lowtide.acting.reckoning import amount
+from lowtide.acting.reckoning import amount, paused_and_running_w
 from lowtide.acting.tag import Tag, decode
 from lowtide.acting.waits import WaitModel
 from lowtide.measuring.program import Program
-from lowtide.profile import PowerProfile
+from lowtide.profile import Phase, PowerProfile
 from lowtide.signal import Signal
 from support.commands import run
+from support.recordings import make_run
 
 PATIENCE_S = 60.0
 START = 1_700_000_000.0
@@ -259,3 +260,36 @@ def test_what_cannot_be_run_is_said_before_anything_waits(capsys):
     answer = run(capsys, "run", "--finish-by", "+9h", "--", "no-such-program")
     assert answer.code == 127
     assert "Nothing was run" in answer.err
+
+
+def test_what_is_paused_starts_up_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = PowerProfile(
+        startup=[Phase(name="start", duration_s="20m", power_w=600)],
+        work=[Phase(name="work", duration_s="2h", power_w=900)],
+    )
+    profile.dump(tmp_path / "p.toml")
+    # Clean for an hour and a half, dirty for three, clean again: it is done best in two parts.
+    now = time.time()
+    at = [now + 0.5 * HOUR_S * step for step in range(-1, 20)]
+    values = [100.0 if step < 3 or step >= 9 else 800.0 for step in range(-1, 20)]
+    rows = [f"{instant},{value}" for instant, value in zip(at, values, strict=True)]
+    (tmp_path / "s.csv").write_text("\n".join(["time,carbon_intensity (gCO2eq/kWh)", *rows]) + "\n")
+    planned = {}
+    for how in (["--pause"], ["--save-on", "USR1"]):
+        words = ["--signal", str(tmp_path / "s.csv"), "--profile", str(tmp_path / "p.toml")]
+        words += [*how, "--finish-by", "+6h", "--min-run", "10m", "--dry-run", "--json"]
+        answer = run(capsys, "run", *words, "--", "true")
+        assert answer.code == 0, answer.err
+        planned[how[0]] = json.loads(answer.out)["planned"]
+    once = 100 * (0.6 / 3 + 0.9 * 2)
+    assert planned["--pause"] == pytest.approx(once, rel=0.02)
+    assert planned["--save-on"] == pytest.approx(once + 100 * 0.6 / 3, rel=0.02)
+
+
+def test_what_is_drawn_while_paused_is_told_from_the_rest() -> None:
+    made = make_run("full_0", [(30.0, 500.0), (40.0, 120.0), (20.0, 300.0)], labels=(), noise_w=0.0)
+    begin = made.start + 30.0 * made.duration_s / 90.0
+    end = begin + 40.0 * made.duration_s / 90.0
+    paused_w, running_w = paused_and_running_w([made], [(begin, end)])
+    assert paused_w == pytest.approx(120.0, rel=0.1)
+    assert running_w == pytest.approx((30 * 500 + 20 * 300) / 50, rel=0.1)

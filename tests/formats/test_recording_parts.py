@@ -28,7 +28,8 @@ from lowtide.formats.recording_parts import (
 )
 from lowtide.formats.recording_writer import RecordingWriter
 from lowtide.recording import Recording, Run
-from support.damage import MOST_CPU_S, NIGHTLY, damaged
+from support.damage import MOST_CPU_S, damaged
+from support.nightly import drawn
 
 T0 = 1.7e9
 STEP_S = 0.1
@@ -378,15 +379,15 @@ def test_marks_of_tasks_that_differ_are_remarked_upon(tmp_path: Path) -> None:
 
 def test_damaged_folders_are_read_or_refused_in_words(tmp_path: Path) -> None:
     rng = random.Random(8)
-    drawn = np.random.default_rng(8)
-    machines = [Machine(number=n, tasks=[2 * n, 2 * n + 1], watts=steps(drawn)) for n in range(2)]
-    compare_clocks(machines, drawn, 0.2)
+    noise = np.random.default_rng(8)
+    machines = [Machine(number=n, tasks=[2 * n, 2 * n + 1], watts=steps(noise)) for n in range(2)]
+    compare_clocks(machines, noise, 0.2)
     folder = write_job(tmp_path / "job", machines, length_s=5.0, marks=(1.0,))
     whole = {
         path: path.read_text() for path in folder.rglob("*") if path.suffix in (".json", ".csv")
     }
     read_well = 0
-    for _ in range(10_000 if NIGHTLY else 150):
+    for _ in range(drawn(150, 10_000)):
         path = rng.choice(sorted(whole))
         path.write_bytes(damaged(whole[path], rng))
         begin = process_time()

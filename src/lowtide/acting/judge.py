@@ -356,7 +356,8 @@ def _wish(say: _Saying, situation: Situation, promise: Promise, *, deferrable: b
         return _Wish(now, "no plan could be made: it runs now")
     at = min(situation.joint.get(say.seen.id, stretches[0].start), promise.latest)
     if at <= now + situation.rules.settle_s:
-        return _Wish(now, "now is as clean as it gets for it", stretches)
+        stops = "" if len(stretches) == 1 else ", with stops in dirtier hours"
+        return _Wish(now, f"now is as clean as it gets for it{stops}", stretches)
     return _Wish(at, _planned_for(at, round(promise.latest - at)), stretches)
 
 

@@ -109,6 +109,21 @@ def _fitted(profile: PowerProfile, stretches: Sequence[Stretch]) -> list[Stretch
     return [*fitted, Stretch(start=last.start, work_s=profile.work_s - done_s)]
 
 
+def paused_and_running_w(
+    runs: Sequence[Run], pauses: Sequence[tuple[float, float]]
+) -> tuple[float, float]:
+    """Return the mean watts while a measured program was paused, and while it was not."""
+    paused_j = paused_s = all_j = all_s = 0.0
+    for run in runs:
+        all_j += run.energy_j()
+        all_s += run.end - run.start
+        for begin, end in pauses:
+            cuts = np.clip([begin, end], run.start, run.end)
+            paused_j += float(np.diff(run.energies_j(cuts))[0])
+            paused_s += float(np.diff(cuts)[0])
+    return paused_j / paused_s, (all_j - paused_j) / (all_s - paused_s)
+
+
 def measured(runs: Sequence[Run], signal: Signal) -> float | None:
     """Return what measured runs came to; None where something of it is not known."""
     total = 0.0

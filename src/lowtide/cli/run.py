@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lowtide.measuring import Recorder
     from lowtide.measuring.program import Program
     from lowtide.profile import PowerProfile
+    from lowtide.recording import Run
     from lowtide.signal import Signal
 
 FinishBy = Annotated[
@@ -102,7 +103,7 @@ def run(
         warn(f"{refused[1]}. Nothing was run")
         raise typer.Exit(refused[0])
     job = _Job(
-        finish_by=finish_by, length=length, profile=profile, stops=pause or save_on is not None
+        finish_by=finish_by, length=length, profile=profile, pauses=pause, saves=save_on is not None
     )
     forecast = forecaster(signal, grid, seed=seed, how=how, until=job.deadline)
     backend, driver = job.prepared(forecast, _signal_named(save_on), min_run)
@@ -119,8 +120,16 @@ class _Job:
     """What was asked for, and what was planned."""
 
     def __init__(
-        self, *, finish_by: str | None, length: str | None, profile: str | None, stops: bool
+        self,
+        *,
+        finish_by: str | None,
+        length: str | None,
+        profile: str | None,
+        pauses: bool,
+        saves: bool,
     ) -> None:
+        from dataclasses import replace
+
         from lowtide.acting.experience import LONGER
         from lowtide.cli.inputs import named_profile, parse_time_limit
         from lowtide.profile import PowerProfile
@@ -138,7 +147,10 @@ class _Job:
             self.run_s = parse_time_limit(length)
             self.profile = PowerProfile.constant(1000.0, self.run_s)
         self.knows_power = profile is not None
-        self.stops = stops
+        if pauses and self.profile is not None:
+            # It keeps its memory, and goes on where it stood.
+            self.profile = replace(self.profile, restart=(), stop=())
+        self.stops = pauses or saves
         self.begin = self.now
         self.why = ""
         self.reckoning: Reckoning | None = None
@@ -186,6 +198,24 @@ class _Job:
 
     def _known(self, _: Tag) -> PowerProfile | None:
         return self.profile
+
+    def learn_pauses(self, runs: Sequence[Run], pauses: Sequence[tuple[float, float]]) -> None:
+        """Learn what the program drew while it was paused, where its profile does not say."""
+        from dataclasses import replace
+
+        from lowtide.acting.reckoning import paused_and_running_w
+
+        if self.profile is None or self.profile.suspended_power_w:
+            return
+        paused_w, running_w = paused_and_running_w(runs, pauses)
+        # Without a profile all is told in shares of what it draws while it runs.
+        scale = 1.0 if self.knows_power else self.profile.work[0].power_w / running_w
+        self.profile = replace(self.profile, suspended_power_w=scale * max(paused_w, 0.0))
+        if self.knows_power and paused_w >= 0.01 * running_w:
+            warn(
+                f"paused, it drew {paused_w:.4g} W, and was planned as if it drew nothing: write "
+                f"suspended_power_w = {paused_w:.4g} into its profile"
+            )
 
     def planned(self, driver: Driver, signal: Signal | None) -> None:
         """Let the driver decide when to begin, and say so."""
@@ -436,6 +466,8 @@ def _reckon(job: _Job, backend: LocalBackend, recorder: Recorder, driver: Driver
     lacks = recording.unmeasured or any(math.isnan(run.energy_j()) for run in recording)
     runs = [] if lacks else recording.runs
     job.missing_s = sum(run.missing_s for run in runs) if runs else None
+    if backend.pauses and runs:
+        job.learn_pauses(runs, backend.pauses)
     replayed = amount(job.profile, backend.runs, signal) if job.profile else None
     job.signal = signal
     job.reckoning = replace(known, replayed=replayed, measured=measured(runs, signal))
