@@ -66,6 +66,7 @@ test-slurm: $(VENV)/.dev
 nightly: $(VENV)/.dev
 	LOWTIDE_NIGHTLY=1 $(PYTEST) -m "not alone" -n $(CORES) --dist worksteal
 	LOWTIDE_NIGHTLY=1 $(PYTEST) tests/test_compiled.py -m alone
+	LOWTIDE_NIGHTLY=1 $(PYTEST) tests/acting/test_failures_on_slurm.py -k killed_at_random
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/accounting.py

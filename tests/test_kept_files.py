@@ -16,11 +16,16 @@ from unittest.mock import patch
 
 import pytest
 
+from lowtide.acting.book import Book
+from lowtide.acting.experience import Experiences
 from lowtide.acting.journal import Journal
+from lowtide.acting.site import read_site
 from lowtide.acting.submission import Submission
 from lowtide.acting.tag import Tag, decode, encode
+from lowtide.acting.together import read_nodes
 from lowtide.acting.waits import WaitModel
 from lowtide.cli.profiles import _LISTED, phase_rows
+from lowtide.cli.queue import acted_document
 from lowtide.errors import FormatError
 from lowtide.grids.cache import Cache
 from lowtide.grids.providers import ZoneName
@@ -28,6 +33,7 @@ from lowtide.hindsight.phases import read_phases
 from lowtide.library import Library, scraped
 from lowtide.library.entry import read_entry
 from lowtide.library.programs import are_alike
+from lowtide.profile import PowerProfile
 from lowtide.slurm import records
 from lowtide.studies.experiment import Experiment
 from lowtide.studies.run import check_runs, inputs_of
@@ -87,6 +93,26 @@ FORECASTS = "".join(
     + "\n"
     for number in (2, 1, 0)
 )
+PAGE = {
+    "token": "t1",
+    "job_id": "7",
+    "name": "train",
+    "arrival": NOW,
+    "deadline": NOW + 9e4,
+    "program": "p",
+    "profile": "a1",
+    "unit": "g",
+    "planned": 40.0,
+    "planned_at_once": 50.5,
+    "begun": [{"task": "7", "start": NOW + 60, "progress_s": 0.0}],
+    "ended": NOW + 5000,
+    "outcome": "completed",
+    "replayed": 41.0,
+    "measured": 42.0,
+    "at_once": 52.0,
+    "told": ["deferred"],
+}
+TAUGHT = {"p": [{"token": "t1", "gap": 0.02, "energy": 1.02, "duration": 0.99}] * 3}
 WAITS = [
     {"kind": "main/1", "eligible": NOW - 600 * each, "started": NOW - 500 * each, "id": str(each)}
     for each in range(1, 70)
@@ -201,6 +227,20 @@ def _waits(path: Path) -> None:
         model.calibration(kind, NOW)
 
 
+def _page(path: Path) -> None:
+    for page in Book(path.parent).pages(now=NOW):
+        assert page.reckoning.saving is None or page.measured is not None
+        assert page.stretches is not None
+        json.dumps(acted_document(page))
+
+
+def _experiences(path: Path) -> None:
+    known = Experiences(path).of("p")
+    profile = PowerProfile.constant(300, "1h")
+    assert known.most_s(profile) >= 0
+    assert known.adjusted(profile).energy_j >= 0
+
+
 def _script(path: Path) -> None:
     found = Submission.read(["-t", "30", str(path)], {})
     for name in ("limit_s", "left_alone", "cpus", "comment", "may_be_stopped"):
@@ -252,6 +292,20 @@ TARGETS = {
         seeds=(encode(TAG, "nightly, ask Ada"),),
         name="comment",
         read=lambda path: decode(path.read_bytes().decode(errors="replace")),
+    ),
+    "page of the book": Target(seeds=(json.dumps(PAGE),), name="t1.json", read=_page),
+    "what runs taught": Target(
+        seeds=(json.dumps(TAUGHT),), name="programs.json", read=_experiences
+    ),
+    "scontrol show config": Target(
+        seeds=("KillWait = 30 sec\nSchedulerParameters = bf_interval=30,requeue_delay=5\n",),
+        name="a.txt",
+        read=lambda path: read_site(path.read_bytes().decode(errors="replace")).loops.total_s,
+    ),
+    "sinfo": Target(
+        seeds=("main 4 64 (null)\ngpu 2 32 gpu:h200:4(S:0-1)\n",),
+        name="a.txt",
+        read=lambda path: read_nodes(path.read_bytes().decode(errors="replace")),
     ),
     "batch script": Target(seeds=(SCRIPT,), name="train.sh", read=_script),
     "queue to be planned": Target(seeds=(QUEUE,), name="queue.toml", read=_queue),

@@ -360,6 +360,8 @@ def test_the_loops_are_those_of_the_site():
     assert read_site(quick).loops.requeue_s == 5.0
     # A main loop that is switched off leaves the other, and the usual.
     assert read_site(quick).loops.pass_s == 120.0
+    busy = CONFIG.replace("bf_continue", "bf_max_time=600")
+    assert read_site(busy).loops.pass_s == 720.0
     builtin = CONFIG.replace("sched/backfill", "sched/builtin").replace("=240", "=30")
     assert read_site(builtin).loops.pass_s == 30.0
 

@@ -402,7 +402,10 @@ def test_without_its_accounting_jobs_are_submitted_and_driven_as_before(
 
     def told(*words: str) -> Any:
         done = subprocess.run(
-            [str(LOWTIDE), *words, "--json"], capture_output=True, text=True, cwd=tmp_path
+            [str(LOWTIDE), words[0], "--json", *words[1:]],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from lowtide.acting.promise import Loops
@@ -32,6 +32,9 @@ class Seen:
         stuck: Whether that is the backend itself, after it failed to start the job.
         is_next: Whether it goes before all others that wait.
         kind: The class that it waits with.
+        partition: Where it is to run.
+        cpus: CPUs that it asks for.
+        gpus: GPUs that it asks for.
         name: What it is called.
         user: Whose it is.
     """
@@ -50,6 +53,9 @@ class Seen:
     stuck: bool = False
     is_next: bool = False
     kind: str = "-/1"
+    partition: str = ""
+    cpus: float | None = None
+    gpus: float | None = None
     name: str = ""
     user: str = ""
 
@@ -64,6 +70,7 @@ class Look:
         now: What time it is by the backend's clock.
         closed: When nothing is started, from when to when: maintenance that is announced.
         loops: What the backend's own loops take; None where it does not say.
+        busy: Of each partition, until when what runs may go on and how many CPUs it holds.
     """
 
     jobs: Sequence[Seen]
@@ -71,6 +78,7 @@ class Look:
     now: float = 0.0
     closed: Sequence[tuple[float, float]] = ()
     loops: Loops | None = None
+    busy: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
 
 
 class Backend(Protocol):

@@ -7,7 +7,6 @@ depends on it, and a page that is lost or spoilt costs its figures alone.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -16,13 +15,15 @@ from typing import Any
 from lowtide.acting.backend import RUNNING, Seen
 from lowtide.acting.reckoning import Reckoning
 from lowtide.acting.tag import decode
-from lowtide.errors import FileProblem
-from lowtide.files import write_whole
+from lowtide.errors import LowtideError
+from lowtide.files import read_document, write_whole
 from lowtide.schedule import Stretch
 
 DAY_S = 86_400.0
 # For how long a job is kept after it was handed in.
 _KEPT_S = 400 * DAY_S
+# No amount, moment or count of a job is larger.
+_MOST = 1e15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,8 @@ class Page:
         begun: Its starts, as they were seen.
         missing: How many looks in a row it was in no queue, and nobody knew of its end.
         ended: When it was over.
-        outcome: How, one of `states.STATES`, or `lost`; empty while it is not.
+        outcome: How, one of `states.STATES`, or `lost` where there are accounts without it, or
+            `unknown` where nobody keeps any; empty while it is not.
         replayed: What its profile comes to at the starts that came, on the grid that came.
         measured: What was measured.
         at_once: What it would have come to at its submission, on the grid that came.
@@ -107,7 +109,7 @@ class Page:
     def in_time(self) -> bool | None:
         """Whether it was done by its deadline; None while that is not known."""
         if self.outcome != "completed" or self.ended is None:
-            return None if self.outcome in ("", "lost", "cancelled") else False
+            return None if self.outcome in ("", "lost", "unknown", "cancelled") else False
         return self.ended <= self.deadline
 
     @property
@@ -236,13 +238,29 @@ class Book:
 def read_page(path: Path) -> Page | None:
     """Return a page; None where it cannot be read or makes no sense."""
     try:
-        said = json.loads(path.read_text())
+        said = read_document(path, "json")
         known = {each.name for each in fields(Page)}
         values: dict[str, Any] = {key: said[key] for key in known & said.keys()}
         values["begun"] = tuple(Begun(**each) for each in values.get("begun", ()))
-        values["told"] = tuple(values.get("told", ()))
+        values["told"] = tuple(map(str, values.get("told", ())))
         page = Page(**values)
-        numbers = (page.arrival, page.deadline)
-        return page if all(math.isfinite(each) for each in numbers) else None
-    except (OSError, ValueError, TypeError, AttributeError, FileProblem):
+    except (LowtideError, TypeError, AttributeError):
         return None
+    return page if page.token == path.stem and _makes_sense(page) else None
+
+
+def _makes_sense(page: Page) -> bool:
+    rows: list[Page | Begun] = [page, *page.begun]
+    for row in rows:
+        for each in fields(row):
+            value, kind = getattr(row, each.name), str(each.type)
+            if kind.startswith("tuple") or (value is None and "None" in kind):
+                continue
+            if "str" in kind:
+                fits = isinstance(value, str)
+            else:
+                whole = isinstance(value, int) or "float" in kind
+                fits = isinstance(value, int | float) and whole and abs(value) < _MOST
+            if not fits:
+                return False
+    return min(page.energy_scale, page.duration_scale) > 0

@@ -8,7 +8,8 @@ backend that does not answer is asked again at the next turn.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from lowtide.acting.backend import Backend, Look, Seen
 from lowtide.acting.judge import Judgement, Move, Rules, Situation, judge
@@ -18,6 +19,9 @@ from lowtide.acting.waits import WaitModel
 from lowtide.errors import LowtideError, Refused, Unreachable
 from lowtide.profile import PowerProfile
 from lowtide.signal import Signal
+
+if TYPE_CHECKING:
+    from lowtide.acting.together import Together
 
 # How often it is looked how well waits were foretold: that takes longer than a turn may.
 _CALIBRATE_S = 3600.0
@@ -76,6 +80,7 @@ class Driver:
         loops: What the scheduler's loops take; None for what the backend says.
         rules: How eagerly jobs are moved.
         dry: Whether to judge alone, and move nothing.
+        together: Plans jobs of a partition together; None for each alone.
     """
 
     backend: Backend
@@ -85,6 +90,7 @@ class Driver:
     loops: Loops | None = None
     rules: Rules = field(default_factory=Rules)
     dry: bool = False
+    together: Together | None = None
     _signal: Signal | None = field(default=None, init=False)
     _plans: dict[object, tuple[object, ...]] = field(default_factory=dict, init=False)
     _trusted: dict[str, tuple[float, bool]] = field(default_factory=dict, init=False)
@@ -109,22 +115,32 @@ class Driver:
             closed=look.closed,
             plans=self._plans,  # type: ignore[arg-type]
         )
-        verdicts = []
+        verdicts = self._judged(look, situation, problems)
+        if self.together is not None and signal is not None:
+            joint, unplanned = self.together.begins(verdicts, look, signal)
+            problems += unplanned
+            if joint:
+                verdicts = self._judged(look, replace(situation, joint=joint), [])
         deeds: list[Deed] = []
+        for verdict in verdicts:
+            if not self.dry and not self._carry_out(verdict, deeds):
+                # Who does not answer now would take as long for each of the others.
+                problems.append(deeds[-1].problem)
+                break
+        return Turn(now=look.now, verdicts=verdicts, deeds=deeds, problems=problems, signal=signal)
+
+    def _judged(self, look: Look, situation: Situation, problems: list[str]) -> list[Judgement]:
+        """Return how each job stands; trouble with one is no trouble of the others."""
+        verdicts = []
         for seen in look.jobs:
             try:
                 verdict = judge(seen, situation)
             except LowtideError as error:
                 problems.append(f"{seen.id}: {error}")
                 continue
-            if verdict is None:
-                continue
-            verdicts.append(verdict)
-            if not self.dry and not self._carry_out(verdict, deeds):
-                # Who does not answer now would take as long for each of the others.
-                problems.append(deeds[-1].problem)
-                break
-        return Turn(now=look.now, verdicts=verdicts, deeds=deeds, problems=problems, signal=signal)
+            if verdict is not None:
+                verdicts.append(verdict)
+        return verdicts
 
     def _carry_out(self, verdict: Judgement, deeds: list[Deed]) -> bool:
         """Try the moves of a job; return whether the backend answers."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,7 +16,8 @@ from statistics import median
 from typing import Any
 
 from lowtide.acting.book import Page
-from lowtide.files import write_whole
+from lowtide.errors import LowtideError
+from lowtide.files import read_document, write_whole
 from lowtide.profile import Phase, PowerProfile
 
 # How much longer than its profile says a job may take where runs have not told.
@@ -25,6 +25,8 @@ LONGER = 1.1
 # A run that is further from its profile than this is a miss, and so many in a row are too many.
 _MISS = 0.1
 _MOST_MISSES = 2
+# What no run can differ by.
+_MOST = 1000.0
 # How many runs count, and how many are kept.
 _LAST, _KEPT = 5, 20
 
@@ -111,10 +113,12 @@ class Experience:
         Args:
             profile: As it was given.
         """
-        adjusted = self.adjusted(profile)
         longest = max((run.duration for run in self.runs), default=0.0)
         spread = 1.0 if profile.spread is None else profile.spread.duration[1]
-        usual_s = max(LONGER, spread) * adjusted.run_s
+        usual_s = max(LONGER, spread) * self.adjusted(profile).run_s
+        if len(self.runs) < _LAST:
+            # A few that were over early say nothing of the next.
+            usual_s = max(usual_s, max(LONGER, spread) * profile.run_s)
         return max(usual_s, longest * profile.run_s)
 
 
@@ -156,8 +160,8 @@ class Experiences:
 
     def _read(self) -> dict[str, Any]:
         try:
-            document = json.loads(self.path.read_text())
-        except (OSError, ValueError):
+            document = read_document(self.path, "json")
+        except LowtideError:
             return {}
         return document if isinstance(document, dict) else {}
 
@@ -171,8 +175,9 @@ def program_key(name: str, script: str, partition: str | None, profile: PowerPro
 def _read_run(row: Any) -> RunOutcome | None:
     try:
         run = RunOutcome(**row)
-        numbers = (run.gap, run.energy, run.duration)
-        sensible = all(math.isfinite(each) for each in numbers)
-        return run if sensible and min(run.energy, run.duration) > 0 else None
-    except (TypeError, ValueError):
+    except TypeError:
         return None
+    numbers = (run.gap, run.energy, run.duration)
+    if not all(isinstance(each, int | float) and abs(each) < _MOST for each in numbers):
+        return None
+    return run if isinstance(run.token, str) and min(run.energy, run.duration) > 1 / _MOST else None

@@ -7,7 +7,7 @@ with a plan that cannot be made. Nothing here knows how to hold a job.
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -93,6 +93,7 @@ class Situation:
         powers: What the backend can do, as `Backend.can` says.
         closed: When the backend starts nothing, from when to when.
         plans: Plans made before on the same signal: a cache, and no more than that.
+        joint: When jobs that are planned with others had better begin, by their numbers.
     """
 
     now: float
@@ -104,6 +105,7 @@ class Situation:
     powers: frozenset[str] = frozenset(("stop",))
     closed: Sequence[tuple[float, float]] = ()
     plans: MutableMapping[object, tuple[Stretch, ...]] = field(default_factory=dict)
+    joint: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,7 +354,7 @@ def _wish(say: _Saying, situation: Situation, promise: Promise, *, deferrable: b
     stretches = _planned(say, situation, promise)
     if not stretches:
         return _Wish(now, "no plan could be made: it runs now")
-    at = min(stretches[0].start, promise.latest)
+    at = min(situation.joint.get(say.seen.id, stretches[0].start), promise.latest)
     if at <= now + situation.rules.settle_s:
         stops = "" if len(stretches) == 1 else ", with stops in dirtier hours"
         return _Wish(now, f"now is as clean as it gets for it{stops}", stretches)

@@ -79,14 +79,10 @@ class Settler:
         """Return a page with how its job ended; nobody who knows it is asked for ever."""
         try:
             facts = self._facts(page)
-        except InvalidInput:
-            return page
-        except SlurmProblem:
+        except (InvalidInput, SlurmProblem):
             return page
         if not facts:
-            missing = page.missing + 1
-            outcome = "lost" if missing >= _LOST_AFTER else ""
-            return replace(page, missing=missing, outcome=outcome)
+            return self._without_facts(page, is_kept=facts is not None)
         last: dict[str, JobFacts] = {}
         for each in sorted(facts, key=lambda each: each.started or 0.0):
             last[each.shown_id or each.job_id] = each
@@ -97,8 +93,24 @@ class Settler:
         ends = [each.ended for each in last.values() if each.ended is not None]
         return replace(page, outcome=outcome, ended=max(ends, default=None))
 
-    def _facts(self, page: Page) -> list[JobFacts]:
-        """Return what is known of a job's starts, nothing where nobody knows it."""
+    def _without_facts(self, page: Page, *, is_kept: bool) -> Page:
+        """Return a page of a job that Slurm does not know any more: as it was watched, or lost.
+
+        Args:
+            is_kept: Whether there are accounts, so that a job that ended would be in them.
+        """
+        records = self._records(page)
+        states = [record.state or "" for record in records]
+        if states and not any(state in NOT_OVER or not state for state in states):
+            last = max(records, key=lambda record: record.started)
+            ended = None if math.isnan(last.ended) else last.ended
+            return replace(page, outcome=last.state or "unknown", ended=ended)
+        missing = page.missing + 1
+        outcome = "" if missing < _LOST_AFTER else "lost" if is_kept else "unknown"
+        return replace(page, missing=missing, outcome=outcome)
+
+    def _facts(self, page: Page) -> list[JobFacts] | None:
+        """Return what is known of a job's starts; None where nobody keeps accounts either."""
         found: list[JobFacts] = []
         try:
             found = self.client.job(page.job_id)
@@ -113,6 +125,7 @@ class Settler:
             except SlurmProblem as error:
                 if "disabled" not in str(error).lower():
                     raise
+                return None
             found = [each for each in found if _is_of(each.comment, each.started, page)]
         return found
 

@@ -59,7 +59,9 @@ def read_site(text: str) -> Site:
     # Either loop meets a begin; one that looks at a part of the queue alone may pass a job over.
     passes = [_seconds(options, "sched_interval", _SCHEDULE_S)]
     if "builtin" not in said.get("SchedulerType", ""):
-        passes.append(_seconds(options, "bf_interval", _BACKFILL_S))
+        # A pass over a long queue may be allowed to take longer than lies between two.
+        long_s = _seconds(options, "bf_max_time", 0.0)
+        passes.append(_seconds(options, "bf_interval", _BACKFILL_S) + long_s)
     expires_s = _seconds(_options(said.get("AuthInfo", "")), "cred_expire", _CREDENTIAL_S)
     usual = Loops()
     flags = said.get("PriorityFlags")

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from lowtide.acting.backend import LEAVING, OVER, PENDING, RUNNING, SUSPENDED, Look, Seen
 from lowtide.acting.site import Site, read_site
@@ -21,6 +22,9 @@ from lowtide.errors import InvalidInput, LowtideError, Refused, SlurmProblem, Un
 from lowtide.slurm import SlurmClient
 from lowtide.slurm.records import QueuedJob
 from lowtide.states import read_state
+
+if TYPE_CHECKING:
+    from lowtide.simulator.cluster import Cluster
 
 # How Slurm's programs say that nobody is there; all else is an answer.
 _SILENCE = re.compile(
@@ -88,7 +92,20 @@ class SlurmBackend:
         waits = [wait for job in queue if (wait := _wait(job, now)) is not None]
         self._ask_site(now)
         loops = None if self._site is None else self._site.loops
-        return Look(jobs=mine, waits=waits, now=now, closed=self._closed, loops=loops)
+        busy: dict[str, list[tuple[float, float]]] = {}
+        for job in queue if self.operator else ():
+            if read_state(job.state) == "running" and job.started is not None:
+                until = job.started + (math.inf if job.limit_s is None else job.limit_s)
+                busy.setdefault(job.partition or "", []).append((until, job.cpus or 1.0))
+        return Look(jobs=mine, waits=waits, now=now, closed=self._closed, loops=loops, busy=busy)
+
+    def nodes(self, partition: str) -> Cluster | None:
+        """Return the nodes of a partition; None where nobody says."""
+        from lowtide.acting.together import read_nodes
+
+        with suppress(SlurmProblem):
+            return read_nodes(self.client.tell("sinfo", "-h", "-o", "%R %D %c %G")).get(partition)
+        return None
 
     @property
     def site(self) -> Site | None:
@@ -193,6 +210,9 @@ def _seen(jobs: list[QueuedJob], now: float) -> Seen:
         stuck=stuck,
         is_next=(job.priority or 0) >= _NEXT,
         kind=class_of(job.partition, job.cpus, job.gpus),
+        partition=job.partition or "",
+        cpus=job.cpus,
+        gpus=job.gpus,
         name=job.name,
         user=job.user or "",
     )

@@ -25,7 +25,7 @@ from lowtide.units import (
 
 if TYPE_CHECKING:
     from lowtide.acting.backend import Seen
-    from lowtide.acting.book import Page
+    from lowtide.acting.book import Book, Page
     from lowtide.acting.driver import Driver, Turn
     from lowtide.acting.journal import Journal
     from lowtide.acting.judge import Judgement
@@ -71,7 +71,8 @@ def queue(
         _tell_calibration(driver, form)
         return
     _tell_problems(turn)
-    _settle(turn, driver, journal, store)
+    book = journal.book
+    _settle(turn, driver, journal, book, store)
     looks_ahead = signal is not None or grid is not None
     columns = (
         Column("job_id", "job"),
@@ -85,7 +86,7 @@ def queue(
         Column("progress_s", "saved", format_duration),
         Column("why", "why"),
     )
-    pages = {page.token: page for page in journal.book.pages(now=turn.now)}
+    pages = {page.token: page for page in book.pages(now=turn.now)}
     rows = [
         {
             **_row(verdict, turn.now, looks_ahead=looks_ahead),
@@ -192,6 +193,14 @@ def drive(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be moved, and move nothing.")
     ] = False,
+    together: Annotated[
+        bool,
+        typer.Option(
+            "--together",
+            help="Plan all jobs that wait together, so that clean hours are shared out; with "
+            "--all-users.",
+        ),
+    ] = False,
     notify: Annotated[
         list[str] | None,
         typer.Option(
@@ -220,7 +229,11 @@ def drive(
     senders = [sender_for(address, os.environ) for address in notify or ()]
     driver, journal = _driver(signal, grid, seed, how, all_users=all_users)
     driver.dry = dry_run
+    if together:
+        _plan_together(driver, journal, all_users=all_users)
     said: set[str] = set()
+    # Kept from turn to turn: an operator has thousands of jobs.
+    book = journal.book
     try:
         with by_signals(), journal.claim() as alone:
             if not alone:
@@ -229,9 +242,9 @@ def drive(
                 turn = driver.turn()
                 _tell_problems(turn, said)
                 _keep(driver, journal)
-                settled = _settle(turn, driver, journal, store)
+                settled = _settle(turn, driver, journal, book, store)
                 if senders and not dry_run:
-                    _notify(turn, settled, journal, senders)
+                    _notify(turn, settled, book, senders)
                 if once:
                     _tell_turn(turn, driver, form)
                     return
@@ -256,14 +269,25 @@ def _driver(
     model.learn(journal.waits())
     forecast = forecaster(signal, grid, seed=seed, how=how, until=time.time() + 7 * 86_400.0)
     user = None if all_users else who_asks()
-    return (
-        Driver(
-            backend=SlurmBackend(user=user, operator=all_users),
-            forecast=forecast,
-            profile=journal.profile,
-            waits=model,
-        ),
-        journal,
+    backend = SlurmBackend(user=user, operator=all_users)
+    driver = Driver(backend=backend, forecast=forecast, profile=journal.profile, waits=model)
+    return driver, journal
+
+
+def _plan_together(driver: Driver, journal: Journal, *, all_users: bool) -> None:
+    """Have a driver share clean hours out among all jobs that wait."""
+    from lowtide.acting.slurm import SlurmBackend
+    from lowtide.acting.together import Together, constant_of
+    from lowtide.errors import InvalidInput
+
+    if not all_users or not isinstance(driver.backend, SlurmBackend):
+        raise InvalidInput(
+            "jobs are planned together by who sees them all: add --all-users, or leave out "
+            "--together"
+        )
+    driver.together = Together(
+        clusters=driver.backend.nodes,
+        profile=lambda verdict: journal.profile(verdict.tag) or constant_of(verdict),
     )
 
 
@@ -284,7 +308,9 @@ def _keep(driver: Driver, journal: Journal) -> None:
         warn(f"{error}; how long jobs waited is not kept")
 
 
-def _settle(turn: Turn, driver: Driver, journal: Journal, place: str | None) -> list[Page]:
+def _settle(
+    turn: Turn, driver: Driver, journal: Journal, book: Book, place: str | None
+) -> list[Page]:
     """Find out what became of jobs that have left the queue; whatever fails, nothing else does."""
     from lowtide.acting.settling import Settler
     from lowtide.acting.slurm import SlurmBackend
@@ -294,7 +320,6 @@ def _settle(turn: Turn, driver: Driver, journal: Journal, place: str | None) -> 
     if not turn.reached or not isinstance(backend, SlurmBackend):
         return []
     try:
-        book = journal.book
         gone = book.see((verdict.seen for verdict in turn.verdicts), now=turn.now)
         with _watched(place) as store:
             settler = Settler(
@@ -311,11 +336,11 @@ def _settle(turn: Turn, driver: Driver, journal: Journal, place: str | None) -> 
         return []
 
 
-def _notify(turn: Turn, settled: list[Page], journal: Journal, senders: list[Sender]) -> None:
+def _notify(turn: Turn, settled: list[Page], book: Book, senders: list[Sender]) -> None:
     from lowtide.acting.notices import notices, send_new
 
     found = notices(turn.verdicts, settled, now=turn.now)
-    for problem in send_new(found, journal.book, senders, now=turn.now):
+    for problem in send_new(found, book, senders, now=turn.now):
         warn(problem)
 
 

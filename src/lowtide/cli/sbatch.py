@@ -215,7 +215,9 @@ class _Order:
             arrival=time.time(),
             run_s=self.run_s or 0.0,
             startup_s=profile.startup_s if profile else 0.0,
-            stop_s=(profile.stop_s if profile else 0.0) or (_STOP_S if saves else 0.0),
+            # Nobody lets a job save that takes longer to than it has worked.
+            stop_s=(profile.stop_s if profile else 0.0)
+            or (min(_STOP_S, min_run_s) if saves else 0.0),
             interruptible=saves,
             # What is usual is not said: the comment is short.
             min_run_s=None if min_run_s == Rules().least_run_s else min_run_s,
