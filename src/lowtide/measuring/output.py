@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import IO, TextIO
+from typing import IO, Any, TextIO
 
 from lowtide.measuring import relay
 from lowtide.measuring.relay import HEAD
@@ -51,8 +51,8 @@ class _Pattern:
     near: re.Pattern[str] | None = None
 
     def __post_init__(self) -> None:
-        self.literal, local = _analyse(self.regex)
-        if local and not self.literal:
+        self.literal = _literal(self.regex)
+        if not self.literal and _is_local(self.regex):
             with contextlib.suppress(re.error):
                 self.near = re.compile(self.regex.pattern, self.regex.flags | re.MULTILINE)
 
@@ -80,24 +80,46 @@ class _Pattern:
         return self.label.replace("{}", group)
 
 
-def _analyse(regex: re.Pattern[str]) -> tuple[str, bool]:
-    """Return the longest text that all matches hold, and whether a match depends on itself alone.
+def _literal(regex: re.Pattern[str]) -> str:
+    """Return the longest text that all matches hold; empty where none is known."""
+    try:
+        from re import _constants, _parser  # type: ignore[attr-defined]
 
-    What is not understood counts as neither: a line is then searched by itself.
-    """
+        parsed = _parser.parse(regex.pattern, regex.flags & ~re.DEBUG)
+        plain = not (parsed.state.flags & re.IGNORECASE)
+        return max(_runs(parsed, _constants), key=len) if plain else ""
+    except (ImportError, AttributeError, TypeError, ValueError):
+        # Python's own parser is nobody's promise: without it all lines are looked at.
+        return ""
+
+
+def _runs(parsed: Any, kinds: Any) -> list[str]:
+    """Return the texts that every match of a parsed expression holds, each in one piece."""
+    runs = [""]
+    for kind, said in parsed:
+        if kind is kinds.LITERAL:
+            runs[-1] += chr(said)
+            continue
+        inner: list[str] = []
+        if kind is kinds.SUBPATTERN and not said[1] & re.IGNORECASE:
+            inner = _runs(said[3], kinds)
+        elif kind in (kinds.MAX_REPEAT, kinds.MIN_REPEAT) and said[0] >= 1:
+            inner = _runs(said[2], kinds)
+        runs += [*inner, ""]
+    return runs
+
+
+def _is_local(regex: re.Pattern[str]) -> bool:
+    """Return whether a match depends on itself alone; False where that is not understood."""
     if regex.flags & re.VERBOSE:
-        return "", False
-    text, at, depth, local = regex.pattern, 0, 0, True
-    runs, run, alternatives = [""], "", False
-
+        return False
+    text, at, local = regex.pattern, 0, True
     while at < len(text):
         char, then = text[at], text[at + 1 : at + 2]
         at += 1
-        literal = ""
         if char == "\\":
             at += 1
             local = local and then not in ("A", "Z", "B")
-            literal = "" if then.isalnum() else then
         elif char == "[":
             # A bracket that stands first in its class is one of its characters.
             first = re.compile(r"\^?\]?").match(text, at)
@@ -105,35 +127,17 @@ def _analyse(regex: re.Pattern[str]) -> tuple[str, bool]:
             while at < len(text) and text[at] != "]":
                 at += 2 if text[at] == "\\" else 1
             at += 1
-        elif char == "(":
-            depth += 1
-            if then == "?":
-                kind = re.compile(r"\?(?::|P<|P=|[aiLmsu]+[:)])").match(text, at)
-                local = local and kind is not None
-                # What a group is called, or the sign of its kind, is no part of the pattern.
-                at = kind.end() if kind else at + 1
-                depth -= bool(kind and kind[0].endswith(")"))
-        elif char == ")":
-            depth -= 1
-        elif char == "|":
-            alternatives = alternatives or depth == 0
+        elif char == "(" and then == "?":
+            kind = re.compile(r"\?(?::|P<|P=|[aiLmsu]+[:)])").match(text, at)
+            local = local and kind is not None
+            # What a group is called, or the sign of its kind, is no part of the pattern.
+            at = kind.end() if kind else at + 1
         elif char in "*+?{":
             if char == "{":
                 at = (text.find("}", at) + 1) or len(text)
-            if char != "+":
-                run = run[:-1]
             # Possessive: what it takes it never gives back, be it of the next line.
             local = local and text[at : at + 1] != "+"
-        elif char not in "^$.":
-            literal = char
-        if literal and depth == 0:
-            run += literal
-        else:
-            runs.append(run)
-            run = ""
-    runs.append(run)
-    plain = not (alternatives or regex.flags & re.IGNORECASE)
-    return max(runs, key=len) if plain else "", local
+    return local
 
 
 @dataclass(slots=True, kw_only=True)
