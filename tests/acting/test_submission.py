@@ -232,6 +232,25 @@ def started(script, environment, tmp_path, *arguments):
     return subprocess.Popen(["bash", str(path), *arguments], env=environment, cwd=tmp_path)
 
 
+@pytest.mark.parametrize(
+    "first",
+    ["#!/bin/bash -e", "#! /bin/bash", "#!/usr/bin/env -S bash -e -u", "#!/bin/echo it's 'so"],
+)
+def test_it_is_run_by_whom_the_kernel_would_have_run_it(pretended, tmp_path, first):
+    script = tmp_path / "own.sh"
+    script.write_text(f'{first}\necho "$-"\nfalse\necho on\n')
+    script.chmod(0o755)
+    itself = subprocess.run([str(script)], capture_output=True, text=True, check=False)
+    (tmp_path / "wrapped.sh").write_text(wrap(script.read_text()))
+    words = ["bash", "wrapped.sh"]
+    wrapped = subprocess.run(
+        words, env=pretended, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert wrapped.returncode == itself.returncode
+    # Where it lies is its own affair.
+    assert wrapped.stdout.split()[:2] == itself.stdout.split()[:2]
+
+
 def wait_for(path: Path) -> None:
     until = time.monotonic() + PATIENCE_S
     while not path.exists() and time.monotonic() < until:

@@ -141,7 +141,8 @@ def wrap(script: str, checkpoint: str = "") -> str:
         "@CHECKPOINT@": _CHECKPOINT.replace("@PATH@", shlex.quote(checkpoint))
         if checkpoint
         else "",
-        "@INTERPRETER@": shlex.join(shlex.split(first[2:].strip())),
+        # As the kernel takes it: whatever follows the interpreter is one word, quotes and all.
+        "@INTERPRETER@": shlex.join(first[2:].strip().split(maxsplit=1)),
     }
     # In one go: what a script says stays as it is, whatever it holds.
     body = re.sub("|".join(parts), lambda found: parts[found[0]], _WRAPPER)
