@@ -12,7 +12,7 @@ SHELL       := bash
 .SHELLFLAGS := -eu -o pipefail -c
 export LOWTIDE_DATA ?= ../shared/data
 
-.PHONY: help demo check test test-alone test-slurm nightly bench docs clean
+.PHONY: help demo check test test-beside test-slurm test-alone nightly bench docs clean
 help:
 	@echo "make demo    install, plan the sample job five ways, write an HTML report"
 	@echo "make check   format, lint, types, import contract, size"
@@ -47,21 +47,23 @@ check: $(VENV)/.dev
 	$(BIN)/lint-imports
 	$(BIN)/python tools/size.py
 
-# First, on all cores, what does not mind company. Then, at once, since both wait most of the time: what
-# counts seconds, two files at a time, and what runs jobs on a real Slurm, one by one. What fails is asked
-# once more by itself, and has to pass then.
+# What does not mind company runs on all cores, and beside it, one by one, what runs jobs on a real Slurm
+# and waits most of the time; afterwards what counts seconds, two files at a time. What fails is asked once
+# more by itself, and has to pass then.
 PYTEST := $(BIN)/python -m pytest
 ask = $(PYTEST) -o cache_dir=.pytest_cache/$@ $(1) || { test $$? = 1 && echo "failed: once more, by themselves" \
   && $(PYTEST) -o cache_dir=.pytest_cache/$@ --last-failed --last-failed-no-failures none; }
 # Hundreds of programs are started by tests, and each would compile lowtide's modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 test: $(VENV)/.dev
+	@$(MAKE) --jobs 2 --output-sync=line --no-print-directory test-beside test-slurm
+	@$(MAKE) --no-print-directory test-alone
+test-beside: $(VENV)/.dev
 	$(call ask,-m "not alone" -n $(CORES) --dist worksteal)
-	@$(MAKE) --jobs 2 --output-sync=target --no-print-directory test-alone test-slurm
-test-alone: $(VENV)/.dev
-	$(call ask,-m "alone and not slurm" -n 2 --dist loadfile)
 test-slurm: $(VENV)/.dev
 	$(call ask,-m slurm)
+test-alone: $(VENV)/.dev
+	$(call ask,-m "alone and not slurm" -n 2 --dist loadfile)
 
 nightly: $(VENV)/.dev
 	LOWTIDE_NIGHTLY=1 $(PYTEST) -m "not alone" -n $(CORES) --dist worksteal
