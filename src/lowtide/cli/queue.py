@@ -118,7 +118,7 @@ JobNumber = Annotated[
 
 
 def release(job: JobNumber, form: Form = TABLE) -> None:
-    """Let a job of lowtide sbatch begin now.
+    """Let a job begin now.
 
     It is its user's own from then on: nobody defers it again, or stops it.
     """
@@ -137,7 +137,7 @@ def release(job: JobNumber, form: Form = TABLE) -> None:
 
 
 def hold(job: JobNumber, form: Form = TABLE) -> None:
-    """Keep a job of lowtide sbatch from starting until it is released.
+    """Keep a job from starting until it is released.
 
     Nobody looks after its deadline meanwhile.
     """
@@ -150,7 +150,7 @@ def hold(job: JobNumber, form: Form = TABLE) -> None:
 
 
 def forget(job: JobNumber, form: Form = TABLE) -> None:
-    """Look after a job of lowtide sbatch no more: it begins when it was to."""
+    """Look after a job no more; it begins when it was to."""
     backend, found, _, text = _found(job)
     backend.note(found, text)
     words = f"job {job} is not looked after any more, and begins when it was to"

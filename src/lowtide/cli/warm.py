@@ -67,6 +67,7 @@ def _parts() -> dict[str, Callable[[], object]]:
         "simulating clusters": _queues,
         "planning queues": _together,
         "reading traces": _read,
+        "learning": _learn,
         "reproducing": _reproduce,
     }
 
@@ -175,6 +176,17 @@ def _read() -> None:
 
     line = np.frombuffer(b"1 2\n", dtype=np.uint8)
     parse_columns(line, 0, np.zeros(2, dtype=np.bool_), np.empty((2, 2)))
+
+
+def _learn() -> None:
+    from lowtide.formats.recordings import read_recordings
+    from lowtide.learning import learn
+    from lowtide.samples import sample_recording
+
+    recordings = read_recordings(sample_recording("h200"))
+    # By marks, and by power alone.
+    for events in (True, False):
+        learn(recordings, events=events, validated=False)
 
 
 def _reproduce() -> None:
