@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lowtide.accounting import Footprint, footprint, integrate
+from lowtide.accounting import Footprint, footprint
 from lowtide.errors import LowtideError
 from lowtide.job import Job
+from lowtide.measuring.payment import amount_of_run
 from lowtide.profile import PowerProfile
 from lowtide.recording import Run
 from lowtide.schedule import Schedule, Stretch
@@ -126,12 +127,7 @@ def paused_and_running_w(
 
 def measured(runs: Sequence[Run], signal: Signal) -> float | None:
     """Return what measured runs came to; None where something of it is not known."""
-    total = 0.0
-    for run in runs:
-        if not signal.covers(run.start, run.end):
-            return None
-        inner = signal.edges[(signal.edges > run.start) & (signal.edges < run.end)]
-        cuts = np.concatenate(([run.start], inner, [run.end]))
-        power_w = np.diff(run.energies_j(cuts)) / np.diff(cuts)
-        total += float(integrate(power_w, cuts[:-1], cuts[1:], signal).sum())
+    if not all(signal.covers(run.start, run.end) for run in runs):
+        return None
+    total = sum(amount_of_run(run, signal) for run in runs)
     return total if runs and np.isfinite(total) else None

@@ -60,8 +60,8 @@ def pay(run: Run, grid: str | Path | Signal | Grid) -> Paid:
     try:
         known = grid if isinstance(grid, Signal | Grid) else _resolved(str(grid), run)
         carbon, price = carbon_and_price(known)
-        grams = None if carbon is None else _amount(run, carbon)
-        cost = None if price is None else _amount(run, price)
+        grams = None if carbon is None else amount_of_run(run, carbon)
+        cost = None if price is None else amount_of_run(run, price)
     except LowtideError as error:
         return Paid(notes=(f"what it emitted is not known: {error}",))
     decided = carbon or price
@@ -84,7 +84,7 @@ def _resolved(name: str, run: Run) -> Signal | Grid:
     return resolve(name, kind=kind, since=run.start, until=until).grid
 
 
-def _amount(run: Run, signal: Signal) -> float:
+def amount_of_run(run: Run, signal: Signal) -> float:
     """Return the integral of power times signal over a run, exactly; NaN power counts nothing."""
     signal.require(run.start, run.end, what="the grid's signal")
     inner = signal.edges[(signal.edges > run.start) & (signal.edges < run.end)]
