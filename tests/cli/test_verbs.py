@@ -316,7 +316,11 @@ def test_every_verb_speaks_json_and_columns(verb: str, capsys: pytest.CaptureFix
     assert_keys_as_kept(f"verbs/{verb}.txt", said, lines[0])
 
 
-@pytest.mark.parametrize("verb", VERBS)
+# `lowtide` itself, and what has verbs of its own.
+GROUPS = ["", *sorted({verb.rpartition(" ")[0] for verb in VERBS} - {"", *VERBS})]
+
+
+@pytest.mark.parametrize("verb", [*GROUPS, *VERBS])
 def test_help_shows_the_examples(
     verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,8 +329,8 @@ def test_help_shows_the_examples(
     assert answer.code == 0
     # Under pytest the program is told to have another name.
     shown = re.sub(r"^Usage: .*?lowtide", "Usage: lowtide", answer.out)
-    assert_as_kept(f"help/{verb}.txt", shown)
-    for line in EXAMPLES[verb]:
+    assert_as_kept(f"help/{verb or 'lowtide'}.txt", shown)
+    for line in EXAMPLES.get(verb, ()):
         assert line in answer.out
 
 
@@ -376,7 +380,7 @@ def test_no_verb_at_all_shows_the_help(capsys: pytest.CaptureFixture[str]) -> No
     assert "Commands" in answer.out + answer.err
 
 
-@pytest.mark.parametrize("words", [(), ("store",), ("stress",)])
+@pytest.mark.parametrize("words", [tuple(group.split()) for group in GROUPS])
 def test_the_list_of_verbs_is_whole_on_a_narrow_terminal(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

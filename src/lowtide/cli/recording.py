@@ -49,7 +49,7 @@ def show(
     grid: GridName = None,
     form: Form = TABLE,
 ) -> None:
-    """Show what a recording holds: each run's power, marks, and the time that was lost."""
+    """Show what a recording holds: power, marks, lost time."""
     from lowtide.cli.measure import grid_of, run_rows
 
     where = grid_of(signal, grid)
