@@ -64,7 +64,7 @@ def thesis(
     out: Out = None,
     form: Form = TABLE,
 ) -> None:
-    """Suspend and resume 2,400 jobs on a German July.
+    """Suspend and resume 2,400 jobs: Germany, July 2024.
 
     The jobs have phases and startups, and run uninterrupted or are suspended and resumed.
     Published totals stand beside what they truly are and what is possible.
