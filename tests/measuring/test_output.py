@@ -105,7 +105,15 @@ PATTERNS = (
         r"(a|ab)ccd",
         r"((o))+",
     ),
-    *(r"(?x) lo ss", r"(?:foo){0,1}9", r"(?=end)e", r"(b(e)n)d", r"ab(?#c)c"),
+    *(
+        r"(?x) lo ss",
+        r"(?:foo){0,1}9",
+        r"(?=end)e",
+        r"(b(e)n)d",
+        r"ab(?#c)c",
+        r"(?i)KEY: (\d)",
+        r"(?i)É",
+    ),
 )
 
 
@@ -161,6 +169,7 @@ def test_five_million_lines_are_searched_in_no_time() -> None:
     # A loop over the lines is the baseline.
     assert spent_s(r"Epoch (\d+)") < plain_s / 5
     assert spent_s(r"^(\d*499999)$") < plain_s / 5
+    assert spent_s(r"(?i)EPOCH (\d+)") < plain_s / 5
     assert spent_s(r"[a-z]+ (\d+)") < plain_s / 2
 
 

@@ -40,7 +40,8 @@ class _Pattern:
     Attributes:
         regex: The expression, which is asked about one line at a time.
         label: The label of its event.
-        literal: What every line has that it matches; empty where that is not known.
+        literal: What every line has that it matches; empty where that is not known. In small
+            letters where the expression minds none.
         near: The same expression for many lines at once: where it finds nothing, no line matches,
             and where it does, no line before that does. None where that cannot be promised.
     """
@@ -52,17 +53,24 @@ class _Pattern:
 
     def __post_init__(self) -> None:
         self.literal = _literal(self.regex)
-        if not self.literal and _is_local(self.regex):
+        if (not self.literal or self._folds) and _is_local(self.regex):
             with contextlib.suppress(re.error):
                 self.near = re.compile(self.regex.pattern, self.regex.flags | re.MULTILINE)
 
+    @property
+    def _folds(self) -> bool:
+        return bool(self.regex.flags & re.IGNORECASE)
+
     def lines(self, text: str) -> Iterator[tuple[int, str]]:
         """Yield the lines that may match, each with its place."""
-        at = 0
+        at, literal, searched = 0, self.literal, text
+        if literal and self._folds:
+            # Beyond ASCII a letter may have another length in small, and other small letters.
+            literal, searched = (literal, text.lower()) if text.isascii() else ("", text)
         while at < len(text):
             hit = at
-            if self.literal:
-                hit = text.find(self.literal, at)
+            if literal:
+                hit = searched.find(literal, at)
             elif self.near is not None:
                 found = self.near.search(text, at)
                 hit = found.start() if found else -1
@@ -86,8 +94,10 @@ def _literal(regex: re.Pattern[str]) -> str:
         from re import _constants, _parser  # type: ignore[attr-defined]
 
         parsed = _parser.parse(regex.pattern, regex.flags & ~re.DEBUG)
-        plain = not (parsed.state.flags & re.IGNORECASE)
-        return max(_runs(parsed, _constants), key=len) if plain else ""
+        longest = max(_runs(parsed, _constants), key=len)
+        if not regex.flags & re.IGNORECASE:
+            return longest
+        return longest.lower() if longest.isascii() else ""
     except (ImportError, AttributeError, TypeError, ValueError):
         # Python's own parser is nobody's promise: without it all lines are looked at.
         return ""
