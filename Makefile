@@ -56,7 +56,7 @@ ask = $(PYTEST) -o cache_dir=.pytest_cache/$@ $(1) || { test $$? = 1 && echo "fa
 # Hundreds of programs are started by tests, and each would compile lowtide's modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 test: $(VENV)/.dev
-	@$(MAKE) --jobs 2 --output-sync=line --no-print-directory test-beside test-slurm
+	@$(MAKE) --jobs 2 --no-print-directory test-beside test-slurm
 	@$(MAKE) --no-print-directory test-alone
 test-beside: $(VENV)/.dev
 	$(call ask,-m "not alone" -n $(CORES) --dist worksteal)
