@@ -399,7 +399,7 @@ def test_marking_needs_the_standard_library_alone() -> None:
 def test_names_of_processes_may_hold_anything() -> None:
     line = "7 (a) (b c) S 1 2 3 0 -1 4 0 0 0 0 50 25 10 15 20 0 1 0 300 0 2 0"
     stat = read_stat(line)
-    assert (stat.name, stat.parent, stat.group, stat.session) == ("a) (b c", 1, 2, 3)
+    assert (stat.name, stat.parent, stat.group) == ("a) (b c", 1, 2)
     assert stat.cpu_s == pytest.approx(100 / os.sysconf("SC_CLK_TCK"))
 
 
