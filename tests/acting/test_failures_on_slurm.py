@@ -286,6 +286,16 @@ def test_a_wrapper_killed_between_requeue_and_begin_costs_carbon_alone(here, tmp
 
 
 def test_a_failed_node_costs_what_was_not_saved_and_the_driver_goes_on(here):
+    # Both nodes are on this machine: the order to end what the failed one ran may reach what the
+    # other has started under the same number, and then it is tried anew.
+    assert any(goes_on_after_a_failure(here) for _ in range(4)), SlurmBackend().look()
+    assert steps().count(2) == 1
+
+
+def goes_on_after_a_failure(here) -> bool:
+    """Let the node of a job fail; say whether the job went on from what it had saved."""
+    Path("steps").unlink(missing_ok=True)
+    Path("saved").unlink(missing_ok=True)
     number, _ = submitted(here)
     wait_for(lambda: len(steps()) > 5)
     Path("saved").write_text("3")
@@ -296,15 +306,13 @@ def test_a_failed_node_costs_what_was_not_saved_and_the_driver_goes_on(here):
         # Now is as clean as it gets: Slurm's own delay is not waited for.
         grid = Signal.from_values([100.0] * 9000, start=time.time() - 5.0, step_s=5.0)
 
-        def goes_on():
+        def is_settled():
             driver(grid).turn()
             time.sleep(1.0)
-            return steps().count(3) == 2
+            return steps().count(3) == 2 or seen(number) is None
 
-        # Its node is still there and may work on until it is told to stop: what counts is that it
-        # begins again with what was saved.
-        wait_for(goes_on)
-        assert steps().count(2) == 1
+        wait_for(is_settled)
+        return steps().count(3) == 2
     finally:
         ask(here, "scontrol", "update", f"NodeName={node}", "State=RESUME")
 
