@@ -22,9 +22,19 @@ from pathlib import Path
 from time import process_time
 
 import lowtide as lt
-from lowtide.acting.month import DAYS, HOUR_S, Month, MonthOutcome, all_faults, live
-from lowtide.acting.waitstudy import RULES, Study, drawn_jobs, study
 from lowtide.signal import Signal
+
+# Months and crowds are shared with the tests.
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from support.acting_month import (
+    DAYS,
+    HOUR_S,
+    Month,
+    MonthOutcome,
+    all_faults,
+    live,
+)
+from support.wait_study import RULES, WaitStudy, drawn_jobs, study
 
 SEEDS = 5
 MONTH_S = (DAYS + 14) * 86_400.0
@@ -132,7 +142,7 @@ def crowded(rules: Sequence[str]) -> None:
     print(f"{'CPUs (load), slack':22} {'margin':18} {'missed':>8} {'elsewhere':>10} {'carbon':>8}")
     for (cpus, slack_h), elsewhere in CROWDS.items():
         for rule in rules:
-            settings = Study(cpus=cpus, slack_s=slack_h * HOUR_S, rule=rule)
+            settings = WaitStudy(cpus=cpus, slack_s=slack_h * HOUR_S, rule=rule)
             outcome = study(jobs, signal, settings)
             other = f"{elsewhere[rule]:.1f}%" if rule in elsewhere else "---"
             where = f"{cpus} ({outcome.load:.0%}), {slack_h} h"

@@ -23,7 +23,7 @@ from lowtide.policies.policy import make_policy
 from lowtide.signal import FloatArray, Signal
 from lowtide.simulator import Cluster, make_discipline, simulate
 from lowtide.simulator.queueing import run_queue
-from lowtide.simulator.scheduling import Event, View, run_scheduler
+from lowtide.simulator.scheduling import QueueEvent, QueueView, run_scheduler
 from lowtide.workload import Workload
 
 HOUR = 3600.0
@@ -234,7 +234,7 @@ class InOrder:
     def __init__(self) -> None:
         self.events = 0
 
-    def on(self, event: Event, view: View) -> None:  # noqa: ARG002 - whatever has happened
+    def on(self, event: QueueEvent, view: QueueView) -> None:  # noqa: ARG002 - whatever has happened
         """Start whose turn it is."""
         self.events += 1
         while (first := view.first) is not None and view.start(first):

@@ -22,7 +22,7 @@ from lowtide.acting.promise import NO_LOOPS
 from lowtide.acting.reckoning import amount, paused_and_running_w
 from lowtide.acting.tag import Tag, decode
 from lowtide.acting.waits import WaitModel
-from lowtide.measuring.program import Program
+from lowtide.measuring.program import StartedProgram
 from lowtide.profile import Phase, PowerProfile
 from lowtide.signal import Signal
 from support.commands import run
@@ -149,7 +149,7 @@ def test_a_program_that_is_only_paused_has_no_word_for_saved(clock):
 
 def test_all_of_a_program_is_paused_whatever_sessions_it_made():
     words = "setsid sleep 300 & (setsid sh -c 'sleep 300 & sleep 300' &) ; sleep 300"
-    program = Program.start(["sh", "-c", words], environment=dict(os.environ))
+    program = StartedProgram.start(["sh", "-c", words], environment=dict(os.environ))
     try:
         assert wait_until(lambda: len(program.tree.living()) >= 6)
         pids = program.pause()
@@ -170,11 +170,11 @@ KILLED = """
 import os, sys, time
 from lowtide.acting.local import LocalBackend
 from lowtide.acting.tag import Tag
-from lowtide.measuring.program import Program
+from lowtide.measuring.program import StartedProgram
 
 backend = LocalBackend(tag=Tag(token="a", deadline=time.time() + 900, arrival=0.0, run_s=60.0))
 backend.prepare()
-program = Program.start(["sh", "-c", "sleep 300 & sleep 300"], environment=dict(os.environ))
+program = StartedProgram.start(["sh", "-c", "sleep 300 & sleep 300"], environment=dict(os.environ))
 backend.begin(None, 0.0, backend.look().jobs[0].comment)
 backend.started(program)
 while len(program.tree.living()) < 3:

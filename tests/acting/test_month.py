@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from lowtide.acting.month import DAYS, HOUR_S, Month, all_faults, live
 from lowtide.grids import synthetic_grid
+from support.acting_month import DAYS, HOUR_S, Month, all_faults, live
 
 GRID = synthetic_grid("windy", start=0, days=DAYS + 15, seed=1).average
 JOBS = 40

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from lowtide.acting.backend import PENDING, RUNNING, Seen
-from lowtide.acting.book import Book, Page
+from lowtide.acting.book import Book, BookPage
 from lowtide.acting.judge import Situation, judge
 from lowtide.acting.notices import Mail, Notice, Webhook, notices, send_new, sender_for
 from lowtide.acting.tag import Tag, encode
@@ -20,7 +20,7 @@ from lowtide.errors import InvalidInput, ProviderProblem
 NOW = 1_700_000_000.0
 HOUR_S = 3600.0
 TAG = Tag(token="t1", deadline=NOW + 9 * HOUR_S, arrival=NOW, run_s=HOUR_S, begin=NOW + 5 * HOUR_S)
-PAGE = Page(token="t1", job_id="7", name="train", arrival=NOW, deadline=TAG.deadline)
+PAGE = BookPage(token="t1", job_id="7", name="train", arrival=NOW, deadline=TAG.deadline)
 
 
 def verdict(tag=TAG, **changes):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lowtide.acting.backend import PENDING, RUNNING, Seen
-from lowtide.acting.book import Begun, Book, Page, read_page
+from lowtide.acting.book import Begun, Book, BookPage, read_page
 from lowtide.acting.experience import Experience, Experiences, RunOutcome, program_key
 from lowtide.acting.journal import Journal
 from lowtide.acting.reckoning import Reckoning, replay
@@ -54,9 +54,9 @@ class Slurm:
         raise SlurmProblem("Slurm accounting storage is disabled")
 
 
-def page(journal, profile=PROFILE, **changes) -> Page:
+def page(journal, profile=PROFILE, **changes) -> BookPage:
     name = "" if profile is None else journal.keep_profile(profile)
-    usual = Page(
+    usual = BookPage(
         token="t1",
         job_id="7",
         name="train",
@@ -114,8 +114,8 @@ def store(tmp_path):
 
 
 def settle(
-    journal, store, job: Page, *facts, now=START + 10 * HOUR_S, signal=GRID, accounts=False
-) -> Page:
+    journal, store, job: BookPage, *facts, now=START + 10 * HOUR_S, signal=GRID, accounts=False
+) -> BookPage:
     journal.book.put(job)
     settler = Settler(
         client=Slurm(*facts, accounts=accounts),

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from lowtide.acting.waitstudy import LineJob, Study, drawn_jobs, study
 from lowtide.grids import synthetic_grid
+from support.wait_study import LineJob, WaitStudy, drawn_jobs, study
 
 HOUR_S = 3600.0
 DAYS = 9
@@ -35,7 +35,7 @@ USED = sum(job.length_s * job.cpus for job in JOBS) / (DAYS * 86_400.0)
 
 def missed(load: float, rule: str, **settings) -> float:
     cpus = max(round(USED / load), 16)
-    found = study(JOBS, GRID, Study(cpus=cpus, slack_s=6 * HOUR_S, rule=rule, **settings))
+    found = study(JOBS, GRID, WaitStudy(cpus=cpus, slack_s=6 * HOUR_S, rule=rule, **settings))
     assert found.load == pytest.approx(load, abs=0.12)
     return found.missed / found.jobs
 
@@ -65,5 +65,5 @@ def test_a_queue_by_hand():
 
     jobs = [job(0.0, 2.0, 1), job(1.0, 1.0, 2), job(2.0, 1.0, 1), job(3.0, 1.0, 1, limit_h=9.0)]
     for slack_s, late in ((1.9 * HOUR_S, 2), (2 * HOUR_S, 1), (3 * HOUR_S, 0)):
-        found = study(jobs, GRID, Study(cpus=2, slack_s=slack_s, rule="at once"))
+        found = study(jobs, GRID, WaitStudy(cpus=2, slack_s=slack_s, rule="at once"))
         assert found.missed == late

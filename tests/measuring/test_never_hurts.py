@@ -198,11 +198,11 @@ def test_a_meter_may_break_in_any_way(tmp_path: Path, says: Any) -> None:
 def test_an_error_of_our_own_ends_no_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    from lowtide.measuring.program import Program
+    from lowtide.measuring.program import StartedProgram
     from lowtide.monitor.processes import ProcessTree
 
     kind, _, name = place.partition(".")
-    owner = {"sampler": Sampler, "program": Program, "tree": ProcessTree}[kind]
+    owner = {"sampler": Sampler, "program": StartedProgram, "tree": ProcessTree}[kind]
     method, calls = getattr(owner, name), [0]
 
     def breaks(self: Any, *words: Any) -> Any:

@@ -22,7 +22,7 @@ from lowtide.formats.recording_writer import RecordingWriter
 from lowtide.marks import EVENTS_VARIABLE, RUN_VARIABLE, mark
 from lowtide.measuring import Recorder, Sampler, Step
 from lowtide.measuring.callbacks import plan
-from lowtide.measuring.program import Program
+from lowtide.measuring.program import StartedProgram
 from lowtide.measuring.recorder import machine_facts
 from lowtide.meters import Reading
 from lowtide.monitor.processes import ProcessTree, children_of, read_stat
@@ -224,7 +224,7 @@ def test_what_tools_and_threads_use_is_the_recorders(tmp_path: Path) -> None:
 
 def test_many_children_cost_little() -> None:
     script = "for i in $(seq 40); do sleep 9 & done; wait"
-    program = Program.start(["bash", "-c", script], environment=os.environ)
+    program = StartedProgram.start(["bash", "-c", script], environment=os.environ)
     try:
         time.sleep(0.5)
         spent, clock = time.thread_time(), time.monotonic()

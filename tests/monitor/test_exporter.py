@@ -16,7 +16,7 @@ import pytest
 from lowtide.errors import FileProblem, InvalidInput
 from lowtide.monitor import exporter as module
 from lowtide.monitor.exporter import Exporter, load_token
-from lowtide.monitor.metrics import Page
+from lowtide.monitor.metrics import MetricsPage
 
 pytestmark = pytest.mark.alone
 
@@ -31,8 +31,8 @@ def exporter() -> Iterator[Exporter]:
         yield opened
 
 
-def page(plain: bytes = NODE, jobs: bytes = JOBS) -> Page:
-    return Page(node=plain, pieces=(jobs[:9], jobs[9:]))
+def page(plain: bytes = NODE, jobs: bytes = JOBS) -> MetricsPage:
+    return MetricsPage(node=plain, pieces=(jobs[:9], jobs[9:]))
 
 
 def ask(exporter: Exporter, path: str = "/metrics", **headers: str):
@@ -72,8 +72,10 @@ class TestAnswers:
     def test_a_page_is_laid_out_when_it_is_asked_for_and_once(
         self, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        laid_out, whole = [], Page.whole.fget
-        monkeypatch.setattr(Page, "whole", property(lambda it: laid_out.append(it) or whole(it)))
+        laid_out, whole = [], MetricsPage.whole.fget
+        monkeypatch.setattr(
+            MetricsPage, "whole", property(lambda it: laid_out.append(it) or whole(it))
+        )
         exporter.publish(page(b"old"))
         shown = page()
         exporter.publish(shown)

@@ -42,7 +42,7 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class BookPage:
     """A job that was handed in. None where something is not known, or not yet.
 
     Attributes:
@@ -129,7 +129,7 @@ class Page:
             return None
         return self.measured / self.replayed - 1.0
 
-    def seen(self, job: Seen, progress_s: float) -> Page:
+    def seen(self, job: Seen, progress_s: float) -> BookPage:
         """Return the page with what a look tells of the job."""
         page = replace(self, missing=0, outcome="", ended=None) if self.missing else self
         if job.state != RUNNING or job.started is None:
@@ -165,16 +165,16 @@ class Book:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._known: dict[str, Page] = {}
+        self._known: dict[str, BookPage] = {}
 
-    def put(self, page: Page) -> None:
+    def put(self, page: BookPage) -> None:
         """Keep a page, in place of what was known of the job."""
         if self._known.get(page.token) != page:
             text = json.dumps(asdict(page), separators=(",", ":"))
             write_whole(self.folder / f"{page.token}.json", text, lasting=False)
             self._known[page.token] = page
 
-    def pages(self, *, now: float, newer_s: float = _KEPT_S) -> list[Page]:
+    def pages(self, *, now: float, newer_s: float = _KEPT_S) -> list[BookPage]:
         """Return all pages that can be read, oldest job first; those that are too old are removed.
 
         Args:
@@ -197,7 +197,7 @@ class Book:
                 found.append(page)
         return sorted(found, key=lambda page: (page.arrival, page.token))
 
-    def find(self, job_id: str, at: float) -> Page | None:
+    def find(self, job_id: str, at: float) -> BookPage | None:
         """Return the page of a job by its number: that handed in last before a moment."""
         number = job_id.partition("_")[0]
         pages = [
@@ -207,12 +207,12 @@ class Book:
         ]
         return pages[-1] if pages else None
 
-    def see(self, jobs: Iterable[Seen], *, now: float) -> list[Page]:
+    def see(self, jobs: Iterable[Seen], *, now: float) -> list[BookPage]:
         """Take in a look at the queue; return the pages of jobs that are in it no more.
 
         What carries a tag and has no page, since another machine has handed it in, gets one.
         """
-        present: dict[str, Page] = {}
+        present: dict[str, BookPage] = {}
         known = {page.token: page for page in self.pages(now=now)}
         for job in jobs:
             tag, _ = decode(job.comment)
@@ -220,7 +220,7 @@ class Book:
                 continue
             page = present.get(tag.token) or known.get(tag.token)
             if page is None:
-                page = Page(
+                page = BookPage(
                     token=tag.token,
                     job_id=job.id.partition("_")[0],
                     name=job.name,
@@ -235,22 +235,22 @@ class Book:
         return [page for token, page in known.items() if token not in present and not page.is_over]
 
 
-def read_page(path: Path) -> Page | None:
+def read_page(path: Path) -> BookPage | None:
     """Return a page; None where it cannot be read or makes no sense."""
     try:
         said = read_document(path, "json")
-        known = {each.name for each in fields(Page)}
+        known = {each.name for each in fields(BookPage)}
         values: dict[str, Any] = {key: said[key] for key in known & said.keys()}
         values["begun"] = tuple(Begun(**each) for each in values.get("begun", ()))
         values["told"] = tuple(map(str, values.get("told", ())))
-        page = Page(**values)
+        page = BookPage(**values)
     except (LowtideError, TypeError, AttributeError):
         return None
     return page if page.token == path.stem and _makes_sense(page) else None
 
 
-def _makes_sense(page: Page) -> bool:
-    rows: list[Page | Begun] = [page, *page.begun]
+def _makes_sense(page: BookPage) -> bool:
+    rows: list[BookPage | Begun] = [page, *page.begun]
     for row in rows:
         for each in fields(row):
             value, kind = getattr(row, each.name), str(each.type)

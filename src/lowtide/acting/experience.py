@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from lowtide.acting.book import Page
+from lowtide.acting.book import BookPage
 from lowtide.errors import LowtideError
 from lowtide.files import read_document, write_whole
 from lowtide.profile import Phase, PowerProfile
@@ -139,7 +139,7 @@ class Experiences:
         found = [run for row in rows if (run := _read_run(row)) is not None]
         return Experience(runs=tuple(found))
 
-    def learn(self, page: Page) -> None:
+    def learn(self, page: BookPage) -> None:
         """Take in how a job came out, once."""
         known = self.of(page.program)
         ratios = (page.energy_ratio, page.duration_ratio, page.gap)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from lowtide.acting.backend import OVER, PENDING, RUNNING, Look, Seen
 from lowtide.acting.tag import Tag, decode, encode
 from lowtide.errors import Refused
-from lowtide.measuring.program import Program
+from lowtide.measuring.program import StartedProgram
 from lowtide.schedule import Stretch
 
 # What a program that has saved and wants to go on exits with (EX_TEMPFAIL).
@@ -42,7 +42,7 @@ class LocalBackend:
     runs: list[Stretch] = field(default_factory=list, init=False)
     pauses: list[tuple[float, float]] = field(default_factory=list, init=False)
     _seen: Seen = field(init=False)
-    _program: Program | None = field(default=None, init=False)
+    _program: StartedProgram | None = field(default=None, init=False)
     _paused_at: float | None = field(default=None, init=False)
     _guardian: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
@@ -118,7 +118,7 @@ class LocalBackend:
             ["/bin/sh", "-c", _GUARDIAN], stdin=subprocess.PIPE, start_new_session=True
         )
 
-    def started(self, program: Program) -> None:
+    def started(self, program: StartedProgram) -> None:
         """Be told that the program runs."""
         self._program = program
         self._run(time.time())

@@ -16,7 +16,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from lowtide.acting.backend import PENDING, RUNNING
-from lowtide.acting.book import Book, Page
+from lowtide.acting.book import Book, BookPage
 from lowtide.acting.judge import Judgement
 from lowtide.errors import InvalidInput, LowtideError, ProviderProblem
 from lowtide.units import format_number, format_percent, format_time
@@ -57,7 +57,7 @@ class Sender(Protocol):
 
 
 def notices(
-    verdicts: Sequence[Judgement], settled: Sequence[Page], *, now: float
+    verdicts: Sequence[Judgement], settled: Sequence[BookPage], *, now: float
 ) -> Iterator[Notice]:
     """Yield all that could be told now, whether it was before or not.
 
@@ -129,7 +129,7 @@ def _of_live(verdict: Judgement, now: float) -> Iterator[tuple[str, str]]:
         yield "at risk", f"it may not be done by {due}: {verdict.why}"
 
 
-def _of_ended(page: Page) -> tuple[str, str] | None:
+def _of_ended(page: BookPage) -> tuple[str, str] | None:
     due = format_time(page.deadline)
     if page.outcome == "lost":
         return "lost", "nobody knows of it any more, and it was not seen to end: submit it again"

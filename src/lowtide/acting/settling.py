@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lowtide.acting.book import DAY_S, Book, Page
+from lowtide.acting.book import DAY_S, Book, BookPage
 from lowtide.acting.experience import Experiences
 from lowtide.acting.journal import Journal
 from lowtide.acting.reckoning import amount, measured, replay
@@ -55,7 +55,7 @@ class Settler:
     store: Store | None = None
     signal: Signal | None = None
 
-    def settle(self, gone: Sequence[Page], *, now: float) -> list[Page]:
+    def settle(self, gone: Sequence[BookPage], *, now: float) -> list[BookPage]:
         """Find out what became of jobs that are in no queue, and of those not measured so far.
 
         Args:
@@ -75,7 +75,7 @@ class Settler:
             self.experiences.learn(page)
         return settled
 
-    def _ended(self, page: Page) -> Page:
+    def _ended(self, page: BookPage) -> BookPage:
         """Return a page with how its job ended; nobody who knows it is asked for ever."""
         try:
             facts = self._facts(page)
@@ -93,7 +93,7 @@ class Settler:
         ends = [each.ended for each in last.values() if each.ended is not None]
         return replace(page, outcome=outcome, ended=max(ends, default=None))
 
-    def _without_facts(self, page: Page, *, is_kept: bool) -> Page:
+    def _without_facts(self, page: BookPage, *, is_kept: bool) -> BookPage:
         """Return a page of a job that Slurm does not know any more: as it was watched, or lost.
 
         Args:
@@ -109,7 +109,7 @@ class Settler:
         outcome = "" if missing < _LOST_AFTER else "lost" if is_kept else "unknown"
         return replace(page, missing=missing, outcome=outcome)
 
-    def _facts(self, page: Page) -> list[JobFacts] | None:
+    def _facts(self, page: BookPage) -> list[JobFacts] | None:
         """Return what is known of a job's starts; None where nobody keeps accounts either."""
         found: list[JobFacts] = []
         try:
@@ -129,7 +129,7 @@ class Settler:
             found = [each for each in found if _is_of(each.comment, each.started, page)]
         return found
 
-    def _reckoned(self, page: Page) -> Page:
+    def _reckoned(self, page: BookPage) -> BookPage:
         """Return a page with what its job came to, as far as is known."""
         if page.outcome != "completed" or page.ended is None:
             return page
@@ -168,7 +168,7 @@ class Settler:
             duration_ratio=sum(run.end - run.start for run in runs) / expected_s,
         )
 
-    def _records(self, page: Page) -> list[JobRecord]:
+    def _records(self, page: BookPage) -> list[JobRecord]:
         """Return the starts of a job that were watched."""
         if self.store is None:
             return []
@@ -182,7 +182,7 @@ class Settler:
             if each.source == "slurm" and _is_of(each.comment, each.started, page)
         ]
 
-    def _runs(self, page: Page, records: Sequence[JobRecord]) -> list[Run] | None:
+    def _runs(self, page: BookPage, records: Sequence[JobRecord]) -> list[Run] | None:
         """Return what was measured of all starts; None where something of it is lacking."""
         seen = {each.start for each in page.begun}
         if self.store is None or not records or len(records) < len(seen):
@@ -199,7 +199,7 @@ class Settler:
         return runs
 
     def _grid(
-        self, page: Page, profile: PowerProfile | None, records: Sequence[JobRecord]
+        self, page: BookPage, profile: PowerProfile | None, records: Sequence[JobRecord]
     ) -> Signal | None:
         """Return the grid as it came, from when a job was handed in until all is over."""
         run_s = 0.0 if profile is None else profile.run_s + profile.stop_s
@@ -218,8 +218,8 @@ class Settler:
 
 
 def _without_profile(
-    page: Page, runs: Sequence[Run] | None, came: float | None, signal: Signal
-) -> Page:
+    page: BookPage, runs: Sequence[Run] | None, came: float | None, signal: Signal
+) -> BookPage:
     """Return a page of which nothing is told but what was measured, beside the same at once."""
     if not runs or came is None:
         return page
@@ -242,7 +242,7 @@ def _tasks(records: Sequence[JobRecord], profile: PowerProfile | None) -> list[l
     return list(tasks.values())
 
 
-def _is_of(comment: str | None, started: float | None, page: Page) -> bool:
+def _is_of(comment: str | None, started: float | None, page: BookPage) -> bool:
     """Return whether a start is of a job and not of another that got its number."""
     tag, _ = decode(comment)
     if tag is not None:

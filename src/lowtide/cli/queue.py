@@ -25,7 +25,7 @@ from lowtide.units import (
 
 if TYPE_CHECKING:
     from lowtide.acting.backend import Seen
-    from lowtide.acting.book import Book, Page
+    from lowtide.acting.book import Book, BookPage
     from lowtide.acting.driver import Driver, Turn
     from lowtide.acting.journal import Journal
     from lowtide.acting.judge import Judgement
@@ -310,7 +310,7 @@ def _keep(driver: Driver, journal: Journal) -> None:
 
 def _settle(
     turn: Turn, driver: Driver, journal: Journal, book: Book, place: str | None
-) -> list[Page]:
+) -> list[BookPage]:
     """Find out what became of jobs that have left the queue; whatever fails, nothing else does."""
     from lowtide.acting.settling import Settler
     from lowtide.acting.slurm import SlurmBackend
@@ -336,7 +336,7 @@ def _settle(
         return []
 
 
-def _notify(turn: Turn, settled: list[Page], book: Book, senders: list[Sender]) -> None:
+def _notify(turn: Turn, settled: list[BookPage], book: Book, senders: list[Sender]) -> None:
     from lowtide.acting.notices import notices, send_new
 
     found = notices(turn.verdicts, settled, now=turn.now)
@@ -361,7 +361,7 @@ def _watched(place: str | None) -> Iterator[Store | None]:
         yield store
 
 
-def _planned(page: Page | None) -> dict[str, Any]:
+def _planned(page: BookPage | None) -> dict[str, Any]:
     """Return what was planned for a job."""
     known = page and page.reckoning
     return {
@@ -372,7 +372,7 @@ def _planned(page: Page | None) -> dict[str, Any]:
     }
 
 
-def acted_document(page: Page) -> dict[str, Any]:
+def acted_document(page: BookPage) -> dict[str, Any]:
     """Return what scripts get of a job that has ended: plan, replay, measurement, saving."""
     known = page.reckoning
     return {

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lowtide.acting.reckoning import Reckoning
     from lowtide.acting.tag import Tag
     from lowtide.measuring import Recorder
-    from lowtide.measuring.program import Program
+    from lowtide.measuring.program import StartedProgram
     from lowtide.profile import PowerProfile
     from lowtide.recording import Run
     from lowtide.signal import Signal
@@ -330,7 +330,7 @@ class _Turns:
     def __init__(self, driver: Driver, backend: LocalBackend, every_s: float) -> None:
         self.driver, self.backend, self.every_s = driver, backend, every_s
         self._next = time.monotonic() + every_s
-        self._program: Program | None = None
+        self._program: StartedProgram | None = None
         self._said: set[str] = set()
 
     def wait(self, is_over: Callable[[], bool] = lambda: False) -> None:
@@ -340,7 +340,7 @@ class _Turns:
             left_s = self.backend.begin_at - time.time()
             time.sleep(min(_LOOK_S, max(left_s, 0.01)))
 
-    def attend(self, program: Program) -> None:
+    def attend(self, program: StartedProgram) -> None:
         """Look after a program that runs, or is paused."""
         if program is not self._program:
             self._program = program

@@ -28,7 +28,7 @@ from lowtide.units import (
 )
 
 if TYPE_CHECKING:
-    from lowtide.acting.book import Page
+    from lowtide.acting.book import BookPage
     from lowtide.acting.journal import Journal
     from lowtide.acting.judge import Judgement
     from lowtide.acting.reckoning import Reckoning
@@ -306,15 +306,15 @@ class _Order:
             at_once=amount(profile, once, signal),
         )
 
-    def page(self, number: str, signal: Signal | None) -> Page:
+    def page(self, number: str, signal: Signal | None) -> BookPage:
         """Return what the book keeps of it."""
-        from lowtide.acting.book import Page
+        from lowtide.acting.book import BookPage
         from lowtide.acting.reckoning import Reckoning
 
         # Without known watts only shares can be told.
         known = (self.reckoning if self.profile is not None else None) or Reckoning()
         energy, duration = self.experience.scales
-        return Page(
+        return BookPage(
             token=self.tag.token,
             job_id=number,
             name=self.submission.name,

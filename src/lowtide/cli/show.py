@@ -12,7 +12,7 @@ from lowtide.cli.output import SYNTHETIC, TABLE, Form, print_table, say, say_all
 from lowtide.cli.queue import acted_document
 
 if TYPE_CHECKING:
-    from lowtide.acting.book import Page
+    from lowtide.acting.book import BookPage
     from lowtide.hindsight import Hindsight
     from lowtide.hindsight.job import Beyond
     from lowtide.monitor.verdicts import Use
@@ -131,7 +131,7 @@ def show(
     )
 
 
-def _acted(record: JobRecord) -> Page | None:
+def _acted(record: JobRecord) -> BookPage | None:
     """Return what was planned for a job that lowtide sbatch has submitted; None for any other."""
     from lowtide.acting.journal import Journal
     from lowtide.acting.tag import decode
@@ -143,7 +143,7 @@ def _acted(record: JobRecord) -> Page | None:
     return None if page is None or (tag is not None and tag.token != page.token) else page
 
 
-def _as_planned(page: Page) -> str:
+def _as_planned(page: BookPage) -> str:
     """Return plan, replay and measurement of a job in words."""
     from lowtide.units import format_number, format_percent
 

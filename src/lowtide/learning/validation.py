@@ -77,7 +77,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class ErrorView:
     """Power as predicted against power as measured, looked at in one way.
 
     Attributes:
@@ -108,12 +108,12 @@ class Validation:
     """
 
     runs: tuple[str, ...]
-    views: tuple[View, ...]
+    views: tuple[ErrorView, ...]
     energy_error: Score | None
     absolute_energy_error: Score | None
     duration_error: Score | None
 
-    def view(self, name: str) -> View:
+    def view(self, name: str) -> ErrorView:
         """Return one way of looking.
 
         Args:
@@ -254,9 +254,9 @@ def _errors(series: RunSeries, said: Prediction, mean_w: float) -> dict[str, Flo
     return errors
 
 
-def _view(name: str, errors: dict[str, list[FloatArray]]) -> View:
+def _view(name: str, errors: dict[str, list[FloatArray]]) -> ErrorView:
     ours, constant = errors.get(name, []), errors.get(f"constant {name}", [])
-    return View(
+    return ErrorView(
         name=name,
         rmse_w=Score.of([rmse(error_w) for error_w in ours]),
         mae_w=Score.of([float(np.abs(error_w).mean()) for error_w in ours]),

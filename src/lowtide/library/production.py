@@ -57,7 +57,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class SeenRuns:
     """The runs of one name, as a source tells them.
 
     Attributes:
@@ -82,7 +82,7 @@ class RunSource(Protocol):
         """What a reader should know of that."""
         ...
 
-    def programs(self) -> Iterator[Seen]:
+    def programs(self) -> Iterator[SeenRuns]:
         """Yield the runs of each program."""
         ...
 
@@ -156,7 +156,7 @@ def learn_from(
     return harvest
 
 
-def _learn_program(seen: Seen, library: Library) -> Iterator[Found]:
+def _learn_program(seen: SeenRuns, library: Library) -> Iterator[Found]:
     left_out = list(seen.left_out)
     runs = _of_one_power(seen.runs, left_out)
     if not runs:

@@ -19,7 +19,7 @@ import numpy as np
 
 from lowtide.errors import InvalidInput, ProviderProblem
 from lowtide.grids.web import get_json, place_of
-from lowtide.library.production import LOOKED_AT, LeftOut, Seen
+from lowtide.library.production import LOOKED_AT, LeftOut, SeenRuns
 from lowtide.library.programs import PastRun, Program, common_name
 from lowtide.library.sources import LEAST_STEPS
 from lowtide.recording import Run
@@ -84,7 +84,7 @@ class Scraped:
         ]
     )
 
-    def programs(self) -> Iterator[Seen]:
+    def programs(self) -> Iterator[SeenRuns]:
         """Yield the runs of each program."""
         groups: dict[tuple[str, str], list[_Job]] = defaultdict(list)
         for job in self._jobs():
@@ -106,7 +106,7 @@ class Scraped:
                     runs[program].append(PastRun(program=program, run=found))
             names = {job.name for job in jobs}
             for program in dict.fromkeys([*runs, *left_out]):
-                yield Seen(
+                yield SeenRuns(
                     program=program,
                     runs=tuple(runs[program]),
                     left_out=tuple(left_out[program]),

@@ -12,7 +12,7 @@ import numpy as np
 
 from lowtide.errors import InvalidInput
 from lowtide.formats.recordings import read_recordings
-from lowtide.library.production import LOOKED_AT, LeftOut, Seen
+from lowtide.library.production import LOOKED_AT, LeftOut, SeenRuns
 from lowtide.library.programs import PastRun, Program, common_name
 from lowtide.recording import Recording, Run, Unmeasured
 from lowtide.states import NOT_OVER
@@ -118,7 +118,7 @@ class Watched:
     def __len__(self) -> int:
         return len(self.table)
 
-    def programs(self) -> Iterator[Seen]:
+    def programs(self) -> Iterator[SeenRuns]:
         """Yield the runs of each program."""
         table = self.table
         programs = self._programs()
@@ -150,7 +150,7 @@ class Watched:
                 else:
                     runs.append(PastRun(program=program, run=found))
             names = {table.columns["name"][place] or "" for place in places}
-            yield Seen(
+            yield SeenRuns(
                 program=program,
                 runs=tuple(runs),
                 left_out=tuple(left_out),
@@ -268,7 +268,7 @@ class Recorded:
     folders: Sequence[Path]
     notes: Sequence[str] = ()
 
-    def programs(self) -> Iterator[Seen]:
+    def programs(self) -> Iterator[SeenRuns]:
         """Yield the runs of each program: those of one name, measured on machines alike."""
         runs: dict[Program, list[PastRun]] = defaultdict(list)
         beside: dict[Program, list[Run]] = defaultdict(list)
@@ -294,7 +294,7 @@ class Recorded:
         for program in dict.fromkeys([*runs, *left_out]):
             found = sorted(runs[program], key=lambda each: each.start)
             old = [LeftOut(id=each.run.id, why=_OLDER) for each in found[:-LOOKED_AT]]
-            yield Seen(
+            yield SeenRuns(
                 program=program,
                 runs=tuple(found[-LOOKED_AT:]),
                 left_out=(*left_out[program], *old),

@@ -38,7 +38,7 @@ NOT_FOUND, NOT_A_PROGRAM = 127, 126
 
 
 @dataclass(slots=True, kw_only=True)
-class Program:
+class StartedProgram:
     """A running program.
 
     Attributes:
@@ -64,7 +64,7 @@ class Program:
         environment: Mapping[str, str],
         listener: Listener | None = None,
         to_stderr: bool = False,
-    ) -> Program:
+    ) -> StartedProgram:
         """Start a program.
 
         Args:

@@ -30,7 +30,7 @@ from lowtide.measuring.output import Listener
 from lowtide.measuring.program import (
     NOT_A_PROGRAM,
     NOT_FOUND,
-    Program,
+    StartedProgram,
     own_cpu_s,
     prepare,
     refusal,
@@ -101,7 +101,7 @@ class Recorder:
     to_stderr: bool = False
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
     clocks: Clocks | None = None
-    attend: Callable[[Program], None] | None = None
+    attend: Callable[[StartedProgram], None] | None = None
     say: Callable[[str], None] = print
     warn: Callable[[str], None] = _to_stderr
     watch: Callable[[Sample], None] | None = None
@@ -255,7 +255,7 @@ class Recorder:
             )
         started = self.sampler.now()
         try:
-            program = Program.start(
+            program = StartedProgram.start(
                 step.command, environment=environment, listener=listener, to_stderr=self.to_stderr
             )
         except OSError as error:
@@ -295,7 +295,7 @@ class Recorder:
         self.say(why)
         return status
 
-    def _outlast(self, program: Program) -> None:
+    def _outlast(self, program: StartedProgram) -> None:
         """Wait for a program that can no longer be measured, and tell it what it is to be told."""
         told = None
         while True:
@@ -309,7 +309,7 @@ class Recorder:
                 self._fail("waiting for the program", error)
             time.sleep(_LOOK_S)
 
-    def _follow(self, name: str, program: Program, step: Step) -> bool:
+    def _follow(self, name: str, program: StartedProgram, step: Step) -> bool:
         """Sample until nothing of a program is left; return whether it was stopped at its mark."""
         stop_at = lonely_since = told = None
         stopped = False
@@ -520,7 +520,7 @@ class Recorder:
         # Where notes cannot be kept either, this fails in the same way, and is not told again.
         self._note(text)
 
-    def _wait(self, program: Program | None = None) -> None:
+    def _wait(self, program: StartedProgram | None = None) -> None:
         """Wait for the next sample's time; one that was missed is not made up for."""
         self._next += self.interval_s
         while (left := self._next - time.monotonic()) > 0:

@@ -29,7 +29,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from lowtide.errors import FileProblem, InvalidInput
-from lowtide.monitor.metrics import Page
+from lowtide.monitor.metrics import MetricsPage
 from lowtide.monitor.prometheus import CONTENT_TYPE
 
 # A scraper takes milliseconds. One that takes longer is let go, and more than this at once are
@@ -63,7 +63,7 @@ class _Body:
 class _Published:
     """A page as it is served: to anybody, and to whoever may know of jobs."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: MetricsPage) -> None:
         self.made = time.monotonic()
         self.node = _Body(_NODE_ALONE + page.node)
         self._page = page
@@ -145,7 +145,7 @@ class Exporter:
                 "machine's: choose another"
             ) from None
 
-    def publish(self, page: Page) -> None:
+    def publish(self, page: MetricsPage) -> None:
         """Serve this page from now on.
 
         Args:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from lowtide.files import read_or_empty
 from lowtide.monitor.cgroups import RANKS, Layout, Named, name_group
 from lowtide.monitor.group import YOUNG_S, Group, Means
-from lowtide.monitor.group_tree import Event, GroupTree
+from lowtide.monitor.group_tree import GroupEvent, GroupTree
 from lowtide.monitor.kernel_files import NONSENSE
 from lowtide.monitor.node import Networks
 from lowtide.monitor.owners import (
@@ -206,7 +206,7 @@ class GroupTable:
     def _unified(self) -> tuple[str, ...]:
         return tuple(each.folder + "/" for each in self.means.layout.hierarchies if each.unified)
 
-    def _came(self, event: Event, group: Group | None, now: float) -> None:
+    def _came(self, event: GroupEvent, group: Group | None, now: float) -> None:
         present = self.tree.groups.get(event.path)
         if group is not None:
             group.folders[event.folder] = 0
@@ -225,7 +225,7 @@ class GroupTable:
             self._groups[event.path] = group
         self._counted = None
 
-    def _missed(self, event: Event, now: float) -> None:
+    def _missed(self, event: GroupEvent, now: float) -> None:
         """Keep a group that came and went unseen: what it used is in its pool."""
         named = name_group(event.path)
         found = self.means.layout.split(event.folder)

@@ -130,7 +130,7 @@ class Present:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class GroupEvent:
     """What happened to a group.
 
     Attributes:
@@ -163,20 +163,20 @@ class GroupTree:
     _blind: bool = field(default=False, init=False)
     _missed: bool = field(default=True, init=False)
 
-    def update(self, now: float) -> list[Event]:
+    def update(self, now: float) -> list[GroupEvent]:
         """Return what happened since the last time; the first time, all that is there.
 
         Args:
             now: Seconds by a clock that nobody sets.
         """
-        events: list[Event] = []
+        events: list[GroupEvent] = []
         for change in self.changes.pending():
             if change.kind == "missed":
                 self._missed = True
             elif change.kind == "changed":
                 folder = change.path.rpartition("/")[0]
                 if (found := self.layout.split(folder)) is not None:
-                    events.append(Event(kind="changed", path=found[1], folder=folder))
+                    events.append(GroupEvent(kind="changed", path=found[1], folder=folder))
             elif (found := self.layout.split(change.path)) is not None:
                 hierarchy, path = found
                 if change.kind == "came":
@@ -184,7 +184,7 @@ class GroupTree:
                     for at, number, named in there:
                         events += self._came(hierarchy, at, number, named)
                     if not there and path not in self.groups and name_group(path) is not None:
-                        events.append(Event(kind="missed", path=path, folder=change.path))
+                        events.append(GroupEvent(kind="missed", path=path, folder=change.path))
                 else:
                     events += self._went(hierarchy, path)
         # A folder that may not be watched is looked at again now and then.
@@ -194,8 +194,8 @@ class GroupTree:
             events += self._walk_all()
         return events
 
-    def _walk_all(self) -> list[Event]:
-        events: list[Event] = []
+    def _walk_all(self) -> list[GroupEvent]:
+        events: list[GroupEvent] = []
         for hierarchy in self.layout.hierarchies:
             there = {at: (number, named) for at, number, named in self._walk(hierarchy, "")}
             for path, present in list(self.groups.items()):
@@ -242,10 +242,10 @@ class GroupTree:
         for name in names:
             yield from self._walk(hierarchy, f"{path}/{name}")
 
-    def _came(self, hierarchy: Hierarchy, path: str, number: int, named: Named) -> list[Event]:
+    def _came(self, hierarchy: Hierarchy, path: str, number: int, named: Named) -> list[GroupEvent]:
         folder = hierarchy.folder + path
         present = self.groups.get(path)
-        events: list[Event] = []
+        events: list[GroupEvent] = []
         if present is not None and folder in present.folders:
             if present.folders[folder] == number:
                 return []
@@ -253,9 +253,9 @@ class GroupTree:
             events += self._went(hierarchy, path)
         present = self.groups.setdefault(path, Present(named=named))
         present.folders[folder] = number
-        return [*events, Event(kind="came", path=path, folder=folder)]
+        return [*events, GroupEvent(kind="came", path=path, folder=folder)]
 
-    def _went(self, hierarchy: Hierarchy, path: str) -> list[Event]:
+    def _went(self, hierarchy: Hierarchy, path: str) -> list[GroupEvent]:
         gone = [path] if path in self.groups else []
         if not gone:
             gone = [each for each in self.groups if each.startswith(path + "/")]
@@ -264,7 +264,7 @@ class GroupTree:
             folder = hierarchy.folder + each
             present = self.groups[each]
             if present.folders.pop(folder, None) is not None:
-                events.append(Event(kind="went", path=each, folder=folder))
+                events.append(GroupEvent(kind="went", path=each, folder=folder))
             if not present.folders:
                 del self.groups[each]
         return events

@@ -148,7 +148,7 @@ def own_use() -> OwnUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class MetricsPage:
     """What is told of a tick, by whom it is about.
 
     A page of a thousand jobs is two megabytes, and to lay it out in one piece takes memory anew
@@ -264,7 +264,7 @@ class Exposition:
             if name not in COMPATIBLE:
                 raise UnknownName("names to be compatible with", name, COMPATIBLE)
 
-    def render(self, tick: Tick, *, own: OwnUse | None = None) -> Page:
+    def render(self, tick: Tick, *, own: OwnUse | None = None) -> MetricsPage:
         """Return the page for a tick.
 
         Args:
@@ -276,7 +276,9 @@ class Exposition:
         if "ceems" in self.compat:
             node.append(ceems_node(tick, rapl=self.rapl, zone=self.zone))
         jobs = self._of_jobs(tick, shown)
-        return Page(node="".join(node).encode(), pieces=tuple(text.encode() for text in jobs))
+        return MetricsPage(
+            node="".join(node).encode(), pieces=tuple(text.encode() for text in jobs)
+        )
 
     def _of_jobs(self, tick: Tick, shown: _Shown) -> Iterator[str]:
         """Yield what not everybody may read."""

@@ -152,7 +152,7 @@ class JobRuns(NamedTuple):
     bounds: IntArray
 
 
-class Rules(NamedTuple):
+class StopRules(NamedTuple):
     """Jobs that may be stopped, in columns, and a table of checkpoints by profile.
 
     The checkpoints of a job with profile `place` are `points_s[bounds[place]:bounds[place + 1]]`.
@@ -223,11 +223,11 @@ def series_of(signal: Signal) -> SignalSteps:
     return SignalSteps(signal.values, signal.prefix, signal.start, signal.step_s)
 
 
-def rules_of(jobs: Workload) -> Rules:
+def rules_of(jobs: Workload) -> StopRules:
     """Return how jobs may be stopped, and what that takes, as the kernels take it."""
     stop_s = np.array([*(each.stop_s for each in jobs.profiles), 0.0])[jobs.profile]
     points_s, bounds = ragged(each.checkpoints_s for each in jobs.profiles)
-    return Rules(
+    return StopRules(
         arrival=column(jobs.arrival),
         deadline=column(jobs.deadline),
         startup_s=column(jobs.startup_s),

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from lowtide.compiled import compiled
 from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S
-from lowtide.policies.columns import JobRuns, Rules, SignalSteps
+from lowtide.policies.columns import JobRuns, SignalSteps, StopRules
 from lowtide.policies.starts import TIE
 
 FloatArray = npt.NDArray[np.float64]
@@ -271,7 +271,7 @@ _NEVER, _CHECKPOINTS = INTERRUPTIBLE.index("never"), INTERRUPTIBLE.index("checkp
 
 @compiled(inner=True)
 def _carry_out(
-    jobs: Rules, job: int, begins: FloatArray, ends: FloatArray, made: Made, count: int
+    jobs: StopRules, job: int, begins: FloatArray, ends: FloatArray, made: Made, count: int
 ) -> int:
     """Carry out the wish to work in certain stretches.
 
@@ -318,7 +318,9 @@ def _carry_out(
 
 
 @compiled(inner=True)
-def _kept(jobs: Rules, job: int, before_s: float, starts: int, begin: float, end: float) -> float:
+def _kept(
+    jobs: StopRules, job: int, before_s: float, starts: int, begin: float, end: float
+) -> float:
     """Return the work that is kept if a job is stopped, −1 where it must not be."""
     if jobs.interruptible[job] == _NEVER:
         return -1.0
@@ -432,7 +434,7 @@ def quantile(
 
 
 @compiled()
-def carried_out(jobs: Rules, begins: FloatArray, ends: FloatArray) -> Made:
+def carried_out(jobs: StopRules, begins: FloatArray, ends: FloatArray) -> Made:
     """Carry out the wish of one job to work in certain stretches."""
     made = no_stretches(ends.size + 1)
     count = _carry_out(jobs, NONE_YET, begins, ends, made, NONE_YET)
@@ -440,7 +442,7 @@ def carried_out(jobs: Rules, begins: FloatArray, ends: FloatArray) -> Made:
 
 
 @compiled()
-def work_in_cheapest(jobs: Rules, series: SignalSteps, order: IntArray, rank: IntArray) -> Made:
+def work_in_cheapest(jobs: StopRules, series: SignalSteps, order: IntArray, rank: IntArray) -> Made:
     """Let jobs work in the cheapest moments of their windows.
 
     Args:
@@ -463,7 +465,7 @@ def work_in_cheapest(jobs: Rules, series: SignalSteps, order: IntArray, rank: In
 
 @compiled()
 def work_below(
-    jobs: Rules,
+    jobs: StopRules,
     series: SignalSteps,
     order: IntArray,
     rank: IntArray,

@@ -14,7 +14,7 @@ from lowtide.policies.policy import SeesQueue, name_of
 from lowtide.registry import is_place, load_own
 
 if TYPE_CHECKING:
-    from lowtide.simulator.scheduling import Event, View
+    from lowtide.simulator.scheduling import QueueEvent, QueueView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Fifo:
 
     name: ClassVar[str] = "fifo"
 
-    def on(self, event: Event, view: View) -> None:  # noqa: ARG002 - whatever has happened
+    def on(self, event: QueueEvent, view: QueueView) -> None:  # noqa: ARG002 - whatever has happened
         """Start whose turn it is."""
         while (first := view.first) is not None and view.start(first):
             pass
@@ -35,7 +35,7 @@ class Priority:
 
     name: ClassVar[str] = "priority"
 
-    def on(self, event: Event, view: View) -> None:  # noqa: ARG002 - whatever has happened
+    def on(self, event: QueueEvent, view: QueueView) -> None:  # noqa: ARG002 - whatever has happened
         """Start whose turn it is."""
         for job in sorted(view.queue, key=lambda row: -view.jobs.priority[row]):
             if not view.start(job):
@@ -53,7 +53,7 @@ class Easy:
 
     name: ClassVar[str] = "easy"
 
-    def on(self, event: Event, view: View) -> None:  # noqa: ARG002 - whatever has happened
+    def on(self, event: QueueEvent, view: QueueView) -> None:  # noqa: ARG002 - whatever has happened
         """Start whose turn it is, and who may go ahead."""
         while (first := view.first) is not None and view.start(first):
             pass
@@ -123,7 +123,7 @@ class OwnDiscipline:
         """What it is called: as its class is."""
         return name_of(self.scheduler)
 
-    def on(self, event: Event, view: View) -> None:
+    def on(self, event: QueueEvent, view: QueueView) -> None:
         """Leave it to the scheduler."""
         self.scheduler.on(event, view)
 

@@ -36,7 +36,7 @@ _END, _GIVEN, _STOP, _READY, _STEP, _WAKE = range(6)
 _KINDS = ("end", "stopped", "stopped", "arrival", "step", "wake")
 
 
-class Event(NamedTuple):
+class QueueEvent(NamedTuple):
     """Something that has happened.
 
     Attributes:
@@ -56,7 +56,7 @@ class Event(NamedTuple):
 class Scheduler(Protocol):
     """Whoever decides, at every event, who runs."""
 
-    def on(self, event: Event, view: View) -> None:
+    def on(self, event: QueueEvent, view: QueueView) -> None:
         """Start, stop and resume jobs, by the view's methods.
 
         Args:
@@ -92,7 +92,7 @@ class _Pause(NamedTuple):
     lost_s: float
 
 
-class View:
+class QueueView:
     """What a scheduler sees, and what it can do.
 
     Attributes:
@@ -472,14 +472,14 @@ class View:
         self._resting.add(job)
         self._push(max(wish.until, self.now + float(self._stop_s[job])), _READY, job)
 
-    def happen(self, code: int, job: int, run: Running | None) -> Event | None:
+    def happen(self, code: int, job: int, run: Running | None) -> QueueEvent | None:
         """Let something happen; return what is to be told of it, None for nothing."""
         if code in (_END, _STOP):
             if self._running.get(job) is not run or run is None:
                 return None
             if code == _STOP:
                 self._pause(job)
-                return None if self._stop_s[job] else Event("stopped", self.now, job)
+                return None if self._stop_s[job] else QueueEvent("stopped", self.now, job)
             del self._running[job]
             rest_s = self._work_s[job] - self._done_s[job]
             self.runs.append((job, run.start, rest_s, 0.0, run.nodes))
@@ -493,7 +493,7 @@ class View:
         elif code == _READY:
             self._resting.discard(job)
             self._queue[job] = None
-        return Event(_KINDS[code], self.now, job)
+        return QueueEvent(_KINDS[code], self.now, job)
 
 
 _ANY: IntArray = np.empty(0, dtype=np.int64)
@@ -517,7 +517,7 @@ def run_scheduler(
         forecasts: What is foreseen of it at each moment; None for all of it.
     """
     cluster.check_fits(jobs)
-    view = View(jobs, cluster, signal, forecasts)
+    view = QueueView(jobs, cluster, signal, forecasts)
     ready = jobs.arrival if wished is None else wished.start[wished.first]
     for job, when in enumerate(ready.tolist()):
         view._events.append((when, _READY, job - len(jobs), job, None))
@@ -536,7 +536,7 @@ def run_scheduler(
         for edge in signal.edges[:-1][signal.edges[:-1] >= view.now].tolist():
             view._push(edge, _STEP, -1)
     on, count = scheduler.on, len(jobs)
-    told: list[Event] = []
+    told: list[QueueEvent] = []
     while view.over < count and events:
         now = view.now = events[0][0]
         while events and events[0][0] <= now:
@@ -558,7 +558,7 @@ def run_scheduler(
     return _laid_out(jobs, cluster, view, ready)
 
 
-def _laid_out(jobs: Workload, cluster: Cluster, view: View, ready: FloatArray) -> Queued:
+def _laid_out(jobs: Workload, cluster: Cluster, view: QueueView, ready: FloatArray) -> Queued:
     """Return what a scheduler did, laid on the nodes."""
     runs = view.runs
     job = np.array([run[0] for run in runs], dtype=np.int64)

@@ -50,7 +50,7 @@ class LineJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Study:
+class WaitStudy:
     """What is studied.
 
     Attributes:
@@ -98,7 +98,7 @@ def drawn_jobs(
     Args:
         share: Of jobs of ten minutes or more on 64 CPUs or less, how many are flexible.
     """
-    source = random.Random(seed)  # noqa: S311 - nothing secret
+    source = random.Random(seed)
     jobs = []
     for arrival, length_s, count in sorted(zip(arrivals, lengths_s, cpus, strict=True)):
         limit_s = max(length_s, 60.0) * source.uniform(1.0, 5.0)
@@ -111,7 +111,7 @@ def drawn_jobs(
     return jobs
 
 
-def study(jobs: Sequence[LineJob], signal: Signal, settings: Study) -> StudyOutcome:
+def study(jobs: Sequence[LineJob], signal: Signal, settings: WaitStudy) -> StudyOutcome:
     """Let all jobs pass through the queue.
 
     Args:
@@ -124,7 +124,7 @@ def study(jobs: Sequence[LineJob], signal: Signal, settings: Study) -> StudyOutc
 class _Line:
     """The queue and the machine behind it."""
 
-    def __init__(self, jobs: Sequence[LineJob], signal: Signal, settings: Study) -> None:
+    def __init__(self, jobs: Sequence[LineJob], signal: Signal, settings: WaitStudy) -> None:
         self.jobs, self.settings, self.signal = jobs, settings, signal
         self.free = settings.cpus
         # Ends that come, with number; what runs, by number: when its limit ends it, and CPUs.

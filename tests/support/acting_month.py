@@ -86,7 +86,7 @@ class MonthOutcome:
 
 def all_faults(seed: int) -> tuple[Faults, float]:
     """Return the faults of a bad month, and the share of deaf jobs."""
-    source = random.Random(seed)  # noqa: S311 - nothing secret
+    source = random.Random(seed)
     begins = sorted(source.uniform(0, DAYS * 86_400.0) for _ in range(6))
     outages = [(begin, begin + source.uniform(300.0, 7200.0)) for begin in begins]
     return Faults(lost=0.02, fails_every_s=400 * HOUR_S, outages=outages), 0.05
@@ -98,7 +98,7 @@ def live(month: Month, signal: Signal) -> MonthOutcome:
     Args:
         signal: What a kWh emits, for the month and two weeks beyond.
     """
-    source = random.Random(month.seed)  # noqa: S311 - nothing secret
+    source = random.Random(month.seed)
     start = signal.start
     backend = SimulatedBackend(
         clock=start,
