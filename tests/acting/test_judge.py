@@ -137,12 +137,17 @@ def test_at_its_begin_the_scheduler_is_made_to_look():
 
 def test_an_operator_boosts_what_has_to_begin_and_nobody_else():
     told = replace(TAG, begin=NOW - 5.0, deadline=NOW + 3 * HOUR_S)
-    due = seen(told, begin=NOW - 5.0, why="Priority")
+    due = seen(told, begin=NOW - 5.0, why="Priority", submitted=NOW - 9 * HOUR_S)
     powers = frozenset(("stop", "boost"))
     assert [m.kind for m in judge(due, situation(powers=powers)).moves] == ["boost"]
     assert judge(due, situation()).moves == ()
     early = seen(replace(told, deadline=NOW + 30 * HOUR_S), begin=NOW - 5.0, why="Priority")
     assert judge(early, situation(powers=powers)).moves == ()
+    # A deadline that was never kept room for is no way past those who came first.
+    new = replace(due, submitted=NOW - 60.0)
+    assert judge(new, situation(powers=powers, wait_s=lambda *_: HOUR_S)).moves == ()
+    waited = replace(due, submitted=NOW - HOUR_S)
+    assert judge(waited, situation(powers=powers, wait_s=lambda *_: HOUR_S)).moves != ()
 
 
 def test_what_was_moved_by_hand_is_its_users():

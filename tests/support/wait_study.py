@@ -193,7 +193,8 @@ class _Line:
         moved = False
         for place, (first, age, number) in enumerate(self.queue):
             job = self.jobs[number]
-            late = now >= self._deadline(job) - job.length_s - self._wait_s(number, now)
+            wait_s = self._wait_s(number, now)
+            late = now >= max(self._deadline(job) - job.length_s - wait_s, job.arrival + wait_s)
             if job.flexible and not first and late:
                 self.queue[place] = (-1.0, age, number)
                 moved = True

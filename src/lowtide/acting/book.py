@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -190,7 +191,8 @@ class Book:
             if page is None:
                 continue
             if page.arrival < now - _KEPT_S:
-                path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    path.unlink()
                 continue
             self._known[page.token] = page
             if page.arrival >= now - newer_s:

@@ -270,7 +270,10 @@ def _judge_due(say: _Saying, situation: Situation) -> Judgement:
         # The scheduler has not looked yet: to be told of it makes it look. Later than that it has,
         # and a new begin would cost the job its age in the queue.
         moves += say.move("begin", at=now)
-    if "boost" in situation.powers and now >= promise.latest and not seen.is_next:
+    # Before it has waited for as long as its class does it would not have begun, had it not been
+    # deferred: nobody gets ahead of others by a deadline that is early.
+    fair = (seen.submitted or now) + promise.wait_s
+    if "boost" in situation.powers and now >= max(promise.latest, fair) and not seen.is_next:
         moves.append(Move(kind="boost"))
     return say("due", "its begin has come: it waits for its turn", *moves, promise=promise)
 

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lowtide.acting.backend import LEAVING, OVER, PENDING, RUNNING, SUSPENDED, Look, Seen
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     from lowtide.simulator.cluster import Cluster
 
 # How Slurm's programs say that nobody is there; all else is an answer.
-_SILENCE = re.compile(
+SILENCE = (
     r"did not answer|unable to contact|unexpected message|connection refused|timed? ?out|"
-    r"zero bytes|communication (connection )?failure|try again|is not installed",
-    re.IGNORECASE,
+    r"zero bytes|communication (connection )?failure|try again|is not installed"
 )
 _STATES = {"running": RUNNING, "pending": PENDING, "suspended": SUSPENDED}
 # What waits for one of these does not wait for its turn.
@@ -43,6 +42,8 @@ _NOT_IN_LINE = (
 )
 # A controller that is down keeps who asks it waiting for nine seconds.
 _PATIENCE_S = 15.0
+# Clocks that differ by no more are taken for one.
+_CLOCKS_S = 10.0
 # How often it is asked what is reserved, and how the site is set.
 _RESERVED_S = 600.0
 _RESERVED = re.compile(r"\bStartTime=(\d+)\s+EndTime=(\d+)\b")
@@ -68,10 +69,11 @@ class SlurmBackend:
     _closed: Sequence[tuple[float, float]] = field(default=(), init=False)
     _asked: float = field(default=-math.inf, init=False)
     _site: Site | None = field(default=None, init=False)
+    _off_s: float = field(default=0.0, init=False)
 
     def now(self) -> float:
-        """Return what time it is."""
-        return time.time()
+        """Return what time it is by the controller's clock, which decides when jobs begin."""
+        return time.time() + self._off_s
 
     def can(self) -> frozenset[str]:
         """Return what it can do besides moving begins."""
@@ -79,19 +81,23 @@ class SlurmBackend:
 
     def look(self) -> Look:
         """Return all jobs with a tag, and how long all jobs that can be seen have waited."""
-        now = time.time()
+        asked = time.time()
         try:
             queue = self.client.waiting_line()
         except (SlurmProblem, InvalidInput) as error:
             raise _told(error) from None
+        self._ask_site(asked)
+        now = asked + self._off_s
         records: dict[str, list[QueuedJob]] = {}
         for job in queue:
             if "lt1:" in job.comment and self.user in (None, job.user):
                 records.setdefault(job.job_id, []).append(job)
         mine = [_seen(jobs, now) for jobs in records.values()]
         waits = [wait for job in queue if (wait := _wait(job, now)) is not None]
-        self._ask_site(now)
         loops = None if self._site is None else self._site.loops
+        if loops is not None and self._off_s:
+            # Who of the two is right nobody knows.
+            loops = replace(loops, spare_s=loops.spare_s + abs(self._off_s))
         busy: dict[str, list[tuple[float, float]]] = {}
         for job in queue if self.operator else ():
             if read_state(job.state) == "running" and job.started is not None:
@@ -121,7 +127,13 @@ class SlurmBackend:
             said = self.client.tell("scontrol", "-o", "show", "reservation")
             found = (_RESERVED.search(line) for line in said.splitlines() if "MAINT" in line)
             self._closed = tuple((float(each[1]), float(each[2])) for each in found if each)
+            before = time.time()
             self._site = read_site(self.client.tell("scontrol", "show", "config"))
+            # It tells whole seconds, at some moment between the question and its answer.
+            told, after = self._site.told_at, time.time()
+            self._off_s = 0.0
+            if told is not None and not before - _CLOCKS_S <= told <= after + _CLOCKS_S:
+                self._off_s = told - (before + after) / 2
             self._asked = now
 
     def begin(self, job: Seen, at: float, comment: str) -> None:
@@ -161,7 +173,7 @@ def asked(backend: SlurmBackend, *command: str) -> str:
 
 def _told(error: LowtideError) -> LowtideError:
     message = str(error)
-    return Unreachable(message) if _SILENCE.search(message) else Refused(message)
+    return Unreachable(message) if re.search(SILENCE, message, re.IGNORECASE) else Refused(message)
 
 
 def _from_now(at: float) -> str:
