@@ -150,15 +150,6 @@ def test_who_is_to_be_quiet_still_tells_its_number(script):
     assert "-n1" in command
 
 
-@pytest.mark.parametrize(
-    ("said", "warned"),
-    [("B:USR1@60", True), ("b:10@60", True), ("USR1@60", False), ("B:TERM", False)],
-)
-def test_a_job_with_a_signal_of_its_own_is_not_asked_to_save_before_its_limit(script, said, warned):
-    assert Submission.read([f"--signal={said}", script], {}).is_warned == warned
-    assert Submission.read([script], {}).is_warned
-
-
 def test_a_job_of_several_parts_is_left_alone(script):
     words = ["-n1", ":", "-n2", script]
     read = Submission.read(words, {})
@@ -503,13 +494,28 @@ def test_input_signals_and_time_to_clean_up_are_as_without_a_wrapper(pretended, 
     assert Path(pretended["TOLD"]).read_text() == ""
 
 
-def test_a_warning_meant_for_the_script_alone_reaches_it(pretended, tmp_path):
-    script = "#!/bin/bash\ntrap 'exit 6' TERM\ntouch ready\nwhile :; do sleep 0.05; done\n"
-    (tmp_path / "wrapped.sh").write_text(wrap(script, signal="B:TERM@60"))
+@pytest.mark.parametrize(
+    ("said", "name", "comes"),
+    [
+        ("B:TERM@60", "TERM", signal.SIGTERM),
+        ("USR2@90", "USR2", signal.SIGUSR1),
+        ("B:SIGUSR2@90", "USR2", signal.SIGUSR2),
+        ("12@90", "USR2", signal.SIGUSR1),
+        ("R:B:USR1", "USR1", signal.SIGUSR1),
+        ("nonsense", "USR1", signal.SIGUSR1),
+    ],
+)
+def test_a_job_is_asked_by_the_signal_that_its_user_has_named(
+    pretended, tmp_path, said, name, comes
+):
+    Path(pretended["COMMENT"]).write_text(encode(TAG))
+    script = f"#!/bin/bash\ntrap 'exit 75' {name}\ntouch ready\nwhile :; do sleep 0.05; done\n"
+    (tmp_path / "wrapped.sh").write_text(wrap(script, signal=said))
     job = subprocess.Popen(["bash", "wrapped.sh"], env=pretended, cwd=tmp_path)
     wait_for(tmp_path / "ready")
-    job.send_signal(signal.SIGTERM)
-    assert job.wait(PATIENCE_S) == 6
+    job.send_signal(comes)
+    assert job.wait(PATIENCE_S) == 75
+    assert "requeue 17" in Path(pretended["TOLD"]).read_text()
 
 
 # A program whose workers are forks with its handlers, below a shell that passes USR1 on itself.

@@ -236,12 +236,6 @@ class Submission:
         """Whether its user has not ruled out that it is started again."""
         return "no-requeue" not in self.options
 
-    @property
-    def is_warned(self) -> bool:
-        """Whether it is asked to save before its limit ends it: users may want another signal."""
-        said = self.options.get("signal", "B:USR1")
-        return re.match(r"R?B:(SIG)?(USR1|10)\b", said.strip().upper()) is not None
-
     def wrapped(self, checkpoint: str = "") -> str:
         """Return the script that stops and comes back.
 

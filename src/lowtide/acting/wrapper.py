@@ -1,16 +1,18 @@
 """What is wrapped around a batch script that can save, so that it stops, comes back and goes on.
 
 The script is the user's own, unchanged, with its `#SBATCH` lines before. Asked to stop by USR1, the
-wrapper passes that on to whoever of the job listens for it; nobody else is hurt. A script that ends
-with 75 has saved: its progress is written down, it is requeued, and begins again when its comment
-says. Programs that requeue themselves do so through a `scontrol` that adds that begin. In all else
-the script runs as if nobody were around it: its input, its signals and its time to clean up.
+wrapper passes that, or the signal that its `--signal` names, on to whoever of the job listens for
+it; nobody else is hurt. A script that ends with 75 has saved: its progress is written down, it is
+requeued, and begins again when its comment says. Programs that requeue themselves do so through a
+`scontrol` that adds that begin. In all else the script runs as if nobody were around it: its input,
+its signals and its time to clean up.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+from signal import SIGTERM, Signals
 
 from lowtide.acting.slurm import SILENCE
 from lowtide.errors import InvalidInput
@@ -68,12 +70,14 @@ for pause in 3 4; do
   case "$said" in RUNNING*) again;; esac
 done
 touch "$LOWTIDE_FOLDER/requeued" && kill -TERM "$LOWTIDE_WRAPPER"
+# A program that has requeued itself would work on, in vain, if this were to return.
+[ -z "$2" ] || sleep 20
 exit 0
 """
 )
 _SHIM = r"""#!/bin/bash
 # A program that requeues its own job gets the begin that was planned for it.
-if [ "$1" = requeue ] && [ $# = 2 ]; then exec bash "$LOWTIDE_FOLDER/requeue" "$2"; fi
+if [ "$1" = requeue ] && [ $# = 2 ]; then exec bash "$LOWTIDE_FOLDER/requeue" "$2" stay; fi
 exec "$LOWTIDE_SCONTROL" "$@"
 """
 # Where a job says which file it saves to: what was being written when it was cut off is put aside,
@@ -117,11 +121,11 @@ if [ -z "$LOWTIDE_FOLDER" ]; then echo "lowtide: no folder takes the script" >&2
 @CHECKPOINT@
 id="$SLURM_JOB_ID" asked=0 ended=
 [ -n "$SLURM_ARRAY_TASK_ID" ] && id="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
-# Bit 9 of the signals that a process handles, or keeps back to take when it likes to, is USR1.
+# Whether a process handles the signal, or keeps it back to take when it likes to.
 has() {
   local name mask
   while read -r name mask; do
-    [ "$name" = "$2" ] && (( 0x$mask & 0x200 )) && return 0
+    [ "$name" = "$2" ] && (( 0x$mask & @MASK@ )) && return 0
   done 2>/dev/null < /proc/"$1"/status
   return 1
 }
@@ -145,7 +149,7 @@ pass_on() {
   local each
   asked=$((asked + 1))
   [ -z "$LOWTIDE_CHECKPOINT" ] || touch "$LOWTIDE_CHECKPOINT.saving"
-  for each in $(listeners $child); do kill -USR1 "$each"; done
+  for each in $(listeners $child); do kill -@ASK@ "$each"; done
 }
 run() {
   # In the background it would have neither its input nor signals from the keyboard.
@@ -161,10 +165,10 @@ run() {
   [ $again = 127 ] || status=$again
 }
 child=
-trap pass_on USR1
 for each in HUP INT QUIT USR2 ALRM; do trap "kill -$each \$child 2>/dev/null" $each; done
 # All of the job is told to end by it and has some seconds for that, but not who is requeued.
-trap 'ended=1; [ ! -e "$LOWTIDE_FOLDER/requeued" ] || exit 75; @ENDING@' TERM
+trap '[ ! -e "$LOWTIDE_FOLDER/requeued" ] || exit 75; @ENDING@' TERM
+trap pass_on @ASKED@
 while run "$@"; [ $status = 75 ] && [ -z "$ended" ]; do
   now=$(date +%s)
   if [ $asked = 0 ] && [ $((now - LOWTIDE_BEGAN)) -lt @SOON_S@ ]; then
@@ -190,7 +194,8 @@ def wrap(script: str, checkpoint: str = "", *, signal: str = "") -> str:
         script: The user's own, with its `#SBATCH` lines.
         checkpoint: The file or folder that it saves to, with %j, %A and %a as sbatch has them;
             empty where it looks after that itself.
-        signal: What its user has said behind `--signal`, which may be meant for it alone.
+        signal: What its user has said behind `--signal`: by that it is asked to save. Empty for
+            USR1.
     """
     first, *_ = script.splitlines() or [""]
     if not first.startswith("#!") or not first[2:].strip():
@@ -205,7 +210,7 @@ def wrap(script: str, checkpoint: str = "", *, signal: str = "") -> str:
         f"cat > \"$LOWTIDE_FOLDER/{name}\" <<'{_END}' || return\n{text.rstrip(chr(10))}\n{_END}"
         for name, text in files.items()
     )
-    alone = re.match(r"R?B:(SIG)?TERM\b|R?B:15\b", signal.upper().replace(" ", ""))
+    ask, alone = _signal_of(signal)
     parts = {
         "@FILES@": written,
         "@CHECKPOINT@": _CHECKPOINT.replace("@PATH@", shlex.quote(checkpoint))
@@ -213,12 +218,35 @@ def wrap(script: str, checkpoint: str = "", *, signal: str = "") -> str:
         else "",
         # As the kernel takes it: whatever follows the interpreter is one word, quotes and all.
         "@INTERPRETER@": shlex.join(first[2:].strip().split(maxsplit=1)),
-        "@ENDING@": "kill -TERM $child 2>/dev/null" if alone else ":",
+        "@ASK@": ask.name.removeprefix("SIG"),
+        "@MASK@": hex(1 << (ask - 1)),
+        # What its user is warned by reaches the wrapper alone, if it is meant for the script alone.
+        "@ASKED@": " ".join(
+            {"USR1": 0, ask.name.removeprefix("SIG"): 0} if ask != SIGTERM else ["USR1"]
+        ),
+        "@ENDING@": "pass_on" if alone and ask == SIGTERM else "ended=1",
         "@SOON_S@": str(_SOON_S),
     }
     # In one go: what a script says stays as it is, whatever it holds.
     body = re.sub("|".join(parts), lambda found: parts[found[0]], _WRAPPER)
     return "\n".join(["#!/bin/bash", *directives(script), body])
+
+
+def _signal_of(said: str) -> tuple[Signals, bool]:
+    """Return by which signal a job saves, and whether Slurm sends it to the script alone.
+
+    >>> _signal_of("B:USR2@90")
+    (<Signals.SIGUSR2: 12>, True)
+    """
+    found = re.match(r"(R?B?):?(?:SIG)?(\w+)", said.strip().upper())
+    if found is None:
+        return Signals.SIGUSR1, True
+    name, alone = found[2], "B" in found[1]
+    try:
+        return (Signals(int(name)) if name.isdecimal() else Signals[f"SIG{name}"]), alone
+    except (KeyError, ValueError):
+        # That is sbatch's to refuse.
+        return Signals.SIGUSR1, True
 
 
 def directives(script: str) -> list[str]:

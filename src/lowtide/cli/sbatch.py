@@ -209,8 +209,7 @@ class _Order:
             profile = self.experience.adjusted(profile)
         self.profile = profile
         # A job that saves before its limit goes on beyond it.
-        longer = saves and submission.is_warned
-        self.run_s = (max if longer else min)(lengths, default=None)
+        self.run_s = (max if saves else min)(lengths, default=None)
         self.tag = Tag(
             token=new_token(),
             deadline=0.0 if deadline is None else deadline,
@@ -228,6 +227,7 @@ class _Order:
         )
         self.begin = self.tag.arrival
         self.is_tagged = False
+        self.kind = ""
         self.wrapped: Path | None = None
         self.latest: float | None = None
         self.why = ""
@@ -262,7 +262,7 @@ class _Order:
         partition, most_cpus = _partition(backend, self.submission.options.get("partition"))
         model = WaitModel()
         model.learn([*journal.waits(), *look.waits])
-        kind = self.submission.kind(partition)
+        kind = self.kind = self.submission.kind(partition)
         wait_s = max(model.wait_s(kind, now), _expected_wait_s(backend, self.submission, now))
         # Of an array that does not run all at once the last has to begin in time as well, and each
         # has to wait for its turn.
@@ -334,6 +334,7 @@ class _Order:
             planned_at_once=known.at_once,
             energy_scale=energy,
             duration_scale=duration,
+            kind=self.kind,
         )
 
     def lay_down(self, verdict: Judgement | None, journal: Journal, *, dry: bool) -> None:
