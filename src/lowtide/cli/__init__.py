@@ -43,7 +43,7 @@ from lowtide.cli.stress import stress
 from lowtide.cli.sweep import report, sweep
 from lowtide.cli.usage import usage
 from lowtide.cli.warm import warm
-from lowtide.cli.watch import watch
+from lowtide.cli.watch import follow, watch
 from lowtide.cli.when import tradeoff, when
 from lowtide.errors import Argument, LowtideError
 from lowtide.files import ensure_home
@@ -102,6 +102,7 @@ for name, second in (
     ("queue release", release),
     ("queue hold", hold),
     ("queue forget", forget),
+    ("watch follow", follow),
 ):
     app.command(name, epilog=epilog(name))(grouped(second))
 app.add_typer(profiles)

@@ -102,6 +102,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lowtide watch --interval 5 --store node.sqlite",
         "lowtide watch --listen 127.0.0.1:9470 --token-file token --grid windy --pue 1.3",
     ),
+    "watch follow": ("lowtide watch follow 4711 -o recording",),
     "node": ("lowtide node", "lowtide node --follow"),
     "show": (
         "lowtide show 4711",

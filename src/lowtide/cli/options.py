@@ -321,6 +321,21 @@ def hidden(hint: Any) -> Any:
     return Annotated[hint.__origin__, option]
 
 
+def require_one_grid(file: Path | None, name: str | None) -> None:
+    """Refuse a file and a name at once.
+
+    Args:
+        file: What `--signal` says.
+        name: What `--grid` says.
+    """
+    from lowtide.errors import InvalidInput
+
+    if file is not None and name is not None:
+        raise InvalidInput(
+            f"what runs is on one grid: give --signal {file} or --grid {name}, not both"
+        )
+
+
 def read_settings(said: list[str] | None, *, repeat_signal: bool = False) -> dict[str, Any]:
     """Return what `--set KEY=VALUE` says: a value as TOML has it, or else a text.
 
