@@ -46,7 +46,9 @@ PAST = ("--now", "start")
 OF_REAL_DATA = ("reproduce gaia", "reproduce wait-awhile")
 # These need a Slurm, and are run in tests/acting.
 OF_SLURM = ("drive", "queue", "queue forget", "queue hold", "queue release", "sbatch")
-RUN_HERE = [verb for verb in VERBS if verb not in (*OF_REAL_DATA, *OF_SLURM)]
+# It goes on until it is told to stop, and is run in tests/serve.
+ENDLESS = ("serve",)
+RUN_HERE = [verb for verb in VERBS if verb not in (*OF_REAL_DATA, *OF_SLURM, *ENDLESS)]
 EXAMPLE_LINES = [line for verb in RUN_HERE for line in EXAMPLES[verb]]
 EXPERIMENT = """
 [grid]
@@ -113,6 +115,7 @@ def fill(folder: Path) -> Path:
     sample_profile("h200").dump(folder / "profile.toml")
     (folder / "exp.toml").write_text(EXPERIMENT)
     (folder / "queue.toml").write_text(QUEUE)
+    (folder / "serve.toml").write_text('cluster = "alps"\n')
     few = {"grids": ["sunny"], "waits": ["6h", "24h"], "lengths": ["4h"], "seeds": [0]}
     write_study(folder / "worth-it-results", **few)
     short = {"cpu": (0.0, 30.0), "disk": (0.0, 30.0)}

@@ -35,6 +35,7 @@ from lowtide.cli.recording import recording
 from lowtide.cli.reproduce import reproduce
 from lowtide.cli.run import run
 from lowtide.cli.sbatch import parted, sbatch
+from lowtide.cli.serve import node_token, serve
 from lowtide.cli.show import show
 from lowtide.cli.simulate import simulate
 from lowtide.cli.store import store
@@ -82,6 +83,7 @@ for verb in (
     show,
     jobs,
     usage,
+    serve,
     simulate,
     sweep,
     report,
@@ -99,6 +101,7 @@ for name, second in (
     ("queue release", release),
     ("queue hold", hold),
     ("queue forget", forget),
+    ("serve node-token", node_token),
 ):
     app.command(name, epilog=epilog(name))(grouped(second))
 app.add_typer(profiles)
