@@ -230,13 +230,19 @@ class Histories:
 
     Args:
         start: Only what was later than this moment, epoch seconds.
+        hosts: The only ones that are asked about, where that is known.
     """
 
     def __init__(
-        self, connection: sa.Connection, *, start: float | None = None, end: float | None = None
+        self,
+        connection: sa.Connection,
+        *,
+        start: float | None = None,
+        end: float | None = None,
+        hosts: Sequence[int] | None = None,
     ) -> None:
         self._connection = connection
-        self._newest = Newest(connection)
+        self._newest = Newest(connection, hosts=hosts)
         self._start, self._end = start, end
 
     def of_jobs(self, jobs: Sequence[int]) -> Iterator[Series]:
