@@ -19,6 +19,7 @@ from typer.models import CommandInfo, TyperInfo
 
 from lowtide.cli.convert import convert
 from lowtide.cli.doctor import doctor, version
+from lowtide.cli.drive import drive
 from lowtide.cli.examples import epilog
 from lowtide.cli.grid import backtest, grid
 from lowtide.cli.jobs import jobs
@@ -30,7 +31,7 @@ from lowtide.cli.options import HOW, grouped
 from lowtide.cli.plan import demo, plan
 from lowtide.cli.plan_cluster import plan_cluster
 from lowtide.cli.profiles import profiles
-from lowtide.cli.queue import drive, forget, hold, queue, release
+from lowtide.cli.queue import forget, hold, queue, release
 from lowtide.cli.recording import recording
 from lowtide.cli.reproduce import reproduce
 from lowtide.cli.run import run
