@@ -15,6 +15,7 @@ import numpy as np
 from lowtide.accounting import Stretches, pieces_of, tally
 from lowtide.errors import InvalidSchedule
 from lowtide.job import TIME_TOLERANCE_S
+from lowtide.precedence import broken, links_of
 from lowtide.signal import FloatArray, Grid, Signal
 from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.machines import SPAN_KINDS
@@ -64,6 +65,7 @@ def carry_out(
     """
     cluster.check_fits(jobs)
     until = _held_until(jobs, stretches)
+    check_turns(jobs, stretches, until)
     if placed is None:
         placed = _place(jobs, stretches, until, cluster, away)
     else:
@@ -130,6 +132,23 @@ def _held_until(jobs: Workload, stretches: Stretches) -> FloatArray:
     ran_s = stretches.work_s + stretches.lost_s + np.where(last, 0.0, stops_s[stretches.job])
     until: FloatArray = stretches.start + (stretches.starting_s(jobs) + ran_s)
     return until
+
+
+def check_turns(jobs: Workload, stretches: Stretches, until: FloatArray) -> None:
+    """Refuse a start before those that the job waits for are done.
+
+    Args:
+        until: When each run is over.
+    """
+    links = links_of(jobs)
+    start, end = stretches.start[stretches.first], np.full(len(jobs), -np.inf)
+    np.maximum.at(end, stretches.job, until)
+    wrong = np.flatnonzero(broken(start, end, links))
+    if wrong.size:
+        place = wrong[np.argmin(start[links.after[wrong]])]
+        first, row = int(links.before[place]), int(links.after[place])
+        soonest = format_time(float(end[first] + links.gap_s[place]))
+        _refuse(jobs, row, float(start[row]), f"it waits for job {jobs.id[first]} until {soonest}")
 
 
 def _refuse(jobs: Workload, row: int, when: float, what: str) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from lowtide.errors import InvalidInput, InvalidUnit, UnknownName
 from lowtide.formats import read_jobs
 from lowtide.job import INTERRUPTIBLE
+from lowtide.precedence import links_of, windows
 from lowtide.profile import PowerProfile
 from lowtide.states import STATUSES
 from lowtide.units import format_count, parse_size, parse_time
@@ -78,6 +79,7 @@ _TRACED = (
     "power_w_per_cpu",
     "power_w_per_gpu",
     "profiles",
+    "dependencies",
 )
 
 # Each column draws from a generator of its own, so a change to one leaves the others as they
@@ -154,6 +156,7 @@ class TraceSpec:
         interruptible: How each may be stopped, as its place in `job.INTERRUPTIBLE`.
         overestimate: How many times its run time each one's user asks for; None for what the
             trace says.
+        dependencies: Whether jobs wait for those that the trace says preceded them.
     """
 
     trace: Path
@@ -167,6 +170,7 @@ class TraceSpec:
     profiles: Mapping[str, PowerProfile] = field(default_factory=dict)
     interruptible: Draw = field(default_factory=partial(same, 0.0))
     overestimate: Draw | None = None
+    dependencies: bool = False
 
 
 def read_spec(document: Mapping[str, Any]) -> WorkloadSpec | TraceSpec:
@@ -303,7 +307,11 @@ def _read_traced(document: Mapping[str, Any]) -> TraceSpec:
         )
     first, start = document.get("first"), document.get("start")
     asked = document.get("overestimate")
+    waits = document.get("dependencies", False)
+    if not isinstance(waits, bool):
+        raise InvalidInput(f"dependencies is true or false, not {waits!r}")
     return TraceSpec(
+        dependencies=waits,
         trace=Path(document["trace"]),
         wait=read_wait(document),
         format=document.get("format"),
@@ -436,16 +444,19 @@ def _traced(spec: TraceSpec, streams: Streams) -> Workload:
         power_w_per_cpu=spec.power_w_per_cpu or 0.0,
         power_w_per_gpu=spec.power_w_per_gpu or 0.0,
         profiles=spec.profiles,
+        dependencies=spec.dependencies,
     )
     _check_power(spec, jobs)
     run_s = jobs.run_s
+    # Who waits for another could not have begun at its arrival.
+    soonest, _ = windows(jobs, links_of(jobs))
     requested_s = jobs.requested_s
     if spec.overestimate is not None:
         factor = spec.overestimate(len(jobs), streams["overestimate"])
         requested_s = run_s * np.maximum(factor, 1.0)
     return replace(
         jobs,
-        deadline=jobs.arrival + run_s + spec.wait(run_s, streams["wait"]),
+        deadline=soonest + run_s + spec.wait(run_s, streams["wait"]),
         requested_s=requested_s,
         interruptible=spec.interruptible(len(jobs), streams["interruptible"]).astype(np.int64),
     )
