@@ -22,7 +22,7 @@ from lowtide.cli.doctor import doctor, version
 from lowtide.cli.examples import epilog
 from lowtide.cli.grid import backtest, grid
 from lowtide.cli.jobs import jobs
-from lowtide.cli.learn import learn
+from lowtide.cli.learn import check, learn
 from lowtide.cli.measure import mark, measure
 from lowtide.cli.model import model
 from lowtide.cli.node import node
@@ -35,6 +35,7 @@ from lowtide.cli.recording import recording
 from lowtide.cli.reproduce import reproduce
 from lowtide.cli.run import run
 from lowtide.cli.sbatch import parted, sbatch
+from lowtide.cli.scaling import sizes
 from lowtide.cli.show import show
 from lowtide.cli.simulate import simulate
 from lowtide.cli.store import store
@@ -43,7 +44,7 @@ from lowtide.cli.sweep import report, sweep
 from lowtide.cli.trace import trace
 from lowtide.cli.usage import usage
 from lowtide.cli.warm import warm
-from lowtide.cli.watch import watch
+from lowtide.cli.watch import follow, watch
 from lowtide.cli.when import tradeoff, when
 from lowtide.errors import Argument, LowtideError
 from lowtide.files import ensure_home
@@ -98,9 +99,12 @@ for verb in (
 # A verb of two words, beside the one of its first: whoever says another second word means that one.
 for name, second in (
     ("grid backtest", backtest),
+    ("learn check", check),
+    ("learn sizes", sizes),
     ("queue release", release),
     ("queue hold", hold),
     ("queue forget", forget),
+    ("watch follow", follow),
 ):
     app.command(name, epilog=epilog(name))(grouped(second))
 app.add_typer(profiles)

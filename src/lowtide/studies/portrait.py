@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from lowtide.errors import InvalidInput
 from lowtide.signal import FloatArray, Signal
-from lowtide.simulator.results import Series
 from lowtide.states import STATUSES
+from lowtide.steps import Steps
 from lowtide.trace import Trace
 from lowtide.units import MISSING, format_count, format_number, format_percent, format_quantity
 
@@ -126,13 +126,13 @@ class Portrait:
         return starts
 
     @cached_property
-    def _held(self) -> Series | None:
+    def _held(self) -> Steps | None:
         """CPUs that were held over time; None where none are known."""
         known = (self.trace.cpus > 0) & (self.trace.length_s > 0)
         if not known.any():
             return None
         starts = self._starts[known]
-        return Series.of_spans(starts, starts + self.trace.length_s[known], self.trace.cpus[known])
+        return Steps.of_spans(starts, starts + self.trace.length_s[known], self.trace.cpus[known])
 
     @cached_property
     def _hours(self) -> FloatArray:
