@@ -42,6 +42,7 @@ from lowtide.cli.simulate import simulate
 from lowtide.cli.store import store
 from lowtide.cli.stress import stress
 from lowtide.cli.sweep import report, sweep
+from lowtide.cli.trace import trace
 from lowtide.cli.usage import usage
 from lowtide.cli.warm import warm
 from lowtide.cli.watch import follow, watch
@@ -71,6 +72,7 @@ for verb in (
     plan_cluster,
     grid,
     convert,
+    trace,
     measure,
     mark,
     run,

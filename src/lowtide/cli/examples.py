@@ -62,6 +62,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lowtide convert jobs.csv jobs.swf --start 2024-07-01T00:00Z",
         "lowtide convert profile.toml profile.json",
     ),
+    "trace": (
+        "lowtide trace jobs.csv",
+        "lowtide trace jobs.csv --start 2024-07-01T00:00Z --signal DE.csv --cpus 8",
+    ),
     "learn": (
         "lowtide learn h200",
         "lowtide learn h200 --no-events -o learned.toml --image learned.png",
