@@ -20,6 +20,7 @@ from lowtide.market.nodes import place_on_nodes
 from lowtide.market.placing import Board
 from lowtide.market.planner import QueueSolution, require_options, solve
 from lowtide.market.prices import Auction
+from lowtide.precedence import links_of, require_time
 from lowtide.signal import FloatArray, Grid, Signal, deciding_signal, mixed_signal
 from lowtide.simulator.carrying import Away, replay
 from lowtide.simulator.cluster import Cluster
@@ -101,6 +102,7 @@ def plan_cluster(
         raise InvalidInput(f"fair is 'users', without weights, or left out, not {fair!r}")
     target = deciding_signal(signal) if weights is None else mixed_signal(signal, weights)
     workload = on_machines(as_workload(jobs), cluster, oversized, any_size=False)
+    require_time(workload, links_of(workload))
     easy = None
     if compare or fair:
         doing("EASY", 0.0)

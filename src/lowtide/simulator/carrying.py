@@ -15,11 +15,13 @@ import numpy as np
 from lowtide.accounting import Stretches, pieces_of, tally
 from lowtide.errors import InvalidSchedule
 from lowtide.job import TIME_TOLERANCE_S
+from lowtide.precedence import broken, links_of
 from lowtide.signal import FloatArray, Grid, Signal
 from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.machines import SPAN_KINDS
 from lowtide.simulator.queueing import NodeSpans, Placed, Queued, needs_of, power_by_state
-from lowtide.simulator.results import Series, Simulation
+from lowtide.simulator.results import Simulation
+from lowtide.steps import Steps
 from lowtide.units import format_count, format_time
 from lowtide.workload import IntArray, Workload
 
@@ -63,6 +65,7 @@ def carry_out(
     """
     cluster.check_fits(jobs)
     until = _held_until(jobs, stretches)
+    check_turns(jobs, stretches, until)
     if placed is None:
         placed = _place(jobs, stretches, until, cluster, away)
     else:
@@ -131,6 +134,23 @@ def _held_until(jobs: Workload, stretches: Stretches) -> FloatArray:
     return until
 
 
+def check_turns(jobs: Workload, stretches: Stretches, until: FloatArray) -> None:
+    """Refuse a start before those that the job waits for are done.
+
+    Args:
+        until: When each run is over.
+    """
+    links = links_of(jobs)
+    start, end = stretches.start[stretches.first], np.full(len(jobs), -np.inf)
+    np.maximum.at(end, stretches.job, until)
+    wrong = np.flatnonzero(broken(start, end, links))
+    if wrong.size:
+        place = wrong[np.argmin(start[links.after[wrong]])]
+        first, row = int(links.before[place]), int(links.after[place])
+        soonest = format_time(float(end[first] + links.gap_s[place]))
+        _refuse(jobs, row, float(start[row]), f"it waits for job {jobs.id[first]} until {soonest}")
+
+
 def _refuse(jobs: Workload, row: int, when: float, what: str) -> None:
     raise InvalidSchedule(
         f"job {jobs.id[row]} (row {row + 1}) cannot run at {format_time(when)}: {what}"
@@ -194,7 +214,7 @@ def _check_count(
     jobs: Workload, stretches: Stretches, until: FloatArray, cluster: Cluster, away: Sequence[Away]
 ) -> None:
     """Refuse more nodes than there are."""
-    used = Series.of_spans(
+    used = Steps.of_spans(
         np.concatenate((stretches.start, [each.begin for each in away])),
         np.concatenate((until - _EARLIER_S, [each.end - _EARLIER_S for each in away])),
         np.concatenate((jobs.nodes[stretches.job], [float(each.nodes) for each in away])),
@@ -307,7 +327,7 @@ def _check_power(jobs: Workload, queued: Queued, cap: Signal | float) -> None:
     """Refuse what takes nodes and jobs together above the power cap."""
     pieces, spans = pieces_of(jobs, queued.stretches), queued.node_spans
     # What ends as another begins is not drawn beside it.
-    drawn = Series.of_spans(
+    drawn = Steps.of_spans(
         np.concatenate((pieces.begin, spans.begin)),
         np.concatenate((pieces.end - _EARLIER_S, spans.end - _EARLIER_S)),
         np.concatenate((pieces.power_w, spans.power_w)),
