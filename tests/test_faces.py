@@ -18,14 +18,17 @@ import pytest
 
 import lowtide
 from lowtide.errors import LowtideError
+from lowtide.library import Library, learn_from
+from lowtide.library.sources import Recorded
 from lowtide.monitor.metrics import COMPATIBLE, Exposition, own_use
-from lowtide.samples import sample_profile
+from lowtide.profile import Phase, PowerProfile, Spread
+from lowtide.samples import sample_profile, sample_recording
 from lowtide.store import Store
 from lowtide.stress.plan import make_plan
 from lowtide.studies.experiment import Experiment
 from lowtide.studies.run import check_runs
 from support.commands import run
-from support.faces import FOLDER, assert_as_kept
+from support.faces import FOLDER, assert_as_kept, paths_of
 from support.snapshots import tick_of_everything
 from support.watched import START, write_store
 
@@ -97,6 +100,24 @@ def test_every_key_of_an_experiment_is_known_as_before(
 def test_files_are_written_with_the_keys_of_before(tmp_path: Path) -> None:
     sample_profile("h200").dump(tmp_path / "profile.toml")
     assert_as_kept("files/profile.toml", (tmp_path / "profile.toml").read_text())
+    everything = PowerProfile(
+        startup=[Phase(name="load", duration_s=20, power_w=90)],
+        restart=[Phase(name="load", duration_s=12, power_w=95)],
+        work=[
+            Phase(name="train", duration_s=30, power_w=300),
+            Phase(name="save", duration_s=5, power_w=120, checkpoint=True),
+        ],
+        stop=[Phase(name="stop", duration_s=3, power_w=80)],
+        suspended_power_w=40.0,
+        spread=Spread(level=0.9, runs=4, duration=(0.95, 1.1), energy=(0.97, 1.03)),
+    )
+    everything.dump(tmp_path / "everything.toml", about="All that a profile can say.")
+    assert_as_kept("files/whole_profile.toml", (tmp_path / "everything.toml").read_text())
+    assert PowerProfile.load(tmp_path / "everything.toml") == everything
+    learn_from(Recorded([sample_recording("h200")]), Library(tmp_path / "library"))
+    (kept,) = (tmp_path / "library").glob("*.toml")
+    keys = sorted(set(paths_of(tomllib.loads(kept.read_text()))))
+    assert_as_kept("files/library_entry.txt", "\n".join(keys) + "\n")
     loads = {"cpu": (0.0, 100.0), "disk": (0.0, 50.0)}
     make_plan("latin", loads, duration="20s", step="1s").dump(tmp_path / "plan.toml")
     assert_as_kept("files/stress_plan.toml", (tmp_path / "plan.toml").read_text())

@@ -15,7 +15,6 @@ as does one that somebody else could have written: machine code that is read is 
 from __future__ import annotations
 
 import errno
-import fcntl
 import gc
 import hashlib
 import os
@@ -399,16 +398,12 @@ class _Work:
         if self._lock is None:
             return False
         deadline = time.monotonic() + _PATIENCE_S
-        while self._patient:
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(_LOOK_AGAIN_S)
-                self._patient = time.monotonic() < deadline
-            except OSError:
-                self._patient = False  # This folder knows no locks.
-            else:
+        while self._patient and not (locked := files.try_lock(self._lock)):
+            if locked is None:
+                self._patient = False
                 break
+            time.sleep(_LOOK_AGAIN_S)
+            self._patient = time.monotonic() < deadline
         return True
 
     def mind(self, folder: Folder) -> None:

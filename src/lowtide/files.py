@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import json
 import os
@@ -161,6 +162,20 @@ def write_whole(path: Path | str, content: str | bytes, *, lasting: bool = True)
             raise
     except OSError as error:
         raise FileProblem(f"cannot write {path}: {error.strerror}", path=path) from error
+
+
+def try_lock(file: int) -> bool | None:
+    """Lock an open file unless another process has; None where the file system knows no locks.
+
+    It is let go of as the file is closed, however the process ends.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
 
 
 def write_document(document: Mapping[str, Any], path: Path) -> None:

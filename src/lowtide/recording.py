@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from lowtide.errors import InvalidInput
 from lowtide.signal import FloatArray
+from lowtide.steps import Steps
 from lowtide.units import format_count, format_energy, format_hours
 
 KINDS = ("full", "stop", "resume", "kill", "startup", "idle")
@@ -98,8 +99,8 @@ class Run:
     silent: tuple[tuple[float, float], ...]
     _since: FloatArray = field(init=False)
     _until: FloatArray = field(init=False)
-    _edges: FloatArray = field(init=False)
-    _energy_j: FloatArray = field(init=False)
+    _watched: tuple[float, float] = field(init=False)
+    _drawn: Steps = field(init=False)
 
     def __init__(
         self,
@@ -144,11 +145,6 @@ class Run:
             since[0] = first = min(first, begin)
         if last == until[-1]:
             until[-1] = last = max(last, over)
-        edges = np.column_stack([since, until]).ravel()
-        steps_j = np.column_stack([np.zeros(when.size), drawn * (until - since)])
-        energy_j = np.cumsum(steps_j.ravel())
-        edges = np.concatenate(([min(first, begin)], edges, [max(last, over)]))
-        energy_j = np.concatenate(([0.0], energy_j, energy_j[-1:]))
         further = {name: _own(values) for name, values in (columns or {}).items()}
         for name, values in further.items():
             if values.shape != when.shape:
@@ -156,7 +152,7 @@ class Run:
                     f"run {id}: column {name!r} has {values.size} values for {when.size} samples"
                 )
         said = sorted(events, key=lambda event: event.time)
-        for array in (when, drawn, since, until, edges, energy_j, *further.values()):
+        for array in (when, drawn, since, until, *further.values()):
             array.flags.writeable = False
         for attribute, value in (
             ("id", id),
@@ -176,8 +172,8 @@ class Run:
             ("silent", quiet),
             ("_since", since),
             ("_until", until),
-            ("_edges", edges),
-            ("_energy_j", energy_j),
+            ("_watched", (min(first, begin), max(last, over))),
+            ("_drawn", Steps.held(since, until, drawn)),
         ):
             object.__setattr__(self, attribute, value)
 
@@ -209,8 +205,9 @@ class Run:
     @property
     def gaps(self) -> tuple[tuple[float, float], ...]:
         """Stretches of the program without samples, as (from, to)."""
-        begins = np.concatenate((self._edges[:1], self._until))
-        ends = np.concatenate((self._since, self._edges[-1:]))
+        first, last = self._watched
+        begins = np.append(first, self._until)
+        ends = np.append(self._since, last)
         return tuple(
             (float(begin), float(end))
             for begin, end in zip(begins, ends, strict=True)
@@ -241,13 +238,13 @@ class Run:
             instants: Epoch seconds within the samples.
         """
         slack = 1e-6
-        if instants.min() < self._edges[0] - slack or instants.max() > self._edges[-1] + slack:
+        first, last = self._watched
+        if instants.min() < first - slack or instants.max() > last + slack:
             raise InvalidInput(
-                f"run {self.id}: samples cover {self._edges[0]:.3f} to {self._edges[-1]:.3f}, "
+                f"run {self.id}: samples cover {first:.3f} to {last:.3f}, "
                 f"not {instants.min():.3f} to {instants.max():.3f}"
             )
-        until: FloatArray = np.interp(instants, self._edges, self._energy_j)
-        return until
+        return self._drawn.upto(instants)
 
     def means_w(self, edges: FloatArray) -> FloatArray:
         """Return the mean power between each instant and the next, NaN where any of it is lacking.
@@ -259,9 +256,7 @@ class Run:
         array([75., nan])
         """
         inside = np.clip(edges, self._since[0], self._until[-1])
-        held_s = np.column_stack([np.zeros(self.times.size), self._until - self._since]).ravel()
-        bounds = np.column_stack([self._since, self._until]).ravel()
-        covered_s = np.diff(np.interp(inside, bounds, np.cumsum(held_s)))
+        covered_s = self._drawn.known_s(inside)
         steps_s = np.diff(edges)
         whole = covered_s >= steps_s - 1e-6 * np.maximum(steps_s, 1.0)
         means_w: FloatArray = np.where(whole, np.diff(self.energies_j(inside)) / steps_s, np.nan)

@@ -60,7 +60,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ((*PLAN, "-t", "60", "--deadline", "2024-07-01T05:00 o'clock"), "cannot read the time"),
         (
             (*PLAN, "--grid", "windy", "-t", "60", "--deadline", "+3h"),
-            "a job runs on one grid: give --signal day.csv or --grid windy, not both",
+            "what runs is on one grid: give --signal day.csv or --grid windy, not both",
         ),
         (
             ("when", "-t", "60", "--deadline", "+3h", "--grid", "windy", "--now", "start"),

@@ -36,6 +36,29 @@ def test_a_profile_is_learned_and_checked(folder: Path, capsys: pytest.CaptureFi
     assert run(capsys, "learn", "--check", "mine.toml", "mine", "-P").out.count("\n") == 4
 
 
+def test_what_was_an_option_is_a_verb_with_the_same_answer(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(capsys, "learn", "mine", "-o", "mine.toml").code == 0
+    for verb, option in (
+        (("learn", "check", "mine.toml", "mine"), ("learn", "mine", "--check", "mine.toml")),
+        (("learn", "sizes", "mine", "--by", "size"), ("learn", "mine", "--by", "size")),
+        (("model", "mine"), ("learn", "mine", "--utilisation")),
+        (
+            ("profiles", "learn", "--from-recordings", "mine", "--library", "one"),
+            ("learn", "--from-recordings", "mine", "--library", "two"),
+        ),
+    ):
+        new, old = (run(capsys, *words, "--json") for words in (verb, option))
+        assert (new.code, new.err, new.out.replace('"one"', '"two"')) == (
+            old.code,
+            old.err,
+            old.out,
+        )
+        assert new.out or "mine@size=2" in new.err or "--features" in new.err
+    assert folder.joinpath("one").is_dir()
+
+
 def test_json_has_profile_and_validation(capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(run(capsys, "learn", "mine", "--no-events", "--json").out)
     assert document["by"] == "power"

@@ -23,6 +23,7 @@ import lowtide as lt
 from lowtide import compiled
 from lowtide.cli.examples import EXAMPLES
 from lowtide.formats import write_signal
+from lowtide.formats.recording_writer import write_recording
 from lowtide.library import Library, learn_from
 from lowtide.library.sources import Watched
 from lowtide.meters.meter import STATES
@@ -35,6 +36,7 @@ from lowtide.units import format_iso, format_time
 from support.commands import all_verbs, run
 from support.faces import assert_as_kept, assert_keys_as_kept
 from support.nightly import IS_NIGHT
+from support.recordings import sized_recording
 from support.studies import write_study
 from support.users import open_to_all, run_as
 from support.watched import write_store
@@ -46,7 +48,9 @@ PAST = ("--now", "start")
 OF_REAL_DATA = ("reproduce gaia", "reproduce wait-awhile")
 # These need a Slurm, and are run in tests/acting.
 OF_SLURM = ("drive", "queue", "queue forget", "queue hold", "queue release", "sbatch")
-RUN_HERE = [verb for verb in VERBS if verb not in (*OF_REAL_DATA, *OF_SLURM)]
+# This needs a job, and is run in test_watch.py.
+OF_JOBS = ("watch follow",)
+RUN_HERE = [verb for verb in VERBS if verb not in (*OF_REAL_DATA, *OF_SLURM, *OF_JOBS)]
 EXAMPLE_LINES = [line for verb in RUN_HERE for line in EXAMPLES[verb]]
 EXPERIMENT = """
 [grid]
@@ -111,6 +115,8 @@ def fill(folder: Path) -> Path:
     rows = ["arrival_time,length,cpus", "0,3600,4", "60,7200,1", "120,90,2"]
     (folder / "jobs.csv").write_text("\n".join(rows) + "\n")
     sample_profile("h200").dump(folder / "profile.toml")
+    for epochs in (3, 5, 8):
+        write_recording(sized_recording(epochs), folder / f"e{epochs}")
     (folder / "exp.toml").write_text(EXPERIMENT)
     (folder / "queue.toml").write_text(QUEUE)
     few = {"grids": ["sunny"], "waits": ["6h", "24h"], "lengths": ["4h"], "seeds": [0]}
@@ -182,6 +188,7 @@ print(json.dumps(told))
 LINES = {
     **{verb: lines[0] for verb, lines in EXAMPLES.items()},
     "sweep": "lowtide sweep exp.toml -j 1",
+    "profiles learn": "lowtide profiles learn --from-recordings e3",
     "report": "lowtide report worth-it-results --no-figures",
     "when": "lowtide when -t 6:00:00 --deadline +24h --signal DE.csv --now start --tradeoff",
 }

@@ -137,7 +137,7 @@ def test_one_job_is_followed_closely_until_it_ends(tmp_path: Path) -> None:
     work = "import time; end = time.time() + 5\nwhile time.time() < end: pass"
     with subprocess.Popen([sys.executable, "-c", work], start_new_session=True) as job:
         done = subprocess.run(
-            [LOWTIDE, "watch", "--fast", str(job.pid), "-o", str(tmp_path / "followed")],
+            [LOWTIDE, "watch", "follow", str(job.pid), "-o", str(tmp_path / "followed")],
             timeout=60,
             capture_output=True,
             text=True,
@@ -152,9 +152,10 @@ def test_one_job_is_followed_closely_until_it_ends(tmp_path: Path) -> None:
 
 
 def test_a_job_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    answer = run(capsys, "watch", "--fast", "no-such-job", "-o", str(tmp_path / "followed"))
-    assert answer.code == 2
-    assert "no-such-job" in answer.err
+    for way in ("follow", "--fast"):
+        answer = run(capsys, "watch", way, "no-such-job", "-o", str(tmp_path / "followed"))
+        assert answer.code == 2
+        assert "no-such-job" in answer.err
     assert list(tmp_path.iterdir()) == [], "so that it can be tried again"
 
 
@@ -176,7 +177,7 @@ def test_a_state_folder_that_cannot_be_made_is_said_with_the_cure(tmp_path: Path
     ("options", "message"),
     [
         (["--fast", "1", "--once"], "leave out --once"),
-        (["-o", "x"], "add --fast"),
+        (["-o", "x"], "lowtide watch follow"),
         (["--no-store", "--store", "x"], "--no-store keeps nothing"),
         (["--insecure"], "nothing is: add --listen"),
         (["--token-file", "x"], "nothing is: add --listen"),

@@ -13,7 +13,7 @@ from lowtide.forecast import Perfect, Persistence
 from lowtide.job import Resources
 from lowtide.market.booking import Booked, Booking
 from lowtide.market.rolling import ClusterPolicy, _Loop
-from lowtide.simulator.results import Series
+from lowtide.steps import Steps
 from support.queues import STEP_S, draw_job, draw_signal
 
 
@@ -98,7 +98,7 @@ def test_a_start_policy_that_books_takes_what_it_would_alone_where_there_is_room
             start, end = ran.tally.start[before], ran.tally.end[before]
             for at in np.arange(jobs.arrival[row], jobs.latest_start[row] + 1, STEP_S / 4):
                 beside = (start < at + jobs.run_s[row] - 1e-3) & (end > at + 1e-3)
-                used = Series.of_spans(start[beside], end[beside], jobs.nodes[before][beside])
+                used = Steps.of_spans(start[beside], end[beside], jobs.nodes[before][beside])
                 inside = np.append(used.times[(used.times > at)], at)
                 inside = inside[inside < at + jobs.run_s[row] - 1e-3]
                 assert used.at(inside).max() + jobs.nodes[row] > 5

@@ -15,7 +15,6 @@ from lowtide.policies.policy import make_policy
 from lowtide.profile import PowerProfile
 from lowtide.simulator import Cluster, simulate
 from lowtide.simulator.disciplines import Feedback, RoundRobin
-from lowtide.simulator.results import Series
 from lowtide.states import STATUSES
 from lowtide.trace import Trace
 from lowtide.workload import Workload
@@ -386,14 +385,6 @@ def test_of_bought_machines_the_reserved_ones_are_used_or_not(policy: str, used)
         ).summary()["utilisation"]
         is None
     )
-
-
-def test_series() -> None:
-    series = Series.of_spans(np.array([0.0, 2.0]), np.array([4.0, 3.0]), np.array([1.0, 10.0]))
-    assert series.times.tolist() == [0.0, 2.0, 3.0, 4.0]
-    assert series.values.tolist() == [1.0, 11.0, 1.0, 0.0]
-    assert series.upto(np.array([-1.0, 2.5, 9.0])).tolist() == [0.0, 7.5, 14.0]
-    assert series.mean(np.array([0.0, 2.0, 4.0])).tolist() == [1.0, 6.0]
 
 
 @given(queues(switched=True), st.sampled_from(["carbon", "price", "grid"]))

@@ -31,7 +31,7 @@ def assert_keys_as_kept(name: str, document: Any, columns: str) -> None:
         document: What `--json` says. A list that is empty on this machine says nothing of its keys.
         columns: The first line of `-P`.
     """
-    now = set(_paths(document))
+    now = set(paths_of(document))
     kept, _, head = _kept(name, "\n".join([*sorted(now), "", columns, ""])).partition("\n\n")
     before = set(kept.splitlines())
     lists = {path.partition("[]")[0] for path in now ^ before if "[]" in path}
@@ -54,13 +54,13 @@ def _is_filled(path: str, keys: set[str]) -> bool:
     return any(key.startswith(f"{path}[]") for key in keys)
 
 
-def _paths(value: Any, prefix: str = "") -> Iterator[str]:
+def paths_of(value: Any, prefix: str = "") -> Iterator[str]:
     """Yield every key of a document with those above it; `[]` stands for the places of a list."""
     if isinstance(value, dict):
         for key, each in value.items():
             path = f"{prefix}.{key}" if prefix else key
             yield path
-            yield from _paths(each, path)
+            yield from paths_of(each, path)
     elif isinstance(value, list):
         for each in value:
-            yield from _paths(each, f"{prefix}[]")
+            yield from paths_of(each, f"{prefix}[]")

@@ -172,3 +172,39 @@ def wandering(noise: FloatArray, memory: float) -> FloatArray:
         last = memory * last + np.sqrt(1 - memory**2) * value
         wander[place] = last
     return wander
+
+
+def sized_recording(
+    epochs: int, gpus: float = 1.0, *, seed: int = 0, marks: bool = True
+) -> Recording:
+    """Two runs: startup, epochs that more GPUs make shorter and dearer, end."""
+    runs = []
+    for number in range(2):
+        rng = np.random.default_rng([seed, epochs, int(8 * gpus), number])
+        parts = [("load", 12.0, 100.0)]
+        for epoch in range(epochs):
+            parts.append((f"epoch_{epoch + 1}_train", 20.0 / gpus, 300.0 * gpus))
+            parts.append((f"epoch_{epoch + 1}_save", 6.0, 120.0))
+        parts.append(("finish", 5.0, 90.0))
+        edges_s = np.concatenate(([0.0], np.cumsum([seconds for _, seconds, _ in parts])))
+        times_s = np.arange(0.0, edges_s[-1], 0.25)
+        place = np.searchsorted(edges_s, times_s, side="right") - 1
+        power_w = np.array([watts for *_, watts in parts])[place]
+        start = 1.7e9 + 1e4 * number
+        runs.append(
+            Run(
+                id=f"full_{number}",
+                times=start + times_s,
+                power_w=power_w * (1 + 0.005 * rng.standard_normal(power_w.size)),
+                start=start,
+                end=start + float(edges_s[-1]),
+                kind="full",
+                events=[
+                    Event(time=start + float(at), label=name)
+                    for (name, *_), at in zip(parts, edges_s, strict=False)
+                ]
+                if marks
+                else (),
+            )
+        )
+    return Recording(runs=tuple(runs), source=f"{epochs}")

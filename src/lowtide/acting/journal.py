@@ -6,7 +6,6 @@ costs carbon and no deadline: what keeps those is in the comments of the jobs.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -20,7 +19,7 @@ from lowtide.acting.experience import Experiences
 from lowtide.acting.tag import Tag
 from lowtide.acting.waits import Wait, from_rows
 from lowtide.errors import LowtideError
-from lowtide.files import read_document, user_folder, write_whole
+from lowtide.files import read_document, try_lock, user_folder, write_whole
 from lowtide.profile import PowerProfile
 
 
@@ -72,6 +71,11 @@ class Journal:
         return Book(self.folder / "jobs")
 
     @property
+    def supposed(self) -> Path:
+        """Where it is kept what waiting would save."""
+        return self.folder / "supposed.json"
+
+    @property
     def experiences(self) -> Experiences:
         """What runs taught of profiles."""
         return Experiences(self.folder / "programs.json")
@@ -87,10 +91,7 @@ class Journal:
             with suppress(OSError):
                 self.folder.mkdir(parents=True, exist_ok=True)
                 file = stack.enter_context((self.folder / "driver").open("w"))
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    alone = False
+                alone = try_lock(file.fileno()) is not False
             yield alone
 
     def keep_profile(self, profile: PowerProfile) -> str:

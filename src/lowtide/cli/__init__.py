@@ -19,10 +19,11 @@ from typer.models import CommandInfo, TyperInfo
 
 from lowtide.cli.convert import convert
 from lowtide.cli.doctor import doctor, version
+from lowtide.cli.drive import drive
 from lowtide.cli.examples import epilog
 from lowtide.cli.grid import backtest, grid
 from lowtide.cli.jobs import jobs
-from lowtide.cli.learn import learn
+from lowtide.cli.learn import check, learn
 from lowtide.cli.measure import mark, measure
 from lowtide.cli.model import model
 from lowtide.cli.node import node
@@ -30,11 +31,12 @@ from lowtide.cli.options import HOW, grouped
 from lowtide.cli.plan import demo, plan
 from lowtide.cli.plan_cluster import plan_cluster
 from lowtide.cli.profiles import profiles
-from lowtide.cli.queue import drive, forget, hold, queue, release
+from lowtide.cli.queue import forget, hold, queue, release
 from lowtide.cli.recording import recording
 from lowtide.cli.reproduce import reproduce
 from lowtide.cli.run import run
 from lowtide.cli.sbatch import parted, sbatch
+from lowtide.cli.scaling import sizes
 from lowtide.cli.show import show
 from lowtide.cli.simulate import simulate
 from lowtide.cli.store import store
@@ -42,7 +44,7 @@ from lowtide.cli.stress import stress
 from lowtide.cli.sweep import report, sweep
 from lowtide.cli.usage import usage
 from lowtide.cli.warm import warm
-from lowtide.cli.watch import watch
+from lowtide.cli.watch import follow, watch
 from lowtide.cli.when import tradeoff, when
 from lowtide.errors import Argument, LowtideError
 from lowtide.files import ensure_home
@@ -96,9 +98,12 @@ for verb in (
 # A verb of two words, beside the one of its first: whoever says another second word means that one.
 for name, second in (
     ("grid backtest", backtest),
+    ("learn check", check),
+    ("learn sizes", sizes),
     ("queue release", release),
     ("queue hold", hold),
     ("queue forget", forget),
+    ("watch follow", follow),
 ):
     app.command(name, epilog=epilog(name))(grouped(second))
 app.add_typer(profiles)

@@ -17,7 +17,7 @@ _PARTS = {
     "sweeps": (("dask", "distributed", "dask-jobqueue"), "sweeps beyond one machine", "sweep"),
     "store": (("sqlalchemy",), "keeping and listing what was watched", "watch"),
     "postgresql": (("psycopg",), "keeping it on a server", "postgres"),
-    "power models": (("scikit-learn",), "lowtide learn --utilisation", "learn"),
+    "power models": (("scikit-learn",), "lowtide model", "learn"),
 }
 _WIDEST = 120
 # Tools give up after five seconds; what takes longer hangs.

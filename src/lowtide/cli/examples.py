@@ -65,11 +65,17 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "learn": (
         "lowtide learn h200",
         "lowtide learn h200 --no-events -o learned.toml --image learned.png",
-        "lowtide learn h200 --check profile.toml",
-        "lowtide learn --from-store --name 'train*' -S now-30days",
-        "lowtide learn --utilisation h200 --features gpu=gpu_util/100 -o gpu.json --card gpu.md",
+    ),
+    "learn check": ("lowtide learn check profile.toml h200",),
+    "learn sizes": (
+        "lowtide learn sizes e3 e5 e8 --by epochs --at epochs=40 -o long.toml",
+        "lowtide learn sizes e3@files=10 e5@files=17 e8@files=29 --by files --at files=100",
     ),
     "model": ("lowtide model h200 --features gpu=gpu_util/100 -o gpu.json --card gpu.md",),
+    "profiles learn": (
+        "lowtide profiles learn --name 'train*' -S now-30days",
+        "lowtide profiles learn --from-recordings h200",
+    ),
     "profiles list": ("lowtide profiles list",),
     "profiles show": ("lowtide profiles show training",),
     "profiles diff": ("lowtide profiles diff training h200",),
@@ -96,6 +102,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lowtide watch --interval 5 --store node.sqlite",
         "lowtide watch --listen 127.0.0.1:9470 --token-file token --grid windy --pue 1.3",
     ),
+    "watch follow": ("lowtide watch follow 4711 -o recording",),
     "node": ("lowtide node", "lowtide node --follow"),
     "show": (
         "lowtide show 4711",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from lowtide.cli.moments import local_echo, parse_moment
-from lowtide.cli.options import HOW, JobOptions
+from lowtide.cli.options import HOW, JobOptions, require_one_grid
 from lowtide.cli.output import waiting, warn
 from lowtide.errors import InvalidInput, NotCovered, UnknownName
 from lowtide.formats.times import check_zone
@@ -173,10 +173,7 @@ def load_window(asked: JobOptions) -> Window:
     about a time that is long past looks like any other.
     """
     file, name, now, arrival = asked.signal, asked.grid, asked.now, asked.arrival
-    if file is not None and name is not None:
-        raise InvalidInput(
-            f"a job runs on one grid: give --signal {file} or --grid {name}, not both"
-        )
+    require_one_grid(file, name)
     if file is None and name is None:
         raise InvalidInput(
             "say which grid the job runs on: --signal FILE, or --grid with a provider's zone (gb, "

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lowtide.cli.model import IdleAfter, IdleBefore, ModelOptions, learn_model, read_runs
-from lowtide.cli.options import prefixed
+from lowtide.cli.model import (
+    Baseline,
+    Events,
+    IdleAfter,
+    IdleBefore,
+    ModelOptions,
+    Recordings,
+    learn_model,
+    read_runs,
+)
+from lowtide.cli.options import hidden
 from lowtide.cli.output import (
     TABLE,
     Column,
@@ -31,33 +40,18 @@ if TYPE_CHECKING:
     from lowtide.learning.validation import Validation
     from lowtide.recording import Recording
 
+    # Before they were verbs of their own, these were options of this one.
     Utilisation = ModelOptions
     Production = ProductionOptions
 else:
-    Utilisation = prefixed(ModelOptions, "Of --utilisation: ")
-    Production = ProductionOptions
+    Utilisation = hidden(ModelOptions)
+    Production = hidden(ProductionOptions)
 
 
 def learn(
-    recordings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Folders or files with measured runs, or 'h200': recordings of lowtide's own, "
-            "pinpoint folders, tables of samples with events beside them.",
-            metavar="RECORDING...",
-        ),
-    ] = None,
-    events: Annotated[
-        bool | None,
-        typer.Option(
-            "--events/--no-events",
-            help="Go by what the program said, or by power alone.  [default: by what it said, if "
-            "it said anything]",
-        ),
-    ] = None,
-    baseline: Annotated[
-        str, typer.Option(help="Idle power: included in the profile, or excluded from it.")
-    ] = "included",
+    recordings: Recordings = None,
+    events: Events = None,
+    baseline: Baseline = "included",
     idle_before: IdleBefore = None,
     idle_after: IdleAfter = None,
     out: Annotated[
@@ -65,43 +59,18 @@ def learn(
         typer.Option(
             "-o",
             "--out",
-            help="Write the profile: a .toml or .json file. Of --utilisation the model: .json.",
+            help="Write the profile: a .toml or .json file.",
         ),
     ] = None,
     image: Annotated[
         Path | None,
-        typer.Option(
-            help="Draw the profile over the runs, or the model over use: a .png or .svg file."
-        ),
-    ] = None,
-    check: Annotated[
-        str | None,
-        typer.Option(
-            help="Learn nothing: compare this profile with the runs, stops and kills with their "
-            "resumption included.",
-            metavar="PROFILE",
-        ),
-    ] = None,
-    by: Annotated[
-        str | None,
-        typer.Option(
-            help="Learn how the program grows with its size: epochs, or what RECORDING@gpus=2 "
-            "says. Takes recordings of several sizes.",
-            metavar="NAMES",
-        ),
-    ] = None,
-    at: Annotated[
-        str | None,
-        typer.Option(
-            help="Of --by: say what another size comes to, and write its profile with -o.",
-            metavar="NAME=NUMBER,...",
-        ),
+        typer.Option(help="Draw the profile over the runs: a .png or .svg file."),
     ] = None,
     machine: Annotated[
         str | None,
         typer.Option(
             help="Say what it would draw on another machine, whose power model this is, by the use "
-            "that was recorded.",
+            "that was recorded (--features says which columns hold it, as for lowtide model).",
             metavar="MODEL",
         ),
     ] = None,
@@ -109,14 +78,10 @@ def learn(
         float | None,
         typer.Option(help="Of --machine: how many times as fast it is.  [default: 1]"),
     ] = None,
-    utilisation: Annotated[
-        bool,
-        typer.Option(
-            "--utilisation",
-            help="Learn a machine's power from how busy it is instead: a model for "
-            "lowtide measure --meter estimate:MODEL.",
-        ),
-    ] = False,
+    check: Annotated[str | None, typer.Option(hidden=True)] = None,
+    by: Annotated[str | None, typer.Option(hidden=True)] = None,
+    at: Annotated[str | None, typer.Option(hidden=True)] = None,
+    utilisation: Annotated[bool, typer.Option("--utilisation", hidden=True)] = False,
     of_model: Utilisation = Utilisation(),  # noqa: B008 - frozen
     production: Production = Production(),  # noqa: B008 - frozen
     form: Form = TABLE,
@@ -126,11 +91,9 @@ def learn(
     Phases come from uninterrupted runs, each left out in turn to see how well the others predict
     it. Stops and kills with their resumption tell startup from work and what stopping costs.
 
-    With --from-store, --from-prometheus or --from-recordings: learn every program among runs that
-    happened anyway, and keep it in the library, where plan, when and show look it up by name.
-
-    With --utilisation: learn what the machine draws from how busy it is, with the simplest model
-    that runs left out in turn support.
+    lowtide learn check compares a profile with runs, lowtide learn sizes learns how a program grows
+    with its size, lowtide profiles learn every program among runs that happened anyway (also as
+    learn --from-store), and lowtide model what a machine draws from how busy it is.
     """
     from lowtide.errors import InvalidInput
     from lowtide.learning import learn as learn_profile
@@ -177,7 +140,7 @@ def learn(
             raise InvalidInput(
                 "--check learns nothing: leave out --events, --no-events, --machine, -o and --image"
             )
-        _check(check, read, baseline, form=form)
+        _compare(check, read, baseline, form=form)
         return
     require_figure(image)
     if out is not None:
@@ -248,7 +211,27 @@ def _print_validation(validation: Validation) -> None:
     )
 
 
-def _check(profile: str, recordings: list[Recording], baseline: str, *, form: Form) -> None:
+def check(
+    profile: Annotated[
+        str,
+        typer.Argument(
+            help="The profile: a .toml or .json file, or a name in the library.", metavar="PROFILE"
+        ),
+    ],
+    recordings: Recordings = None,
+    baseline: Baseline = "included",
+    idle_before: IdleBefore = None,
+    idle_after: IdleAfter = None,
+    form: Form = TABLE,
+) -> None:
+    """Compare a profile with runs, stops and kills.
+
+    A stop or kill counts together with its resumption. Nothing is learned.
+    """
+    _compare(profile, read_runs(recordings, idle_before, idle_after), baseline, form=form)
+
+
+def _compare(profile: str, recordings: list[Recording], baseline: str, *, form: Form) -> None:
     from dataclasses import asdict
 
     from lowtide.cli.inputs import named_profile

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.cli.options import GridName, SignalFile
+from lowtide.cli.options import GridName, SignalFile, require_one_grid
 from lowtide.cli.output import TABLE, Column, Form, forget_unwritten, print_rows, remark, say, warn
 from lowtide.files import given_environment
 
@@ -241,13 +241,9 @@ def _writer(task: SlurmTask | None, out: Path | None) -> RecordingWriter:
 
 def grid_of(signal: Path | None, grid: str | None) -> str | None:
     """Return what says what a kWh emits; refuse what can not, before anything is run."""
-    from lowtide.errors import InvalidInput
     from lowtide.grids.resolve import kind_of
 
-    if signal is not None and grid is not None:
-        raise InvalidInput(
-            f"a program runs on one grid: give --signal {signal} or --grid {grid}, not both"
-        )
+    require_one_grid(signal, grid)
     if signal is None and grid is None:
         return None
     name = str(signal if grid is None else grid)

@@ -27,6 +27,25 @@ if TYPE_CHECKING:
     from lowtide.recording import Recording
 
 
+Recordings = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Folders or files with measured runs, or 'h200': recordings of lowtide's own, "
+        "pinpoint folders, tables of samples with events beside them.",
+        metavar="RECORDING...",
+    ),
+]
+Events = Annotated[
+    bool | None,
+    typer.Option(
+        "--events/--no-events",
+        help="Go by what the program said, or by power alone.  [default: by what it said, if "
+        "it said anything]",
+    ),
+]
+Baseline = Annotated[
+    str, typer.Option(help="Idle power: included in the profile, or excluded from it.")
+]
 IdleBefore = Annotated[
     str | None,
     typer.Option(
@@ -93,13 +112,7 @@ class ModelOptions:
 
 
 def model(
-    recordings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Folders or files with measured runs, as lowtide learn takes them.",
-            metavar="RECORDING...",
-        ),
-    ] = None,
+    recordings: Recordings = None,
     asked: ModelOptions = ModelOptions(),  # noqa: B008 - frozen
     idle_before: IdleBefore = None,
     idle_after: IdleAfter = None,

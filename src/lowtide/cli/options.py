@@ -51,7 +51,7 @@ Profile = Annotated[
     str | None,
     typer.Option(
         help="What the job draws over its phases: a .toml or .json file, 'h200', 'h200-day', or a "
-        "job's name: what lowtide learn --from-store keeps of it in the library."
+        "job's name: what lowtide profiles learn keeps of it in the library."
     ),
 ]
 Epochs = Annotated[
@@ -310,15 +310,30 @@ class grouped:  # noqa: N801 - a decorator
         return {key: each.annotation for key, each in self.__signature__.parameters.items()}
 
 
-def prefixed(group: type, words: str) -> type:
-    """Return a group whose options begin their help with what they belong to."""
-    hints = get_type_hints(group, include_extras=True)
-    for name, hint in hints.items():
-        option = copy(hint.__metadata__[0])
-        if not option.help.startswith("Of "):
-            option.help = f"{words}{option.help[:1].lower()}{option.help[1:]}"
-        hints[name] = Annotated[hint.__origin__, option]
-    return type(group.__name__, (group,), {"__annotations__": hints, "__module__": __name__})
+def hidden(hint: Any) -> Any:
+    """Return an option, or a group of them, that is taken and not listed: an older spelling."""
+    if isinstance(hint, type) and is_dataclass(hint):
+        hints = get_type_hints(hint, include_extras=True)
+        more = {"__annotations__": {name: hidden(each) for name, each in hints.items()}}
+        return type(hint.__name__, (hint,), {**more, "__module__": __name__})
+    option = copy(hint.__metadata__[0])
+    option.hidden = True
+    return Annotated[hint.__origin__, option]
+
+
+def require_one_grid(file: Path | None, name: str | None) -> None:
+    """Refuse a file and a name at once.
+
+    Args:
+        file: What `--signal` says.
+        name: What `--grid` says.
+    """
+    from lowtide.errors import InvalidInput
+
+    if file is not None and name is not None:
+        raise InvalidInput(
+            f"what runs is on one grid: give --signal {file} or --grid {name}, not both"
+        )
 
 
 def read_settings(said: list[str] | None, *, repeat_signal: bool = False) -> dict[str, Any]:

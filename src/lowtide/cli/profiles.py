@@ -1,4 +1,4 @@
-"""`lowtide profiles` and `lowtide learn --from-…`: programs that run anyway, kept by name."""
+"""`lowtide profiles`: programs that run anyway, kept by name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 profiles = typer.Typer(
     name="profiles",
-    help="See and compare the programs of the library.",
+    help="Learn, see and compare the programs of the library.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -58,22 +58,20 @@ class ProductionOptions:
         bool,
         typer.Option(
             "--from-store",
-            help="Learn every program among the jobs that were watched, and keep it in the "
-            "library. A store may be named behind it.",
+            help="Learn from the jobs that were watched: the default. A store may be named.",
         ),
     ] = False
     from_prometheus: Annotated[
         str | None,
         typer.Option(
-            help="The same, from the metrics of lowtide watch in a Prometheus: "
-            "http://localhost:9090.",
+            help="Learn from the metrics of lowtide watch in a Prometheus: http://localhost:9090.",
             metavar="URL",
         ),
     ] = None
     from_recordings: Annotated[
         bool,
         typer.Option(
-            "--from-recordings", help="The same, from the recordings in the folders that are named."
+            "--from-recordings", help="Learn from the recordings in the folders that are named."
         ),
     ] = False
     name: Annotated[
@@ -193,7 +191,9 @@ def _recorded(places: Sequence[str], asked: ProductionOptions) -> RunSource:
             f"{others[0]} chooses among jobs, and recordings have none: leave it out"
         )
     if not places:
-        raise InvalidInput("name the folders with recordings: lowtide learn --from-recordings DIR")
+        raise InvalidInput(
+            "name the folders with recordings: lowtide profiles learn --from-recordings DIR"
+        )
     samples = sample_recordings()
     return Recorded(
         [sample_recording(place) if place in samples else Path(place) for place in places]
@@ -353,6 +353,24 @@ _LISTED = (
 )
 
 
+@profiles.command("learn", epilog=epilog("profiles learn"))
+@grouped
+def learn_(
+    places: Annotated[
+        list[str] | None,
+        typer.Argument(help="A store, or folders with recordings.", metavar="PLACE..."),
+    ] = None,
+    asked: ProductionOptions = ProductionOptions(),  # noqa: B008 - frozen
+    form: Form = TABLE,
+) -> None:
+    """Learn every program among runs that happened anyway.
+
+    Runs come from the jobs that were watched unless another place is named. plan, when and show
+    look up by name what is kept.
+    """
+    learn_library(places or [], asked, form)
+
+
 @profiles.command("list", epilog=epilog("profiles list"))
 @grouped
 def list_(library: Folder = None, form: Form = TABLE) -> None:
@@ -367,7 +385,7 @@ def list_(library: Folder = None, form: Form = TABLE) -> None:
     def show() -> None:
         if not entries:
             say(
-                f"No programs in {kept.folder}: lowtide learn --from-store learns them from jobs "
+                f"No programs in {kept.folder}: lowtide profiles learn learns them from jobs "
                 "that were watched."
             )
             return
@@ -389,7 +407,7 @@ Name = Annotated[str, typer.Argument(help="The program: its name in the library,
 @profiles.command("show", epilog=epilog("profiles show"))
 @grouped
 def show_(name: Name, library: Folder = None, form: Form = TABLE) -> None:
-    """Show one program: its phases, what is expected, where it comes from."""
+    """Show one program: its phases, what is expected, and its origin."""
     from lowtide.library import Library
 
     entry = Library(library).find(name)
@@ -432,7 +450,7 @@ def diff(
     library: Folder = None,
     form: Form = TABLE,
 ) -> None:
-    """Compare a program with another profile, or with what it was before."""
+    """Compare a program with another profile, or with itself before."""
     from lowtide.cli.inputs import named_profile
     from lowtide.library import Library
 

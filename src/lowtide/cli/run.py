@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.cli.options import GridName, How, Profile, Seed, SignalFile, Time
+from lowtide.cli.options import (
+    GridName,
+    How,
+    Profile,
+    Seed,
+    SignalFile,
+    Time,
+    require_one_grid,
+)
 from lowtide.cli.output import TABLE, Column, Form, forget_unwritten, say, warn
 from lowtide.errors import InvalidInput
 from lowtide.files import given_environment
@@ -403,10 +411,7 @@ def forecaster(
     from lowtide.grids.resolve import kind_of
     from lowtide.signal import deciding_signal
 
-    if file is not None and grid is not None:
-        raise InvalidInput(
-            f"a job runs on one grid: give --signal {file} or --grid {grid}, not both"
-        )
+    require_one_grid(file, grid)
     if grid is not None and kind_of(grid) == "zone":
         from lowtide.grids.live import LiveGrid
 

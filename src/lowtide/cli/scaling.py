@@ -1,4 +1,4 @@
-"""`lowtide learn --by`: how a program grows with its size, and what another size comes to."""
+"""`lowtide learn sizes`: how a program grows with its size, and what another size comes to."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from lowtide.cli.model import read_runs
-from lowtide.cli.output import Column, Form, Written, print_rows, say, say_all, waiting
+import typer
+
+from lowtide.cli.model import Baseline, Events, IdleAfter, IdleBefore, read_runs
+from lowtide.cli.output import TABLE, Column, Form, Written, print_rows, say, say_all, waiting
 from lowtide.errors import InvalidInput
 from lowtide.units import format_duration, format_energy
 
@@ -18,6 +20,47 @@ if TYPE_CHECKING:
 
 # What stands behind the name of a recording: its size.
 _SIZE = re.compile(r"(?P<place>.+)@(?P<size>\w+=[^=,]+(?:,\w+=[^=,]+)*)")
+
+
+def sizes(
+    by: Annotated[
+        str,
+        typer.Option(
+            help="What sizes are told by: epochs, which are counted, or what RECORDING@gpus=2 "
+            "says; several with commas.",
+            metavar="NAMES",
+        ),
+    ],
+    recordings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Measured runs of several sizes, each with its size behind it: small@gpus=2.",
+            metavar="RECORDING[@NAME=NUMBER,...]...",
+        ),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            help="Say what another size comes to, and write its profile with -o.",
+            metavar="NAME=NUMBER,...",
+        ),
+    ] = None,
+    events: Events = None,
+    baseline: Baseline = "included",
+    idle_before: IdleBefore = None,
+    idle_after: IdleAfter = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help="Write the profile of --at: a .toml or .json file."),
+    ] = None,
+    form: Form = TABLE,
+) -> None:
+    """Learn how a program grows with its size.
+
+    Each size is left out in turn to see how well the others tell it.
+    """
+    options = {"events": events, "baseline": baseline}
+    learn_scaling(recordings or [], by, at, (idle_before, idle_after), options, out, form)
 
 
 def learn_scaling(

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.cli.options import GridName, How, Seed, SignalFile, StorePlace
+from lowtide.cli.options import (
+    GridName,
+    How,
+    Seed,
+    SignalFile,
+    StorePlace,
+    require_one_grid,
+)
 from lowtide.cli.output import SYNTHETIC, TABLE, Form, print_table, say, say_all, waiting
 from lowtide.cli.queue import acted_document
 
@@ -82,8 +89,7 @@ def show(
         raise InvalidInput(f"there is no folder {html.parent} to write {html.name} into: make it")
     if signal is None:
         refuse_how(how, "what was watched")
-    elif grid is not None:
-        raise InvalidInput("a job is planned on one grid: give --signal or --grid, not both")
+    require_one_grid(signal, grid)
     curve = None if signal is None else read_signal(str(signal), **read_how(how))
     waits_s = [parse_duration(each) for each in wait] if wait else WAITS_S
     with Store.open(store, readonly=True) as kept:

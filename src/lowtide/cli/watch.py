@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lowtide.cli.options import NodeOptions, placed
+from lowtide.cli.options import NodeOptions, placed, require_one_grid
 from lowtide.cli.output import TABLE, Form, say, warn
 from lowtide.errors import InvalidInput, UnknownName
 
@@ -40,6 +40,19 @@ _SYNTHETIC_DAYS = 400
 _ANSWER_S = 3.0
 # What of `--how` is true of the file with marginal intensity, too.
 _SHARED = ("format", "gaps", "tz", "zone")
+
+
+Embodied = Annotated[
+    float | None, typer.Option(min=0.0, help="What making the node emitted, in kg CO2e.")
+]
+Lifetime = Annotated[str, typer.Option(help="How long the node is expected to serve.")]
+SlurmNode = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What Slurm calls this node, where that is not found; once for each slurmd.",
+        metavar="NAME",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,18 +80,8 @@ def watch(
     once: Annotated[
         bool, typer.Option("--once", help="Take one sample, print it and end.")
     ] = False,
-    fast: Annotated[
-        str | None,
-        typer.Option(
-            help="Follow this job alone until it ends, every 0.1 s unless --interval says "
-            "otherwise, and write a recording that lowtide learn reads.",
-            metavar="JOB",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="The folder for it.  [default: recording-JOB]"),
-    ] = None,
+    fast: Annotated[str | None, typer.Option(hidden=True)] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", hidden=True)] = None,
     listen: Annotated[
         str | None,
         typer.Option(
@@ -113,12 +116,8 @@ def watch(
     ] = None,
     no_store: Annotated[bool, typer.Option("--no-store", help="Keep nothing.")] = False,
     asked: NodeOptions,
-    embodied: Annotated[
-        float | None, typer.Option(min=0.0, help="What making the node emitted, in kg CO2e.")
-    ] = None,
-    lifetime: Annotated[
-        str, typer.Option(help="How long the node is expected to serve.")
-    ] = "1461d",
+    embodied: Embodied = None,
+    lifetime: Lifetime = "1461d",
     facts_from: Annotated[
         str,
         typer.Option(
@@ -128,13 +127,7 @@ def watch(
             metavar="squeue|cluster|none",
         ),
     ] = "squeue",
-    slurm_node: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What Slurm calls this node, where that is not found; once for each slurmd.",
-            metavar="NAME",
-        ),
-    ] = None,
+    slurm_node: SlurmNode = None,
     form: Form = TABLE,
 ) -> None:
     """Watch this node: what each job uses, draws and emits.
@@ -142,7 +135,7 @@ def watch(
     Jobs are Slurm's, containers, systemd's units and groups of processes. Everything adds up to the
     node. The first numbers come after a second; without a sensor they are estimated, and marked
     with ~. It is kept in a store that lowtide jobs, show and usage read, and served to Prometheus
-    with --listen.
+    with --listen. lowtide watch follow measures one job ten times a second.
     """
     # NumPy's library for matrices takes memory for every core of a node, and none are multiplied.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -168,10 +161,21 @@ def watch(
             "--fast follows one job into a recording of its own, and neither keeps nor",
         )
     if out is not None and fast is None:
-        raise InvalidInput("-o says where a recording of one job goes: add --fast JOB")
+        raise InvalidInput("-o says where a recording goes, as of lowtide watch follow JOB")
     if facts_from not in FACTS_FROM:
         raise UnknownName("--facts-from", facts_from, FACTS_FROM)
-    every_s = checked_interval(interval, 0.1 if fast is not None else 10.0)
+    if fast is not None:
+        follow(
+            job=fast,
+            interval=interval,
+            out=out,
+            asked=asked,
+            embodied=embodied,
+            lifetime=lifetime,
+            slurm_node=slurm_node,
+        )
+        return
+    every_s = checked_interval(interval, 10.0)
     if no_store and store is not None:
         raise InvalidInput("--no-store keeps nothing: leave out --store")
     if listen is None and (given := [name for name, value in serving.items() if value]):
@@ -183,9 +187,6 @@ def watch(
         node, service = stack.enter_context(
             opened(asked, interval_s=every_s, nodes=named, embodied_kg=embodied, lifetime=lifetime)
         )
-        if fast is not None:
-            follow_job(fast, service, node, out)
-            return
         sinks = []
         if not once:
             if not no_store:
@@ -204,6 +205,40 @@ def watch(
         show = stack.enter_context(showing(form=form, once=once, quiet=not once))
         service.sinks = [*sinks, show]
         run(service, ticks=1 if once else None)
+
+
+@placed(procfs="slurm_node", sysfs="procfs", cgroupfs="sysfs")
+def follow(
+    *,
+    job: Annotated[
+        str,
+        typer.Argument(help="The job: Slurm's number, a process's, or a name.", metavar="JOB"),
+    ],
+    interval: Annotated[
+        float | None,
+        typer.Option(min=0.05, help="Seconds between samples.  [default: 0.1]", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The folder for it.  [default: recording-JOB]"),
+    ] = None,
+    asked: NodeOptions,
+    embodied: Embodied = None,
+    lifetime: Lifetime = "1461d",
+    slurm_node: SlurmNode = None,
+) -> None:
+    """Record one job of this node until it ends.
+
+    What lowtide learn reads comes of it, of a job that nobody started to measure.
+    """
+    from lowtide.monitor.owners import find_slurm_nodes
+
+    every_s = checked_interval(interval, 0.1)
+    named = tuple(slurm_node or ()) or _named_by_slurm(find_slurm_nodes(str(asked.procfs)))
+    with opened(
+        asked, interval_s=every_s, nodes=named, embodied_kg=embodied, lifetime=lifetime
+    ) as (node, service):
+        follow_job(job, service, node, out)
 
 
 def _named_by_slurm(found: tuple[str, ...]) -> tuple[str, ...]:
@@ -488,8 +523,7 @@ def _load_emissions(
     from lowtide.units import parse_duration
     from lowtide.watching.emissions import Emissions
 
-    if asked.signal is not None and asked.grid is not None:
-        raise InvalidInput("a node is on one grid: give --signal or --grid, not both")
+    require_one_grid(asked.signal, asked.grid)
     if asked.marginal is not None and asked.signal is None:
         raise InvalidInput(
             "--marginal goes with the average intensity in --signal FILE; a provider's zone of "

@@ -7,7 +7,6 @@ loses what another has learned.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -261,17 +260,10 @@ def _issued(line: str) -> float:
 
 
 def _lock(handle: int, name: ZoneName, deadline: float, patience_s: float) -> None:
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise ProviderProblem(
-                    f"another process has been asking for {name} for more than "
-                    f"{format_hours(patience_s)}"
-                ) from None
-            time.sleep(_LOOK_AGAIN_S)
-        except OSError:
-            return
-        else:
-            return
+    while files.try_lock(handle) is False:
+        if time.monotonic() > deadline:
+            raise ProviderProblem(
+                f"another process has been asking for {name} for more than "
+                f"{format_hours(patience_s)}"
+            )
+        time.sleep(_LOOK_AGAIN_S)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from lowtide.errors import FileProblem, FormatError, InvalidInput, LowtideError, ProviderProblem
@@ -276,8 +276,7 @@ def fetch(
     if found is None:
         raise ProviderProblem(f"{feed.name} has told nothing yet")
     if failed:
-        age = format_age(moment - found.retrieved)
-        found = replace(found, problems=(f"{failed}; the cache answers, {age} old",))
+        found = replace(found, problems=(_from_cache(failed, moment - found.retrieved),))
     return found
 
 
@@ -376,17 +375,23 @@ class LiveGrid:
     @property
     def problems(self) -> tuple[str, ...]:
         """What is wrong at the moment, in words."""
-        said = []
+        return tuple(
+            what if since is None else _from_cache(what, self._last - since)
+            for what, since in self._wrong()
+        )
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """The same, without how old the cache is: that changes all the time, and is no news."""
+        return tuple(what for what, _ in self._wrong())
+
+    def _wrong(self) -> Iterator[tuple[str, float | None]]:
+        """Return what is wrong, and since when the cache answers instead."""
         for feed in self._feeds:
-            failed, retrieved = self._failed.get(feed.name), feed.entry.retrieved
-            if failed and retrieved is not None:
-                age = format_age(self._last - retrieved)
-                said.append(f"{failed}; the cache answers, {age} old")
-            elif failed:
-                said.append(failed)
+            if failed := self._failed.get(feed.name):
+                yield failed, feed.entry.retrieved
             else:
-                said += [*feed.problems, *feed.entry.problems]
-        return tuple(said)
+                yield from ((each, None) for each in (*feed.problems, *feed.entry.problems))
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until the provider has been asked; return whether it has."""
@@ -420,3 +425,7 @@ class LiveGrid:
             return
         marginal = others[0].signal if others and others[0] is not None else None
         self._grid = Grid(average=average.signal, marginal=marginal)
+
+
+def _from_cache(failed: str, age_s: float) -> str:
+    return f"{failed}; the cache answers, {format_age(age_s)} old"

@@ -19,6 +19,7 @@ from lowtide.monitor.verdicts import SATURATED, Behaviour, Use, Verdict, judge
 from lowtide.policies import Plan, plan
 from lowtide.profile import PowerProfile
 from lowtide.signal import Signal
+from lowtide.steps import Steps
 from lowtide.store import JobRecord, Series, Store
 from lowtide.store.layout import NODE
 from lowtide.units import format_duration, format_time
@@ -269,17 +270,10 @@ def binned(series: Series, name: str, edges: FloatArray) -> FloatArray:
     values = series.columns.get(name)
     if values is None or not len(series):
         return np.full(edges.size - 1, np.nan)
-    known = ~np.isnan(values)
-    ends = np.concatenate([series.starts[:1], series.times])
-
-    def until(amounts: FloatArray) -> FloatArray:
-        reached: FloatArray = np.interp(edges, ends, np.concatenate([[0.0], np.cumsum(amounts)]))
-        return np.diff(reached)
-
-    seconds = until(series.step_s * known)
-    amounts = until(np.where(known, values, 0.0) * series.step_s)
+    steps = Steps.between(series.edges, values)
+    seconds = steps.known_s(edges)
     # Rounding leaves a trace of time where there is none.
-    return np.where(seconds > 1e-6, amounts / np.maximum(seconds, 1e-6), np.nan)
+    return np.where(seconds > 1e-6, steps.amounts(edges) / np.maximum(seconds, 1e-6), np.nan)
 
 
 def _sizes(nodes: Sequence[Series], name: str, *, none: bool = False) -> float:

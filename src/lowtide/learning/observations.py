@@ -21,6 +21,7 @@ from lowtide.learning.marks import START, plain_label
 from lowtide.meters.estimate import FEATURES
 from lowtide.recording import Recording, Run
 from lowtide.signal import FloatArray
+from lowtide.steps import Steps
 
 IntArray = npt.NDArray[np.intp]
 Usage = tuple[FloatArray, Mapping[str, FloatArray]]
@@ -374,16 +375,8 @@ def window_means(times: FloatArray, values: FloatArray, edges: FloatArray) -> Fl
     usual = float(np.median(steps))
     ends = np.minimum(np.append(times[1:], times[-1] + usual), times + _HOLDS_STEPS * usual)
     known = np.isfinite(values)
-    # Each value's integral grows from its time to its end, and stands still until the next.
-    bounds = np.column_stack((times, ends)).ravel()
-    length = np.where(known, ends - times, 0.0)
-
-    def integral(area: FloatArray) -> FloatArray:
-        grown = np.column_stack((np.zeros(area.size), area)).ravel()
-        return np.diff(np.interp(edges, bounds, np.cumsum(grown)))
-
-    covered = integral(length)
-    total = integral(length * np.where(known, values, 0.0))
+    held = Steps.held(times, ends, np.where(known, values, np.nan))
+    covered, total = held.known_s(edges), held.amounts(edges)
     enough = covered >= _COVERED * np.diff(edges) * (1 - 1e-9)
     if not enough.any():
         return np.full(enough.size, np.nan)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from lowtide.learning.series import RunSeries
 from lowtide.signal import FloatArray
+from lowtide.steps import Steps
 
 AVERAGES_S = (1.0, 10.0, 30.0)
 # With more runs than this, several are left out at a time.
@@ -218,9 +219,8 @@ def predicted_w(duration_s: FloatArray, power_w: FloatArray, times_s: FloatArray
     Args:
         times_s: Seconds after the start.
     """
-    edges_s = np.cumsum(duration_s)
-    drawn: FloatArray = np.append(power_w, 0.0)[np.searchsorted(edges_s, times_s, side="right")]
-    return drawn
+    edges_s = np.append(0.0, np.cumsum(duration_s))
+    return Steps.between(edges_s, power_w).at(times_s)
 
 
 def rmse(error_w: FloatArray) -> float:
@@ -241,14 +241,14 @@ def _errors(series: RunSeries, said: Prediction, mean_w: float) -> dict[str, Flo
         errors["aligned"] = predicted_w(own_s, watts, series.times_s) - series.power_w
     # Before a late meter shows the first change, it shows the first phase.
     early_s = max(said.lag_s, 0.0)
-    ends_s = np.concatenate(([-early_s, 0.0], np.cumsum(seconds)))
-    energy_j = np.concatenate(([-early_s * watts[0], 0.0], np.cumsum(seconds * watts)))
+    edges_s = np.concatenate(([-early_s, 0.0], np.cumsum(seconds)))
+    expected = Steps.between(edges_s, np.append(watts[:1], watts))
     for average_s in AVERAGES_S:
         edges_s = np.arange(0.0, series.length_s + 1e-9, average_s)
         if edges_s.size < 2:
             continue
         measured_w = series.mean_w(edges_s)
-        model_w = np.diff(np.interp(edges_s - said.lag_s, ends_s, energy_j)) / average_s
+        model_w = expected.mean(edges_s - said.lag_s)
         errors[f"{average_s:g} s"] = model_w - measured_w
         errors[f"constant {average_s:g} s"] = mean_w - measured_w
     return errors

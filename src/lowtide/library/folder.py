@@ -18,6 +18,7 @@ from lowtide.signal import FloatArray
 VARIABLE = "LOWTIDE_PROFILES"
 # What a program was before it was last learned lies here, below the folder.
 _BEFORE = "before"
+_ELSEWHERE = f"name another library with --library or {VARIABLE}"
 
 
 def default_folder(environment: Mapping[str, str] | None = None) -> Path:
@@ -50,8 +51,7 @@ class Library:
             return sorted(path.stem for path in self.folder.glob("*.toml") if path.is_file())
         except OSError as error:
             raise FileProblem(
-                f"cannot read the library {self.folder}: {error.strerror}; name another with "
-                "--library or LOWTIDE_PROFILES",
+                f"cannot read the library {self.folder}: {error.strerror}; {_ELSEWHERE}",
                 path=self.folder,
             ) from error
 
@@ -151,9 +151,12 @@ class Library:
     def put(self, entry: Entry) -> Path:
         """Keep a program; what was there of it before is kept beside it."""
         path = self._path(entry.name)
-        if path.is_file():
-            files.write_whole(self.folder / _BEFORE / path.name, files.read_bytes(path))
-        files.write_whole(path, entry.toml())
+        try:
+            if path.is_file():
+                files.write_whole(self.folder / _BEFORE / path.name, files.read_bytes(path))
+            files.write_whole(path, entry.toml())
+        except FileProblem as error:
+            raise FileProblem(f"{error}; {_ELSEWHERE}", path=path) from error
         if self._known is not None:
             self._known[entry.name] = entry
         return path
@@ -163,8 +166,7 @@ class Library:
 
     def _hint(self) -> str:
         return (
-            f" (in {self.folder}): lowtide learn --from-store makes some, --library names another "
-            "place"
+            f" (in {self.folder}): lowtide profiles learn makes some, --library names another place"
         )
 
 

@@ -20,6 +20,7 @@ from lowtide.market.prices import Auction, Prices
 from lowtide.schedule import Schedule
 from lowtide.signal import FloatArray, Signal, carbon_and_price, deciding_signal
 from lowtide.simulator.results import Simulation
+from lowtide.steps import Steps
 from lowtide.units import (
     format_count,
     format_duration,
@@ -193,11 +194,9 @@ class ClusterPlan:
 
     def held_by(self, row: int) -> FloatArray:
         """Return how much of each resource one job holds in each slot, on average."""
-        from lowtide.simulator.results import Series
-
         begin, end = self.simulation.runs
         own = self.stretches.job == row
-        one = Series.of_spans(begin[own], end[own], 1.0).mean(self.edges)
+        one = Steps.of_spans(begin[own], end[own], 1.0).mean(self.edges)
         held: FloatArray = self._instance.queue.need[row][:, None] * one
         return held
 
@@ -238,12 +237,10 @@ class ClusterPlan:
         Args:
             simulation: Of another run, such as `easy`; by default of this plan.
         """
-        from lowtide.simulator.results import Series
-
         ran = simulation or self.simulation
         begin, end = ran.runs
         need = self._instance.queue.need[:, self._row(resource)]
-        return Series.of_spans(begin, end, need[ran.stretches.job]).mean(self.edges)
+        return Steps.of_spans(begin, end, need[ran.stretches.job]).mean(self.edges)
 
     def capacity(self, resource: str | None = None) -> FloatArray:
         """Return how much of a resource there is in each slot."""

@@ -1,6 +1,6 @@
 """Power models: watts as a function of how busy a machine is, with what they may be trusted for.
 
-`lowtide learn --utilisation` makes them, and this is all that is needed to use one: a JSON file
+`lowtide model` makes them, and this is all that is needed to use one: a JSON file
 and plain Python. A model computes by one of several forms: curves that are added up, a line,
 boosted trees, a small network. Each is plain lists and numbers, so that it can be kept as JSON.
 """
@@ -555,7 +555,7 @@ class UtilisationModel:
 
     @classmethod
     def load(cls, path: Path | str) -> UtilisationModel:
-        """Read a model that `lowtide learn --utilisation` saved.
+        """Read a model that `lowtide model` saved.
 
         Args:
             path: The JSON file.
@@ -566,7 +566,7 @@ class UtilisationModel:
             raise FormatError(f"this is no JSON ({error})", path=path) from None
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise FormatError(
-                "this is no utilisation model: make one with lowtide learn --utilisation, from "
+                "this is no utilisation model: make one with lowtide model, from "
                 "recordings or with --table from loads and watts",
                 path=path,
             )

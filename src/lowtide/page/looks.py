@@ -20,6 +20,7 @@ from lowtide.page.page import Figure, Row
 from lowtide.profile import PowerProfile
 from lowtide.schedule import SPAN_KINDS, Schedule
 from lowtide.signal import Signal
+from lowtide.steps import Steps
 from lowtide.units import format_duration, format_iso, format_time
 
 try:
@@ -353,9 +354,8 @@ def tradeoff_chart(every: Tradeoff, *, unit: str, what: str, of: str = "") -> al
 
 def _coarser(times: Any, power_w: Any, count: int) -> tuple[Any, Any]:
     """Average a long stepped curve over equal bins; energy stays the same."""
-    energy_j = np.concatenate(([0.0], np.cumsum(power_w[:-1] * np.diff(times))))
     edges = np.linspace(times[0], times[-1], count + 1)
-    mean_w = np.diff(np.interp(edges, times, energy_j)) / np.diff(edges)
+    mean_w = Steps(times=times, values=power_w).mean(edges)
     return edges, np.append(mean_w, 0.0)
 
 

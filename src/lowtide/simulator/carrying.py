@@ -20,7 +20,8 @@ from lowtide.signal import FloatArray, Grid, Signal
 from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.machines import SPAN_KINDS
 from lowtide.simulator.queueing import NodeSpans, Placed, Queued, needs_of, power_by_state
-from lowtide.simulator.results import Series, Simulation
+from lowtide.simulator.results import Simulation
+from lowtide.steps import Steps
 from lowtide.units import format_count, format_time
 from lowtide.workload import IntArray, Workload
 
@@ -220,7 +221,7 @@ def _check_count(
     jobs: Workload, stretches: Stretches, until: FloatArray, cluster: Cluster, away: Sequence[Away]
 ) -> None:
     """Refuse more nodes than there are."""
-    used = Series.of_spans(
+    used = Steps.of_spans(
         np.concatenate((stretches.start, [each.begin for each in away])),
         np.concatenate((until - _EARLIER_S, [each.end - _EARLIER_S for each in away])),
         np.concatenate((jobs.nodes[stretches.job], [float(each.nodes) for each in away])),
@@ -333,7 +334,7 @@ def _check_power(jobs: Workload, queued: Queued, cap: Signal | float) -> None:
     """Refuse what takes nodes and jobs together above the power cap."""
     pieces, spans = pieces_of(jobs, queued.stretches), queued.node_spans
     # What ends as another begins is not drawn beside it.
-    drawn = Series.of_spans(
+    drawn = Steps.of_spans(
         np.concatenate((pieces.begin, spans.begin)),
         np.concatenate((pieces.end - _EARLIER_S, spans.end - _EARLIER_S)),
         np.concatenate((pieces.power_w, spans.power_w)),

@@ -16,6 +16,7 @@ from lowtide.simulator.buying import Bought
 from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.queueing import NodeSpans
 from lowtide.states import STATUSES
+from lowtide.steps import Steps
 from lowtide.workload import Workload
 
 if TYPE_CHECKING:
@@ -26,58 +27,6 @@ SHORTEST_S = 10.0
 # Energy in joules, emissions in grams, cost; None where one is not known.
 _Amounts: TypeAlias = tuple[float | None, float | None, float | None]
 _GOOD = tuple(STATUSES.index(name) for name in ("completed", "unknown"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """A quantity that is constant between instants.
-
-    Attributes:
-        times: Instants, rising.
-        values: The quantity from each on; 0 before the first, and from the last on.
-    """
-
-    times: FloatArray
-    values: FloatArray
-
-    @classmethod
-    def of_spans(cls, begin: FloatArray, end: FloatArray, amount: FloatArray | float) -> Series:
-        """Return the sum of amounts that each last for a span.
-
-        >>> series = Series.of_spans(np.array([0.0, 1.0]), np.array([3.0, 2.0]), 5.0)
-        >>> series.times.tolist(), series.values.tolist()
-        ([0.0, 1.0, 2.0, 3.0], [5.0, 10.0, 5.0, 0.0])
-        """
-        amounts = np.broadcast_to(np.asarray(amount, dtype=np.float64), begin.shape)
-        edges = np.concatenate((begin, end))
-        times, place = np.unique(edges, return_inverse=True)
-        changes = np.bincount(place, weights=np.concatenate((amounts, -amounts)))
-        values = np.cumsum(changes).astype(np.float64)
-        # Nothing is left once all has ended, whatever rounding says.
-        values[np.abs(values) < 1e-9 * np.abs(values).max(initial=0.0)] = 0.0
-        return cls(times=times, values=values)
-
-    def at(self, instants: FloatArray) -> FloatArray:
-        """Return the quantity at each instant.
-
-        >>> Series.of_spans(np.array([1.0]), np.array([3.0]), 5.0).at(np.array([0.5, 1.0, 3.0]))
-        array([0., 5., 0.])
-        """
-        if not self.times.size:
-            return np.zeros(instants.shape)
-        place = np.searchsorted(self.times, instants, side="right") - 1
-        return np.where(place < 0, 0.0, self.values[np.maximum(place, 0)])
-
-    def upto(self, instants: FloatArray) -> FloatArray:
-        """Return the integral from the beginning to each instant."""
-        if not self.times.size:
-            return np.zeros(instants.shape)
-        total = np.concatenate(([0.0], np.cumsum(self.values[:-1] * np.diff(self.times))))
-        return np.interp(instants, self.times, total)
-
-    def mean(self, edges: FloatArray) -> FloatArray:
-        """Return the mean between neighbouring instants."""
-        return np.diff(self.upto(edges)) / np.diff(edges)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,17 +104,17 @@ class Simulation:
         return pieces_of(self.jobs, self.stretches)
 
     @cached_property
-    def power(self) -> Series:
+    def power(self) -> Steps:
         """What all jobs drew together over time, and the nodes' own where there are any."""
         begin, end, watts = self.pieces.begin, self.pieces.end, self.pieces.power_w
         if self.node_spans is not None:
             begin = np.concatenate((begin, self.node_spans.begin))
             end = np.concatenate((end, self.node_spans.end))
             watts = np.concatenate((watts, self.node_spans.power_w))
-        return Series.of_spans(begin, end, watts)
+        return Steps.of_spans(begin, end, watts)
 
     @cached_property
-    def queue(self) -> Series:
+    def queue(self) -> Steps:
         """How many jobs had arrived, were not done and did not run, over time.
 
         A job that was stopped and waits for its next turn, or for cleaner hours, is one of them.
@@ -174,13 +123,13 @@ class Simulation:
         # Each job waits from its arrival, then from the end of each run, to the next run.
         first = np.append(True, np.diff(self.stretches.job) != 0)
         since = np.where(first, self.jobs.arrival[self.stretches.job], np.append(0.0, end[:-1]))
-        return Series.of_spans(since, np.maximum(begin, since), 1.0)
+        return Steps.of_spans(since, np.maximum(begin, since), 1.0)
 
     @cached_property
-    def running(self) -> Series:
+    def running(self) -> Steps:
         """How many CPUs jobs ran on, over time."""
         begin, end = self.runs
-        return Series.of_spans(begin, end, self.jobs.cpus[self.stretches.job])
+        return Steps.of_spans(begin, end, self.jobs.cpus[self.stretches.job])
 
     @property
     def runs(self) -> tuple[FloatArray, FloatArray]:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from lowtide.errors import UnknownName
 from lowtide.monitor.snapshot import FloatArray
+from lowtide.steps import Steps
 from lowtide.store.jobs import JobTable, Question
 from lowtide.store.records import HostRecord, Series, gaps_in
 from lowtide.units import MISSING
@@ -335,9 +336,7 @@ def _cut(series: Series, name: str, edges: FloatArray) -> FloatArray:
             series.starts[None, :] < edges[1:, None]
         )
         return np.where(here.any(axis=1), np.nan, 0.0)
-    times = np.append(series.starts[:1], series.times)
-    sums = np.append(0.0, np.cumsum(np.nan_to_num(amounts)))
-    return np.diff(np.interp(edges, times, sums))
+    return Steps.of_amounts(series.edges, amounts).amounts(edges)
 
 
 def _unseen(series: Series, started: float, edges: FloatArray) -> FloatArray:

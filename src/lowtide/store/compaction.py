@@ -23,6 +23,7 @@ from lowtide.store.tables import (
     jobs,
     origins,
     phases,
+    sent_so_far,
     size_bytes,
     ticks,
     units,
@@ -133,6 +134,10 @@ def _roll_up_some(database: Database, old: int, new: int, span_s: float, limit: 
     """Roll up the old chunks of some units, all of a span together."""
     with database.writing() as connection:
         due = (chunks.c.resolution == old) & (chunks.c.ends <= limit)
+        if (sent := sent_so_far(connection)) is not None:
+            # What a centre has not stays as it is, and so does the last that it has: numbers of
+            # chunks that are gone would be given again.
+            due &= chunks.c.id < sent[0]
         some = sa.select(chunks.c.unit).where(due).order_by(chunks.c.ends).limit(_AT_ONCE)
         rows = connection.execute(
             sa.select(chunks.c.id, chunks.c.unit, chunks.c.begins, chunks.c.points)
@@ -241,6 +246,9 @@ def prune(
             if limit > now - LEAST_AGE_S:
                 break
             deleted = _delete(database, limit)
+            if not any(deleted):
+                # What is left waits for a centre to have it.
+                break
             gone_jobs, gone_chunks = gone_jobs + deleted[0], gone_chunks + deleted[1]
             kept_from = limit
     database.tidy()
@@ -270,12 +278,15 @@ def _oldest(database: Database) -> float | None:
 
 def _delete(database: Database, limit: float) -> tuple[int, int]:
     """Delete jobs that were over by then, and what was seen until then of others."""
-    over = sa.select(jobs.c.id).where(jobs.c.ends < limit)
-    theirs = sa.select(units.c.id).where(units.c.job.in_(over))
     with database.writing() as connection:
-        gone_chunks = connection.execute(
-            sa.delete(chunks).where(sa.or_(chunks.c.ends < limit, chunks.c.unit.in_(theirs)))
-        ).rowcount
+        kept = sent_so_far(connection)
+        limit = limit if kept is None else min(limit, kept[1])
+        over = sa.select(jobs.c.id).where(jobs.c.ends < limit)
+        theirs = sa.select(units.c.id).where(units.c.job.in_(over))
+        old = sa.or_(chunks.c.ends < limit, chunks.c.unit.in_(theirs))
+        if kept is not None:
+            old &= chunks.c.id != kept[0]
+        gone_chunks = connection.execute(sa.delete(chunks).where(old)).rowcount
         for table in (phases, origins):
             connection.execute(sa.delete(table).where(table.c.job.in_(over)))
         connection.execute(sa.delete(units).where(units.c.job.in_(over)))

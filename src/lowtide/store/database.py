@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import grp
 import os
 import platform
@@ -409,9 +408,7 @@ def _claimed_file(database: Database, store: Path, host: str) -> Iterator[None]:
                 "watch as the owner of the store, or name another with --store",
                 where=database.name,
             ) from None
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not files.try_lock(file):
             holder = os.read(file, 100).decode(errors="replace").strip()
             os.close(file)
             raise _refused(database, host, holder or "another process") from None

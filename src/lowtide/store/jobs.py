@@ -298,19 +298,40 @@ def read_jobs(
             if (fresh := newer.get(number)) is not None:
                 totals[place] = fresh
                 columns["ends"][place] = max(columns["ends"][place], fresh[PLACE["last_seen"]])
+    texts = {name: column for name, column in columns.items() if name not in numbers}
+    return _filtered(as_they_stand(texts, facts, totals, known_hosts, now=now), question, stale_s)
+
+
+def as_they_stand(
+    columns: Mapping[str, Sequence[Any]],
+    facts: FloatArray,
+    totals: FloatArray,
+    known_hosts: list[HostRecord],
+    *,
+    now: float,
+) -> JobTable:
+    """Return jobs with what facts and looks say together.
+
+    Args:
+        columns: Texts as the database holds them.
+        facts: The numbers among the facts, a row per job.
+        totals: What each has used; they are changed.
+        known_hosts: The hosts that the jobs may run on.
+        now: The present moment, epoch seconds.
+    """
+    watched = _watched(known_hosts, now)
     _count_what_nobody_saw(facts, totals, known_hosts)
     _cut_at_the_end(facts, totals)
     # Who was seen on no GPU while some of them could not be read may have used one.
     unread = np.isnan(totals[:, PLACE["gpu_busy_s"]])
     for name in ("peak_gpus", "peak_gpu_memory_bytes"):
         totals[unread & (totals[:, PLACE[name]] == 0), PLACE[name]] = np.nan
-    table = JobTable(
-        columns={name: column for name, column in columns.items() if name not in numbers},
+    return JobTable(
+        columns=columns,
         facts=facts,
         totals=totals,
         states=_states(columns, totals, watched) if known_hosts else columns["state"],
     )
-    return _filtered(table, question, stale_s)
 
 
 def _count_what_nobody_saw(facts: FloatArray, totals: FloatArray, known: list[HostRecord]) -> None:

@@ -205,6 +205,11 @@ class Series:
         """When each step began."""
         return self.times - self.step_s
 
+    @property
+    def edges(self) -> FloatArray:
+        """Where steps begin, and the end of the last."""
+        return np.append(self.starts[:1], self.times)
+
     @classmethod
     def nothing(cls, names: tuple[str, ...]) -> Series:
         """Return a series without any step."""

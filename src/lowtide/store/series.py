@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from lowtide.monitor.quantities import JOB
 from lowtide.monitor.quantities import NODE as OF_NODE
 from lowtide.monitor.snapshot import FloatArray
+from lowtide.steps import Steps
 from lowtide.store.codec import Points, decode
 from lowtide.store.layout import NODE, UNIT, Layout
 from lowtide.store.records import Series
@@ -167,19 +168,15 @@ def summed(parts: list[Series], layout: Layout) -> Series:
 
 def _onto(part: Series, edges: FloatArray, layout: Layout) -> FloatArray:
     """Return what a host used and held between other edges, nothing before and after its time."""
-    ends = np.append(part.starts[:1], part.times)
-    steps = np.diff(edges)
-    table = np.empty((steps.size, len(layout.names)))
+    lengths = np.diff(edges)
+    table = np.empty((lengths.size, len(layout.names)))
     for number, name in enumerate(layout.names):
         values = part.columns[name]
-        unknown = np.isnan(values)
         counts = number < len(layout.counters)
-        amounts = np.where(unknown, 0.0, values) * (1.0 if counts else part.step_s)
-        reached = np.interp(edges, ends, np.append(0.0, np.cumsum(amounts)))
-        table[:, number] = np.diff(reached) / (1.0 if counts else steps)
-        if unknown.any():
-            blind_s = np.append(0.0, np.cumsum(np.where(unknown, part.step_s, 0.0)))
-            table[np.diff(np.interp(edges, ends, blind_s)) > _TRACE_S, number] = np.nan
+        steps = (Steps.of_amounts if counts else Steps.between)(part.edges, values)
+        table[:, number] = steps.amounts(edges) / (1.0 if counts else lengths)
+        if np.isnan(values).any():
+            table[steps.unknown_s(edges) > _TRACE_S, number] = np.nan
     return table
 
 
@@ -233,13 +230,19 @@ class Histories:
 
     Args:
         start: Only what was later than this moment, epoch seconds.
+        hosts: The only ones that are asked about, where that is known.
     """
 
     def __init__(
-        self, connection: sa.Connection, *, start: float | None = None, end: float | None = None
+        self,
+        connection: sa.Connection,
+        *,
+        start: float | None = None,
+        end: float | None = None,
+        hosts: Sequence[int] | None = None,
     ) -> None:
         self._connection = connection
-        self._newest = Newest(connection)
+        self._newest = Newest(connection, hosts=hosts)
         self._start, self._end = start, end
 
     def of_jobs(self, jobs: Sequence[int]) -> Iterator[Series]:

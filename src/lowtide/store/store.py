@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from lowtide.monitor.tick import Tick
     from lowtide.store.compaction import Pruned
     from lowtide.store.damage import Check
+    from lowtide.store.outbox import Outbox
     from lowtide.store.series import Courses
     from lowtide.store.writer import HostWriter
 
@@ -335,6 +336,16 @@ class Store:
         series = self.node_series(host, start=start, end=end)
         interval = next((each.interval_s for each in self.hosts() if each.name == host), math.nan)
         return gaps_in(series, interval, start=start, end=end)
+
+    def outbox(self, host: str) -> Outbox:
+        """Return what this store has still to tell a centre of a host.
+
+        Args:
+            host: Its name.
+        """
+        from lowtide.store.outbox import Outbox
+
+        return Outbox(self._database, host)
 
     def prune(
         self,

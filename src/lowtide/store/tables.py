@@ -8,6 +8,7 @@ read together, and a hundred thousand jobs are read in a fraction of a second.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar, cast
@@ -18,6 +19,7 @@ from lowtide.errors import StoreProblem
 from lowtide.store.database import Database
 
 META = sa.MetaData()
+PUSHED = sa.MetaData()
 
 _Value = TypeVar("_Value")
 # Databases take only so many values in one statement.
@@ -152,6 +154,29 @@ origins = sa.Table(
     sa.Index("origins_by_sluid", "sluid"),
 )
 
+# What a node has told its centre, in a store that is pushed from; a copy of it tells nothing.
+pushing = sa.Table(
+    "pushing",
+    PUSHED,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    _text("incarnation", unknown=False),
+    _text("continues", unknown=False),
+    # The piece, the chunk and the tick up to which the centre has everything, and with the next.
+    *(_link(name) for name in ("seq", "chunk", "tick", "next_chunk", "next_tick")),
+    # The newest chunk when pushing began: of later ones the coarser repeat what was sent.
+    _link("first"),
+    sa.Column("body", sa.LargeBinary),
+)
+pushed_facts = sa.Table(
+    "pushed_facts",
+    PUSHED,
+    sa.Column("job", _NUMBER, primary_key=True, autoincrement=False),
+    _text("job_id", unknown=False),
+    _text("cluster", unknown=False),
+    _link("digest"),
+    sa.Column("waits", sa.Boolean, nullable=False),
+)
+
 # In the order in which a copy may be filled.
 CONTENTS = (hosts, jobs, units, ticks, chunks, phases, synthetic_grids, origins)
 
@@ -229,6 +254,31 @@ def size_bytes(database: Database, connection: sa.Connection) -> int:
         rows, *lengths = connection.execute(sa.select(*sums).select_from(table)).one()
         total += 150 * int(rows) + sum(int(each or 0) for each in lengths)
     return total
+
+
+def unsent(state: Any) -> sa.ColumnElement[bool]:
+    """Return which chunks a centre has not: what was made coarser since it has as it was.
+
+    Args:
+        state: The row of `pushing`.
+    """
+    as_seen = (chunks.c.resolution == 0) | (chunks.c.id <= state.first)
+    return sa.and_(chunks.c.id > state.chunk, as_seen)
+
+
+def sent_so_far(connection: sa.Connection) -> tuple[int, float] | None:
+    """Return up to which chunk a centre has everything, and when the first begins that it has not.
+
+    None where nothing is told to a centre: then nothing has to wait for it.
+    """
+    if not sa.inspect(connection).has_table(pushing.name):
+        return None
+    state = connection.execute(sa.select(pushing)).first()
+    if state is None:
+        return None
+    begins = connection.execute(sa.select(sa.func.min(chunks.c.begins)).where(unsent(state)))
+    first = begins.scalar()
+    return int(state.chunk), math.inf if first is None else float(first)
 
 
 # How the tables came to be as they are, step by step: a store of any age is brought up to date.

@@ -303,10 +303,15 @@ def read_tail(
 
 
 class Newest:
-    """What no chunk holds yet, of any unit, as of one moment; every host's is read once."""
+    """What no chunk holds yet, of any unit, as of one moment; every host's is read once.
 
-    def __init__(self, connection: sa.Connection) -> None:
+    Args:
+        hosts: The only ones that are asked about; None for any.
+    """
+
+    def __init__(self, connection: sa.Connection, *, hosts: Sequence[int] | None = None) -> None:
         self.connection = connection
+        self._wanted = hosts
         self._hosts: dict[int, tuple[Tail, FloatArray] | None] = {}
         self._nodes: dict[int, int] | None = None
 
@@ -329,9 +334,12 @@ class Newest:
     def _tail(self, host: int) -> tuple[Tail, FloatArray] | None:
         if self._nodes is None:
             # Those that have ticks: of the others there is nothing to ask, host by host.
+            with_ticks = sa.select(ticks.c.host).distinct()
+            if self._wanted is not None:
+                with_ticks = with_ticks.where(ticks.c.host.in_(self._wanted))
             found = self.connection.execute(
                 sa.select(units.c.host, units.c.id).where(
-                    units.c.job.is_(None), units.c.host.in_(sa.select(ticks.c.host).distinct())
+                    units.c.job.is_(None), units.c.host.in_(with_ticks)
                 )
             )
             self._nodes = {row.host: row.id for row in found}

@@ -21,6 +21,7 @@ import numpy as np
 from lowtide.accounting import integrate
 from lowtide.errors import FormatError
 from lowtide.signal import FloatArray, Signal, carbon_and_price
+from lowtide.steps import Steps
 from lowtide.studies.statistics import Bounded, block_bootstrap, signed_rank
 
 if TYPE_CHECKING:
@@ -181,12 +182,9 @@ def read_blocks(folder: Path) -> dict[str, Blocks]:
 
 def _by_time(spans: NodeSpans, edges: FloatArray, signal: Signal) -> FloatArray:
     """Return what nodes drew came to between edges; before the first and after the last too."""
-    # Brings the simulator, which whoever only reads results does without.
-    from lowtide.simulator.results import Series
-
     if not spans.begin.size:
         return np.zeros(edges.size + 1)
-    drawn = Series.of_spans(spans.begin, spans.end, spans.power_w)
+    drawn = Steps.of_spans(spans.begin, spans.end, spans.power_w)
     inside = edges[(edges > drawn.times[0]) & (edges < drawn.times[-1])]
     times = np.union1d(drawn.times, inside)
     came_to = integrate(drawn.at(times[:-1]), times[:-1], times[1:], signal)

@@ -21,7 +21,7 @@ from lowtide.page.looks import (
 from lowtide.page.page import Figure, Row, Section
 from lowtide.schedule import SPAN_KINDS
 from lowtide.signal import FloatArray
-from lowtide.simulator.results import Series
+from lowtide.steps import Steps
 from lowtide.studies.closeup import Closeup, job_pairs, quantiles, run_answer, spread_answer
 from lowtide.studies.figures import ROWS, layered, policy_color, titled
 from lowtide.studies.study import POLICY, Study
@@ -156,7 +156,7 @@ def time_figure(study: Study, look: Closeup) -> Figure:
             "queue": each.queue.at(edges[:-1]),
         }
         if with_nodes and (drawn := each.node_spans) is not None:
-            nodes = Series.of_spans(drawn.begin, drawn.end, drawn.power_w)
+            nodes = Steps.of_spans(drawn.begin, drawn.end, drawn.power_w)
             columns["nodes"] = nodes.mean(edges) / 1000
         if each.cluster is not None and each.bought is None:
             columns["use"] = 100 * each.running.mean(edges) / each.cluster.cpus

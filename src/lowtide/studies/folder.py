@@ -10,7 +10,6 @@ What stands in `runs` is never run again: a sweep that was ended in the midst go
 
 from __future__ import annotations
 
-import fcntl
 import io
 import json
 import math
@@ -414,14 +413,10 @@ def _locked(path: Path) -> Iterator[None]:
     except OSError as error:
         raise FileProblem(f"cannot write to {path}: {error.strerror}", path=path) from error
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if files.try_lock(lock.fileno()) is False:
             raise InvalidInput(
                 f"another sweep is at work in {path}: wait for it, or say another folder with -o"
-            ) from None
-        except OSError:
-            pass  # Some network file systems know no locks.
+            )
         try:
             yield
         finally:

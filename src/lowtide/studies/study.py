@@ -28,7 +28,7 @@ from lowtide.studies.axes import (
 from lowtide.studies.chance import Blocks, Chance, Numbers, find_chance, read_blocks
 from lowtide.studies.experiment import flatten
 from lowtide.studies.folder import DONE, MANIFEST, RUNS, TABLE, imputed_words
-from lowtide.units import format_count
+from lowtide.units import JOULES_PER_KWH, format_count
 
 if TYPE_CHECKING:
     import polars as pl
@@ -65,7 +65,7 @@ class Measure:
     best: int = -1
 
 
-_KWH = 1 / 3.6e6
+_KWH = 1 / JOULES_PER_KWH
 MEASURES = {
     measure.key: measure
     for measure in (

@@ -78,9 +78,7 @@ class Emissions:
         Args:
             now: Epoch seconds.
         """
-        # How old the cache is changes all the time, and is no news.
-        notes = tuple(problem.partition("; the cache")[0] for problem in live.problems)
-        return replace(self, grid=live.grid(now), notes=notes)
+        return replace(self, grid=live.grid(now), notes=live.failures)
 
     def emitted_g(self, energy_j: FloatArray, intensity_g_per_kwh: float) -> FloatArray:
         """Return what some energy emitted, the building included."""

@@ -22,6 +22,7 @@ import numpy as np
 from lowtide.errors import InvalidInput
 from lowtide.formats import read_jobs
 from lowtide.signal import FloatArray
+from lowtide.steps import Steps
 from lowtide.trace import Trace
 from lowtide.units import DurationLike, TimeLike, format_hours, parse_time
 from lowtide.workloads.checks import check_keys, number, one_of, optional_seconds, seconds
@@ -225,10 +226,9 @@ def _daily(
     busy = work_share / (end_s - begin_s)
     quiet = (1 - work_share) / (_DAY_S - end_s + begin_s)
     rates = (per_day[:, None] * np.array([quiet, busy, quiet])).ravel()
-    expected = np.concatenate(([0.0], np.cumsum(rates[:-1] * np.diff(edges))))
     inside = (edges > start) & (edges < end)
     within = np.concatenate(([start], edges[inside], [end]))
-    expected = np.interp(within, edges, expected)
+    expected = Steps(times=edges, values=rates).upto(within)
     return _stretched(within, expected - expected[0], count, rng)
 
 

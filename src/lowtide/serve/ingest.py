@@ -1,0 +1,634 @@
+"""Taking pieces from nodes: each once, in order, and only what can be true.
+
+A piece is written whole or not at all, in one transaction with its number. What a node could not
+have seen is set aside with the reason, and the node goes on: it is for people to look at.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from lowtide.errors import InvalidInput, StoreProblem
+from lowtide.monitor.snapshot import SOURCES, FloatArray, JobFacts, Unit
+from lowtide.serve.ledger import settle
+from lowtide.serve.schema import incarnations, quarantine, unit_now
+from lowtide.serve.schema import jobs as rows_of
+from lowtide.store.codec import Look, Points, decode, pack_tick, unpack_tick
+from lowtide.store.compaction import chunk_row, consolidate
+from lowtide.store.database import Database
+from lowtide.store.layout import COUNTED, NODE, PLACE, TOTALS, UNIT, pack_numbers, unpack_numbers
+from lowtide.store.matching import SHARED_SOURCES, attach, place_facts, refresh
+from lowtide.store.pieces import MOST_TEXT, ChunkPart, FactsPart, Piece, UnitPart, unseal
+from lowtide.store.tables import (
+    chunks,
+    clean,
+    hosts,
+    in_parts,
+    insert_row,
+    jobs,
+    origins,
+    phases,
+    synthetic_grids,
+    ticks,
+    units,
+)
+from lowtide.store.totals import nothing_yet
+
+# How far a node's clock may be ahead.
+AHEAD_S = 300.0
+# How exactly the parts of a node's energy come to the whole; chunks round each to a quantum.
+_SAME = 1e-6
+_LEAST_J = 1e-3
+# How much of a counter may be lost to rounding.
+_FELL = 1e-9
+# What is more than this is no amount of anything.
+_MOST = 1e24
+_MOST_LOOKS = 1e9
+_MOST_CODE = 2**31 - 1
+# What the values of a piece may take, and those of a chunk; a chunk of hours spans a month.
+_MOST_INFLATED_BYTES = 64_000_000
+_MOST_POINTS = 20_000
+_COARSEST_S = 86400
+# What stands before what is deflated, in a chunk and in a tick.
+_CHUNK_HEAD, _TICK_HEAD = 6, 7
+_MOMENTS = ("submitted", "started", "ended")
+_OF_CHUNK = ("resolution", "begins", "ends", "points", "body")
+# Times are kept to the millisecond.
+_TRACE_S = 1e-3
+_SEEN = ("first_seen", "last_seen", "seen_end")
+# Any number, as long as no other program on the server has the same.
+_LOCK = 0x6C6F7777
+_MOST_NODES = 20_000
+_NODE_KEY = "node"
+_ENERGY = UNIT.counters.index("energy_j")
+_OF_NODE = [NODE.counters.index(name) for name in ("energy_j", "idle_j", "unattributed_j")]
+_QUANTUM_J = UNIT.quanta[_ENERGY]
+_FACTS = {field.name: str(field.type) for field in fields(JobFacts)}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a node is told.
+
+    Attributes:
+        seq: The highest number up to which the centre has every piece.
+        taken: Whether the node may go on with the next; False where another is wanted.
+        reason: Why the piece was set aside; empty where it was not.
+    """
+
+    seq: int
+    taken: bool
+    reason: str = ""
+
+
+class _Implausible(InvalidInput):
+    """A piece tells of what cannot have been."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    """Who sends a piece, and which of theirs it is.
+
+    Attributes:
+        cluster: The cluster of the node whose token came with it.
+        host: That node.
+        incarnation: Which of its stores it comes from.
+        seq: Its number, 1 for the first of an incarnation.
+        tells_all: Whether this node may tell facts of jobs that run elsewhere.
+    """
+
+    cluster: str
+    host: str
+    incarnation: str
+    seq: int
+    tells_all: bool = False
+
+    @property
+    def named(self) -> dict[str, str]:
+        """What it is known by, but for its number."""
+        return {"cluster": self.cluster, "host": self.host, "incarnation": self.incarnation}
+
+
+def receive(database: Database, sender: Sender, body: bytes, *, now: float) -> Answer:
+    """Take a piece, unless it is here already.
+
+    Args:
+        now: The present moment, epoch seconds.
+    """
+    with database.reading() as connection:
+        known = _standing(connection, sender)
+    if (answer := _in_turn(known, sender.seq)) is not None:
+        return answer
+    try:
+        piece = _checked(unseal(body), sender, now)
+        with database.writing() as connection:
+            known = _standing(connection, sender, lock=True)
+            if (answer := _in_turn(known, sender.seq)) is not None:
+                return answer
+            family = _note(connection, sender, known, piece, now)
+            _Applied(connection, piece, sender, family, now).write(is_first=known is None)
+    except StoreProblem as error:
+        # A store that does not answer is no fault of the piece; one that refuses a value is.
+        if not isinstance(error.__cause__, sa.exc.DataError | sa.exc.IntegrityError):
+            raise
+        return _set_aside(database, sender, body, str(error), now)
+    except InvalidInput as error:
+        return _set_aside(database, sender, body, str(error), now)
+    except Exception as error:  # noqa: BLE001 - no piece may keep those behind it from being taken
+        return _set_aside(database, sender, body, f"{type(error).__name__}: {error}", now)
+    return Answer(sender.seq, taken=True)
+
+
+def _standing(connection: sa.Connection, sender: Sender, *, lock: bool = False) -> Any:
+    if lock and connection.dialect.name == "postgresql":
+        # Two that bring pieces of one host take turns, the first time as well.
+        key = sa.func.hashtext(f"{sender.cluster}/{sender.host}")
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK, key)))
+    mine = (incarnations.c[name] == value for name, value in sender.named.items())
+    return connection.execute(sa.select(incarnations).where(*mine)).first()
+
+
+def _in_turn(known: Any, seq: int) -> Answer | None:
+    """Return the answer to a piece that is here, or not in its turn; None where it is."""
+    last = 0 if known is None else int(known.seq)
+    if seq == last + 1:
+        return None
+    return Answer(last, taken=seq <= last)
+
+
+def _note(
+    connection: sa.Connection, sender: Sender, known: Any, piece: Piece | None, now: float
+) -> str:
+    """Write down that a piece is here; return under which name its units are known."""
+    values: dict[str, Any] = {"seq": sender.seq, "received": now}
+    if piece is not None:
+        values["skew_s"] = piece.made - now
+    of = incarnations.c
+    mine = [of[name] == value for name, value in sender.named.items()]
+    if known is not None:
+        connection.execute(sa.update(incarnations).where(*mine).values(values))
+        return str(known.family)
+    family = sender.incarnation
+    if piece is not None and piece.continues:
+        earlier = (*mine[:2], of.incarnation == piece.continues)
+        before = connection.execute(sa.select(of.family).where(*earlier)).scalar()
+        family = before or piece.continues
+    row = {"skew_s": 0.0, **sender.named, "family": family, **values}
+    connection.execute(sa.insert(incarnations), row)
+    return family
+
+
+def _set_aside(database: Database, sender: Sender, body: bytes, reason: str, now: float) -> Answer:
+    """Keep a piece that cannot be true, with the reason."""
+    reason = clean(reason)[:MOST_TEXT]
+    with database.writing() as connection:
+        known = _standing(connection, sender, lock=True)
+        if (answer := _in_turn(known, sender.seq)) is not None:
+            return answer
+        _note(connection, sender, known, None, now)
+        row = {**sender.named, "seq": sender.seq, "received": now, "reason": reason, "body": body}
+        connection.execute(sa.insert(quarantine), row)
+    return Answer(sender.seq, taken=True, reason=reason)
+
+
+def _checked(piece: Piece, sender: Sender, now: float) -> Piece:
+    """Return a piece that can be true, as far as it can be told by itself."""
+    if piece.host != sender.host or piece.cluster not in ("", sender.cluster):
+        raise _Implausible(
+            f"a node tells of itself: the token is that of {sender.host}, and the piece tells of "
+            f"{piece.host[:MOST_TEXT]}"
+        )
+    moments = [moment for part in piece.chunks for moment in (part.begins, part.ends)]
+    moments += [moment for part in piece.ticks for moment in (part.since, part.time)]
+    moments += [moment for pair in piece.synthetic for moment in pair]
+    moments += [part.started for part in piece.units]
+    for told in piece.facts:
+        numbers = (told.known.get(name) for name in _MOMENTS)
+        moments += [number for number in numbers if isinstance(number, float)]
+    for part in piece.units:
+        for blob in (part.totals, part.now):
+            if blob is not None:
+                seen = _totals(blob)[[PLACE[name] for name in _SEEN]]
+                moments += seen[~np.isnan(seen)].tolist()
+    if any(not (0 <= moment <= now + AHEAD_S) for moment in moments):
+        raise _Implausible(
+            f"a node tells of what was: no moment is before 1970 or more than {AHEAD_S:g} s ahead"
+        )
+    if any(part.ends < part.begins for part in piece.chunks):
+        raise _Implausible("a stretch of time ends after it begins")
+    for part in piece.units:
+        if part.number <= 0 or part.source not in SOURCES or not part.key or not part.job_id:
+            raise _Implausible("a unit has a number, a key, a source and the name of a job")
+        if max(map(len, (part.key, part.job_id, part.user, part.name, part.sluid))) > MOST_TEXT:
+            raise _Implausible(f"a name has at most {MOST_TEXT} letters")
+    if len({part.number for part in piece.units}) < len(piece.units):
+        raise _Implausible("a unit is in a piece once")
+    known = {part.number for part in piece.units} | {0}
+    told_of = {each.unit for each in piece.chunks} | {each.unit for each in piece.facts}
+    if not told_of <= known:
+        raise _Implausible("a piece names every unit that it tells of")
+    _check_sizes(piece)
+    _check_energy(piece, [_unpacked(part) for part in piece.chunks], _looks(piece, known))
+    return piece
+
+
+def _check_sizes(piece: Piece) -> None:
+    """Refuse what would become far larger than it is once it is unpacked."""
+    left = _MOST_INFLATED_BYTES
+    packed = [(part.body, _CHUNK_HEAD, -zlib.MAX_WBITS) for part in piece.chunks]
+    packed += [(part.body, _TICK_HEAD, zlib.MAX_WBITS) for part in piece.ticks]
+    for body, head, bits in packed:
+        try:
+            inflater = zlib.decompressobj(bits)
+            left -= len(inflater.decompress(body[head:], left))
+        except zlib.error as error:
+            raise _Implausible(f"values are damaged: {error}") from None
+        if left <= 0 or inflater.unconsumed_tail:
+            raise _Implausible(f"a piece holds at most {_MOST_INFLATED_BYTES} bytes of values")
+
+
+def _unpacked(part: ChunkPart) -> Points:
+    if not 0 <= part.resolution <= _COARSEST_S or not 0 < part.points <= _MOST_POINTS:
+        raise _Implausible("a chunk has a few values, of a step that is known")
+    layout, points = decode(part.body)
+    if layout is not (UNIT if part.unit else NODE):
+        raise _Implausible("a chunk has the columns of what it tells of")
+    moments = (points.since, points.time)
+    if len(points) != part.points or not len(points):
+        raise _Implausible("a chunk holds as many values as it says, and at least one")
+    if not all(np.isfinite(each).all() for each in moments) or (
+        points.since.min() < part.begins - 1 or points.time.max() > part.ends + 1
+    ):
+        raise _Implausible("the values of a chunk lie in the time that it says")
+    return points
+
+
+def _looks(piece: Piece, known: set[int]) -> list[Look]:
+    looks = [unpack_tick(part.since, part.time, part.body) for part in piece.ticks]
+    for look in looks:
+        if not set(look.units.tolist()) <= known:
+            raise _Implausible("a piece names every unit that it tells of")
+        if np.isinf(look.counters).any() or np.isinf(look.gauges).any():
+            raise _Implausible("what was used is a number, and not infinite")
+    return looks
+
+
+def _totals(blob: bytes | None, names: tuple[str, ...] = TOTALS) -> FloatArray:
+    row: FloatArray = unpack_numbers([blob], names)[0]
+    if (np.abs(row) > _MOST).any() or (row < 0).any():
+        raise _Implausible("what was used is neither endless nor less than nothing")
+    if names is TOTALS and row[PLACE["looks"]] > _MOST_LOOKS:
+        raise _Implausible("nobody looks so often")
+    return row
+
+
+def _check_energy(piece: Piece, points: Sequence[Points], looks: Sequence[Look]) -> None:
+    """Refuse energy that does not add up: jobs, what is idle and what is nobody's make the node."""
+    for place, whole in enumerate(piece.chunks):
+        if whole.unit or whole.resolution:
+            continue
+        inside = [
+            points[other]
+            for other, part in enumerate(piece.chunks)
+            if part.unit
+            and part.begins >= whole.begins - _TRACE_S
+            and part.ends <= whole.ends + _TRACE_S
+        ]
+        theirs = sum(_grown(each)[_ENERGY] for each in inside)
+        node, *rest = _grown(points[place])[_OF_NODE]
+        _check_sum(node, theirs + sum(rest), (len(inside) + 3) * _QUANTUM_J)
+    if looks and piece.node_totals is not None:
+        before = np.nan_to_num(_totals(piece.node_totals, NODE.counters))[_OF_NODE]
+        after = np.nan_to_num(looks[-1].node[_OF_NODE], nan=0.0)
+        node, *rest = after - before
+        theirs = 0.0
+        for part in piece.units:
+            if part.now is not None:
+                energy = [np.nan_to_num(_totals(each)[PLACE["energy_j"]]) for each in
+                          (part.now, part.totals)]  # fmt: skip
+                theirs += float(energy[0] - energy[1])
+        _check_sum(float(node), theirs + float(sum(rest)), 0.0)
+
+
+def _grown(points: Points) -> FloatArray:
+    """Return by how much counters grew."""
+    known = np.vstack([np.nan_to_num(points.base), points.counters])
+    grown: FloatArray = np.fmax.reduce(known, axis=0) - known[0]
+    return grown
+
+
+def _check_sum(node_j: float, parts_j: float, rounding_j: float) -> None:
+    if abs(node_j - parts_j) > _SAME * max(node_j, parts_j) + _LEAST_J + rounding_j:
+        raise _Implausible(
+            f"the parts of a node's energy make the whole: {parts_j:.6g} J are told of jobs and "
+            f"of nobody, and {node_j:.6g} J of the node"
+        )
+
+
+class _Applied:
+    """A piece that is being written."""
+
+    def __init__(
+        self, connection: sa.Connection, piece: Piece, sender: Sender, family: str, now: float
+    ) -> None:
+        self._connection = connection
+        self._piece = piece
+        self._sender = sender
+        self._family = family
+        self._now = now
+        self._continues = bool(piece.continues)
+        self._host, self._node = self._placed()
+        self._units = {0: self._node}
+        self._jobs: set[int] = set()
+        # From when on units may have used what their jobs' rows do not have yet.
+        self._since: dict[int, float] = {}
+
+    def write(self, *, is_first: bool) -> None:
+        """Bring everything into the tables.
+
+        Args:
+            is_first: Whether it is the first piece of an incarnation.
+        """
+        if is_first:
+            # What an earlier one told in ticks is in no chunk that this one will send.
+            consolidate(self._connection, self._host, self._node)
+        self._match_units()
+        last = max(self._write_chunks(), self._write_ticks())
+        self._write_totals()
+        named, gone = self._place_facts()
+        self._write_host(last)
+        owners = self._owners()
+        refresh(self._connection, sorted(set(owners.values())))
+        since: dict[int, float] = defaultdict(lambda: math.inf)
+        for unit, job in owners.items():
+            since[job] = min(since[job], self._since.get(unit, math.inf))
+        settle(
+            self._connection,
+            {*owners.values(), *named, *gone},
+            now=self._now,
+            since=since,
+            anew=named if gone else (),
+        )
+
+    def _placed(self) -> tuple[int, int]:
+        """Return the numbers of the host, and of the node as a unit; made where need be."""
+        name = clean(self._piece.host)
+        question = sa.select(hosts.c.id).where(hosts.c.name == name)
+        host = self._connection.execute(question).scalar()
+        if host is None:
+            host = insert_row(self._connection, hosts, {"name": name})
+            empty = pack_numbers(np.zeros(len(NODE.counters)))
+            node = {"host": host, "key": _NODE_KEY, "started": 0.0, "totals": empty}
+            insert_row(self._connection, units, node)
+        of_node = sa.select(units.c.id).where(units.c.host == host, units.c.key == _NODE_KEY)
+        return int(host), int(self._connection.execute(of_node).scalar_one())
+
+    def _key(self, part: UnitPart) -> str:
+        # What another incarnation of the node's store counted was counted apart from this.
+        return f"{clean(part.key)}#{self._family}"
+
+    def _match_units(self) -> None:
+        parts = {self._key(part): part for part in self._piece.units}
+        known = self._known(list(parts))
+        new = [part for key, part in parts.items() if key not in known]
+        if new:
+            numbers = attach(
+                self._connection,
+                clean(self._piece.host),
+                [_unit(part) for part in new],
+                max([each.time for each in self._piece.ticks], default=self._piece.made),
+                cluster=self._piece.cluster,
+            )
+            rows = [
+                {
+                    "host": self._host,
+                    "key": self._key(part),
+                    "job": job,
+                    "started": part.started,
+                    "totals": pack_numbers(nothing_yet()),
+                }
+                for part, job in zip(new, numbers, strict=True)
+            ]
+            self._connection.execute(sa.insert(units), rows)
+            known = self._known(list(parts))
+        self._units |= {parts[key].number: number for key, number in known.items()}
+
+    def _known(self, keys: Sequence[str]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for some in in_parts(keys):
+            question = sa.select(units.c.key, units.c.id).where(
+                units.c.host == self._host, units.c.key.in_(some)
+            )
+            found |= {row.key: row.id for row in self._connection.execute(question)}
+        return found
+
+    def _write_chunks(self) -> float:
+        parts = self._piece.chunks
+        if not parts:
+            return -math.inf
+        rows = [row for part in parts if (row := self._chunk_row(part)) is not None]
+        if rows:
+            self._connection.execute(sa.insert(chunks), rows)
+        # Ticks until then are in chunks now.
+        self._connection.execute(sa.delete(ticks).where(ticks.c.host == self._host))
+        return max(part.ends for part in parts)
+
+    def _chunk_row(self, part: ChunkPart) -> dict[str, Any] | None:
+        """Return a chunk as a row; None where an earlier incarnation told all that is in it."""
+        unit = self._units[part.unit]
+        row = {"unit": unit, **{name: getattr(part, name) for name in _OF_CHUNK}}
+        if not self._continues:
+            return row
+        question = sa.select(sa.func.max(chunks.c.ends)).where(
+            chunks.c.unit == unit,
+            chunks.c.begins < part.ends - _TRACE_S,
+            chunks.c.ends > part.begins + _TRACE_S,
+        )
+        until = self._connection.execute(question).scalar()
+        if until is None:
+            return row
+        layout, points = decode(part.body)
+        first = int(np.searchsorted(points.time, until + _TRACE_S))
+        if first == len(points):
+            return None
+        return chunk_row(unit, points[first:], layout, resolution=part.resolution)
+
+    def _write_ticks(self) -> float:
+        rows: list[dict[str, Any]] = []
+        for part in self._piece.ticks:
+            look = unpack_tick(part.since, part.time, part.body)
+            mapped = np.array([self._units[each] for each in look.units.tolist()], dtype=np.int64)
+            body = pack_tick(replace(look, units=mapped))
+            rows.append({"host": self._host, "since": part.since, "time": part.time, "body": body})
+        if not rows:
+            return -math.inf
+        self._connection.execute(sa.insert(ticks), rows)
+        return max(part.time for part in self._piece.ticks)
+
+    def _write_totals(self) -> None:
+        told = {
+            self._units[part.number]: part for part in self._piece.units if part.totals is not None
+        }
+        sealed, now = [], []
+        for some in in_parts(sorted(told)):
+            question = (
+                sa.select(units.c.id, units.c.totals, unit_now.c.totals.label("now"))
+                .outerjoin(unit_now, unit_now.c.unit == units.c.id)
+                .where(units.c.id.in_(some))
+            )
+            for row in self._connection.execute(question).all():
+                part = told[row.id]
+                latest = part.now if part.now is not None else part.totals
+                before = unpack_numbers([row.now], TOTALS)[0]
+                sealed.append({"number": row.id, "totals": self._grown(row.totals, part.totals)})
+                now.append({"unit": row.id, "totals": self._grown(row.now, latest)})
+                last = before[PLACE["last_seen"]]
+                self._since[row.id] = part.started if math.isnan(last) else float(last)
+            self._connection.execute(sa.delete(unit_now).where(unit_now.c.unit.in_(some)))
+        if sealed:
+            change = sa.update(units).where(units.c.id == sa.bindparam("number"))
+            self._connection.execute(change.values(totals=sa.bindparam("totals")), sealed)
+            self._connection.execute(sa.insert(unit_now), now)
+        if self._piece.node_totals is not None:
+            _totals(self._piece.node_totals, NODE.counters)
+            node = {"number": self._node, "totals": self._piece.node_totals}
+            change = sa.update(units).where(units.c.id == sa.bindparam("number"))
+            self._connection.execute(change.values(totals=sa.bindparam("totals")), [node])
+
+    def _grown(self, before: bytes | None, after: bytes | None) -> bytes:
+        """Return what was used by now: counters do not fall, unless a store was put back."""
+        old, new = unpack_numbers([before], TOTALS)[0], _totals(after).copy()
+        fell = new[COUNTED] < old[COUNTED] * (1 - _FELL)
+        if fell.any() and not self._continues:
+            name = UNIT.counters[int(np.flatnonzero(fell)[0])]
+            raise _Implausible(f"what was used does not become less, and {name} did")
+        if fell.any():
+            new[COUNTED] = np.fmax(old[COUNTED], new[COUNTED])
+        return pack_numbers(new)
+
+    def _place_facts(self) -> tuple[set[int], set[int]]:
+        """Bring facts to jobs; return the jobs they are about, and those that are no more."""
+        facts = [
+            _facts(part, self._piece.cluster or self._sender.cluster)
+            for part in self._piece.facts
+            if self._may_tell(part)
+        ]
+        facts = [each for each in facts if each.source in SHARED_SOURCES]
+        names = sorted({clean(each.job_id) for each in facts})
+        self._check_owners(facts, names)
+        place_facts(self._connection, facts)
+        for part in self._piece.facts:
+            if part.phases is not None and part.unit:
+                self._put_phases(self._units[part.unit], clean(part.phases))
+        named: set[int] = set()
+        gone: set[int] = set()
+        for some in in_parts(names):
+            there = sa.select(jobs.c.id).where(jobs.c.job_id.in_(some))
+            with_row = sa.select(rows_of.c.number).where(rows_of.c.job_id.in_(some))
+            named |= set(self._connection.execute(there).scalars())
+            gone |= set(self._connection.execute(with_row).scalars())
+        return named, gone - named
+
+    def _may_tell(self, part: FactsPart) -> bool:
+        """Return whether a job has to do with this node: of others it is not asked."""
+        return self._sender.tells_all or part.unit != 0 or self._piece.host in part.nodes
+
+    def _check_owners(self, facts: Sequence[JobFacts], names: Sequence[str]) -> None:
+        """Refuse that a node gives a job to somebody else."""
+        if self._sender.tells_all:
+            return
+        theirs: dict[tuple[str, str], set[tuple[str, str]]] = defaultdict(set)
+        for some in in_parts(names):
+            question = sa.select(jobs.c.job_id, jobs.c.user, jobs.c.account, origins.c.cluster)
+            question = question.outerjoin(origins, origins.c.job == jobs.c.id)
+            for row in self._connection.execute(question.where(jobs.c.job_id.in_(some))):
+                theirs[row.job_id, row.cluster or ""].add((row.user or "", row.account or ""))
+        for fact in facts:
+            known = theirs[clean(fact.job_id), clean(fact.cluster or "")]
+            says = (clean(fact.user or ""), clean(fact.account or ""))
+            if known and not any(
+                all(
+                    not mine or not said or mine == said
+                    for mine, said in zip(of, says, strict=True)
+                )
+                for of in known
+            ):
+                raise _Implausible(
+                    f"a job stays its user's and its account's: job {fact.job_id} is not "
+                    f"{fact.user}'s"
+                )
+
+    def _put_phases(self, unit: int, document: str) -> None:
+        owner = sa.select(units.c.job).where(units.c.id == unit)
+        job = self._connection.execute(owner).scalar()
+        self._connection.execute(sa.delete(phases).where(phases.c.job == job))
+        self._connection.execute(sa.insert(phases).values(job=job, document=document))
+
+    def _owners(self) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for some in in_parts(sorted(set(self._units.values()) - {self._node})):
+            question = sa.select(units.c.id, units.c.job).where(units.c.id.in_(some))
+            found |= {row.id: row.job for row in self._connection.execute(question)}
+        return found
+
+    def _write_host(self, last: float) -> None:
+        piece = self._piece
+        values: dict[str, float] = {}
+        if math.isfinite(last):
+            values["last_time"] = last
+        if math.isfinite(piece.interval_s) and piece.interval_s > 0:
+            values["interval_s"] = piece.interval_s
+        if values:
+            mine = sa.update(hosts).where(hosts.c.id == self._host)
+            self._connection.execute(mine.values(values))
+        for begins, ends in piece.synthetic:
+            noted = synthetic_grids.c
+            same = (noted.host == self._host) & (noted.begins == begins)
+            self._connection.execute(sa.delete(synthetic_grids).where(same))
+            row = {"host": self._host, "begins": begins, "ends": ends}
+            self._connection.execute(sa.insert(synthetic_grids), row)
+
+
+def _unit(part: UnitPart) -> Unit:
+    return Unit(
+        source=part.source,
+        job_id=part.job_id,
+        started=part.started,
+        user=part.user,
+        name=part.name,
+        sluid=part.sluid,
+        cluster=part.cluster,
+    )
+
+
+def _facts(part: FactsPart, cluster: str) -> JobFacts:
+    """Return facts, as far as they are of the right kinds."""
+    known: dict[str, Any] = {}
+    for name, value in part.known.items():
+        kind = _FACTS.get(name)
+        if kind is None or name in ("nodes", "asked"):
+            raise _Implausible(f"nothing is known as {name[:MOST_TEXT]} of jobs")
+        if kind.startswith("str") != isinstance(value, str):
+            raise _Implausible(f"{name} of a job is no {type(value).__name__}")
+        if isinstance(value, str):
+            if len(value) > MOST_TEXT:
+                raise _Implausible(f"a name has at most {MOST_TEXT} letters")
+        elif not math.isfinite(value):
+            raise _Implausible(f"{name} of a job is a number, not {value}")
+        elif abs(value) > (_MOST_CODE if kind.startswith("int") else _MOST):
+            raise _Implausible(f"{name} of a job is no {value:g}")
+        known[name] = int(value) if kind.startswith("int") else value
+    if known.get("source") not in SOURCES or not known.get("job_id"):
+        raise _Implausible("facts name the job that they are about")
+    if len(part.nodes) > _MOST_NODES or any(len(name) > MOST_TEXT for name in part.nodes):
+        raise _Implausible(f"a job has at most {_MOST_NODES} nodes")
+    known["cluster"] = known.get("cluster") or cluster
+    return JobFacts(nodes=tuple(part.nodes), **known)

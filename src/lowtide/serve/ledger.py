@@ -1,0 +1,319 @@
+"""The centre's books: a row for each job, and sums by hour and day that always equal the rows'.
+
+What a job used is spread over the hours in which it did, as its course has it, and the parts come
+to the whole. Sums have a job once it is over, and are changed in the transaction that changes its
+row; whoever asks for sums adds the jobs that go on.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from collections import defaultdict
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from lowtide.errors import InvalidInput
+from lowtide.monitor.snapshot import FloatArray
+from lowtide.serve.schema import (
+    COUNTED,
+    DIMENSIONS,
+    SUMMED,
+    USAGE,
+    make_partitions,
+    month_of,
+    unit_now,
+)
+from lowtide.serve.schema import jobs as rows_of
+from lowtide.states import NOT_OVER
+from lowtide.store.jobs import as_they_stand
+from lowtide.store.layout import FACTS, TOTALS, as_numbers, padded, unpack_numbers
+from lowtide.store.records import HostRecord
+from lowtide.store.series import Histories
+from lowtide.store.tables import hosts, in_parts, jobs, joined, origins, split, units
+from lowtide.store.totals import together
+
+HOUR_S = 3600
+# Of a job that nobody says the end of, and that was not seen for so long, nothing more will come.
+STALE_S = 2 * 86400.0
+_HEADER = struct.Struct("<qI")
+_TEXTS = ("job_id", "source", "user", "state", "account", "partition", "name", "comment", "hosts")
+
+# Hours since the epoch, and what was used in each, in the order of `SUMMED`.
+Hours = dict[int, FloatArray]
+
+
+def pack_hours(hours: Hours) -> bytes | None:
+    """Return the parts of a job by hour in bytes; None where one hour has it all."""
+    if len(hours) < 2:
+        return None
+    first = min(hours)
+    table = np.zeros((max(hours) - first + 1, len(SUMMED)))
+    for hour, values in hours.items():
+        table[hour - first] = values
+    return _HEADER.pack(first, len(table)) + zlib.compress(table.T.astype("<f8").tobytes(), 6)
+
+
+def unpack_hours(blob: bytes) -> Hours:
+    """Return what `pack_hours` packed."""
+    try:
+        first, count = _HEADER.unpack_from(blob)
+        data = zlib.decompress(blob[_HEADER.size :])
+        table = np.frombuffer(data, "<f8").reshape(len(SUMMED), count).T
+    except (struct.error, zlib.error, ValueError) as error:
+        raise InvalidInput(f"the hours of a job are damaged: {error}") from None
+    return {first + place: row.copy() for place, row in enumerate(table) if row.any()}
+
+
+def parts_of(row: Mapping[str, Any]) -> Hours:
+    """Return what a job used by hour, from its row."""
+    if row["hours"] is not None:
+        return unpack_hours(row["hours"])
+    return {_hour(_moment(row)): _whole(row)}
+
+
+def settle(
+    connection: sa.Connection,
+    numbers: Iterable[int],
+    *,
+    now: float,
+    since: Mapping[int, float],
+    anew: Container[int] = (),
+) -> None:
+    """Bring the rows of jobs up to date, and with them the sums.
+
+    Args:
+        numbers: The store's numbers of the jobs; those that are gone lose their rows.
+        now: The present moment, epoch seconds.
+        since: From when on they may have used anything that their rows do not have yet.
+        anew: Jobs that became one with others: their whole course says when they used what.
+    """
+    wanted = sorted(set(numbers))
+    changes: dict[tuple[Any, ...], FloatArray] = defaultdict(
+        lambda: np.zeros(len(COUNTED) + len(SUMMED))
+    )
+    for part in in_parts(wanted):
+        old = {
+            row["number"]: dict(row)
+            for row in connection.execute(
+                sa.select(rows_of).where(rows_of.c.number.in_(part)).with_for_update()
+            ).mappings()
+        }
+        new = _rows(connection, part, now)
+        made = []
+        for number in part:
+            before, row = old.get(number), new.get(number)
+            if before is not None and before["settled"]:
+                _add(changes, before, -1)
+            if row is None:
+                continue
+            known = None if number in anew else before
+            row["hours"] = pack_hours(_spread(connection, known, row, since.get(number, math.inf)))
+            if row["settled"]:
+                _add(changes, row, 1)
+            made.append(row)
+        if old:
+            connection.execute(sa.delete(rows_of).where(rows_of.c.number.in_(sorted(old))))
+        if made:
+            if connection.dialect.name == "postgresql":
+                found = (month_of(row["over"]) for row in made)
+                make_partitions(connection, [month for month in found if month is not None])
+            connection.execute(sa.insert(rows_of), made)
+    for length in USAGE:
+        _write(connection, length, changes)
+
+
+def _rows(connection: sa.Connection, numbers: Sequence[int], now: float) -> dict[int, Any]:
+    """Return rows of jobs as they stand."""
+    question = (
+        sa.select(
+            sa.func.coalesce(jobs.c.shown_id, jobs.c.job_id).label("shown_id"),
+            *(jobs.c[name] for name in ("id", *_TEXTS, "nodes", "ends", "facts", "totals")),
+            sa.func.coalesce(origins.c.cluster, "").label("cluster"),
+        )
+        .outerjoin(origins, origins.c.job == jobs.c.id)
+        .where(jobs.c.id.in_(numbers))
+        .order_by(jobs.c.id)
+    )
+    found = connection.execute(question).mappings().all()
+    if not found:
+        return {}
+    totals = as_numbers(bytearray(padded([row["totals"] for row in found], TOTALS)), TOTALS)
+    fresh = _now(connection, [row["id"] for row in found])
+    for place, known in enumerate(found):
+        if known["id"] in fresh:
+            totals[place] = fresh[known["id"]]
+    facts = as_numbers(bytearray(padded([row["facts"] for row in found], FACTS)), FACTS)
+    columns = {
+        name: [row[name] for row in found]
+        for name in ("shown_id", "id", *_TEXTS, "nodes", "ends", "cluster")
+    }
+    watched = _hosts(connection, {name for row in found for name in split(row["hosts"])})
+    table = as_they_stand(columns, facts, totals, watched, now=now)
+    given = table.everything()
+    rows = {}
+    for values in zip(*given.values(), strict=True):
+        row = dict(zip(given, map(_plain, values), strict=True))
+        row["hosts"] = joined(row["hosts"])
+        over = row["state"] not in (None, *NOT_OVER) or (
+            row["state"] is None and (row["ended"] is not None or now - _moment(row, 0.0) > STALE_S)
+        )
+        row["over"] = _moment(row, now) if over else math.inf
+        row["settled"] = over
+        rows[row["number"]] = row
+    return rows
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _now(connection: sa.Connection, numbers: Sequence[int]) -> dict[int, FloatArray]:
+    """Return what jobs have used by their last tick, on all hosts."""
+    parts: dict[int, list[bytes]] = defaultdict(list)
+    where: dict[int, list[int]] = defaultdict(list)
+    question = (
+        sa.select(
+            units.c.job,
+            units.c.host,
+            sa.func.coalesce(unit_now.c.totals, units.c.totals).label("used"),
+        )
+        .outerjoin(unit_now, unit_now.c.unit == units.c.id)
+        .where(units.c.job.in_(numbers))
+        .order_by(units.c.id)
+    )
+    for row in connection.execute(question):
+        parts[row.job].append(row.used)
+        where[row.job].append(row.host)
+    return {job: together(unpack_numbers(all_, TOTALS), where[job]) for job, all_ in parts.items()}
+
+
+def _hosts(connection: sa.Connection, names: Iterable[str]) -> list[HostRecord]:
+    found = []
+    for part in in_parts(sorted(names)):
+        rows = connection.execute(sa.select(hosts).where(hosts.c.name.in_(part)))
+        found += [
+            HostRecord(
+                number=row.id,
+                name=row.name,
+                node_unit=0,
+                last_time=math.nan if row.last_time is None else row.last_time,
+                interval_s=math.nan if row.interval_s is None else row.interval_s,
+            )
+            for row in rows
+        ]
+    return found
+
+
+def _moment(row: Mapping[str, Any], otherwise: float = 0.0) -> float:
+    """Return when a job was last heard of."""
+    known = [row[name] for name in ("ended", "last_seen", "started", "submitted")]
+    return float(next((each for each in known if each is not None), otherwise))
+
+
+def _hour(moment: float) -> int:
+    return int(moment // HOUR_S)
+
+
+def _whole(row: Mapping[str, Any]) -> FloatArray:
+    """Return what a job used in all, 0 for what nobody knows: the counts say so."""
+    elapsed_s = row["elapsed_s"] or 0.0
+    kept = {"core_s": (row["cpus"] or 0.0) * elapsed_s, "gpu_s": (row["gpus"] or 0.0) * elapsed_s}
+    return np.array([kept[name] if name in kept else row[name] or 0.0 for name in SUMMED])
+
+
+def _spread(
+    connection: sa.Connection,
+    before: Mapping[str, Any] | None,
+    row: Mapping[str, Any],
+    since: float,
+) -> Hours:
+    """Return what a job used by hour: as its row had it before, and what came since."""
+    hours: Hours = {}
+    whole = _whole(row)
+    last = _moment(row)
+    if before is None:
+        first = min((row[name] for name in ("first_seen", "started") if row[name]), default=last)
+    else:
+        hours = parts_of(before)
+        first = min(since, last)
+    new = whole - sum(hours.values(), np.zeros(len(SUMMED)))
+    for hour, share in _shares(connection, row, first, last).items():
+        hours[hour] = hours.get(hour, np.zeros(len(SUMMED))) + share * new
+    # Rounding goes to the last hour, so that the parts come to the whole.
+    hours[max(hours)] += whole - sum(hours.values(), np.zeros(len(SUMMED)))
+    return {hour: values for hour, values in hours.items() if values.any()} or {_hour(last): whole}
+
+
+def _shares(
+    connection: sa.Connection, row: Mapping[str, Any], first: float, last: float
+) -> dict[int, FloatArray]:
+    """Return which share of each quantity falls into which hour of a stretch of time."""
+    begins, ends = _hour(first), _hour(last)
+    if begins >= ends:
+        return {ends: np.ones(len(SUMMED))}
+    edges = np.arange(begins, ends + 2) * float(HOUR_S)
+    passed = np.diff(np.clip(edges, first, last))
+    shares = np.repeat((passed / passed.sum())[:, None], len(SUMMED), axis=1)
+    where = sa.select(units.c.host).where(units.c.job == row["number"])
+    ran_on = connection.execute(where).scalars().all()
+    known = Histories(connection, start=first, end=last, hosts=ran_on)
+    [course] = known.of_jobs([row["number"]])
+    if len(course):
+        moments = np.append(course.starts[:1], course.times)
+        for place, name in enumerate(SUMMED):
+            if name not in course.columns:
+                continue
+            amounts = np.nan_to_num(course.columns[name])
+            reached = np.interp(
+                np.clip(edges, first, last), moments, np.append(0.0, np.cumsum(amounts))
+            )
+            used = np.diff(reached)
+            if used.sum() > 0:
+                shares[:, place] = used / used.sum()
+    return {begins + place: shares[place] for place in range(len(shares))}
+
+
+def _add(changes: dict[tuple[Any, ...], FloatArray], row: Mapping[str, Any], sign: int) -> None:
+    """Add a job to the sums, or take it out of them."""
+    of = tuple(row[name] or "" for name in DIMENSIONS)
+    counts = [1, 1, row["energy_j"] is None, row["carbon_g"] is None]
+    parts = parts_of(row)
+    for hour, values in parts.items():
+        counted = counts if hour == max(parts) else [1, 0, 0, 0]
+        changes[(hour, *of)] += sign * np.append(np.array(counted, dtype=float), values)
+
+
+def _write(
+    connection: sa.Connection, length: int, changes: Mapping[tuple[Any, ...], FloatArray]
+) -> None:
+    """Bring changes into the sums of one length of time."""
+    table = USAGE[length]
+    summed: dict[tuple[Any, ...], FloatArray] = {}
+    for (hour, *of), values in changes.items():
+        key = (hour * HOUR_S // length * length, *of)
+        summed[key] = summed[key] + values if key in summed else values
+    names = (*COUNTED, *SUMMED)
+    keys = ("begins", *DIMENSIONS)
+    kind: Any = postgresql if connection.dialect.name == "postgresql" else sqlite
+    # In one order, so that two that change the same sums take turns.
+    rows = []
+    for key in sorted(summed):
+        if summed[key].any():
+            counted = [int(each) for each in summed[key][: len(COUNTED)]]
+            used = summed[key][len(COUNTED) :].tolist()
+            rows.append(dict(zip((*keys, *names), (*key, *counted, *used), strict=True)))
+    if not rows:
+        return
+    insert = kind.insert(table)
+    added = {name: table.c[name] + insert.excluded[name] for name in names}
+    for row in rows:
+        connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=added), row)
+    if any(row["parts"] < 0 for row in rows):
+        # What rounding leaves of jobs that went elsewhere is nobody's.
+        connection.execute(sa.delete(table).where(table.c.parts == 0))

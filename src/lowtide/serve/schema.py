@@ -1,0 +1,240 @@
+"""The centre's tables, beside those of the store, on SQLite and on PostgreSQL.
+
+The store's tables mirror what the nodes hold. These have what pages ask for: a job's facts and
+totals as columns that can be filtered, sorted and summed; sums by hour and day; who may see what;
+who looked. On PostgreSQL jobs lie in partitions by the month in which they ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from lowtide.errors import StoreProblem
+from lowtide.store import JobRecord
+from lowtide.store.database import Database
+
+CENTRE = sa.MetaData()
+VERSION = 1
+_NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+# Any number, as long as no other program on the server has the same.
+_LOCK = 0x6C6F7776
+# The year 2100: whatever is said to have ended later lies with what goes on.
+_FARTHEST = 4_102_444_800.0
+
+
+def _key() -> sa.Column[int]:
+    return sa.Column("id", _NUMBER, primary_key=True, autoincrement=True)
+
+
+def _text(name: str, *, key: bool = False, unknown: bool = False) -> sa.Column[str]:
+    return sa.Column(name, sa.Text, nullable=unknown, primary_key=key)
+
+
+def _real(name: str, *, unknown: bool = False) -> sa.Column[float]:
+    return sa.Column(name, sa.Double, nullable=unknown)
+
+
+def _of_record() -> Iterable[sa.Column[Any]]:
+    """Yield a column for each field of a job's record: a new quantity becomes one by itself."""
+    for field in fields(JobRecord):
+        if field.name == "number":
+            yield sa.Column("number", _NUMBER, primary_key=True, autoincrement=False)
+        elif str(field.type).startswith("float"):
+            yield _real(field.name, unknown=True)
+        elif str(field.type).startswith("int"):
+            yield sa.Column(field.name, sa.Integer)
+        else:
+            # Hosts stand between commas, so that each can be searched for.
+            yield _text(field.name, unknown=True)
+
+
+jobs = sa.Table(
+    "centre_jobs",
+    CENTRE,
+    *_of_record(),
+    # When it was over, infinity while it is not; its parts by hour; whether the sums have them.
+    sa.Column("over", sa.Double, primary_key=True, autoincrement=False),
+    sa.Column("hours", sa.LargeBinary),
+    sa.Column("settled", sa.Boolean, nullable=False),
+    sa.Index("centre_jobs_of_user", "user", sa.text("over DESC"), sa.text("number DESC")),
+    sa.Index("centre_jobs_of_account", "account", sa.text("over DESC"), sa.text("number DESC")),
+    sa.Index("centre_jobs_by_over", sa.text("over DESC"), sa.text("number DESC")),
+    sa.Index("centre_jobs_by_id", "job_id"),
+    sa.Index("centre_jobs_by_shown", "shown_id"),
+    postgresql_partition_by="RANGE (over)",
+)
+
+# What is summed: of what jobs used, the part of each hour. A job counts in the hour of its end, and
+# as a part in each in which it used anything: a sum without parts is none.
+SUMMED = (
+    *("energy_j", "measured_j", "carbon_g", "marginal_g", "embodied_g", "gpu_j"),
+    *("cpu_s", "gpu_busy_s", "core_s", "gpu_s", "unmetered_s", "unpriced_j"),
+)
+COUNTED = ("parts", "jobs", "without_energy", "without_carbon")
+DIMENSIONS = ("cluster", "account", "user", "partition", "state")
+
+
+def _usage(name: str) -> sa.Table:
+    return sa.Table(
+        name,
+        CENTRE,
+        sa.Column("begins", _NUMBER, primary_key=True, autoincrement=False),
+        *(_text(each, key=True) for each in DIMENSIONS),
+        *(sa.Column(each, _NUMBER, nullable=False) for each in COUNTED),
+        *(_real(each) for each in SUMMED),
+        sa.Index(f"{name}_of_user", "user", "begins"),
+        sa.Index(f"{name}_of_account", "account", "begins"),
+    )
+
+
+usage_hour, usage_day = _usage("usage_hour"), _usage("usage_day")
+USAGE = {3600: usage_hour, 86400: usage_day}
+
+# What units have used by their last tick; the store's own row knows it up to the last chunk.
+unit_now = sa.Table(
+    "unit_now",
+    CENTRE,
+    sa.Column("unit", _NUMBER, primary_key=True, autoincrement=False),
+    sa.Column("totals", sa.LargeBinary, nullable=False),
+)
+
+incarnations = sa.Table(
+    "incarnations",
+    CENTRE,
+    _text("cluster", key=True),
+    _text("host", key=True),
+    _text("incarnation", key=True),
+    # The incarnation whose units it goes on with: its own, unless it continues another.
+    _text("family"),
+    sa.Column("seq", _NUMBER, nullable=False),
+    _real("received"),
+    # By how much the node's clock is ahead of this one's.
+    _real("skew_s"),
+)
+
+quarantine = sa.Table(
+    "quarantine",
+    CENTRE,
+    _key(),
+    *(_text(name) for name in ("cluster", "host", "incarnation")),
+    sa.Column("seq", _NUMBER, nullable=False),
+    _real("received"),
+    _text("reason"),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+    sa.UniqueConstraint("cluster", "host", "incarnation", "seq"),
+)
+
+# A token is known by its digest alone.
+tokens = sa.Table(
+    "tokens",
+    CENTRE,
+    _key(),
+    sa.Column("digest", sa.LargeBinary, nullable=False, unique=True),
+    _text("owner"),
+    _text("scope"),
+    _text("note"),
+    _real("made"),
+    _real("expires"),
+    _real("used", unknown=True),
+)
+
+sessions = sa.Table(
+    "sessions",
+    CENTRE,
+    sa.Column("digest", sa.LargeBinary, primary_key=True),
+    _text("owner"),
+    _text("form_key"),
+    _real("made"),
+    _real("used"),
+)
+
+# Accounts form a tree; who left one keeps their own jobs.
+accounts = sa.Table(
+    "accounts", CENTRE, _text("cluster", key=True), _text("account", key=True), _text("parent")
+)
+members = sa.Table(
+    "members",
+    CENTRE,
+    _text("cluster", key=True),
+    _text("account", key=True),
+    _text("user", key=True),
+    sa.Column("leads", sa.Boolean, nullable=False),
+    _real("since"),
+    _real("until", unknown=True),
+    sa.Index("members_by_user", "user"),
+)
+staff = sa.Table("staff", CENTRE, _text("user", key=True), _text("role"))
+
+audit = sa.Table(
+    "audit",
+    CENTRE,
+    _key(),
+    _real("time"),
+    _text("viewer"),
+    _text("role"),
+    _text("owner"),
+    _text("what"),
+    sa.Index("audit_by_owner", "owner", "time"),
+)
+
+schema = sa.Table("centre_schema", CENTRE, sa.Column("version", sa.Integer, nullable=False))
+
+
+def bring_centre_up_to_date(database: Database) -> None:
+    """Make the centre's tables where they are not there, and columns for what is new."""
+    with database.taking_long(), database.writing() as connection:
+        is_file = database.is_file
+        if not is_file:
+            # Two that come first at once take turns; files have them do so anyway.
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+        CENTRE.create_all(connection)
+        version = connection.execute(sa.select(schema.c.version)).scalar()
+        if version is None:
+            connection.execute(sa.insert(schema).values(version=VERSION))
+        elif version > VERSION:
+            raise StoreProblem(
+                f"the centre in {database.name} is of version {version}, and this lowtide knows "
+                f"versions up to {VERSION}: update lowtide",
+                where=database.name,
+            )
+        there = {each["name"] for each in sa.inspect(connection).get_columns(jobs.name)}
+        for column in jobs.c:
+            if column.name not in there:
+                kind = column.type.compile(connection.dialect)
+                name = connection.dialect.identifier_preparer.quote(column.name)
+                connection.exec_driver_sql(f"ALTER TABLE {jobs.name} ADD COLUMN {name} {kind}")
+        if not is_file:
+            connection.exec_driver_sql(
+                f"CREATE TABLE IF NOT EXISTS {jobs.name}_open PARTITION OF {jobs.name} DEFAULT"
+            )
+
+
+def month_of(moment: float) -> tuple[int, int] | None:
+    """Return the year and month of a moment; None of one that is no moment of ours.
+
+    >>> month_of(1_700_000_000.0)
+    (2023, 11)
+    """
+    if not 0 <= moment < _FARTHEST:
+        return None
+    when = datetime.fromtimestamp(moment, UTC)
+    return when.year, when.month
+
+
+def make_partitions(connection: sa.Connection, months: Iterable[tuple[int, int]]) -> None:
+    """Make room on a server for jobs that ended in some months."""
+    for year, month in sorted(set(months)):
+        first = datetime(year, month, 1, tzinfo=UTC)
+        after = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
+        name = f"{jobs.name}_{year:04}_{month:02}"
+        if connection.execute(sa.select(sa.func.to_regclass(name))).scalar() is None:
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+            connection.exec_driver_sql(
+                f"CREATE TABLE IF NOT EXISTS {name} PARTITION OF {jobs.name} "
+                f"FOR VALUES FROM ({first.timestamp()}) TO ({after.timestamp()})"
+            )
