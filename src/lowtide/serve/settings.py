@@ -45,6 +45,9 @@ class Settings:
         munge: Whether whoever holds a munge credential of this cluster may log in by it.
         support: Who sees everybody's jobs, which is written down.
         admins: Who does besides what is to be done.
+        prometheus: Where a Prometheus is whose metrics people may ask for here, each for their own;
+            empty where none is.
+        prometheus_label: The label of its series that says whose they are.
         accounts: Accounts by name, for `accounts_from = "table"`.
     """
 
@@ -58,6 +61,8 @@ class Settings:
     munge: bool = False
     support: tuple[str, ...] = ()
     admins: tuple[str, ...] = ()
+    prometheus: str = ""
+    prometheus_label: str = "user"
     accounts: Mapping[str, Account] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
