@@ -52,9 +52,7 @@ OF_SLURM = ("drive", "queue", "queue forget", "queue hold", "queue release", "sb
 ENDLESS = ("serve",)
 # This needs a job, and is run in test_watch.py.
 OF_JOBS = ("watch follow",)
-RUN_HERE = [
-    verb for verb in VERBS if verb not in (*OF_REAL_DATA, *OF_SLURM, *OF_JOBS, *ENDLESS)
-]
+RUN_HERE = [verb for verb in VERBS if verb not in (*OF_REAL_DATA, *OF_SLURM, *OF_JOBS, *ENDLESS)]
 EXAMPLE_LINES = [line for verb in RUN_HERE for line in EXAMPLES[verb]]
 EXPERIMENT = """
 [grid]

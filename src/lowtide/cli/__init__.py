@@ -36,8 +36,8 @@ from lowtide.cli.recording import recording
 from lowtide.cli.reproduce import reproduce
 from lowtide.cli.run import run
 from lowtide.cli.sbatch import parted, sbatch
-from lowtide.cli.serve import node_token, serve
 from lowtide.cli.scaling import sizes
+from lowtide.cli.serve import node_token, serve
 from lowtide.cli.show import show
 from lowtide.cli.simulate import simulate
 from lowtide.cli.store import store
