@@ -71,6 +71,15 @@ class Asking:
     soonest_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Pushing:
+    """To which centre is told what is kept, by which token, and how often."""
+
+    address: str
+    token_file: Path
+    every_s: float
+
+
 @placed(procfs="slurm_node", sysfs="procfs", cgroupfs="sysfs")
 def watch(
     *,
@@ -119,7 +128,7 @@ def watch(
     push: Annotated[
         str | None,
         typer.Option(
-            help="Tell a centre what is kept, every minute: https://CENTRE/CLUSTER, as lowtide "
+            help="Tell a centre what is kept, every six ticks: https://CENTRE/CLUSTER, as lowtide "
             "serve node-token prints it. Nothing waits for it, and nothing is lost without it.",
             metavar="ADDRESS",
         ),
@@ -208,7 +217,9 @@ def watch(
         if not once:
             if not no_store:
                 asking = Asking(facts_from=facts_from, nodes=named, soonest_s=max(every_s, 1.0))
-                to = None if push is None or push_token_file is None else (push, push_token_file)
+                to = None
+                if push is not None and push_token_file is not None:
+                    to = Pushing(push, push_token_file, every_s=min(6 * every_s, 60.0))
                 sinks.append(stack.enter_context(_keeping(store, node, asking, to)))
             if listen is not None:
                 page = Exposition(compat=tuple(compat or ()))
@@ -352,7 +363,7 @@ def follow_job(job: str, service: Service, opened: Watch, folder: Path | None) -
 
 @contextmanager
 def _keeping(
-    store: str | None, opened: Watch, asking_for: Asking, pushing: tuple[str, Path] | None
+    store: str | None, opened: Watch, asking_for: Asking, pushing: Pushing | None
 ) -> Iterator[Callable[[Tick], None]]:
     """Keep ticks, what Slurm says of jobs, their phases, and what was learned of the idle node."""
     from lowtide.store import Store
@@ -380,31 +391,32 @@ def _keeping(
             facts.open()
             asking.callback(facts.close)
         if pushing is not None:
-            asking.enter_context(_pushing(kept, watcher.host, *pushing))
+            asking.enter_context(_pushing(kept, watcher.host, pushing))
         try:
             yield keeper.take
         finally:
             _remember(memory, watcher)
 
 
-def _pushing(kept: Store, host: str, address: str, token_file: Path) -> Pusher:
+def _pushing(kept: Store, host: str, to: Pushing) -> Pusher:
     """Return who tells a centre what is kept."""
     from lowtide.errors import FileProblem
     from lowtide.monitor.exporter import load_token
     from lowtide.watching.pushing import CentreAddress, Pusher
 
-    if not token_file.exists():
+    if not to.token_file.exists():
         raise FileProblem(
-            f"there is no token in {token_file}: write there what lowtide serve node-token {host} "
-            "prints, for the watcher alone to read",
-            path=token_file,
+            f"there is no token in {to.token_file}: write there what lowtide serve node-token "
+            f"{host} prints, for the watcher alone to read",
+            path=to.token_file,
         )
     return Pusher(
         outbox=kept.outbox(host),
-        centre=CentreAddress.read(address),
+        centre=CentreAddress.read(to.address),
         host=host,
-        token=load_token(token_file),
+        token=load_token(to.token_file),
         say=warn,
+        every_s=to.every_s,
     )
 
 
