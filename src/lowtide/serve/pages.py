@@ -21,7 +21,7 @@ from starlette.routing import Route
 from lowtide.hindsight import words
 from lowtide.serve.api import NOT_FOUND, place_after, read_place, thinned
 from lowtide.serve.gate import Doorkeeper, for_whom
-from lowtide.serve.tokens import IDLE_S, begin_session, end_session, use_link
+from lowtide.serve.tokens import IDLE_S, LINK, begin_session, end_session, use_once
 from lowtide.serve.viewer import ORDERS, Viewer, Wanted
 from lowtide.states import STATES
 from lowtide.store import JobRecord, Series
@@ -199,7 +199,7 @@ class Pages:
     def enter(self, request: Request) -> Response:
         """Begin a session by a link that works once."""
         now = self._keeper.clock()
-        owner = use_link(self._keeper.database, request.path_params["key"], now=now)
+        owner = use_once(self._keeper.database, request.path_params["key"], scope=LINK, now=now)
         if owner is None:
             return self.refusal("this link was used, or is too old: ask for another", 401)
         response = RedirectResponse("/", status_code=303)
