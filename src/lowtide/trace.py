@@ -252,16 +252,18 @@ class Trace:
         said = self.column("power_w")
         return np.where(np.isnan(said), power_w_per_cpu * cpus + power_w_per_gpu * gpus, said)
 
-    def due(self, run_s: Column, wait_s: Column | float) -> Column:
+    def due(self, run_s: Column, wait_s: Column | float, soonest: Column | None = None) -> Column:
         """Return when each job must be done: its deadline, else its slack, else what all may wait.
 
         Args:
             run_s: How long each takes.
             wait_s: How much later than at once those may be done of which the trace says nothing.
+            soonest: When each could begin at once; by default as it arrives.
         """
         slack_s, deadline = self.column("slack_s"), self.column("deadline")
         waiting_s = np.where(np.isnan(slack_s), wait_s, slack_s)
-        return np.where(np.isnan(deadline), self.arrival + run_s + waiting_s, deadline)
+        begin = self.arrival if soonest is None else soonest
+        return np.where(np.isnan(deadline), begin + run_s + waiting_s, deadline)
 
     def stops(self, otherwise: Column | str) -> Column:
         """Return how each job may be stopped, as its place in `job.INTERRUPTIBLE`.

@@ -413,6 +413,34 @@ def test_a_thousand_tasks_of_an_array_take_one_look_and_one_move(here):
     assert len(set(done.stdout.split())) == 1
 
 
+def test_nodes_that_are_reserved_are_free_at_the_begin_of_a_full_cluster(here):
+    number, tag = submitted(here, begin_s=25.0, interruptible=False)
+    clean = Signal.from_values([900.0] * 5 + [100.0] * 3000, start=time.time() - 0.5, step_s=5.0)
+
+    def operate():
+        return Driver(
+            backend=SlurmBackend(operator=True, reserves=True),
+            forecast=lambda _: clean,
+            waits=WaitModel(unknown_s=0.0),
+            rules=replace(EAGER, least_move_s=60.0),
+        ).turn()
+
+    (deed,) = operate().deeds
+    assert (deed.move.kind, deed.problem) == ("reserve", "")
+    assert operate().deeds == []
+    # Both nodes are taken by whoever fits in before, and there are more than that in the queue.
+    crowd = ("-N1", "--exclusive", "--mem=50M", "-t", "1", "--wrap", "sleep 6")
+    for _ in range(16):
+        ask(here, "sbatch", *crowd)
+    job = wait_for(runs(number))
+    assert job.started <= tag.begin + 5.0
+    assert ask(here, "squeue", "-h", "-t", "PD", "-o", "%A"), "nobody else was waiting"
+    ask(here, "scancel", number)
+    wait_for(lambda: seen(number) is None)
+    # Idle, it would be given back by itself after five minutes.
+    ask(here, "scontrol", "delete", f"ReservationName=lowtide_{tag.token}")
+
+
 def test_an_operator_lets_a_job_go_first_that_has_to_begin(here):
     blockers = [
         ask(here, "sbatch", "--parsable", "-N1", "--exclusive", "-t", "5", "--wrap", "sleep 6")

@@ -48,9 +48,11 @@ PAST = ("--now", "start")
 OF_REAL_DATA = ("reproduce gaia", "reproduce wait-awhile")
 # These need a Slurm, and are run in tests/acting.
 OF_SLURM = ("drive", "queue", "queue forget", "queue hold", "queue release", "sbatch")
+# It goes on until it is told to stop, and is run in tests/serve.
+ENDLESS = ("serve",)
 # This needs a job, and is run in test_watch.py.
 OF_JOBS = ("watch follow",)
-RUN_HERE = [verb for verb in VERBS if verb not in (*OF_REAL_DATA, *OF_SLURM, *OF_JOBS)]
+RUN_HERE = [verb for verb in VERBS if verb not in (*OF_REAL_DATA, *OF_SLURM, *OF_JOBS, *ENDLESS)]
 EXAMPLE_LINES = [line for verb in RUN_HERE for line in EXAMPLES[verb]]
 EXPERIMENT = """
 [grid]
@@ -119,6 +121,7 @@ def fill(folder: Path) -> Path:
         write_recording(sized_recording(epochs), folder / f"e{epochs}")
     (folder / "exp.toml").write_text(EXPERIMENT)
     (folder / "queue.toml").write_text(QUEUE)
+    (folder / "serve.toml").write_text('cluster = "alps"\n')
     few = {"grids": ["sunny"], "waits": ["6h", "24h"], "lengths": ["4h"], "seeds": [0]}
     write_study(folder / "worth-it-results", **few)
     short = {"cpu": (0.0, 30.0), "disk": (0.0, 30.0)}

@@ -128,3 +128,24 @@ def test_where_nothing_was_drawn_there_is_no_share(watts: float) -> None:
     assert only.error is None
     assert only.predicted_j > 0
     assert summaries([only]) == []
+
+
+@pytest.mark.parametrize("longer", [0.5, 1.0, 1.6])
+@pytest.mark.parametrize("constant", [False, True])
+def test_without_marks_power_tells_when_a_start_was_over(longer: float, constant: bool) -> None:
+    lead = tuple((longer * seconds, watts) for seconds, watts in STARTUP)
+    first = run("a", (*lead, *EPOCH, EPOCH[0]), (), "kill")
+    second = run("b", (*lead, *EPOCH * 2, *EXIT), (), "resume")
+    known = profile(checkpoints=False)
+    if constant:
+        # Where power tells nothing, the usual length is all there is.
+        known = PowerProfile(
+            startup=[Phase(name="s", duration_s=known.startup_s, power_w=100)],
+            work=[Phase(name="w", duration_s=known.work_s, power_w=100)],
+        )
+    (only,) = check(known, [first, second])
+    epoch_s = sum(seconds for seconds, _ in EPOCH)
+    over_s = (longer - 1) * known.startup_s * constant
+    assert only.starts[0][1] == pytest.approx(epoch_s + EPOCH[0][0] + over_s, abs=0.15)
+    kept_s = min(epoch_s - over_s, only.starts[0][1])
+    assert only.starts[1][0] == pytest.approx(kept_s, abs=0.15)

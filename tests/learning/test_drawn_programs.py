@@ -9,6 +9,7 @@ programs chance makes up two standard errors of that share, and no more is forgi
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from lowtide.learning import learn
 from lowtide.recording import Recording
 from support.program_scores import Tally, judge_programs
-from support.programs import JUDGING, draw_program
+from support.programs import JUDGING, Part, draw_program
 
 PROGRAMS = 5000 if os.environ.get("LOWTIDE_NIGHTLY") else 200
 SEEDS = range(JUDGING, JUDGING + PROGRAMS // 2)
@@ -76,6 +77,70 @@ def test_a_restart_is_learned_from_resumed_runs(seed: int) -> None:
     learned = learn(Recording(runs=tuple(runs)), validated=False)
     truth_s = sum(part.seconds for part in program.restart)
     assert learned.profile.restart_s == pytest.approx(truth_s, rel=0.15, abs=2.0)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("said", ["epochs", "parts"])
+def test_marks_that_come_at_random_make_no_other_program(said: str, count: int) -> None:
+    wrong = []
+    for seed in range(12):
+        drawn = draw_program(seed)
+        epochs = (drawn.usual_epochs,) * count
+        program = replace(drawn, said=said, epochs=epochs, extra=3.0, missing=0.0, throttled=0.0)
+        found = learn(program.recording(seed), validated=False).fit.model.epochs
+        wrong += [(seed, found)] if found != epochs else []
+    # A single run may say something after every other epoch by chance.
+    assert len(wrong) <= (count == 1), wrong
+
+
+@pytest.mark.parametrize("slow_first", [1.0, 1.5])
+@pytest.mark.parametrize("lost", range(4))
+def test_an_epoch_whose_mark_is_missing_is_one(lost: int, slow_first: float) -> None:
+    drawn = draw_program(3)
+    program = replace(
+        drawn,
+        startup=(Part("load", 10.0, drawn.startup[0].watts),),
+        epoch=drawn.epoch[:1],
+        epochs=(4, 4, 4),
+        said="parts",
+        at_ends=False,
+        missing=0.0,
+        extra=0.0,
+        throttled=0.0,
+        slow_first=slow_first,
+    )
+    first, *others = program.recording(3)
+    marks = [event for event in first.events if drawn.epoch[0].name in event.label]
+    events = [event for event in first.events if event is not marks[lost]]
+    runs = (replace(first, events=events), *others)
+    learned = learn(Recording(runs=runs), validated=False)
+    assert learned.fit.model.epochs == (4, 4, 4)
+    assert learned.profile.startup_s == pytest.approx(10.0, rel=0.01)
+
+
+@pytest.mark.parametrize("said", ["epochs", "parts"])
+def test_epochs_that_were_slowed_down_are_no_startup(said: str) -> None:
+    wrong = []
+    for seed in range(20):
+        drawn = draw_program(seed)
+        steady = tuple(replace(part, jitter=0.0) for part in drawn.startup)
+        program = replace(drawn, startup=steady, said=said, epochs=(6, 6), throttled=0.3)
+        found_s = learn(program.recording(seed), validated=False).profile.startup_s
+        if abs(found_s - program.startup_s) > max(0.1 * program.startup_s, 2.0):
+            wrong.append((seed, found_s, program.startup_s))
+    assert not wrong
+
+
+def test_the_lag_is_told_where_only_epochs_are_marked() -> None:
+    wrong = []
+    for seed in range(40):
+        drawn = draw_program(seed)
+        program = replace(drawn, said="epochs", epochs=drawn.epochs[:3], missing=0.0, extra=0.0)
+        model = learn(program.recording(seed), validated=False).fit.model
+        late_s = program.lag_s + program.window_s / 2
+        if abs(model.lag_s - late_s) > max(program.step_s, 0.3):
+            wrong.append((seed, model.lag_s, late_s))
+    assert len(wrong) <= 2, wrong
 
 
 def test_the_same_seed_draws_the_same_runs() -> None:

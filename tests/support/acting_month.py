@@ -159,12 +159,13 @@ def _submit(
     """Submit one job; return its number, its deadline and what it would emit at once."""
     now = backend.clock
     work_s = source.uniform(1.0, 8.0) * HOUR_S
-    slack_s = source.uniform(8.0, 30.0) * HOUR_S
+    # From its arrival to its deadline: the run lies within.
+    window_s = source.uniform(8.0, 30.0) * HOUR_S
     saves, deaf = source.random() < 0.5, source.random() < month.deaf
     run_s = work_s + _STARTUP_S
     tag = Tag(
         token=f"m{len(backend.jobs)}",
-        deadline=now + run_s + slack_s,
+        deadline=now + max(window_s, run_s),
         arrival=now,
         run_s=run_s,
         startup_s=_STARTUP_S,

@@ -71,6 +71,11 @@ class Journal:
         return Book(self.folder / "jobs")
 
     @property
+    def supposed(self) -> Path:
+        """Where it is kept what waiting would save."""
+        return self.folder / "supposed.json"
+
+    @property
     def experiences(self) -> Experiences:
         """What runs taught of profiles."""
         return Experiences(self.folder / "programs.json")

@@ -19,6 +19,7 @@ from typer.models import CommandInfo, TyperInfo
 
 from lowtide.cli.convert import convert
 from lowtide.cli.doctor import doctor, version
+from lowtide.cli.drive import drive
 from lowtide.cli.examples import epilog
 from lowtide.cli.grid import backtest, grid
 from lowtide.cli.jobs import jobs
@@ -30,12 +31,13 @@ from lowtide.cli.options import HOW, grouped
 from lowtide.cli.plan import demo, plan
 from lowtide.cli.plan_cluster import plan_cluster
 from lowtide.cli.profiles import profiles
-from lowtide.cli.queue import drive, forget, hold, queue, release
+from lowtide.cli.queue import forget, hold, queue, release
 from lowtide.cli.recording import recording
 from lowtide.cli.reproduce import reproduce
 from lowtide.cli.run import run
 from lowtide.cli.sbatch import parted, sbatch
 from lowtide.cli.scaling import sizes
+from lowtide.cli.serve import node_token, serve
 from lowtide.cli.show import show
 from lowtide.cli.simulate import simulate
 from lowtide.cli.store import store
@@ -85,6 +87,7 @@ for verb in (
     show,
     jobs,
     usage,
+    serve,
     simulate,
     sweep,
     report,
@@ -104,6 +107,7 @@ for name, second in (
     ("queue release", release),
     ("queue hold", hold),
     ("queue forget", forget),
+    ("serve node-token", node_token),
     ("watch follow", follow),
 ):
     app.command(name, epilog=epilog(name))(grouped(second))

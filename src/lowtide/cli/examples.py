@@ -57,6 +57,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "queue hold": ("lowtide queue hold 4711",),
     "queue forget": ("lowtide queue forget 4711_3",),
     "drive": ("lowtide drive --grid gb --once", "lowtide drive --grid gb --dry-run"),
+    "serve": (
+        "lowtide serve",
+        "lowtide serve --store postgresql://lowtide@db/centre --config serve.toml",
+    ),
+    "serve node-token": ("lowtide serve node-token n1 --store centre.sqlite --config serve.toml",),
     "mark": ("lowtide mark epoch_1", "lowtide mark saved_1 --checkpoint"),
     "convert": (
         "lowtide convert jobs.csv jobs.swf --start 2024-07-01T00:00Z",

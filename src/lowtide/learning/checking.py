@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from lowtide.accounting import power_steps
+from lowtide.changepoints import price_of_a_change, wandering_noise
 from lowtide.learning.intervals import next_one
 from lowtide.learning.marks import common_marks, plain_label, says_checkpoint
-from lowtide.learning.series import RunSeries, uninterrupted
+from lowtide.learning.series import RunSeries, common_step_s, even_edges, uninterrupted
 from lowtide.learning.validation import energy_error, predicted_w, rmse
 from lowtide.profile import PowerProfile
 from lowtide.recording import Run, pairs
@@ -24,6 +25,8 @@ from lowtide.units import format_count
 
 # How often the next run is to lie between the ends that are told.
 _LEVEL = 0.9
+# When a start was over is looked for in so many steps.
+_MOST_STEPS = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +74,7 @@ def check(profile: PowerProfile, runs: Sequence[Run], *, baseline_w: float = 0.0
     ]
     for kind in ("stop", "kill"):
         for first, second in pairs(whole, kind):
-            reached_s, kept_s = _progress(profile, first, second)
+            reached_s, kept_s = _progress(profile, first, second, baseline_w)
             starts = [(0.0, reached_s), (kept_s, profile.work_s)]
             checks.append(_check(kind, profile, [first, second], starts, baseline_w))
     return checks
@@ -132,14 +135,16 @@ def _spread(shares: Sequence[float]) -> str:
     return f"{said}, the next by {ends[0]:+.1f} to {ends[1]:+.1f} % ({100 * _LEVEL:.0f} %)"
 
 
-def _progress(profile: PowerProfile, first: Run, second: Run) -> tuple[float, float]:
+def _progress(
+    profile: PowerProfile, first: Run, second: Run, baseline_w: float
+) -> tuple[float, float]:
     """Return how far the first run came, and where the second went on.
 
-    What the runs said tells, as far as it names the profile's phases; else their length does.
+    What the runs said tells, as far as it names the profile's phases; else how long they worked.
     """
     done_s = _done_by_marks(profile, first)
     if done_s is None:
-        done_s = min(max(first.duration_s - profile.startup_s, 0.0), profile.work_s)
+        done_s = _worked_s(profile, RunSeries.of(first, baseline_w=baseline_w), 0)
     saved = sum(says_checkpoint(event) for event in first.events if event.time <= first.end)
     if profile.checkpoints_s and saved:
         kept_s = profile.checkpoints_s[min(saved, len(profile.checkpoints_s)) - 1]
@@ -151,9 +156,42 @@ def _progress(profile: PowerProfile, first: Run, second: Run) -> tuple[float, fl
         kept_s = done_s if left_s is None else profile.work_s - left_s
         return kept_s, kept_s
     if left_s is None:
-        # Without checkpoints, how much was lost shows only in how long the second run took.
-        left_s = min(max(second.duration_s - profile.restart_s, 0.0), profile.work_s)
+        # Without checkpoints, how much was lost shows only in how long the second run worked.
+        left_s = _worked_s(profile, RunSeries.of(second, baseline_w=baseline_w), 1)
     return done_s, min(profile.work_s - left_s, done_s)
+
+
+def _worked_s(profile: PowerProfile, series: RunSeries, before: int) -> float:
+    """Return how long a run worked, after a start that so many others came before.
+
+    Starts differ in length more than work does, and draw less: power tells when one was over. It
+    is as long as leaves least of the run's power unexplained, if that is less than the usual length
+    leaves by what a change is worth. A first run works from the beginning, a resumed one up to the
+    end.
+    """
+    lead = profile.starting(before)
+    usual_s, length_s = profile.starting_s(before), series.length_s
+    longest_s = max(length_s - profile.work_s, 0.0)
+    usual_s = min(max(usual_s, longest_s), length_s)
+    if not lead:
+        return length_s - usual_s
+    step_s = common_step_s([series])
+    grid = even_edges(0.0, length_s, max(step_s, length_s / _MOST_STEPS))
+    seen_w, mids_s = series.mean_w(grid), (grid[1:] + grid[:-1]) / 2
+    shares = np.array([phase.duration_s for phase in lead]) / profile.starting_s(before)
+    watts = np.array([phase.power_w for phase in (*lead, *profile.work)])
+
+    def left(start_s: float) -> float:
+        """Return what is left unexplained if a start takes so long."""
+        begin_s = profile.work_s - (length_s - start_s) if before else 0.0
+        work_s = np.diff(np.maximum(profile.work_edges_s, begin_s))
+        apart_w = predicted_w(np.concatenate((start_s * shares, work_s)), watts, mids_s) - seen_w
+        return float(apart_w @ apart_w)
+
+    found_s = min(grid[grid >= longest_s].tolist(), key=left, default=usual_s)
+    noise, lasting = wandering_noise(seen_w, float(grid[1]))
+    least = left(usual_s) - price_of_a_change(noise * lasting, seen_w.size)
+    return length_s - (found_s if left(found_s) < least else usual_s)
 
 
 def _stretches(profile: PowerProfile) -> list[tuple[str, float, float]]:

@@ -38,16 +38,23 @@ _SAVED = re.compile(
 _NUMBER = re.compile(r"[ _.:=#-]*\d+(\.\d+)?")
 # Meters are late, clocks differ: how far the power may lag behind what the program said.
 _LAGS_S = np.round(np.arange(-0.5, 4.0 + 0.01, 0.05), 2)
+# So much around a mark tells that, as far as its stretches go.
+_BEFORE_S, _AFTER_S = 3.0, 6.0
 # A run that lacks more than this share of the marks, or has so many more, did something else.
 _ODD = 0.25
 # An epoch so near to a multiple of the others' length lacks the marks in between.
 _MULTIPLE = 0.12
+# Epochs that are missing take between so many times as long as others, and what comes right before
+# or after epochs holds one only if it takes so many times as long as it usually does.
+_ABOUT_EPOCHS = (0.75, 1.75)
+_FAR_LONGER = 2.0
 # Marks further outside of a run than this were told by another clock.
 _CLOCKS_S = 5.0
 # Marks that leave more than this share of the variance of power may be off; they are if elsewhere
 # they leave less than this share of that. Runs are looked at in so many steps.
 _UNTOLD, _TOLD = 0.4, 0.35
 _CLOCK_STEPS = 400
+_CLOCK_PARTS = 4
 START = "start"
 
 
@@ -82,13 +89,6 @@ class Marks:
         """Where the stretches of each run begin, and the end of the last."""
         return tuple(each.edges_s for each in self.outline.runs)
 
-    def shifted(self, lag_s: float) -> tuple[FloatArray, ...]:
-        """Return the edges as the meter sees them; start and end stay where they are."""
-        return tuple(
-            np.concatenate((edges_s[:1], edges_s[1:-1] + lag_s, edges_s[-1:]))
-            for edges_s in self.edges_s
-        )
-
     def stretches_in(self, series: RunSeries) -> MarkedStretches | None:
         """Return the stretches of another run, None where too many marks are missing."""
         return self.hearing.stretches(series, self.outline.count)
@@ -102,12 +102,15 @@ class Hearing:
         dropped: Labels that tell no stretches.
         brief: Which labels of the shape come so shortly before the next that they count as one.
         usual_s: How long each stretch of the shape takes, NaN where that is not known.
+        first_s: How long the first epoch's first stretch takes, which may be slow; NaN where one
+            run alone tells.
     """
 
     shape: Shape
     dropped: frozenset[str]
     brief: frozenset[int]
     usual_s: FloatArray
+    first_s: float = np.nan
 
     def kind(self, place: int, epochs: int) -> int:
         """Return which of the shape's labels one of a row is: head or epoch, or tail."""
@@ -139,7 +142,7 @@ class Hearing:
         kinds = [self.kind(place, found.epochs) for place in range(len(found.places))]
         epochs = found.epochs
         if len(self.shape.body) == 1:
-            kinds, begins_s, epochs = self._unsaid(kinds, begins_s, series.length_s)
+            kinds, begins_s, epochs = self._unsaid(kinds, begins_s, series.length_s, count)
         kept = [place for place, kind in enumerate(kinds) if kind not in self.brief] or [0]
         kinds = [kinds[place] for place in kept]
         edges_s = np.append(begins_s[kept], series.length_s)
@@ -150,19 +153,39 @@ class Hearing:
         return MarkedStretches(slots=slots, edges_s=edges_s, guessed=guessed, epochs=epochs)
 
     def _unsaid(
-        self, kinds: list[int], begins_s: FloatArray, end_s: float
+        self, kinds: list[int], begins_s: FloatArray, end_s: float, count: int
     ) -> tuple[list[int], FloatArray, int]:
-        """Put in the epochs that nobody marked: one takes a multiple of the others' time."""
+        """Put in the epochs that nobody marked.
+
+        One whose mark is missing makes an epoch of a multiple of the others' time. If a run has
+        fewer than is usual and takes that much longer in an epoch, or in what comes right before
+        or after them, they are there, however slow one of them was.
+        """
         place, usual_s = self.shape.startup, self.usual_s[self.shape.startup]
-        ends_s = np.append(begins_s[1:], end_s)
-        found, begins = [], []
-        for kind, begin_s, length_s in zip(kinds, begins_s, ends_s - begins_s, strict=True):
-            times = 1
-            if kind == place and np.isfinite(length_s / usual_s):
-                times = max(round(length_s / usual_s), 1)
-                times = times if abs(length_s / (times * usual_s) - 1) < _MULTIPLE else 1
-            found += [kind] * times
-            begins += [begin_s, *[np.nan] * (times - 1)]
+        own_s = self.usual_s[kinds]
+        if np.isfinite(self.first_s):
+            own_s[kinds.index(place)] = self.first_s
+        spent_s = np.diff(np.append(begins_s, end_s))
+        more = np.zeros(len(kinds), dtype=np.intp)
+        for at in np.flatnonzero(np.equal(kinds, place) & np.isfinite(spent_s / usual_s)):
+            times = max(round((spent_s[at] - own_s[at]) / usual_s), 0)
+            wanted_s = own_s[at] + times * usual_s
+            more[at] = times * (abs(spent_s[at] / wanted_s - 1) < _MULTIPLE)
+        lacking = count - kinds.count(place) - int(more.sum())
+        if lacking > 0:
+            # A far longer one holds them; what comes before or after epochs may vary by itself.
+            over_s = np.where(np.abs(np.subtract(kinds, place)) <= 1, spent_s - own_s, np.nan)
+            over_s[(np.not_equal(kinds, place)) & (spent_s < _FAR_LONGER * own_s)] = np.nan
+            if np.isfinite(over_s).any():
+                longest = int(np.nanargmax(over_s))
+                low, high = (share * lacking * usual_s for share in _ABOUT_EPOCHS)
+                more[longest] += lacking * (low <= over_s[longest] <= high)
+        found: list[int] = []
+        begins: list[float] = []
+        for kind, begin_s, times in zip(kinds, begins_s, more.tolist(), strict=True):
+            epochs = [place] * times
+            found += [*epochs, kind] if kind > place else [kind, *epochs]
+            begins += [begin_s, *[np.nan] * times]
         return found, np.array(begins), found.count(place)
 
     def _fill(self, edges_s: FloatArray, kinds: Sequence[int]) -> None:
@@ -259,7 +282,7 @@ def common_marks(
         why = _why_odd(found, shape, labels)
         if why is None:
             used.append(number)
-            if lacking := sum(place < 0 for place in found.places):
+            if lacking := found.lacking:
                 notes.append(
                     f"run {each.run.id} lacks {format_count(lacking, 'mark')} that others have: "
                     "looked for in its power"
@@ -334,12 +357,20 @@ def off_by_clock_s(series: RunSeries, own: MarkedStretches, outline: Outline) ->
     power_w = series.mean_w(grid)
     mids = (grid[1:] + grid[:-1]) / 2
     inside = np.clip(np.searchsorted(own.edges_s, mids, side="right") - 1, 0, own.slots.size - 1)
-    kinds = outline.kinds(own)[inside]
+    # Power may have several levels in a stretch: the parts of each are looked at by themselves.
+    share = (mids - own.edges_s[inside]) / np.maximum(np.diff(own.edges_s)[inside], 1e-9)
+    parts = np.clip((_CLOCK_PARTS * share).astype(np.intp), 0, _CLOCK_PARTS - 1)
+    kinds = _CLOCK_PARTS * outline.kinds(own)[inside] + parts
+    # Where a mark is missing, nothing is said of power.
+    kinds = np.where((own.guessed[:-1] | own.guessed[1:])[inside], -1, kinds)
+    if 2 * np.count_nonzero(kinds >= 0) < size:
+        return None
 
     def left(by: int) -> float:
         """Return the share of variance that marks leave if they are moved by so many steps."""
         shown = power_w[max(by, 0) : size + min(by, 0)]
         said = kinds[max(-by, 0) : size - max(by, 0)]
+        shown, said = shown[said >= 0], said[said >= 0]
         counts = np.maximum(np.bincount(said), 1)
         sums = np.bincount(said, weights=shown)
         whole = float(shown.var()) * shown.size
@@ -361,8 +392,7 @@ def off_by_clock_s(series: RunSeries, own: MarkedStretches, outline: Outline) ->
 def _why_odd(found: Parse, shape: Shape, labels: Sequence[str]) -> str | None:
     """Return why a run is not one of those that others are like, None where it is."""
     marks = max(len(found.places) - 1, 1)
-    lacking = sum(place < 0 for place in found.places)
-    if lacking > _ODD * marks:
+    if found.lacking > _ODD * marks:
         return "lacks marks that others have"
     known = {*shape.head, *shape.body, *shape.tail}
     matched = set(found.places)
@@ -379,14 +409,18 @@ def _hearing(
     size = len(shape.head) + len(shape.tail)
     plain = Hearing(shape=shape, dropped=dropped, brief=frozenset(), usual_s=np.full(size, np.nan))
     lengths: list[list[float]] = [[] for _ in range(size)]
+    firsts = []
     for each in series:
         found, begins_s = plain.parsed(each)
         for place, length_s in enumerate(np.diff(np.append(begins_s, each.length_s))):
             if np.isfinite(length_s):
                 lengths[plain.kind(place, found.epochs)].append(float(length_s))
+                firsts += [float(length_s)] * (place == shape.startup)
     brief = frozenset(kind for kind, each in enumerate(lengths) if each and np.mean(each) <= step_s)
     usual_s = np.array([np.median(each) if each else np.nan for each in lengths])
-    return replace(plain, brief=brief, usual_s=usual_s)
+    # The lesser of two: a mark that is missing makes a stretch longer.
+    first_s = sorted(firsts)[(len(firsts) - 1) // 2] if len(firsts) > 1 else np.nan
+    return replace(plain, brief=brief, usual_s=usual_s, first_s=first_s)
 
 
 def _marks(series: Sequence[RunSeries], hearing: Hearing, count: int) -> Marks:
@@ -451,30 +485,35 @@ def _exact(series: Sequence[RunSeries]) -> bool:
 
 
 def find_lag(series: Sequence[RunSeries], marks: Marks, step_s: float) -> float:
-    """Return how late the meter is: the shift that leaves least variation within stretches.
+    """Return how late the meter is: the shift of all marks at which power jumps most.
+
+    Power is looked at around each mark alone: what it does within a stretch tells nothing of when
+    the next one began.
 
     Args:
         step_s: A lag shorter than this cannot be told from none.
     """
-    # Sums up to each sample: what lies within a stretch is then a difference of two of them.
-    upto = []
-    for each in series:
-        powers = np.vstack([np.ones_like(each.power_w), each.power_w, each.power_w**2])
-        upto.append(np.hstack([np.zeros((3, 1)), np.cumsum(powers, axis=1)]))
-    kinds = [marks.outline.kinds(own) for own in marks.outline.runs]
-    best_s, least = 0.0, np.inf
-    for lag_s in sorted(_LAGS_S.tolist(), key=abs):
-        shifted = marks.shifted(lag_s)
-        if any((np.diff(edges_s) <= 0).any() for edges_s in shifted):
-            continue
-        moments = np.zeros((3, len(marks.labels)))
-        for each, sums, edges_s, kind in zip(series, upto, shifted, kinds, strict=True):
-            inside = np.diff(sums[:, np.searchsorted(each.times_s, edges_s)])
-            for row, values in zip(moments, inside, strict=True):
-                row += np.bincount(kind, weights=values, minlength=row.size)
-        counts, sums, squares = moments
-        left = float(squares.sum() - (sums**2 / np.maximum(counts, 1)).sum())
-        # Ties, and all but ties, go to the smaller lag.
-        if left < least * (1 - 1e-9):
-            best_s, least = lag_s, left
+    first_s, last_s = (
+        min(float(np.diff(own.edges_s)[at]) for own in marks.outline.runs) for at in (0, -1)
+    )
+    # No stretch is turned around. Ties, and all but ties, go to the smaller lag.
+    lags = np.array(
+        [lag for lag in sorted(_LAGS_S.tolist(), key=abs) if lag == 0 or -first_s < lag < last_s]
+    )
+    told = np.zeros(lags.size)
+    for each, own in zip(series, marks.outline.runs, strict=True):
+        said = np.flatnonzero(~own.guessed[1:-1]) + 1
+        edges_s = own.edges_s[said]
+        around_s = (
+            np.maximum(edges_s - _BEFORE_S, own.edges_s[said - 1]),
+            np.minimum(edges_s + _AFTER_S, own.edges_s[said + 1]),
+        )
+        begin, end = np.searchsorted(each.times_s, around_s)[:, :, None]
+        moved = np.searchsorted(each.times_s, edges_s[:, None] + lags)
+        inner = np.clip(moved, begin, end)
+        upto = np.concatenate(([0.0], np.cumsum(each.power_w)))
+        for low, high in ((begin, inner), (inner, end)):
+            told += ((upto[high] - upto[low]) ** 2 / np.maximum(high - low, 1)).sum(axis=0)
+    most = float(told.max())
+    best_s = float(lags[np.argmax(told >= most * (1 - 1e-9))])
     return best_s if abs(best_s) >= step_s else 0.0

@@ -45,6 +45,8 @@ _MOST_CUT = 10
 _MOST_STEPS = 400
 # A level of the first epoch is that of the others if it differs by no more than this share.
 _SAME_AGAIN = 0.10
+# What it has beside them lasts no more than so many times as long in one run as in others.
+_AS_LONG = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -328,15 +330,16 @@ class PhaseFinder:
                     (value for (other, _), value in cut.items() if other == kind),
                     np.array([float(np.mean([each.power_w.mean() for each in series]))]),
                 )
-            if which and usual is not None and not self._goes_with(own_levels, usual, which):
+            if which and usual is not None:
                 places = found.get((kind, which), [])
-                own_levels = (
-                    self._better(places, lag_s, own_levels, usual)
-                    if which == "first" and places
-                    else usual
-                )
-            elif which and usual is not None:
-                own_levels = self._no_more_of_it(own_levels, usual, which)
+                if self._goes_with(own_levels, usual, which):
+                    own_levels = self._no_more_of_it(own_levels, usual, which)
+                elif which == "first" and places:
+                    own_levels = self._better(places, lag_s, own_levels, usual)
+                else:
+                    own_levels = usual
+                if not self._in_most(places, lag_s, own_levels, usual, which):
+                    own_levels = usual
             levels.append(own_levels)
         return levels
 
@@ -374,18 +377,41 @@ class PhaseFinder:
         own_w: FloatArray,
         usual_w: FloatArray,
     ) -> FloatArray:
-        """Return the usual levels, unless a stretch's own explain far more."""
+        """Return the usual levels, unless a stretch's own explain far more of most of them."""
         noise = self._common_noise([each for each, *_ in places])
-        left = []
-        for levels_w in (own_w, usual_w):
-            apart = 0.0
-            for each, begin_s, end_s in places[:_MOST_CUT]:
-                trace = self._trace(each, begin_s, end_s, lag_s)[0]
-                if trace.size >= levels_w.size:
-                    apart += align(trace, levels_w)[1]
-            left.append(apart)
-        # Twice what is left, and no less than a clear change.
-        return own_w if left[1] > max(2 * left[0], left[0] + 100 * noise) else usual_w
+        some = places[:_MOST_CUT]
+        far = 0
+        for each, begin_s, end_s in some:
+            trace = self._trace(each, begin_s, end_s, lag_s)[0]
+            own, usual = (
+                align(trace, levels_w)[1] if trace.size >= levels_w.size else 0.0
+                for levels_w in (own_w, usual_w)
+            )
+            # Twice what is left, and no less than a clear change.
+            far += usual > max(2 * own, own + 100 * noise / len(some))
+        return own_w if 2 * far > len(some) else usual_w
+
+    def _in_most(
+        self,
+        places: Sequence[tuple[RunSeries, float, float]],
+        lag_s: float,
+        own_w: FloatArray,
+        usual_w: FloatArray,
+        which: str,
+    ) -> bool:
+        """Return whether most runs stay as long at the levels that are there beside the usual ones.
+
+        An epoch that was slowed down in one run is no warm-up.
+        """
+        more = own_w.size - usual_w.size
+        stays = []
+        for each, begin_s, end_s in places[:_MOST_CUT] if more > 0 else ():
+            trace = self._trace(each, begin_s, end_s, lag_s)[0]
+            if trace.size > own_w.size:
+                edges = align(trace, own_w)[0]
+                stays.append(edges[more] if which == "first" else edges[-1] - edges[-1 - more])
+        about = [_AS_LONG * stay >= max(stays) for stay in stays]
+        return 2 * sum(about) > len(about) or not about
 
     def _cut(self, places: Sequence[tuple[RunSeries, float, float]], lag_s: float) -> FloatArray:
         """Return the levels within stretches that are the same again."""

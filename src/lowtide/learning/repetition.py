@@ -121,8 +121,9 @@ def _without_work(model: PhaseModel, startup: int) -> int:
     )
     begin = int(bounds[outline.first])
     first -= float(model.duration_s[begin : max(startup, begin)].sum())
-    usual = float(np.mean(others))
-    while startup and first < _SHORTER * usual:
+    # A few epochs may have been slowed down, and what marks say comes before epochs is no work.
+    usual, least = float(np.median(others)), begin if model.marks is not None else 0
+    while startup > least and first < _SHORTER * usual:
         before = float(model.duration_s[startup - 1])
         if before > _WARM_UP * usual or first + before > _SLOWER * usual:
             break
@@ -213,8 +214,17 @@ def warm_up(model: PhaseModel) -> int:
     outline = model.outline
     if not outline.length or outline.count < 2:
         return 0
-    first, other = (model.parts[outline.first + outline.length * epoch] for epoch in (0, 1))
-    return max(first - other, 0)
+    begins = np.concatenate(([0], np.cumsum(model.parts)))
+    first, other = (
+        model.power_w[begins[slot] : begins[slot + 1]]
+        for slot in (outline.first, outline.first + outline.length)
+    )
+    more = first.size - other.size
+    if more <= 0:
+        return 0
+    # A first epoch that was merely cut more finely does not warm up.
+    apart_w = np.abs(first[more:] - other)
+    return more if (apart_w <= _ALIKE * np.maximum(first[more:], other)).all() else 0
 
 
 def _per_run(model: PhaseModel, rows: Sequence[range]) -> tuple[FloatArray, FloatArray]:

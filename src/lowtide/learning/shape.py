@@ -35,10 +35,18 @@ _SAME_EPOCH = 4.0
 # What a label costs that a row lacks, where one it has besides costs one more: a mark is sooner
 # lost than made up.
 _LACKS = 8
-# What a label costs that a row lacks or has besides; one of the shape costs one.
-_WRONG = 2.5
+# What a label costs that a row lacks, or has besides; one of the shape costs one.
+_LACKING, _BESIDES = 1.5, 2.5
+# What a label costs that epochs have, where it stands outside of them.
+_ASTRAY = 2.0
 # What leaving out a label altogether costs, and each of its occurrences.
 _LEFT_OUT, _LEFT_OUT_EACH = 1.0, 1.2
+# What it costs that epochs differ in length by their mean: between two shapes as brief it decides.
+_UNEVEN = 0.1
+# What leaving out one costs that comes at random: stretches before and after it have lengths that
+# spread by more than this share of their mean, as far as so many tell.
+_AT_RANDOM = 1.5
+_IRREGULAR, _ENOUGH = 0.35, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -93,6 +101,17 @@ class Parse:
     epochs: int
     places: tuple[int, ...]
     wrong: int
+
+    @property
+    def lacking(self) -> int:
+        """How many labels it lacks."""
+        return sum(place < 0 for place in self.places)
+
+    @property
+    def cost(self) -> float:
+        """What it costs to say what is wrong."""
+        lacking = self.lacking
+        return _LACKING * lacking + _BESIDES * (self.wrong - lacking)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -152,25 +171,36 @@ def find_shape(rows: Sequence[Row]) -> tuple[Shape, frozenset[str]]:
     shape, cost = _briefest(rows)
     paid = 0.0
     for _ in range(3):
-        heard = Counter(label for row in rows for label in row.labels[1:] if label not in dropped)
+        now = [leave_out(row, dropped) for row in rows]
+        heard = Counter(label for row in now for label in row.labels[1:])
         better = None
         for label, count in heard.items():
-            # What each run says once at the same place costs less than to leave it out.
-            if len(heard) == 1 or count <= 1.2 * len(rows):
+            if len(heard) == 1:
                 continue
             without = [leave_out(row, dropped | {label}) for row in rows]
             found, less = _briefest(without)
-            price = paid + _LEFT_OUT + _LEFT_OUT_EACH * count / len(rows)
+            each = _LEFT_OUT_EACH * count / len(rows)
+            price = paid + (_AT_RANDOM if _comes_at_random(now, label) else _LEFT_OUT + each)
             if less + price < cost - 1e-9 and found.body:
                 better, cost = (found, label, price), less + price
         if better is None:
             break
         shape, dropped, paid = better[0], dropped | {better[1]}, better[2]
-    without = [leave_out(row, dropped) for row in rows]
-    shape = _turned(without, shape)
-    if shape.body and not all(_epochs_are_even(row, shape) for row in without[:_JUDGES]):
-        shape = Shape(head=Counter(row.labels for row in without).most_common(1)[0][0])
-    return shape, dropped
+    return _turned([leave_out(row, dropped) for row in rows], shape), dropped
+
+
+def _comes_at_random(rows: Sequence[Row], label: str) -> bool:
+    """Return whether a label says nothing of when: as irregular is what it ends and what it begins.
+
+    To know that it was said then tells no more than to leave it out.
+    """
+    before, after = [], []
+    for row in rows:
+        for place, said in enumerate(row.labels[1:], start=1):
+            if said == label:
+                before.append(row.seconds[place - 1])
+                after.append(row.seconds[place])
+    return len(after) >= _ENOUGH and min(_spread(before), _spread(after)) > _IRREGULAR
 
 
 def leave_out(row: Row, labels: frozenset[str]) -> Row:
@@ -201,11 +231,16 @@ def _briefest(rows: Sequence[Row]) -> tuple[Shape, float]:
             if shape in tried:
                 continue
             tried.add(shape)
-            cost = float(shape.startup + len(shape.body) + len(shape.tail))
+            outside = (*shape.head[: shape.startup], *shape.tail)
+            cost = len(shape.body) + sum(
+                _ASTRAY if label in shape.body else 1.0 for label in outside
+            )
             for other, count in judges:
                 if cost >= least - 1e-9:
                     break
-                cost += _WRONG * parse(other, shape).wrong * count / total
+                cost += parse(other, shape).cost * count / total
+            if cost < least - 1e-9:
+                cost += _UNEVEN * _unevenness(rows, _turned(rows, shape))
             if cost < least - 1e-9:
                 best, least = shape, cost
     return best, least
@@ -223,7 +258,9 @@ def _proposals(row: Row) -> Iterator[Shape]:
             if last - first < length or _is_power(labels[first : first + length]):
                 continue
             begin, end = first, last + length
-            end -= (end - begin) % length
+            over = (end - begin) % length
+            tail = labels[end:]
+            end -= over
             if end - begin < 2 * length:
                 continue
             # The last epoch may be something else that is called after the one before.
@@ -232,15 +269,20 @@ def _proposals(row: Row) -> Iterator[Shape]:
             body = labels[begin + length : begin + 2 * length]
             head = labels[: begin + length]
             yield Shape(head=head, body=body, tail=labels[end:])
+            if over:
+                # The last epoch lacks a mark, or the first does.
+                yield Shape(head=head, body=body, tail=tail)
+                turned = labels[begin + over : begin + over + length]
+                yield Shape(head=labels[:begin] + turned, body=turned, tail=tail)
             # A label that is missing or added in one epoch splits what repeats: go on to the last.
-            over = next(
+            late = next(
                 at for at in range(size - length, -1, -1) if labels[at : at + length] == body
             )
-            if over + length > end:
-                yield Shape(head=head, body=body, tail=labels[over + length :])
+            if late + length > end:
+                yield Shape(head=head, body=body, tail=labels[late + length :])
             early = next(at for at in range(size) if labels[at : at + length] == body)
             if early < begin:
-                tail = labels[max(over + length, end) :]
+                tail = labels[max(late + length, end) :]
                 yield Shape(head=labels[: early + length], body=body, tail=tail)
     yield Shape(head=labels)
 
@@ -257,14 +299,15 @@ def _turned(rows: Sequence[Row], shape: Shape) -> Shape:
     before, usual, over = (list[tuple[float, float]]() for _ in range(3))
     for row in rows:
         found = parse(row.labels, shape)
+        seconds, watts = _stays(row, found)
         last = startup + length * found.epochs - 1
         for place, values in (
             (startup - 1, before),
             *((at, usual) for at in range(startup + length - 1, last, length)),
             (last, over),
         ):
-            if (at := found.places[place]) >= 0:
-                values.append((float(row.seconds[at]), float(row.watts[at])))
+            if found.places[place] >= 0:
+                values.append((float(seconds[place]), float(watts[place])))
     if not (before and usual and over):
         return shape
     first, again, final = (
@@ -308,12 +351,43 @@ def _is_power(labels: tuple[str, ...]) -> bool:
     )
 
 
-def _epochs_are_even(row: Row, shape: Shape) -> bool:
-    found = parse(row.labels, shape)
-    inside = found.places[shape.startup : shape.startup + len(shape.body) * found.epochs]
-    if min(inside) < 0 or found.epochs < 2:
-        return True
-    return _even(row.seconds[list(inside)], len(shape.body))
+def _stays(row: Row, found: Parse) -> tuple[FloatArray, FloatArray]:
+    """Return how long a row stays in each stretch of its shape, and at what power.
+
+    What it says besides tells no stretch, and does not end the one before. NaN where it lacks one.
+    """
+    places = np.array(found.places)
+    begins = places[places >= 0]
+    seconds, watts = np.full(places.size, np.nan), np.full(places.size, np.nan)
+    if begins.size:
+        spent_s = np.add.reduceat(row.seconds, begins)
+        drawn_j = np.add.reduceat(row.seconds * row.watts, begins)
+        seconds[places >= 0] = spent_s
+        watts[places >= 0] = drawn_j / np.maximum(spent_s, 1e-9)
+    return seconds, watts
+
+
+def _unevenness(rows: Sequence[Row], shape: Shape) -> float:
+    """Return by what share epochs differ in length; infinity where they differ too much to be any.
+
+    Most rows decide: in one of them an epoch may have waited.
+    """
+    uneven, spreads = [], []
+    for row in rows[:_JUDGES] if shape.body else ():
+        found = parse(row.labels, shape)
+        inside = slice(shape.startup, shape.startup + len(shape.body) * found.epochs)
+        seconds = _stays(row, found)[0][inside]
+        if found.epochs > 1 and not np.isnan(seconds).any():
+            uneven.append(not _even(seconds, len(shape.body)))
+            spreads.append(_spread(seconds.reshape(-1, len(shape.body)).sum(axis=1)))
+    if 2 * sum(uneven) > len(uneven):
+        return np.inf
+    return float(np.mean(spreads)) if spreads else 0.0
+
+
+def _spread(values: FloatArray | list[float]) -> float:
+    """Return by what share of their mean values differ."""
+    return float(np.std(values) / max(float(np.mean(values)), 1e-9))
 
 
 def _even(seconds: FloatArray, length: int) -> bool:

@@ -134,16 +134,16 @@ def solve(
     board = rebuilt(instance, board.delay, board.placed, auction.prices)
     proof: Auction | None = None
     least = 0
-    if not board.placed.all():
+    if board.left_out.size:
         doing("late jobs", 0.0)
         if starts is not None:
             known = as_told(instance, starts, auction.prices)
-            board = known if known.placed.sum() > board.placed.sum() else board
+            board = known if known.left_out.size < board.left_out.size else board
         proof = prove_late(instance)
         board, least = fewest_late(
             board, auction, proof, steps=steps, seed=seed, is_over=budget.is_over
         )
-    late, total = np.flatnonzero(~board.placed), board.total
+    late, total = board.left_out, board.total
     if late.size:
         board = place_late(board, late)
     return QueueSolution(

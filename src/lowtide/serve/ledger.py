@@ -7,6 +7,7 @@ row; whoever asks for sums adds the jobs that go on.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import struct
 import zlib
@@ -33,6 +34,7 @@ from lowtide.serve.schema import jobs as rows_of
 from lowtide.states import NOT_OVER
 from lowtide.store.jobs import as_they_stand
 from lowtide.store.layout import FACTS, TOTALS, as_numbers, padded, unpack_numbers
+from lowtide.store.matching import SHARED_SOURCES
 from lowtide.store.records import HostRecord
 from lowtide.store.series import Histories
 from lowtide.store.tables import hosts, in_parts, jobs, joined, origins, split, units
@@ -113,6 +115,7 @@ def settle(
             if row is None:
                 continue
             known = None if number in anew else before
+            row["ref"] = _ref(row) if before is None else before["ref"]
             row["hours"] = pack_hours(_spread(connection, known, row, since.get(number, math.inf)))
             if row["settled"]:
                 _add(changes, row, 1)
@@ -167,6 +170,14 @@ def _rows(connection: sa.Connection, numbers: Sequence[int], now: float) -> dict
         row["settled"] = over
         rows[row["number"]] = row
     return rows
+
+
+def _ref(row: Mapping[str, Any]) -> str:
+    """Return what a job is called in addresses, from then on whatever else is learned of it."""
+    home = "" if row["source"] in SHARED_SOURCES else row["hosts"]
+    first = row["started"] if row["started"] is not None else row["submitted"]
+    named = repr((row["cluster"], row["source"], home, row["job_id"], first))
+    return hashlib.sha256(named.encode()).hexdigest()[:20]
 
 
 def _plain(value: Any) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 from lowtide.errors import InvalidInput, InvalidUnit, LowtideError, UnknownName
 from lowtide.formats import read_jobs
 from lowtide.job import INTERRUPTIBLE
+from lowtide.precedence import links_of, windows
 from lowtide.profile import PowerProfile
 from lowtide.samples import load_profile
 from lowtide.states import STATUSES
@@ -79,6 +80,7 @@ _TRACED = (
     "power_w_per_cpu",
     "power_w_per_gpu",
     "profiles",
+    "dependencies",
 )
 
 # Each column draws from a generator of its own, so a change to one leaves the others as they
@@ -157,6 +159,7 @@ class TraceSpec:
             `job.INTERRUPTIBLE`.
         overestimate: How many times its run time each one's user asks for; None for what the
             trace says.
+        dependencies: Whether jobs wait for those that the trace says preceded them.
     """
 
     trace: Path
@@ -170,6 +173,7 @@ class TraceSpec:
     profiles: Mapping[str, PowerProfile] = field(default_factory=dict)
     interruptible: Draw = field(default_factory=partial(same, 0.0))
     overestimate: Draw | None = None
+    dependencies: bool = False
 
 
 def read_spec(document: Mapping[str, Any]) -> WorkloadSpec | TraceSpec:
@@ -311,7 +315,11 @@ def _read_traced(document: Mapping[str, Any]) -> TraceSpec:
         says_wait = says_wait or not own & {"deadline", "slack_s"}
     first, start = document.get("first"), document.get("start")
     asked = document.get("overestimate")
+    waits = document.get("dependencies", False)
+    if not isinstance(waits, bool):
+        raise InvalidInput(f"dependencies is true or false, not {waits!r}")
     return TraceSpec(
+        dependencies=waits,
         trace=Path(document["trace"]),
         wait=read_wait(document) if says_wait else None,
         format=document.get("format"),
@@ -456,10 +464,13 @@ def _traced(spec: TraceSpec, streams: Streams) -> Workload:
         power_w_per_cpu=spec.power_w_per_cpu or 0.0,
         power_w_per_gpu=spec.power_w_per_gpu or 0.0,
         profiles=spec.profiles,
+        dependencies=spec.dependencies,
     )
     _check_power(spec, jobs)
     trace = trace.select(trace.length_s > 0)
     run_s = jobs.run_s
+    # Who waits for another could not have begun at its arrival.
+    soonest, _ = windows(jobs, links_of(jobs))
     requested_s = jobs.requested_s
     if spec.overestimate is not None:
         factor = spec.overestimate(len(jobs), streams["overestimate"])
@@ -468,7 +479,7 @@ def _traced(spec: TraceSpec, streams: Streams) -> Workload:
     wait_s = 0.0 if spec.wait is None else spec.wait(run_s, streams["wait"])
     return replace(
         jobs,
-        deadline=trace.due(run_s, wait_s),
+        deadline=trace.due(run_s, wait_s, soonest),
         requested_s=requested_s,
         interruptible=trace.stops(stops),
     )
