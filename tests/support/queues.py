@@ -110,7 +110,7 @@ def every_way(instance: Instance, row: int) -> list[list[Stretch]]:
             # Work lies on the slots, and each start as long before it as it takes.
             lead_s = again_s if runs else up_s
             start = base + up_s - lead_s + done_s + delay * step_s
-            if start + lead_s + (work_s - done_s) > job.deadline + 1e-6:
+            if start + lead_s + (work_s - done_s) > instance.window[1][row] + 1e-6:
                 return
             delay += 1
             if start < free - 1e-6:

@@ -88,12 +88,13 @@ class _Backwards:
         self.step_s, self.base = instance.step_s, float(instance.base[row])
         profile = self.job.profile
         slack_s = float(instance.window[1][row]) - self.base - profile.run_s
-        count = max(math.floor((slack_s + TIME_TOLERANCE_S) / self.step_s + 1e-9), 0) + 1
+        count = max(math.floor((slack_s + TIME_TOLERANCE_S) / self.step_s + 1e-9), -1) + 1
         self.delays_s: FloatArray = self.step_s * np.arange(count, dtype=np.float64)
         # What ends and starts count for those that it is linked to, by the delay.
         self.late, self.early = np.zeros(count), np.zeros(count)
         self.weight = float(instance.queue.jobs["weight"][row]) * instance.cluster.pue
         self.wait = float(instance.wait[row])
+        self.end_s = float(instance.edges[-1]) - self.base
         self.signal = instance.signal
         extra_kw = float(instance.queue.jobs["peak_kw"][row]) - float(
             instance.jobs.peak_w[row] / 1000
@@ -119,9 +120,10 @@ class _Backwards:
 
     def _draw(self, watts: float, begin_s: float, end_s: float, rent: Signal) -> FloatArray:
         """Return what drawing watts between two times after `base` costs, by the delay."""
-        # Without delay a restart longer than the startup would begin before the job came. No plan
-        # has that, so whatever it is said to cost is never taken.
-        low, high = (np.maximum(self.delays_s + at_s, 0.0) for at_s in (begin_s, end_s))
+        # Without delay a restart longer than the startup would begin before the job came, and with
+        # the longest a stop would end after the last slot. No plan has that, so whatever it is said
+        # to cost is never taken.
+        low, high = (np.clip(self.delays_s + at_s, 0.0, self.end_s) for at_s in (begin_s, end_s))
         cost = self.weight * self.signal.integral(low, high, origin=self.base)
         cost += self.power.integral(low, high, origin=self.base)
         paid: FloatArray = watts / _KWH_J * cost + rent.integral(low, high, origin=self.base)
@@ -152,7 +154,7 @@ class _Backwards:
         """Return what being suspended from `base` to a time after it costs, by the delay."""
         spent = np.zeros(self.delays_s.size)
         watts = self.job.profile.suspended_power_w
-        end = np.maximum(self.delays_s + until_s, 0.0)
+        end = np.clip(self.delays_s + until_s, 0.0, self.end_s)
         zero = np.zeros(end.size)
         spent += watts / _KWH_J * self.weight * self.signal.integral(zero, end, origin=self.base)
         spent += watts / _KWH_J * self.power.integral(zero, end, origin=self.base)
@@ -160,7 +162,9 @@ class _Backwards:
         return spent
 
     def least(self) -> float:
-        """Return the least that the job can cost."""
+        """Return the least that the job can cost; infinite where there is no time for it."""
+        if not self.delays_s.size:
+            return math.inf
         job, profile = self.job, self.job.profile
         work_s, again, restart_s = profile.work_s, profile.starting(1), profile.restart_s
         if job.interruptible == "anywhere":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -80,9 +80,11 @@ class Instance:
         links: Who waits for whom.
         window: From when each can run and by when it must be done, because of that too.
         beside: What each way counts beside what its site says of it.
-        sites: Where there are several kinds of machines, or several places: each by itself, with
-            one way to run each of its jobs. Arrays over slots then have a row for each.
+        sites: Where there are several kinds of machines, or several places: each by itself. Arrays
+            over slots then have a row for each.
         site_rows: Which rows of ways, and of resources, each of them has.
+        again: Makes the same queue with other deadlines, given with how far to look; None where
+            what is here says it all.
     """
 
     jobs: Workload
@@ -109,6 +111,7 @@ class Instance:
     beside: FloatArray
     sites: tuple[Instance, ...] = ()
     site_rows: tuple[tuple[IntArray, slice], ...] = ()
+    again: Callable[[FloatArray, float], Instance] | None = None
 
     def __len__(self) -> int:
         return int(self.queue.ways.size - 1)
@@ -303,6 +306,8 @@ def make_instance(
     until: float | None = None,
     weight: FloatArray | None = None,
     standing: Standing | None = None,
+    begin: float | None = None,
+    window: tuple[FloatArray, FloatArray] | None = None,
 ) -> Instance:
     """Lay a queue out in slots.
 
@@ -317,13 +322,17 @@ def make_instance(
         until: How far to look beyond the last deadline.
         weight: What a gram of each job counts, by default 1.
         standing: Where jobs stand that have begun; by default none has.
+        begin: From when on to look, by default from the first arrival on.
+        window: From when each job can run and by when it must be done, where more than its own
+            times says that; by default whom it waits for does.
     """
-    signal.require(float(jobs.arrival.min()), float(jobs.deadline.max()))
+    begin = float(jobs.arrival.min()) if begin is None else begin
+    end = max(float(jobs.deadline.max()) if window is None else begin, until or -math.inf)
+    signal.require(begin, end if window is not None else float(jobs.deadline.max()))
     closed = _checked(reserved, cluster)
     step_s, lossless = _step(jobs, signal, step_s, closed)
-    first = math.floor((float(jobs.arrival.min()) - signal.start) / step_s + 1e-9)
+    first = math.floor((begin - signal.start) / step_s + 1e-9)
     origin = signal.start + first * step_s
-    end = max(float(jobs.deadline.max()), until or -math.inf)
     slots = math.ceil((min(end, signal.end) - origin) / step_s - 1e-9)
     edges: FloatArray = origin + np.arange(slots + 1, dtype=np.float64) * step_s
     mean = np.diff(signal.integral(np.full(slots + 1, origin), np.minimum(edges, signal.end)))
@@ -334,7 +343,7 @@ def make_instance(
     caps = _cap_kw(cluster, power_cap, edges)
     rate = np.broadcast_to(np.asarray(wait, dtype=np.float64), len(jobs))
     links = links_of(jobs)
-    window = windows(jobs, links)
+    window = windows(jobs, links) if window is None else window
     dearest = float(np.abs(mean).max()) / step_s
     queue, base, progress_s = lay_out(
         jobs, origin, step_s, need, held, extra_kw, rate, weight, dearest, standing, links, window

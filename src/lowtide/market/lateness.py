@@ -142,6 +142,8 @@ def remade(instance: Instance, deadline: FloatArray, until: float) -> Instance:
     Args:
         until: How far to look at least.
     """
+    if instance.again is not None:
+        return instance.again(deadline, until)
     return make_instance(
         replace(instance.jobs, deadline=deadline),
         instance.cluster,

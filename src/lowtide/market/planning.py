@@ -113,7 +113,7 @@ def plan_cluster(
         easy = simulate(
             workload, signal, cluster=cluster, discipline=served, baseline=None, repeat_signal=True
         )
-    rate = _wait_rate(wait, workload, target)
+    rate = wait_rate(wait, workload, target)
     made: dict[str, Any] = {
         "step_s": None if step is None else parse_duration(step),
         "wait": rate,
@@ -242,7 +242,7 @@ def _late(simulation: Simulation, board: Board, instance: Instance) -> tuple[Lat
     return tuple(sorted(found, key=lambda each: (-each.by_s, each.row)))
 
 
-def _wait_rate(wait: float | str, jobs: Workload, signal: Signal) -> FloatArray:
+def wait_rate(wait: float | str, jobs: Workload, signal: Signal) -> FloatArray:
     """Return what a second of delay counts for each job."""
     rule = (
         "wait is a share of what an hour of the job counts, such as 0.03, or a text such as "

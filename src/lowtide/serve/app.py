@@ -31,6 +31,7 @@ from lowtide.serve.login import (
     make_reading_token,
     prove,
 )
+from lowtide.serve.metrics_proxy import Upstream
 from lowtide.serve.pages import Pages
 from lowtide.store.pieces import MOST_PACKED_BYTES
 
@@ -61,7 +62,7 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
     def refuse(scope: Scope, status: int) -> Response:
         words = _WORDS.get(status, _WORDS[400])
         status = 404 if status == 405 else status
-        if scope["path"].startswith(("/api/", "/ingest/", "/login/")):
+        if scope["path"].startswith(("/api/", "/ingest/", "/login/", "/prometheus/")):
             response = answer({"error": words}, status=status)
             if status == 401:
                 response.headers["WWW-Authenticate"] = "Bearer"
@@ -102,6 +103,9 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
     static = StaticFiles(directory=Path(__file__).parent / "static")
     static.audience = "public"  # type: ignore[attr-defined]
     routes.append(Mount("/static", static))
+    if keeper.settings.prometheus:
+        upstream = Upstream(keeper.settings.prometheus, keeper.settings.prometheus_label)
+        routes += upstream.routes()
     app.router.routes += routes
     return Gate(app, routes=app.router.routes, keeper=keeper, hosts=hosts, refuse=refuse)
 

@@ -46,6 +46,9 @@ class Settings:
         munge_socket: Where munge listens; empty for the usual place.
         support: Who sees everybody's jobs, which is written down.
         admins: Who does besides what is to be done.
+        prometheus: Where a Prometheus is whose metrics people may ask for here, each for their own;
+            empty where none is.
+        prometheus_label: The label of its series that says whose they are.
         accounts: Accounts by name, for `accounts_from = "table"`.
     """
 
@@ -60,6 +63,8 @@ class Settings:
     munge_socket: str = ""
     support: tuple[str, ...] = ()
     admins: tuple[str, ...] = ()
+    prometheus: str = ""
+    prometheus_label: str = "user"
     accounts: Mapping[str, Account] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

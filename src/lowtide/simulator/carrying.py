@@ -54,6 +54,7 @@ def carry_out(
     placed: Placed | None = None,
     away: Sequence[Away] = (),
     power_cap: Signal | float | None = None,
+    since: float | None = None,
 ) -> Queued:
     """Lay planned runs on nodes at their times, and raise `InvalidSchedule` where they do not fit.
 
@@ -62,6 +63,7 @@ def carry_out(
     Args:
         placed: On which nodes each run is; by default it takes those that fit best when it starts.
         power_cap: What nodes and jobs may draw together, by default what the cluster says.
+        since: From when on nodes are looked at, by default from the first arrival on.
     """
     cluster.check_fits(jobs)
     until = _held_until(jobs, stretches)
@@ -70,7 +72,8 @@ def carry_out(
         placed = _place(jobs, stretches, until, cluster, away)
     else:
         _check_places(jobs, stretches, until, cluster, placed, away)
-    nodes = _node_spans(cluster, placed, stretches.start, until, float(jobs.arrival.min()))
+    begin = float(jobs.arrival.min()) if since is None else since
+    nodes = _node_spans(cluster, placed, stretches.start, until, begin)
     queued = Queued(
         ready=stretches.start[stretches.first],
         stretches=stretches,
@@ -95,16 +98,20 @@ def replay(
     placed: Placed | None = None,
     away: Sequence[Away] = (),
     power_cap: Signal | float | None = None,
+    since: float | None = None,
     until: float | None = None,
     baseline: Simulation | None = None,
 ) -> Simulation:
     """Return what comes of a plan that is carried out.
 
     Args:
-        until: How long nodes are looked at, at least: what else they draw depends on it.
+        since: From when on nodes are looked at, by default from the first arrival on.
+        until: How long they are, at least: what else they draw depends on it.
         baseline: The same jobs on the same machines under another policy, to be told against.
     """
-    queued = carry_out(jobs, stretches, cluster, placed=placed, away=away, power_cap=power_cap)
+    queued = carry_out(
+        jobs, stretches, cluster, placed=placed, away=away, power_cap=power_cap, since=since
+    )
     end = max(float(queued.held_until.max()), until or -np.inf)
     spans = None
     if baseline is not None:
