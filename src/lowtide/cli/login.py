@@ -26,7 +26,7 @@ def login(
     ] = "",
     form: Form = TABLE,
 ) -> None:
-    """Log in to a centre: print a link that opens its pages, once.
+    """Log in to a centre, and print a link that is good once.
 
     Who may run jobs on the cluster has proved to munge who they are, and needs no password.
     """

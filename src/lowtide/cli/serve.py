@@ -116,7 +116,7 @@ def node_token(
 
     def show() -> None:
         say(token)
-        warn(f"Write it into a FILE on {node} that only the watcher may read, and start: {command}")
+        say(f"Write it into a FILE on {node} that only the watcher may read, and start: {command}")
 
     told = {"node": node, "token": token, "command": command}
     form.print([told], document=told, show=show)
