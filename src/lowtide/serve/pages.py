@@ -36,8 +36,10 @@ from lowtide.units import (
 )
 
 _ROUNDING = 1e-9
-_SUMS = ("jobs", "energy_j", "carbon_g", "measured_j", "unmetered_s", "unpriced_j")
-_SUMS += ("without_energy", "without_carbon")
+_SUMS = (
+    *("jobs", "energy_j", "carbon_g", "measured_j", "unmetered_s", "unpriced_j"),
+    *("without_energy", "without_carbon"),
+)
 _DAY_S = 86400.0
 # How a course is drawn: so many points, in a box of this size.
 _POINTS = 300
