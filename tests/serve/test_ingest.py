@@ -20,8 +20,8 @@ from support.nightly import drawn
 from support.pushed import Node, centre, rows
 from support.ticks import START, facts, unit
 
-# Two hours and a bit, so that hours have edges.
-TICKS, STEP_S = 250, 30.0
+# Two hours and a bit, in steps that end where hours do.
+TICKS, STEP_S = 200, 40.0
 SAME = ("energy_j", "carbon_g", "cpu_s", "seen_s", "looks", "peak_power_w", "elapsed_s", "ended")
 SAME += ("state", "user", "account", "first_seen", "last_seen", "unmetered_s", "mean_memory_bytes")
 
