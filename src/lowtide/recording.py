@@ -208,11 +208,8 @@ class Run:
         first, last = self._watched
         begins = np.append(first, self._until)
         ends = np.append(self._since, last)
-        return tuple(
-            (float(begin), float(end))
-            for begin, end in zip(begins, ends, strict=True)
-            if end > begin and end > self.start and begin < self.end
-        )
+        open_ = (ends > begins) & (ends > self.start) & (begins < self.end)
+        return tuple(zip(begins[open_].tolist(), ends[open_].tolist(), strict=True))
 
     @property
     def missing_s(self) -> float:

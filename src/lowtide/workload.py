@@ -95,6 +95,8 @@ class Workload:
         after: The ids of those that must be done before it starts, None for nobody. Whoever is not
             among these jobs counts as done.
         think_s: How long after the last of them it may start at the soonest.
+        waited_s: How long it waited for its start when it was recorded, NaN where that is not
+            known; None where it is not known of any.
         profiles: What jobs with phases draw.
         source: Where the jobs come from, in words.
         left_out: How many jobs of there are not here, by the reason: `never_ran` for rows of a
@@ -120,6 +122,7 @@ class Workload:
     user: Column
     after: Column
     think_s: FloatArray
+    waited_s: FloatArray | None
     profiles: tuple[PowerProfile, ...]
     source: str
     left_out: Mapping[str, int]
@@ -146,6 +149,7 @@ class Workload:
         user: npt.ArrayLike | None = None,
         after: Sequence[Sequence[str] | str | None] | None = None,
         think_s: npt.ArrayLike = 0.0,
+        waited_s: npt.ArrayLike | None = None,
         profiles: Sequence[PowerProfile] = (),
         source: str = "",
         left_out: Mapping[str, int] = MappingProxyType({}),
@@ -178,6 +182,8 @@ class Workload:
             "after": _after(after, count),
             "think_s": think_s,
         }
+        if waited_s is not None:
+            columns["waited_s"] = waited_s
         startup_s = np.array([*(each.startup_s for each in profiles), 0.0])[places]
         run_s = startup_s + _column("work_s", work_s, np.float64, count)
         columns["requested_s"] = (
@@ -186,6 +192,7 @@ class Workload:
             else np.fmax(_column("requested_s", requested_s, np.float64, count), run_s)
         )
         order = None if np.all(np.diff(when) >= 0) else np.argsort(when, kind="stable")
+        object.__setattr__(self, "waited_s", None)
         for name, values in columns.items():
             kind = (
                 None
@@ -289,7 +296,7 @@ class Workload:
         cls,
         trace: Trace,
         *,
-        wait: DurationLike | npt.ArrayLike,
+        wait: DurationLike | npt.ArrayLike | None = None,
         power_w_per_cpu: float = 1.0,
         power_w_per_gpu: float = 0.0,
         interruptible: str = "never",
@@ -298,19 +305,21 @@ class Workload:
     ) -> Workload:
         """Return the jobs of a trace, with what it does not say.
 
-        Jobs that never ran (no length) are left out and counted in `left_out`; jobs without CPUs
-        and GPUs are refused.
+        What it says of a job itself, by a column, goes before what is said here for all. Jobs that
+        never ran (no length) are left out and counted in `left_out`; jobs without CPUs and GPUs
+        are refused.
 
         Args:
             trace: What ran.
-            wait: How much later than at once each may be done: one duration, or one per job.
+            wait: How much later than at once each may be done: one duration, or one per job; None
+                where the trace has a deadline or a slack for every job.
             power_w_per_cpu: What a job draws per CPU it holds.
             power_w_per_gpu: What it draws besides per GPU.
             interruptible: How each may be stopped.
             profiles: Profiles by name, for rows whose `name` is one of them: such a job draws
-                what the profile says instead.
+                what the profile says, whatever else the trace says of it.
             dependencies: Whether a job waits for the one that preceded it, and for as long after
-                it as its user thought (`preceding` and `think_s` of the trace).
+                it as its user thought (`after`, or `preceding`, and `think_s` of the trace).
 
         >>> trace = Trace(columns={"arrival": [0], "length_s": [3600], "cpus": [4]})
         >>> Workload.from_trace(trace, power_w_per_cpu=10, wait="24h").energy_j
@@ -320,15 +329,19 @@ class Workload:
             raise UnknownName("way to stop a job", interruptible, INTERRUPTIBLE)
         ran = trace.length_s > 0
         never_ran = int(np.count_nonzero(~ran))
-        by_job = not isinstance(wait, str | int | float)
-        wait_s = np.asarray(wait, np.float64)[ran] if by_job else parse_duration(wait)  # type: ignore[arg-type]
+        if wait is None:
+            wait_s: FloatArray | float = np.nan
+        elif isinstance(wait, str | int | float):
+            wait_s = parse_duration(wait)
+        else:
+            wait_s = np.asarray(wait, np.float64)[ran]
         trace = trace if ran.all() else trace.select(ran)
-        known = profiles or {}
-        names = tuple(known)
-        places = np.full(len(trace), -1)
-        for row, name in enumerate(trace.column("name") if known else ()):
-            if name in known:
-                places[row] = names.index(name)
+        named = profiles or {}
+        kept = (*trace.profiles, *named.values())
+        places: IntArray = np.array(trace.column("profile"), np.int64)
+        by_name = {name: len(trace.profiles) + place for place, name in enumerate(named)}
+        for row, name in enumerate(trace.column("name") if named else ()):
+            places[row] = by_name.get(name, places[row])
         cpus, gpus = (np.nan_to_num(trace.column(name)) for name in ("cpus", "gpus"))
         idle = (cpus + gpus <= 0) & (places < 0)
         if idle.any():
@@ -338,27 +351,33 @@ class Workload:
                 f"first is {trace[row].id}: take those rows out of the file, or out of the trace "
                 "with trace.select(trace.cpus > 0)"
             )
-        lengths = np.array([*(each.work_s for each in known.values()), np.nan])
-        startup_s = np.array([*(each.startup_s for each in known.values()), 0.0])[places]
+        lengths = np.array([*(each.work_s for each in kept), np.nan])
+        startup_s = np.array([*(each.startup_s for each in kept), 0.0])[places]
         work_s = np.where(places < 0, trace.length_s, lengths[places])
-        drawn_w = power_w_per_cpu * cpus + power_w_per_gpu * gpus
+        due = trace.due(startup_s + work_s, wait_s)
+        if np.isnan(due).any():
+            raise InvalidTrace(
+                f"the trace does not say how long job {trace[int(np.isnan(due).argmax())].id} may "
+                "wait: say it for all with wait, or for each in a column deadline or wait"
+            )
         nodes = trace.column("nodes")
         memory = np.fmax(trace.column("requested_memory_bytes"), trace.column("memory_bytes"))
         links: dict[str, Any] = {}
         if dependencies:
-            first = trace.column("preceding")
-            links["after"] = [None if np.isnan(each) else f"{each:.0f}" for each in first]
+            first = [None if np.isnan(n) else f"{n:.0f}" for n in trace.column("preceding")]
+            others = [None if not each else each.split() for each in trace.column("after")]
+            links["after"] = [own or one for own, one in zip(others, first, strict=True)]
             links["think_s"] = np.maximum(np.nan_to_num(trace.column("think_s")), 0.0)
         return cls(
             id=trace.column("id"),
             user=trace.column("user"),
             arrival=trace.arrival,
-            deadline=trace.arrival + startup_s + work_s + wait_s,
+            deadline=due,
             work_s=work_s,
-            power=np.where(places < 0, drawn_w, 1.0),
+            power=np.where(places < 0, trace.watts(power_w_per_cpu, power_w_per_gpu), 1.0),
             profile=places,
-            profiles=tuple(known.values()),
-            interruptible=INTERRUPTIBLE.index(interruptible),
+            profiles=kept,
+            interruptible=trace.stops(interruptible),
             cpus=cpus,
             gpus=gpus,
             nodes=np.where(np.isnan(nodes), 1.0, nodes),
@@ -366,6 +385,7 @@ class Workload:
             requested_s=trace.column("requested_s"),
             priority=np.nan_to_num(trace.column("priority")),
             status=trace.column("status"),
+            waited_s=trace.columns.get("wait_s"),
             source=trace.source,
             left_out={"never_ran": never_ran} if never_ran else {},
             **links,
@@ -451,7 +471,10 @@ class Workload:
         part = object.__new__(type(self))
         # What holds for every job holds for some: nothing is checked again.
         order = None if np.all(arrival[1:] >= arrival[:-1]) else np.argsort(arrival, kind="stable")
+        object.__setattr__(part, "waited_s", None)
         for name in self._names():
+            if getattr(self, name) is None:
+                continue
             column = getattr(self, name)[rows]
             column = column if order is None else column[order]
             column.flags.writeable = False
@@ -499,7 +522,7 @@ class Workload:
             think_s=float(self.think_s[row]),
             resources=Resources(
                 cpus=int(np.ceil(self.cpus[row])),
-                gpus=int(self.gpus[row]),
+                gpus=int(np.ceil(self.gpus[row])),
                 nodes=int(self.nodes[row]),
                 memory_bytes=float(self.memory_bytes[row]),
             ),

@@ -17,6 +17,7 @@ from lowtide.market.planner import solve
 from lowtide.market.prices import Prices
 from lowtide.precedence import broken, links_of, windows
 from lowtide.simulator.carrying import carry_out
+from lowtide.trace import Trace
 from lowtide.workload import Workload
 from support.nightly import drawn
 from support.queues import STEP_S, best_together, draw_job, draw_signal
@@ -210,3 +211,17 @@ def test_a_trace_says_whom_a_job_waits_for(tmp_path):
     grid = draw_signal(np.random.default_rng(1))
     ran = lt.simulate(jobs, grid, cluster=lt.Cluster(nodes=3, cpus_per_node=1), baseline=None)
     assert ran.tally.start.tolist() == [0, 3900, 20]
+
+
+def test_a_trace_names_those_that_come_before() -> None:
+    columns = {
+        "id": ["a", "b", "c"],
+        "arrival": [0.0, 0.0, 0.0],
+        "length_s": [60.0] * 3,
+        "cpus": [1.0] * 3,
+        "power_w": [100.0] * 3,
+        "after": [None, "a", "a b"],
+    }
+    jobs = Workload.from_trace(Trace(columns=columns), wait="1h", dependencies=True)
+    assert jobs.after.tolist() == [None, ("a",), ("a", "b")]
+    assert not Workload.from_trace(Trace(columns=columns), wait="1h").has_links

@@ -236,7 +236,8 @@ class _Line:
             self.deferred[number] = now
             return
         self.promised.add(number)
-        starts = np.arange(now, latest + 1e-6, _STEP_S)
+        # The last moment is one of them, as it is for the driver.
+        starts = np.append(np.arange(now, latest, _STEP_S), latest)
         amounts = self.signal.integral(
             self.signal.start + starts, self.signal.start + starts + job.length_s
         )

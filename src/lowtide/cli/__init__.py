@@ -24,6 +24,7 @@ from lowtide.cli.examples import epilog
 from lowtide.cli.grid import backtest, grid
 from lowtide.cli.jobs import jobs
 from lowtide.cli.learn import check, learn
+from lowtide.cli.login import login
 from lowtide.cli.measure import mark, measure
 from lowtide.cli.model import model
 from lowtide.cli.node import node
@@ -37,11 +38,13 @@ from lowtide.cli.reproduce import reproduce
 from lowtide.cli.run import run
 from lowtide.cli.sbatch import parted, sbatch
 from lowtide.cli.scaling import sizes
+from lowtide.cli.serve import node_token, serve
 from lowtide.cli.show import show
 from lowtide.cli.simulate import simulate
 from lowtide.cli.store import store
 from lowtide.cli.stress import stress
 from lowtide.cli.sweep import report, sweep
+from lowtide.cli.trace import trace
 from lowtide.cli.usage import usage
 from lowtide.cli.warm import warm
 from lowtide.cli.watch import follow, watch
@@ -71,6 +74,7 @@ for verb in (
     plan_cluster,
     grid,
     convert,
+    trace,
     measure,
     mark,
     run,
@@ -84,6 +88,8 @@ for verb in (
     show,
     jobs,
     usage,
+    serve,
+    login,
     simulate,
     sweep,
     report,
@@ -103,6 +109,7 @@ for name, second in (
     ("queue release", release),
     ("queue hold", hold),
     ("queue forget", forget),
+    ("serve node-token", node_token),
     ("watch follow", follow),
 ):
     app.command(name, epilog=epilog(name))(grouped(second))

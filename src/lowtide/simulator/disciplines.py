@@ -184,7 +184,7 @@ def discipline_kind(name: str) -> Callable[..., Discipline | SeesQueue]:
     if name in DISCIPLINES:
         return DISCIPLINES[name]
     if name not in REGISTERED.names() and not is_place(name):
-        raise UnknownName("discipline", name, (*DISCIPLINES, *REGISTERED.names()))
+        raise UnknownName("discipline", name, {*DISCIPLINES, *REGISTERED.names()})
     return REGISTERED.load(name)
 
 

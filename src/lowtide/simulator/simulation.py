@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, NoReturn, Protocol, cast, runtime_checkable
 
@@ -21,7 +21,7 @@ from lowtide.policies.policy import (
 )
 from lowtide.policies.wrappers import Purchasing
 from lowtide.precedence import links_of, require_time, windows
-from lowtide.signal import FloatArray, Grid, Signal, deciding_signal
+from lowtide.signal import FloatArray, Grid, Signal, deciding_signal, ruling_signal
 from lowtide.simulator.buying import Bought, buy
 from lowtide.simulator.carrying import carry_out
 from lowtide.simulator.cluster import Cluster
@@ -85,6 +85,7 @@ def simulate(
     baseline: str | Policy | None = "run_now",
     repeat_signal: bool = False,
     oversized: str = "refuse",
+    decide: str | Mapping[str, float] | None = None,
     advance: Callable[[int], None] = lambda _: None,
     begin: Callable[[int], None] = lambda _: None,
 ) -> Simulation:
@@ -109,6 +110,9 @@ def simulate(
         oversized: What to do with jobs that fit on no node, even alone: `refuse`, `drop` them
             and count them in the workload's `left_out`, or `spread` what jobs of one node ask for
             over as many as it takes.
+        decide: What policies look at, of a grid that says several things: `average`, `marginal`
+            or `price`, or weights of `carbon` and `price`; carbon unless told. Jobs are paid for
+            in all.
         advance: Told how many jobs were decided, each time some were.
         begin: Told how many there are to decide for, before the first.
 
@@ -138,21 +142,32 @@ def simulate(
         for each in (decider, base_policy):
             if each is not None and not isinstance(each, QueuePolicy | Scheduled):
                 refuse_stops(workload, each, served)
+    ruling = ruling_signal(known, decide)
+    ruling.require(
+        float(workload.arrival.min()), float(workload.deadline.max()), what="the deciding signal"
+    )
     begin(len(workload))
-    course = _run(workload, known, decider, cluster, served, advance)
+    course = _run(workload, ruling, decider, cluster, served, advance)
     base = None
     if base_policy is not None:
         machines = None if buys else cluster
         base = (
             course
             if base_policy == decider
-            else _run(workload, known, base_policy, machines, served, lambda _: None)
+            else _run(workload, ruling, base_policy, machines, served, lambda _: None)
         )
     # Nodes are looked at for as long under both policies: until both are done.
     courses = [each for each in (course, base) if each is not None]
     until = max(float(_ends(workload, each.stretches).max()) for each in courses)
     paying = reaching(known, until, repeat=repeat_signal)
     pue = 1.0 if cluster is None else cluster.pue
+
+    def marginal_g(of: _Course | None) -> float | None:
+        curve = paying.marginal if isinstance(paying, Grid) else None
+        if of is None or curve is None:
+            return None
+        grams = tally(workload, of.stretches, curve, pue=pue).carbon_g
+        return None if grams is None else float(grams.sum())
 
     def nodes(of: _Course | None) -> NodeSpans | None:
         return None if of is None or of.nodes is None else of.nodes.until(until)
@@ -170,7 +185,16 @@ def simulate(
         node_spans=nodes(course),
         baseline_node_spans=nodes(base),
         bought=course.bought,
+        decided_by=None if decide is None else _deciding_words(decide),
+        marginal_g=marginal_g(course),
+        baseline_marginal_g=marginal_g(base),
     )
+
+
+def _deciding_words(by: str | Mapping[str, float]) -> str:
+    if isinstance(by, str):
+        return by
+    return " + ".join(f"{weight:g} {name}" for name, weight in by.items())
 
 
 def _discipline(

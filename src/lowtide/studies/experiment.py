@@ -25,13 +25,16 @@ Parameters = dict[str, Any]
 
 # What one run is made of. The others take whatever the policy, queue or workload they name takes.
 SECTIONS: Mapping[str, Sequence[str] | None] = {
-    "grid": ("file", "zone", "synthetic", "start", "days", "step", "seed", "basis", "how"),
+    "grid": (
+        *("file", "zone", "synthetic", "start", "days", "step", "seed", "basis", "how"),
+        *("marginal", "price"),
+    ),
     "workload": None,
     "policy": None,
     "cluster": None,
     "queue": None,
     "forecast": None,
-    "run": ("seed", "baseline", "repeat_signal", "oversized"),
+    "run": ("seed", "baseline", "repeat_signal", "oversized", "decide", "weights"),
     "sites": None,
 }
 # Of these a run has one; setting one from outside is setting the others aside.
@@ -420,8 +423,9 @@ def flatten(parameters: Mapping[str, Any], prefix: str = "") -> Parameters:
 def _file_places(parameters: Parameters) -> Iterator[tuple[Parameters, str]]:
     """Yield every table and key whose value names a file."""
     for grid in _grids(parameters):
-        if isinstance(grid.get("file"), str):
-            yield grid, "file"
+        for key in ("file", "marginal", "price"):
+            if isinstance(grid.get(key), str):
+                yield grid, key
     yield from WorkloadSection(parameters["workload"]).file_places()
 
 

@@ -25,7 +25,7 @@ from lowtide.market import Site
 from lowtide.policies.policy import POLICIES, Policy, Scheduled, make_policy, stops_jobs
 from lowtide.policies.rolling import looking_again
 from lowtide.policies.wrappers import Blind, Forecasted, Purchasing
-from lowtide.signal import Grid, Signal, deciding_signal
+from lowtide.signal import DECIDING, Grid, Signal, deciding_signal
 from lowtide.simulator import Cluster, Simulation, make_discipline, simulate
 from lowtide.simulator.disciplines import Discipline, discipline_kind
 from lowtide.simulator.simulation import OVERSIZED, QueuePolicy, refuse_stops
@@ -80,6 +80,7 @@ def simulate_run(
         baseline=_baseline(run),
         repeat_signal=_truth(run, "run.repeat_signal", default=False),
         oversized=run.get("oversized", "refuse"),
+        decide=_deciding(run),
         advance=advance,
         begin=begin,
     )
@@ -281,8 +282,21 @@ def _baseline(run: Parameters) -> str | None:
     return str(said)
 
 
+def _deciding(run: Parameters) -> str | Mapping[str, float] | None:
+    """Return what jobs are decided by: a signal by name, or weights."""
+    by, weights = run.get("decide"), run.get("weights")
+    if by is not None and weights is not None:
+        raise InvalidInput("run.decide and run.weights say the same: leave one out")
+    if weights is not None and not isinstance(weights, dict):
+        raise InvalidInput(f"run.weights is a table of carbon and price, not {weights!r}")
+    if by is not None and by not in DECIDING:
+        raise UnknownName("value of run.decide", str(by), DECIDING)
+    return by if weights is None else weights
+
+
 def _check_run(said: Parameters) -> None:
     _baseline(said)
+    _deciding(said)
     _truth(said, "run.repeat_signal", default=False)
     seed, oversized = said.get("seed", 0), said.get("oversized", "refuse")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
@@ -371,9 +385,25 @@ def _signal(text: str) -> Signal | Grid:
         ),
         dict.fromkeys(known, "grid.how."),
     )
-    if isinstance(found, Grid) or found.zone is not None or "zone" not in said:
+    if not isinstance(found, Grid) and found.zone is None and "zone" in said:
+        found = replace(found, zone=said["zone"])
+    others = {
+        kind: _reworded(
+            lambda kind=kind: read_signal(said[kind], kind=kind),  # type: ignore[misc]
+            dict.fromkeys(known, f"grid.{kind} "),
+        )
+        for kind in ("marginal", "price")
+        if kind in said
+    }
+    if not others:
         return found
-    return replace(found, zone=said["zone"])
+    if isinstance(found, Grid) or found.kind != "average":
+        what = "has one already" if isinstance(found, Grid) else f"is itself a {found.kind}"
+        raise InvalidInput(
+            f"grid.{next(iter(others))} goes beside a file of average intensity, and the grid "
+            f"{what}: leave it out"
+        )
+    return Grid(average=found, **others)
 
 
 @lru_cache(maxsize=4)
