@@ -136,7 +136,7 @@ def damaged(kind: str, **changes: Any) -> str:
     [
         ("not JSON", "this is no JSON"),
         ("[1]", "this is no utilisation model"),
-        (json.dumps({"share": [0, 1], "power_w": [60, 250]}), "lowtide learn --utilisation"),
+        (json.dumps({"share": [0, 1], "power_w": [60, 250]}), "lowtide model"),
         (damaged("linear", version=9), "version 9, and this lowtide reads 1"),
         (damaged("linear", form={"kind": "magic"}), "unknown kind 'magic'"),
         (damaged("linear", form__per_unit_w=[1.0, 2.0]), "one weight per feature"),

@@ -431,7 +431,7 @@ def _file_places(parameters: Parameters) -> Iterator[tuple[Parameters, str]]:
 
 def _grids(parameters: Parameters) -> list[Parameters]:
     """Return what is said of grids: of the one that there is, and of those of sites."""
-    sites = [each for each in parameters["sites"].values() if isinstance(each, dict)]
+    sites = [each for each in parameters.get("sites", {}).values() if isinstance(each, dict)]
     found = [parameters["grid"], *(each.get("grid") for each in sites)]
     return [each for each in found if isinstance(each, dict)]
 

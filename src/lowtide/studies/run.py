@@ -64,7 +64,7 @@ def simulate_run(
     Args:
         advance: Told how many jobs were decided, each time some were.
     """
-    if parameters["sites"]:
+    if parameters.get("sites", {}):
         raise InvalidInput(
             "[sites] are planned, by `lowtide plan-cluster`, and not simulated: leave them out, "
             "and say [cluster] and [grid]"
@@ -92,14 +92,14 @@ def inputs_of(parameters: Parameters) -> tuple[Workload, Signal | Grid, Cluster 
     seed = parameters["run"].get("seed", 0)
     jobs = _workload(_text(_powered(parameters)), seed, _begin(parameters, signal))
     # What sites have in common need not be a whole cluster.
-    return jobs, signal, None if parameters["sites"] else _cluster(parameters["cluster"])
+    return jobs, signal, None if parameters.get("sites", {}) else _cluster(parameters["cluster"])
 
 
 def sites_of(parameters: Parameters) -> dict[str, Site]:
     """Return the sites of a run; what one does not say is as [cluster] and [grid] have it."""
     own = ("speed", "power", "transfer_s", "transfer")
     made = {}
-    for name, said in parameters["sites"].items():
+    for name, said in parameters.get("sites", {}).items():
         if not isinstance(said, dict):
             raise InvalidInput(f"[sites.{name}] is a table of keys and values, not {said!r}")
         given = _in_units(said)
@@ -344,7 +344,9 @@ def _powered(parameters: Parameters) -> Parameters:
 
 _CHECKS: dict[str, Callable[[Parameters], object]] = {
     "grid": lambda sections: _check_grid(sections["grid"]),
-    "cluster": lambda sections: None if sections["sites"] else _cluster(sections["cluster"]),
+    "cluster": lambda sections: (
+        None if sections.get("sites", {}) else _cluster(sections["cluster"])
+    ),
     "workload": _check_workload,
     "forecast": lambda sections: _check_forecast(sections["forecast"]),
     "policy": _check_policy,
