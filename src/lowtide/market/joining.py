@@ -259,7 +259,7 @@ def _stacked(parts: list[Workload], places: list[IntArray]) -> Workload:
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(each, name) for each in parts])[order]
         for name in Workload._names()
-        if name != "after"
+        if name != "after" and getattr(parts[0], name) is not None
     }
     columns["profile"] = np.concatenate(
         [
