@@ -25,7 +25,7 @@ from lowtide.recording import Recording, Run, pairs
 
 # What draws programs and judges what was learned of them is shared with the tests.
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-PROGRAMS = 100
+PROGRAMS = 500
 
 
 def read(folder: Path) -> tuple[Recording, list[Run]]:

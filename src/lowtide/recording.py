@@ -7,8 +7,9 @@ Times are epoch seconds. A sample's power holds from its time until the next sam
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -208,11 +209,8 @@ class Run:
         first, last = self._watched
         begins = np.append(first, self._until)
         ends = np.append(self._since, last)
-        return tuple(
-            (float(begin), float(end))
-            for begin, end in zip(begins, ends, strict=True)
-            if end > begin and end > self.start and begin < self.end
-        )
+        open_ = (ends > begins) & (ends > self.start) & (begins < self.end)
+        return tuple(zip(begins[open_].tolist(), ends[open_].tolist(), strict=True))
 
     @property
     def missing_s(self) -> float:
@@ -365,6 +363,45 @@ class Recording:
             told += f", {len(self.unmeasured)} without samples"
         source = f", {self.source}" if self.source else ""
         return f"<Recording: {format_count(len(self), 'run')}{told}{source}>"
+
+
+def runs_of(recordings: Iterable[Recording]) -> list[Run]:
+    """Return the runs of recordings, each with a name of its own.
+
+    Recordings are made one by one, and call their runs and pairs alike: runs are then called after
+    where they were read too, and a pair that is whole in one recording is none of another's.
+
+    >>> one, other = (
+    ...     Recording(runs=[Run(id="full_0", times=[0, 1], power_w=[5, 5])], source=source)
+    ...     for source in ("monday", "friday")
+    ... )
+    >>> [run.id for run in runs_of([one, other])], runs_of([one])[0].id
+    (['monday/full_0', 'friday/full_0'], 'full_0')
+    """
+    every = [(number, each, run) for number, each in enumerate(recordings) for run in each]
+    plain = Counter(run.id for *_, run in every)
+    names = [
+        f"{each.source}/{run.id}" if plain[run.id] > 1 and each.source else run.id
+        for _, each, run in every
+    ]
+    # Two folders of one name may hold runs of one name, and some have none.
+    full = Counter(names)
+    names = [
+        name if full[name] == 1 else f"{name} ({place})" for place, name in enumerate(names, 1)
+    ]
+    members: dict[tuple[int, str], set[bool]] = {}
+    for number, _, run in every:
+        if run.pair:
+            members.setdefault((number, run.pair), set()).add(run.kind == "resume")
+    shared = Counter(pair for _, pair in members)
+    found = []
+    for (number, _, run), name in zip(every, names, strict=True):
+        pair = run.pair
+        if pair and shared[pair] > 1 and len(members[number, pair]) == 2:
+            pair = f"{number} {pair}"
+        same = (name, pair) == (run.id, run.pair)
+        found.append(run if same else replace(run, id=name, pair=pair))
+    return found
 
 
 def pairs(runs: Iterable[Run], kind: str) -> list[tuple[Run, Run]]:

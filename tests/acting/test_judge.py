@@ -19,6 +19,7 @@ from lowtide.acting.waits import Wait, WaitModel
 from lowtide.errors import Refused, SlurmProblem, Unreachable
 from lowtide.signal import Signal
 from lowtide.slurm.records import SEPARATOR, WAITING_FIELDS, queue_from_lines
+from support.nightly import drawn
 
 HOUR_S = 3600.0
 NOW = 1_700_000_000.0
@@ -425,6 +426,45 @@ def test_the_clock_that_counts_is_the_controllers():
     same = ahead.replace(str(int(time.time()) + 600), str(int(time.time())))
     agreed = SlurmBackend(client=Told(config=same)).look()
     assert agreed.loops == Loops()
+
+
+def test_ten_thousand_jobs_take_one_look_and_little_time_once_they_stand_as_they_should():
+    count = drawn(2_000, 10_000)
+    now = int(time.time())
+    dirty = [500.0] * 10 + [100.0] * 60
+    signal = Signal.from_values(dirty, start=now - 1800.0, step_s="1h")
+    asked = []
+
+    def told(begins):
+        lines = []
+        for k, begin in enumerate(begins):
+            deadline = now + 3600.0 * (12 + k % 30)
+            run_s = 3600.0 * (1 + k % 4)
+            tag = Tag(token=f"t{k}", deadline=deadline, arrival=now, run_s=run_s, begin=begin)
+            shown = {"job_id": str(k), "shown_id": str(k), "comment": encode(tag)}
+            lines.append(line(**shown, eligible=f"{begin:.0f}", submitted=str(now - 99)))
+        return "".join(lines)
+
+    class Counted(Told):
+        def waiting_line(self):
+            asked.append(1)
+            return super().waiting_line()
+
+    client = Counted(told([now + 9e4] * count))
+    backend = SlurmBackend(client=client)
+    driver = Driver(backend=backend, forecast=lambda _: signal, dry=True)
+    moved = driver.turn().verdicts
+    begins = [each.moves[0].at if each.moves else each.seen.begin for each in moved]
+    client.text = told([max(each, now + 120.0) for each in begins])
+    spent = []
+    for _ in range(4):
+        begun = time.process_time()
+        turn = driver.turn()
+        spent.append(time.process_time() - begun)
+    assert [len(turn.verdicts), sum(bool(each.moves) for each in turn.verdicts)] == [count, 0]
+    assert len(asked) == 5
+    # Half a second for 10,000 on a quiet machine; others may be at work here.
+    assert min(spent) < 2.0
 
 
 # As two releases print it, in parts.

@@ -645,6 +645,14 @@ def test_a_full_or_closed_folder_for_temporary_files_ends_no_job(pretended, tmp_
     assert job.wait(PATIENCE_S) == 5
 
 
+def test_a_driver_that_has_lived_of_late_is_known_by_what_it_leaves_behind(tmp_path):
+    journal = Journal(folder=tmp_path)
+    assert not journal.is_driven(time.time())
+    journal.keep_waits([])
+    assert journal.is_driven(time.time())
+    assert not journal.is_driven(time.time() + 7200.0)
+
+
 def test_profiles_that_differ_in_anything_are_kept_apart(tmp_path: Path) -> None:
     journal = Journal(folder=tmp_path)
     plain = PowerProfile.constant(300, "1h")

@@ -6,6 +6,7 @@ import json
 import time
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from lowtide.learning import Learned, check, learn
 from lowtide.learning.figures import write_figure
 from lowtide.profile import PowerProfile
 from lowtide.recording import Event, Recording, Run
+from support.programs import draw_program
 from support.recordings import EPOCH, EXIT, PHASES, STARTUP, labels_of, make_run, make_runs
 
 
@@ -453,3 +455,25 @@ def test_what_several_recordings_say_is_said_once() -> None:
     notes = learn([*each, odd]).notes
     assert "30 s left out (3 recordings)" in notes
     assert "none found (s9)" in notes
+
+
+def test_recordings_may_call_their_runs_and_pairs_alike() -> None:
+    program = replace(draw_program(5), epochs=(6, 6), missing=0.0, extra=0.0, throttled=0.0)
+    kept = [
+        Recording(runs=(*program.recording(seed).runs, *program.pair("kill", seed)), source=source)
+        for seed, source in ((1, "monday"), (2, "friday"))
+    ]
+    learned = learn(kept)
+    names = [f"{source}/full_{number}" for source in ("monday", "friday") for number in range(2)]
+    assert list(learned.document()["edges_s"]) == list(learned.fit.model.runs) == names
+    # No kill goes on in the run of another day.
+    assert [each.runs for each in learned.checks] == [
+        (f"{source}/kill_a", f"{source}/kill_a_resumed") for source in ("monday", "friday")
+    ]
+    apart = [check for each in kept for check in learn(each).checks]
+    assert [each.measured_j for each in learned.checks] == [each.measured_j for each in apart]
+    strange = make_run("full_0", [(5, 60.0), (9, 400.0)], labels=("x", "y"))
+    odd = [Recording(runs=(strange,), source=source) for source in ("other", "")]
+    said = " ".join(learn([*kept, *odd], validated=False).notes)
+    assert "run other/full_0 lacks marks" in said
+    assert "run full_0 lacks marks" in said

@@ -152,6 +152,38 @@ def test_epochs_of_which_each_takes_less_with_more_gpus_are_foretold() -> None:
     assert "s × epochs / gpus" in scaling.duration_s.text(["epochs", "gpus"], "s")
 
 
+@pytest.mark.parametrize("count", [4, 5, 6, 7])
+def test_few_sizes_of_two_quantities_are_foretold_roughly_or_say_what_is_missing(
+    count: int,
+) -> None:
+    rng = np.random.default_rng(count)
+    grid = [(epochs, gpus) for epochs in (2, 4, 8, 16) for gpus in (1, 2, 4, 8)]
+    held, off = [], []
+    for _ in range(4):
+        rows = rng.permutation(len(grid))
+        chosen = [grid[row] for row in rows[:count]]
+        parts = [
+            told((float(e), float(g)), truth(e, g)[1] * (1 + 0.01 * rng.standard_normal()), 300.0)
+            for e, g in chosen
+        ]
+        try:
+            scaling = fit_scaling(["epochs", "gpus"], parts)
+        except InvalidInput as error:
+            # What it asks for is enough: a size in which one quantity alone differs.
+            assert count < 6
+            assert "alone differs" in str(error)
+            continue
+        assert (scaling.untried is None) == (count >= 7)
+        for size in (grid[row] for row in rows[count:]):
+            # A law that would come to less than nothing is refused.
+            if scaling.beyond(size) == 0 and scaling.duration_s.value(size) > 0:
+                found = scaling.foretell(scaling.duration_s, size)
+                held.append(found.low <= truth(*size)[1] <= found.high)
+                off.append(abs(found.value / truth(*size)[1] - 1))
+    assert np.mean(held) > 0.6
+    assert count < 7 or np.median(off) < 0.02
+
+
 def test_energy_may_be_time_times_power() -> None:
     """Four sizes tell neither a sum of three terms nor a product, but each factor of one."""
     lasts_s, draws_w, _, _ = GROWN["gpus"]
@@ -177,6 +209,10 @@ def test_what_sizes_cannot_tell_is_refused() -> None:
     together = [Sized(name="a", size=(n, n), learned=few[0].learned) for n in (1.0, 2.0, 3.0, 4.0)]
     with pytest.raises(InvalidInput, match="change together"):
         fit_scaling(["epochs", "gpus"], together)
+    corner = [(2.0, 1.0), (4.0, 1.0), (8.0, 1.0), (8.0, 4.0)]
+    parts = [Sized(name="a", size=size, learned=few[0].learned) for size in corner]
+    with pytest.raises(InvalidInput, match=r"epochs=8, gpus=4 by.*gpus is the same.*gpus alone"):
+        fit_scaling(["epochs", "gpus"], parts)
     for text in ("epochs", "epochs=x", "epochs=0", "epochs=nan", "gpus=3", "epochs=3,gpus=1", ""):
         with pytest.raises(InvalidInput):
             read_size(text, ["epochs"], "--at")

@@ -206,3 +206,18 @@ def test_a_server_holds_rows_back_by_itself(server: str, tmp_path: Path) -> None
         for who in ("ada", "lea", "sue"):
             assert one.get(who, "/api/v1/jobs").status == 200
             assert one.get(who, "/usage?by=day").status == 200
+
+
+def test_sums_say_how_sure_they_are(worlds: dict[str, World]) -> None:
+    from lowtide.serve.pages import summed_energy, summed_mass
+
+    known = {"energy_j": 7.2e6, "measured_j": 7.2e6, "carbon_g": 500.0, "unmetered_s": 0.0}
+    known |= {"unpriced_j": 0.0, "without_energy": 0, "without_carbon": 0}
+    assert (summed_energy(known), summed_mass(known)) == ("2 kWh", "500 g")
+    assert summed_energy(known | {"measured_j": 1.0}) == "~2 kWh"
+    assert summed_energy(known | {"unmetered_s": 5.0, "measured_j": 0.0}) == ">~2 kWh"
+    assert summed_energy(known | {"without_energy": 1}) == ">2 kWh"
+    assert summed_mass(known | {"unpriced_j": 4.0}) == ">500 g"
+    nothing = known | {"energy_j": None, "carbon_g": None, "without_energy": 3}
+    assert (summed_energy(nothing), summed_mass(nothing)) == ("---", "---")
+    assert b"kWh" in worlds["many"].get("sue", "/usage?by=user").body

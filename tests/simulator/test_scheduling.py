@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 
 import lowtide as lt
-from lowtide.errors import InvalidInput, InvalidSchedule
+from lowtide.errors import InvalidInput, InvalidSchedule, UnknownName
 from lowtide.forecast import Persistence
 from lowtide.job import INTERRUPTIBLE
 from lowtide.policies.policy import Scheduled
 from lowtide.signal import Signal
-from lowtide.simulator.disciplines import Easy, Fifo, Priority
+from lowtide.simulator.disciplines import REGISTERED, Easy, Fifo, Priority
 from lowtide.simulator.queueing import run_queue
 from lowtide.simulator.scheduling import run_scheduler
 from lowtide.workload import Workload
@@ -205,3 +205,32 @@ def test_without_machines_there_is_no_queue_to_be_seen():
             cluster=lt.Cluster(nodes=1, cpus_per_node=1),
             discipline="round_robin",
         )
+
+
+class Newest:
+    """Last come, first served."""
+
+    def on(self, event, view):
+        for job in reversed(view.queue):
+            if not view.start(job):
+                return
+
+
+class Point:
+    """An entry point of a package that is not here."""
+
+    name, value = "newest", "strangers.queues:Newest"
+
+    def load(self):
+        return Newest
+
+
+def test_a_discipline_of_another_package_is_found_by_its_name(monkeypatch):
+    monkeypatch.setattr(REGISTERED, "_points", {"newest": Point()})
+    hour = lt.PowerProfile.constant(100, "1h")
+    jobs = [lt.Job(id=name, arrival=0, deadline="+9h", profile=hour) for name in "abc"]
+    one, grid = lt.Cluster(nodes=1, cpus_per_node=1), draw_signal(np.random.default_rng(1))
+    ran = lt.simulate(jobs, grid, cluster=one, discipline="newest", baseline=None)
+    assert (ran.tally.start / STEP_S).tolist() == [2, 1, 0]
+    with pytest.raises(UnknownName, match=r"unknown discipline 'newst' \(did you mean 'newest'"):
+        lt.simulate(jobs, grid, cluster=one, discipline="newst")

@@ -166,12 +166,11 @@ def make_pinpointed(
 
 def wandering(noise: FloatArray, memory: float) -> FloatArray:
     """Return noise that remembers itself, of variance 1."""
-    wander = np.empty_like(noise)
-    last = 0.0
-    for place, value in enumerate(noise):
-        last = memory * last + np.sqrt(1 - memory**2) * value
-        wander[place] = last
-    return wander
+    wander, last = [], 0.0
+    for value in (np.sqrt(1 - memory**2) * noise).tolist():
+        last = memory * last + value
+        wander.append(last)
+    return np.array(wander)
 
 
 def sized_recording(

@@ -429,15 +429,12 @@ def _planned(
     if end - now < rest_s or now < signal.start:
         return ()
     running = ran_s is not None
+    # Jobs that wait and are alike are planned once: a new forecast finds thousands of them.
     key = (
-        seen.id,
-        seen.submitted,
-        seen.restarts,
-        tag.token,
-        tag.progress_s,
-        tag.deaf,
-        running,
-        end,
+        *(tag.profile, tag.run_s, tag.startup_s, tag.stop_s, tag.progress_s),
+        *(tag.interruptible, tag.deaf, tag.max_starts, seen.restarts),
+        *(situation.rules.least_run_s, "stop" in situation.powers, end),
+        (seen.id, seen.submitted, tag.token) if running else None,
     )
     known = situation.plans.get(key)
     if known is not None and _holds(known, now, running=running):

@@ -24,6 +24,7 @@ from lowtide.cli.examples import epilog
 from lowtide.cli.grid import backtest, grid
 from lowtide.cli.jobs import jobs
 from lowtide.cli.learn import check, learn
+from lowtide.cli.login import login
 from lowtide.cli.measure import mark, measure
 from lowtide.cli.model import model
 from lowtide.cli.node import node
@@ -88,6 +89,7 @@ for verb in (
     jobs,
     usage,
     serve,
+    login,
     simulate,
     sweep,
     report,

@@ -57,6 +57,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "queue hold": ("lowtide queue hold 4711",),
     "queue forget": ("lowtide queue forget 4711_3",),
     "drive": ("lowtide drive --grid gb --once", "lowtide drive --grid gb --dry-run"),
+    "login": (
+        "lowtide login https://energy.example.org",
+        "lowtide login https://energy.example.org --token",
+    ),
     "serve": (
         "lowtide serve",
         "lowtide serve --store postgresql://lowtide@db/centre --config serve.toml",

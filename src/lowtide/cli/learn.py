@@ -239,10 +239,11 @@ def _compare(profile: str, recordings: list[Recording], baseline: str, *, form: 
     from lowtide.learning import check
     from lowtide.learning.checking import comparable, summaries
     from lowtide.learning.learned import BASELINES, format_joules, idle_power_w, noted
+    from lowtide.recording import runs_of
 
     if baseline not in BASELINES:
         raise UnknownName("baseline", baseline, BASELINES)
-    runs = [run for recording in recordings for run in recording]
+    runs = runs_of(recordings)
     baseline_w = idle_power_w(runs) if baseline == "excluded" else 0.0
     checks = check(named_profile(profile), runs, baseline_w=baseline_w)
     if not checks:

@@ -66,7 +66,7 @@ def queue(
     store: StorePlace = None,
     form: Form = TABLE,
 ) -> None:
-    """Show jobs of lowtide sbatch: when they begin, how safely.
+    """Show jobs of lowtide sbatch: when they begin.
 
     Slack is how much later a job could begin and still be done in time. Of jobs that ended within
     a week it is told what was planned, what that comes to at the starts that came, and what was

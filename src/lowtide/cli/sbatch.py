@@ -283,6 +283,8 @@ class _Order:
             closed=look.closed,
             loops=look.loops or Loops(),
             profile=lambda _: self.profile,
+            # Without a driver nobody stops it: it begins where that is best.
+            powers=frozenset(("stop",) if journal.is_driven(now) else ()),
         )
         verdict = judge(seen, situation)
         if verdict is None or verdict.promise is None:

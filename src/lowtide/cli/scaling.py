@@ -115,6 +115,7 @@ def learn_scaling(
         document={
             "by": names,
             "sizes": rows,
+            "untried": scaling.untried,
             **{
                 what: {
                     "law": law.kind,
@@ -204,7 +205,7 @@ def _columns(names: Sequence[str]) -> tuple[Column, ...]:
 
 
 def _laws(scaling: Scaling) -> list[str]:
-    return [
+    laws = [
         f"{what}: {law.text(scaling.names, unit)} ({law.kind}); off by {100 * law.error:.2g} % on "
         f"average and {100 * law.worst:.2g} % at most on a size left out."
         for what, law, unit in (
@@ -212,6 +213,7 @@ def _laws(scaling: Scaling) -> list[str]:
             ("Duration", scaling.duration_s, "s"),
         )
     ]
+    return laws if scaling.untried is None else [*laws, f"{scaling.untried}."]
 
 
 def _foretold(scaling: Scaling, size: Sequence[float], both: Sequence[Foretold]) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lowtide.serve.settings import Settings
     from lowtide.store.database import Database
 
-# How often a machine's own store is looked at, and accounts are asked for.
+# How often a machine's own store is looked at, and a centre looked after.
 _LOOK_S = 10.0
 _PEOPLE_S = 300.0
 # How many pieces are brought over before the first page is shown.
@@ -73,8 +73,8 @@ def serve(
         names = LOOPBACK | ({settings.host} if settings.host else set())
         app = make_app(keeper, hosts=frozenset(names))
         say(f"The centre of {settings.cluster} is at {settings.url or _base(host, port)}")
-        asking = _asking_for_people(keeper.database, settings)
-        _run(app, host, port, every_s=_PEOPLE_S, do=asking, settings=settings)
+        look = _looking_after(keeper.database, settings)
+        _run(app, host, port, every_s=_PEOPLE_S, do=look, settings=settings)
 
 
 def node_token(
@@ -116,7 +116,7 @@ def node_token(
 
     def show() -> None:
         say(token)
-        warn(f"Write it into a FILE on {node} that only the watcher may read, and start: {command}")
+        say(f"Write it into a FILE on {node} that only the watcher may read, and start: {command}")
 
     told = {"node": node, "token": token, "command": command}
     form.print([told], document=told, show=show)
@@ -192,22 +192,23 @@ def _centre(place: str | None, settings: Settings) -> Iterator[Doorkeeper]:
         database.close()
 
 
-def _asking_for_people(database: Database, settings: Settings) -> Callable[[], None] | None:
-    """Return what asks Slurm for accounts and coordinators; None where the file has them."""
-    if settings.accounts_from != "slurm":
-        return None
+def _looking_after(database: Database, settings: Settings) -> Callable[[], None]:
+    """Return what a centre does now and then: ask who is who, and close what nobody hears of."""
 
-    def ask() -> None:
+    def look() -> None:
         import time
 
+        from lowtide.serve.ledger import close_stale
         from lowtide.serve.people import Roster
         from lowtide.slurm.client import SlurmClient
 
-        client = SlurmClient(node=None)
-        roster = Roster.from_slurm(settings, lambda command: client.tell(*command))
-        roster.keep(database, now=time.time())
+        close_stale(database, now=time.time())
+        if settings.accounts_from == "slurm":
+            client = SlurmClient(node=None)
+            roster = Roster.from_slurm(settings, lambda command: client.tell(*command))
+            roster.keep(database, now=time.time())
 
-    return ask
+    return look
 
 
 def _address(listen: str) -> tuple[str, int]:
@@ -240,7 +241,7 @@ def _run(
     port: int,
     *,
     every_s: float,
-    do: Callable[[], None] | None,
+    do: Callable[[], None],
     settings: Settings | None = None,
 ) -> None:
     """Serve until told to stop, and do something else now and then."""
@@ -254,7 +255,7 @@ def _run(
     said = Once()
 
     def work() -> None:
-        while do is not None:
+        while True:
             try:
                 do()
             except (LowtideError, OSError) as error:

@@ -94,7 +94,7 @@ def simulate(
     repeat_signal: RepeatSignal = False,
     form: Form = TABLE,
 ) -> None:
-    """Simulate one run of an experiment and tell what came of it.
+    """Simulate one run of an experiment.
 
     An experiment of several runs is refused until --set leaves one: lowtide sweep runs them all.
     """

@@ -10,6 +10,7 @@ likelihood, and bounded, so that one odd epoch, throttled or slow, is an epoch s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -43,7 +44,7 @@ _SLOW, _FAR_LENGTH = 0.7, 15.0
 _LONGEST = 2.2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Pieces:
     """A run in pieces of constant power.
 
@@ -57,17 +58,22 @@ class Pieces:
     means_w: FloatArray
     weights: FloatArray
 
+    @cached_property
     def sums(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return weights, and power and its square times them, summed up to each piece."""
+        """Weights, and power and its square times them, summed up to each piece."""
         found = np.zeros((3, self.weights.size + 1))
         np.cumsum(self.weights * self.means_w ** np.arange(3)[:, None], axis=1, out=found[:, 1:])
         return found[0], found[1], found[2]
 
+    @cached_property
+    def _drawn(self) -> FloatArray:
+        return np.concatenate(([0.0], np.cumsum(np.diff(self.edges) * self.means_w)))
+
     def between(self, begins: IntArray, ends: IntArray) -> tuple[FloatArray, FloatArray]:
         """Return what is drawn from each piece to another, and how many steps these last."""
         steps = (self.edges[ends] - self.edges[begins]).astype(np.float64)
-        weight, power, _ = self.sums()
-        drawn = np.concatenate(([0.0], np.cumsum(np.diff(self.edges) * self.means_w)))
+        weight, power, _ = self.sums
+        drawn = self._drawn
         steady = weight[ends] - weight[begins]
         all_w = (drawn[ends] - drawn[begins]) / np.maximum(steps, 1)
         steady_w = (power[ends] - power[begins]) / np.where(steady > 0, steady, 1.0)
@@ -123,7 +129,7 @@ def lay(pieces: Pieces, row: Kinds, *, noise: float, range_w: float) -> Laid:
     """
     kinds, begins, ends, cost = _lay(
         pieces.edges.astype(np.float64),
-        *pieces.sums(),
+        *pieces.sums,
         row.levels_w,
         row.steps,
         row.first,

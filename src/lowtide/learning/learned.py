@@ -21,7 +21,7 @@ from lowtide.learning.repetition import Structure, find_structure
 from lowtide.learning.series import RunSeries, common_step_s, uninterrupted
 from lowtide.learning.validation import Prediction, Validation, left_out_ratios, validate
 from lowtide.profile import Phase, PowerProfile, Spread, profile_path
-from lowtide.recording import Recording, Run, pairs
+from lowtide.recording import Recording, Run, pairs, runs_of
 from lowtide.signal import FloatArray
 from lowtide.units import DurationLike, format_count, format_hours, parse_duration
 
@@ -193,7 +193,7 @@ def learn(
     if method not in METHODS:
         raise UnknownName("method", method, METHODS)
     given = [recordings] if isinstance(recordings, Recording) else list(recordings)
-    runs = [run for recording in given for run in recording]
+    runs = runs_of(given)
     notes = noted(given)
     chosen, left_out = uninterrupted(runs)
     notes += left_out

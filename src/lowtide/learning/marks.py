@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -228,6 +229,7 @@ def says_checkpoint(event: Event) -> bool:
     return event.checkpoint or _SAVED.search(event.label.lower()) is not None
 
 
+@lru_cache(maxsize=4096)
 def plain_label(label: str) -> str:
     """Return a label without its numbers, so that epochs share it.
 

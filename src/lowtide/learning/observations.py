@@ -19,7 +19,7 @@ import numpy.typing as npt
 from lowtide.errors import InvalidInput
 from lowtide.learning.marks import START, plain_label
 from lowtide.meters.estimate import FEATURES
-from lowtide.recording import Recording, Run
+from lowtide.recording import Recording, Run, runs_of
 from lowtide.signal import FloatArray
 from lowtide.steps import Steps
 
@@ -444,18 +444,7 @@ def _series(choice: Choice, run: Run, usage: Sequence[Usage]) -> tuple[FloatArra
 
 def _measured(recordings: list[Recording], notes: list[str]) -> list[tuple[str, Run]]:
     """Return measured runs, each with a name of its own."""
-    every = [(recording, run) for recording in recordings for run in recording]
-    plain = [run.id for _, run in every]
-    named = [
-        (run.id if plain.count(run.id) == 1 else f"{recording.source}/{run.id}", run)
-        for recording, run in every
-    ]
-    # Two folders of one name may hold runs of one name.
-    full = [name for name, _ in named]
-    named = [
-        (name if full.count(name) == 1 else f"{name} ({place + 1})", run)
-        for place, (name, run) in enumerate(named)
-    ]
+    named = [(run.id, run) for run in runs_of(recordings)]
     estimated = [name for name, run in named if run.power == "estimated"]
     if len(estimated) == len(named):
         raise InvalidInput(

@@ -221,6 +221,7 @@ class PhaseFinder:
     _changes: dict[tuple[RunSeries, float, float], IntArray] = field(default_factory=dict)
     _noises: dict[RunSeries, float] = field(default_factory=dict)
     _lasting: dict[RunSeries, float] = field(default_factory=dict)
+    _ends_w: dict[RunSeries, tuple[float, float]] = field(default_factory=dict)
     # How loud the noise is while programs work is told by all runs that are looked at first.
     _louder: float | None = None
 
@@ -476,8 +477,12 @@ class PhaseFinder:
 
     def _range_w(self, series: Sequence[RunSeries]) -> float:
         """Return how far apart the least and the most are that runs draw."""
-        ends_w = [np.quantile(each.power_w, (0.01, 0.99)) for each in series]
-        return float(max(high for _, high in ends_w) - min(low for low, _ in ends_w))
+        for each in series:
+            if each not in self._ends_w:
+                low_w, high_w = np.quantile(each.power_w, (0.01, 0.99)).tolist()
+                self._ends_w[each] = (low_w, high_w)
+        ends_w = [self._ends_w[each] for each in series]
+        return max(high for _, high in ends_w) - min(low for low, _ in ends_w)
 
     def _price(self, series: Sequence[RunSeries]) -> float:
         """Return what a change has to explain, all the more the longer noise lasts."""

@@ -30,6 +30,8 @@ _CONSTANTS = np.linspace(0.0, 0.98, 15)
 # How far off a law may be on sizes left out, beside a simpler one: with as many factors, with more,
 # and with so many that it meets all sizes but the one left out, whatever they came to.
 _CLEARLY, _BY_HALF, _BY_FAR = 0.9, 0.5, 0.25
+# A product of two quantities has four factors: so many sizes tell it from laws that have fewer.
+_ENOUGH_CROSSED = 7
 # Within the band of a law lies what it says of another size so often, if errors are normal.
 _LEVEL = 0.9
 # So much more of the band beyond what was measured, for each time that the range is gone again.
@@ -170,6 +172,18 @@ class Scaling:
             far = max(far, math.log(number / high) / reach, math.log(low / number) / reach)
         return far
 
+    @property
+    def untried(self) -> str | None:
+        """What there are too few sizes for, None where there are enough."""
+        there = len({each.size for each in self.sized})
+        if len(self.names) != 2 or there >= _ENOUGH_CROSSED:
+            return None
+        one, other = self.names
+        return (
+            f"{format_count(there, 'size')} hardly tell whether what {one} adds depends on "
+            f"{other}: measure {_ENOUGH_CROSSED} or more, some of which differ in one alone"
+        )
+
     def told(self, size: Sequence[float]) -> str:
         """Return a size in words."""
         return ", ".join(f"{name}={each:g}" for name, each in zip(self.names, size, strict=True))
@@ -257,11 +271,31 @@ def _fit(sizes: FloatArray, values: FloatArray, names: Sequence[str]) -> Law:
         if factors is not None and np.isfinite(left_out).all():
             found.append(_law(kind, left_out, values, factors=tuple(factors.tolist())))
     if not found:
-        raise InvalidInput(
-            f"{' and '.join(names)} change together in these runs, so that the part of each cannot "
-            "be told: measure sizes in which one alone differs"
-        )
+        raise InvalidInput(_why_untold(sizes, names))
     return _simplest(found)
+
+
+def _why_untold(sizes: FloatArray, names: Sequence[str]) -> str:
+    """Return why no law can be tried on every size: what the others do not tell without one."""
+
+    def tell_each(some: FloatArray) -> bool:
+        return bool(np.linalg.matrix_rank(_terms(some, LAWS[0])) > len(names))
+
+    different = np.unique(sizes, axis=0)
+    for number, size in enumerate(different.tolist() if tell_each(different) else ()):
+        others = np.delete(different, number, axis=0)
+        if not tell_each(others):
+            told = ", ".join(f"{name}={each:g}" for name, each in zip(names, size, strict=True))
+            same = [name for name, each in zip(names, others.T, strict=True) if np.ptp(each) == 0]
+            why = f"{same[0]} is the same" if same else f"{' and '.join(names)} change together"
+            return (
+                f"no law can be tried on {told} by leaving it out: in all others {why}. "
+                f"Measure a further size in which {same[0] if same else 'one'} alone differs"
+            )
+    return (
+        f"{' and '.join(names)} change together in these runs, so that the part of each cannot "
+        "be told: measure sizes in which one alone differs"
+    )
 
 
 def _law(

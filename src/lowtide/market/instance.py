@@ -468,9 +468,6 @@ def _resources(
         "gpus": (jobs.gpus, float(cluster.gpus_per_node)),
         "memory": (jobs.memory_bytes / _GIB, cluster.memory_bytes_per_node / _GIB),
     }
-    for name in keeps:
-        if name not in known:
-            raise InvalidInput(f"a stopped job may go on holding {', '.join(known)}, not {name!r}")
     nodes = jobs.nodes
     large = np.zeros(len(jobs), dtype=bool)
     exclusive = False

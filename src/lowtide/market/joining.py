@@ -113,7 +113,6 @@ def join(
     wait: FloatArray | float = 0.0,
     elastic: Mapping[float, float] | None = None,
     homes: Sequence[str] | None = None,
-    keeps: Sequence[str] = (),
 ) -> Joined:
     """Lay a queue out at several sites.
 
@@ -122,7 +121,6 @@ def join(
         wait: What a second of delay counts.
         elastic: How many times as fast jobs are at how many times their nodes.
         homes: Where each job is at home; by default at the first site that it fits at.
-        keeps: What a stopped job goes on holding.
     """
     if not sites or not all(isinstance(each, Site) for each in sites.values()):
         raise InvalidInput("sites are given by name: {'here': Site(cluster=..., signal=...)}")
@@ -166,7 +164,7 @@ def join(
                 wait=rate[of],
                 reserved=site.reserved,
                 power_cap=site.power_cap,
-                keeps=keeps,
+                keeps=site.cluster.keeps,
                 until=until,
                 begin=begin,
                 window=(

@@ -101,11 +101,18 @@ class _Layout:
             self.delay[own] = planned
             self.failed.append(row)
             return
+        self._occupy(row, found)
+
+    def _occupy(self, row: int, found: list[IntArray]) -> None:
+        """Take what the runs of a job hold, and what it keeps between them."""
         self.placed[row] = True
         self.where[row] = found
-        for nodes, (first, last) in zip(found, self._runs(row), strict=True):
+        runs = self._runs(row)
+        for nodes, (first, last) in zip(found, runs, strict=True):
             self.free[nodes, :, first:last] -= self.queue.need[row][:, None]
             self.kw[first:last] -= self.queue.jobs["peak_kw"][row]
+        for nodes, (_, last), (again, _) in zip(found, runs, runs[1:], strict=False):
+            self.free[nodes, :, last:again] -= self.queue.keep[row][:, None]
 
     def _in_turn(self, row: int) -> bool:
         """Return whether all that a job waits for are done when it is to start."""
@@ -140,8 +147,13 @@ class _Layout:
         """Return nodes for each run as it was planned; None where one has none."""
         need, peak_kw = self.queue.need[row], self.queue.jobs["peak_kw"][row]
         found: list[IntArray] = []
-        keeps = bool(self.queue.keep[row].any())
+        keeps, over = bool(self.queue.keep[row].any()), 0
         for first, last in self._runs(row):
+            if keeps and found and first > over:
+                kept = self.free[found[0], :, over:first].min(axis=(0, 2))
+                if (kept < self.queue.keep[row] - _SPARE).any():
+                    return None
+            over = last
             least = self.free[:, :, first:last].min(axis=2)
             good = (least >= need - _SPARE).all(axis=1)
             if keeps and found:
@@ -214,11 +226,7 @@ class _Layout:
         other = _Layout(board, self.prices)
         waits = longer.queue.jobs["wait"].copy()
         for row in np.flatnonzero(self.placed).tolist():
-            other.where[row] = self.where[row]
-            other.placed[row] = True
-            for nodes, (first, last) in zip(self.where[row], other._runs(row), strict=True):
-                other.free[nodes, :, first:last] -= other.queue.need[row][:, None]
-                other.kw[first:last] -= other.queue.jobs["peak_kw"][row]
+            other._occupy(row, self.where[row])
         other.queue.jobs["wait"][self.failed] = penalty
         for row in self.failed:
             other.put(row)

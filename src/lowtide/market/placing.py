@@ -174,6 +174,7 @@ def improve(
     steps: int,
     seed: int,
     is_enough: Callable[[float], bool],
+    spent: Callable[[], float] = lambda: 0.0,
     heat: float | None = None,
     guard: Guard | None = None,
     shaken: bool = False,
@@ -187,13 +188,15 @@ def improve(
         shaken: Whether prices are changed by chance now and then, so that a job is put wherever
             there is room: where nothing but who is placed counts.
         is_enough: Told what the best costs now and then; whether to stop.
+        spent: Which share of the time there is has passed: who is stopped by the clock is to have
+            cooled by then.
     """
     instance = auction.instance
     now = board.copy()
     best = (now.delay.copy(), now.placed.copy(), np.array([now.total]))
     chance = np.array([seed], dtype=np.uint64)
     mean = float(np.abs(now.cost[now.placed]).mean()) if now.placed.any() else 1.0
-    done, stride, prices = 0, _STRIDE, auction.prices
+    done, stride, prices, begun = 0, _STRIDE, auction.prices, spent()
     rng = np.random.default_rng(seed)
     while done < steps and not is_enough(float(best[2][0])):
         if shaken:
@@ -202,7 +205,9 @@ def improve(
             own = auction.prices.rent + drawn[0] * auction.prices.rent.mean()
             prices = replace(prices, rent=own * drawn[1] + 1e-6 * drawn[0])
         some = min(stride, steps - done)
-        now_hot = mean * _HOT * (_COOL / _HOT) ** (done / steps) if heat is None else heat
+        # From where the search began to when time is up.
+        cooled = max(done / steps, (spent() - begun) / max(1.0 - begun, 1e-9))
+        now_hot = mean * _HOT * (_COOL / _HOT) ** cooled if heat is None else heat
         search = Search(some, now_hot, chance, best)
         search = search if guard is None else search._replace(guard=guard)
         run(instance, now.room, now.plan, prices, search=search)

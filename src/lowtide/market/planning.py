@@ -46,7 +46,7 @@ def plan_cluster(
     step: DurationLike | None = None,
     reserved: Sequence[tuple[TimeLike, TimeLike, int]] = (),
     power_cap: Signal | float | None = None,
-    keeps: Sequence[str] = (),
+    keeps: Sequence[str] | None = None,
     weights: Mapping[str, float] | None = None,
     fair: str | None = None,
     effort: float = 1.0,
@@ -74,7 +74,8 @@ def plan_cluster(
         reserved: When nodes are not there, and how many: `(begin, end, nodes)`.
         power_cap: What nodes and jobs may draw together, in watts, or as a signal of kind `power`;
             by default what the cluster says.
-        keeps: What a stopped job goes on holding: `cpus`, `gpus`, `memory`; by default nothing.
+        keeps: What a stopped job goes on holding: `cpus`, `gpus`, `memory`; by default what the
+            cluster says.
         weights: Minimise a mix instead of the signal: what a gram (`carbon`) and a unit of money
             (`price`) count.
         fair: `users`: no user's jobs come to more than under EASY, where such a plan is found:
@@ -100,6 +101,8 @@ def plan_cluster(
         raise InvalidInput(f"a cluster is a Cluster(nodes=..., cpus_per_node=...), not {cluster!r}")
     if fair not in (None, "users") or (fair and weights):
         raise InvalidInput(f"fair is 'users', without weights, or left out, not {fair!r}")
+    if keeps is not None:
+        cluster = replace(cluster, keeps=tuple(keeps))
     target = deciding_signal(signal) if weights is None else mixed_signal(signal, weights)
     workload = on_machines(as_workload(jobs), cluster, oversized, any_size=False)
     require_time(workload, links_of(workload))
@@ -119,7 +122,7 @@ def plan_cluster(
         "wait": rate,
         "reserved": reserved,
         "power_cap": power_cap,
-        "keeps": keeps,
+        "keeps": cluster.keeps,
     }
     doing("laying out", 0.0)
     instance = make_instance(workload, cluster, target, **made)

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
 
-from lowtide.errors import LowtideError
+from lowtide.errors import LowtideError, Refused
 from lowtide.serve.api import ENDPOINTS, NOT_FOUND, answer
 from lowtide.serve.gate import (
     Doorkeeper,
@@ -24,6 +24,13 @@ from lowtide.serve.gate import (
     refuse_bad_input,
 )
 from lowtide.serve.ingest import Sender, receive
+from lowtide.serve.login import (
+    MOST_BYTES,
+    challenge,
+    make_link,
+    make_reading_token,
+    prove,
+)
 from lowtide.serve.metrics_proxy import Upstream
 from lowtide.serve.pages import Pages
 from lowtide.store.pieces import MOST_PACKED_BYTES
@@ -55,7 +62,7 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
     def refuse(scope: Scope, status: int) -> Response:
         words = _WORDS.get(status, _WORDS[400])
         status = 404 if status == 405 else status
-        if scope["path"].startswith(("/api/", "/ingest/", "/prometheus/")):
+        if scope["path"].startswith(("/api/", "/ingest/", "/login/", "/prometheus/")):
             response = answer({"error": words}, status=status)
             if status == 401:
                 response.headers["WWW-Authenticate"] = "Bearer"
@@ -91,6 +98,8 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
         ),
         *pages.routes(),
     ]
+    if keeper.settings.munge:
+        routes += _logins(keeper)
     static = StaticFiles(directory=Path(__file__).parent / "static")
     static.audience = "public"  # type: ignore[attr-defined]
     routes.append(Mount("/static", static))
@@ -132,6 +141,38 @@ def _door(keeper: Doorkeeper) -> Callable[[Request], Awaitable[Response]]:
         return answer(document, status=200 if told.taken else 409)
 
     return take
+
+
+def _logins(keeper: Doorkeeper) -> list[Route]:
+    """Return the doors by which people log in."""
+    database, settings = keeper.database, keeper.settings
+
+    @for_whom("public")
+    def ask(_request: Request) -> Response:
+        number = challenge(database, now=keeper.clock())
+        return answer({"url": settings.url, "challenge": number})
+
+    @for_whom("public")
+    async def enter(request: Request) -> Response:
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > MOST_BYTES:
+                return answer({"error": "that is no credential of munge's"}, status=413)
+        text = body.decode("ascii", "replace").strip()
+        now = keeper.clock()
+        try:
+            user = await to_thread.run_sync(partial(prove, database, settings, text, now=now))
+        except Refused as error:
+            return answer({"error": str(error)}, status=401)
+        make = make_reading_token if request.query_params.get("token") else make_link
+        made = await to_thread.run_sync(partial(make, database, user, now=now))
+        return answer({"user": user, "token" if make is make_reading_token else "link": made})
+
+    return [
+        Route("/login/challenge", ask, methods=["POST"]),
+        Route("/login/munge", enter, methods=["POST"]),
+    ]
 
 
 def _is_name(text: str) -> bool:

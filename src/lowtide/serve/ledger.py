@@ -32,6 +32,7 @@ from lowtide.serve.schema import (
 )
 from lowtide.serve.schema import jobs as rows_of
 from lowtide.states import NOT_OVER
+from lowtide.store.database import Database
 from lowtide.store.jobs import as_they_stand
 from lowtide.store.layout import FACTS, TOTALS, as_numbers, padded, unpack_numbers
 from lowtide.store.matching import SHARED_SOURCES
@@ -43,6 +44,7 @@ from lowtide.store.totals import together
 HOUR_S = 3600
 # Of a job that nobody says the end of, and that was not seen for so long, nothing more will come.
 STALE_S = 2 * 86400.0
+_STALE_AT_ONCE = 500
 _HEADER = struct.Struct("<qI")
 _TEXTS = ("job_id", "source", "user", "state", "account", "partition", "name", "comment", "hosts")
 
@@ -129,6 +131,24 @@ def settle(
             connection.execute(sa.insert(rows_of), made)
     for length in USAGE:
         _write(connection, length, changes)
+
+
+def close_stale(database: Database, *, now: float) -> int:
+    """Settle jobs of which nobody has heard for long; return how many that were.
+
+    Args:
+        now: The present moment, epoch seconds.
+    """
+    question = (
+        sa.select(rows_of.c.number)
+        .where(sa.not_(rows_of.c.settled), rows_of.c.last_seen < now - STALE_S)
+        .order_by(rows_of.c.number)
+        .limit(_STALE_AT_ONCE)
+    )
+    with database.writing() as connection:
+        numbers = connection.execute(question).scalars().all()
+        settle(connection, numbers, now=now, since={})
+    return len(numbers)
 
 
 def _rows(connection: sa.Connection, numbers: Sequence[int], now: float) -> dict[int, Any]:

@@ -21,7 +21,7 @@ from starlette.routing import Route
 from lowtide.hindsight import words
 from lowtide.serve.api import NOT_FOUND, place_after, read_place, thinned
 from lowtide.serve.gate import Doorkeeper, for_whom
-from lowtide.serve.tokens import IDLE_S, begin_session, end_session, use_link
+from lowtide.serve.tokens import IDLE_S, LINK, begin_session, end_session, use_once
 from lowtide.serve.viewer import ORDERS, Viewer, Wanted
 from lowtide.states import STATES
 from lowtide.store import JobRecord, Series
@@ -36,7 +36,10 @@ from lowtide.units import (
 )
 
 _ROUNDING = 1e-9
-_SUMS = ("jobs", "energy_j", "carbon_g")
+_SUMS = (
+    *("jobs", "energy_j", "carbon_g", "measured_j", "unmetered_s", "unpriced_j"),
+    *("without_energy", "without_carbon"),
+)
 _DAY_S = 86400.0
 # How a course is drawn: so many points, in a box of this size.
 _POINTS = 300
@@ -68,8 +71,8 @@ class Pages:
             "moment": lambda moment: format_time(_known(moment)),
             "share": lambda share: format_percent(_known(share)),
             "number": lambda value: format_number(_known(value)),
-            "joules": lambda value: format_energy(_known(value)),
-            "grams": lambda value: format_mass(_known(value)),
+            "joules": summed_energy,
+            "grams": summed_mass,
             "known": lambda value: MISSING if value in (None, "") else value,
         }
 
@@ -199,7 +202,7 @@ class Pages:
     def enter(self, request: Request) -> Response:
         """Begin a session by a link that works once."""
         now = self._keeper.clock()
-        owner = use_link(self._keeper.database, request.path_params["key"], now=now)
+        owner = use_once(self._keeper.database, request.path_params["key"], scope=LINK, now=now)
         if owner is None:
             return self.refusal("this link was used, or is too old: ask for another", 401)
         response = RedirectResponse("/", status_code=303)
@@ -268,6 +271,24 @@ def mass_text(record: JobRecord) -> str:
     """Return a job's emissions, marked by how sure they are."""
     lacking = record.unmetered_s > 0 or record.unpriced_j > _ROUNDING * record.energy_j
     return _marked(record, format_mass(_known(record.carbon_g)), lacking)
+
+
+def summed_energy(sums: Mapping[str, Any]) -> str:
+    """Return the energy of many jobs, marked by how sure it is."""
+    return _mark_sum(sums, format_energy(sums["energy_j"]), bool(sums["without_energy"]))
+
+
+def summed_mass(sums: Mapping[str, Any]) -> str:
+    """Return what many jobs emitted, marked by how sure it is."""
+    unpriced = (sums["unpriced_j"] or 0.0) > _ROUNDING * (sums["energy_j"] or 0.0)
+    lacking = bool(sums["without_carbon"]) or unpriced
+    return _mark_sum(sums, format_mass(sums["carbon_g"]), lacking)
+
+
+def _mark_sum(sums: Mapping[str, Any], text: str, lacking: bool) -> str:
+    guessed = (sums["measured_j"] or 0.0) < (sums["energy_j"] or 0.0) * (1 - _ROUNDING)
+    lacking = lacking or (sums["unmetered_s"] or 0.0) > 0
+    return text if text == MISSING else ">" * lacking + "~" * guessed + text
 
 
 def _marked(record: JobRecord, text: str, lacking: bool) -> str:

@@ -43,6 +43,7 @@ class Settings:
         accounts_from: Who knows accounts and their coordinators: `slurm`, or this file's `table`.
         project_visibility: What members of an account see of it: `sums`, or `jobs`.
         munge: Whether whoever holds a munge credential of this cluster may log in by it.
+        munge_socket: Where munge listens; empty for the usual place.
         support: Who sees everybody's jobs, which is written down.
         admins: Who does besides what is to be done.
         prometheus: Where a Prometheus is whose metrics people may ask for here, each for their own;
@@ -59,6 +60,7 @@ class Settings:
     accounts_from: str = "table"
     project_visibility: str = "sums"
     munge: bool = False
+    munge_socket: str = ""
     support: tuple[str, ...] = ()
     admins: tuple[str, ...] = ()
     prometheus: str = ""
@@ -74,6 +76,8 @@ class Settings:
                 raise UnknownName(name, value, known)
         if bool(self.certificate) != bool(self.key):
             raise InvalidInput("TLS takes a certificate and its key: name both files, or neither")
+        if self.munge and not self.url:
+            raise InvalidInput("a login by munge is for one centre: name its url")
         if self.url and (urlsplit(self.url).scheme not in ("http", "https") or not self.host):
             raise InvalidInput(f"url is where people find the centre, such as https://{self.url}")
 

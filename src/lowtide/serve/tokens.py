@@ -81,7 +81,7 @@ def read_token(database: Database, token: str, *, now: float) -> Pass | None:
         return None
     with database.reading() as connection:
         row = connection.execute(sa.select(tokens).where(tokens.c.digest == digest(token))).first()
-    if row is None or row.expires <= now or row.scope == LINK:
+    if row is None or row.expires <= now or not row.scope.startswith(("read:", "ingest")):
         return None
     if row.used is None or now - row.used > _NOTED_S:
         with database.writing() as connection:
@@ -90,9 +90,9 @@ def read_token(database: Database, token: str, *, now: float) -> Pass | None:
     return Pass(number=row.id, owner=row.owner, scope=row.scope)
 
 
-def use_link(database: Database, token: str, *, now: float) -> str | None:
-    """Return for whom a link opens a session, and end it; None where it is none, or was used."""
-    mine = (tokens.c.digest == digest(token)) & (tokens.c.scope == LINK)
+def use_once(database: Database, token: str, *, scope: str, now: float) -> str | None:
+    """Return whose token for one use it is, and end it; None where it is none, or was used."""
+    mine = (tokens.c.digest == digest(token)) & (tokens.c.scope == scope)
     with database.writing() as connection:
         row = connection.execute(sa.select(tokens).where(mine)).first()
         if row is None or not connection.execute(sa.delete(tokens).where(mine)).rowcount:

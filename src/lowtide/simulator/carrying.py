@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from lowtide.accounting import Stretches, pieces_of, tally
 from lowtide.errors import InvalidSchedule
@@ -19,11 +20,20 @@ from lowtide.precedence import broken, links_of
 from lowtide.signal import FloatArray, Grid, Signal
 from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.machines import SPAN_KINDS
-from lowtide.simulator.queueing import NodeSpans, Placed, Queued, needs_of, power_by_state
+from lowtide.simulator.queueing import (
+    NodeSpans,
+    Placed,
+    Queued,
+    kept_of,
+    needs_of,
+    power_by_state,
+)
 from lowtide.simulator.results import Simulation
 from lowtide.steps import Steps
 from lowtide.units import format_count, format_time
 from lowtide.workload import IntArray, Workload
+
+BoolArray = npt.NDArray[np.bool_]
 
 # Ends come before starts that they make room for, though instants are rounded.
 _EARLIER_S = 2 * TIME_TOLERANCE_S
@@ -55,15 +65,17 @@ def carry_out(
     away: Sequence[Away] = (),
     power_cap: Signal | float | None = None,
     since: float | None = None,
+    switched: Sequence[tuple[int, float, float]] = (),
 ) -> Queued:
     """Lay planned runs on nodes at their times, and raise `InvalidSchedule` where they do not fit.
 
-    A stopped job gives its nodes back, and may go on elsewhere.
+    A stopped job gives its nodes back, and may go on elsewhere; unless it keeps something.
 
     Args:
         placed: On which nodes each run is; by default it takes those that fit best when it starts.
         power_cap: What nodes and jobs may draw together, by default what the cluster says.
         since: From when on nodes are looked at, by default from the first arrival on.
+        switched: Nodes that somebody switched off: which, when, and when they began to boot.
     """
     cluster.check_fits(jobs)
     until = _held_until(jobs, stretches)
@@ -73,7 +85,10 @@ def carry_out(
     else:
         _check_places(jobs, stretches, until, cluster, placed, away)
     begin = float(jobs.arrival.min()) if since is None else since
-    nodes = _node_spans(cluster, placed, stretches.start, until, begin)
+    _, gap = _pauses(jobs, stretches, cluster)
+    # A node on which something is kept is not switched off.
+    busy = np.where(gap, np.append(stretches.start[1:], 0.0), until)
+    nodes = _node_spans(cluster, placed, stretches.start, busy, begin, switched)
     queued = Queued(
         ready=stretches.start[stretches.first],
         stretches=stretches,
@@ -164,13 +179,23 @@ def _refuse(jobs: Workload, row: int, when: float, what: str) -> None:
     )
 
 
+def _pauses(jobs: Workload, stretches: Stretches, cluster: Cluster) -> tuple[IntArray, BoolArray]:
+    """Return what jobs keep on each node, and after which runs they are stopped and keep it."""
+    _, need = needs_of(jobs, np.arange(len(jobs)), cluster)
+    kept = kept_of(need, cluster)
+    stopped = np.append(np.diff(stretches.job) == 0, False)
+    some: BoolArray = np.any(kept, axis=1, keepdims=True)[:, 0]
+    return kept, stopped & some[stretches.job]
+
+
 def _place(
     jobs: Workload, stretches: Stretches, until: FloatArray, cluster: Cluster, away: Sequence[Away]
 ) -> Placed:
     """Give each run the nodes that it fits on most tightly, in the order of their starts."""
     capacity, need = needs_of(jobs, np.arange(len(jobs)), cluster)
     # Where no two jobs can share a node, any free one is as good, and so is any that is away.
-    alone = bool(np.any(2 * need.min(axis=0) > capacity))
+    kept, stays = _pauses(jobs, stretches, cluster)
+    alone = bool(np.any(2 * need.min(axis=0) > capacity)) and not stays.any()
     if alone:
         _check_count(jobs, stretches, until, cluster, away)
     free = np.tile(capacity, (1 if alone else cluster.nodes, 1))
@@ -188,9 +213,15 @@ def _place(
                 for node in held[over].tolist():
                     heapq.heappush(unused, node)
             else:
-                free[held[over]] += need[stretches.job[over]]
+                of = stretches.job[over]
+                free[held[over]] += need[of] - kept[of] * stays[over]
         if alone:
             chosen = np.array([heapq.heappop(unused) for _ in range(int(wide[row]))])
+        elif run and stays[run - 1]:
+            chosen = held[run - 1]
+            free[chosen] -= need[row] - kept[row]
+            if (free[chosen] < 0).any():
+                _refuse(jobs, row, now, "the nodes on which it keeps something have no room for it")
         else:
             fits = np.flatnonzero((free >= need[row]).all(axis=1))
             if fits.size < wide[row]:
@@ -264,8 +295,18 @@ def _check_places(
     capacity, need = needs_of(jobs, np.arange(len(jobs)), cluster)
     begin, end = stretches.start[placed.stretch], until[placed.stretch] - _EARLIER_S
     amount = need[stretches.job[placed.stretch]]
+    run_of, node_of = placed.stretch, placed.node
+    kept, stays = _pauses(jobs, stretches, cluster)
+    if stays.any():
+        _check_stays(jobs, stretches, placed, stays)
+        some = stays[run_of]
+        begin = np.append(begin, until[run_of[some]])
+        end = np.append(end, stretches.start[run_of[some] + 1] - _EARLIER_S)
+        amount = np.concatenate((amount, kept[stretches.job[run_of[some]]]))
+        run_of = np.append(run_of, run_of[some])
+        node_of = np.append(node_of, node_of[some])
     edges = np.concatenate((begin, end))
-    node = np.concatenate((placed.node, placed.node))
+    node = np.concatenate((node_of, node_of))
     change = np.concatenate((amount, -amount))
     order = np.lexsort((np.concatenate((np.ones(begin.size), np.zeros(end.size))), edges, node))
     # Sums over all nodes: each gives back all that it held before the next begins.
@@ -273,7 +314,7 @@ def _check_places(
     over = np.flatnonzero((used > capacity).any(axis=1))
     if over.size:
         first = over[np.argmin(edges[order][over])]
-        run = int(placed.stretch[order[first] % begin.size])
+        run = int(run_of[order[first] % begin.size])
         _refuse(
             jobs,
             int(stretches.job[run]),
@@ -281,42 +322,79 @@ def _check_places(
             f"node {node[order][first]} has no room for it",
         )
     for each in away:
-        gone = placed.node >= cluster.nodes - each.nodes
+        gone = node_of >= cluster.nodes - each.nodes
         hit = gone & (begin < each.end - _EARLIER_S) & (end > each.begin)
         if hit.any():
-            run = int(placed.stretch[np.argmax(hit)])
+            run = int(run_of[np.argmax(hit)])
             _refuse(
                 jobs,
                 int(stretches.job[run]),
                 max(float(stretches.start[run]), each.begin),
-                f"node {placed.node[np.argmax(hit)]} is away until {format_time(each.end)}",
+                f"node {node_of[np.argmax(hit)]} is away until {format_time(each.end)}",
+            )
+
+
+def _check_stays(jobs: Workload, stretches: Stretches, placed: Placed, stays: BoolArray) -> None:
+    """Refuse a job that goes on elsewhere than where it keeps something."""
+    order = np.lexsort((placed.node, placed.stretch))
+    node, first = placed.node[order], np.searchsorted(placed.stretch[order], np.arange(stays.size))
+    wide = jobs.nodes.astype(np.int64)[stretches.job]
+    for run in np.flatnonzero(stays).tolist():
+        here, there = (node[first[r] : first[r] + wide[r]] for r in (run, run + 1))
+        if not np.array_equal(here, there):
+            _refuse(
+                jobs,
+                int(stretches.job[run]),
+                float(stretches.start[run + 1]),
+                f"it keeps something on node {here[0]}, and was to go on elsewhere",
             )
 
 
 def _node_spans(
-    cluster: Cluster, placed: Placed, start: FloatArray, until: FloatArray, begin: float
+    cluster: Cluster,
+    placed: Placed,
+    start: FloatArray,
+    until: FloatArray,
+    begin: float,
+    switched: Sequence[tuple[int, float, float]],
 ) -> NodeSpans:
     """Return what the nodes do themselves: they are woken in time for each run."""
     idle, boot, shutdown, off = range(len(SPAN_KINDS))
     rows: list[tuple[int, float, float, int]] = []
-    if cluster.off_after_s is None:
+    if cluster.off_after_s is None and not switched:
         rows = [(node, begin, np.inf, idle) for node in range(cluster.nodes)]
     else:
+        after_s = np.inf if cluster.off_after_s is None else cluster.off_after_s
         order = np.lexsort((start[placed.stretch], placed.node))
         nodes, runs = placed.node[order], placed.stretch[order]
         bounds = np.searchsorted(nodes, np.arange(cluster.nodes + 1))
-        rest_s = cluster.off_after_s + cluster.shutdown_s + cluster.boot_s
+        rest_s = after_s + cluster.shutdown_s + cluster.boot_s
+        by_hand: dict[int, list[tuple[float, float]]] = {}
+        for node, goes, wakes in switched:
+            by_hand.setdefault(node, []).append((goes, wakes))
         for node in range(cluster.nodes):
             on, free = begin, begin
-            for run in runs[bounds[node] : bounds[node + 1]].tolist():
-                if start[run] - free > rest_s:
-                    goes = free + cluster.off_after_s
-                    down, wakes = goes + cluster.shutdown_s, float(start[run]) - cluster.boot_s
+            used = [
+                (float(start[r]), float(until[r])) for r in runs[bounds[node] : bounds[node + 1]]
+            ]
+            hands = sorted(by_hand.get(node, []))
+            for starts, ends in [*used, (np.inf, np.inf)]:
+                while hands and hands[0][0] < starts:
+                    goes, wakes = hands.pop(0)
+                    down = goes + cluster.shutdown_s
                     rows += [(node, on, goes, idle), (node, goes, down, shutdown)]
-                    rows += [(node, down, wakes, off), (node, wakes, float(start[run]), boot)]
-                    on = float(start[run])
-                free = max(free, float(until[run]))
-            goes = free + cluster.off_after_s
+                    rows += [(node, down, wakes, off), (node, wakes, wakes + cluster.boot_s, boot)]
+                    on = free = wakes + cluster.boot_s
+                if starts == np.inf or on == np.inf:
+                    break
+                if starts - free > rest_s:
+                    goes = free + after_s
+                    down, wakes = goes + cluster.shutdown_s, starts - cluster.boot_s
+                    rows += [(node, on, goes, idle), (node, goes, down, shutdown)]
+                    rows += [(node, down, wakes, off), (node, wakes, starts, boot)]
+                    on = starts
+                free = max(free, ends)
+            goes = free + after_s
             rows += [(node, on, goes, idle), (node, goes, goes + cluster.shutdown_s, shutdown)]
             rows.append((node, goes + cluster.shutdown_s, np.inf, off))
     table = np.array([row for row in rows if row[1] < row[2]])

@@ -18,6 +18,9 @@ from lowtide.workload import Workload
 # then add up to no more than the whole, and nothing is lost to rounding.
 _UNIT = 2**20
 
+# What a stopped job may go on holding, in the order in which nodes count it.
+KEEPABLE = ("cpus", "gpus", "memory")
+
 # What GAIA (Hanafy et al., *Going Green for Less Green*, 2024) pays for an hour of a CPU.
 ON_DEMAND_PRICE = 0.0624
 SPOT_PRICE = 0.01248
@@ -50,6 +53,8 @@ class Cluster:
         off_after_s: How long a node is idle before it is switched off; None for never.
         power_cap_w: What nodes and jobs may draw together; None for any amount.
         pue: Power usage effectiveness of the site.
+        keeps: What a stopped job goes on holding on its nodes, any of `cpus`, `gpus` and `memory`:
+            it then goes on where it was. By default nothing.
         reserved_cpus: CPUs that are paid for all the time.
         on_demand_price: What a CPU-hour costs that is bought when it is needed.
         spot_price: What it costs on spare capacity.
@@ -73,6 +78,7 @@ class Cluster:
     off_after_s: float | None = None
     power_cap_w: float | None = None
     pue: float = 1.0
+    keeps: tuple[str, ...] = ()
     reserved_cpus: int = 0
     on_demand_price: float = ON_DEMAND_PRICE
     spot_price: float = SPOT_PRICE
@@ -100,6 +106,8 @@ class Cluster:
         if not memory > 0:
             raise InvalidInput(f"memory_bytes_per_node is more than 0, not {memory!r}")
         require_number(self.pue, "pue", least=1.0)
+        # A list, as a TOML file gives it, is as good.
+        object.__setattr__(self, "keeps", require_kept(self.keeps))
         self._check_power()
 
     def _check_power(self) -> None:
@@ -236,6 +244,17 @@ class Cluster:
             return np.full(used.shape, self.nodes * self.idle_power_w)
         waking_w = max(self.idle_power_w, self.boot_power_w)
         return used * waking_w + (self.nodes - used) * self.off_power_w
+
+
+def require_kept(keeps: object) -> tuple[str, ...]:
+    """Return what stopped jobs go on holding, and refuse what none could."""
+    names = tuple(keeps) if isinstance(keeps, list | tuple) else (keeps,)
+    for name in names:
+        if name not in KEEPABLE:
+            raise InvalidInput(
+                f"a stopped job may go on holding {', '.join(KEEPABLE)}, not {name!r}"
+            )
+    return tuple(str(name) for name in names)
 
 
 def whole_units(amount: FloatArray) -> npt.NDArray[np.int64]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from lowtide.errors import InvalidInput, UnknownName
 from lowtide.policies.policy import SeesQueue, name_of
-from lowtide.registry import is_place, load_own
+from lowtide.registry import Registry, is_place
 
 if TYPE_CHECKING:
     from lowtide.simulator.scheduling import QueueEvent, QueueView
@@ -133,6 +133,10 @@ Discipline: TypeAlias = Fifo | Priority | Easy | RoundRobin | Feedback | OwnDisc
 DISCIPLINES: Mapping[str, type[Fifo | Priority | Easy | RoundRobin | Feedback]] = {
     kind.name: kind for kind in (Fifo, Priority, Easy, RoundRobin, Feedback)
 }
+# Those of other packages, and the same as anyone would register them.
+REGISTERED: Registry[Callable[..., SeesQueue]] = Registry(
+    "lowtide.disciplines", "discipline", methods=("on",)
+)
 # Those that stop jobs by themselves.
 TAKING_TURNS = (RoundRobin, Feedback)
 
@@ -175,14 +179,13 @@ def discipline_kind(name: str) -> Callable[..., Discipline | SeesQueue]:
     """Return what makes the disciplines of a name.
 
     Args:
-        name: One of `DISCIPLINES`, or the place of a class.
+        name: One of `DISCIPLINES`, one that a package registered, or the place of a class.
     """
     if name in DISCIPLINES:
         return DISCIPLINES[name]
-    if not is_place(name):
-        raise UnknownName("discipline", name, DISCIPLINES)
-    found: Callable[..., SeesQueue] = load_own(name, "discipline", ("on",))
-    return found
+    if name not in REGISTERED.names() and not is_place(name):
+        raise UnknownName("discipline", name, {*DISCIPLINES, *REGISTERED.names()})
+    return REGISTERED.load(name)
 
 
 def _check_turns(quanta_s: tuple[float, ...], context_s: float) -> None:

@@ -26,7 +26,7 @@ from lowtide.simulator.backfilling import (
     run_easy,
     run_in_order,
 )
-from lowtide.simulator.cluster import Cluster, whole_units
+from lowtide.simulator.cluster import KEEPABLE, Cluster, whole_units
 from lowtide.simulator.disciplines import (
     Discipline,
     Easy,
@@ -148,6 +148,12 @@ def needs_of(jobs: Workload, order: IntArray, cluster: Cluster) -> tuple[IntArra
     return capacity, need
 
 
+def kept_of(need: IntArray, cluster: Cluster) -> IntArray:
+    """Return what jobs go on holding on each of their nodes while they are stopped."""
+    kept: IntArray = need * np.array([name in cluster.keeps for name in KEEPABLE])
+    return kept
+
+
 def power_by_state(cluster: Cluster) -> FloatArray:
     """Return what a node draws, in the order of `SPAN_KINDS`."""
     return np.array(
@@ -254,13 +260,20 @@ def serve_in_turns(
     discipline: RoundRobin | Feedback,
     *,
     keep_nodes: bool,
+    cluster_keeps: tuple[str, ...] = (),
 ) -> QueuedRuns:
     """Run jobs in turns.
 
     Args:
+        cluster_keeps: What stopped jobs would go on holding.
         order: The rows of the jobs in the order in which they become ready.
     """
     _check_turns(jobs, discipline)
+    if cluster_keeps:
+        raise InvalidInput(
+            f"{discipline.name} lets stopped jobs go on anywhere, and the cluster lets them hold "
+            f"{', '.join(cluster_keeps)}: leave keeps out, or take fifo, priority or easy"
+        )
     count, place = len(jobs), jobs.profile[order]
     saved = [np.array(each.checkpoints_s) for each in jobs.profiles]
     # A job without a profile has no checkpoints: its place, the last one, is empty.
@@ -451,7 +464,9 @@ def run_queue(
     order = np.argsort(ready, kind="stable")
     world = prepare(jobs, ready, order, cluster, pooled=not keep_nodes)
     if isinstance(discipline, RoundRobin | Feedback):
-        runs = serve_in_turns(jobs, order, world, discipline, keep_nodes=keep_nodes)
+        runs = serve_in_turns(
+            jobs, order, world, discipline, keep_nodes=keep_nodes, cluster_keeps=cluster.keeps
+        )
     elif isinstance(discipline, Easy):
         runs = serve_easy(world)
     else:

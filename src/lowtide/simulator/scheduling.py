@@ -27,14 +27,15 @@ from lowtide.precedence import links_of
 from lowtide.signal import FloatArray, Signal
 from lowtide.simulator.carrying import carry_out
 from lowtide.simulator.cluster import Cluster
-from lowtide.simulator.queueing import Placed, Queued, needs_of
+from lowtide.simulator.disciplines import OwnDiscipline
+from lowtide.simulator.queueing import Placed, Queued, kept_of, needs_of
 from lowtide.units import format_count, format_time
 from lowtide.workload import IntArray, Workload
 
 _NEVER, _ANYWHERE, _CHECKPOINTS = range(len(INTERRUPTIBLE))
 # What comes first at an instant: those who give nodes back, then those who want some.
-_END, _GIVEN, _STOP, _READY, _STEP, _WAKE = range(6)
-_KINDS = ("end", "stopped", "stopped", "arrival", "step", "wake")
+_END, _GIVEN, _STOP, _READY, _STEP, _WAKE, _ON = range(7)
+_KINDS = ("end", "stopped", "stopped", "arrival", "step", "wake", "on")
 
 
 class QueueEvent(NamedTuple):
@@ -43,9 +44,10 @@ class QueueEvent(NamedTuple):
     Attributes:
         kind: `arrival`: a job has joined the queue, once all that it waits for are done; `end`: one
             is done; `stopped`: one that was stopped has given its nodes back; `step`: the signal
-            has a new value; `wake`: it is as late as was asked for.
+            has a new value; `wake`: it is as late as was asked for; `on`: a node that was switched
+            on has booted.
         time: When.
-        job: Which, a row of the workload; −1 for none.
+        job: Which, a row of the workload; −1 for none. Of a node that is on, its number.
     """
 
     kind: str
@@ -55,7 +57,10 @@ class QueueEvent(NamedTuple):
 
 @runtime_checkable
 class Scheduler(Protocol):
-    """Whoever decides, at every event, who runs."""
+    """Whoever decides, at every event, who runs.
+
+    One that switches nodes off and on itself says so by `switches_nodes = True`.
+    """
 
     def on(self, event: QueueEvent, view: QueueView) -> None:
         """Start, stop and resume jobs, by the view's methods.
@@ -108,6 +113,8 @@ class QueueView:
         cluster: Cluster,
         signal: Signal | None,
         forecasts: ForecastModel | None,
+        *,
+        switches_nodes: bool = False,
     ) -> None:
         self.jobs, self.cluster, self.now = jobs, cluster, float(jobs.arrival.min())
         self._signal, self._forecasts = signal, forecasts
@@ -119,11 +126,19 @@ class QueueView:
         self._asks = self._need.tolist()
         self._most: list[int] | None = None
         alone = bool(np.any(2 * self._need.min(axis=0) > capacity))
-        self._pooled = alone and cluster.off_after_s is None
+        by_node = switches_nodes or cluster.off_after_s is not None or bool(cluster.keeps)
+        self._pooled, self._switches = alone and not by_node, switches_nodes
+        # What each goes on holding while it is stopped, and where.
+        self._kept = kept_of(self._need, cluster)
+        self._where: dict[int, IntArray] = {}
         self._left = cluster.nodes
         self._free = np.tile(capacity, (1 if self._pooled else cluster.nodes, 1))
         self._holders = np.zeros(self._free.shape[0], dtype=np.int64)
         self._idle_since = np.full(self._free.shape[0], self.now)
+        # When each was switched off, and until when each that was switched on boots.
+        self._off_at = np.full(self._free.shape[0], np.inf)
+        self._boots_until = np.full(self._free.shape[0], -np.inf)
+        self.switched: list[tuple[int, float, float]] = []
         cap_w = math.inf if cluster.power_cap_w is None else cluster.power_cap_w
         self._left_w = cap_w - cluster.nodes * cluster.idle_power_w + TIME_TOLERANCE_S
         self._peak_w = jobs.peak_w.tolist()
@@ -144,9 +159,9 @@ class QueueView:
         self._waits_for = np.bincount(links.after, minlength=len(jobs)).tolist()
         self._soonest = [-math.inf] * len(jobs)
         self._came: set[int] = set()
-        self._keeps: dict[int, list[tuple[int, float]]] = {}
+        self._followers: dict[int, list[tuple[int, float]]] = {}
         for before, after, gap_s in zip(links.before, links.after, links.gap_s, strict=True):
-            self._keeps.setdefault(int(before), []).append((int(after), float(gap_s)))
+            self._followers.setdefault(int(before), []).append((int(after), float(gap_s)))
         self.joined: dict[int, float] = {}
         self._foreseen_room: tuple[tuple[float, int], IntArray, float] | None = None
 
@@ -252,7 +267,42 @@ class QueueView:
         """
         self._stop(job)
         if not self._stop_s[job]:
-            self._queue[job] = None
+            self._join(job)
+
+    def is_on(self, node: int) -> bool:
+        """Return whether a node is on now."""
+        return float(self._ready_at(np.array([self._numbered(node)]))[0]) <= self.now
+
+    def power_off(self, node: int) -> None:
+        """Switch a node off that is on and that nobody runs on, or keeps anything on.
+
+        Args:
+            node: Which, from 0 on.
+        """
+        if self._holders[self._numbered(node)] or not self.is_on(node):
+            raise InvalidSchedule(
+                f"node {node} cannot be switched off at {format_time(self.now)}: it is used, or "
+                "not on; ask view.is_on(node) and view.idle_nodes first"
+            )
+        self._off_at[node] = self.now
+
+    def power_on(self, node: int) -> None:
+        """Switch a node on that is off. It is on once it has shut down and booted.
+
+        Args:
+            node: Which, from 0 on.
+        """
+        number = np.array([self._numbered(node)])
+        ready = float(self._ready_at(number)[0])
+        if ready > self.now and self._boots_until[node] < ready:
+            self._wake_up(number)
+            self._push(ready, _ON, node)
+
+    @property
+    def idle_nodes(self) -> tuple[int, ...]:
+        """Nodes that nobody runs on, or keeps anything on, by number; on or off."""
+        self._numbered(0)
+        return tuple(np.flatnonzero(self._holders == 0).tolist())
 
     def may_stop(self, job: int) -> bool:
         """Return whether a job that runs may be stopped now, by its own rules."""
@@ -285,11 +335,15 @@ class QueueView:
             job: Which; None is returned where only power keeps it waiting.
         """
         wide, enough = (1, self.needs(job)) if self._pooled else (self._wide[job], self.needs(job))
+        own = self._where.get(job)
+        if own is not None:
+            enough = enough - self._kept[job]
         free, left_w = self.free_at(-math.inf), self._left_w
         ahead = sorted(self._running.values(), key=lambda run: run.latest)
         at, place = self.now, 0
         while True:
-            fits = np.count_nonzero((free >= enough).all(axis=1)) >= wide
+            there = free if own is None else free[own]
+            fits = np.count_nonzero((there >= enough).all(axis=1)) >= wide
             if fits and left_w >= self._peak_w[job]:
                 return at
             if place == len(ahead):
@@ -316,10 +370,20 @@ class QueueView:
             return None
         if self._pooled:
             return () if free[0, 0] - self._wide[first] >= self._wide[job] else None
-        holds_first = (free >= self._need[first]).all(axis=1)
-        holds_both = (free - self._need[job] >= self._need[first]).all(axis=1)
+        held = self._where.get(first)
+        wanted = self._need[first] - (0 if held is None else self._kept[first])
+        holds_first = (free >= wanted).all(axis=1)
+        holds_both = (free - self._need[job] >= wanted).all(axis=1)
+        if held is not None:
+            # It goes on where it was, and nowhere else.
+            elsewhere = ~np.isin(np.arange(free.shape[0]), held)
+            holds_first[elsewhere] = holds_both[elsewhere] = False
         spare = int(np.count_nonzero(holds_first)) - self._wide[first]
         chosen: list[int] = []
+        if job in self._where:
+            own = self._where[job]
+            costs = int(np.count_nonzero(holds_first[own] & ~holds_both[own]))
+            return own.tolist() if spare >= costs else None
         fits = np.flatnonzero((self._free >= self._need[job]).all(axis=1))
         for node in fits[np.argsort(self._ready_at(fits), kind="stable")].tolist():
             costs = int(holds_first[node] and not holds_both[node])
@@ -339,6 +403,24 @@ class QueueView:
             self._foreseen_room = (key, self.free_at(when), left_w)
         return self._foreseen_room[1:]
 
+    def _numbered(self, node: int) -> int:
+        if not self._switches or not 0 <= node < self.cluster.nodes:
+            raise InvalidSchedule(
+                f"there is no node {node} to be switched: nodes are numbered from 0 to "
+                f"{self.cluster.nodes - 1}, for a scheduler with switches_nodes = True"
+            )
+        return node
+
+    def _wake_up(self, nodes: IntArray) -> None:
+        """Begin to boot nodes that are off, and note for how long they were."""
+        ready = self._ready_at(nodes)
+        off_at = np.minimum(self._off_at[nodes], self._goes_off(nodes))
+        for node, at, until in zip(nodes.tolist(), off_at.tolist(), ready.tolist(), strict=True):
+            if until > self.now and self._boots_until[node] < until:
+                self.switched.append((node, at, until - self.cluster.boot_s))
+                self._off_at[node], self._boots_until[node] = np.inf, until
+                self._idle_since[node] = until
+
     def _push(self, when: float, code: int, job: int, run: Running | None = None) -> None:
         self._number += 1
         heapq.heappush(self._events, (when, code, self._number, job, run))
@@ -356,6 +438,10 @@ class QueueView:
         wide = self._wide[job]
         if self._pooled:
             return _ANY if wide <= self._left else None
+        if job in self._where:
+            own = self._where[job]
+            room = (self._free[own] >= self._need[job] - self._kept[job]).all()
+            return own if room else None
         if self._most is None:
             self._most = self._free.max(axis=0).tolist()
         # Most that wait find no room on any node: that is soon said.
@@ -365,7 +451,7 @@ class QueueView:
         fits = np.flatnonzero((self._free >= self._need[job]).all(axis=1))
         if fits.size < wide:
             return None
-        if self.cluster.off_after_s is not None:
+        if self.cluster.off_after_s is not None or self._switches:
             fits = fits[np.argsort(self._ready_at(fits), kind="stable")]
         return np.sort(fits[:wide])
 
@@ -373,20 +459,30 @@ class QueueView:
         chosen = np.unique(np.asarray(nodes, dtype=np.int64))
         if self._pooled:
             return self._find(job)
+        if job in self._where and not np.array_equal(chosen, self._where[job]):
+            raise self._wrong(job, "start", "what it keeps lies on the nodes that it ran on")
         if chosen.size != self._wide[job] or chosen[0] < 0 or chosen[-1] >= self.cluster.nodes:
             raise self._wrong(job, "start", f"it needs {self._wide[job]} different nodes")
-        room = (self._free[chosen] >= self._need[job]).all()
+        more = self._need[job] - self._kept[job] * (job in self._where)
+        room = (self._free[chosen] >= more).all()
         return chosen if room and self._peak_w[job] <= self._left_w else None
 
     def _ready_at(self, nodes: IntArray) -> FloatArray:
         """Return when nodes would be on: now, or once they have gone off and been woken."""
         cluster = self.cluster
-        if cluster.off_after_s is None:
+        if cluster.off_after_s is None and not self._switches:
             return np.full(nodes.size, self.now)
-        goes = self._idle_since[nodes] + cluster.off_after_s
-        on = (self._holders[nodes] > 0) | (self.now <= goes)
+        goes = np.minimum(self._goes_off(nodes), self._off_at[nodes])
+        on = (self._holders[nodes] > 0) | ((self.now <= goes) & np.isinf(self._off_at[nodes]))
         waked = np.maximum(goes + cluster.shutdown_s, self.now) + cluster.boot_s
-        return np.where(on, self.now, waked)
+        ready: FloatArray = np.where(on, np.maximum(self.now, self._boots_until[nodes]), waked)
+        return ready
+
+    def _goes_off(self, nodes: IntArray) -> FloatArray:
+        """Return when nodes go off by themselves if nobody uses them: never, or after a while."""
+        after_s = math.inf if self.cluster.off_after_s is None else self.cluster.off_after_s
+        goes: FloatArray = self._idle_since[nodes] + after_s
+        return goes
 
     def _take(self, job: int, nodes: IntArray) -> float:
         self._changes += 1
@@ -395,19 +491,27 @@ class QueueView:
             self._left -= self._wide[job]
             return self.now
         begin = float(self._ready_at(nodes).max())
-        self._free[nodes] -= self._need[job]
+        if self._switches:
+            self._wake_up(nodes)
+        again = self._where.pop(job, None) is not None
+        self._free[nodes] -= self._need[job] - self._kept[job] * again
         self._most = None
-        self._holders[nodes] += 1
+        self._holders[nodes] += not again
         return begin
 
-    def _give(self, run: Running) -> None:
+    def _give(self, run: Running, *, over: bool = True) -> None:
+        """Take back what a run held; of one that goes on later not what it keeps."""
         self._changes += 1
         self._left_w += self._peak_w[run.job]
         if run.nodes is None:
             self._left += self._wide[run.job]
             return
-        self._free[run.nodes] += self._need[run.job]
         self._most = None
+        if not over and self._kept[run.job].any():
+            self._where[run.job] = run.nodes
+            self._free[run.nodes] += self._need[run.job] - self._kept[run.job]
+            return
+        self._free[run.nodes] += self._need[run.job]
         self._holders[run.nodes] -= 1
         self._idle_since[run.nodes] = self.now
 
@@ -454,7 +558,7 @@ class QueueView:
         if self._stop_s[job]:
             self._push(self.now + float(self._stop_s[job]), _GIVEN, job, run)
         else:
-            self._give(run)
+            self._give(run, over=False)
 
     def _next_pause(self, job: int, work_from: float, rest_s: float) -> float | None:
         """Return when a job is to be stopped that wishes to wait meanwhile; None for never.
@@ -474,6 +578,12 @@ class QueueView:
                 return pause
             wishes.pop(0)
         return None
+
+    def _join(self, job: int) -> None:
+        """Let a job wait. Others may wait for what it keeps, so that it has its turn first."""
+        self._queue[job] = None
+        if job in self._where:
+            self._queue.move_to_end(job, last=False)
 
     def _pause(self, job: int) -> None:
         """Stop a job for a while, as its policy wished."""
@@ -495,16 +605,16 @@ class QueueView:
             self.runs.append((job, run.start, rest_s, 0.0, run.nodes))
             self._give(run)
             self.over += 1
-            for other, gap_s in self._keeps.get(job, ()):
+            for other, gap_s in self._followers.get(job, ()):
                 self._waits_for[other] -= 1
                 self._soonest[other] = max(self._soonest[other], self.now + gap_s)
                 if not self._waits_for[other] and other in self._came:
                     self._push(self._soonest[other], _READY, other)
         elif code == _GIVEN and run is not None:
-            self._give(run)
+            self._give(run, over=False)
             # One that its policy lets wait joins the queue later.
             if job not in self._resting:
-                self._queue[job] = None
+                self._join(job)
         elif code == _READY:
             if self._waits_for[job] or self._soonest[job] > self.now:
                 self._came.add(job)
@@ -512,7 +622,7 @@ class QueueView:
                     self._push(self._soonest[job], _READY, job)
                 return None
             self._resting.discard(job)
-            self._queue[job] = None
+            self._join(job)
             self.joined.setdefault(job, self.now)
         return QueueEvent(_KINDS[code], self.now, job)
 
@@ -538,7 +648,9 @@ def run_scheduler(
         forecasts: What is foreseen of it at each moment; None for all of it.
     """
     cluster.check_fits(jobs)
-    view = QueueView(jobs, cluster, signal, forecasts)
+    inner = scheduler.scheduler if isinstance(scheduler, OwnDiscipline) else scheduler
+    switches = bool(getattr(inner, "switches_nodes", False))
+    view = QueueView(jobs, cluster, signal, forecasts, switches_nodes=switches)
     ready = jobs.arrival if wished is None else wished.start[wished.first]
     for job, when in enumerate(ready.tolist()):
         view._events.append((when, _READY, job - len(jobs), job, None))
@@ -601,7 +713,9 @@ def _laid_out(jobs: Workload, cluster: Cluster, view: QueueView, ready: FloatArr
             stretch=np.repeat(np.arange(order.size), [each.size for each in nodes]),
             node=np.concatenate(nodes),
         )
-    queued = carry_out(jobs, stretches, cluster, placed=placed)
+    off = np.flatnonzero(np.isfinite(view._off_at)).tolist()
+    switched = [*view.switched, *((node, float(view._off_at[node]), math.inf) for node in off)]
+    queued = carry_out(jobs, stretches, cluster, placed=placed, switched=switched)
     return Queued(
         ready=ready,
         stretches=queued.stretches,
