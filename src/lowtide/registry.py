@@ -63,6 +63,26 @@ class Registry(Generic[T]):
             ) from error
 
 
+# Who draws what. Values know nothing of charts; whoever has one in hand asks it for its picture.
+_CHARTS = {
+    "signal": "lowtide.page.looks:signal_chart",
+    "plan": "lowtide.page.looks:schedules_chart",
+    "cluster plan": "lowtide.studies.together:plan_chart",
+    "simulation": "lowtide.studies.together:simulation_chart",
+}
+
+
+def chart_of(what: str, *of: Any, **more: Any) -> Any:
+    """Return the chart of a value, as Altair draws it; it takes the extra `figures`.
+
+    Args:
+        what: What the value is, one of those above.
+        of: The value, and whatever else its chart needs.
+    """
+    module, _, name = _CHARTS[what].partition(":")
+    return getattr(importlib.import_module(module), name)(*of, **more)
+
+
 def is_place(name: str) -> bool:
     """Return whether a name says where a class is: in a file, or in a module."""
     return ":" in name or name.endswith(".py")

@@ -11,7 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import overload
+from datetime import UTC
+from importlib import import_module
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +69,8 @@ _LONGEST_STEP_S = 1e10
 # numbers of the size of its times are told apart by.
 _EDGE_STEPS = 1e-9
 _EDGE_ROUNDINGS = 4
+# Frames tell times to the microsecond.
+_SAME_STEP_S = 2e-6
 # Work through long arrays in pieces that stay in the processor's cache, and are small enough for
 # memory to be used again rather than asked of the system anew: 65 against 25 million a second.
 _CHUNK = 4_096
@@ -252,6 +256,68 @@ class Signal:
         """
         times = np.round(1e6 * self.edges[:-1]).astype("datetime64[us]")
         return {"time": times, "value": self.values}
+
+    def to_polars(self) -> Any:
+        """Return a data frame of Polars: when each step begins, in UTC, and its value."""
+        # The core knows NumPy alone; whoever asks for a frame has Polars.
+        polars = import_module("polars")
+        frame = polars.DataFrame(self.columns())
+        return frame.with_columns(polars.col("time").dt.replace_time_zone("UTC"))
+
+    @classmethod
+    def from_polars(
+        cls, frame: Any, *, time: str = "time", value: str = "value", **labels: Any
+    ) -> Signal:
+        """Return the signal of a data frame of Polars, with a row for each step.
+
+        Args:
+            time: The column of times; those without a zone are taken for UTC.
+            value: The column of values.
+            labels: What `from_values` takes besides: kind, unit, zone, basis, source.
+        """
+        stamps = frame[time].dt.epoch("us").to_numpy()
+        return cls._of_rows(stamps / 1e6, frame[value].to_numpy(), labels)
+
+    @classmethod
+    def from_pandas(
+        cls, frame: Any, *, time: str | None = None, value: str = "value", **labels: Any
+    ) -> Signal:
+        """Return the signal of a data frame or a series of pandas, with a row for each step.
+
+        Args:
+            time: The column of times, by default the index; those without a zone are taken for UTC.
+            value: The column of values, of a frame.
+            labels: What `from_values` takes besides: kind, unit, zone, basis, source.
+        """
+        values = frame[value] if hasattr(frame, "columns") else frame
+        stamps = frame.index if time is None else frame[time]
+        seconds = [
+            each.timestamp() if each.tzinfo else each.replace(tzinfo=UTC).timestamp()
+            for each in stamps
+        ]
+        return cls._of_rows(np.array(seconds, np.float64), np.asarray(values), labels)
+
+    @classmethod
+    def _of_rows(cls, times: FloatArray, values: Any, labels: Mapping[str, Any]) -> Signal:
+        """Return a signal of stamped values, which must be one step apart."""
+        steps = np.diff(times)
+        if times.size < 2:
+            raise InvalidSignal("a frame of at least two rows says how long a step is")
+        uneven = np.flatnonzero(np.abs(steps - steps[0]) > _SAME_STEP_S)
+        if steps[0] <= 0 or uneven.size:
+            row = int(uneven[0]) + 1 if uneven.size else 1
+            raise InvalidSignal(
+                "rows of a frame are one step apart, in order: after "
+                f"{format_time(times[row - 1])} comes {format_time(times[row])}, and the first "
+                f"step has {steps[0]:g} s; sort the frame, and fill or leave out what is missing"
+            )
+        return cls.from_values(values, start=float(times[0]), step_s=float(steps[0]), **labels)
+
+    def chart(self) -> Any:
+        """Return the curve as a chart of Altair."""
+        from lowtide.registry import chart_of
+
+        return chart_of("signal", self)
 
     def _repr_html_(self) -> str:
         return format_html(repr(self))

@@ -17,6 +17,7 @@ from lowtide.market.enumeration import Enumerated, at_most_late
 from lowtide.market.instance import Instance
 from lowtide.market.lateness import counting, whole_jobs
 from lowtide.market.prices import Auction, Prices
+from lowtide.registry import chart_of
 from lowtide.schedule import Schedule
 from lowtide.signal import FloatArray, Signal, carbon_and_price, deciding_signal
 from lowtide.simulator.results import Simulation
@@ -358,6 +359,10 @@ class ClusterPlan:
     def table(self) -> pl.DataFrame:
         """Return every job as a row."""
         return self.simulation.table()
+
+    def chart(self) -> Any:
+        """Return carbon, prices, machines held and who runs when, as a chart of Altair."""
+        return chart_of("cluster plan", self)
 
     def _repr_html_(self) -> str:
         return format_html(str(self))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from lowtide.accounting import Footprint, footprint
 from lowtide.errors import InvalidInput
 from lowtide.job import Job, require_job
 from lowtide.policies.policy import Decision, Policy, goes_on, make_policy, require_decision
+from lowtide.registry import chart_of
 from lowtide.schedule import Schedule, State, Stretch
 from lowtide.signal import Grid, Signal, carbon_and_price, deciding_signal, mixed_signal
 from lowtide.units import (
@@ -72,6 +74,19 @@ class Plan:
         share = 1.0 - self.footprint.amount / at_once
         # What is left of equal amounts after rounding is nothing.
         return share if abs(share) > 1e-12 else 0.0
+
+    def chart(self, signal: Signal | Grid, *, deadline: float | None = None) -> Any:
+        """Return the schedule under the signal it was planned on, as a chart of Altair.
+
+        Args:
+            deadline: Where to mark it; by default the end of the schedule.
+        """
+        curve, due = deciding_signal(signal), self.schedule.end if deadline is None else deadline
+        # Something of the hours around it, to see what it was chosen from.
+        around_s = max(due - self.schedule.start, 6 * 3600.0) / 2
+        first = max(curve.start, self.schedule.start - around_s)
+        shown = curve.window(first, min(curve.end, due + around_s))
+        return chart_of("plan", shown, {self.policy: self.schedule}, deadline=due)
 
     def _repr_html_(self) -> str:
         return format_html(f"{self}\n\n{self.schedule}")

@@ -10,6 +10,7 @@ import numpy as np
 
 from lowtide.accounting import Pieces, Stretches, Tally, integrate, pieces_of
 from lowtide.job import TIME_TOLERANCE_S
+from lowtide.registry import chart_of
 from lowtide.schedule import Schedule
 from lowtide.signal import FloatArray, Grid, Signal, carbon_and_price, deciding_signal
 from lowtide.simulator.buying import Bought
@@ -17,7 +18,7 @@ from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.queueing import NodeSpans
 from lowtide.states import STATUSES
 from lowtide.steps import Steps
-from lowtide.units import MISSING
+from lowtide.units import MISSING, format_html, format_quantity
 from lowtide.workload import Workload
 
 if TYPE_CHECKING:
@@ -77,6 +78,20 @@ class Simulation:
 
     def __repr__(self) -> str:
         return f"<Simulation: {len(self)} jobs by {self.policy}>"
+
+    def chart(self) -> Any:
+        """Return the signal, CPUs in use, the queue and what was emitted by then, for Altair."""
+        return chart_of("simulation", self)
+
+    def _repr_html_(self) -> str:
+        told = self.summary()
+        counted = "cost" if told["total_carbon_g"] is None else "carbon_g"
+        shown = (
+            *("jobs", "deadline_misses", f"total_{counted}", f"baseline_total_{counted}"),
+            *("saving", "mean_wait_s", "p99_wait_s", "mean_slowdown", "utilisation"),
+        )
+        lines = [f"{key:<28}{format_quantity(key, told[key])}" for key in shown if key in told]
+        return format_html("\n".join([repr(self), "", *lines]))
 
     @property
     def wait_s(self) -> FloatArray:

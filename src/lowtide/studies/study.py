@@ -28,7 +28,7 @@ from lowtide.studies.axes import (
 from lowtide.studies.chance import Blocks, Chance, Numbers, find_chance, read_blocks
 from lowtide.studies.experiment import flatten
 from lowtide.studies.folder import DONE, MANIFEST, RUNS, TABLE, imputed_words
-from lowtide.units import JOULES_PER_KWH, format_count
+from lowtide.units import JOULES_PER_KWH, format_count, format_html
 
 if TYPE_CHECKING:
     import polars as pl
@@ -150,6 +150,26 @@ class Study:
 
     def __len__(self) -> int:
         return int(self.runs.height)
+
+    def chart(self) -> Any:
+        """Return the outcome of each policy against waiting, as a chart of Altair."""
+        from lowtide.page.looks import alt
+        from lowtide.studies.analysis import frontier
+        from lowtide.studies.policies import frontier_figure
+
+        points, by = frontier(self)
+        if not points:
+            raise InvalidInput("the runs of this study do not say how long their jobs waited")
+        document = frontier_figure(self, points, by).document
+        return alt.Chart.from_dict(document, validate=False)
+
+    def _repr_html_(self) -> str:
+        from lowtide.studies.policies import policies_table
+
+        table = policies_table(self)
+        lines = [" | ".join(map(str, row)) for row in (table.header, *table.rows)]
+        head = f"{self.title}: {format_count(len(self), 'run')}, {self.grids}"
+        return format_html("\n".join([head, "", *lines]))
 
     @property
     def title(self) -> str:

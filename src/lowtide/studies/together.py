@@ -13,6 +13,7 @@ from lowtide.signal import deciding_signal
 
 if TYPE_CHECKING:
     from lowtide.market.cluster_plan import ClusterPlan
+    from lowtide.simulator.results import Simulation
 
 _HEIGHT = 110
 # More bars than this cannot be told apart.
@@ -23,6 +24,32 @@ def plan_chart(plan: ClusterPlan) -> Any:
     """Draw carbon, what a node-hour is worth, machines held here and under EASY, and who runs."""
     panels = [_carbon(plan), _prices(plan), _held(plan), _heat(plan), _gantt(plan)]
     return alt.VConcatChart(vconcat=panels, title=str(plan)).resolve_scale(color="independent")
+
+
+def simulation_chart(simulation: Simulation) -> Any:
+    """Draw the signal, CPUs in use, the queue, and what jobs and nodes have emitted by then."""
+    line, signal = simulation.timeline(), deciding_signal(simulation.signal)
+    edges = [each.timestamp() for each in line["time"]]
+    edges.append(edges[-1] + signal.step_s)
+    amount = line.columns[-1]
+    unit = signal.currency if signal.kind == "price" else "g"
+    shown = {
+        "rate": (signal.unit, signal.label),
+        "cpus": ("CPUs", "CPUs in use"),
+        "queue": ("jobs", "jobs that wait"),
+        amount: (unit, "cost so far" if signal.kind == "price" else "emitted so far"),
+    }
+    panels = [
+        stepped_curve(
+            inline(stamped(edges, line[name].to_list())),
+            axis,
+            x=time_axis("time"),
+            height=_HEIGHT,
+            title=title,
+        )
+        for name, (axis, title) in shown.items()
+    ]
+    return alt.VConcatChart(vconcat=panels, title=repr(simulation).strip("<>"))
 
 
 def _carbon(plan: ClusterPlan) -> Any:
