@@ -2,9 +2,11 @@
 
 The grid is that of Germany where the real data is under LOWTIDE_DATA, else a synthetic one. Every
 row of the first table is five months of 600 jobs; changes are against starting each job at its
-arrival without any wait in the queue. Beside it stands what the prototype of the driver came to, on
-another year of that grid. The second table is 37 days of a real cluster's jobs, a tenth of them
-flexible, at three loads; without the data it is left out.
+arrival without any wait in the queue. Beside it stands what the prototype of the driver came to.
+
+The second table is 37 days of a real cluster's jobs, a tenth of them flexible, at three loads,
+beside what another simulation of them has found; without the data it is left out. A margin of none
+sets begins at the last second, which Slurm meets at its next pass: that alone makes jobs late.
 
     python benchmarks/act.py            five months a row, and the whole study
     python benchmarks/act.py 1          one month a row, and the default rule alone

@@ -10,6 +10,8 @@ Online nobody knows a job before it arrives: which share of what all knowledge w
 
     python benchmarks/cluster.py                    everything, about half an hour
     python benchmarks/cluster.py small plans large online    some of it
+    python benchmarks/cluster.py plans DE 1000 85   of one grid, one size and one load
+    python benchmarks/cluster.py online DE seed=7   of other jobs than those it was settled on
 """
 
 from __future__ import annotations
@@ -137,10 +139,12 @@ def queue(
     return jobs, nodes
 
 
-def line(zone: str, count: int, load: float, *, step_h: float = 1.0, others: bool = True) -> bool:
+def line(
+    zone: str, count: int, load: float, *, step_h: float = 1.0, others: bool = True, seed: int = 0
+) -> bool:
     """Print one queue; return whether it is within its bar."""
     signal = curve(zone)
-    jobs, nodes = queue(count, load, signal.start, step_h=step_h)
+    jobs, nodes = queue(count, load, signal.start, step_h=step_h, seed=seed)
     cluster = lt.Cluster(nodes=nodes, cpus_per_node=1)
     wanted, within_s = BARS[count] if step_h == 1.0 else (0.003, 60.0)
     clock = process_time()
@@ -212,10 +216,10 @@ def small_lines(zone: str) -> bool:
     return good and middle <= SMALL_MIDDLE
 
 
-def online_line(zone: str, count: int, load: float) -> bool:
+def online_line(zone: str, count: int, load: float, *, seed: int = 0) -> bool:
     """Print what is saved by whoever knows no job before it arrives."""
     signal = curve(zone)
-    jobs, nodes = queue(count, load, signal.start)
+    jobs, nodes = queue(count, load, signal.start, seed=seed)
     cluster = lt.Cluster(nodes=nodes, cpus_per_node=1)
     best = lt.plan_cluster(jobs, cluster, signal, wait=0, gap=0.005, seconds=20.0)
     assert best.easy is not None and best.saving is not None
@@ -250,22 +254,31 @@ def online_line(zone: str, count: int, load: float) -> bool:
 
 def main(arguments: list[str]) -> int:
     """Print the figures; return 1 if one is beyond its bar."""
-    asked = set(arguments) or {"small", "plans", "large", "online"}
+    kinds = ("small", "plans", "large", "online")
+    asked = set(arguments) & set(kinds) or set(kinds)
+    zones = [zone for zone in ZONES if zone in arguments] or ZONES
+    sizes = [size for size in (200, 1_000, 10_000) if str(size) in arguments] or (
+        200,
+        1_000,
+        10_000,
+    )
+    loads = [load for load in LOADS if f"{load * 100:g}" in arguments]
+    seed = next((int(each[5:]) for each in arguments if each.startswith("seed=")), 0)
     good = True
     line(ZONES[0], 200, 0.5, others=False)  # Compile, where that has not been done.
-    for zone in ZONES:
+    for zone in zones:
         if "small" in asked:
             good &= small_lines(zone)
         if "plans" in asked:
-            for count in (200, 1_000, 10_000):
-                for load in LOADS:
-                    good &= line(zone, count, load)
+            for count in sizes:
+                for load in loads or LOADS:
+                    good &= line(zone, count, load, seed=seed)
         if "large" in asked:
-            good &= line(zone, 100_000, 0.85, others=False)
-            good &= line(zone, 10_000, 0.85, step_h=0.25, others=False)
+            good &= line(zone, 100_000, 0.85, others=False, seed=seed)
+            good &= line(zone, 10_000, 0.85, step_h=0.25, others=False, seed=seed)
         if "online" in asked:
-            for load in LOADS[1:]:
-                good &= online_line(zone, 1_000, load)
+            for load in loads or LOADS[1:]:
+                good &= online_line(zone, 1_000, load, seed=seed)
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"largest memory {peak_mb:,.0f} MB (wanted 2,000 MB)")
     return int(not good)

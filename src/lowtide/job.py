@@ -68,6 +68,8 @@ class Job:
         resources: What it holds while it runs.
         priority: The higher, the sooner its turn in a queue that looks at it; what is planned for
             the job alone does not depend on it.
+        after: The ids of jobs that must be done before it starts, where many are planned or run.
+        think_s: How long after the last of them it may start at the soonest.
 
     >>> job = Job(id="md42", arrival="2024-07-01T00:00Z", deadline="+36h",
     ...           profile=PowerProfile.constant(300, "6h"))
@@ -84,6 +86,8 @@ class Job:
     min_run_s: float
     resources: Resources
     priority: float
+    after: tuple[str, ...]
+    think_s: float
 
     def __init__(
         self,
@@ -97,8 +101,11 @@ class Job:
         min_run_s: DurationLike = 0.0,
         resources: Resources | None = None,
         priority: float = 0.0,
+        after: Iterable[str] = (),
+        think_s: DurationLike = 0.0,
     ) -> None:
         begin = parse_time(arrival)
+        names = (after,) if isinstance(after, str) else tuple(str(each) for each in after)
         for name, value in (
             ("id", str(id)),
             ("arrival", begin),
@@ -109,6 +116,8 @@ class Job:
             ("min_run_s", parse_duration(min_run_s)),
             ("resources", resources or Resources()),
             ("priority", priority),
+            ("after", names),
+            ("think_s", parse_duration(think_s)),
         ):
             object.__setattr__(self, name, value)
         self._check()
@@ -134,6 +143,10 @@ class Job:
             raise InvalidJob(f"job {self.id}: resources are Resources, not {self.resources!r}")
         if not isinstance(self.priority, int | float) or not math.isfinite(self.priority):
             raise InvalidJob(f"job {self.id}: priority is a number, not {self.priority!r}")
+        if self.id in self.after:
+            raise InvalidJob(f"job {self.id} waits for itself: take it out of after")
+        if self.think_s < 0:
+            raise InvalidJob(f"job {self.id}: think_s is 0 or more, not {self.think_s:g}")
         if self.min_run_s < 0:
             raise InvalidJob(f"job {self.id}: min_run_s is 0 or more, not {self.min_run_s:g}")
         if self.min_run_s > self.profile.work_s + TIME_TOLERANCE_S:

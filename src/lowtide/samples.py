@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from lowtide.errors import UnknownName
+from lowtide.errors import InvalidInput, UnknownName
 from lowtide.profile import PowerProfile
 
 _FOLDER = files("lowtide") / "data"
@@ -32,6 +32,25 @@ def sample_profile(name: str, *, epochs: int | None = None) -> PowerProfile:
         raise UnknownName("sample profile", name, sample_names())
     with as_file(_FOLDER / f"{name}.toml") as path:
         return PowerProfile.load(path, epochs=epochs)
+
+
+def load_profile(given: object, *, beside: Path = Path()) -> PowerProfile:
+    """Return a profile that was given as such, as a file, or by the name of a sample.
+
+    Args:
+        given: A profile, a file ending in `.toml` or `.json`, or a sample's name.
+        beside: The folder that a file is looked for in, unless its path says all.
+    """
+    if isinstance(given, PowerProfile):
+        return given
+    if not isinstance(given, str | Path):
+        raise InvalidInput(f"a profile is a file or a sample's name, not {given!r}")
+    if Path(given).suffix in (".toml", ".json"):
+        return PowerProfile.load(beside / given)
+    if str(given) not in sample_names():
+        hint = "; files end in .toml or .json"
+        raise UnknownName("sample profile", str(given), sample_names(), hint)
+    return sample_profile(str(given))
 
 
 def sample_recordings() -> list[str]:

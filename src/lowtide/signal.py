@@ -16,7 +16,14 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.errors import InvalidInput, InvalidSignal, InvalidTime, InvalidUnit, NotCovered
+from lowtide.errors import (
+    InvalidInput,
+    InvalidSignal,
+    InvalidTime,
+    InvalidUnit,
+    NotCovered,
+    UnknownName,
+)
 from lowtide.units import (
     DurationLike,
     TimeLike,
@@ -50,6 +57,8 @@ _RULES = {
     "objective": (-1e12, 1e12, "what is minimised must be from -1e12 to 1e12", "1/kWh"),
 }
 KINDS = tuple(_RULES)
+# What jobs may be decided by, of what a grid says.
+DECIDING = ("average", "marginal", "price")
 BASES = ("lifecycle", "direct")
 # Nobody's data changes once in three hundred years.
 _LONGEST_STEP_S = 1e10
@@ -515,6 +524,38 @@ def deciding_signal(signal: Signal | Grid) -> Signal:
     """Return the signal that a planner minimises: carbon where there is any, else the price."""
     _require_signal(signal)
     return signal.average if isinstance(signal, Grid) else signal
+
+
+def ruling_signal(signal: Signal | Grid, by: str | Mapping[str, float] | None) -> Signal:
+    """Return the signal that decides: one of a grid's by name, or a mix of its grams and money.
+
+    What is decided by one can be paid for in all.
+
+    Args:
+        by: `average`, `marginal` or `price`; weights of `carbon` and `price`; None for carbon
+            where there is any, else the price.
+
+    >>> curve = Signal.from_values([300, 100], start=0, step_s="1h", kind="marginal")
+    >>> ruling_signal(curve, "marginal") is curve
+    True
+    """
+    if by is None:
+        return deciding_signal(signal)
+    if isinstance(by, Mapping):
+        return mixed_signal(signal, by)
+    if by not in DECIDING:
+        raise UnknownName("signal to decide by", str(by), DECIDING)
+    _require_signal(signal)
+    if isinstance(signal, Grid):
+        found = getattr(signal, by)
+    else:
+        found = signal if signal.kind == by else None
+    if found is None:
+        raise InvalidInput(
+            f"jobs are to be decided by {by}, and the grid says nothing of it: give a Grid with "
+            f"{by}= (a file: grid.{by} in an experiment), or decide by something else"
+        )
+    return found  # type: ignore[no-any-return]
 
 
 def _require_signal(signal: object) -> None:

@@ -2,13 +2,13 @@
 
 A trace says what ran when and for how long; it seldom says what it drew or how long it could
 have waited. So a `Trace` is not yet a list of jobs to plan: `Trace.jobs` makes one once the
-missing facts are given.
+missing facts are given. What it does say of a job goes before what is said for all.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide.errors import InvalidTrace, UnknownName
-from lowtide.job import Job, Resources
+from lowtide.job import INTERRUPTIBLE, Job, Resources
 from lowtide.profile import PowerProfile
 from lowtide.states import STATUSES
 from lowtide.units import DurationLike, TimeLike, parse_duration, parse_time
@@ -43,8 +43,18 @@ NUMBERS = (
     "priority",
     "preceding",
     "think_s",
+    "power_w",
+    "deadline",
+    "slack_s",
 )
-TEXTS = ("id", "user", "group", "account", "executable", "name", "queue", "partition")
+TEXTS = (
+    *("id", "user", "group", "account", "executable", "name", "queue", "partition"),
+    *("interruptible", "after"),
+)
+# Places in lists: in `states.STATUSES`, and in the profiles of the trace.
+PLACES = ("status", "profile")
+# Those that are instants, and move with the trace.
+_INSTANTS = ("arrival", "deadline")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +87,21 @@ class Trace:
     """Columns of equal length, one row per job, ordered by arrival, then as they came.
 
     Attributes:
-        columns: `arrival` and any of the columns named in this module.
+        columns: `arrival` and any of the columns named in this module. `wait_s` is how long a job
+            did wait, `slack_s` how much later than at once it may be done, `power_w` what it draws
+            in the mean, `after` the ids of those that come before it, between blanks, and
+            `profile` its place in `profiles`, −1 for none.
         header: What the file said of itself.
         source: Where it comes from, in words.
+        profiles: What jobs with phases draw.
+        notes: What a reader of the file should know: what was left out, or taken for granted.
     """
 
     columns: Mapping[str, Column]
     header: Mapping[str, str]
     source: str
+    profiles: tuple[PowerProfile, ...]
+    notes: tuple[str, ...]
 
     def __init__(
         self,
@@ -92,17 +109,19 @@ class Trace:
         columns: Mapping[str, npt.ArrayLike],
         header: Mapping[str, str] | None = None,
         source: str = "",
+        profiles: Sequence[PowerProfile] = (),
+        notes: Sequence[str] = (),
     ) -> None:
         arrays: dict[str, Column] = {}
         for name, values in columns.items():
             if name in NUMBERS:
                 arrays[name] = _own(values, np.float64)
-            elif name == "status":
-                arrays[name] = _own(values, np.int8)
+            elif name in PLACES:
+                arrays[name] = _own(values, np.int8 if name == "status" else np.int64)
             elif name in TEXTS:
                 arrays[name] = _own(values, None)
             else:
-                raise UnknownName("trace column", name, (*NUMBERS, *TEXTS, "status"))
+                raise UnknownName("trace column", name, (*NUMBERS, *TEXTS, *PLACES))
         if "arrival" in arrays and "id" not in arrays:
             # Jobs keep their numbers when others are left out.
             arrays["id"] = np.arange(1, arrays["arrival"].size + 1)
@@ -118,6 +137,10 @@ class Trace:
             (arrays["status"] >= 0) & (arrays["status"] < len(STATUSES))
         ):
             raise InvalidTrace(f"a status is a place in a list of {len(STATUSES)}, from 0 on")
+        if "profile" in arrays and not np.all(
+            (arrays["profile"] >= -1) & (arrays["profile"] < len(profiles))
+        ):
+            raise InvalidTrace(f"a job's profile is -1 or one of the {len(profiles)} of the trace")
         if "length_s" in arrays and np.any(arrays["length_s"] < 0):
             row = int(np.flatnonzero(arrays["length_s"] < 0)[0])
             raise InvalidTrace(
@@ -132,10 +155,13 @@ class Trace:
         object.__setattr__(self, "columns", MappingProxyType(arrays))
         object.__setattr__(self, "header", MappingProxyType(dict(header or {})))
         object.__setattr__(self, "source", source)
+        object.__setattr__(self, "profiles", tuple(profiles))
+        object.__setattr__(self, "notes", tuple(notes))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A read-only view of a mapping cannot cross processes; what is in it can.
-        return _remake, (dict(self.columns), dict(self.header), self.source)
+        told = (dict(self.header), self.source, self.profiles, self.notes)
+        return _remake, (dict(self.columns), *told)
 
     def __len__(self) -> int:
         return int(self.columns["arrival"].size)
@@ -151,9 +177,11 @@ class Trace:
             return np.full(len(self), np.nan)
         if name == "status":
             return np.zeros(len(self), dtype=np.int8)
+        if name == "profile":
+            return np.full(len(self), -1)
         if name in TEXTS:
             return np.full(len(self), None, dtype=object)
-        raise UnknownName("trace column", name, (*NUMBERS, *TEXTS, "status"))
+        raise UnknownName("trace column", name, (*NUMBERS, *TEXTS, *PLACES))
 
     @property
     def arrival(self) -> Column:
@@ -207,14 +235,56 @@ class Trace:
         >>> len(trace.select(trace.length_s > 0))
         1
         """
-        kept = {name: array[rows] for name, array in self.columns.items()}
-        return Trace(columns=kept, header=self.header, source=self.source)
+        return self._with({name: array[rows] for name, array in self.columns.items()})
 
     def shifted(self, start: TimeLike) -> Trace:
         """Return the trace with its first arrival moved to an instant."""
         by = parse_time(start) - float(self.arrival[0]) if len(self) else 0.0
-        moved = {**self.columns, "arrival": self.arrival + by}
-        return Trace(columns=moved, header=self.header, source=self.source)
+        moved = {name: self.columns[name] + by for name in _INSTANTS if name in self.columns}
+        return self._with({**self.columns, **moved})
+
+    def _with(self, columns: Mapping[str, Column]) -> Trace:
+        return _remake(dict(columns), dict(self.header), self.source, self.profiles, self.notes)
+
+    def watts(self, power_w_per_cpu: float, power_w_per_gpu: float = 0.0) -> Column:
+        """Return what each job draws: what the trace says, else by the CPUs and GPUs it holds."""
+        cpus, gpus = (np.nan_to_num(self.column(name)) for name in ("cpus", "gpus"))
+        said = self.column("power_w")
+        return np.where(np.isnan(said), power_w_per_cpu * cpus + power_w_per_gpu * gpus, said)
+
+    def due(self, run_s: Column, wait_s: Column | float, soonest: Column | None = None) -> Column:
+        """Return when each job must be done: its deadline, else its slack, else what all may wait.
+
+        Args:
+            run_s: How long each takes.
+            wait_s: How much later than at once those may be done of which the trace says nothing.
+            soonest: When each could begin at once; by default as it arrives.
+        """
+        slack_s, deadline = self.column("slack_s"), self.column("deadline")
+        waiting_s = np.where(np.isnan(slack_s), wait_s, slack_s)
+        begin = self.arrival if soonest is None else soonest
+        return np.where(np.isnan(deadline), begin + run_s + waiting_s, deadline)
+
+    def stops(self, otherwise: Column | str) -> Column:
+        """Return how each job may be stopped, as its place in `job.INTERRUPTIBLE`.
+
+        Args:
+            otherwise: How those may be of which the trace says nothing.
+        """
+        places = {name: place for place, name in enumerate(INTERRUPTIBLE)}
+        if isinstance(otherwise, str):
+            otherwise = np.full(len(self), places[otherwise])
+        if "interruptible" not in self.columns:
+            return otherwise
+        said = self.columns["interruptible"].tolist()
+        for row, name in enumerate(said):
+            if name is not None and name not in places:
+                raise InvalidTrace(
+                    f"job {row + 1} of the trace may be stopped {name!r}: known are "
+                    f"{', '.join(places)}"
+                )
+        told = [places.get(name, -1) for name in said]
+        return np.where(np.array(told) < 0, otherwise, told)
 
     def jobs(
         self,
@@ -223,17 +293,19 @@ class Trace:
         wait: DurationLike,
         interruptible: str = "never",
     ) -> list[Job]:
-        """Return jobs of constant power that can be planned.
+        """Return jobs that can be planned, with what the trace says of each.
 
         Args:
-            power_w_per_cpu: What a job draws per CPU it holds.
-            wait: How much later than at once each may be done.
+            power_w_per_cpu: What a job draws per CPU it holds, where the trace says nothing else.
+            wait: How much later than at once each may be done, likewise.
+            interruptible: How each may be stopped, likewise.
 
         >>> trace = Trace(columns={"arrival": [0], "length_s": [3600], "cpus": [4]})
         >>> trace.jobs(power_w_per_cpu=10, wait="24h")[0].profile.energy_j
         144000.0
         """
-        wait_s = parse_duration(wait)
+        if interruptible not in INTERRUPTIBLE:
+            raise UnknownName("way to stop a job", interruptible, INTERRUPTIBLE)
         usable = (self.length_s > 0) & (self.cpus > 0)
         if not usable.all():
             row = int(np.flatnonzero(~usable)[0])
@@ -242,23 +314,33 @@ class Trace:
                 f"first in row {row + 1}: leave them out with "
                 "trace.select((trace.length_s > 0) & (trace.cpus > 0))"
             )
-        gpus, nodes = self.column("gpus"), self.column("nodes")
+        gpus, nodes, priority = (self.column(name) for name in ("gpus", "nodes", "priority"))
+        profiles = [
+            PowerProfile.constant(watts, length_s) if place < 0 else self.profiles[place]
+            for place, watts, length_s in zip(
+                self.column("profile").tolist(),
+                self.watts(power_w_per_cpu).tolist(),
+                self.length_s.tolist(),
+                strict=True,
+            )
+        ]
+        due = self.due(np.array([each.run_s for each in profiles]), parse_duration(wait))
+        stops = self.stops(interruptible)
         return [
             Job(
-                id=row.id,
-                arrival=row.arrival,
-                deadline=row.arrival + length_s + wait_s,
-                profile=PowerProfile.constant(power_w_per_cpu * cpus, length_s),
-                interruptible=interruptible,
+                id=each.id,
+                arrival=each.arrival,
+                deadline=float(due[row]),
+                profile=profiles[row],
+                interruptible=INTERRUPTIBLE[int(stops[row])],
+                priority=0.0 if np.isnan(priority[row]) else float(priority[row]),
                 resources=Resources(
-                    cpus=math.ceil(cpus),
-                    gpus=0 if np.isnan(gpu) else int(gpu),
-                    nodes=1 if np.isnan(node) else int(node),
+                    cpus=math.ceil(self.cpus[row]),
+                    gpus=0 if np.isnan(gpus[row]) else math.ceil(gpus[row]),
+                    nodes=1 if np.isnan(nodes[row]) else int(nodes[row]),
                 ),
             )
-            for row, length_s, cpus, gpu, node in zip(
-                self, self.length_s.tolist(), self.cpus.tolist(), gpus, nodes, strict=True
-            )
+            for row, each in enumerate(self)
         ]
 
 
@@ -268,5 +350,11 @@ def _own(values: npt.ArrayLike, kind: npt.DTypeLike | None) -> Column:
     return array.copy() if array.flags.writeable and array is values else array
 
 
-def _remake(columns: dict[str, Column], header: dict[str, str], source: str) -> Trace:
-    return Trace(columns=columns, header=header, source=source)
+def _remake(
+    columns: dict[str, Column],
+    header: dict[str, str],
+    source: str,
+    profiles: tuple[PowerProfile, ...],
+    notes: tuple[str, ...],
+) -> Trace:
+    return Trace(columns=columns, header=header, source=source, profiles=profiles, notes=notes)

@@ -467,4 +467,5 @@ _WORDS: dict[str, Callable[[float], str]] = {
     "_s": format_duration,
     "saving": format_percent,
     "utilisation": format_percent,
+    "_share": format_percent,
 }

@@ -56,6 +56,20 @@ def _column(name: str, values: npt.ArrayLike, kind: Any, count: int | None) -> A
     return np.broadcast_to(given, count)
 
 
+def _after(given: Sequence[Sequence[str] | str | None] | None, count: int) -> Column:
+    """Return whom each job waits for, as names; one value for all where that is nobody."""
+    nobody = np.array(None, dtype=object)
+    if given is None or all(each is None for each in given):
+        return np.broadcast_to(nobody, count)
+    if len(given) != count:
+        raise InvalidJob(f"after has {len(given)} values for {format_count(count, 'job')}")
+    column = np.full(count, None, dtype=object)
+    for row, each in enumerate(given):
+        names = (each,) if isinstance(each, str) else tuple(str(name) for name in each or ())
+        column[row] = names or None
+    return column
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Workload:
     """Jobs in columns, ordered by arrival, then as they came.
@@ -78,6 +92,11 @@ class Workload:
         priority: The higher, the sooner its turn, where a discipline looks at it.
         status: Its place in `states.STATUSES`: how it ends.
         user: Whose it is.
+        after: The ids of those that must be done before it starts, None for nobody. Whoever is not
+            among these jobs counts as done.
+        think_s: How long after the last of them it may start at the soonest.
+        waited_s: How long it waited for its start when it was recorded, NaN where that is not
+            known; None where it is not known of any.
         profiles: What jobs with phases draw.
         source: Where the jobs come from, in words.
         left_out: How many jobs of there are not here, by the reason: `never_ran` for rows of a
@@ -101,6 +120,9 @@ class Workload:
     priority: FloatArray
     status: IntArray
     user: Column
+    after: Column
+    think_s: FloatArray
+    waited_s: FloatArray | None
     profiles: tuple[PowerProfile, ...]
     source: str
     left_out: Mapping[str, int]
@@ -125,6 +147,9 @@ class Workload:
         status: npt.ArrayLike = _COMPLETED,
         id: npt.ArrayLike | None = None,  # noqa: A002 - the word everyone uses for it
         user: npt.ArrayLike | None = None,
+        after: Sequence[Sequence[str] | str | None] | None = None,
+        think_s: npt.ArrayLike = 0.0,
+        waited_s: npt.ArrayLike | None = None,
         profiles: Sequence[PowerProfile] = (),
         source: str = "",
         left_out: Mapping[str, int] = MappingProxyType({}),
@@ -154,7 +179,11 @@ class Workload:
             "priority": priority,
             "status": status,
             "user": np.full(count, None, dtype=object) if user is None else np.asarray(user),
+            "after": _after(after, count),
+            "think_s": think_s,
         }
+        if waited_s is not None:
+            columns["waited_s"] = waited_s
         startup_s = np.array([*(each.startup_s for each in profiles), 0.0])[places]
         run_s = startup_s + _column("work_s", work_s, np.float64, count)
         columns["requested_s"] = (
@@ -163,8 +192,15 @@ class Workload:
             else np.fmax(_column("requested_s", requested_s, np.float64, count), run_s)
         )
         order = None if np.all(np.diff(when) >= 0) else np.argsort(when, kind="stable")
+        object.__setattr__(self, "waited_s", None)
         for name, values in columns.items():
-            kind = None if name in ("id", "user") else np.int64 if name in _WHOLE else np.float64
+            kind = (
+                None
+                if name in ("id", "user", "after")
+                else np.int64
+                if name in _WHOLE
+                else np.float64
+            )
             given = np.asarray(values)
             column = _column(name, values, kind, count)
             if order is not None:
@@ -191,6 +227,9 @@ class Workload:
         enough = self.min_run_s <= self.work_s + TIME_TOLERANCE_S
         self._demand(enough, "has less work than min_run_s asks for")
         self._demand(np.isfinite(self.priority), "has no priority that is a number")
+        self._demand(
+            (self.think_s >= 0) & np.isfinite(self.think_s), "starts before those that it waits for"
+        )
 
     def _demand(self, good: npt.NDArray[np.bool_], what: str) -> None:
         if not good.all():
@@ -208,6 +247,11 @@ class Workload:
             source: Where they come from, in words.
         """
         jobs = require_jobs(jobs)
+        known = {job.id for job in jobs}
+        for job in jobs:
+            missing = [name for name in job.after if name not in known]
+            if missing:
+                raise UnknownName(f"job that {job.id} waits for", missing[0], known)
         profiles: dict[int, int] = {}
         kept: list[PowerProfile] = []
         places, power, work_s = [], [], []
@@ -242,6 +286,8 @@ class Workload:
             nodes=[each.nodes for each in asked],
             memory_bytes=[each.memory_bytes or 0.0 for each in asked],
             priority=[job.priority for job in jobs],
+            after=[job.after or None for job in jobs],
+            think_s=[job.think_s for job in jobs],
             source=source,
         )
 
@@ -250,25 +296,30 @@ class Workload:
         cls,
         trace: Trace,
         *,
-        wait: DurationLike | npt.ArrayLike,
+        wait: DurationLike | npt.ArrayLike | None = None,
         power_w_per_cpu: float = 1.0,
         power_w_per_gpu: float = 0.0,
         interruptible: str = "never",
         profiles: Mapping[str, PowerProfile] | None = None,
+        dependencies: bool = False,
     ) -> Workload:
         """Return the jobs of a trace, with what it does not say.
 
-        Jobs that never ran (no length) are left out and counted in `left_out`; jobs without CPUs
-        and GPUs are refused.
+        What it says of a job itself, by a column, goes before what is said here for all. Jobs that
+        never ran (no length) are left out and counted in `left_out`; jobs without CPUs and GPUs
+        are refused.
 
         Args:
             trace: What ran.
-            wait: How much later than at once each may be done: one duration, or one per job.
+            wait: How much later than at once each may be done: one duration, or one per job; None
+                where the trace has a deadline or a slack for every job.
             power_w_per_cpu: What a job draws per CPU it holds.
             power_w_per_gpu: What it draws besides per GPU.
             interruptible: How each may be stopped.
             profiles: Profiles by name, for rows whose `name` is one of them: such a job draws
-                what the profile says instead.
+                what the profile says, whatever else the trace says of it.
+            dependencies: Whether a job waits for the one that preceded it, and for as long after
+                it as its user thought (`after`, or `preceding`, and `think_s` of the trace).
 
         >>> trace = Trace(columns={"arrival": [0], "length_s": [3600], "cpus": [4]})
         >>> Workload.from_trace(trace, power_w_per_cpu=10, wait="24h").energy_j
@@ -278,15 +329,19 @@ class Workload:
             raise UnknownName("way to stop a job", interruptible, INTERRUPTIBLE)
         ran = trace.length_s > 0
         never_ran = int(np.count_nonzero(~ran))
-        by_job = not isinstance(wait, str | int | float)
-        wait_s = np.asarray(wait, np.float64)[ran] if by_job else parse_duration(wait)  # type: ignore[arg-type]
+        if wait is None:
+            wait_s: FloatArray | float = np.nan
+        elif isinstance(wait, str | int | float):
+            wait_s = parse_duration(wait)
+        else:
+            wait_s = np.asarray(wait, np.float64)[ran]
         trace = trace if ran.all() else trace.select(ran)
-        known = profiles or {}
-        names = tuple(known)
-        places = np.full(len(trace), -1)
-        for row, name in enumerate(trace.column("name") if known else ()):
-            if name in known:
-                places[row] = names.index(name)
+        named = profiles or {}
+        kept = (*trace.profiles, *named.values())
+        places: IntArray = np.array(trace.column("profile"), np.int64)
+        by_name = {name: len(trace.profiles) + place for place, name in enumerate(named)}
+        for row, name in enumerate(trace.column("name") if named else ()):
+            places[row] = by_name.get(name, places[row])
         cpus, gpus = (np.nan_to_num(trace.column(name)) for name in ("cpus", "gpus"))
         idle = (cpus + gpus <= 0) & (places < 0)
         if idle.any():
@@ -296,22 +351,33 @@ class Workload:
                 f"first is {trace[row].id}: take those rows out of the file, or out of the trace "
                 "with trace.select(trace.cpus > 0)"
             )
-        lengths = np.array([*(each.work_s for each in known.values()), np.nan])
-        startup_s = np.array([*(each.startup_s for each in known.values()), 0.0])[places]
+        lengths = np.array([*(each.work_s for each in kept), np.nan])
+        startup_s = np.array([*(each.startup_s for each in kept), 0.0])[places]
         work_s = np.where(places < 0, trace.length_s, lengths[places])
-        drawn_w = power_w_per_cpu * cpus + power_w_per_gpu * gpus
+        due = trace.due(startup_s + work_s, wait_s)
+        if np.isnan(due).any():
+            raise InvalidTrace(
+                f"the trace does not say how long job {trace[int(np.isnan(due).argmax())].id} may "
+                "wait: say it for all with wait, or for each in a column deadline or wait"
+            )
         nodes = trace.column("nodes")
         memory = np.fmax(trace.column("requested_memory_bytes"), trace.column("memory_bytes"))
+        links: dict[str, Any] = {}
+        if dependencies:
+            first = [None if np.isnan(n) else f"{n:.0f}" for n in trace.column("preceding")]
+            others = [None if not each else each.split() for each in trace.column("after")]
+            links["after"] = [own or one for own, one in zip(others, first, strict=True)]
+            links["think_s"] = np.maximum(np.nan_to_num(trace.column("think_s")), 0.0)
         return cls(
             id=trace.column("id"),
             user=trace.column("user"),
             arrival=trace.arrival,
-            deadline=trace.arrival + startup_s + work_s + wait_s,
+            deadline=due,
             work_s=work_s,
-            power=np.where(places < 0, drawn_w, 1.0),
+            power=np.where(places < 0, trace.watts(power_w_per_cpu, power_w_per_gpu), 1.0),
             profile=places,
-            profiles=tuple(known.values()),
-            interruptible=INTERRUPTIBLE.index(interruptible),
+            profiles=kept,
+            interruptible=trace.stops(interruptible),
             cpus=cpus,
             gpus=gpus,
             nodes=np.where(np.isnan(nodes), 1.0, nodes),
@@ -319,8 +385,10 @@ class Workload:
             requested_s=trace.column("requested_s"),
             priority=np.nan_to_num(trace.column("priority")),
             status=trace.column("status"),
+            waited_s=trace.columns.get("wait_s"),
             source=trace.source,
             left_out={"never_ran": never_ran} if never_ran else {},
+            **links,
         )
 
     def __len__(self) -> int:
@@ -328,6 +396,12 @@ class Workload:
 
     def __repr__(self) -> str:
         return f"<Workload: {format_count(len(self), 'job')}; {self.source}>"
+
+    @property
+    def has_links(self) -> bool:
+        """Whether any job waits for another."""
+        # What nobody said is one value for all of them.
+        return self.after.strides != (0,) and any(each is not None for each in self.after)
 
     @property
     def startup_s(self) -> FloatArray:
@@ -397,7 +471,10 @@ class Workload:
         part = object.__new__(type(self))
         # What holds for every job holds for some: nothing is checked again.
         order = None if np.all(arrival[1:] >= arrival[:-1]) else np.argsort(arrival, kind="stable")
+        object.__setattr__(part, "waited_s", None)
         for name in self._names():
+            if getattr(self, name) is None:
+                continue
             column = getattr(self, name)[rows]
             column = column if order is None else column[order]
             column.flags.writeable = False
@@ -405,6 +482,10 @@ class Workload:
         for name in _SHARED:
             object.__setattr__(part, name, getattr(self, name))
         return part
+
+    def unlinked(self) -> Workload:
+        """Return the jobs as if none waited for another."""
+        return replace(self, after=_after(None, len(self)))
 
     def shifted(self, start: float) -> Workload:
         """Return the workload with its first arrival moved to an instant.
@@ -437,9 +518,11 @@ class Workload:
             max_starts=int(self.max_starts[row]) or None,
             min_run_s=float(self.min_run_s[row]),
             priority=float(self.priority[row]),
+            after=self.after[row] or (),
+            think_s=float(self.think_s[row]),
             resources=Resources(
                 cpus=int(np.ceil(self.cpus[row])),
-                gpus=int(self.gpus[row]),
+                gpus=int(np.ceil(self.gpus[row])),
                 nodes=int(self.nodes[row]),
                 memory_bytes=float(self.memory_bytes[row]),
             ),

@@ -360,8 +360,15 @@ def test_the_time_zone_of_who_submits_does_not_move_a_begin(here, capsys, monkey
 def test_a_driver_killed_at_random_moments_loses_nothing_and_doubles_nothing(here):
     number, tag = submitted(here, max_starts=1000)
     draw = random.Random(11)
-    kills, stops, until = 0, 0, time.monotonic() + drawn(45, 600)
-    while time.monotonic() < until and kills < 50:
+    kills, stops, most = 0, 0, drawn(12, 50)
+    until = time.monotonic() + drawn(60, 600)
+    # One that dies between asking a job and telling it so has asked for nothing: the next one asks.
+    hasty = replace(EAGER, patience_s=2.0, most_asked=1000)
+    wait_for(lambda: steps())
+    # What a driver loads when it plans for the first time would take most of each short life.
+    time.sleep(1.0)
+    driver(dirty(60.0), rules=hasty, dry=True).turn()
+    while time.monotonic() < until and (kills < most or not stops):
         # A grid that is dirty for some seconds, again and again: there is always something to do.
         now = time.time()
         values = [900.0, 100.0, 100.0] * 1000
@@ -370,10 +377,10 @@ def test_a_driver_killed_at_random_moments_loses_nothing_and_doubles_nothing(her
         if child == 0:
             try:
                 while True:
-                    driver(grid).turn()
+                    driver(grid, rules=hasty).turn()
             finally:
                 os._exit(0)
-        time.sleep(draw.uniform(0.02, 1.2))
+        time.sleep(draw.uniform(0.02, 1.5))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         kills += 1
@@ -384,7 +391,7 @@ def test_a_driver_killed_at_random_moments_loses_nothing_and_doubles_nothing(her
         assert (found.token, found.deadline) == (tag.token, float(int(tag.deadline)))
         if job.state == PENDING and job.begin is not None:
             assert job.begin <= max(tag.deadline - 1800.0, now + EXPIRES_S + PATIENCE_S)
-    assert kills >= drawn(10, 50)
+    assert kills >= min(most, 10)
     assert stops, "it was never stopped"
     done = len(steps())
     ask(here, "scontrol", "update", f"JobId={number}", "StartTime=now")
@@ -411,6 +418,34 @@ def test_a_thousand_tasks_of_an_array_take_one_look_and_one_move(here):
         ["squeue", "-h", "-r", "-j", number, "-o", "%S"], capture_output=True, text=True, check=True
     )
     assert len(set(done.stdout.split())) == 1
+
+
+def test_nodes_that_are_reserved_are_free_at_the_begin_of_a_full_cluster(here):
+    number, tag = submitted(here, begin_s=15.0, interruptible=False)
+    clean = Signal.from_values([900.0] * 3 + [100.0] * 3000, start=time.time() - 0.5, step_s=5.0)
+
+    def operate():
+        return Driver(
+            backend=SlurmBackend(operator=True, reserves=True),
+            forecast=lambda _: clean,
+            waits=WaitModel(unknown_s=0.0),
+            rules=replace(EAGER, least_move_s=60.0),
+        ).turn()
+
+    (deed,) = operate().deeds
+    assert (deed.move.kind, deed.problem) == ("reserve", "")
+    assert operate().deeds == []
+    # Both nodes are taken by whoever fits in before, and there are more than that in the queue.
+    crowd = ("-N1", "--exclusive", "--mem=50M", "-t", "1", "--wrap", "sleep 6")
+    for _ in range(16):
+        ask(here, "sbatch", *crowd)
+    job = wait_for(runs(number))
+    assert job.started <= tag.begin + 5.0
+    assert ask(here, "squeue", "-h", "-t", "PD", "-o", "%A"), "nobody else was waiting"
+    ask(here, "scancel", number)
+    wait_for(lambda: seen(number) is None)
+    # Idle, it would be given back by itself after five minutes.
+    ask(here, "scontrol", "delete", f"ReservationName=lowtide_{tag.token}")
 
 
 def test_an_operator_lets_a_job_go_first_that_has_to_begin(here):

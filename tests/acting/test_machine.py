@@ -100,6 +100,7 @@ class Acting(RuleBasedStateMachine):
             wait_s=lambda random: random.choice([0.0, 600.0, WAIT_S]),
             faults=self.faults,
             can_crash=True,
+            powers=frozenset(("stop", "boost", "reserve")[: 1 + seed % 3]),
         )
         self.jobs: dict[str, Told] = {}
         self.gone: dict[str, Told] = {}

@@ -159,7 +159,7 @@ def test_before_a_maintenance_nothing_is_deferred(here, capsys):
     day = ("StartTime=now+20hours", "Duration=60", "Users=root", "Nodes=ALL", "Flags=MAINT")
     name = ask(here, "scontrol", "create", "reservation", *day).rpartition(" ")[2]
     try:
-        assert "maintenance" in submit(capsys, *words)["why"]
+        assert "reserved before" in submit(capsys, *words)["why"]
         (begin, end) = SlurmBackend().look().closed[0]
         assert end - begin == 3600.0
         assert begin == pytest.approx(time.time() + 20 * 3600, abs=PATIENCE_S)

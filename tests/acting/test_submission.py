@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -113,11 +114,40 @@ def test_a_line_of_shell_is_wrapped_as_well(tmp_path):
         ["-d", "afterok:1"],
         ["--reservation=r"],
         ["--deadline", "now+1hour"],
+        # As far as it is plain which is meant, the beginning of a name is one.
+        ["--depend=afterok:1"],
+        ["--dep", "afterok:1"],
+        ["--reserv=r"],
+        ["--beg=now"],
+        ["-M", "other"],
+        ["--wait"],
     ],
 )
 def test_what_is_not_to_be_started_by_us_is_left_alone(script, words):
     assert Submission.read([*words, script], {}).left_alone
     assert not Submission.read([script], {}).left_alone
+
+
+@pytest.mark.parametrize("name", ["SBATCH_RESERVATION", "SLURM_CLUSTERS", "SBATCH_WAIT"])
+def test_what_is_set_for_every_job_counts_as_well(script, name):
+    assert Submission.read([script], {name: "x"}).left_alone
+
+
+def test_options_that_are_set_or_shortened_are_those_that_sbatch_takes(script):
+    read = Submission.read(["--exclus", "-t", "5", "--ntasks-per-n=2", script], {})
+    assert (read.limit_s, read.script) == (300.0, script)
+    assert read.options["ntasks-per-node"] == "2"
+    said = {"SBATCH_ARRAY_INX": "0-9", "SBATCH_NO_REQUEUE": "1", "SBATCH_JOB_NAME": "set"}
+    read = Submission.read([script], said)
+    assert (read.waves(1.0), read.may_be_stopped, read.name) == (10, False, "set")
+    # What is not plain is sbatch's to refuse.
+    assert Submission.read(["--gpus-per=2", script], {}).options["gpus-per"] == "2"
+
+
+def test_who_is_to_be_quiet_still_tells_its_number(script):
+    command = Submission.read(["-Q", "-n1", "--quiet", script], {}).command(TAG, now=1000.0)
+    assert not {"-Q", "--quiet"} & set(command)
+    assert "-n1" in command
 
 
 def test_a_job_of_several_parts_is_left_alone(script):
@@ -203,7 +233,12 @@ SCONTROL = """#!/bin/bash
 echo "scontrol $*" >> "$TOLD"
 """
 SQUEUE = """#!/bin/bash
+grep -q requeue "$TOLD" && printf %-20s PENDING || printf %-20s RUNNING
 cat "$COMMENT"
+"""
+# Nobody has to wait here for what a controller might forget.
+SLEEP = """#!/bin/bash
+case "$1" in [1-4]) ;; *) exec /bin/sleep "$@" ;; esac
 """
 
 
@@ -212,7 +247,7 @@ def pretended(tmp_path):
     """An environment with a Slurm that only remembers what it was told."""
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name, text in (("scontrol", SCONTROL), ("squeue", SQUEUE)):
+    for name, text in (("scontrol", SCONTROL), ("squeue", SQUEUE), ("sleep", SLEEP)):
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
     (tmp_path / "told").touch()
@@ -291,7 +326,7 @@ def test_who_listens_is_told_saves_and_is_requeued_with_its_begin(pretended, tmp
     assert 100.0 < kept.progress_s < 100.0 + PATIENCE_S
     assert (kept.begin, kept.token) == (tag.begin, tag.token)
     # Nothing is left behind.
-    assert not [each for each in tmp_path.iterdir() if each.name.startswith("tmp.")]
+    assert not [each for each in tmp_path.iterdir() if each.name.startswith("lowtide.")]
 
 
 @pytest.mark.parametrize("status", [0, 1, 74, 143])
@@ -305,22 +340,47 @@ def test_a_job_that_does_not_listen_goes_on(pretended, tmp_path):
     script = "#!/bin/sh\ntouch ready\nwhile [ ! -e enough ]; do sleep 0.05; done\nexit 4\n"
     job = started(script, pretended, tmp_path)
     wait_for(tmp_path / "ready")
-    job.send_signal(signal.SIGUSR1)
-    time.sleep(0.3)
-    assert job.poll() is None
+    # A shell that starts programs all the time keeps signals back for moments, and does not listen.
+    for _ in range(8):
+        job.send_signal(signal.SIGUSR1)
+        time.sleep(0.05)
+        assert job.poll() is None
     (tmp_path / "enough").touch()
     assert job.wait(PATIENCE_S) == 4
+
+
+# As srun does: it keeps the signal back, and one of its threads waits for it.
+WAITS = """#!/usr/bin/env python3
+import os, signal, threading, time
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+def take():
+    open("ready", "w").close()
+    signal.sigwait([signal.SIGUSR1])
+    os._exit(75)
+threading.Thread(target=take).start()
+time.sleep(60)
+"""
+
+
+def test_who_keeps_the_signal_back_to_wait_for_it_is_told(pretended, tmp_path):
+    Path(pretended["COMMENT"]).write_text(encode(TAG))
+    job = started(WAITS, pretended, tmp_path)
+    wait_for(tmp_path / "ready")
+    job.send_signal(signal.SIGUSR1)
+    assert job.wait(PATIENCE_S) == 75
+    assert "requeue 17" in Path(pretended["TOLD"]).read_text()
 
 
 def test_who_requeues_himself_gets_the_begin_too_and_all_else_is_scontrols(pretended, tmp_path):
     begin = int(time.time()) + 5000
     tag = Tag(token="k3", deadline=9e9, arrival=0.0, run_s=600.0, begin=begin)
     Path(pretended["COMMENT"]).write_text(encode(tag))
-    script = "#!/bin/sh\nscontrol requeue $SLURM_JOB_ID\nscontrol show job 17\n"
-    assert started(script, pretended, tmp_path).wait(PATIENCE_S) == 0
+    # What it does once it is requeued would be done twice: it is ended there.
+    script = "#!/bin/sh\nscontrol show job 17\nscontrol requeue $SLURM_JOB_ID\nsleep 50\n"
+    assert started(script, pretended, tmp_path).wait(PATIENCE_S) == 75
     told = Path(pretended["TOLD"]).read_text().splitlines()
-    assert [each.split()[1] for each in told] == ["requeue", "update", "show"]
-    assert "StartTime=now+" in told[1]
+    assert [each.split()[1] for each in told] == ["show", "requeue", "update"]
+    assert "StartTime=now+" in told[2]
 
 
 def test_arguments_and_the_interpreter_are_the_scripts_own(pretended, tmp_path):
@@ -387,11 +447,210 @@ def test_who_says_75_and_has_written_nothing_has_saved_nothing(pretended, tmp_pa
     path = tmp_path / "wrapped.sh"
     for checkpoint, counted in (("old.ck", 0), ("", 1)):
         Path(pretended["TOLD"]).write_text("")
-        path.write_text(wrap("#!/bin/sh\nsleep 1.2\nexit 75\n", checkpoint))
-        assert subprocess.run(["bash", str(path)], env=pretended, cwd=tmp_path).returncode == 75
+        script = "#!/bin/bash\ntrap 'exit 75' USR1\ntouch ready\nwhile :; do sleep 0.05; done\n"
+        path.write_text(wrap(script, checkpoint))
+        (tmp_path / "ready").unlink(missing_ok=True)
+        job = subprocess.Popen(["bash", str(path)], env=pretended, cwd=tmp_path)
+        wait_for(tmp_path / "ready")
+        time.sleep(1.1)
+        job.send_signal(signal.SIGUSR1)
+        assert job.wait(PATIENCE_S) == 75
         told = Path(pretended["TOLD"]).read_text()
         assert told.count("Comment=") == counted
         assert "requeue" in told
+
+
+# Told to end, it takes half a second for that, and says what else it was told.
+CLEANS_UP = """#!/bin/bash
+trap 'sleep 0.5; touch cleaned; exit 3' TERM
+trap 'echo usr2 >> heard' USR2
+trap 'echo int >> heard' INT
+cat > input
+touch ready
+while :; do sleep 0.05; done
+"""
+
+
+def test_input_signals_and_time_to_clean_up_are_as_without_a_wrapper(pretended, tmp_path):
+    (tmp_path / "wrapped.sh").write_text(wrap(CLEANS_UP))
+    words = ["bash", "wrapped.sh"]
+    job = subprocess.Popen(words, env=pretended, cwd=tmp_path, stdin=subprocess.PIPE)
+    job.stdin.write(b"given")
+    job.stdin.close()
+    wait_for(tmp_path / "ready")
+    assert (tmp_path / "input").read_text() == "given"
+    for number, word in ((signal.SIGUSR2, "usr2"), (signal.SIGINT, "int")):
+        job.send_signal(number)
+        until = time.monotonic() + PATIENCE_S
+        while not (tmp_path / "heard").exists() or word not in (tmp_path / "heard").read_text():
+            assert time.monotonic() < until, f"it has not heard {word}"
+            time.sleep(0.02)
+    # As slurmd does it: everybody is told, and what is left once the first is gone is killed.
+    (script,) = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+    for pid in (job.pid, int(script)):
+        os.kill(pid, signal.SIGTERM)
+    assert job.wait(PATIENCE_S) == 3
+    assert (tmp_path / "cleaned").exists()
+    assert Path(pretended["TOLD"]).read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "name", "comes"),
+    [
+        ("B:TERM@60", "TERM", signal.SIGTERM),
+        ("USR2@90", "USR2", signal.SIGUSR1),
+        ("B:SIGUSR2@90", "USR2", signal.SIGUSR2),
+        ("12@90", "USR2", signal.SIGUSR1),
+        ("R:B:USR1", "USR1", signal.SIGUSR1),
+        ("nonsense", "USR1", signal.SIGUSR1),
+    ],
+)
+def test_a_job_is_asked_by_the_signal_that_its_user_has_named(
+    pretended, tmp_path, said, name, comes
+):
+    Path(pretended["COMMENT"]).write_text(encode(TAG))
+    script = f"#!/bin/bash\ntrap 'exit 75' {name}\ntouch ready\nwhile :; do sleep 0.05; done\n"
+    (tmp_path / "wrapped.sh").write_text(wrap(script, signal=said))
+    job = subprocess.Popen(["bash", "wrapped.sh"], env=pretended, cwd=tmp_path)
+    wait_for(tmp_path / "ready")
+    job.send_signal(comes)
+    assert job.wait(PATIENCE_S) == 75
+    assert "requeue 17" in Path(pretended["TOLD"]).read_text()
+
+
+# A program whose workers are forks with its handlers, below a shell that passes USR1 on itself.
+WORKERS = """
+import os, signal, sys, time
+def save(*_):
+    with open("saves", "a") as file:
+        print(os.getpid(), file=file)
+    time.sleep(0.3)
+    os._exit(75)
+signal.signal(signal.SIGUSR1, save)
+workers = [os.fork() for _ in range(2)]
+if 0 in workers:
+    time.sleep(60)
+    os._exit(0)
+open("ready", "w").close()
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    "shell",
+    ["exec python3 workers.py", "python3 workers.py & trap 'kill -USR1 $!' USR1; wait; wait"],
+)
+def test_a_program_is_told_once_and_its_workers_are_not(pretended, tmp_path, shell):
+    Path(pretended["COMMENT"]).write_text(encode(TAG))
+    (tmp_path / "workers.py").write_text(WORKERS)
+    job = started(f"#!/bin/bash\n{shell}\nexit 75\n", pretended, tmp_path)
+    wait_for(tmp_path / "ready")
+    below = children_of(job.pid)
+    job.send_signal(signal.SIGUSR1)
+    assert job.wait(PATIENCE_S) == 75
+    assert len((tmp_path / "saves").read_text().split()) == 1
+    for pid in below:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def children_of(pid):
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        for each in map(int, path.read_text().split()):
+            found += [each, *children_of(each)]
+    return found
+
+
+def test_who_cannot_be_requeued_goes_on_where_it_is(pretended, tmp_path):
+    Path(pretended["COMMENT"]).write_text(encode(TAG))
+    tool = Path(pretended["PATH"].partition(":")[0]) / "scontrol"
+    tool.write_text('#!/bin/bash\n[ "$1" != requeue ] || { echo denied >&2; exit 1; }\n')
+    script = """#!/bin/bash
+    trap 'touch saved; exit 75' USR1
+    [ ! -e saved ] || exit 0
+    touch ready
+    while :; do sleep 0.05; done
+    """
+    job = started(script, pretended, tmp_path)
+    wait_for(tmp_path / "ready")
+    job.send_signal(signal.SIGUSR1)
+    assert job.wait(PATIENCE_S) == 0
+
+
+def test_a_controller_that_is_silent_is_asked_until_it_answers(pretended, tmp_path):
+    Path(pretended["COMMENT"]).write_text(encode(TAG))
+    tool = Path(pretended["PATH"].partition(":")[0]) / "scontrol"
+    silent = "slurm_requeue error: Unable to contact slurm controller (connect failure)"
+    # Silent for longer than it would take to be refused.
+    tool.write_text(
+        "#!/bin/bash\necho x >> tries\n"
+        f'[ $(wc -l < tries) -gt 3 ] || {{ echo "{silent}" >&2; exit 1; }}\n'
+        + SCONTROL.split("\n", 1)[1]
+    )
+    script = "#!/bin/bash\ntrap 'exit 75' USR1\ntouch ready\nwhile :; do sleep 0.05; done\n"
+    job = started(script, pretended, tmp_path)
+    wait_for(tmp_path / "ready")
+    job.send_signal(signal.SIGUSR1)
+    assert job.wait(PATIENCE_S) == 75
+    assert "requeue 17" in Path(pretended["TOLD"]).read_text()
+
+
+def test_what_a_controller_forgets_of_a_requeue_is_asked_for_again(pretended, tmp_path):
+    Path(pretended["COMMENT"]).write_text(encode(TAG))
+    tool = Path(pretended["PATH"].partition(":")[0]) / "squeue"
+    # It runs, as far as the controller knows, until it was requeued twice.
+    tool.write_text(SQUEUE.replace('grep -q requeue "$TOLD"', '[ $(grep -c requeue "$TOLD") = 2 ]'))
+    script = "#!/bin/bash\ntrap 'exit 75' USR1\ntouch ready\nwhile :; do sleep 0.05; done\n"
+    job = started(script, pretended, tmp_path)
+    wait_for(tmp_path / "ready")
+    job.send_signal(signal.SIGUSR1)
+    assert job.wait(PATIENCE_S) == 75
+    assert Path(pretended["TOLD"]).read_text().count("requeue 17") == 2
+
+
+@pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED"])
+def test_who_is_being_cancelled_is_not_brought_back(pretended, tmp_path, state):
+    Path(pretended["COMMENT"]).write_text(encode(TAG))
+    tool = Path(pretended["PATH"].partition(":")[0]) / "squeue"
+    tool.write_text(f'#!/bin/bash\nprintf %-20s {state}\ncat "$COMMENT"\n')
+    job = started(SAVING.replace("[ ! -e go ]", "false"), pretended, tmp_path)
+    wait_for(tmp_path / "ready")
+    job.send_signal(signal.SIGUSR1)
+    assert job.wait(PATIENCE_S) == 75
+    assert Path(pretended["TOLD"]).read_text() == ""
+
+
+def test_who_saves_when_told_to_end_has_ended(pretended, tmp_path):
+    Path(pretended["COMMENT"]).write_text(encode(TAG))
+    script = "#!/bin/bash\ntrap 'exit 75' TERM\ntouch ready\nwhile :; do sleep 0.05; done\n"
+    job = started(script, pretended, tmp_path)
+    wait_for(tmp_path / "ready")
+    for pid in (job.pid, *children_of(job.pid)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    assert job.wait(PATIENCE_S) == 75
+    assert Path(pretended["TOLD"]).read_text() == ""
+
+
+def test_who_ends_with_75_at_once_unasked_is_not_started_for_ever(pretended, tmp_path):
+    assert started("#!/bin/sh\nexit 75\n", pretended, tmp_path).wait(PATIENCE_S) == 75
+    assert Path(pretended["TOLD"]).read_text() == ""
+
+
+def test_a_full_or_closed_folder_for_temporary_files_ends_no_job(pretended, tmp_path):
+    # No file fits there, whoever asks.
+    environment = {**pretended, "TMPDIR": "/proc/self", "HOME": str(tmp_path)}
+    job = started("#!/bin/sh\nexit 5\n", environment, tmp_path)
+    assert job.wait(PATIENCE_S) == 5
+
+
+def test_a_driver_that_has_lived_of_late_is_known_by_what_it_leaves_behind(tmp_path):
+    journal = Journal(folder=tmp_path)
+    assert not journal.is_driven(time.time())
+    journal.keep_waits([])
+    assert journal.is_driven(time.time())
+    assert not journal.is_driven(time.time() + 7200.0)
 
 
 def test_profiles_that_differ_in_anything_are_kept_apart(tmp_path: Path) -> None:

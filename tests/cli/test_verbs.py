@@ -48,9 +48,11 @@ PAST = ("--now", "start")
 OF_REAL_DATA = ("reproduce gaia", "reproduce wait-awhile")
 # These need a Slurm, and are run in tests/acting.
 OF_SLURM = ("drive", "queue", "queue forget", "queue hold", "queue release", "sbatch")
+# One goes on until it is told to stop, one needs a centre: they are run in tests/serve.
+ENDLESS = ("serve", "login")
 # This needs a job, and is run in test_watch.py.
 OF_JOBS = ("watch follow",)
-RUN_HERE = [verb for verb in VERBS if verb not in (*OF_REAL_DATA, *OF_SLURM, *OF_JOBS)]
+RUN_HERE = [verb for verb in VERBS if verb not in (*OF_REAL_DATA, *OF_SLURM, *OF_JOBS, *ENDLESS)]
 EXAMPLE_LINES = [line for verb in RUN_HERE for line in EXAMPLES[verb]]
 EXPERIMENT = """
 [grid]
@@ -119,6 +121,7 @@ def fill(folder: Path) -> Path:
         write_recording(sized_recording(epochs), folder / f"e{epochs}")
     (folder / "exp.toml").write_text(EXPERIMENT)
     (folder / "queue.toml").write_text(QUEUE)
+    (folder / "serve.toml").write_text('cluster = "alps"\n')
     few = {"grids": ["sunny"], "waits": ["6h", "24h"], "lengths": ["4h"], "seeds": [0]}
     write_study(folder / "worth-it-results", **few)
     short = {"cpu": (0.0, 30.0), "disk": (0.0, 30.0)}
@@ -254,6 +257,8 @@ QUEUED = (
     "--set cluster.cpus_per_node=4 --set workload.interruptible=anywhere --set queue.name="
 )
 BUYING = ("reserved_first", "spot_reserved")
+# Jobs that nobody recorded cannot start when they did.
+NOT_HERE = (*BUYING, "as_recorded")
 PLANNED = "plan -t 3:00:00 --power 300 --deadline +24h --grid windy --interruptible"
 WHEN = "when --profile h200 --deadline +24h --grid windy --tradeoff --interruptible"
 KERNELS = [
@@ -268,7 +273,7 @@ MORE = [
     f"{PLANNED} never --explain",
     "plan --profile h200 --deadline +24h --grid windy --interruptible checkpoints --explain",
     *(f"{WHEN} {each}" for each in ("never", "anywhere")),
-    *(f"{STOPPED}{each}" for each in POLICIES.names() if each not in BUYING),
+    *(f"{STOPPED}{each}" for each in POLICIES.names() if each not in NOT_HERE),
     f"{STOPPED}exact --set policy.step_s=1800",
     *(f"{QUEUED}{each} --set cluster.off_after_s=3600" for each in DISCIPLINES),
     *(

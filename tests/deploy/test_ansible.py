@@ -214,6 +214,10 @@ class Control:
             "lowtide_scrape_remote_write_url": "https://metrics.example.org/api/v1/write",
             "lowtide_scrape_remote_write_options": {"authorization": {"credentials": SECRET}},
             "lowtide_scrape_prometheus": str(self.program("prometheus", "version 3.1.0 (branch)")),
+            "lowtide_drive_grid": "electricitymaps:DE",
+            "lowtide_drive_arguments": ["--notify", "https://hooks.example.org/100%"],
+            "lowtide_drive_environment": {"ELECTRICITYMAPS_TOKEN": SECRET},
+            "lowtide_drive_slurm_dir": str(self.root("edge") / "etc/lowtide"),
         }
         here = {
             "lowtide_package_source": "./checkout",
@@ -249,6 +253,7 @@ class Control:
                         },
                         "children": {"refused": {"hosts": refused}},
                     },
+                    "lowtide_operators": {"hosts": {"edge": {}}},
                     "lowtide_prometheus": {
                         "hosts": {
                             "central": {
@@ -268,10 +273,10 @@ class Control:
         path.chmod(0o755)
         return path
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, playbook: str = "site.yml") -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "ansible", "playbook", "-i", "inventory.yml", *arguments]
         return subprocess.Popen(
-            [*command, str(ANSIBLE / "site.yml")],
+            [*command, str(ANSIBLE / playbook)],
             cwd=self.folder,
             env=self.environment,
             stdout=subprocess.PIPE,
@@ -310,10 +315,11 @@ class Runs:
     check: Told
     first: Told
     second: Told
+    driving: Told
     traces: tuple[dict[str, object], dict[str, object]]
 
     def every(self) -> list[Told]:
-        return [self.check, self.first, self.second]
+        return [self.check, self.first, self.second, self.driving]
 
 
 @pytest.fixture(scope="module")
@@ -324,12 +330,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     # Several hosts in a run: to start another one takes longer than to look at another host.
     checking = control.start("--check", "--diff", "--limit", "here,edge")
     second = end(control.start("--limit", "edge,central,refused"))
+    # The package is there by now.
+    driving = end(control.start("--tags", "drive", playbook="drive.yml"))
     check = end(checking)
     return Runs(
         control=control,
         check=check,
         first=first,
         second=second,
+        driving=driving,
         traces=(before, traces()),
     )
 
@@ -468,6 +477,27 @@ def test_the_command_of_the_unit_answers_prometheus_and_keeps_what_it_sees(runs:
     assert (state / "100% of $STORE.sqlite").stat().st_size > 0
 
 
+def test_the_driver_only_counts_until_it_is_told_to_act(runs: Runs) -> None:
+    assert runs.driving.code == 0, runs.driving.text
+    root = runs.control.root("edge")
+    table = str(root / "var/lib/lowtide-drive/begins")
+    words = command(runs, "lowtide-drive.service")
+    assert words == [
+        str(root / "opt/lowtide/venv/bin/lowtide"),
+        *("drive", "--all-users", "--grid", "electricitymaps:DE", "--table", table),
+        *("--dry-run", "--suppose", "24h", "--notify", "https://hooks.example.org/100%"),
+    ]
+    service = unit(runs, "lowtide-drive.service")["Service"]
+    assert (service["User"], service["Restart"]) == ("lowtide", "always")
+    # The script that the controller runs reads the table that the driver writes.
+    lua = (root / "etc/lowtide/job_submit.lua").read_text("utf-8")
+    ours = (ROOT / "deploy/slurm/job_submit.lua").read_text("utf-8")
+    assert lua == ours.replace("/var/lib/lowtide/begins", table)
+    environment = root / "etc/lowtide/drive.env"
+    assert f'ELECTRICITYMAPS_TOKEN="{SECRET}"\n' in environment.read_text("utf-8")
+    assert stat.S_IMODE(environment.stat().st_mode) == 0o600
+
+
 def test_the_agent_pushes_to_the_server(runs: Runs) -> None:
     settings = runs.control.root("edge") / "etc/lowtide"
     config = yaml.safe_load((settings / "prometheus.yml").read_text(encoding="utf-8"))
@@ -488,7 +518,8 @@ def test_the_agent_pushes_to_the_server(runs: Runs) -> None:
 def test_systemd_takes_the_units(runs: Runs) -> None:
     # Parsing alone, where systemd is not installed.
     units = sorted((runs.control.root("edge") / "etc/systemd/system").glob("*.service"))
-    assert [path.name for path in units] == ["lowtide-prometheus.service", "lowtide-watch.service"]
+    names = ("drive", "prometheus", "watch")
+    assert [path.name for path in units] == [f"lowtide-{name}.service" for name in names]
     known = {"Unit", "Service", "Install"}
     assert all(set(unit(runs, path.name).sections()) == known for path in units)
     if program := shutil.which("systemd-analyze"):
@@ -564,7 +595,7 @@ def test_the_example_uses_variables_that_exist() -> None:
     text = (ANSIBLE / "inventory.example.yml").read_text(encoding="utf-8")
     known = {name for role in ROLES for name in variables(role)}
     used = set(re.findall(r"^\s*(lowtide_\w+):", text, re.M))
-    assert used - {"lowtide_nodes", "lowtide_prometheus"} <= known
+    assert used - {"lowtide_nodes", "lowtide_operators", "lowtide_prometheus"} <= known
 
 
 def test_the_example_reaches_its_own_machine_whatever_pythons_lie_about(tmp_path: Path) -> None:

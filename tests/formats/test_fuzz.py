@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from lowtide.formats import jobs, read_jobs, read_signal, signals
@@ -38,6 +41,22 @@ def _jobs(name: str) -> Callable[[Path], Any]:
         read_jobs(path, **told)
 
     return read
+
+
+def _pm100() -> bytes:
+    moments = [datetime(2020, 5, 1, hour, tzinfo=UTC) for hour in (1, 2)]
+    buffer = io.BytesIO()
+    pl.DataFrame(
+        {
+            "job_id": [1, 2],
+            "submit_time": moments,
+            "start_time": moments,
+            "run_time": [60, 80],
+            "num_cores_alloc": [4, 8],
+            "node_power_consumption": [[100.0, 200.0, 200.0], [300.0] * 4],
+        }
+    ).write_parquet(buffer, compression="uncompressed")
+    return buffer.getvalue()
 
 
 def _folder_of(path: Path) -> None:
@@ -135,6 +154,10 @@ TARGETS = {
         seeds=(
             "arrival_time,length,cpus,gpus,status,user,requested\n"
             + "".join(f"{100 * i},{600 + i},{1 + i % 4},0,completed,ann,7200\n" for i in range(5)),
+            "arrival_time,length,cpus,id,power_w,deadline,wait,waited,interruptible,profile,after,mood\n"
+            "2024-07-01T00:00Z,100,1,a,50,2024-07-02T00:00Z,,5,never,h200,,x\n"
+            '2024-07-01T01:00Z,100,1,b,,,60,,anywhere,"{""work"": [{""name"": ""a"", '
+            '""duration_s"": 5, ""power_w"": 7}]}",a,y\n',
         ),
         name="a.csv",
         read=_jobs("csv"),
@@ -162,6 +185,88 @@ TARGETS = {
         ),
         name="a.swf",
         read=_jobs("swf"),
+    ),
+    "jobs:azure": Target(
+        seeds=(
+            "".join(
+                f"vm{i},sub,dep,{300 * i},{900 * i},99.5,{i}.25,80,Unknown,{cores},8\n"
+                for i, cores in enumerate(("2", ">24", "4"))
+            ),
+        ),
+        name="a.csv",
+        read=_jobs("azure"),
+    ),
+    "jobs:pai": Target(
+        seeds=(
+            "".join(
+                f"job{i % 2},worker{i},{i}.0,Terminated,{100 * i}.0,{900 * i}.0,600,29.3,50,V100\n"
+                for i in range(1, 5)
+            ),
+        ),
+        name="a.csv",
+        read=_jobs("pai"),
+    ),
+    "jobs:google": Target(
+        seeds=(
+            "".join(
+                json.dumps(
+                    {
+                        "time": str(700_000_000 * (kind + 1)),
+                        "type": str(kind),
+                        "collection_id": "381",
+                        "instance_index": "0",
+                        "priority": "103",
+                        "resource_request": {"cpus": 0.25, "memory": 0.1},
+                        "start_after_collection_ids": ["17"],
+                    }
+                )
+                + "\n"
+                for kind in (0, 3, 6)
+            ),
+            "time,type,collection_id,user,resource_request\n700,SUBMIT,5,a,\"{'cpus': 0.5}\"\n"
+            "900,SCHEDULE,5,a,\n9000,FINISH,5,a,\n",
+        ),
+        name="a.json",
+        read=_jobs("google"),
+    ),
+    "jobs:philly": Target(
+        seeds=(
+            json.dumps(
+                [
+                    {
+                        "status": "Pass",
+                        "vc": "ee9e8c",
+                        "jobid": f"application_{i}",
+                        "attempts": [
+                            {
+                                "start_time": "2017-10-07 01:12:09",
+                                "end_time": "2017-10-07 01:13:23",
+                                "detail": [{"ip": "m47", "gpus": ["gpu0", "gpu1"]}],
+                            }
+                        ],
+                        "submitted_time": "2017-10-07 01:11:39",
+                        "user": "ce2f4c",
+                    }
+                    for i in range(2)
+                ]
+            ),
+        ),
+        name="a.json",
+        read=_jobs("philly"),
+    ),
+    "jobs:pm100": Target(
+        seeds=(_pm100(),),
+        name="a.parquet",
+        read=_jobs("pm100"),
+    ),
+    "jobs:carbs": Target(
+        seeds=(
+            "arrival_time|length|cpus|type|args\n0|3600|1|constant|250\n"
+            "5|3600|1|phases|[{'name': 'a', 'duration': 3600, 'power': 59.9}]\n"
+            "9|7200|2|periodic-phases|{'startup': [], 'work': [{'duration': 60, 'power': 9}]}\n",
+        ),
+        name="a.csv",
+        read=_jobs("carbs"),
     ),
     "recording:pinpoint": Target(
         seeds=(

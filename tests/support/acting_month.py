@@ -19,7 +19,7 @@ from lowtide.acting.driver import Driver
 from lowtide.acting.judge import Situation, judge
 from lowtide.acting.promise import Loops
 from lowtide.acting.simulated import Faults, SimulatedBackend, SimulatedJob
-from lowtide.acting.tag import Tag, encode
+from lowtide.acting.tag import Tag, decode, encode
 from lowtide.acting.waits import WaitModel
 from lowtide.signal import Signal
 
@@ -125,7 +125,9 @@ def live(month: Month, signal: Signal) -> MonthOutcome:
         clock += month.turn_s
         while arrivals and arrivals[0] < clock:
             backend.advance(start + arrivals.pop(0))
-            number, deadline, alone_g = _submit(backend, known, month, source, signal)
+            # Who would stop it lives or does not: that is seen when it is handed in.
+            powers = frozenset(() if dead else ("stop",))
+            number, deadline, alone_g = _submit(backend, known, month, source, signal, powers)
             deadlines[number] = deadline
             at_once_g += alone_g
         backend.advance(start + clock)
@@ -155,16 +157,18 @@ def _submit(
     month: Month,
     source: random.Random,
     signal: Signal,
+    powers: frozenset[str],
 ) -> tuple[str, float, float]:
     """Submit one job; return its number, its deadline and what it would emit at once."""
     now = backend.clock
     work_s = source.uniform(1.0, 8.0) * HOUR_S
-    slack_s = source.uniform(8.0, 30.0) * HOUR_S
+    # From its arrival to its deadline: the run lies within.
+    window_s = source.uniform(8.0, 30.0) * HOUR_S
     saves, deaf = source.random() < 0.5, source.random() < month.deaf
     run_s = work_s + _STARTUP_S
     tag = Tag(
         token=f"m{len(backend.jobs)}",
-        deadline=now + run_s + slack_s,
+        deadline=now + max(window_s, run_s),
         arrival=now,
         run_s=run_s,
         startup_s=_STARTUP_S,
@@ -173,7 +177,7 @@ def _submit(
         interruptible=saves,
     )
     seen = Seen(id="", state=PENDING, comment=encode(tag))
-    situation = Situation(now=now, signal=known, wait_s=lambda *_: month.margin_s)
+    situation = Situation(now=now, signal=known, wait_s=lambda *_: month.margin_s, powers=powers)
     verdict = judge(seen, situation)
     for move in verdict.moves if verdict else ():
         seen = replace(seen, comment=move.comment or seen.comment, begin=move.at)
@@ -193,7 +197,10 @@ def _cause(job: SimulatedJob, deadline: float, month: Month, backend: SimulatedB
     """Return what kept a job from being done in time."""
     if job.failures:
         return "node"
-    if job.longest_wait_s > month.margin_s:
+    tag, _ = decode(job.seen.comment)
+    # Whose deadline left less room than the margin was promised nothing.
+    room_s = 0.0 if tag is None else tag.deadline - tag.arrival - tag.run_s
+    if job.longest_wait_s > min(month.margin_s, room_s):
         return "queue"
     late_s = (job.ended or np.inf) - deadline
     down_s = sum(end - begin for begin, end in backend.faults.outages)

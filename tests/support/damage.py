@@ -44,7 +44,7 @@ class Target:
     What is read as two files is one here, cut at a line of `---`: either part may be damaged.
     """
 
-    seeds: tuple[str, ...]
+    seeds: tuple[str | bytes, ...]
     name: str
     read: Callable[[Path], Any]
     second: str | None = None
@@ -92,9 +92,9 @@ class Desk:
             os.close(file)
 
 
-def damaged(text: str, rng: random.Random) -> bytes:
+def damaged(seed: str | bytes, rng: random.Random) -> bytes:
     """Return a file that was damaged in one to four ways."""
-    data = text.encode()
+    data = seed.encode() if isinstance(seed, str) else seed
     for _ in range(rng.choice((1, 1, 2, 4))):
         data = rng.choice(WAYS)(data, rng)
     return data
@@ -178,7 +178,7 @@ def assert_sound(folder: Path, target: Target) -> None:
     """See that the reader takes what was not damaged."""
     with closing(Desk(folder, target)) as desk:
         for seed in target.seeds:
-            desk.lay(seed.encode())
+            desk.lay(seed.encode() if isinstance(seed, str) else seed)
             target.read(desk.path)
 
 

@@ -110,7 +110,7 @@ def every_way(instance: Instance, row: int) -> list[list[Stretch]]:
             # Work lies on the slots, and each start as long before it as it takes.
             lead_s = again_s if runs else up_s
             start = base + up_s - lead_s + done_s + delay * step_s
-            if start + lead_s + (work_s - done_s) > job.deadline + 1e-6:
+            if start + lead_s + (work_s - done_s) > instance.window[1][row] + 1e-6:
                 return
             delay += 1
             if start < free - 1e-6:
@@ -191,9 +191,24 @@ def best_together(instance: Instance, ways=None, *, leave=None) -> float:
                 rows.extend(count + at)
                 columns.extend([column] * at.size)
                 values.extend(need[row] * touched[at])
-    matrix = coo_array((values, (rows, columns)), shape=(count + slots, len(costs)))
-    low = np.concatenate((np.ones(count), np.full(slots, -np.inf)))
-    high = np.concatenate((np.ones(count), instance.room[0]))
+    # Whoever waits for another runs only beside ways of it that are over by then.
+    first = np.cumsum([0, *(1 + len(each) for each in ways)])
+    more, links = 0, instance.links
+    for a, b, gap_s in zip(links.before, links.after, links.gap_s, strict=True):
+        for place, way in enumerate(ways[b]):
+            row = count + slots + more
+            over = [
+                first[a] + 1 + other
+                for other, each in enumerate(ways[a])
+                if held(instance, a, each)[-1][1] + gap_s <= way[0].start + 1e-6
+            ]
+            rows.extend([row] * (1 + len(over)))
+            columns.extend([first[b] + 1 + place, *over])
+            values.extend([1.0] + [-1.0] * len(over))
+            more += 1
+    matrix = coo_array((values, (rows, columns)), shape=(count + slots + more, len(costs)))
+    low = np.concatenate((np.ones(count), np.full(slots + more, -np.inf)))
+    high = np.concatenate((np.ones(count), instance.room[0], np.zeros(more)))
     solved = milp(
         np.array(costs),
         integrality=np.ones(len(costs)),

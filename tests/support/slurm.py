@@ -14,7 +14,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,10 +154,11 @@ def running_slurm(
     cgroups: bool = False,
     accounting: bool = False,
     more: str = "",
+    files: Mapping[str, str] | None = None,
 ) -> Iterator[RunningSlurm]:
     """Start a Slurm, yield the environment its commands need, and end it.
 
-    What is in `more` is set besides, with `{folder}` for where it lives.
+    What is in `more` is set besides, with `{folder}` for where it lives, and `files` lie there.
 
     With `cgroups` its jobs live in control groups of their own, where the kernel has them (v1).
     With `accounting` sacct knows its jobs, all of it in a network of its own: the commands that
@@ -180,6 +181,8 @@ def running_slurm(
         kept = slurm_accounting.settings(folder, ports[-1]) if accounting else _NO_ACCOUNTING
         kept += "\n" + more.format(folder=folder)
         _write_files(folder, ports[: nodes + 1], cpus, cgroups=cgroups, accounting=kept)
+        for name, text in (files or {}).items():
+            (folder / name).write_text(text)
         stack.enter_context(place.daemon(_munged(folder)))
         place.wait_for("munged", (folder / "munge.sock").exists)
         if accounting:

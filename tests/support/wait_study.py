@@ -138,6 +138,7 @@ class _Line:
         self.model = WaitModel()
         self.kinds = [class_of("main", job.cpus, 0) for job in jobs]
         self.waiting_cpu_s = 0.0
+        self.promised: set[int] = set()
         self.said: dict[str, tuple[float, float]] = {}
 
     def run(self) -> StudyOutcome:
@@ -193,7 +194,9 @@ class _Line:
         moved = False
         for place, (first, age, number) in enumerate(self.queue):
             job = self.jobs[number]
-            late = now >= self._deadline(job) - job.length_s - self._wait_s(number, now)
+            wait_s = self._wait_s(number, now)
+            fair = job.arrival + (0.0 if number in self.promised else wait_s)
+            late = now >= max(self._deadline(job) - job.length_s - wait_s, fair)
             if job.flexible and not first and late:
                 self.queue[place] = (-1.0, age, number)
                 moved = True
@@ -232,7 +235,9 @@ class _Line:
         if latest <= now:
             self.deferred[number] = now
             return
-        starts = np.arange(now, latest + 1e-6, _STEP_S)
+        self.promised.add(number)
+        # The last moment is one of them, as it is for the driver.
+        starts = np.append(np.arange(now, latest, _STEP_S), latest)
         amounts = self.signal.integral(
             self.signal.start + starts, self.signal.start + starts + job.length_s
         )

@@ -51,7 +51,9 @@ interruptible = { choices = ["never", "anywhere", "checkpoints"] }
 overestimate = { kind = "lognormal", median = 2.0, sigma = 0.5 }
 failing = 0.1
 """)
-COLUMNS = [name for name in Workload.__slots__ if name not in ("profiles", "source", "left_out")]
+# What was recorded is not there for jobs that nobody recorded.
+_OTHER = ("profiles", "source", "left_out", "waited_s")
+COLUMNS = [name for name in Workload.__slots__ if name not in _OTHER]
 
 
 def changed(one: Workload, other: Workload) -> set[str]:
@@ -683,3 +685,32 @@ def test_seeds_refused(seed):
 def test_traces_refused(sacct, change, error, message):
     with pytest.raises(error, match=message):
         generate({"trace": sacct, "power_w_per_cpu": 1, "wait": "1h", **change}, seed=0)
+
+
+def test_a_trace_that_says_power_and_deadlines_needs_no_more(tmp_path):
+    path = tmp_path / "jobs.csv"
+    path.write_text(
+        "arrival_time,length,cpus,power_w,deadline,interruptible\n"
+        "0,3600,1,200,9000,anywhere\n10,3600,1,300,9000,never\n20,0,1,,,\n"
+    )
+    jobs = generate({"trace": str(path)}, seed=0)
+    assert jobs.power.tolist() == [200, 300]
+    assert jobs.deadline.tolist() == [9000, 9000]
+    assert jobs.interruptible.tolist() == [1, 0]
+    # What is said for all is for those of whom the file says nothing.
+    said = generate(
+        {"trace": str(path), "power_w_per_cpu": 5, "wait": "1h", "interruptible": "checkpoints"},
+        seed=0,
+    )
+    assert said.power.tolist() == [200, 300]
+    assert said.deadline.tolist() == [9000, 9000]
+    moved = generate({"trace": str(path), "start": 1_000_000}, seed=0)
+    assert moved.deadline.tolist() == [1_009_000, 1_009_000]
+    path.write_text("arrival_time,length,cpus,power_w\n0,3600,1,200\n5,3600,2,\n")
+    with pytest.raises(InvalidInput, match="how long jobs may wait"):
+        generate({"trace": str(path)}, seed=0)
+    with pytest.raises(InvalidInput, match="would draw 0 W, the first is 2"):
+        generate({"trace": str(path), "wait": "1h"}, seed=0)
+    path.write_text("arrival_time,length,cpus,power_w,wait\n0,3600,1,200,60\n5,3600,2,9,\n")
+    with pytest.raises(InvalidInput, match="how long job 2 may wait"):
+        generate({"trace": str(path)}, seed=0)

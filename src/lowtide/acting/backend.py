@@ -31,10 +31,12 @@ class Seen:
         held: Whether somebody holds it.
         stuck: Whether that is the backend itself, after it failed to start the job.
         is_next: Whether it goes before all others that wait.
+        reserved: From when on nodes are kept free for it alone.
         kind: The class that it waits with.
         partition: Where it is to run.
         cpus: CPUs that it asks for.
         gpus: GPUs that it asks for.
+        nodes: How many nodes it takes.
         name: What it is called.
         user: Whose it is.
     """
@@ -52,10 +54,12 @@ class Seen:
     held: bool = False
     stuck: bool = False
     is_next: bool = False
+    reserved: float | None = None
     kind: str = "-/1"
     partition: str = ""
     cpus: float | None = None
     gpus: float | None = None
+    nodes: float | None = None
     name: str = ""
     user: str = ""
 
@@ -69,6 +73,8 @@ class Look:
         waits: How long jobs waited, all that can be seen.
         now: What time it is by the backend's clock.
         closed: When nothing is started, from when to when: maintenance that is announced.
+        taken: Of each partition, when most of its nodes are reserved for others.
+        others: Jobs without a tag, where somebody wants to know of them.
         loops: What the backend's own loops take; None where it does not say.
         busy: Of each partition, until when what runs may go on and how many CPUs it holds.
     """
@@ -77,6 +83,8 @@ class Look:
     waits: Sequence[Wait] = ()
     now: float = 0.0
     closed: Sequence[tuple[float, float]] = ()
+    taken: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    others: Sequence[Seen] = ()
     loops: Loops | None = None
     busy: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
 
@@ -114,11 +122,15 @@ class Backend(Protocol):
         ...
 
     def can(self) -> frozenset[str]:
-        """Return what it can do besides moving begins: `stop`, `boost`."""
+        """Return what it can do besides moving begins: `stop`, `boost`, `reserve`."""
         ...
 
     def boost(self, job: Seen) -> None:
         """Let a job be next, where that is allowed."""
+        ...
+
+    def reserve(self, job: Seen, at: float) -> None:
+        """Keep nodes free for a job from a moment on, where that is allowed."""
         ...
 
     def release(self, job: Seen) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,7 @@ class BookPage:
         energy_scale: By what its profile had been changed before, as earlier runs had taught.
         duration_scale: The same of how long it takes.
         told: Which notices were sent.
+        kind: The class that it waited with; empty where nobody has seen it.
     """
 
     token: str
@@ -99,6 +101,7 @@ class BookPage:
     energy_scale: float = 1.0
     duration_scale: float = 1.0
     told: tuple[str, ...] = ()
+    kind: str = ""
 
     @property
     def is_over(self) -> bool:
@@ -132,6 +135,8 @@ class BookPage:
     def seen(self, job: Seen, progress_s: float) -> BookPage:
         """Return the page with what a look tells of the job."""
         page = replace(self, missing=0, outcome="", ended=None) if self.missing else self
+        if page.kind != job.kind:
+            page = replace(page, kind=job.kind)
         if job.state != RUNNING or job.started is None:
             return page
         found = Begun(task=job.id, start=job.started, progress_s=progress_s)
@@ -190,7 +195,8 @@ class Book:
             if page is None:
                 continue
             if page.arrival < now - _KEPT_S:
-                path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    path.unlink()
                 continue
             self._known[page.token] = page
             if page.arrival >= now - newer_s:
@@ -228,11 +234,59 @@ class Book:
                     arrival=tag.arrival,
                     deadline=tag.deadline,
                     profile=tag.profile,
+                    kind=job.kind,
                 )
             present[tag.token] = page.seen(job, tag.progress_s)
         for page in present.values():
             self.put(page)
         return [page for token, page in known.items() if token not in present and not page.is_over]
+
+
+def by_class(pages: Iterable[BookPage]) -> list[dict[str, Any]]:
+    """Return what ended jobs came to by class and unit, each gap over the jobs that have both ends.
+
+    From plan to replay it is queue, scheduler and forecast that were off, from replay to measured
+    the profile. Saved is what was measured alone.
+    """
+    groups: dict[tuple[str, str], list[BookPage]] = {}
+    for page in pages:
+        if page.is_over:
+            groups.setdefault((page.kind, page.unit), []).append(page)
+    rows = []
+    for (kind, unit), found in sorted(groups.items()):
+        saved = [(page.measured, page.reckoning.saved) for page in found]
+        known = [(used, less) for used, less in saved if used is not None and less is not None]
+        less, used = sum(less for _, less in known), sum(used for used, _ in known)
+        rows.append(
+            {
+                "kind": kind or None,
+                "jobs": len(found),
+                "in_time": sum(page.in_time is True for page in found),
+                "late": sum(page.in_time is False for page in found),
+                "measured_jobs": len(known),
+                "planned": _total(page.planned for page in found),
+                "replayed": _total(page.replayed for page in found),
+                "measured": _total(page.measured for page in found),
+                "unit": unit,
+                "plan_gap": _gap((page.planned, page.replayed) for page in found),
+                "profile_gap": _gap((page.replayed, page.measured) for page in found),
+                "saved": less if known else None,
+                "saving": less / (less + used) if known and less + used else None,
+            }
+        )
+    return rows
+
+
+def _total(amounts: Iterable[float | None]) -> float | None:
+    known = [each for each in amounts if each is not None]
+    return sum(known) if known else None
+
+
+def _gap(pairs: Iterable[tuple[float | None, float | None]]) -> float | None:
+    """Return by what share more the second comes to than the first, where both are known."""
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    first = sum(a for a, _ in known)
+    return sum(b for _, b in known) / first - 1.0 if first else None
 
 
 def read_page(path: Path) -> BookPage | None:

@@ -7,6 +7,7 @@ backend that does not answer is asked again at the next turn.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -21,10 +22,13 @@ from lowtide.profile import PowerProfile
 from lowtide.signal import Signal
 
 if TYPE_CHECKING:
+    from lowtide.acting.supposed import Supposition
     from lowtide.acting.together import Together
 
 # How often it is looked how well waits were foretold: that takes longer than a turn may.
 _CALIBRATE_S = 3600.0
+# How long it is let be before nodes that could not be reserved are asked for again.
+_RESERVE_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +57,7 @@ class Turn:
         problems: What went wrong besides, in words.
         reached: Whether the backend answered: without that nothing is known of any job.
         signal: What was expected of the grid.
+        loops: What the scheduler's loops take.
     """
 
     now: float
@@ -61,6 +66,7 @@ class Turn:
     problems: Sequence[str] = ()
     reached: bool = True
     signal: Signal | None = None
+    loops: Loops = field(default_factory=Loops)
 
 
 def _unknown(_: Tag) -> PowerProfile | None:
@@ -81,6 +87,7 @@ class Driver:
         rules: How eagerly jobs are moved.
         dry: Whether to judge alone, and move nothing.
         together: Plans jobs of a partition together; None for each alone.
+        supposition: Counts what jobs without a tag would save; None for nobody.
     """
 
     backend: Backend
@@ -91,9 +98,11 @@ class Driver:
     rules: Rules = field(default_factory=Rules)
     dry: bool = False
     together: Together | None = None
+    supposition: Supposition | None = None
     _signal: Signal | None = field(default=None, init=False)
     _plans: dict[object, tuple[object, ...]] = field(default_factory=dict, init=False)
     _trusted: dict[str, tuple[float, bool]] = field(default_factory=dict, init=False)
+    _unreserved: dict[str, float] = field(default_factory=dict, init=False)
 
     def turn(self) -> Turn:
         """Look at all jobs once, and move those that do not stand as they should."""
@@ -113,9 +122,15 @@ class Driver:
             rules=self.rules,
             powers=self.backend.can(),
             closed=look.closed,
+            taken=look.taken,
             plans=self._plans,  # type: ignore[arg-type]
         )
         verdicts = self._judged(look, situation, problems)
+        if self.supposition is not None:
+            try:
+                self.supposition.take(look.others, situation)
+            except LowtideError as error:
+                problems.append(str(error))
         if self.together is not None and signal is not None:
             joint, unplanned = self.together.begins(verdicts, look, signal)
             problems += unplanned
@@ -127,7 +142,14 @@ class Driver:
                 # Who does not answer now would take as long for each of the others.
                 problems.append(deeds[-1].problem)
                 break
-        return Turn(now=look.now, verdicts=verdicts, deeds=deeds, problems=problems, signal=signal)
+        return Turn(
+            now=look.now,
+            verdicts=verdicts,
+            deeds=deeds,
+            problems=problems,
+            signal=signal,
+            loops=situation.loops,
+        )
 
     def _judged(self, look: Look, situation: Situation, problems: list[str]) -> list[Judgement]:
         """Return how each job stands; trouble with one is no trouble of the others."""
@@ -145,10 +167,16 @@ class Driver:
     def _carry_out(self, verdict: Judgement, deeds: list[Deed]) -> bool:
         """Try the moves of a job; return whether the backend answers."""
         for move in verdict.moves:
+            refused = self._unreserved.get(verdict.seen.id, -math.inf)
+            if move.kind == "reserve" and 0 <= self.backend.now() - refused < _RESERVE_S:
+                continue
             try:
                 self._do(verdict.seen, move)
             except Refused as error:
-                # It has started meanwhile, or is gone: the next look tells.
+                # It has started meanwhile, or is gone: the next look tells. Where nodes cannot be
+                # kept free they cannot be a minute later either.
+                if move.kind == "reserve":
+                    self._unreserved[verdict.seen.id] = self.backend.now()
                 deeds.append(Deed(verdict=verdict, move=move, problem=str(error)))
                 return True
             except Unreachable as error:
@@ -164,6 +192,8 @@ class Driver:
             self.backend.note(seen, move.comment)
         elif move.kind == "boost":
             self.backend.boost(seen)
+        elif move.kind == "reserve":
+            self.backend.reserve(seen, move.at or 0.0)
         elif move.kind == "release":
             # That it was done is written first: should this die between, it is not done again.
             self.backend.note(seen, move.comment)

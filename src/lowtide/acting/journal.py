@@ -22,6 +22,9 @@ from lowtide.errors import LowtideError
 from lowtide.files import read_document, try_lock, user_folder, write_whole
 from lowtide.profile import PowerProfile
 
+# A driver whose last turn was longer ago than this is taken for dead.
+_ALIVE_S = 3600.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
@@ -52,6 +55,13 @@ class Journal:
         rows = [asdict(wait) for wait in waits if wait.started is not None]
         write_whole(self.folder / "waits.json", json.dumps(rows), lasting=False)
 
+    def is_driven(self, now: float) -> bool:
+        """Return whether a driver has lived of late: each of its turns leaves the waits behind."""
+        try:
+            return now - (self.folder / "waits.json").stat().st_mtime < _ALIVE_S
+        except OSError:
+            return False
+
     def profile(self, tag: Tag) -> PowerProfile | None:
         """Return the profile of a job; None where it is not known here."""
         return self.profile_named(tag.profile)
@@ -69,6 +79,11 @@ class Journal:
     def book(self) -> Book:
         """The book of jobs that were handed in."""
         return Book(self.folder / "jobs")
+
+    @property
+    def supposed(self) -> Path:
+        """Where it is kept what waiting would save."""
+        return self.folder / "supposed.json"
 
     @property
     def experiences(self) -> Experiences:

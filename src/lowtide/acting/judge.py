@@ -92,6 +92,7 @@ class Situation:
         rules: How eagerly jobs are moved.
         powers: What the backend can do, as `Backend.can` says.
         closed: When the backend starts nothing, from when to when.
+        taken: When most nodes of a partition are kept for others.
         plans: Plans made before on the same signal: a cache, and no more than that.
         joint: When jobs that are planned with others had better begin, by their numbers.
     """
@@ -104,6 +105,7 @@ class Situation:
     rules: Rules = field(default_factory=Rules)
     powers: frozenset[str] = frozenset(("stop",))
     closed: Sequence[tuple[float, float]] = ()
+    taken: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     plans: MutableMapping[object, tuple[Stretch, ...]] = field(default_factory=dict)
     joint: Mapping[str, float] = field(default_factory=dict)
 
@@ -113,7 +115,7 @@ class Move:
     """One thing to be asked of the backend.
 
     Attributes:
-        kind: `begin`, `stop`, `note`, `boost` or `release`.
+        kind: `begin`, `stop`, `note`, `boost`, `reserve` or `release`.
         comment: What is to stand beside the job from now on; empty where that stays.
         at: The begin, of `begin` and of the restart after a `stop`.
     """
@@ -230,11 +232,15 @@ def _judge_pending(say: _Saying, situation: Situation) -> Judgement:
     wish = _wish(say, situation, promise, deferrable=wait_s is not None)
     # What is about to begin anyway is left alone, as long as the promise is kept.
     near = (told and begin <= now + rules.settle_s) or abs(wish.at - begin) < rules.least_move_s
-    if near and begin <= max(promise.latest, now):
+    reserved = told and seen.reserved is not None and abs(seen.reserved - begin) <= rules.hand_s
+    if (near or reserved) and begin <= max(promise.latest, now):
         moves = (
             () if told else say.move("note", begin=begin, before=tag.begin, restarts=seen.restarts)
         )
-        return say("waits", wish.why, *moves, promise=promise, plan=wish.plan)
+        if told and not reserved and _may_reserve(say, situation, begin):
+            moves = (Move(kind="reserve", at=begin),)
+        why = f"nodes are reserved for it from {format_time(begin)} on" if reserved else wish.why
+        return say("waits", why, *moves, promise=promise, plan=wish.plan)
     moves = say.move(
         "begin",
         at=wish.at,
@@ -248,6 +254,15 @@ def _judge_pending(say: _Saying, situation: Situation) -> Judgement:
     what = "due" if wish.at <= now else "waits"
     moves = moves or (Move(kind="begin", at=wish.at),)
     return say(what, wish.why, *moves, promise=promise, plan=wish.plan)
+
+
+def _may_reserve(say: _Saying, situation: Situation, begin: float) -> bool:
+    """Return whether nodes may be kept free for a job from its begin on.
+
+    Those of one that is stopped would stand idle until it goes on.
+    """
+    ahead = begin > situation.now + situation.rules.settle_s
+    return "reserve" in situation.powers and ahead and not say.tag.interruptible
 
 
 def _judge_held(say: _Saying) -> Judgement:
@@ -270,8 +285,15 @@ def _judge_due(say: _Saying, situation: Situation) -> Judgement:
         # The scheduler has not looked yet: to be told of it makes it look. Later than that it has,
         # and a new begin would cost the job its age in the queue.
         moves += say.move("begin", at=now)
-    if "boost" in situation.powers and now >= promise.latest and not seen.is_next:
-        moves.append(Move(kind="boost"))
+    if "boost" in situation.powers and not seen.is_next:
+        # Who gave way gets ahead. Whose deadline was too early to be promised did not, and waits as
+        # long as its class does first: nobody gets ahead by a deadline that is early.
+        submitted = seen.submitted or now
+        said_s = promise.wait_s if say.tag.wait_s is None else say.tag.wait_s
+        promised = promise.latest + promise.wait_s - said_s >= submitted or seen.restarts
+        fair = submitted if promised else submitted + promise.wait_s
+        if now >= max(promise.latest, fair):
+            moves.append(Move(kind="boost"))
     return say("due", "its begin has come: it waits for its turn", *moves, promise=promise)
 
 
@@ -291,7 +313,7 @@ def _judge_running(say: _Saying, situation: Situation) -> Judgement:
     wait_s = situation.wait_s(seen, tag)
     ran_s = now - seen.started
     promise = _promise(say, situation, wait_s, ran_s=ran_s)
-    if wait_s is None or situation.signal is None or _closes(tag, situation):
+    if wait_s is None or situation.signal is None or _closes(say, situation):
         return say("runs", "nothing is known that would be worth a stop", promise=promise)
     if seen.restarts + 1 >= tag.max_starts:
         return say("runs", "it has used up its starts", promise=promise)
@@ -313,9 +335,10 @@ def _judge_running(say: _Saying, situation: Situation) -> Judgement:
     return say("stopping", f"it goes on at {format_time(again)}", *moves, promise=promise)
 
 
-def _closes(tag: Tag, situation: Situation) -> bool:
+def _closes(say: _Saying, situation: Situation) -> bool:
     """Return whether a job that waits may come to wait for the end of some maintenance."""
-    return any(a < tag.deadline and b > situation.now for a, b in situation.closed)
+    taken = situation.taken.get(say.seen.partition, ())
+    return any(a < say.tag.deadline and b > situation.now for a, b in (*situation.closed, *taken))
 
 
 def _is_moved(tag: Tag, begin: float, rules: Rules) -> bool:
@@ -349,8 +372,8 @@ def _wish(say: _Saying, situation: Situation, promise: Promise, *, deferrable: b
         return _Wish(now, "its deadline leaves no room to wait: it runs now")
     if signal is None:
         return _Wish(now, "there is no forecast: it runs now")
-    if _closes(say.tag, situation):
-        return _Wish(now, "maintenance is announced before it has to be done: it runs now")
+    if _closes(say, situation):
+        return _Wish(now, "nodes are reserved before it has to be done: it runs now")
     stretches = _planned(say, situation, promise)
     if not stretches:
         return _Wish(now, "no plan could be made: it runs now")
@@ -406,15 +429,12 @@ def _planned(
     if end - now < rest_s or now < signal.start:
         return ()
     running = ran_s is not None
+    # Jobs that wait and are alike are planned once: a new forecast finds thousands of them.
     key = (
-        seen.id,
-        seen.submitted,
-        seen.restarts,
-        tag.token,
-        tag.progress_s,
-        tag.deaf,
-        running,
-        end,
+        *(tag.profile, tag.run_s, tag.startup_s, tag.stop_s, tag.progress_s),
+        *(tag.interruptible, tag.deaf, tag.max_starts, seen.restarts),
+        *(situation.rules.least_run_s, "stop" in situation.powers, end),
+        (seen.id, seen.submitted, tag.token) if running else None,
     )
     known = situation.plans.get(key)
     if known is not None and _holds(known, now, running=running):

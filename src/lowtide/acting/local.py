@@ -92,6 +92,9 @@ class LocalBackend:
     def boost(self, job: Seen) -> None:
         """Do nothing: nobody else waits here."""
 
+    def reserve(self, job: Seen, at: float) -> None:
+        """Do nothing: nobody else takes anything here."""
+
     def release(self, job: Seen) -> None:
         """Do nothing: nobody holds anything here."""
 

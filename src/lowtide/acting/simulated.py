@@ -184,6 +184,13 @@ class SimulatedBackend:
         self._reach()
         self._mine(job)._wait_s = 0.0
 
+    def reserve(self, job: Seen, at: float) -> None:
+        """Let a pending job start at its begin without a wait."""
+        self._reach()
+        self._keep()
+        mine = self._mine(job)
+        mine._wait_s, mine.seen = 0.0, replace(mine.seen, reserved=at)
+
     def release(self, job: Seen) -> None:
         """Let go of a job that is held."""
         self._reach()

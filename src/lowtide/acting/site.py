@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from lowtide.acting.promise import Loops
 
 _LINE = re.compile(r"^[ \t]*(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.M)
+_TOLD = re.compile(r"^Configuration data as of (\d+)\s*$", re.M)
 _NUMBER = re.compile(r"\d+")
 # What Slurm takes where a site says nothing.
 _BACKFILL_S, _SCHEDULE_S, _CREDENTIAL_S = 30.0, 60.0, 120.0
@@ -28,11 +29,15 @@ class Site:
         accrues: Whether jobs grow older in the queue while they wait for their begin; None where
             nobody says.
         requeues: Whether jobs may be requeued unless they say otherwise; None where nobody says.
+        kept_s: For how long it knows a job that is over.
+        told_at: What time it was by its clock when it told this; None where it does not say.
     """
 
     loops: Loops = field(default_factory=Loops)
     accrues: bool | None = None
     requeues: bool | None = None
+    kept_s: float = 300.0
+    told_at: float | None = None
 
     @property
     def advice(self) -> list[str]:
@@ -65,6 +70,7 @@ def read_site(text: str) -> Site:
     expires_s = _seconds(_options(said.get("AuthInfo", "")), "cred_expire", _CREDENTIAL_S)
     usual = Loops()
     flags = said.get("PriorityFlags")
+    told = _TOLD.search(text)
     return Site(
         loops=Loops(
             pass_s=max(passes),
@@ -74,6 +80,8 @@ def read_site(text: str) -> Site:
         ),
         accrues=None if flags is None else "ACCRUE_ALWAYS" in flags.upper(),
         requeues=None if "JobRequeue" not in said else said["JobRequeue"] != "0",
+        kept_s=_seconds(said, "MinJobAge", 300.0),
+        told_at=float(told[1]) if told else None,
     )
 
 

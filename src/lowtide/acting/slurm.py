@@ -10,16 +10,19 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from lowtide.acting.backend import LEAVING, OVER, PENDING, RUNNING, SUSPENDED, Look, Seen
 from lowtide.acting.site import Site, read_site
+from lowtide.acting.tag import decode
 from lowtide.acting.waits import Wait, class_of
 from lowtide.errors import InvalidInput, LowtideError, Refused, SlurmProblem, Unreachable
 from lowtide.slurm import SlurmClient
+from lowtide.slurm.fields import expand_nodes
 from lowtide.slurm.records import QueuedJob
 from lowtide.states import read_state
 
@@ -27,10 +30,9 @@ if TYPE_CHECKING:
     from lowtide.simulator.cluster import Cluster
 
 # How Slurm's programs say that nobody is there; all else is an answer.
-_SILENCE = re.compile(
+SILENCE = (
     r"did not answer|unable to contact|unexpected message|connection refused|timed? ?out|"
-    r"zero bytes|communication (connection )?failure|try again|is not installed",
-    re.IGNORECASE,
+    r"zero bytes|communication (connection )?failure|try again|is not installed"
 )
 _STATES = {"running": RUNNING, "pending": PENDING, "suspended": SUSPENDED}
 # What waits for one of these does not wait for its turn.
@@ -43,9 +45,15 @@ _NOT_IN_LINE = (
 )
 # A controller that is down keeps who asks it waiting for nine seconds.
 _PATIENCE_S = 15.0
+# Arrays of fewer elements are told whole, each by its number.
+_LONG_ARRAY = 8
+# Clocks that differ by no more are taken for one.
+_CLOCKS_S = 10.0
 # How often it is asked what is reserved, and how the site is set.
 _RESERVED_S = 600.0
 _RESERVED = re.compile(r"\bStartTime=(\d+)\s+EndTime=(\d+)\b")
+# How what is reserved here is called.
+_OURS = "lowtide_"
 # Higher than any that Slurm computes: those that it counts down begin just below 2 to the 32nd.
 _NEXT = 2**32 - 3
 # How Slurm says that it has put a job on hold itself, in one word or in four.
@@ -59,45 +67,91 @@ class SlurmBackend:
     Attributes:
         user: Whose jobs are looked after; None for all that carry a tag.
         operator: Whether priorities may be changed.
+        reserves: Whether nodes may be reserved.
+        sees_others: Whether jobs without a tag are told of as well.
         client: Who asks Slurm.
     """
 
     user: str | None = None
     operator: bool = False
+    reserves: bool = False
+    sees_others: bool = False
     client: SlurmClient = field(default_factory=lambda: SlurmClient(timeout_s=_PATIENCE_S))
-    _closed: Sequence[tuple[float, float]] = field(default=(), init=False)
+    _reserved: Sequence[_Reservation] = field(default=(), init=False)
+    _partitions: Mapping[str, frozenset[str]] = field(default_factory=dict, init=False)
     _asked: float = field(default=-math.inf, init=False)
     _site: Site | None = field(default=None, init=False)
+    _off_s: float = field(default=0.0, init=False)
 
     def now(self) -> float:
-        """Return what time it is."""
-        return time.time()
+        """Return what time it is by the controller's clock, which decides when jobs begin."""
+        return time.time() + self._off_s
 
     def can(self) -> frozenset[str]:
         """Return what it can do besides moving begins."""
-        return frozenset(("stop", "boost") if self.operator else ("stop",))
+        powers = {"stop": True, "boost": self.operator, "reserve": self.reserves}
+        return frozenset(name for name, may in powers.items() if may)
 
     def look(self) -> Look:
         """Return all jobs with a tag, and how long all jobs that can be seen have waited."""
-        now = time.time()
+        asked = time.time()
         try:
             queue = self.client.waiting_line()
         except (SlurmProblem, InvalidInput) as error:
             raise _told(error) from None
+        self._ask_site(asked)
+        now = asked + self._off_s
         records: dict[str, list[QueuedJob]] = {}
+        others = []
         for job in queue:
-            if "lt1:" in job.comment and self.user in (None, job.user):
+            if self.user not in (None, job.user):
+                continue
+            if "lt1:" in job.comment:
                 records.setdefault(job.job_id, []).append(job)
-        mine = [_seen(jobs, now) for jobs in records.values()]
+            elif self.sees_others and "_" not in job.shown_id:
+                others.append(_seen([job], now))
+        for jobs in records.values():
+            self._complete(jobs)
+        starts = {each.name: each.begin for each in self._reserved}
+        mine = [
+            replace(_seen(jobs, now), reserved=starts.get(jobs[0].reservation))
+            if jobs[0].reservation
+            else _seen(jobs, now)
+            for jobs in records.values()
+        ]
         waits = [wait for job in queue if (wait := _wait(job, now)) is not None]
-        self._ask_site(now)
         loops = None if self._site is None else self._site.loops
+        if loops is not None and self._off_s:
+            # Who of the two is right nobody knows.
+            loops = replace(loops, spare_s=loops.spare_s + abs(self._off_s))
         busy: dict[str, list[tuple[float, float]]] = {}
         for job in queue if self.operator else ():
             if read_state(job.state) == "running" and job.started is not None:
                 until = job.started + (math.inf if job.limit_s is None else job.limit_s)
                 busy.setdefault(job.partition or "", []).append((until, job.cpus or 1.0))
-        return Look(jobs=mine, waits=waits, now=now, closed=self._closed, loops=loops, busy=busy)
+        return Look(
+            jobs=mine,
+            waits=waits,
+            now=now,
+            closed=tuple((each.begin, each.end) for each in self._reserved if each.closes),
+            taken=self._taken(now),
+            others=others,
+            loops=loops,
+            busy=busy,
+        )
+
+    def _complete(self, jobs: list[QueuedJob]) -> None:
+        """Add what squeue has left out: of a long array with a step it does not tell the last."""
+        tasks = [int(job.shown_id.rpartition("_")[2]) for job in jobs[1:]]
+        steps = {after - before for before, after in pairwise(tasks)}
+        if len(tasks) < _LONG_ARRAY or len(steps) != 1 or steps == {1}:
+            return
+        with suppress(SlurmProblem):
+            said = self.client.tell("scontrol", "-o", "show", "job", jobs[0].job_id)
+            found = re.search(r"\bArrayTaskId=\d+-(\d+):\d+", said)
+            if found and (last := int(found[1])) == max(tasks) + steps.pop():
+                array = jobs[0].shown_id.rpartition("_")[0]
+                jobs.append(replace(jobs[0], shown_id=f"{array}_{last}"))
 
     def nodes(self, partition: str) -> Cluster | None:
         """Return the nodes of a partition; None where nobody says."""
@@ -114,15 +168,41 @@ class SlurmBackend:
         return self._site
 
     def _ask_site(self, now: float) -> None:
-        """Ask when nodes are kept free for maintenance and how the controller is set, at times."""
-        if 0 <= now - self._asked < _RESERVED_S:
+        """Ask what is reserved and how the controller is set, at times."""
+        is_new = 0 <= now - self._asked < _RESERVED_S
+        if is_new and not self.reserves:
             return
         with suppress(SlurmProblem):
-            said = self.client.tell("scontrol", "-o", "show", "reservation")
-            found = (_RESERVED.search(line) for line in said.splitlines() if "MAINT" in line)
-            self._closed = tuple((float(each[1]), float(each[2])) for each in found if each)
+            self._reserved = _read_reserved(
+                self.client.tell("scontrol", "-o", "show", "reservation")
+            )
+            if is_new:
+                return
+            if any(each.begin > now and not each.closes for each in self._reserved):
+                said = self.client.tell("sinfo", "-h", "-N", "-o", "%N %R").splitlines()
+                pairs = [each.split() for each in said if len(each.split()) == 2]
+                self._partitions = {
+                    name: frozenset(node for node, other in pairs if other == name)
+                    for name in {name for _, name in pairs}
+                }
+            before = time.time()
             self._site = read_site(self.client.tell("scontrol", "show", "config"))
+            # It tells whole seconds, at some moment between the question and its answer.
+            told, after = self._site.told_at, time.time()
+            self._off_s = 0.0
+            if told is not None and not before - _CLOCKS_S <= told <= after + _CLOCKS_S:
+                self._off_s = told - (before + after) / 2
             self._asked = now
+
+    def _taken(self, now: float) -> dict[str, list[tuple[float, float]]]:
+        """Return when most nodes of a partition are going to be reserved, for others than us."""
+        taken: dict[str, list[tuple[float, float]]] = {}
+        for each in self._reserved:
+            if each.begin > now and not each.closes and not each.name.startswith(_OURS):
+                for name, nodes in self._partitions.items():
+                    if 2 * len(nodes & each.nodes) >= len(nodes):
+                        taken.setdefault(name, []).append((each.begin, each.end))
+        return taken
 
     def begin(self, job: Seen, at: float, comment: str) -> None:
         """Let a pending job not start before a moment, and write its comment."""
@@ -140,6 +220,26 @@ class SlurmBackend:
         """Let a job be next."""
         self._update(job, f"Priority={_NEXT}")
 
+    def reserve(self, job: Seen, at: float) -> None:
+        """Keep whole nodes free for a job from a moment on, until it is over or its deadline is.
+
+        Parts of nodes would leave it without the memory that others have taken. Whoever dies before
+        the job was told of them has kept nodes free that are given back after five minutes.
+        """
+        tag, _ = decode(job.comment)
+        if tag is None:
+            raise Refused(f"job {job.id} carries no tag")
+        name = f"{_OURS}{tag.token}"
+        if name not in {each.name for each in self._reserved}:
+            minutes = math.ceil(max(tag.deadline - at, job.limit_s or 0.0) / 60.0) + 1
+            where = (f"PartitionName={job.partition}", f"Users={job.user}")
+            size = f"NodeCnt={max(math.ceil(job.nodes or 1), 1)}"
+            length = f"Duration={minutes}"
+            when = (f"ReservationName={name}", f"StartTime={_from_now(at)}", length)
+            flags = "Flags=FLEX,PURGE_COMP"
+            self._do("scontrol", "create", "reservation", *when, *where, size, flags)
+        self._update(job, f"ReservationName={name}")
+
     def release(self, job: Seen) -> None:
         """Let go of a job that is on hold."""
         self._do("scontrol", "release", job.id)
@@ -149,6 +249,40 @@ class SlurmBackend:
 
     def _do(self, *command: str) -> None:
         asked(self, *command)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reservation:
+    """Nodes that are kept free; it closes the site where that is for maintenance."""
+
+    name: str
+    begin: float
+    end: float
+    closes: bool
+    nodes: frozenset[str]
+
+
+def _read_reserved(text: str) -> list[_Reservation]:
+    """Read `scontrol -o show reservation`; what cannot be read is nobody's."""
+    found = []
+    for line in text.splitlines():
+        when = _RESERVED.search(line)
+        said = dict(re.findall(r"(\w+)=(\S*)", line))
+        if when is None:
+            continue
+        nodes: tuple[str, ...] = ()
+        with suppress(InvalidInput):
+            nodes = expand_nodes(said.get("Nodes"))
+        found.append(
+            _Reservation(
+                said.get("ReservationName", ""),
+                float(when[1]),
+                float(when[2]),
+                "MAINT" in said.get("Flags", ""),
+                frozenset(nodes),
+            )
+        )
+    return found
 
 
 def asked(backend: SlurmBackend, *command: str) -> str:
@@ -161,7 +295,7 @@ def asked(backend: SlurmBackend, *command: str) -> str:
 
 def _told(error: LowtideError) -> LowtideError:
     message = str(error)
-    return Unreachable(message) if _SILENCE.search(message) else Refused(message)
+    return Unreachable(message) if re.search(SILENCE, message, re.IGNORECASE) else Refused(message)
 
 
 def _from_now(at: float) -> str:
@@ -213,6 +347,7 @@ def _seen(jobs: list[QueuedJob], now: float) -> Seen:
         partition=job.partition or "",
         cpus=job.cpus,
         gpus=job.gpus,
+        nodes=job.nodes,
         name=job.name,
         user=job.user or "",
     )

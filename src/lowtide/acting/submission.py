@@ -28,6 +28,24 @@ _FLAGS = frozenset(
         *("version", "wait", "nice", "share"),
     )
 )
+# The others: as long as it is plain which one is meant, sbatch takes the beginning of a name.
+_VALUED = frozenset(
+    (
+        *("account", "acctg-freq", "array", "batch", "bb", "bbf", "begin", "chdir", "clusters"),
+        *("cluster-constraint", "comment", "constraint", "container", "container-id", "core-spec"),
+        *("cores-per-socket", "cpu-freq", "cpus-per-gpu", "cpus-per-task", "deadline"),
+        *("delay-boot", "dependency", "distribution", "error", "exclude", "export", "export-file"),
+        *("extra", "extra-node-info", "gid", "gpu-bind", "gpu-freq", "gpus", "gpus-per-node"),
+        *("gpus-per-socket", "gpus-per-task", "gres", "gres-flags", "hint", "input", "job-name"),
+        *("kill-on-invalid-dep", "licenses", "mail-type", "mail-user", "mcs-label", "mem"),
+        *("mem-bind", "mem-per-cpu", "mem-per-gpu", "mincpus", "network", "nodefile", "nodelist"),
+        *("nodes", "ntasks", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-node"),
+        *("ntasks-per-socket", "open-mode", "output", "partition", "power", "prefer", "priority"),
+        *("profile", "qos", "reservation", "resv-ports", "segment", "signal", "sockets-per-node"),
+        *("switches", "thread-spec", "threads-per-core", "time", "time-min", "tmp"),
+        *("tres-bind", "tres-per-task", "uid", "wait-all-nodes", "wckey", "wrap"),
+    )
+)
 _SHORT = {
     "a": "array",
     "b": "begin",
@@ -37,6 +55,7 @@ _SHORT = {
     "H": "hold",
     "J": "job-name",
     "k": "no-kill",
+    "M": "clusters",
     "n": "ntasks",
     "N": "nodes",
     "O": "overcommit",
@@ -49,11 +68,36 @@ _SHORT = {
     "h": "help",
     "W": "wait",
 }
+# What a user may have set for every sbatch, and which option that is.
+_SET = {
+    "SBATCH_ARRAY_INX": "array",
+    "SBATCH_CLUSTERS": "clusters",
+    "SLURM_CLUSTERS": "clusters",
+    "SBATCH_COMMENT": "comment",
+    "SBATCH_EXCLUSIVE": "exclusive",
+    "SBATCH_GPUS": "gpus",
+    "SBATCH_GPUS_PER_NODE": "gpus-per-node",
+    "SBATCH_GPUS_PER_TASK": "gpus-per-task",
+    "SBATCH_GRES": "gres",
+    "SBATCH_JOB_NAME": "job-name",
+    "SBATCH_NO_REQUEUE": "no-requeue",
+    "SBATCH_OPEN_MODE": "open-mode",
+    "SBATCH_PARTITION": "partition",
+    "SBATCH_REQUEUE": "requeue",
+    "SBATCH_RESERVATION": "reservation",
+    "SBATCH_SIGNAL": "signal",
+    "SBATCH_TIMELIMIT": "time",
+    "SBATCH_WAIT": "wait",
+}
 # Nothing is to be added to these: they are not submitted, or not to be started.
 _LEFT_ALONE = (
     *("test-only", "hold", "help", "usage", "version", "begin", "deadline"),
     # When these start is not the queue's decision alone.
     *("dependency", "reservation"),
+    # Another Slurm has it, of which nothing is known here.
+    "clusters",
+    # Whoever waits for its end wants it to begin.
+    "wait",
 )
 
 
@@ -94,15 +138,7 @@ class Submission:
         said: dict[str, str] = {}
         for line in directives(text):
             said |= _parse(_words(line.removeprefix("#SBATCH")))[0]
-        said |= {
-            option: environment[name]
-            for name, option in (
-                ("SBATCH_TIMELIMIT", "time"),
-                ("SBATCH_PARTITION", "partition"),
-                ("SBATCH_COMMENT", "comment"),
-            )
-            if name in environment
-        }
+        said |= {option: environment[name] for name, option in _SET.items() if name in environment}
         return cls(
             before=tuple(words[:place]),
             script=script,
@@ -178,14 +214,14 @@ class Submission:
             words.append(f"--begin=now+{left_s}")
         if wrapped is None:
             ends = () if self.script is None else (self.script, *self.arguments)
-            return [*words, *self._before("comment", "parsable"), *ends]
+            return [*words, *self._before("comment", "parsable", "quiet"), *ends]
         added = {"requeue": "", "open-mode": "append", "signal": "B:USR1@120"}
         for option, value in {**added, "job-name": self.name}.items():
             if option not in self.options:
                 words.append(f"--{option}={value}" if value else f"--{option}")
         return [
             *words,
-            *self._before("comment", "parsable", "wrap"),
+            *self._before("comment", "parsable", "quiet", "wrap"),
             str(wrapped),
             *self.arguments,
         ]
@@ -206,7 +242,7 @@ class Submission:
         Args:
             checkpoint: What it saves to; empty where nobody says.
         """
-        return wrap(self.text, checkpoint)
+        return wrap(self.text, checkpoint, signal=self.options.get("signal", ""))
 
     def _before(self, *without: str) -> list[str]:
         kept: list[str] = []
@@ -258,12 +294,20 @@ def _parse(words: Sequence[str]) -> tuple[dict[str, str], int]:
     return said, place
 
 
+def _full(name: str) -> str:
+    """Return the option that a name or the beginning of one stands for, as sbatch takes it."""
+    known = _FLAGS | _VALUED
+    meant = [each for each in known if each.startswith(name)] if name and name not in known else ()
+    return meant[0] if len(meant) == 1 else name
+
+
 def _parse_one(words: Sequence[str]) -> tuple[dict[str, str], int]:
     """Return what the first option says, and how many words that takes."""
     word = words[0]
     following = words[1] if len(words) > 1 else ""
     if word.startswith("--"):
-        name, equals, value = word[2:].partition("=")
+        given, equals, value = word[2:].partition("=")
+        name = _full(given)
         if equals or name in _FLAGS or not name:
             return {name: value}, 1
         return {name: following}, min(2, len(words))

@@ -19,10 +19,12 @@ from typer.models import CommandInfo, TyperInfo
 
 from lowtide.cli.convert import convert
 from lowtide.cli.doctor import doctor, version
+from lowtide.cli.drive import drive
 from lowtide.cli.examples import epilog
 from lowtide.cli.grid import backtest, grid
 from lowtide.cli.jobs import jobs
 from lowtide.cli.learn import check, learn
+from lowtide.cli.login import login
 from lowtide.cli.measure import mark, measure
 from lowtide.cli.model import model
 from lowtide.cli.node import node
@@ -30,17 +32,19 @@ from lowtide.cli.options import HOW, grouped
 from lowtide.cli.plan import demo, plan
 from lowtide.cli.plan_cluster import plan_cluster
 from lowtide.cli.profiles import profiles
-from lowtide.cli.queue import drive, forget, hold, queue, release
+from lowtide.cli.queue import forget, hold, queue, release
 from lowtide.cli.recording import recording
 from lowtide.cli.reproduce import reproduce
 from lowtide.cli.run import run
 from lowtide.cli.sbatch import parted, sbatch
 from lowtide.cli.scaling import sizes
+from lowtide.cli.serve import node_token, serve
 from lowtide.cli.show import show
 from lowtide.cli.simulate import simulate
 from lowtide.cli.store import store
 from lowtide.cli.stress import stress
 from lowtide.cli.sweep import report, sweep
+from lowtide.cli.trace import trace
 from lowtide.cli.usage import usage
 from lowtide.cli.warm import warm
 from lowtide.cli.watch import follow, watch
@@ -70,6 +74,7 @@ for verb in (
     plan_cluster,
     grid,
     convert,
+    trace,
     measure,
     mark,
     run,
@@ -83,6 +88,8 @@ for verb in (
     show,
     jobs,
     usage,
+    serve,
+    login,
     simulate,
     sweep,
     report,
@@ -102,6 +109,7 @@ for name, second in (
     ("queue release", release),
     ("queue hold", hold),
     ("queue forget", forget),
+    ("serve node-token", node_token),
     ("watch follow", follow),
 ):
     app.command(name, epilog=epilog(name))(grouped(second))

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lowtide.cli.options import How
-from lowtide.cli.output import TABLE, Form
+from lowtide.cli.output import TABLE, Form, warn
 
 
 def convert(
@@ -33,7 +33,7 @@ def convert(
     """Convert a job trace, a signal or a power profile."""
     from lowtide.cli.inputs import read_how
     from lowtide.errors import InvalidInput
-    from lowtide.formats import jobs, read_jobs, read_signal, write_jobs, write_signal
+    from lowtide.formats import read_jobs, read_signal, write_jobs, write_signal
     from lowtide.formats import table as signal_table
     from lowtide.profile import PowerProfile
 
@@ -44,10 +44,9 @@ def convert(
         layout = said.pop("format", None)
         _refuse(said, "a job trace")
         trace = read_jobs(source, format=layout, time_unit=time_unit, start=start)
-        if target.suffix == ".parquet":
-            _write_parquet(target, jobs.render(trace))
-        else:
-            write_jobs(trace, target, format=target.suffix[1:])
+        write_jobs(trace, target, format=target.suffix[1:])
+        for note in trace.notes:
+            warn(f"{source.name}: {note}")
         facts |= {"what": "job trace", "count": len(trace)}
     elif table:
         _refuse({"--time-unit": time_unit, "--start": start}, "a signal")

@@ -57,10 +57,23 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "queue hold": ("lowtide queue hold 4711",),
     "queue forget": ("lowtide queue forget 4711_3",),
     "drive": ("lowtide drive --grid gb --once", "lowtide drive --grid gb --dry-run"),
+    "login": (
+        "lowtide login https://energy.example.org",
+        "lowtide login https://energy.example.org --token",
+    ),
+    "serve": (
+        "lowtide serve",
+        "lowtide serve --store postgresql://lowtide@db/centre --config serve.toml",
+    ),
+    "serve node-token": ("lowtide serve node-token n1 --store centre.sqlite --config serve.toml",),
     "mark": ("lowtide mark epoch_1", "lowtide mark saved_1 --checkpoint"),
     "convert": (
         "lowtide convert jobs.csv jobs.swf --start 2024-07-01T00:00Z",
         "lowtide convert profile.toml profile.json",
+    ),
+    "trace": (
+        "lowtide trace jobs.csv",
+        "lowtide trace jobs.csv --start 2024-07-01T00:00Z --signal DE.csv --cpus 8",
     ),
     "learn": (
         "lowtide learn h200",

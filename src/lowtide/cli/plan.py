@@ -56,7 +56,7 @@ def plan(
     tz: Tz = None,
     form: Form = TABLE,
 ) -> None:
-    """Plan one job, beside what running it at once would come to.
+    """Plan one job, beside running it at once.
 
     A file that does not cover now is refused unless --now or --arrival says from when to count.
     With --forecast what the file says until now is enough; where it goes on, what the plan comes to
@@ -352,7 +352,7 @@ def demo(
     ),
     form: Form = TABLE,
 ) -> None:
-    """Plan a measured training job five ways and write a report.
+    """Plan a measured job five ways, and write a report.
 
     The grid is a synthetic week. The report is one HTML file, with figures beside it.
     """

@@ -43,6 +43,13 @@ def plan_cluster(
             "loses nothing, or the finest that is quick]"
         ),
     ] = None,
+    elastic: Annotated[
+        str | None,
+        typer.Option(
+            help="How many times as fast jobs are at how many times their nodes: 0.5:0.52,2:1.9. "
+            "Each runs at one of these widths."
+        ),
+    ] = None,
     fair: Annotated[
         str | None, typer.Option(help="users: no user's jobs emit more than under EASY.")
     ] = None,
@@ -80,6 +87,7 @@ def plan_cluster(
     one more would save. The plan is carried out by the simulator, and told against EASY.
     """
     from lowtide.cli.inputs import Zone
+    from lowtide.cli.plan_sites import plan_at_sites
     from lowtide.errors import InvalidInput
     from lowtide.market import plan_cluster as plan_queue
     from lowtide.simulator.simulation import reaching
@@ -94,13 +102,21 @@ def plan_cluster(
     experiment = Experiment.load(file, data=data, settings=said)
     run = experiment.only_run(file)
     check_runs([run], experiment)
+    rules = run.parameters["run"]
+    if run.parameters["sites"] or elastic is not None:
+        options = {"gap": gap, "wait": _wait(wait), "step": step, "effort": effort}
+        options |= {"seconds": seconds, "seed": int(rules.get("seed", 0))}
+        for name, value in (("fair", fair), ("explain", explain), ("image", image)):
+            if value is not None:
+                raise InvalidInput(f"--{name} is for one site and one width: leave it out")
+        plan_at_sites(run, options, elastic, jobs_table, form)
+        return
     jobs, signal, cluster = inputs_of(run.parameters)
     if cluster is None:
         raise InvalidInput(
             f"{file} says nothing of machines: a queue is planned together where there are only "
             "so many; add [cluster] with nodes and cpus_per_node"
         )
-    rules = run.parameters["run"]
     known = reaching(
         signal, float(jobs.deadline.max()), repeat=bool(rules.get("repeat_signal", False))
     )

@@ -1,4 +1,4 @@
-"""`lowtide queue` and `lowtide drive`: what is looked after, and the loop that looks after it."""
+"""`lowtide queue`: what is looked after, how it stands, and what became of it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from lowtide.cli.output import TABLE, Column, Form, print_rows, say, warn
 from lowtide.cli.run import forecaster, iso_or_none
 from lowtide.units import (
     format_duration,
-    format_iso,
-    format_minute,
     format_number,
     format_percent,
 )
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from lowtide.acting.driver import Driver, Turn
     from lowtide.acting.journal import Journal
     from lowtide.acting.judge import Judgement
-    from lowtide.acting.notices import Sender
     from lowtide.acting.slurm import SlurmBackend
     from lowtide.acting.tag import Tag
     from lowtide.store import Store
@@ -55,24 +52,38 @@ def queue(
         bool,
         typer.Option("--calibration", help="Say how often jobs waited longer than was foretold."),
     ] = False,
+    report: Annotated[
+        bool,
+        typer.Option(
+            "--report",
+            help="Say what jobs that have ended came to, class by class, and what lowtide drive "
+            "--suppose has counted.",
+        ),
+    ] = False,
+    days: Annotated[
+        float, typer.Option(min=0.0, help="How far back --report goes, in days.")
+    ] = 7.0,
     store: StorePlace = None,
     form: Form = TABLE,
 ) -> None:
-    """Show jobs of lowtide sbatch: when they begin, how safely.
+    """Show jobs of lowtide sbatch: when they begin.
 
     Slack is how much later a job could begin and still be done in time. Of jobs that ended within
     a week it is told what was planned, what that comes to at the starts that came, and what was
     measured, if a store of lowtide watch knows. No job is changed.
     """
-    driver, journal = _driver(signal, grid, seed, how, all_users=all_users)
+    driver, journal = make_driver(signal, grid, seed, how, all_users=all_users)
     driver.dry = True
     turn = driver.turn()
     if calibration:
         _tell_calibration(driver, form)
         return
-    _tell_problems(turn)
+    tell_problems(turn)
     book = journal.book
-    _settle(turn, driver, journal, book, store)
+    settle(turn, driver, journal, book, store)
+    if report:
+        _tell_report(book, journal, turn.now - days * 86_400.0, turn.now, form)
+        return
     looks_ahead = signal is not None or grid is not None
     columns = (
         Column("job_id", "job"),
@@ -180,85 +191,17 @@ def _found(job: str) -> tuple[SlurmBackend, Seen, Tag, str]:
     )
 
 
-def drive(
-    signal: SignalFile = None,
-    grid: GridName = None,
-    seed: Seed = 0,
-    how: How = None,
-    all_users: Everyone = False,
-    once: Annotated[
-        bool, typer.Option("--once", help="Look once, for cron or scrontab, and end.")
-    ] = False,
-    every: Annotated[float, typer.Option(min=1.0, help="Seconds between looks.")] = 60.0,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be moved, and move nothing.")
-    ] = False,
-    together: Annotated[
-        bool,
-        typer.Option(
-            "--together",
-            help="Plan all jobs that wait together, so that clean hours are shared out; with "
-            "--all-users.",
-        ),
-    ] = False,
-    notify: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Tell users of their jobs, once each: mailto:ada@example.org, or https://…",
-            metavar="ADDRESS",
-        ),
-    ] = None,
-    store: StorePlace = None,
-    form: Form = TABLE,
-) -> None:
-    """Look after jobs of lowtide sbatch: move and stop them.
-
-    Begins are moved as forecasts change, and what can save is stopped in dirty hours.
-    Every promise holds without it. It may be killed at any time, and started again without memory.
-    """
-    from lowtide.errors import InvalidInput
-    from lowtide.interruption import by_signals
-
-    if signal is None and grid is None:
-        raise InvalidInput(
-            "without a forecast every job would begin now: say which grid it is, --grid with a "
-            "provider's zone (gb, electricitymaps:DE, ...) or --signal FILE"
-        )
-    from lowtide.acting.notices import sender_for
-
-    senders = [sender_for(address, os.environ) for address in notify or ()]
-    driver, journal = _driver(signal, grid, seed, how, all_users=all_users)
-    driver.dry = dry_run
-    if together:
-        _plan_together(driver, journal, all_users=all_users)
-    said: set[str] = set()
-    # Kept from turn to turn: an operator has thousands of jobs.
-    book = journal.book
-    try:
-        with by_signals(), journal.claim() as alone:
-            if not alone:
-                warn("another lowtide drive looks after these jobs: both want the same")
-            while True:
-                turn = driver.turn()
-                _tell_problems(turn, said)
-                _keep(driver, journal)
-                settled = _settle(turn, driver, journal, book, store)
-                if senders and not dry_run:
-                    _notify(turn, settled, book, senders)
-                if once:
-                    _tell_turn(turn, driver, form)
-                    return
-                for row in _moves(turn, dry=dry_run):
-                    warn(f"{row['job_id']}: {row['move']}, {row['why']}")
-                time.sleep(every)
-    except KeyboardInterrupt:
-        if once:
-            raise
-
-
-def _driver(
-    signal: Any, grid: str | None, seed: int, how: list[str] | None, *, all_users: bool
+def make_driver(
+    signal: Any,
+    grid: str | None,
+    seed: int,
+    how: list[str] | None,
+    *,
+    all_users: bool,
+    reserves: bool = False,
+    sees_others: bool = False,
 ) -> tuple[Driver, Journal]:
+    """Return a driver of the jobs of whoever asks, or of all, and what is known besides."""
     from lowtide.acting.driver import Driver
     from lowtide.acting.journal import Journal
     from lowtide.acting.slurm import SlurmBackend
@@ -269,26 +212,11 @@ def _driver(
     model.learn(journal.waits())
     forecast = forecaster(signal, grid, seed=seed, how=how, until=time.time() + 7 * 86_400.0)
     user = None if all_users else who_asks()
-    backend = SlurmBackend(user=user, operator=all_users)
+    backend = SlurmBackend(
+        user=user, operator=all_users, reserves=reserves, sees_others=sees_others
+    )
     driver = Driver(backend=backend, forecast=forecast, profile=journal.profile, waits=model)
     return driver, journal
-
-
-def _plan_together(driver: Driver, journal: Journal, *, all_users: bool) -> None:
-    """Have a driver share clean hours out among all jobs that wait."""
-    from lowtide.acting.slurm import SlurmBackend
-    from lowtide.acting.together import Together, constant_of
-    from lowtide.errors import InvalidInput
-
-    if not all_users or not isinstance(driver.backend, SlurmBackend):
-        raise InvalidInput(
-            "jobs are planned together by who sees them all: add --all-users, or leave out "
-            "--together"
-        )
-    driver.together = Together(
-        clusters=driver.backend.nodes,
-        profile=lambda verdict: journal.profile(verdict.tag) or constant_of(verdict),
-    )
 
 
 def who_asks() -> str:
@@ -299,16 +227,7 @@ def who_asks() -> str:
         return str(os.getuid())
 
 
-def _keep(driver: Driver, journal: Journal) -> None:
-    from lowtide.errors import FileProblem
-
-    try:
-        journal.keep_waits(driver.waits.waits)
-    except FileProblem as error:
-        warn(f"{error}; how long jobs waited is not kept")
-
-
-def _settle(
+def settle(
     turn: Turn, driver: Driver, journal: Journal, book: Book, place: str | None
 ) -> list[BookPage]:
     """Find out what became of jobs that have left the queue; whatever fails, nothing else does."""
@@ -334,14 +253,6 @@ def _settle(
     except LowtideError as error:
         warn(f"{error}; what became of ended jobs is not known")
         return []
-
-
-def _notify(turn: Turn, settled: list[BookPage], book: Book, senders: list[Sender]) -> None:
-    from lowtide.acting.notices import notices, send_new
-
-    found = notices(turn.verdicts, settled, now=turn.now)
-    for problem in send_new(found, book, senders, now=turn.now):
-        warn(problem)
 
 
 @contextmanager
@@ -439,45 +350,8 @@ def _row(verdict: Judgement, now: float, *, looks_ahead: bool) -> dict[str, Any]
     }
 
 
-def _moves(turn: Turn, *, dry: bool) -> list[dict[str, Any]]:
-    if dry:
-        found = [(each, move, "") for each in turn.verdicts for move in each.moves]
-    else:
-        found = [(deed.verdict, deed.move, deed.problem) for deed in turn.deeds]
-    return [
-        {
-            "job_id": verdict.seen.id,
-            "move": move.kind,
-            "at": None if move.at is None else format_iso(move.at),
-            "why": verdict.why,
-            "done": not (dry or problem),
-            "problem": problem or None,
-        }
-        for verdict, move, problem in found
-    ]
-
-
-def _tell_turn(turn: Turn, driver: Driver, form: Form) -> None:
-    rows = _moves(turn, dry=driver.dry)
-    columns = (
-        Column("job_id", "job"),
-        Column("move", "move"),
-        Column("at", "to"),
-        Column("why", "why"),
-        Column("done", "done", lambda done: "yes" if done else "no"),
-        Column("problem", "problem"),
-    )
-
-    def show() -> None:
-        say(f"{len(turn.verdicts)} jobs looked after at {format_minute(turn.now)} UTC")
-        if rows:
-            print_rows(columns, rows)
-
-    document = {"now": format_iso(turn.now), "jobs": len(turn.verdicts), "moves": rows}
-    form.print(rows, columns=columns, document=document, show=show)
-
-
-def _tell_problems(turn: Turn, said: set[str] | None = None) -> None:
+def tell_problems(turn: Turn, said: set[str] | None = None) -> None:
+    """Say what went wrong in a turn, and what was said before no more."""
     for problem in turn.problems:
         if said is None or problem not in said:
             warn(problem)
@@ -504,3 +378,44 @@ def _tell_calibration(driver: Driver, form: Form) -> None:
         document={"classes": documents},
         show=lambda: print_rows(columns, documents),
     )
+
+
+def _tell_report(book: Book, journal: Journal, since: float, now: float, form: Form) -> None:
+    from lowtide.acting.book import by_class
+    from lowtide.acting.supposed import would_save
+
+    pages = [page for page in book.pages(now=now) if (page.ended or page.arrival) >= since]
+    rows = by_class(pages)
+    supposed = would_save(journal.supposed, since=since)
+    columns = (
+        Column("kind", "class"),
+        Column("jobs", "jobs"),
+        Column("in_time", "in time"),
+        Column("late", "late"),
+        Column("planned", "planned", format_number),
+        Column("replayed", "replayed", format_number),
+        Column("measured", "measured", format_number),
+        Column("unit", "in"),
+        Column("plan_gap", "plan off", format_percent),
+        Column("profile_gap", "profile off", format_percent),
+        Column("measured_jobs", "measured jobs"),
+        Column("saving", "saved", format_percent),
+    )
+    would = (
+        Column("kind", "class"),
+        Column("jobs", "jobs"),
+        Column("deferred", "would wait"),
+        Column("cpu_hours", "CPU hours by limits", format_number),
+        Column("saving", "would save, by plan", format_percent),
+    )
+
+    def show() -> None:
+        if rows:
+            print_rows(columns, rows)
+        else:
+            say("no job of lowtide sbatch has ended in that time")
+        if supposed:
+            print()
+            print_rows(would, supposed)
+
+    form.print(rows, columns=columns, document={"classes": rows, "supposed": supposed}, show=show)

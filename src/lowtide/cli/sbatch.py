@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from lowtide.acting.reckoning import Reckoning
     from lowtide.acting.slurm import SlurmBackend
     from lowtide.acting.submission import Submission
-    from lowtide.acting.tag import Tag
     from lowtide.profile import PowerProfile
     from lowtide.signal import Signal
 
@@ -43,8 +42,10 @@ _SETTLED_S = 10.0
 # By how much the clocks of this machine and of Slurm's controller may differ.
 _MOST_OFF_S = 30.0
 _LONGEST_WAIT_S = 366 * 86_400.0
-# What saving may take where no profile says it.
-_STOP_S = 60.0
+# What saving, and starting again, may take where no profile says it.
+_STOP_S, _STARTUP_S = 60.0, 300.0
+# A busy controller may take long to take a job: who is cut off does not know whether it has.
+_SUBMITTED_S = 120.0
 _EXPECTED = re.compile(r"to start at (\S+)")
 _VALUED = (
     *("--finish-by", "--profile", "--signal", "--grid", "--seed", "--how"),
@@ -151,7 +152,7 @@ def sbatch(
     )
     verdict = order.judged(backend, journal, forecast, now)
     with _laying_down():
-        command = order.command(verdict, journal, now, dry=dry_run)
+        order.lay_down(verdict, journal, dry=dry_run)
     row: dict[str, Any] = {
         "job_id": None,
         "begin": format_iso(order.begin),
@@ -160,11 +161,11 @@ def sbatch(
         "why": order.why,
         "planned_saving": order.reckoning and order.reckoning.planned_saving,
         "token": None if verdict is None else order.tag.token,
-        "command": command,
+        "command": order.command(time.time()),
         "synthetic": forecast is not None and forecast.synthetic,
     }
     if not dry_run:
-        row["job_id"] = _submit(backend, command, order.tag, check=check)
+        row["job_id"] = _submit(backend, order, check=check)
         if verdict is not None:
             try:
                 journal.book.put(order.page(row["job_id"], forecast))
@@ -207,14 +208,16 @@ class _Order:
                 lengths.append(self.experience.most_s(profile))
             profile = self.experience.adjusted(profile)
         self.profile = profile
-        # A job that saves goes on beyond its limit.
+        # A job that saves before its limit goes on beyond it.
         self.run_s = (max if saves else min)(lengths, default=None)
         self.tag = Tag(
             token=new_token(),
             deadline=0.0 if deadline is None else deadline,
             arrival=time.time(),
             run_s=self.run_s or 0.0,
-            startup_s=profile.startup_s if profile else 0.0,
+            # What a start takes is not work: it is done again after a stop.
+            startup_s=(profile.startup_s if profile else 0.0)
+            or (min(_STARTUP_S, min_run_s, 0.1 * (self.run_s or 0.0)) if saves else 0.0),
             # Nobody lets a job save that takes longer to than it has worked.
             stop_s=(profile.stop_s if profile else 0.0)
             or (min(_STOP_S, min_run_s) if saves else 0.0),
@@ -223,6 +226,9 @@ class _Order:
             min_run_s=None if min_run_s == Rules().least_run_s else min_run_s,
         )
         self.begin = self.tag.arrival
+        self.is_tagged = False
+        self.kind = ""
+        self.wrapped: Path | None = None
         self.latest: float | None = None
         self.why = ""
         self.reckoning: Reckoning | None = None
@@ -254,13 +260,14 @@ class _Order:
             self.why = f"Slurm does not tell its queue ({error}): it begins now"
             return None
         partition, most_cpus = _partition(backend, self.submission.options.get("partition"))
-        # Of an array that does not run all at once, the last has to begin in time as well.
-        waves = self.submission.waves(most_cpus)
-        self.tag = replace(self.tag, deadline=self.tag.deadline - (waves - 1) * self.run_s)
         model = WaitModel()
         model.learn([*journal.waits(), *look.waits])
-        kind = self.submission.kind(partition)
+        kind = self.kind = self.submission.kind(partition)
         wait_s = max(model.wait_s(kind, now), _expected_wait_s(backend, self.submission, now))
+        # Of an array that does not run all at once the last has to begin in time as well, and each
+        # has to wait for its turn.
+        waves_s = (self.submission.waves(most_cpus) - 1) * (self.run_s + wait_s)
+        self.tag = replace(self.tag, deadline=self.tag.deadline - waves_s)
         trusted = model.is_trusted(kind, now)
         seen = Seen(
             id="new",
@@ -276,6 +283,8 @@ class _Order:
             closed=look.closed,
             loops=look.loops or Loops(),
             profile=lambda _: self.profile,
+            # Without a driver nobody stops it: it begins where that is best.
+            powers=frozenset(("stop",) if journal.is_driven(now) else ()),
         )
         verdict = judge(seen, situation)
         if verdict is None or verdict.promise is None:
@@ -327,33 +336,41 @@ class _Order:
             planned_at_once=known.at_once,
             energy_scale=energy,
             duration_scale=duration,
+            kind=self.kind,
         )
 
-    def command(
-        self, verdict: Judgement | None, journal: Journal, now: float, *, dry: bool
-    ) -> list[str]:
-        """Return the sbatch that submits it."""
-        submission = self.submission
+    def lay_down(self, verdict: Judgement | None, journal: Journal, *, dry: bool) -> None:
+        """Decide what it carries, and write what it needs; nothing where it is handed on."""
+        self.is_tagged = verdict is not None
         if verdict is None:
-            # There is nothing to look after.
-            ends = () if submission.script is None else (submission.script, *submission.arguments)
-            return ["sbatch", "--parsable", *submission.before, *ends]
+            return
         self.tag = replace(self.tag, begin=self.begin)
         if self.profile is not None and not dry:
             try:
                 self.tag = replace(self.tag, profile=journal.keep_profile(self.profile))
             except FileProblem as error:
                 warn(f"{error}; a driver will take its power for constant")
-        wrapped = None
         if self.tag.interruptible:
-            wrapped = Path("WRAPPED.sh")
+            self.wrapped = Path("WRAPPED.sh")
             if not dry:
                 with tempfile.NamedTemporaryFile(
                     "w", suffix=".sh", delete=False, errors="surrogateescape"
                 ) as file:
-                    file.write(submission.wrapped(self.checkpoint))
-                    wrapped = Path(file.name)
-        return submission.command(self.tag, now=now, wrapped=wrapped)
+                    file.write(self.submission.wrapped(self.checkpoint))
+                    self.wrapped = Path(file.name)
+
+    def command(self, now: float) -> list[str]:
+        """Return the sbatch that submits it.
+
+        Args:
+            now: When it is run: its begin is told as so many seconds from then.
+        """
+        submission = self.submission
+        if self.is_tagged:
+            return submission.command(self.tag, now=now, wrapped=self.wrapped)
+        # There is nothing to look after.
+        ends = () if submission.script is None else (submission.script, *submission.arguments)
+        return ["sbatch", "--parsable", *submission.before, *ends]
 
 
 @contextmanager
@@ -382,57 +399,94 @@ def _in_library(name: str) -> PowerProfile | None:
     return found.profile if found.program.user == who_asks() else None
 
 
-def _submit(backend: SlurmBackend, command: list[str], tag: Tag, *, check: bool) -> str:
+def _submit(backend: SlurmBackend, order: _Order, *, check: bool) -> str:
     """Submit a job, once; look again whether Slurm has kept it."""
-    wrapped = [each for each in command if each.startswith(tempfile.gettempdir())]
     try:
+        if "wait" in order.submission.options:
+            return _waited_for(order.command(time.time()))
         at = time.time()
-        number = _number(backend, command, tag)
-        if check and any(each.startswith("--comment") for each in command):
+        number = _number(backend, order)
+        if check and order.is_tagged:
             try:
                 with waiting("looking whether Slurm has kept it"):
                     time.sleep(_SETTLED_S)
             except KeyboardInterrupt:
                 warn(f"job {number} is submitted; whether Slurm has kept it was not looked at")
                 raise
-            if not _has(backend, number, tag):
+            if not _has(backend, number, order):
                 warn(f"Slurm has lost job {number}: it is submitted anew")
                 at = time.time()
-                number = _number(backend, command, tag)
+                number = _number(backend, order)
             _mind_clocks(backend, number, at)
         return number
     finally:
-        for each in wrapped:
-            if each.endswith(".sh"):
-                with suppress(OSError):
-                    Path(each).unlink()
+        if order.wrapped is not None:
+            with suppress(OSError):
+                order.wrapped.unlink()
 
 
-def _number(backend: SlurmBackend, command: list[str], tag: Tag) -> str:
+def _number(backend: SlurmBackend, order: _Order) -> str:
+    """Submit a job; return its number."""
     from lowtide.acting.slurm import asked
 
+    patient = replace(backend, client=replace(backend.client, timeout_s=_SUBMITTED_S))
+    problem = ""
     try:
-        return asked(backend, *command).strip().splitlines()[-1].partition(";")[0]
-    except Unreachable:
+        said = asked(patient, *order.command(time.time())).split()
+        # Whoever was told to be quiet (-Q in a script) has said nothing.
+        if said and said[-1].partition(";")[0].isdecimal():
+            return said[-1].partition(";")[0]
+    except Unreachable as error:
         # It may have been taken all the same.
-        with suppress(Unreachable, Refused):
-            for job in backend.look().jobs:
-                if f'"id":"{tag.token}"' in job.comment:
-                    return job.id
-        raise
+        problem = f": {error}"
+    with suppress(Unreachable, Refused):
+        for job in backend.look().jobs:
+            if order.is_tagged and f'"id":"{order.tag.token}"' in job.comment:
+                return job.id.partition("_")[0]
+    raise Unreachable(
+        f"sbatch did not say whether the job was taken{problem}: look with squeue --me before you "
+        "submit it again"
+    )
 
 
-def _has(backend: SlurmBackend, number: str, tag: Tag) -> bool:
-    """Return whether Slurm knows a job, which it does for some minutes after its end."""
+def _waited_for(command: list[str]) -> str:
+    """Run a submission that waits for the end of its job; end as it does where that failed."""
+    import subprocess
+
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)  # noqa: S603
+    except OSError as error:
+        raise Refused(f"sbatch cannot be run: {error.strerror}") from None
+    if done.returncode:
+        raise typer.Exit(done.returncode)
+    return (done.stdout.split() or [""])[-1].partition(";")[0]
+
+
+def _has(backend: SlurmBackend, number: str, order: _Order) -> bool:
+    """Return whether Slurm has kept a job. In doubt it has: two of one job are worse than none."""
     from lowtide.acting.slurm import asked
 
     try:
-        return tag.token in asked(backend, "scontrol", "show", "job", number)
+        said = asked(backend, "scontrol", "show", "job", number)
     except Unreachable as error:
         warn(f"it cannot be seen whether Slurm has kept job {number}: {error}")
         return True
     except Refused:
+        site = backend.site
+        # Who has begun may have ended, and be forgotten by now.
+        ahead = order.begin > time.time() + 1.0
+        return not ahead and site is not None and site.kept_s < 2 * _SETTLED_S
+    if order.tag.token in said:
+        return True
+    # A site may change comments. What has its number, its name and its user is no stranger.
+    name = re.escape(order.submission.name)
+    if not re.search(rf"\bJobName={name}\s+UserId=[^(]*\({os.getuid()}\)", said):
         return False
+    warn(
+        f"this Slurm does not keep the comment of job {number}: it begins when it is to, and "
+        "lowtide drive cannot look after it"
+    )
+    return True
 
 
 def _mind_clocks(backend: SlurmBackend, number: str, at: float) -> None:
@@ -461,9 +515,10 @@ def _partition(backend: SlurmBackend, named: str | None) -> tuple[str | None, fl
         for line in asked(backend, "sinfo", "-h", "-o", "%P %C").splitlines():
             name, _, cpus = line.strip().partition(" ")
             if name == wanted or name.rstrip("*") == wanted or (not wanted and name[-1:] == "*"):
-                # Allocated, idle, other and all of them.
-                total = cpus.rpartition("/")[2]
-                return name.rstrip("*"), float(total) if total.isdigit() else None
+                # Allocated, idle, other, which are of no use now, and all of them.
+                counts = [float(each) for each in cpus.split("/") if each.isdigit()]
+                usable = sum(counts[:2]) if len(counts) == 4 else 0.0
+                return name.rstrip("*"), usable or None
     return wanted or None, None
 
 

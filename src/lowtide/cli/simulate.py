@@ -20,6 +20,8 @@ from lowtide.cli.options import (
 from lowtide.cli.output import TABLE, Column, Form, print_table, progress, say
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from lowtide.simulator import Simulation
 
 # What is told together, and in which words. What a run says besides comes last.
@@ -28,12 +30,23 @@ _GROUPS: Mapping[str, Mapping[str, str]] = {
         "jobs": "jobs",
         **{key: f"left out: jobs {words}" for key, words in LEFT_OUT.items()},
         "deadline_misses": "missed deadlines",
+        "missed_share": "share of jobs that missed theirs",
+        "max_late_s": "the latest by",
         "mean_starts": "starts per job",
         "makespan_s": "first arrival to last end",
+        "users": "users",
+        "fairness": "fairness of slowdowns among users (1 is even)",
+        "users_worse_off": "users who emit or pay more than under the baseline",
     },
     "energy": {
         "assumed_power_w_per_cpu": "assumed watts per CPU, of the nodes",
         "wasted_energy_j": "energy of jobs that failed",
+        "energy_delay_js": "energy times mean time to the end, J·s",
+        "marginal_carbon_g": "CO2e of jobs by marginal intensity",
+        "baseline_marginal_carbon_g": "the same by the baseline",
+        "marginal_saving": "saving by marginal intensity",
+        "cost_saving": "saving of cost",
+        "decided_by": "decided by",
         "power_intensity_correlation": "correlation of power and intensity",
     },
     "queue": {"mean_queue": "mean length", "max_queue": "longest"},
@@ -58,7 +71,8 @@ _TOLD_BESIDE = (
     *("currency", "imputed_share", "baseline", "baseline_amount", "saving", "jobs_saving"),
 )
 _SPREADS = {"wait_s": "wait", "slowdown": "slowdown", "job_saving": "saving per job"}
-_QUANTILES = {"mean": "mean", "p05": "5 %", "median": "median", "p95": "95 %", "max": "most"}
+_QUANTILES = {"mean": "mean", "p05": "5 %", "median": "median", "p95": "95 %"}
+_QUANTILES |= {"p99": "99 %", "max": "most"}
 
 
 def simulate(
@@ -69,10 +83,18 @@ def simulate(
         Path | None,
         typer.Option("--jobs-table", help="Write every job as a row: .parquet or .csv."),
     ] = None,
+    time_table: Annotated[
+        Path | None,
+        typer.Option(
+            "--time-table",
+            help="Write every step of the signal as a row, with utilisation, queue, power and "
+            "carbon so far: .parquet or .csv.",
+        ),
+    ] = None,
     repeat_signal: RepeatSignal = False,
     form: Form = TABLE,
 ) -> None:
-    """Simulate one run of an experiment and tell what came of it.
+    """Simulate one run of an experiment.
 
     An experiment of several runs is refused until --set leaves one: lowtide sweep runs them all.
     """
@@ -82,8 +104,9 @@ def simulate(
     from lowtide.studies.run import assumptions, check_runs, queue_use, simulate_run
 
     said = read_settings(settings, repeat_signal=repeat_signal)
-    if jobs_table is not None and jobs_table.suffix not in (".parquet", ".csv"):
-        raise InvalidInput(f"a table of jobs is a .parquet or .csv file, not {jobs_table.name!r}")
+    for path, what in ((jobs_table, "jobs"), (time_table, "steps")):
+        if path is not None and path.suffix not in (".parquet", ".csv"):
+            raise InvalidInput(f"a table of {what} is a .parquet or .csv file, not {path.name!r}")
     experiment = Experiment.load(file, data=data, settings=said)
     run = experiment.only_run(file)
     check_runs([run], experiment)
@@ -116,6 +139,7 @@ def simulate(
             "synthetic": told["synthetic"],
             "signal": signal_document(simulation.used_signal),
             **told,
+            "by_user": simulation.by_user(),
         },
         show=show,
         digits=None,
@@ -125,16 +149,24 @@ def simulate(
         write_jobs(simulation, jobs_table)
         if form.for_people:
             print(f"jobs: {jobs_table}")
+    if time_table is not None:
+        write_table(simulation.timeline(), time_table)
+        if form.for_people:
+            print(f"steps: {time_table}")
 
 
 def write_jobs(simulation: Simulation, path: Path) -> None:
     """Write every job of a run as a row."""
+    write_table(simulation.table(), path)
+
+
+def write_table(table: pl.DataFrame, path: Path) -> None:
+    """Write a table, whole or not at all."""
     import io
 
     from lowtide import files
 
     buffer = io.BytesIO()
-    table = simulation.table()
     if path.suffix == ".csv":
         table.write_csv(buffer)
     else:

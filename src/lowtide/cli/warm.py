@@ -108,6 +108,7 @@ def _jobs(interruptible: str) -> Workload:
         deadline=arrival + 24 * 3600,
         work_s=3600.0,
         power=100.0,
+        waited_s=0.0,
         interruptible=INTERRUPTIBLE.index(interruptible),
     )
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lowtide.signal import Grid, Signal
     from lowtide.store import Store
     from lowtide.watching.emissions import Emissions
+    from lowtide.watching.pushing import Pusher
     from lowtide.watching.service import Service, Watch
     from lowtide.watching.slurm_facts import FactsSource
     from lowtide.watching.watcher import Watcher
@@ -68,6 +69,15 @@ class Asking:
     facts_from: str
     nodes: tuple[str, ...]
     soonest_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pushing:
+    """To which centre is told what is kept, by which token, and how often."""
+
+    address: str
+    token_file: Path
+    every_s: float
 
 
 @placed(procfs="slurm_node", sysfs="procfs", cgroupfs="sysfs")
@@ -115,6 +125,18 @@ def watch(
         ),
     ] = None,
     no_store: Annotated[bool, typer.Option("--no-store", help="Keep nothing.")] = False,
+    push: Annotated[
+        str | None,
+        typer.Option(
+            help="Tell a centre what is kept, every six ticks: https://CENTRE/CLUSTER, as lowtide "
+            "serve node-token prints it. Nothing waits for it, and nothing is lost without it.",
+            metavar="ADDRESS",
+        ),
+    ] = None,
+    push_token_file: Annotated[
+        Path | None,
+        typer.Option(help="The file with this node's token for the centre.", metavar="FILE"),
+    ] = None,
     asked: NodeOptions,
     embodied: Embodied = None,
     lifetime: Lifetime = "1461d",
@@ -176,6 +198,10 @@ def watch(
         )
         return
     every_s = checked_interval(interval, 10.0)
+    if (push is None) != (push_token_file is None):
+        raise InvalidInput("a centre takes a token: give both --push and --push-token-file")
+    if push is not None and (no_store or once):
+        raise InvalidInput("--push tells of what is kept: leave out --no-store and --once")
     if no_store and store is not None:
         raise InvalidInput("--no-store keeps nothing: leave out --store")
     if listen is None and (given := [name for name, value in serving.items() if value]):
@@ -191,7 +217,10 @@ def watch(
         if not once:
             if not no_store:
                 asking = Asking(facts_from=facts_from, nodes=named, soonest_s=max(every_s, 1.0))
-                sinks.append(stack.enter_context(_keeping(store, node, asking)))
+                to = None
+                if push is not None and push_token_file is not None:
+                    to = Pushing(push, push_token_file, every_s=min(6 * every_s, 60.0))
+                sinks.append(stack.enter_context(_keeping(store, node, asking, to)))
             if listen is not None:
                 page = Exposition(compat=tuple(compat or ()))
                 exporter = Exporter(
@@ -334,7 +363,7 @@ def follow_job(job: str, service: Service, opened: Watch, folder: Path | None) -
 
 @contextmanager
 def _keeping(
-    store: str | None, opened: Watch, asking_for: Asking
+    store: str | None, opened: Watch, asking_for: Asking, pushing: Pushing | None
 ) -> Iterator[Callable[[Tick], None]]:
     """Keep ticks, what Slurm says of jobs, their phases, and what was learned of the idle node."""
     from lowtide.store import Store
@@ -361,10 +390,34 @@ def _keeping(
         if facts is not None:
             facts.open()
             asking.callback(facts.close)
+        if pushing is not None:
+            asking.enter_context(_pushing(kept, watcher.host, pushing))
         try:
             yield keeper.take
         finally:
             _remember(memory, watcher)
+
+
+def _pushing(kept: Store, host: str, to: Pushing) -> Pusher:
+    """Return who tells a centre what is kept."""
+    from lowtide.errors import FileProblem
+    from lowtide.monitor.exporter import load_token
+    from lowtide.watching.pushing import CentreAddress, Pusher
+
+    if not to.token_file.exists():
+        raise FileProblem(
+            f"there is no token in {to.token_file}: write there what lowtide serve node-token "
+            f"{host} prints, for the watcher alone to read",
+            path=to.token_file,
+        )
+    return Pusher(
+        outbox=kept.outbox(host),
+        centre=CentreAddress.read(to.address),
+        host=host,
+        token=load_token(to.token_file),
+        say=warn,
+        every_s=to.every_s,
+    )
 
 
 def _remember(memory: Path, watcher: Watcher) -> None:

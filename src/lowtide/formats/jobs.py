@@ -2,29 +2,37 @@
 
 A format is a module (or any object) with the two functions of `JobFormat`, registered under the
 entry-point group `lowtide.job_formats`. One that can also write has `render`. This module is one
-itself: plain tables with `arrival_time,length,cpus`, and more where there is. Published ones differ
-in their unit of time and do not say it. Seconds are the default, but lengths that look like hours
-are refused until the caller says what they are.
+itself: plain tables with `arrival_time,length,cpus`, and more where there is, as text or Parquet.
+Published ones differ in their unit of time and do not say it. Seconds are the default, but lengths
+that look like hours are refused until the caller says what they are. Columns that mean nothing
+here are left alone, and told of.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import polars as pl
 
 from lowtide import files
-from lowtide.errors import Argument, FormatError, InvalidInput
+from lowtide.errors import Argument, FormatError, InvalidInput, LowtideError
 from lowtide.formats.signals import unrecognised
 from lowtide.formats.source import Source
-from lowtide.formats.table_reader import Sheet
+from lowtide.formats.table_reader import MOST, ParquetSheet, Sheet
 from lowtide.formats.times import instants
+from lowtide.job import INTERRUPTIBLE
+from lowtide.profile import PowerProfile
 from lowtide.registry import Registry
+from lowtide.samples import load_profile
 from lowtide.signal import FloatArray
 from lowtide.states import STATUSES, status_code
 from lowtide.trace import Trace
@@ -33,23 +41,41 @@ from lowtide.units import TimeLike
 TIME_UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0}
 FORMATS: Registry[JobFormat] = Registry("lowtide.job_formats", "job format")
 _NUMBERS = ("arrival_time", "length", "cpus")
-# Columns that need not be there, by what a trace calls them.
-_MORE_NUMBERS = {
-    "gpus": "gpus",
-    "nodes": "nodes",
+# Columns that need not be there, by what a trace calls them: durations, and other numbers.
+_DURATIONS = {
     "requested": "requested_s",
-    "priority": "priority",
+    "waited": "wait_s",
+    "wait": "slack_s",
+    "cpu_time": "cpu_time_s",
+    "suspended": "suspended_s",
+    "think": "think_s",
 }
+_MORE_NUMBERS = {
+    name: name
+    for name in (
+        *("gpus", "nodes", "priority", "power_w", "energy_j", "preceding", "requested_cpus"),
+        *("memory_bytes", "requested_memory_bytes"),
+    )
+} | _DURATIONS
 # How soon a job's turn is may be less than nothing, as it is to some queues.
 _BELOW_0 = ("priority",)
+# Instants, written as arrivals are; when a job did start says how long it waited.
+_INSTANTS = ("deadline", "start_time")
 # What lowtide's own table of simulated jobs has, and no other.
 _OWN = frozenset(("arrival", "deadline", "run_s", "cpus", "wait_s"))
 _ZONED = re.compile(r"(Z|z|UTC|:\d\d(\.\d+)? ?[+-]\d\d(:?\d\d)?)$")
 _DATED = re.compile(r"\d{4}-\d\d-\d\d")
-_TEXTS = ("status", "user", "name")
-_KNOWN = (*_NUMBERS, *_MORE_NUMBERS, *_TEXTS)
+_TEXTS = (
+    *("status", "user", "name", "group", "account", "executable", "queue", "partition"),
+    *("interruptible", "after", "profile", "id"),
+)
+# Those that are numbers in most traces, and are kept as such where all are.
+_NUMBERED = ("id", "user", "group", "executable", "queue", "partition")
+_KNOWN = (*_NUMBERS, *_MORE_NUMBERS, *_INSTANTS, *_TEXTS)
 # A median job of under a minute is rare; one of under sixty hours is not.
 _SHORTEST_MEDIAN_S = 60.0
+# Whole numbers below this are told apart.
+_EXACT = 2.0**53
 
 
 class JobFormat(Protocol):
@@ -62,6 +88,14 @@ class JobFormat(Protocol):
     def read(self, source: Source, time_unit: str | None) -> Trace:
         """Read the jobs."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class JobReader:
+    """A format that is no module of its own."""
+
+    recognises: Callable[[Source], bool]
+    read: Callable[[Source, str | None], Trace]
 
 
 @runtime_checkable
@@ -99,8 +133,11 @@ def write_jobs(trace: Trace, path: Path | str, *, format: str = "swf") -> None: 
     """Write a job trace.
 
     Args:
-        format: The format to write, by default SWF.
+        format: The format to write, by default SWF; `parquet` is the table of `csv` as Parquet.
     """
+    if format == "parquet":
+        files.write_whole(path, render_parquet(trace))
+        return
     writer = FORMATS.load(format)
     if not isinstance(writer, JobWriter):
         able = [name for name in FORMATS.names() if isinstance(FORMATS.load(name), JobWriter)]
@@ -129,13 +166,13 @@ def _format_of(source: Source, name: str | None) -> JobFormat:
 
 
 def recognises(source: Source) -> bool:
-    """Return whether two of the headings are these columns', or nearly."""
+    """Return whether two of the headings are those that are needed, or nearly."""
     sheet = Sheet.of(source)
     if sheet is None:
         return False
     if set(sheet.headings) >= _OWN:
         return True
-    near = {name for heading in sheet.headings for name in get_close_matches(heading, _KNOWN, n=1)}
+    near = {name for head in sheet.headings for name in get_close_matches(head, _NUMBERS, n=1)}
     return len(near) >= 2
 
 
@@ -143,29 +180,29 @@ def read(source: Source, time_unit: str | None) -> Trace:
     """Read the jobs.
 
     Args:
-        time_unit: What arrivals and lengths count in; None is seconds, if they look like it.
+        time_unit: What times and durations count in; None is seconds, if they look like it.
     """
     sheet = Sheet.of(source)
     if sheet is None:
         raise FormatError("not a table: the first line has no headings", path=source.path, line=1)
     if set(sheet.headings) >= _OWN:
         return _read_own(sheet)
-    _check_headings(sheet)
+    notes = _check_headings(sheet)
     said = [name for name in _TEXTS if name in sheet.headings]
-    more = [name for name in _MORE_NUMBERS if name in sheet.headings]
-    arrivals, dated = _arrivals(sheet)
-    texts, numbers = sheet.read(texts=said, numbers=[*_NUMBERS[dated:], *more])
-    numbers = [arrivals, *numbers] if arrivals is not None else numbers
-    for name, values in zip([*_NUMBERS, *more], numbers, strict=True):
-        least = -np.inf if name in _BELOW_0 else 0.0
-        wrong = np.flatnonzero(~((values >= least) & np.isfinite(values)))
-        if wrong.size:
-            row = int(wrong[0])
-            given = "missing" if np.isnan(values[row]) else f"{values[row]:g}"
-            what = "a number" if name in _BELOW_0 else "a number of 0 or more"
-            raise sheet.place(name).error(f"{what} is needed here, not {given}", row)
-    arrival, length, cpus = numbers[:3]
-    if time_unit is None and (median := float(np.median(length))) < _SHORTEST_MEDIAN_S:
+    dates = _dates(sheet)
+    wanted = [
+        name
+        for name in (*_NUMBERS, *_MORE_NUMBERS)
+        if name in sheet.headings and (name != _NUMBERS[0] or dates is None)
+    ]
+    texts, numbers = sheet.read(texts=said, numbers=wanted)
+    found = dict(zip(wanted, numbers, strict=True))
+    for name, values in found.items():
+        _check_numbers(sheet, name, values)
+    unit = time_unit or sheet.notes.get("time_unit")
+    known_s = found["length"][np.isfinite(found["length"])]
+    median = float(np.median(known_s)) if known_s.size else np.nan
+    if unit is None and median < _SHORTEST_MEDIAN_S:
         raise FormatError(
             f"half the jobs are shorter than {median:g}, which looks like hours rather than "
             "seconds: say time_unit='h', 'min' or 's'",
@@ -173,21 +210,96 @@ def read(source: Source, time_unit: str | None) -> Trace:
             column="length",
             arguments=(Argument("time_unit", "h"),),
         )
-    factor = TIME_UNITS_S[time_unit or "s"]
-    columns = {
-        "arrival": arrival if dated else arrival * factor,
-        "length_s": length * factor,
-        "cpus": cpus,
+    if (factor := TIME_UNITS_S.get(unit or "s")) is None:
+        raise FormatError(
+            f"the note time_unit is one of {', '.join(TIME_UNITS_S)}, not {unit!r}",
+            path=source.path,
+        )
+    columns: dict[str, Any] = {
+        "arrival": found[_NUMBERS[0]] * factor if dates is None else dates,
+        "length_s": found["length"] * factor,
     }
-    for name, values in zip(more, numbers[3:], strict=True):
-        columns[_MORE_NUMBERS[name]] = values * factor if name == "requested" else values
+    if "cpus" in found:
+        columns["cpus"] = found["cpus"]
+    for name in wanted:
+        if name in _MORE_NUMBERS:
+            values = found[name] * factor if name in _DURATIONS else found[name]
+            columns[_MORE_NUMBERS[name]] = values
+    for name in _INSTANTS:
+        if name in sheet.headings:
+            instant = _moments(sheet, name, dated=dates is not None, factor=factor)
+            if name == "deadline":
+                columns[name] = instant
+            elif "wait_s" not in columns:
+                columns["wait_s"] = _since(sheet, name, instant - columns["arrival"])
+    profiles: list[PowerProfile] = []
     for name, text in zip(said, texts, strict=True):
-        if name == "status":
-            codes = {state: status_code(state) for state in text.unique().to_list()}
-            columns[name] = np.array([codes[state] for state in text.to_list()])
+        if name == "profile":
+            columns[name] = _read_profiles(sheet, text, profiles)
         else:
-            columns[name] = np.array(text.to_list(), dtype=object)
-    return Trace(columns=columns, source=f"job table, {source.path.name}")
+            columns[name] = _read_texts(sheet, name, text)
+    return Trace(
+        columns=columns,
+        source=f"job table, {source.path.name}",
+        profiles=profiles,
+        notes=notes,
+    )
+
+
+def _check_numbers(sheet: Sheet, name: str, values: FloatArray) -> None:
+    least = -MOST if name in _BELOW_0 else 0.0
+    good = (values >= least) & (values <= MOST)
+    # What a row does not say is not known; but a line of text may have been cut short.
+    if name not in _NUMBERS or (isinstance(sheet, ParquetSheet) and name != _NUMBERS[0]):
+        good |= np.isnan(values)
+    if not good.all():
+        row = int(np.flatnonzero(~good)[0])
+        given = "missing" if np.isnan(values[row]) else f"{values[row]:g}"
+        what = "a number" if name in _BELOW_0 else "a number of 0 or more"
+        raise sheet.place(name).error(f"{what} is needed here, not {given}", row)
+
+
+def _read_texts(sheet: Sheet, name: str, text: pl.Series) -> Any:
+    """Return a column of texts as a trace has it."""
+    cells = text.str.strip_chars().to_list()
+    if name == "status":
+        codes = {state: status_code(state) for state in set(cells)}
+        return np.array([codes[state] for state in cells])
+    if name == "interruptible":
+        for row, cell in enumerate(cells):
+            if cell and cell not in INTERRUPTIBLE:
+                raise sheet.place(name).error(
+                    f"a job may be stopped {', '.join(INTERRUPTIBLE)}, not {cell!r}", row
+                )
+    cells = [cell or None for cell in cells]
+    if name == "id" and None in cells:
+        raise sheet.place(name).error("an id is missing", cells.index(None))
+    if name in _NUMBERED and all(cell is not None and _is_plain_number(cell) for cell in cells):
+        return np.array([int(cell) for cell in cells])
+    return np.array(cells, dtype=object)
+
+
+def _is_plain_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 19 and str(int(text)) == text
+
+
+def _read_profiles(sheet: Sheet, text: pl.Series, profiles: list[PowerProfile]) -> Any:
+    """Return each job's place in the profiles: a sample's name, a file, or the profile as JSON."""
+    places: dict[str | None, int] = {None: -1, "": -1}
+    found = []
+    for row, cell in enumerate(text.str.strip_chars().to_list()):
+        if cell not in places:
+            try:
+                if cell.startswith("{"):
+                    made = PowerProfile.from_dict(json.loads(cell))
+                else:
+                    made = load_profile(cell, beside=sheet.source.path.parent)
+            except (LowtideError, ValueError, RecursionError) as error:
+                raise sheet.place("profile").error(str(error), row) from error
+            places[cell] = len(profiles)
+            profiles.append(made)
+        found.append(places[cell])
+    return np.array(found)
 
 
 def _read_own(sheet: Sheet) -> Trace:
@@ -202,69 +314,160 @@ def _read_own(sheet: Sheet) -> Trace:
 
 
 def render(trace: Trace) -> str:
-    """Return jobs as a table that `read` reads back: what this format has no column for is lost."""
-    columns: dict[str, list[str]] = {
-        "arrival_time": [f"{value!r}" for value in trace.column("arrival").tolist()],
-        "length": _cells(trace, "length_s"),
-        "cpus": _cells(trace, "cpus"),
+    """Return jobs as a table that `read` reads back."""
+    columns = {
+        name: [_cell(value) for value in values.tolist()]
+        if isinstance(values, np.ndarray)
+        else ["" if value is None else value for value in values]
+        for name, values in _headed(trace).items()
     }
-    for heading, name in _MORE_NUMBERS.items():
-        if name in trace.columns and np.isfinite(trace.column(name)).all():
-            columns[heading] = _cells(trace, name)
-    if "status" in trace.columns:
-        columns["status"] = [STATUSES[code] for code in trace.column("status").tolist()]
-    for name in ("user", "name"):
-        if name in trace.columns:
-            said = trace.column(name).tolist()
-            columns[name] = ["" if each is None else str(each) for each in said]
+    for heading, name in (("length", "length_s"), ("cpus", "cpus")):
+        cells = columns.get(heading, [])
+        if "" in cells:
+            raise InvalidInput(
+                f"job {cells.index('') + 1} has no {name}, which a job table needs: write .swf or "
+                f".parquet, or leave out the {cells.count('')} jobs without it"
+            )
     text = io.StringIO()
+    if len(trace) and np.median(trace.length_s) < _SHORTEST_MEDIAN_S:
+        # Whoever reads it would take these for hours.
+        text.write("# time_unit: s\n")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(zip(*columns.values(), strict=True))
     return text.getvalue()
 
 
-def _cells(trace: Trace, name: str) -> list[str]:
-    values = trace.column(name)
-    unknown = np.flatnonzero(np.isnan(values))
-    if unknown.size:
-        raise InvalidInput(
-            f"job {int(unknown[0]) + 1} has no {name}, which a job table needs: write .swf, or "
-            f"leave out the {unknown.size} jobs without it"
-        )
-    return [f"{value:g}" if value.is_integer() else repr(value) for value in values.tolist()]
+def render_parquet(trace: Trace) -> bytes:
+    """Return the same table as Parquet, with what is unknown as null."""
+    frame = pl.DataFrame(
+        {
+            name: pl.Series(values).fill_nan(None)
+            if isinstance(values, np.ndarray) and values.dtype == np.float64
+            else pl.Series(values)
+            for name, values in _headed(trace).items()
+        }
+    )
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer, metadata={"time_unit": "s"})
+    return buffer.getvalue()
 
 
-def _arrivals(sheet: Sheet) -> tuple[FloatArray | None, bool]:
+def _headed(trace: Trace) -> dict[str, FloatArray | list[str | None]]:
+    """Return the columns of a trace by their headings: numbers, or texts with None for unknown."""
+    columns: dict[str, FloatArray | list[str | None]] = {
+        "arrival_time": trace.column("arrival"),
+        "length": trace.column("length_s"),
+    }
+    if "cpus" in trace.columns or "gpus" not in trace.columns:
+        columns["cpus"] = trace.column("cpus")
+    for heading, name in _MORE_NUMBERS.items():
+        if name in trace.columns:
+            columns[heading] = trace.column(name)
+    if "deadline" in trace.columns:
+        columns["deadline"] = trace.column("deadline")
+    for name in _TEXTS:
+        if name not in trace.columns:
+            continue
+        said: list[Any] = trace.column(name).tolist()
+        if name == "id" and said == list(range(1, len(trace) + 1)):
+            continue
+        if name == "status":
+            columns[name] = [STATUSES[code] for code in said]
+        elif name == "profile":
+            documents = [json.dumps(each.to_dict()) for each in trace.profiles]
+            columns[name] = [None if place < 0 else documents[place] for place in said]
+        else:
+            columns[name] = [None if each is None else str(each) for each in said]
+    return columns
+
+
+def _cell(value: float) -> str:
+    if np.isnan(value):
+        return ""
+    return str(int(value)) if value.is_integer() and abs(value) < _EXACT else repr(value)
+
+
+def _dates(sheet: Sheet) -> FloatArray | None:
     """Return arrivals that are written as dates, None where they are numbers."""
     heading = _NUMBERS[0]
     first = sheet.first(heading)
     if first is None or not _DATED.match(first.strip()):
-        return None, False
-    if not _ZONED.search(first.strip()):
-        raise sheet.place(heading).error(
-            f"{first!r} has no time zone: write {first.strip()}Z, or its offset behind it", 0
-        )
+        return None
+    _require_zone(sheet, heading, first, 0)
     (texts,), _ = sheet.read(texts=[heading])
-    return instants(texts, sheet.place(heading), tz=None), True
+    return instants(texts, sheet.place(heading), tz=None)
 
 
-def _check_headings(sheet: Sheet) -> None:
-    missing = [name for name in _NUMBERS if name not in sheet.headings]
-    for heading in sheet.headings:
-        if heading in _KNOWN:
-            continue
-        near = get_close_matches(heading, missing or _KNOWN, n=1)
-        cure = f"rename it to {near[0]!r}" if near else "leave it out"
-        raise FormatError(
-            f"unknown column, {cure}: known are {', '.join(_KNOWN)}",
-            path=sheet.source.path,
-            column=heading,
+def _moments(sheet: Sheet, heading: str, *, dated: bool, factor: float) -> FloatArray:
+    """Return instants, NaN where a row has none, written as arrivals are.
+
+    Args:
+        dated: Whether arrivals are dates.
+        factor: How many seconds their unit has, where they are numbers.
+    """
+    if not dated:
+        _, (values,) = sheet.read(numbers=[heading])
+        _check_numbers(sheet, heading, values)
+        return values * factor
+    (texts,), _ = sheet.read(texts=[heading])
+    rows = np.flatnonzero(texts.is_not_null().to_numpy())
+    found = np.full(len(texts), np.nan)
+    if not rows.size:
+        return found
+    known, place = texts[rows], sheet.place(heading)
+    if not _DATED.match(known[0].strip()):
+        raise place.error(f"{known[0]!r} is no date, as arrivals are here", int(rows[0]))
+    _require_zone(sheet, heading, known[0], int(rows[0]))
+    line = place.line
+    if line is not None:
+        place = replace(place, line=lambda row: line(int(rows[row])))
+    found[rows] = instants(known, place, tz=None)
+    return found
+
+
+def _require_zone(sheet: Sheet, heading: str, text: str, row: int) -> None:
+    if not _ZONED.search(text.strip()):
+        raise sheet.place(heading).error(
+            f"{text!r} has no time zone: write {text.strip()}Z, or its offset behind it", row
         )
+
+
+def _since(sheet: Sheet, heading: str, wait_s: FloatArray) -> FloatArray:
+    """Return how long jobs waited; none starts before it arrives."""
+    early = np.flatnonzero(wait_s < 0)
+    if early.size:
+        row = int(early[0])
+        raise sheet.place(heading).error(
+            f"the job starts {-wait_s[row]:g} s before it arrives: mend one of the times", row
+        )
+    return wait_s
+
+
+def _check_headings(sheet: Sheet) -> list[str]:
+    """Refuse a table that lacks what is needed; return notes on columns that mean nothing here."""
+    missing = [name for name in _NUMBERS if name not in sheet.headings]
+    if missing == ["cpus"] and "gpus" in sheet.headings:
+        missing = []
+    unknown = [heading for heading in sheet.headings if heading and heading not in _KNOWN]
+    for heading in unknown if missing else ():
+        if near := get_close_matches(heading, missing, n=1):
+            raise FormatError(
+                f"unknown column, rename it to {near[0]!r}: known are {', '.join(_KNOWN)}",
+                path=sheet.source.path,
+                column=heading,
+            )
     if missing:
         raise FormatError(
             f"the column is missing: a job table has {', '.join(_NUMBERS)}, and may have "
-            f"{', '.join((*_MORE_NUMBERS, *_TEXTS))}",
+            f"{', '.join((*_MORE_NUMBERS, *_INSTANTS, *_TEXTS))}",
             path=sheet.source.path,
             column=missing[0],
         )
+    if not unknown:
+        return []
+    told = []
+    for heading in unknown:
+        near = get_close_matches(heading, _KNOWN, n=1)
+        told.append(f"{heading} (did you mean {near[0]}?)" if near else heading)
+    return [f"columns ignored: {', '.join(told)}"]

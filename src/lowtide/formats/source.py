@@ -14,6 +14,7 @@ from lowtide.errors import Argument, FormatError
 
 _HEAD_BYTES = 65_536
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_PARQUET = b"PAR1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,16 +31,23 @@ class Source:
 
     @classmethod
     def open(cls, path: Path | str) -> Source:
-        """Read a file and refuse what cannot be text."""
+        """Read a file and refuse what is neither text nor a table as Parquet."""
         data = files.read_bytes(path).removeprefix(_BYTE_ORDER_MARK)
         if not data or data.isspace():
             raise FormatError("the file is empty: check how it was made", path=path)
-        if b"\0" in data[:_HEAD_BYTES]:
+        source = cls(path=Path(path), data=data)
+        if b"\0" in data[:_HEAD_BYTES] and not source.is_parquet:
             raise FormatError(
-                "this is a binary file: lowtide reads text (CSV, JSON, SWF), plain or gzip",
+                "this is a binary file: lowtide reads text (CSV, JSON, SWF), plain or gzip, and "
+                "Parquet",
                 path=path,
             )
-        return cls(path=Path(path), data=data)
+        return source
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether this is a table as Parquet."""
+        return self.data.startswith(_PARQUET)
 
     @cached_property
     def head(self) -> str:

@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from typing import Any, TypeGuard
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from lowtide.errors import FormatError
@@ -27,6 +28,8 @@ from lowtide.signal import ESTIMATED, FILLED, FloatArray, MarkArray
 _MISSING = ("", "nan", "na", "n/a", "null", "none")
 # Enough for a row of any table, and for the remarks above it.
 _PEEKED_BYTES = 65_536
+# No count, second, watt or byte of a job comes near this: what is beyond is a slip.
+MOST = 1e18
 _NOTE = re.compile(r"#\s*([A-Za-z_]+):\s*(.*)")
 
 
@@ -51,6 +54,8 @@ class Sheet:
     @classmethod
     def of(cls, source: Source) -> Sheet | None:
         """Read the heading of a table; None where the file does not begin like one."""
+        if source.is_parquet:
+            return ParquetSheet.whole(source)
         notes: dict[str, str] = {}
         body = 0
         for raw in source.data[: len(source.head)].splitlines(keepends=True):
@@ -85,6 +90,16 @@ class Sheet:
     def place(self, column: str) -> Place:
         """Return where the cells of a column stand."""
         return Place(path=self.source.path, column=column, line=self.line)
+
+    def require(self, column: str, good: npt.NDArray[np.bool_], what: str) -> None:
+        """Refuse the first row that is not good, with what is needed there."""
+        if not good.all():
+            raise self.place(column).error(what, int(np.argmin(good)))
+
+    def require_sane(self, column: str, values: FloatArray) -> None:
+        """Refuse numbers below 0, or beyond all that a job has; unknown ones pass."""
+        good = np.isnan(values) | ((values >= 0) & (values <= MOST))
+        self.require(column, good, f"a number from 0 to {MOST:g} is needed here")
 
     def line(self, row: int) -> int:
         """Return the line a row ends on.
@@ -210,6 +225,103 @@ class Sheet:
                     f"{frame[self._key(name)][row]!r} is not a number", row
                 )
         return [np.asarray(found[self._key(name)].to_numpy(), np.float64) for name in headings]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetSheet(Sheet):
+    """A table as Parquet, read whole: its rows are records, without lines.
+
+    Attributes:
+        frame: What it holds.
+    """
+
+    frame: pl.DataFrame
+
+    @classmethod
+    def whole(cls, source: Source) -> ParquetSheet:
+        """Read a file, and say so where it is damaged."""
+        try:
+            frame = pl.read_parquet(io.BytesIO(source.data))
+            said = pl.read_parquet_metadata(io.BytesIO(source.data))
+        except (
+            pl.exceptions.PolarsError,
+            OSError,
+            ValueError,
+            OverflowError,
+            MemoryError,
+        ) as error:
+            raise cls._damaged(source, error) from None
+        except BaseException as error:
+            # What polars did not foresee ends in a panic, which is no Exception.
+            if type(error).__name__ != "PanicException":
+                raise
+            raise cls._damaged(source, error) from None
+        notes = {key: value for key, value in said.items() if not key.startswith("ARROW:")}
+        headings = tuple(name.strip() for name in frame.columns)
+        return cls(source=source, headings=headings, notes=notes, separator="", body=0, frame=frame)
+
+    @staticmethod
+    def _damaged(source: Source, error: BaseException) -> FormatError:
+        told = str(error).splitlines() or [type(error).__name__]
+        return FormatError(
+            f"not a readable Parquet file ({told[0]}): fetch it again, it may be cut short",
+            path=source.path,
+        )
+
+    def place(self, column: str) -> Place:
+        """Return where the cells of a column stand: in records, which have no lines."""
+        return Place(path=self.source.path, column=column)
+
+    def first(self, heading: str) -> str | None:
+        """Return the first cell of a column as a text."""
+        (texts,), _ = self.read(texts=[heading])
+        first: str | None = texts[0]
+        return first
+
+    def lists(self, heading: str) -> pl.Series:
+        """Return a column of lists of numbers."""
+        cells = self.frame.to_series(self.headings.index(heading))
+        if not isinstance(cells.dtype, pl.List | pl.Array) or not cells.dtype.inner.is_numeric():
+            raise self.place(heading).error("a list of numbers is needed in every row")
+        return cells.cast(pl.List(pl.Float64), strict=False)
+
+    def read(
+        self, *, texts: Sequence[str] = (), numbers: Sequence[str] = ()
+    ) -> tuple[list[pl.Series], list[FloatArray]]:
+        """Read some columns as texts and some as numbers, as of a table of text."""
+        if not self.frame.height:
+            raise FormatError("there are headings and no row below them", path=self.source.path)
+        read = []
+        for name in numbers:
+            cells = self.frame.to_series(self.headings.index(name))
+            values = _as_text(cells) if cells.dtype.is_temporal() else cells
+            try:
+                found = values.cast(pl.Float64, strict=False)
+            except pl.exceptions.PolarsError:
+                raise self.place(name).error(
+                    f"numbers are needed here, not {cells.dtype}"
+                ) from None
+            wrong = (found.is_null() & values.is_not_null()).to_numpy()
+            if wrong.any():
+                row = int(wrong.argmax())
+                raise self.place(name).error(f"{values[row]!r} is not a number", row)
+            read.append(np.asarray(found.to_numpy(), np.float64))
+        try:
+            return [
+                _as_text(self.frame.to_series(self.headings.index(name))) for name in texts
+            ], read
+        except pl.exceptions.PolarsError as error:
+            raise FormatError(f"not a readable table ({error})", path=self.source.path) from None
+
+
+def _as_text(cells: pl.Series) -> pl.Series:
+    """Return cells as texts, null where empty; times in ISO 8601, with a zone where it is known."""
+    if isinstance(cells.dtype, pl.Datetime):
+        zoned = cells.dtype.time_zone is not None
+        clock = cells.dt.convert_time_zone("UTC") if zoned else cells
+        return clock.cast(pl.Datetime("us")).dt.strftime("%Y-%m-%dT%H:%M:%S%.6f" + "Z" * zoned)
+    texts = cells.cast(pl.String)
+    return texts.set(texts.str.strip_chars() == "", None)
 
 
 def estimates_marked(cells: pl.Series) -> MarkArray:

@@ -22,6 +22,7 @@ from lowtide.market.placing import Board
 from lowtide.market.prices import Prices
 from lowtide.policies.exact import Exact
 from lowtide.policies.policy import Decision, Policy, decide_many, make_policy, stops_jobs
+from lowtide.precedence import in_order, links_of, windows
 from lowtide.signal import Signal
 from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.simulation import reaching
@@ -66,9 +67,10 @@ class Booking:
         step_s = None if self.step_s is None else parse_duration(self.step_s)
         instance = make_instance(jobs, cluster, signal, step_s=step_s)
         require_whole_nodes(instance)
-        nothing = Prices(rent=np.zeros(instance.capacity.shape), power=np.zeros(instance.slots))
-        board = Board.empty(instance).insert(np.arange(len(jobs)), nothing.tariff(instance))
-        late = np.flatnonzero(~board.placed)
+        nothing = Prices.nothing(instance)
+        order = in_order(np.arange(len(jobs)), instance.links)
+        board = Board.empty(instance).insert(order, nothing.tariff(instance))
+        late = board.left_out
         if late.size:
             board = place_late(board, late)
         return board.instance.stretches(board.delay, board.placed)
@@ -116,17 +118,21 @@ class Booked:
         if cluster.power_cap_w is not None:
             raise InvalidInput("booked minds nodes and no power cap: leave power_cap_w out")
         policy, free = make_policy(self.start)[1], _Profile(cluster.nodes)
-        starts = np.empty(len(jobs))
-        for row in range(len(jobs)):
+        starts, links = np.empty(len(jobs)), links_of(jobs)
+        soonest, due = windows(jobs, links)
+        for row in in_order(np.arange(len(jobs)), links).tolist():
             one = jobs.take(np.array([row]))
             wide, run_s = int(jobs.nodes[row]), float(jobs.run_s[row])
-            latest = float(jobs.latest_start[row])
-            windows = list(free.windows(float(jobs.arrival[row]), latest, wide, run_s))
-            if windows:
-                starts[row] = _best_start(policy, one, windows, signal)
+            begin = float(soonest[row])
+            latest = begin + max(float(due[row]) - run_s - begin, 0.0)
+            open_for = list(free.windows(begin, latest, wide, run_s))
+            if open_for:
+                starts[row] = _best_start(policy, one, open_for, signal)
             else:
-                starts[row] = free.first(float(jobs.arrival[row]), wide, run_s)
+                starts[row] = free.first(begin, wide, run_s)
             free.book(starts[row], starts[row] + run_s, wide)
+            own = links.before == row
+            np.maximum.at(soonest, links.after[own], starts[row] + run_s + links.gap_s[own])
         return Stretches.one_each(jobs, starts)
 
 

@@ -8,9 +8,10 @@ the two agree, neither slots nor search nor rounding can have made the bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from lowtide.errors import InvalidInput
 from lowtide.job import TIME_TOLERANCE_S, Job
@@ -30,17 +31,53 @@ def certify(
     Args:
         advance: Told how many jobs were planned, each time one was.
     """
-    if prices.rent.shape != instance.capacity.shape or prices.power.shape != (instance.slots,):
+    right = prices.power.shape == instance.cap_kw[0].shape
+    if not right or prices.rent.shape != instance.capacity.shape:
         raise InvalidInput(
             f"prices are given for each of {len(instance.resources)} resources and "
             f"{instance.slots} slots, not for {prices.rent.shape}"
         )
     terms = [-prices.worth(instance)]
-    for row in range(len(instance)):
-        least = _Backwards(instance, prices, row).least()
-        terms.append(min(least, float(instance.queue.jobs["leave"][row])))
-        advance(1)
-    return math.fsum(terms)
+    links, bonds = instance.links, prices.bonds_of(instance)
+    # What it counts to have started by a slot, or before it.
+    ahead = np.append(bonds, np.zeros((links.gap_s.size, 1)), axis=1)
+    ahead = np.cumsum(ahead[:, ::-1], axis=1)[:, ::-1]
+    least = np.full(len(instance), np.inf)
+    for part, own, of in _sites(instance, prices):
+        for row, job in enumerate(of.tolist()):
+            one = _Backwards(part, own, row)
+            begin_s = one.base - instance.origin + one.delays_s
+            end_s = begin_s + one.job.profile.run_s
+
+            for place in np.flatnonzero(links.after == job):
+                one.early += ahead[place, _slots(begin_s, instance)]
+            for place in np.flatnonzero(links.before == job):
+                one.late -= ahead[place, _slots(end_s + links.gap_s[place], instance)]
+            least[job] = min(least[job], one.least() + float(part.beside[row]))
+            advance(1)
+    out = instance.queue.jobs["leave"][instance.queue.ways[:-1]].copy()
+    np.subtract.at(out, links.before, ahead[:, 0])
+    return math.fsum([*terms, *np.minimum(least, out).tolist()])
+
+
+def _slots(after_s: FloatArray, instance: Instance) -> npt.NDArray[np.int64]:
+    """Return in which slot times after the origin lie, the last for those beyond."""
+    slot: npt.NDArray[np.int64] = np.floor(after_s / instance.step_s + 1e-7).astype(np.int64)
+    return np.minimum(slot, instance.slots)
+
+
+def _sites(
+    instance: Instance, prices: Prices
+) -> Iterator[tuple[Instance, Prices, npt.NDArray[np.int64]]]:
+    """Yield every site by itself, its prices, and which jobs its rows are."""
+    if not instance.sites:
+        yield instance, prices, np.arange(len(instance))
+        return
+    for number, (part, (rows, resources)) in enumerate(
+        zip(instance.sites, instance.site_rows, strict=True)
+    ):
+        own = Prices(rent=prices.rent[resources], power=prices.power[number])
+        yield part, own, instance.job_of[rows]
 
 
 class _Backwards:
@@ -50,11 +87,14 @@ class _Backwards:
         self.job: Job = instance.jobs.job(row)
         self.step_s, self.base = instance.step_s, float(instance.base[row])
         profile = self.job.profile
-        slack_s = self.job.deadline - self.base - profile.run_s
-        count = max(math.floor((slack_s + TIME_TOLERANCE_S) / self.step_s + 1e-9), 0) + 1
+        slack_s = float(instance.window[1][row]) - self.base - profile.run_s
+        count = max(math.floor((slack_s + TIME_TOLERANCE_S) / self.step_s + 1e-9), -1) + 1
         self.delays_s: FloatArray = self.step_s * np.arange(count, dtype=np.float64)
+        # What ends and starts count for those that it is linked to, by the delay.
+        self.late, self.early = np.zeros(count), np.zeros(count)
         self.weight = float(instance.queue.jobs["weight"][row]) * instance.cluster.pue
         self.wait = float(instance.wait[row])
+        self.end_s = float(instance.edges[-1]) - self.base
         self.signal = instance.signal
         extra_kw = float(instance.queue.jobs["peak_kw"][row]) - float(
             instance.jobs.peak_w[row] / 1000
@@ -80,9 +120,10 @@ class _Backwards:
 
     def _draw(self, watts: float, begin_s: float, end_s: float, rent: Signal) -> FloatArray:
         """Return what drawing watts between two times after `base` costs, by the delay."""
-        # Without delay a restart longer than the startup would begin before the job came. No plan
-        # has that, so whatever it is said to cost is never taken.
-        low, high = (np.maximum(self.delays_s + at_s, 0.0) for at_s in (begin_s, end_s))
+        # Without delay a restart longer than the startup would begin before the job came, and with
+        # the longest a stop would end after the last slot. No plan has that, so whatever it is said
+        # to cost is never taken.
+        low, high = (np.clip(self.delays_s + at_s, 0.0, self.end_s) for at_s in (begin_s, end_s))
         cost = self.weight * self.signal.integral(low, high, origin=self.base)
         cost += self.power.integral(low, high, origin=self.base)
         paid: FloatArray = watts / _KWH_J * cost + rent.integral(low, high, origin=self.base)
@@ -113,7 +154,7 @@ class _Backwards:
         """Return what being suspended from `base` to a time after it costs, by the delay."""
         spent = np.zeros(self.delays_s.size)
         watts = self.job.profile.suspended_power_w
-        end = np.maximum(self.delays_s + until_s, 0.0)
+        end = np.clip(self.delays_s + until_s, 0.0, self.end_s)
         zero = np.zeros(end.size)
         spent += watts / _KWH_J * self.weight * self.signal.integral(zero, end, origin=self.base)
         spent += watts / _KWH_J * self.power.integral(zero, end, origin=self.base)
@@ -121,7 +162,9 @@ class _Backwards:
         return spent
 
     def least(self) -> float:
-        """Return the least that the job can cost."""
+        """Return the least that the job can cost; infinite where there is no time for it."""
+        if not self.delays_s.size:
+            return math.inf
         job, profile = self.job, self.job.profile
         work_s, again, restart_s = profile.work_s, profile.starting(1), profile.restart_s
         if job.interruptible == "anywhere":
@@ -140,7 +183,7 @@ class _Backwards:
         size = self.delays_s.size
         # What is ahead of a job that runs at a point, by the starts that it has left.
         ahead: list[list[FloatArray]] = [[np.zeros(0)] * layers for _ in points]
-        late = self.wait * (self.base - job.arrival + self.delays_s)
+        late = self.wait * (self.base - job.arrival + self.delays_s) + self.late
         ahead[last] = [late] * layers
         begun: list[list[FloatArray]] = [[np.zeros(0)] * layers for _ in points]
         for place in range(last - 1, -1, -1):
@@ -176,4 +219,4 @@ class _Backwards:
                     best = np.minimum(best, leave + later)
                 ahead[place][left] = best
         first = self._phases(profile.startup, 0.0) + begun[0][layers - 1]
-        return float(first.min())
+        return float((first + self.early).min())

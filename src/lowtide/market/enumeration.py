@@ -52,10 +52,11 @@ def is_enumerable(instance: Instance) -> bool:
     """Return whether jobs and machines are of a kind that this can go through."""
     queue, rows = instance.queue, instance.queue.jobs
     whole = np.all(queue.need == np.floor(queue.need)) and instance.room.max() < _MOST
-    plain = not (
-        instance.capped or queue.keep.any() or rows["running"].any() or rows["begun"].any()
+    special = (
+        *(instance.capped, instance.sites, instance.links.before.size),
+        *(queue.keep.any(), rows["running"].any(), rows["begun"].any()),
     )
-    return bool(whole and plain and np.all(instance.room == np.floor(instance.room)))
+    return bool(whole and not any(special) and np.all(instance.room == np.floor(instance.room)))
 
 
 def at_most_late(instance: Instance, proof: Auction, most: int) -> Enumerated:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from lowtide.errors import InvalidInput, TooLaborious
 from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S
 from lowtide.market.kernels import Desk, Queue, Room, Tariff
 from lowtide.market.layout import Standing, cells_of, lay_out
+from lowtide.precedence import Links, links_of, windows
 from lowtide.signal import FloatArray, Signal
 from lowtide.simulator.cluster import Cluster
 from lowtide.units import TimeLike, format_hours, format_time, parse_time
@@ -76,6 +77,14 @@ class Instance:
         wait: What a second of delay of each job counts.
         terms: What else it was made with: `reserved`, `power_cap`, `keeps`, `weight`.
         away: When nodes are not there.
+        links: Who waits for whom.
+        window: From when each can run and by when it must be done, because of that too.
+        beside: What each way counts beside what its site says of it.
+        sites: Where there are several kinds of machines, or several places: each by itself. Arrays
+            over slots then have a row for each.
+        site_rows: Which rows of ways, and of resources, each of them has.
+        again: Makes the same queue with other deadlines, given with how far to look; None where
+            what is here says it all.
     """
 
     jobs: Workload
@@ -97,9 +106,25 @@ class Instance:
     wait: FloatArray
     terms: dict[str, Any]
     away: tuple[Reserved, ...]
+    links: Links
+    window: tuple[FloatArray, FloatArray]
+    beside: FloatArray
+    sites: tuple[Instance, ...] = ()
+    site_rows: tuple[tuple[IntArray, slice], ...] = ()
+    again: Callable[[FloatArray, float], Instance] | None = None
 
     def __len__(self) -> int:
-        return int(self.queue.jobs.size)
+        return int(self.queue.ways.size - 1)
+
+    @cached_property
+    def job_of(self) -> IntArray:
+        """Which job each way is one of."""
+        return np.repeat(np.arange(len(self)), np.diff(self.queue.ways))
+
+    def by_job(self, of_ways: FloatArray) -> FloatArray:
+        """Return sums over the ways of each job."""
+        sums: FloatArray = np.add.reduceat(of_ways, self.queue.ways[:-1])
+        return sums
 
     @property
     def capped(self) -> bool:
@@ -132,6 +157,7 @@ class Instance:
             through=np.empty(int(columns.max())),
             fresh=np.empty(int(columns.max())),
             leave=np.empty(int(columns.max())),
+            finish=np.empty(int(columns.max())),
             came=np.empty(cells, dtype=np.int32),
             since=np.empty(cells, dtype=np.int32),
             later=np.empty(cells if self._holds_on else wide),
@@ -173,18 +199,43 @@ class Instance:
         row_of = np.arange(parts.size) - np.repeat(rows["part"], rows["end"] - rows["part"] + 1)
         return bool((parts["free"] > row_of).any())
 
-    def tariff(self, rent: FloatArray, power: FloatArray) -> Tariff:
+    def tariff(self, rent: FloatArray, power: FloatArray, bonds: FloatArray) -> Tariff:
         """Return what time costs under prices.
 
         Args:
             rent: Of a unit of each resource, for each slot.
             power: Of a kilowatt, for each slot.
+            bonds: Of each link and slot: of having started by then without the other being done.
         """
-        return Tariff(self.energy, _running(power), _running(rent))
+        power, energy = (np.atleast_2d(each) for each in (_running(power), self.energy))
+        bond = np.zeros((max(bonds.shape[0], 1), self.slots + 2))
+        bond[: bonds.shape[0], : self.slots] = np.cumsum(bonds[:, ::-1], axis=1)[:, ::-1]
+        return Tariff(energy, power, _running(rent), bond)
+
+    def leaving(self) -> FloatArray:
+        """Return what leaving all jobs out counts, told at the first way of each."""
+        cost = np.zeros(self.queue.jobs.size)
+        first = self.queue.ways[:-1]
+        cost[first] = self.queue.jobs["leave"][first]
+        return cost
 
     def full_room(self) -> Room:
         """Return what there is when nobody runs."""
-        return Room(self.room.copy(), self.cap_kw[1].copy())
+        return Room(self.room.copy(), np.atleast_2d(self.cap_kw[1]).copy())
+
+    def new_notes(self) -> FloatArray:
+        """Return notes of what is drawn at each site and held of each resource, to be written."""
+        sites = np.atleast_2d(self.energy).shape[0]
+        return np.zeros((sites + len(self.resources), self.slots + 2))
+
+    def begins_and_ends(self, delay: IntArray, placed: Any) -> tuple[FloatArray, FloatArray]:
+        """Return when each job starts and ends, in slots; NaN for those that do not run."""
+        rows, parts = self.queue.jobs, self.queue.parts
+        start, end = np.full((2, len(self)), np.nan)
+        job, some = self.job_of[placed], rows[placed]
+        start[job] = some["first"] + some["begin"] + delay[some["part"]]
+        end[job] = some["first"] + parts["at"][some["end"]] + delay[some["end"] - 1]
+        return start, end
 
     def new_delay(self) -> IntArray:
         """Return delays of all parts of all jobs, to be written to."""
@@ -255,6 +306,8 @@ def make_instance(
     until: float | None = None,
     weight: FloatArray | None = None,
     standing: Standing | None = None,
+    begin: float | None = None,
+    window: tuple[FloatArray, FloatArray] | None = None,
 ) -> Instance:
     """Lay a queue out in slots.
 
@@ -269,13 +322,17 @@ def make_instance(
         until: How far to look beyond the last deadline.
         weight: What a gram of each job counts, by default 1.
         standing: Where jobs stand that have begun; by default none has.
+        begin: From when on to look, by default from the first arrival on.
+        window: From when each job can run and by when it must be done, where more than its own
+            times says that; by default whom it waits for does.
     """
-    signal.require(float(jobs.arrival.min()), float(jobs.deadline.max()))
+    begin = float(jobs.arrival.min()) if begin is None else begin
+    end = max(float(jobs.deadline.max()) if window is None else begin, until or -math.inf)
+    signal.require(begin, end if window is not None else float(jobs.deadline.max()))
     closed = _checked(reserved, cluster)
     step_s, lossless = _step(jobs, signal, step_s, closed)
-    first = math.floor((float(jobs.arrival.min()) - signal.start) / step_s + 1e-9)
+    first = math.floor((begin - signal.start) / step_s + 1e-9)
     origin = signal.start + first * step_s
-    end = max(float(jobs.deadline.max()), until or -math.inf)
     slots = math.ceil((min(end, signal.end) - origin) / step_s - 1e-9)
     edges: FloatArray = origin + np.arange(slots + 1, dtype=np.float64) * step_s
     mean = np.diff(signal.integral(np.full(slots + 1, origin), np.minimum(edges, signal.end)))
@@ -285,9 +342,11 @@ def make_instance(
     extra_kw = _node_kw(jobs, cluster)
     caps = _cap_kw(cluster, power_cap, edges)
     rate = np.broadcast_to(np.asarray(wait, dtype=np.float64), len(jobs))
+    links = links_of(jobs)
+    window = windows(jobs, links) if window is None else window
     dearest = float(np.abs(mean).max()) / step_s
     queue, base, progress_s = lay_out(
-        jobs, origin, step_s, need, held, extra_kw, rate, weight, dearest, standing
+        jobs, origin, step_s, need, held, extra_kw, rate, weight, dearest, standing, links, window
     )
     cells = cells_of(queue)
     if cells.max() > _MOST_JOB_CELLS or cells.sum() > _MOST_CELLS:
@@ -316,6 +375,9 @@ def make_instance(
         wait=rate,
         terms={"reserved": reserved, "power_cap": power_cap, "keeps": keeps, "weight": weight},
         away=tuple(closed),
+        links=links,
+        window=window,
+        beside=np.zeros(len(jobs)),
     )
 
 
@@ -382,6 +444,7 @@ def _common_step(jobs: Workload, signal: Signal, closed: Sequence[Reserved]) -> 
             jobs.deadline - signal.start,
             jobs.work_s[jobs.profile < 0],
             jobs.min_run_s,
+            jobs.think_s,
             np.array([edge - signal.start for each in closed for edge in each[:2]]),
             np.array([signal.step_s, *phases]),
         )

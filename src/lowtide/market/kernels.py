@@ -60,6 +60,7 @@ JOB = np.dtype(
         ("weight", np.float64),  # What a gram of its own counts.
         ("leave", np.float64),  # What leaving it out counts.
         ("peak_kw", np.float64),
+        ("site", np.int64),  # Where it would run: whose grid and power cap count.
     ]
 )
 PART = np.dtype(
@@ -71,17 +72,29 @@ PART = np.dtype(
     ]
 )
 LEG = np.dtype([("lasts", np.float64), ("kw", np.float64)])
+LINK = np.dtype(
+    [
+        ("other", np.int64),  # Which job it is about.
+        ("number", np.int64),  # Which link it is: both sides have the same.
+        ("gap", np.float64),  # How long after the end of the one the other may start.
+        ("first", np.bool_),  # Whether the other comes first.
+    ]
+)
 
 
 class Queue(NamedTuple):
-    """Jobs as the kernels take them.
+    """Jobs as the kernels take them, each with one way to run it or several.
 
     Attributes:
-        jobs: The jobs, rows of `JOB`.
+        jobs: The ways to run them, rows of `JOB`; those of a job follow each other.
         parts: Their parts.
         legs: What starts and stops take.
         need: What each holds of each resource while it runs.
         keep: What it holds while it is stopped.
+        ways: Where the ways of each job begin, and where the last ends.
+        links: Which jobs wait for which, told from both sides.
+        linked: Where the links of each job begin, and where the last ends.
+        by_first: Jobs in the order in which their windows open.
     """
 
     jobs: Rows
@@ -89,20 +102,27 @@ class Queue(NamedTuple):
     legs: Rows
     need: FloatArray
     keep: FloatArray
+    ways: IntArray
+    links: Rows
+    linked: IntArray
+    by_first: IntArray
 
 
 class Tariff(NamedTuple):
     """What time costs: running sums over slots, from 0 to one slot past the last.
 
     Attributes:
-        energy: Of a kilowatt for a slot.
-        power: Of a kilowatt under the power cap, beside that.
+        energy: Of a kilowatt for a slot, at each site.
+        power: Of a kilowatt under its power cap, beside that.
         rent: Of a unit of each resource.
+        bond: Of each link what it counts to have started from a slot on; who is done in time for
+            that is given as much.
     """
 
     energy: FloatArray
     power: FloatArray
     rent: FloatArray
+    bond: FloatArray
 
 
 class Room(NamedTuple):
@@ -110,7 +130,7 @@ class Room(NamedTuple):
 
     Attributes:
         free: Of each resource.
-        kw: Of the power cap.
+        kw: Of the power cap of each site.
     """
 
     free: FloatArray
@@ -129,6 +149,7 @@ class Desk(NamedTuple):
     through: FloatArray
     fresh: FloatArray
     leave: FloatArray
+    finish: FloatArray
     came: npt.NDArray[np.int32]
     since: npt.NDArray[np.int32]
     later: FloatArray
@@ -204,13 +225,13 @@ def _spend_legs(
 def _lay_out(queue: Queue, j: int, tariff: Tariff, room: Room, blocked: bool, desk: Desk) -> None:
     """Write down what time costs a job within its window, and when there is no room for it."""
     row = queue.jobs[j]
-    first, last = row["first"], tariff.energy.size - 1
+    first, site, last = row["first"], row["site"], tariff.energy.shape[1] - 1
     count = ceil_slot(queue.parts[row["end"]]["at"]) + row["delays"] + 1
     weight, suspended_kw = row["weight"], row["suspended_kw"]
     energy, rent, held = desk.energy, desk.rent, desk.held
     for t in range(count + 1):
         i = min(first + t, last)
-        energy[t] = weight * tariff.energy[i] + tariff.power[i]
+        energy[t] = weight * tariff.energy[site, i] + tariff.power[site, i]
         rent[t] = 0.0
         held[t] = suspended_kw * energy[t]
     for m in range(queue.need.shape[1]):
@@ -226,20 +247,20 @@ def _lay_out(queue: Queue, j: int, tariff: Tariff, room: Room, blocked: bool, de
         return
     closed, shut = desk.closed, desk.shut
     closed[0] = shut[0] = 0
-    most = room.kw.size
+    most = room.kw.shape[1]
     for t in range(count):
         no = keeps_no = 0
         if first + t >= most:
             no = keeps_no = 1
         else:
-            if room.kw[first + t] < row["peak_kw"] - _SPARE:
+            if room.kw[site, first + t] < row["peak_kw"] - _SPARE:
                 no = 1
             for m in range(queue.need.shape[1]):
                 if room.free[m, first + t] < queue.need[j, m] - _SPARE:
                     no = 1
                 if room.free[m, first + t] < queue.keep[j, m] - _SPARE:
                     keeps_no = 1
-            if room.kw[first + t] < suspended_kw - _SPARE:
+            if room.kw[site, first + t] < suspended_kw - _SPARE:
                 keeps_no = 1
         closed[t + 1] = closed[t] + no
         shut[t + 1] = shut[t] + keeps_no
@@ -249,13 +270,20 @@ def _lay_out(queue: Queue, j: int, tariff: Tariff, room: Room, blocked: bool, de
 def least(
     queue: Queue,
     j: int,
+    job: int,
     tariff: Tariff,
     room: Room,
     blocked: bool,
+    within: tuple[float, float],
     desk: Desk,
     delay: IntArray,
 ) -> float:
-    """Return the least that a job can cost, and write the delays of its parts; HUGE for none."""
+    """Return the least that a way can cost, and write the delays of its parts; HUGE for none.
+
+    Args:
+        job: Whose way it is.
+        within: When it may start at the soonest, and end at the latest.
+    """
     row, parts, legs = queue.jobs[j], queue.parts, queue.legs
     columns = row["delays"]
     if columns <= 0:
@@ -267,6 +295,7 @@ def least(
     wide = layers * columns
     energy, rent = desk.energy, desk.rent
     beyond, through, fresh, leave = desk.beyond, desk.through, desk.fresh, desk.leave
+    finish = desk.finish
     came, since, later, closed, shut = desk.came, desk.since, desk.later, desk.closed, desk.shut
     for at in range(wide):
         beyond[at] = HUGE
@@ -290,6 +319,22 @@ def least(
                     row["begun"] and shut[floor_slot(begin + x)] != shut[floor_slot(begin)]
                 ):
                     fresh[x] = HUGE
+    shift = float(row["first"])
+    ends = shift + parts[first + count]["at"]
+    for x in range(columns):
+        finish[x] = row["wait"] * x
+        if shift + begin + x < within[0] - NEAR and not row["running"]:
+            fresh[x] = HUGE
+        elif ends + x > within[1] + NEAR:
+            finish[x] = HUGE
+    for at in range(queue.linked[job], queue.linked[job + 1]):
+        link, last = queue.links[at], tariff.bond.shape[1] - 1
+        for x in range(columns):
+            if link["first"]:
+                fresh[x] += tariff.bond[link["number"], min(floor_slot(shift + begin + x), last)]
+            else:
+                done = min(floor_slot(ends + link["gap"] + x), last)
+                finish[x] -= tariff.bond[link["number"], done]
     free = parts[first]["free"]
     for x in range(columns):
         since[x] = -1
@@ -385,10 +430,10 @@ def least(
     for at in range(wide):
         x = at % columns
         if beyond[at] < TOO_MUCH:
-            v = beyond[at] + through[x] + row["wait"] * x
+            v = beyond[at] + through[x] + finish[x]
             if v < best - _WORTH * (abs(v) + 1.0):
                 best, chosen = v, at
-    if chosen < 0:
+    if chosen < 0 or best > TOO_MUCH:
         return HUGE
     x, layer, k = chosen % columns, chosen // columns, count
     while True:

@@ -18,6 +18,7 @@ from lowtide.market.enumeration import at_most_late, is_enumerable
 from lowtide.market.instance import Instance, make_instance
 from lowtide.market.placing import Board, improve, rebuilt
 from lowtide.market.prices import Auction, Prices
+from lowtide.precedence import in_order
 from lowtide.signal import FloatArray
 from lowtide.units import format_count, format_hours
 from lowtide.workload import IntArray
@@ -76,7 +77,7 @@ def fewest_late(
     """
     least = whole_jobs(proof.bound)
     flat = rebuilt(proof.instance, board.delay, board.placed, proof.prices)
-    before = np.count_nonzero(~board.placed)
+    before = board.left_out.size
 
     def is_enough(total: float) -> bool:
         return total < least + 0.5 or is_over()
@@ -93,7 +94,7 @@ def fewest_late(
             heat=_RESTLESS,
             shaken=turn % 2 == 0,
         )
-    late = int(np.count_nonzero(~flat.placed))
+    late = flat.left_out.size
     while late > least and len(board.instance) <= _FEW and is_enumerable(board.instance):
         found = at_most_late(proof.instance, proof, late - 1)
         if found.delay is None:
@@ -101,12 +102,12 @@ def fewest_late(
             least = late if found.complete and board.instance.lossless else least
             break
         flat = rebuilt(proof.instance, found.delay, found.placed, proof.prices)
-        late = int(np.count_nonzero(~flat.placed))
+        late = flat.left_out.size
     if late >= before:
         return board, least
     # No one job may be worth more than another now, or two were left out for it again.
     rows = board.instance.queue.jobs.copy()
-    rows["leave"] = rows["leave"].sum()
+    rows["leave"] = board.instance.leaving().sum()
     even = replace(board.instance, queue=board.instance.queue._replace(jobs=rows))
     fewer = rebuilt(even, flat.delay, flat.placed, auction.prices)
     better = improve(
@@ -126,20 +127,32 @@ def lengthened(instance: Instance, late: IntArray) -> tuple[Instance, FloatArray
     until = min(signal.end, last + needed_s)
     deadline = jobs.deadline.copy()
     deadline[late] = until
-    longer = make_instance(
-        replace(jobs, deadline=deadline),
+    longer = remade(instance, deadline, until)
+    rows = longer.queue.jobs
+    length = longer.queue.parts["at"][rows["end"]]
+    # More than anything that a slot of delay could save.
+    dearest = float(np.abs(np.diff(longer.energy)).max())
+    worst = np.maximum.reduceat(rows["peak_kw"] * length, longer.queue.ways[:-1])
+    return longer, 2.0 * dearest * np.maximum(worst, 1e-9)[late]
+
+
+def remade(instance: Instance, deadline: FloatArray, until: float) -> Instance:
+    """Return the same queue with other deadlines.
+
+    Args:
+        until: How far to look at least.
+    """
+    if instance.again is not None:
+        return instance.again(deadline, until)
+    return make_instance(
+        replace(instance.jobs, deadline=deadline),
         instance.cluster,
-        signal,
+        instance.signal,
         step_s=instance.step_s,
         wait=instance.wait,
         until=until,
         **instance.terms,
     )
-    rows = longer.queue.jobs
-    length = longer.queue.parts["at"][rows["end"]]
-    # More than anything that a slot of delay could save.
-    dearest = float(np.abs(np.diff(longer.energy)).max())
-    return longer, 2.0 * dearest * np.maximum(rows["peak_kw"] * length, 1e-9)[late]
 
 
 def refuse_late(instance: Instance, late: IntArray, short: IntArray) -> None:
@@ -163,27 +176,26 @@ def place_late(board: Board, late: IntArray) -> Board:
     deadline = board.instance.jobs.deadline
     longer, penalty = lengthened(board.instance, late)
     rows, waits = longer.queue.jobs, longer.queue.jobs["wait"].copy()
-    rows["wait"][late] = penalty
-    none = Prices(
-        rent=np.zeros((len(longer.resources), longer.slots)), power=np.zeros(longer.slots)
-    )
+    hurrying = np.isin(longer.job_of, late)
+    rows["wait"][hurrying] = penalty[np.searchsorted(late, longer.job_of[hurrying])]
+    none = Prices.nothing(longer)
     rng = np.random.default_rng(0)
-    keys = (longer.queue.parts["at"][rows["end"]], deadline)
-    orders = [late[np.argsort(key[late], kind="stable")] for key in keys]
-    orders += [rng.permutation(late) for _ in range(_ORDERS)]
+    lengths = longer.queue.parts["at"][rows["end"]][longer.queue.ways[:-1]]
+    keys = [lengths, deadline, *(rng.random(deadline.size) for _ in range(_ORDERS))]
+    orders = [order[np.isin(order, late)] for order in (in_order(k, longer.links) for k in keys)]
     best: tuple[float, float] | None = None
     kept: Board | None = None
     fixed = rebuilt(longer, board.delay, board.placed, none)
     for order in orders:
         tried = fixed.copy().insert(order, none.tariff(longer))
-        if not tried.placed.all():
+        if tried.left_out.size:
             continue
         by_s = lateness_s(tried, deadline)[late]
         score = (float(by_s.sum()), float(by_s.max()))
         if best is None or score < best:
             best, kept = score, tried
     if kept is None:
-        refuse_late(board.instance, late, late[~tried.placed[late]])
+        refuse_late(board.instance, late, tried.left_out)
         return board
     rows["wait"] = waits
     return rebuilt(longer, kept.delay, kept.placed, none)
@@ -192,9 +204,10 @@ def place_late(board: Board, late: IntArray) -> Board:
 def lateness_s(board: Board, deadline: FloatArray) -> FloatArray:
     """Return how long after a deadline each job is done, 0 for those in time."""
     instance = board.instance
-    rows, parts = instance.queue.jobs, instance.queue.parts
+    rows, parts, placed = instance.queue.jobs, instance.queue.parts, board.placed
     done = parts["at"][rows["end"]] - rows["begin"] + board.delay[rows["end"] - 1]
-    end = instance.base + done * instance.step_s
-    by_s: FloatArray = np.maximum(end - deadline, 0.0)
+    end = np.full(len(instance), np.nan)
+    end[instance.job_of[placed]] = (instance.base + done * instance.step_s)[placed]
+    by_s: FloatArray = np.fmax(end - deadline, 0.0)
     by_s[by_s < 1e-3] = 0.0
     return by_s

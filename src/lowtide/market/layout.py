@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from lowtide.errors import InvalidJob
 from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S
-from lowtide.market.kernels import JOB, LEG, PART, Queue
+from lowtide.market.kernels import JOB, LEG, LINK, PART, Queue
+from lowtide.precedence import Links
 from lowtide.profile import PowerProfile
 from lowtide.signal import FloatArray
 from lowtide.workload import IntArray, Workload
@@ -60,8 +61,15 @@ def lay_out(
     weight: FloatArray | None,
     dearest: float,
     standing: Standing | None,
+    links: Links,
+    window: tuple[FloatArray, FloatArray],
 ) -> tuple[Queue, FloatArray, FloatArray]:
-    """Return jobs as the kernels take them, when each would start, and progress of the parts."""
+    """Return jobs as the kernels take them, when each would start, and progress of the parts.
+
+    Args:
+        links: Who waits for whom.
+        window: From when each can run and by when it must be done, because of that too.
+    """
     count = len(jobs)
     never = (jobs.interruptible == _NEVER) | (jobs.max_starts == 1)
     kinds = np.where(never, _NEVER, jobs.interruptible)
@@ -83,13 +91,17 @@ def lay_out(
     rows = np.zeros(count, dtype=JOB)
     rows["part"], rows["end"] = ends - sizes, ends - 1
     spread = np.repeat(np.arange(count), sizes)
-    startup_s, deadline = jobs.startup_s, jobs.deadline
+    startup_s = jobs.startup_s
+    arrival, deadline = window
     if standing is not None:
         startup_s = np.where(standing.begun, jobs.restart_s, startup_s)
-        startup_s, deadline = np.where(standing.running, 0.0, startup_s), standing.deadline
+        startup_s = np.where(standing.running, 0.0, startup_s)
+        deadline = np.minimum(
+            standing.deadline, np.where(deadline < jobs.deadline, deadline, np.inf)
+        )
     run_s = startup_s + jobs.work_s
     # A start lies on the edge of a slot, unless that would leave too little time.
-    after = (jobs.arrival - origin) / step_s
+    after = (arrival - origin) / step_s
     aligned = np.ceil(after - 1e-9)
     slack = (deadline - origin - run_s) / step_s + TIME_TOLERANCE_S / step_s
     begin = np.where(aligned <= slack + 1e-9, aligned, after)
@@ -115,7 +127,7 @@ def lay_out(
     suspended_w = np.array([*(each.suspended_power_w for each in jobs.profiles), 0.0])[place]
     rows["suspended_kw"] = suspended_w * unit / 1000
     rows["wait"] = wait * step_s
-    rows["already"] = wait * step_s * (begin - after)
+    rows["already"] = wait * step_s * (begin - (jobs.arrival - origin) / step_s)
     rows["starts"] = np.where(never, 1, jobs.max_starts)
     # More starts than there is room for are no limit.
     rows["starts"][rows["starts"] >= sizes] = 0
@@ -128,8 +140,40 @@ def lay_out(
     if standing is not None:
         _stand(rows, parts, progress_s, standing)
     base = origin + begin * step_s
-    base = np.where(aligned <= slack + 1e-9, base, jobs.arrival)
-    return Queue(rows, parts, legs, need, held), base, progress_s
+    base = np.where(aligned <= slack + 1e-9, base, arrival)
+    told, linked = link_table(links.before, links.after, links.gap_s / step_s, count)
+    queue = Queue(
+        jobs=rows,
+        parts=parts,
+        legs=legs,
+        need=need,
+        keep=held,
+        ways=np.arange(count + 1),
+        links=told,
+        linked=linked,
+        by_first=np.argsort(rows["first"], kind="stable"),
+    )
+    return queue, base, progress_s
+
+
+def link_table(
+    before: IntArray, after: IntArray, gap: FloatArray, count: int
+) -> tuple[Any, IntArray]:
+    """Return links told from both sides, job by job, and where those of each job begin.
+
+    Args:
+        gap: How many slots after the end of the one the other may start.
+        count: How many jobs there are.
+    """
+    job = np.concatenate((after, before))
+    order = np.argsort(job, kind="stable")
+    table = np.zeros(max(job.size, 1), dtype=LINK)
+    some = table[: job.size]
+    some["other"] = np.concatenate((before, after))[order]
+    some["number"] = np.concatenate((np.arange(after.size),) * 2)[order]
+    some["gap"] = np.concatenate((gap, gap))[order]
+    some["first"] = (np.arange(job.size) < after.size)[order]
+    return table, np.searchsorted(job[order], np.arange(count + 1))
 
 
 def _stand(rows: Any, parts: Any, progress_s: FloatArray, standing: Standing) -> None:

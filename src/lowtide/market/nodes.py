@@ -20,6 +20,7 @@ from lowtide.market.lateness import lengthened, refuse_late
 from lowtide.market.placing import Board, rebuilt, urgency
 from lowtide.market.planner import QueueSolution
 from lowtide.market.prices import Prices
+from lowtide.precedence import in_order
 from lowtide.signal import FloatArray
 from lowtide.simulator.queueing import Placed
 from lowtide.workload import IntArray
@@ -38,7 +39,8 @@ def place_on_nodes(
     Jobs for which no node could be found in time are placed as early as one has room.
     """
     board = solution.board
-    order = np.argsort(urgency(board.instance), kind="stable")
+    links = board.instance.links
+    order = in_order(urgency(board.instance), links)
     best: _Layout | None = None
     for number in range(_ROUNDS):
         doing("nodes", number / _ROUNDS)
@@ -49,8 +51,10 @@ def place_on_nodes(
             best = tried
         if not tried.failed:
             break
-        failed = np.array(tried.failed)
-        order = np.concatenate((failed, order[~np.isin(order, failed)]))
+        rank = np.empty(order.size)
+        rank[order] = np.arange(order.size)
+        rank[tried.failed] = np.arange(len(tried.failed)) - order.size
+        order = in_order(rank, links)
     assert best is not None  # noqa: S101 - there is at least one round
     if best.failed:
         best = best.lengthened()
@@ -65,11 +69,8 @@ class _Layout:
         self.instance, self.prices = instance, prices
         queue = instance.queue
         self.wide = instance.jobs.nodes.astype(np.int64)
-        per_node = {
-            "need": queue.need / self.wide[:, None],
-            "keep": queue.keep / self.wide[:, None],
-        }
-        self.queue = queue._replace(**per_node)
+        wide = self.wide[:, None]
+        self.queue = queue._replace(need=queue.need / wide, keep=queue.keep / wide)
         count = instance.cluster.nodes
         each = instance.capacity.max(axis=1) / count
         # Those that are away are the last.
@@ -93,7 +94,7 @@ class _Layout:
         """Put a job on nodes: as it was planned, or else where there is room."""
         own = slice(int(self.queue.jobs["part"][row]), int(self.queue.jobs["end"][row]))
         planned = self.delay[own].copy()
-        found = self._as_planned(row) if self.wished[row] else None
+        found = self._as_planned(row) if self.wished[row] and self._in_turn(row) else None
         if found is None:
             found = self._anew(row)
         if found is None:
@@ -105,6 +106,18 @@ class _Layout:
         for nodes, (first, last) in zip(found, self._runs(row), strict=True):
             self.free[nodes, :, first:last] -= self.queue.need[row][:, None]
             self.kw[first:last] -= self.queue.jobs["peak_kw"][row]
+
+    def _in_turn(self, row: int) -> bool:
+        """Return whether all that a job waits for are done when it is to start."""
+        links, jobs = self.instance.links, self.queue.jobs
+        for place in np.flatnonzero(links.after == row).tolist():
+            first = jobs[links.before[place]]
+            end = first["first"] + self.queue.parts["at"][first["end"]]
+            end += self.delay[first["end"] - 1] + links.gap_s[place] / self.instance.step_s
+            start = jobs[row]["first"] + jobs[row]["begin"] + self.delay[jobs[row]["part"]]
+            if not self.placed[links.before[place]] or start < end - 1e-7:
+                return False
+        return True
 
     def _runs(self, row: int) -> list[tuple[int, int]]:
         """Return the slots that each run of a job touches: first, and one past the last."""
@@ -158,7 +171,7 @@ class _Layout:
             nodes = by_room[number * stride : number * stride + wide]
             if nodes.size < wide:
                 break
-            room = Room(self.free[nodes].min(axis=0), self.kw.copy())
+            room = Room(self.free[nodes].min(axis=0), self.kw[None].copy())
             board = Board(
                 instance=self.on_one,
                 delay=self.delay,

@@ -18,6 +18,7 @@ from lowtide.market.instance import Instance
 from lowtide.market.kernels import TOLD, Room, Tariff
 from lowtide.market.placing_kernels import Guard
 from lowtide.market.prices import Auction, Prices, Search, run
+from lowtide.precedence import in_order
 from lowtide.signal import FloatArray
 from lowtide.workload import IntArray
 
@@ -56,8 +57,8 @@ class Board:
         return cls(
             instance=instance,
             delay=instance.new_delay(),
-            placed=np.zeros(len(instance), dtype=np.bool_),
-            cost=instance.queue.jobs["leave"].copy(),
+            placed=np.zeros(instance.queue.jobs.size, dtype=np.bool_),
+            cost=instance.leaving(),
             room=instance.full_room(),
         )
 
@@ -65,6 +66,11 @@ class Board:
     def plan(self) -> tuple[IntArray, BoolArray, FloatArray]:
         """Delays, who is placed, and costs, as the kernel takes them."""
         return self.delay, self.placed, self.cost
+
+    @property
+    def left_out(self) -> IntArray:
+        """Jobs that have no place."""
+        return np.flatnonzero(~np.logical_or.reduceat(self.placed, self.instance.queue.ways[:-1]))
 
     @property
     def total(self) -> float:
@@ -93,12 +99,13 @@ def urgency(instance: Instance) -> FloatArray:
     length = parts["at"][rows["end"]] - rows["begin"]
     share = (instance.queue.need / instance.capacity.max(axis=1)).max(axis=1)
     urgent: FloatArray = (rows["delays"] - 1 + 0.1) / np.maximum(share * length, 1e-300)
-    return urgent
+    # Who has several ways to choose from is as urgent as the best of them.
+    return np.maximum.reduceat(urgent, instance.queue.ways[:-1])
 
 
 def construct(instance: Instance, prices: Prices) -> Board:
     """Place all jobs, the most urgent first."""
-    order = np.argsort(urgency(instance), kind="stable")
+    order = in_order(urgency(instance), instance.links)
     return Board.empty(instance).insert(order, prices.tariff(instance))
 
 
@@ -124,7 +131,7 @@ def as_told(instance: Instance, starts: FloatArray, prices: Prices) -> Board:
     hasty["weight"], hasty["wait"] = 0.0, 1.0
     soon = replace(instance, queue=instance.queue._replace(jobs=hasty))
     nothing = prices.tariff(instance, 0.0)
-    found = Board.empty(soon).insert(np.argsort(starts, kind="stable"), nothing)
+    found = Board.empty(soon).insert(in_order(starts, instance.links), nothing)
     return rebuilt(instance, found.delay, found.placed, prices)
 
 
@@ -144,16 +151,17 @@ def squeaky_wheel(
     """
     instance = auction.instance
     auction.price(auction.prices)
-    alone = auction.cost.copy()
+    alone = instance.by_job(auction.cost)
     tariff = auction.prices.tariff(instance)
     key, push = np.log(urgency(instance)), np.zeros(len(instance))
     rng = np.random.default_rng(seed)
     for _ in range(rounds):
-        tried = Board.empty(instance).insert(np.argsort(key - push, kind="stable"), tariff)
+        tried = Board.empty(instance).insert(in_order(key - push, instance.links), tariff)
         if tried.total < board.total - 1e-9:
             board = tried
-        worse = np.maximum(tried.cost - alone, 0.0) / np.maximum(alone, 1e-9)
-        push = 0.9 * push + 2.0 * np.where(tried.placed, worse, 5.0) * rng.random(len(instance))
+        worse = np.maximum(instance.by_job(tried.cost) - alone, 0.0) / np.maximum(alone, 1e-9)
+        worse[tried.left_out] = 5.0
+        push = 0.9 * push + 2.0 * worse * rng.random(len(instance))
         if is_enough(board.total):
             break
     return board
@@ -166,6 +174,7 @@ def improve(
     steps: int,
     seed: int,
     is_enough: Callable[[float], bool],
+    spent: Callable[[], float] = lambda: 0.0,
     heat: float | None = None,
     guard: Guard | None = None,
     shaken: bool = False,
@@ -179,22 +188,26 @@ def improve(
         shaken: Whether prices are changed by chance now and then, so that a job is put wherever
             there is room: where nothing but who is placed counts.
         is_enough: Told what the best costs now and then; whether to stop.
+        spent: Which share of the time there is has passed: who is stopped by the clock is to have
+            cooled by then.
     """
     instance = auction.instance
     now = board.copy()
     best = (now.delay.copy(), now.placed.copy(), np.array([now.total]))
     chance = np.array([seed], dtype=np.uint64)
     mean = float(np.abs(now.cost[now.placed]).mean()) if now.placed.any() else 1.0
-    done, stride, prices = 0, _STRIDE, auction.prices
+    done, stride, prices, begun = 0, _STRIDE, auction.prices, spent()
     rng = np.random.default_rng(seed)
     while done < steps and not is_enough(float(best[2][0])):
         if shaken:
             stride = _SHAKEN
             drawn = rng.random((2, *prices.rent.shape))
             own = auction.prices.rent + drawn[0] * auction.prices.rent.mean()
-            prices = Prices(rent=own * drawn[1] + 1e-6 * drawn[0], power=prices.power)
+            prices = replace(prices, rent=own * drawn[1] + 1e-6 * drawn[0])
         some = min(stride, steps - done)
-        now_hot = mean * _HOT * (_COOL / _HOT) ** (done / steps) if heat is None else heat
+        # From where the search began to when time is up.
+        cooled = max(done / steps, (spent() - begun) / max(1.0 - begun, 1e-9))
+        now_hot = mean * _HOT * (_COOL / _HOT) ** cooled if heat is None else heat
         search = Search(some, now_hot, chance, best)
         search = search if guard is None else search._replace(guard=guard)
         run(instance, now.room, now.plan, prices, search=search)

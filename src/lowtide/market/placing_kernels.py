@@ -35,7 +35,7 @@ def _mark(notes: FloatArray, row: int, amount: float, begin: float, end: float) 
     """Note that something is held for a time: running sums of the notes say how much of each slot.
 
     Args:
-        row: Which row of the notes: 0 for kilowatts, then the resources.
+        row: Which row of the notes: kilowatts of each site, then the resources.
     """
     for sign in range(2):
         at = end if sign else begin
@@ -46,40 +46,41 @@ def _mark(notes: FloatArray, row: int, amount: float, begin: float, end: float) 
 
 
 @compiled(inner=True)
-def _draws(kw: float, begin: float, end: float, energy: FloatArray, notes: FloatArray) -> float:
+def _draws(
+    kw: float, begin: float, end: float, energy: FloatArray, notes: FloatArray, site: int
+) -> float:
     """Return what drawing power for a time comes to, and note it."""
-    _mark(notes, 0, kw, begin, end)
+    _mark(notes, site, kw, begin, end)
     return kw * (at_slot(energy, end) - at_slot(energy, begin))
 
 
 @compiled(inner=True)
 def _draws_legs(
-    legs: Rows, first: int, last: int, at: float, energy: FloatArray, notes: FloatArray
+    legs: Rows, first: int, last: int, at: float, energy: FloatArray, notes: FloatArray, site: int
 ) -> float:
     """Return what the legs of a start or a stop come to, and note what they draw."""
     total = 0.0
     for number in range(first, last):
         until = at + legs[number]["lasts"]
-        total += _draws(legs[number]["kw"], at, until, energy, notes)
+        total += _draws(legs[number]["kw"], at, until, energy, notes, site)
         at = until
     return total
 
 
 @compiled(inner=True)
 def _hold(amounts: FloatArray, j: int, begin: float, end: float, notes: FloatArray) -> None:
+    sites = notes.shape[0] - amounts.shape[1]
     for m in range(amounts.shape[1]):
         if amounts[j, m] != 0.0 and end > begin:
-            _mark(notes, m + 1, amounts[j, m], begin, end)
+            _mark(notes, m + sites, amounts[j, m], begin, end)
 
 
 @compiled(inner=True)
-def _come_to(queue: Queue, j: int, delay: IntArray, energy: FloatArray, notes: FloatArray) -> float:
-    """Return what a schedule comes to without prices, and note what it holds and draws when.
-
-    Args:
-        energy: Running sums of what a kilowatt costs.
-    """
+def _come_to(queue: Queue, j: int, delay: IntArray, tariff: Tariff, notes: FloatArray) -> float:
+    """Return what a schedule comes to without prices, and note what it holds and draws when."""
     row, parts, legs = queue.jobs[j], queue.parts, queue.legs
+    site = row["site"]
+    energy = tariff.energy[site]
     shift = row["first"]
     total = 0.0
     before: Any = np.int64(-1)
@@ -96,18 +97,18 @@ def _come_to(queue: Queue, j: int, delay: IntArray, energy: FloatArray, notes: F
             stopped = held_from
             if ran:
                 stopped = shift + parts[k]["at"] + before
-                total += _draws_legs(legs, row["stop"], row["legs"], stopped, energy, notes)
+                total += _draws_legs(legs, row["stop"], row["legs"], stopped, energy, notes, site)
                 stopped += row["stop_t"]
                 _hold(queue.need, j, held_from, stopped, notes)
             if again:
                 _hold(queue.keep, j, stopped, start, notes)
                 if row["suspended_kw"] != 0.0:
-                    total += _draws(row["suspended_kw"], stopped, start, energy, notes)
+                    total += _draws(row["suspended_kw"], stopped, start, energy, notes, site)
             from_leg = row["restart"] if again else row["startup"]
             to_leg = row["stop"] if again else row["restart"]
-            total += _draws_legs(legs, from_leg, to_leg, start, energy, notes)
+            total += _draws_legs(legs, from_leg, to_leg, start, energy, notes, site)
             held_from = start
-        total += _draws(parts[k]["kw"], at, until, energy, notes)
+        total += _draws(parts[k]["kw"], at, until, energy, notes, site)
         before = x
     _hold(queue.need, j, held_from, shift + parts[row["end"]]["at"] + before, notes)
     return float(row["weight"] * total + row["wait"] * before + row["already"])
@@ -124,19 +125,19 @@ def _take(queue: Queue, j: int, delay: IntArray, sign: float, room: Room) -> Non
     if not row["running"]:
         begin += x
         if row["begun"]:
-            _take_slots(queue.keep[j], row["suspended_kw"], sign, room, until, begin)
+            _take_slots(queue.keep[j], row["suspended_kw"], sign, room, row["site"], until, begin)
     elif x > 0:
         until = begin + row["stop_t"]
-        _take_slots(queue.need[j], row["peak_kw"], sign, room, begin, until)
+        _take_slots(queue.need[j], row["peak_kw"], sign, room, row["site"], begin, until)
         begin = shift + parts[row["part"]]["at"] + x - row["restart_t"]
         _take_kept(queue, j, sign, room, until, begin)
     for k in range(row["part"] + 1, row["end"] + 1):
         at = shift + parts[k]["at"]
         if k == row["end"]:
-            _take_slots(queue.need[j], row["peak_kw"], sign, room, begin, at + x)
+            _take_slots(queue.need[j], row["peak_kw"], sign, room, row["site"], begin, at + x)
         elif delay[k] != x:
             until = at + x + row["stop_t"]
-            _take_slots(queue.need[j], row["peak_kw"], sign, room, begin, until)
+            _take_slots(queue.need[j], row["peak_kw"], sign, room, row["site"], begin, until)
             x = delay[k]
             begin = at + x - row["restart_t"]
             _take_kept(queue, j, sign, room, until, begin)
@@ -147,12 +148,13 @@ def _take_kept(queue: Queue, j: int, sign: float, room: Room, begin: float, end:
     """Take what a stopped job keeps, in the slots that its runs do not touch."""
     first, last = float(ceil_slot(begin)), float(floor_slot(end))
     if last > first:
-        _take_slots(queue.keep[j], queue.jobs[j]["suspended_kw"], sign, room, first, last)
+        row = queue.jobs[j]
+        _take_slots(queue.keep[j], row["suspended_kw"], sign, room, row["site"], first, last)
 
 
 @compiled(inner=True)
 def _take_slots(
-    amounts: FloatArray, kw: float, sign: float, room: Room, begin: float, end: float
+    amounts: FloatArray, kw: float, sign: float, room: Room, site: int, begin: float, end: float
 ) -> None:
     first, last = floor_slot(begin), ceil_slot(end)
     for m in range(amounts.size):
@@ -161,7 +163,40 @@ def _take_slots(
                 room.free[m, t] -= sign * amounts[m]
     if kw != 0.0:
         for t in range(first, last):
-            room.kw[t] -= sign * kw
+            room.kw[site, t] -= sign * kw
+
+
+@compiled(inner=True)
+def _way(queue: Queue, job: int, placed: BoolArray) -> int:
+    """Return the way in which a job is placed, −1 for none."""
+    for j in range(queue.ways[job], queue.ways[job + 1]):
+        if placed[j]:
+            return int(j)
+    return -1
+
+
+@compiled(inner=True)
+def _within(queue: Queue, job: int, delay: IntArray, placed: BoolArray) -> tuple[float, float]:
+    """Return when a job may start at the soonest and end at the latest, for those it is linked to.
+
+    One that waits for somebody who has no place can have none: its window is empty.
+    """
+    soonest, latest = -HUGE, HUGE
+    for at in range(queue.linked[job], queue.linked[job + 1]):
+        link = queue.links[at]
+        j = _way(queue, link["other"], placed)
+        if j < 0:
+            if link["first"]:
+                soonest = HUGE
+            continue
+        row = queue.jobs[j]
+        if link["first"]:
+            end = row["first"] + queue.parts[row["end"]]["at"] + delay[row["end"] - 1]
+            soonest = max(soonest, end + link["gap"])
+        else:
+            start = row["first"] + row["begin"] + delay[row["part"]]
+            latest = min(latest, start - link["gap"])
+    return soonest, latest
 
 
 @compiled(inner=True)
@@ -189,7 +224,7 @@ class Taken(NamedTuple):
     """Jobs that were taken out, and how they were: room to remember that in."""
 
     job: IntArray
-    placed: BoolArray
+    way: IntArray
     cost: FloatArray
     key: FloatArray
     delay: IntArray
@@ -215,15 +250,21 @@ class Guard(NamedTuple):
 
 
 @compiled(inner=True)
-def _own(queue: Queue, j: int, delay: IntArray, cost: FloatArray) -> float:
-    """Return what a job that is placed comes to, waiting apart."""
+def _own(queue: Queue, job: int, plan: tuple[IntArray, BoolArray, FloatArray]) -> float:
+    """Return what a job comes to, waiting apart."""
+    delay, placed, cost = plan
+    j = max(_way(queue, job, placed), queue.ways[job])
     row = queue.jobs[j]
     return float(cost[j] - row["wait"] * delay[row["end"] - 1] - row["already"])
 
 
 @compiled(inner=True)
 def _settle_up(
-    queue: Queue, delay: IntArray, cost: FloatArray, taken: Taken, got: int, guard: Guard
+    queue: Queue,
+    plan: tuple[IntArray, BoolArray, FloatArray],
+    taken: Taken,
+    got: int,
+    guard: Guard,
 ) -> bool:
     """Write down what users come to with jobs put back; return whether nobody pays too much.
 
@@ -234,7 +275,7 @@ def _settle_up(
         guard.before[u] = guard.spent[u]
     for i in range(got):
         j = taken.job[i]
-        guard.spent[guard.user[j]] += _own(queue, j, delay, cost) - guard.own[j]
+        guard.spent[guard.user[j]] += _own(queue, j, plan) - guard.own[j]
     fair = True
     for i in range(got):
         u = guard.user[taken.job[i]]
@@ -243,19 +284,19 @@ def _settle_up(
     for i in range(got):
         j = taken.job[i]
         if fair:
-            guard.own[j] = _own(queue, j, delay, cost)
+            guard.own[j] = _own(queue, j, plan)
         else:
             guard.spent[guard.user[j]] = guard.before[guard.user[j]]
     return fair
 
 
 @compiled(inner=True)
-def _since(jobs: Rows, slot: int) -> int:
-    """Return how many jobs begin before a slot: they are sorted by their beginning."""
-    low, high = 0, jobs.size
+def _since(queue: Queue, slot: int) -> int:
+    """Return how many jobs have windows that open before a slot."""
+    low, high = 0, queue.by_first.size
     while low < high:
         middle = (low + high) // 2
-        if jobs[middle]["first"] < slot:
+        if queue.jobs[queue.ways[queue.by_first[middle]]]["first"] < slot:
             low = middle + 1
         else:
             high = middle
@@ -275,8 +316,8 @@ def _take_out(
     """Take some jobs out that may run at a moment, drawn by chance; return how many."""
     delay, placed, cost = plan
     jobs, parts = queue.jobs, queue.parts
-    moment = int(_draw(chance) * room.kw.size)
-    low, last = _since(jobs, moment - longest), _since(jobs, moment + 1)
+    moment = int(_draw(chance) * room.kw.shape[1])
+    low, last = _since(queue, moment - longest), _since(queue, moment + 1)
     if last - low < 2:
         return 0
     wanted = min(2 + int(_draw(chance) * (taken.key.size - 1)), last - low)
@@ -285,27 +326,34 @@ def _take_out(
     how = int(_draw(chance) * 3)
     got, kept = 0, 0
     for _ in range(16 * wanted):
-        j = low + int(_draw(chance) * (last - low))
+        job = queue.by_first[low + int(_draw(chance) * (last - low))]
+        way = _way(queue, job, placed)
+        j = max(way, queue.ways[job])
         row = jobs[j]
         size = row["end"] - row["part"]
         length = parts[row["end"]]["at"] + row["delays"]
-        out = taken.mark[j] == step or row["first"] + length - 1 <= moment
+        out = taken.mark[job] == step or row["first"] + length - 1 <= moment
         if out or kept + size > taken.delay.size:
             continue
-        if near and placed[j] and not _is_near(queue, j, delay, moment, until):
+        if near and way >= 0 and not _is_near(queue, j, delay, moment, until):
             continue
-        taken.mark[j] = step
+        taken.mark[job] = step
         for k in range(size):
             taken.delay[kept + k] = delay[row["part"] + k]
         kept += size
-        taken.job[got], taken.cost[got], taken.placed[got] = j, cost[j], placed[j]
+        taken.job[got], taken.cost[got], taken.way[got] = job, cost[j], way
         taken.key[got] = _draw(chance)
         if how == 1:
-            taken.key[got] = -(0.5 + taken.key[got]) * queue.need[j, 0]
+            wide = queue.need[j, 0]
+            for m in range(1, queue.need.shape[1]):
+                wide = max(wide, queue.need[j, m])
+            taken.key[got] = -(0.5 + taken.key[got]) * wide
         elif how == 2:
             taken.key[got] = (0.5 + taken.key[got]) * length
-        if placed[j]:
+        if way >= 0:
             _take(queue, j, delay, -1.0, room)
+            placed[j] = False
+            cost[j] = 0.0
         got += 1
         if got == wanted:
             break
@@ -323,16 +371,19 @@ def _undo(
     """Put jobs back as they were."""
     delay, placed, cost = plan
     for i in range(got):
-        if placed[taken.job[i]]:
-            _take(queue, taken.job[i], delay, -1.0, room)
+        for j in range(queue.ways[taken.job[i]], queue.ways[taken.job[i] + 1]):
+            if placed[j]:
+                _take(queue, j, delay, -1.0, room)
+            placed[j] = False
+            cost[j] = 0.0
     kept = 0
     for i in range(got):
-        j = taken.job[i]
+        j = max(taken.way[i], queue.ways[taken.job[i]])
         row = queue.jobs[j]
         for k in range(row["end"] - row["part"]):
             delay[row["part"] + k] = taken.delay[kept + k]
         kept += row["end"] - row["part"]
-        placed[j], cost[j] = taken.placed[i], taken.cost[i]
+        placed[j], cost[j] = taken.way[i] >= 0, taken.cost[i]
         if placed[j]:
             _take(queue, j, delay, 1.0, room)
 
@@ -364,7 +415,7 @@ def place(
     Args:
         how: `ALONE` as if each had the machines to itself, `FITTING` where there is room, or
             `TOLD`, as the delays say.
-        order: Which jobs, the first first.
+        order: Which jobs, the first first; who waits for another comes after it.
         steps: How often to take some out and put them back.
         heat: By how much worse a plan may be that is kept, about.
         chance: What is drawn from.
@@ -395,19 +446,42 @@ def place(
                     if taken.key[other] < taken.key[at]:
                         at = other
                 taken.key[at] = HUGE
-            j = order[i] if step < 0 else taken.job[at]
-            leave = queue.jobs[j]["leave"]
+            job = order[i] if step < 0 else taken.job[at]
+            first = queue.ways[job]
+            leave = queue.jobs[first]["leave"]
             if how != TOLD:
-                least_cost = least(queue, j, tariff, room, how == FITTING, desk, delay)
-                placed[j] = least_cost < (TOO_MUCH if how == FITTING else leave)
+                within = (-HUGE, HUGE)
+                if how == FITTING:
+                    within = _within(queue, job, delay, placed)
+                best_cost, best_way = HUGE, -1
+                for j in range(first, queue.ways[job + 1]):
+                    placed[j], cost[j] = False, 0.0
+                    one = least(queue, j, job, tariff, room, how == FITTING, within, desk, delay)
+                    if one < best_cost:
+                        best_cost, best_way = one, j
+                limit = TOO_MUCH
                 if how == ALONE:
-                    best_total[j] = min(least_cost, leave)
-            cost[j] = leave
-            if placed[j]:
+                    limit = leave
+                    for at in range(queue.linked[job], queue.linked[job + 1]):
+                        if not queue.links[at]["first"]:
+                            # Nobody has to wait for one that is left out.
+                            limit -= tariff.bond[queue.links[at]["number"], 0]
+                    best_total[job] = min(best_cost, limit)
+                if best_way >= 0:
+                    placed[best_way] = best_cost < limit
+            way = _way(queue, job, placed)
+            cost[first] = leave
+            if way >= 0:
+                cost[first] = 0.0
                 if how != ALONE:
-                    _take(queue, j, delay, 1.0, room)
-                cost[j] = _come_to(queue, j, delay, tariff.energy, notes)
-            back += cost[j]
+                    _take(queue, way, delay, 1.0, room)
+                cost[way] = _come_to(queue, way, delay, tariff, notes)
+                back += cost[way]
+            else:
+                back += leave
+                if step >= 0 and _within(queue, job, delay, placed)[1] < TOO_MUCH:
+                    # Somebody who runs waits for it, so that it cannot be left out.
+                    back += HUGE
         if step < 0:
             for j in range(cost.size):
                 now += cost[j]
@@ -416,7 +490,7 @@ def place(
         if heat > 0.0:
             bearable = gone - heat * math.log(1.0 - _draw(chance))
         if back > bearable or (
-            guard.user.size and not _settle_up(queue, delay, cost, taken, number, guard)
+            guard.user.size and not _settle_up(queue, plan, taken, number, guard)
         ):
             _undo(queue, room, plan, taken, number)
             continue

@@ -59,8 +59,15 @@ class Budget:
 
     def __init__(self, auction: Auction, gap: float, seconds: float | None) -> None:
         self._auction, self._gap = auction, gap
-        self._until = math.inf if seconds is None else time.process_time() + seconds
+        self._seconds = math.inf if seconds is None else seconds
+        self._until = time.process_time() + self._seconds
         self.stopped = "effort"
+
+    def spent(self) -> float:
+        """Return which share of the time there is has passed; 0 where there is any amount."""
+        if self._seconds == math.inf:
+            return 0.0
+        return 1.0 - (self._until - time.process_time()) / self._seconds
 
     def is_enough(self, total: float) -> bool:
         """Return whether a plan is near enough to the bound, or time is up."""
@@ -129,21 +136,28 @@ def solve(
         board = squeaky_wheel(auction, board, rounds=rounds, seed=seed, is_enough=budget.is_enough)
     if not budget.is_enough(board.total) and len(instance) > 1:
         doing("searching", 0.0)
-        board = improve(auction, board, steps=steps, seed=seed, is_enough=budget.is_enough)
+        board = improve(
+            auction,
+            board,
+            steps=steps,
+            seed=seed,
+            is_enough=budget.is_enough,
+            spent=budget.spent,
+        )
     budget.is_enough(board.total)
     board = rebuilt(instance, board.delay, board.placed, auction.prices)
     proof: Auction | None = None
     least = 0
-    if not board.placed.all():
+    if board.left_out.size:
         doing("late jobs", 0.0)
         if starts is not None:
             known = as_told(instance, starts, auction.prices)
-            board = known if known.placed.sum() > board.placed.sum() else board
+            board = known if known.left_out.size < board.left_out.size else board
         proof = prove_late(instance)
         board, least = fewest_late(
             board, auction, proof, steps=steps, seed=seed, is_over=budget.is_over
         )
-    late, total = np.flatnonzero(~board.placed), board.total
+    late, total = board.left_out, board.total
     if late.size:
         board = place_late(board, late)
     return QueueSolution(

@@ -20,6 +20,7 @@ from lowtide.market.nodes import place_on_nodes
 from lowtide.market.placing import Board
 from lowtide.market.planner import QueueSolution, require_options, solve
 from lowtide.market.prices import Auction
+from lowtide.precedence import links_of, require_time
 from lowtide.signal import FloatArray, Grid, Signal, deciding_signal, mixed_signal
 from lowtide.simulator.carrying import Away, replay
 from lowtide.simulator.cluster import Cluster
@@ -101,6 +102,7 @@ def plan_cluster(
         raise InvalidInput(f"fair is 'users', without weights, or left out, not {fair!r}")
     target = deciding_signal(signal) if weights is None else mixed_signal(signal, weights)
     workload = on_machines(as_workload(jobs), cluster, oversized, any_size=False)
+    require_time(workload, links_of(workload))
     easy = None
     if compare or fair:
         doing("EASY", 0.0)
@@ -111,7 +113,7 @@ def plan_cluster(
         easy = simulate(
             workload, signal, cluster=cluster, discipline=served, baseline=None, repeat_signal=True
         )
-    rate = _wait_rate(wait, workload, target)
+    rate = wait_rate(wait, workload, target)
     made: dict[str, Any] = {
         "step_s": None if step is None else parse_duration(step),
         "wait": rate,
@@ -240,7 +242,7 @@ def _late(simulation: Simulation, board: Board, instance: Instance) -> tuple[Lat
     return tuple(sorted(found, key=lambda each: (-each.by_s, each.row)))
 
 
-def _wait_rate(wait: float | str, jobs: Workload, signal: Signal) -> FloatArray:
+def wait_rate(wait: float | str, jobs: Workload, signal: Signal) -> FloatArray:
     """Return what a second of delay counts for each job."""
     rule = (
         "wait is a share of what an hour of the job counts, such as 0.03, or a text such as "

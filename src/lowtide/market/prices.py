@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from lowtide.errors import InvalidInput
 from lowtide.market.instance import Instance
-from lowtide.market.kernels import ALONE, FITTING, Room, Tariff
+from lowtide.market.kernels import ALONE, FITTING, NEAR, Room, Tariff
 from lowtide.market.placing_kernels import Guard, Taken, place
 from lowtide.signal import FloatArray
 from lowtide.workload import IntArray
@@ -47,13 +47,16 @@ class Prices:
     Attributes:
         rent: Of a unit of each resource, in each slot.
         power: Of a kilowatt under the power cap, in each slot.
+        bonds: Of each link of two jobs and each slot: of having started by then though the one that
+            is waited for is not done; None for nothing.
     """
 
     rent: FloatArray
     power: FloatArray
+    bonds: FloatArray | None = None
 
     def __post_init__(self) -> None:
-        for each in (self.rent, self.power):
+        for each in (self.rent, self.power, np.zeros(0) if self.bonds is None else self.bonds):
             if not (np.isfinite(each).all() and (each >= 0).all()):
                 raise InvalidInput(
                     "prices prove something only where they are known and not below 0"
@@ -63,12 +66,25 @@ class Prices:
         """Return what all that can be held comes to."""
         worth = float((self.rent * instance.usable).sum())
         if instance.capped:
-            worth += float((self.power * instance.cap_kw[0]).sum())
+            capped = np.isfinite(instance.cap_kw[0])
+            worth += float((self.power[capped] * instance.cap_kw[0][capped]).sum())
         return worth
+
+    def bonds_of(self, instance: Instance) -> FloatArray:
+        """Return the prices of links, one for each that there is."""
+        if self.bonds is None:
+            return np.zeros((instance.links.gap_s.size, instance.slots))
+        return self.bonds
+
+    @classmethod
+    def nothing(cls, instance: Instance) -> Prices:
+        """Return prices at which nothing of an instance costs anything."""
+        return cls(rent=np.zeros(instance.capacity.shape), power=np.zeros(instance.cap_kw[0].shape))
 
     def tariff(self, instance: Instance, share: float = 1.0) -> Tariff:
         """Return what time costs under a share of the prices."""
-        return instance.tariff(share * self.rent, share * self.power)
+        bonds = share * self.bonds_of(instance)
+        return instance.tariff(share * self.rent, share * self.power, bonds)
 
 
 _ANYTHING = Guard(np.zeros(0, dtype=np.int64), *(np.zeros(0) for _ in range(4)))
@@ -126,7 +142,7 @@ def run(
     remembered = max(int(sizes.mean() * _AT_ONCE * _REMEMBERED), largest) if search else 1
     taken = Taken(
         job=np.zeros(_AT_ONCE, dtype=np.int64),
-        placed=np.zeros(_AT_ONCE, dtype=np.bool_),
+        way=np.zeros(_AT_ONCE, dtype=np.int64),
         cost=np.zeros(_AT_ONCE),
         key=np.zeros(_AT_ONCE),
         delay=np.empty(remembered, dtype=np.int64),
@@ -146,7 +162,7 @@ def run(
         asked.best,
         taken,
         asked.guard,
-        np.zeros((1 + len(instance.resources), instance.slots + 2)) if notes is None else notes,
+        instance.new_notes() if notes is None else notes,
         int((np.ceil(parts["at"][rows["end"]]) + rows["delays"]).max()),
     )
 
@@ -178,21 +194,23 @@ class Auction:
         self.instance = instance
         self._aim, self._unit = aim, unit
         self._patience, self._shortest = (30, 1e-4) if patient else (_PATIENCE, _SHORTEST)
-        rows = len(instance.resources)
         self.bound = -np.inf
-        self.prices = prices or Prices(
-            rent=np.zeros((rows, instance.slots)), power=np.zeros(instance.slots)
-        )
+        self.prices = prices or Prices.nothing(instance)
         self.passes = 0
-        self.cost = np.zeros(len(instance))
+        self.cost = np.zeros(instance.queue.jobs.size)
         self.reduced = np.zeros(len(instance))
         self._room = instance.full_room()
-        self._plan = (instance.new_delay(), np.zeros(len(instance), dtype=np.bool_), self.cost)
+        self._plan = (instance.new_delay(), np.zeros(self.cost.size, dtype=np.bool_), self.cost)
         self._order = np.arange(len(instance))
-        self._notes = np.zeros((1 + rows, instance.slots + 2))
+        self._notes = instance.new_notes()
+        self._sites = self._notes.shape[0] - len(instance.resources)
         # Resources come in units of all sizes: what is scarce is told as a share of all.
         self._scale = np.maximum(instance.capacity.max(axis=1), 1e-300)
-        self._kw = max(float(instance.cap_kw[0].max()), 1e-300) if instance.capped else 1.0
+        caps = instance.cap_kw[0]
+        self._kw = max(float(caps[np.isfinite(caps)].max()), 1e-300) if instance.capped else 1.0
+        # A link counts as much as the job that waits holds of all that there is.
+        held = (instance.queue.need / self._scale).max(axis=1)[instance.queue.ways[:-1]]
+        self._share = held[instance.links.after][:, None]
         self._step, self._stale = 1.0, 0
         self._next = self.prices
 
@@ -234,14 +252,18 @@ class Auction:
             self._step, self._stale = self._step * _SHORTER, 0
             self._next = self.prices
             return not self.is_over
-        over = np.cumsum(self._notes[1:], axis=1)[:, :-2] - self.instance.usable
+        over = np.cumsum(self._notes[self._sites :], axis=1)[:, :-2] - self.instance.usable
         over /= self._scale[:, None]
         over[(prices.rent <= 0) & (over < 0)] = 0.0
-        above = np.zeros(self.instance.slots)
+        above = np.zeros(prices.power.shape)
         if self.instance.capped:
-            above = (np.cumsum(self._notes[0])[:-2] - self.instance.cap_kw[0]) / self._kw
+            drawn = np.cumsum(self._notes[: self._sites], axis=1)[:, :-2].reshape(above.shape)
+            above = (drawn - self.instance.cap_kw[0]) / self._kw
             above[(prices.power <= 0) & (above < 0)] = 0.0
-        steepness = float((over * over).sum() + (above * above).sum())
+        bonds = prices.bonds_of(self.instance)
+        early = self._early() * self._share
+        early[(bonds <= 0) & (early < 0)] = 0.0
+        steepness = sum(float((each * each).sum()) for each in (over, above, early))
         if steepness < 1e-14:
             self._step = 0.0
             return False
@@ -251,5 +273,21 @@ class Auction:
         self._next = Prices(
             rent=np.maximum(prices.rent + by * over / self._scale[:, None], 0.0),
             power=np.maximum(prices.power + by * above / self._kw, 0.0),
+            bonds=np.maximum(bonds + by * early * self._share, 0.0),
         )
         return True
+
+    def _early(self) -> FloatArray:
+        """Return of each link and slot whether one has started by then (1), or the other is done.
+
+        0 where both are, or neither: who is left out is as good as done, and starts never.
+        """
+        instance, links = self.instance, self.instance.links
+        if not links.before.size:
+            return np.zeros((0, instance.slots))
+        delay, placed, _ = self._plan
+        start, end = instance.begins_and_ends(delay, placed)
+        done = np.nan_to_num(end[links.before] + links.gap_s / instance.step_s, nan=-1.0)
+        begun = np.nan_to_num(start[links.after], nan=np.inf)
+        slots = np.arange(instance.slots) + 1 - NEAR
+        return np.subtract(begun[:, None] < slots, done[:, None] < slots, dtype=np.float64)

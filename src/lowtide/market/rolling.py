@@ -27,6 +27,7 @@ from lowtide.market.placing import Board, improve, urgency
 from lowtide.market.prices import Auction, Prices
 from lowtide.policies.exact import Exact
 from lowtide.policies.policy import Decision
+from lowtide.precedence import in_order, links_of
 from lowtide.profile import Phase, PowerProfile
 from lowtide.signal import Signal
 from lowtide.simulator.cluster import Cluster
@@ -72,6 +73,7 @@ class _Live:
     running: bool = False
     starts: int = 0
     held_until: float = -math.inf
+    done_at: float = math.inf
     runs: list[list[float]] = field(default_factory=list)
 
     @property
@@ -107,7 +109,7 @@ class _Live:
             self.runs[-1][1] += did_s
             end = run.begin + lead_s + did_s
             if self.is_over:
-                self.running = False
+                self.running, self.done_at = False, end
             elif end < until - TIME_TOLERANCE_S:
                 self._stop(end)
 
@@ -181,6 +183,8 @@ class _Loop:
     ) -> None:
         self.policy, self.jobs, self.signal, self.cluster = policy, jobs, signal, cluster
         self.step_s = step_s
+        self.links = links_of(jobs)
+        self.known: dict[int, _Live] = {}
         self.live: list[_Live] = []
         self.over: list[_Live] = []
         self.prices: tuple[float, Prices] | None = None
@@ -200,7 +204,8 @@ class _Loop:
         while known < len(self.jobs) or self.live:
             while known < len(self.jobs) and arrival[known] <= now + TIME_TOLERANCE_S:
                 job = self.jobs.job(known)
-                self.live.append(_Live(row=known, job=job, deadline=job.deadline))
+                self.known[known] = _Live(row=known, job=job, deadline=job.deadline)
+                self.live.append(self.known[known])
                 known += 1
             until = self._edge(now) + self.step_s
             # A job that cannot wait until the next step is looked at when it arrives.
@@ -258,7 +263,10 @@ class _Loop:
         live, ghosts = self.live, self._ghosts(now)
         profiles = [each.rest() for each in live]
         running = np.array([each.running for each in live])
-        arrival = np.array([max(now, each.held_until) for each in live])
+        waits = [self._waits_for(each, now) for each in live]
+        arrival = np.array(
+            [max(each.held_until, wait[0]) for each, wait in zip(live, waits, strict=True)]
+        )
         due = np.array([each.deadline for each in live])
         work_s = np.array([each.work_s for each in profiles])
         rows = np.array([each.row for each in live])
@@ -275,6 +283,8 @@ class _Loop:
                 interruptible=self.jobs.interruptible[rows],
                 max_starts=left,
                 min_run_s=np.minimum(self.jobs.min_run_s[rows], work_s),
+                after=[wait[1] or None for wait in waits],
+                think_s=self.jobs.think_s[rows],
                 **{name: getattr(self.jobs, name)[rows] for name in _HELD},
             )
         ]
@@ -313,6 +323,22 @@ class _Loop:
             instance.queue.jobs["leave"][~real] = (jobs.energy_j / 3.6e6 * dearest)[~real]
         return instance, real
 
+    def _waits_for(self, each: _Live, now: float) -> tuple[float, tuple[str, ...]]:
+        """Return from when on a job can run, and whom of those that are there it waits for."""
+        soonest, names = now, []
+        if each.starts or not self.links.before.size:
+            return soonest, ()
+        for place in np.flatnonzero(self.links.after == each.row).tolist():
+            other = self.known.get(int(self.links.before[place]))
+            if other is None:
+                # Somebody who is yet to come keeps it waiting for now.
+                soonest = max(soonest, now + self.step_s)
+            elif other.is_over:
+                soonest = max(soonest, other.done_at + float(self.links.gap_s[place]))
+            else:
+                names.append(str(self.live.index(other)))
+        return soonest, tuple(names)
+
     def _ghosts(self, now: float) -> Workload | None:
         """Return jobs that stand for those that may come before the horizon."""
         ahead_s = parse_duration(self.policy.horizon_s)
@@ -324,7 +350,7 @@ class _Loop:
             found = self._history(now, ahead_s)
         else:
             found = None
-        return None if found is None else replace(found, id=np.full(len(found), -1))
+        return None if found is None else replace(found.unlinked(), id=np.full(len(found), -1))
 
     def _history(self, now: float, ahead_s: float) -> Workload | None:
         """Return the jobs of the last day, as often as they come again."""
@@ -368,7 +394,10 @@ class _Loop:
                 number = np.flatnonzero(instance.jobs.id == self.live.index(each))[0]
                 board.room.free[:, :last] -= instance.queue.need[number][:, None]
         must = rows["running"] & ~parts["stop"][rows["part"]]
-        order = np.lexsort((urgency(instance), ~rows["running"], ~must, ~real))
+        rank = np.empty(len(instance))
+        by_need = np.lexsort((urgency(instance), ~rows["running"], ~must, ~real))
+        rank[by_need] = np.arange(len(instance))
+        order = in_order(rank, instance.links)
         board.insert(order, auction.prices.tariff(instance))
         missing = bool(np.any(~board.placed & real))
         steps = round(_STEPS * self.policy.effort)
@@ -392,8 +421,9 @@ def _joined(first: Workload, second: Workload) -> Workload:
     names = ("id", "arrival", "deadline", "work_s", "power", "interruptible", "min_run_s")
     columns: dict[str, Any] = {
         name: np.concatenate((getattr(first, name), getattr(second, name)))
-        for name in (*names, "max_starts", *_HELD)
+        for name in (*names, "max_starts", "think_s", *_HELD)
     }
+    columns["after"] = [*first.after, *second.after]
     used, which = np.unique(second.profile, return_inverse=True)
     known = used[used >= 0]
     place = np.where(second.profile < 0, -1, which - (used.size - known.size) + shift)

@@ -58,6 +58,37 @@ class Latest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AsRecorded:
+    """Start when the job did, as its trace says, and never stop: what happened, to compare with.
+
+    On limited machines starts are carried out as they stand: nobody queues again, and what does
+    not fit is refused.
+    """
+
+    def decide(self, job: Job, signal: Signal) -> Decision:  # noqa: ARG002 - looks at nothing
+        """Refuse: what was recorded stands in a trace."""
+        raise InvalidInput(
+            f"as_recorded starts jobs when their trace says, and job {job.id} is of none: simulate "
+            "a workload of a trace that says how long its jobs waited"
+        )
+
+    def decide_many(self, jobs: Workload, signal: Signal) -> Stretches:  # noqa: ARG002 - looks at nothing
+        """Return the starts that were recorded."""
+        if jobs.waited_s is None or np.isnan(jobs.waited_s).any():
+            row = 0 if jobs.waited_s is None else int(np.isnan(jobs.waited_s).argmax())
+            raise InvalidInput(
+                f"as_recorded starts jobs when they did, and of job {jobs.id[row]} that is not "
+                "known: take a trace with the wait of every job (SWF, sacct, or a table with a "
+                "column waited or start_time), or leave such jobs out"
+            )
+        return Stretches.one_each(jobs, jobs.arrival + jobs.waited_s)
+
+    def decide_queue(self, jobs: Workload, signal: Signal, cluster: object) -> Stretches:  # noqa: ARG002
+        """Return the same for jobs that share machines."""
+        return self.decide_many(jobs, signal)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LowestSlot:
     """Start at the first moment at which the signal is lowest within the waiting time.
 

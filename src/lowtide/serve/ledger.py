@@ -7,6 +7,7 @@ row; whoever asks for sums adds the jobs that go on.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import struct
 import zlib
@@ -31,8 +32,10 @@ from lowtide.serve.schema import (
 )
 from lowtide.serve.schema import jobs as rows_of
 from lowtide.states import NOT_OVER
+from lowtide.store.database import Database
 from lowtide.store.jobs import as_they_stand
 from lowtide.store.layout import FACTS, TOTALS, as_numbers, padded, unpack_numbers
+from lowtide.store.matching import SHARED_SOURCES
 from lowtide.store.records import HostRecord
 from lowtide.store.series import Histories
 from lowtide.store.tables import hosts, in_parts, jobs, joined, origins, split, units
@@ -41,6 +44,7 @@ from lowtide.store.totals import together
 HOUR_S = 3600
 # Of a job that nobody says the end of, and that was not seen for so long, nothing more will come.
 STALE_S = 2 * 86400.0
+_STALE_AT_ONCE = 500
 _HEADER = struct.Struct("<qI")
 _TEXTS = ("job_id", "source", "user", "state", "account", "partition", "name", "comment", "hosts")
 
@@ -113,6 +117,7 @@ def settle(
             if row is None:
                 continue
             known = None if number in anew else before
+            row["ref"] = _ref(row) if before is None else before["ref"]
             row["hours"] = pack_hours(_spread(connection, known, row, since.get(number, math.inf)))
             if row["settled"]:
                 _add(changes, row, 1)
@@ -126,6 +131,24 @@ def settle(
             connection.execute(sa.insert(rows_of), made)
     for length in USAGE:
         _write(connection, length, changes)
+
+
+def close_stale(database: Database, *, now: float) -> int:
+    """Settle jobs of which nobody has heard for long; return how many that were.
+
+    Args:
+        now: The present moment, epoch seconds.
+    """
+    question = (
+        sa.select(rows_of.c.number)
+        .where(sa.not_(rows_of.c.settled), rows_of.c.last_seen < now - STALE_S)
+        .order_by(rows_of.c.number)
+        .limit(_STALE_AT_ONCE)
+    )
+    with database.writing() as connection:
+        numbers = connection.execute(question).scalars().all()
+        settle(connection, numbers, now=now, since={})
+    return len(numbers)
 
 
 def _rows(connection: sa.Connection, numbers: Sequence[int], now: float) -> dict[int, Any]:
@@ -167,6 +190,14 @@ def _rows(connection: sa.Connection, numbers: Sequence[int], now: float) -> dict
         row["settled"] = over
         rows[row["number"]] = row
     return rows
+
+
+def _ref(row: Mapping[str, Any]) -> str:
+    """Return what a job is called in addresses, from then on whatever else is learned of it."""
+    home = "" if row["source"] in SHARED_SOURCES else row["hosts"]
+    first = row["started"] if row["started"] is not None else row["submitted"]
+    named = repr((row["cluster"], row["source"], home, row["job_id"], first))
+    return hashlib.sha256(named.encode()).hexdigest()[:20]
 
 
 def _plain(value: Any) -> Any:

@@ -57,13 +57,16 @@ jobs = sa.Table(
     "centre_jobs",
     CENTRE,
     *_of_record(),
+    # What it is called in addresses: as hard to guess as it is to count others by it.
+    _text("ref"),
     # When it was over, infinity while it is not; its parts by hour; whether the sums have them.
     sa.Column("over", sa.Double, primary_key=True, autoincrement=False),
     sa.Column("hours", sa.LargeBinary),
     sa.Column("settled", sa.Boolean, nullable=False),
-    sa.Index("centre_jobs_of_user", "user", sa.text("over DESC"), sa.text("number DESC")),
-    sa.Index("centre_jobs_of_account", "account", sa.text("over DESC"), sa.text("number DESC")),
-    sa.Index("centre_jobs_by_over", sa.text("over DESC"), sa.text("number DESC")),
+    sa.Index("centre_jobs_of_user", "user", sa.text("over DESC"), sa.text("ref DESC")),
+    sa.Index("centre_jobs_of_account", "account", sa.text("over DESC"), sa.text("ref DESC")),
+    sa.Index("centre_jobs_by_over", sa.text("over DESC"), sa.text("ref DESC")),
+    sa.Index("centre_jobs_by_ref", "ref"),
     sa.Index("centre_jobs_by_id", "job_id"),
     sa.Index("centre_jobs_by_shown", "shown_id"),
     postgresql_partition_by="RANGE (over)",
@@ -212,6 +215,44 @@ def bring_centre_up_to_date(database: Database) -> None:
             connection.exec_driver_sql(
                 f"CREATE TABLE IF NOT EXISTS {jobs.name}_open PARTITION OF {jobs.name} DEFAULT"
             )
+            _guard(connection)
+
+
+# Who reads for others does so in this role, which sees what the settings of its transaction allow.
+READER = "lowtide_web"
+SEES, WHO, LEADS, MEMBER = (f"lowtide.{name}" for name in ("sees", "user", "leads", "member"))
+# Between the names in a setting; no name of Slurm's has it.
+BETWEEN = "\x1f"
+
+
+def _guard(connection: sa.Connection) -> None:
+    """Have the server itself hold back rows that a viewer may not see."""
+    mine = f"\"user\" = current_setting('{WHO}', true)"
+    every = f"current_setting('{SEES}', true) = 'all'"
+
+    def among(setting: str) -> str:
+        named = f"string_to_array(current_setting('{setting}', true), E'\\x1f')"
+        return f"(cluster || '/' || account) = ANY ({named})"
+
+    rules = {
+        jobs.name: f"{every} OR {mine} OR {among(LEADS)}",
+        **{
+            table.name: f"{every} OR {mine} OR {among(LEADS)} OR {among(MEMBER)}"
+            for table in USAGE.values()
+        },
+        audit.name: f"{every} OR owner = current_setting('{WHO}', true)",
+    }
+    role = "SELECT 1 FROM pg_roles WHERE rolname = %(role)s"
+    if connection.exec_driver_sql(role, {"role": READER}).first() is None:
+        connection.exec_driver_sql(f"CREATE ROLE {READER} NOLOGIN")
+    connection.exec_driver_sql(f"GRANT {READER} TO CURRENT_USER")
+    for name, rule in rules.items():
+        connection.exec_driver_sql(f"GRANT SELECT ON {name} TO {READER}")
+        connection.exec_driver_sql(f"ALTER TABLE {name} ENABLE ROW LEVEL SECURITY")
+        connection.exec_driver_sql(f"DROP POLICY IF EXISTS lowtide_reads ON {name}")
+        connection.exec_driver_sql(
+            f"CREATE POLICY lowtide_reads ON {name} FOR SELECT TO {READER} USING ({rule})"
+        )
 
 
 def month_of(moment: float) -> tuple[int, int] | None:

@@ -15,6 +15,7 @@ import numpy as np
 from lowtide.accounting import Stretches, pieces_of, tally
 from lowtide.errors import InvalidSchedule
 from lowtide.job import TIME_TOLERANCE_S
+from lowtide.precedence import broken, links_of
 from lowtide.signal import FloatArray, Grid, Signal
 from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.machines import SPAN_KINDS
@@ -53,6 +54,7 @@ def carry_out(
     placed: Placed | None = None,
     away: Sequence[Away] = (),
     power_cap: Signal | float | None = None,
+    since: float | None = None,
 ) -> Queued:
     """Lay planned runs on nodes at their times, and raise `InvalidSchedule` where they do not fit.
 
@@ -61,14 +63,17 @@ def carry_out(
     Args:
         placed: On which nodes each run is; by default it takes those that fit best when it starts.
         power_cap: What nodes and jobs may draw together, by default what the cluster says.
+        since: From when on nodes are looked at, by default from the first arrival on.
     """
     cluster.check_fits(jobs)
     until = _held_until(jobs, stretches)
+    check_turns(jobs, stretches, until)
     if placed is None:
         placed = _place(jobs, stretches, until, cluster, away)
     else:
         _check_places(jobs, stretches, until, cluster, placed, away)
-    nodes = _node_spans(cluster, placed, stretches.start, until, float(jobs.arrival.min()))
+    begin = float(jobs.arrival.min()) if since is None else since
+    nodes = _node_spans(cluster, placed, stretches.start, until, begin)
     queued = Queued(
         ready=stretches.start[stretches.first],
         stretches=stretches,
@@ -93,16 +98,20 @@ def replay(
     placed: Placed | None = None,
     away: Sequence[Away] = (),
     power_cap: Signal | float | None = None,
+    since: float | None = None,
     until: float | None = None,
     baseline: Simulation | None = None,
 ) -> Simulation:
     """Return what comes of a plan that is carried out.
 
     Args:
-        until: How long nodes are looked at, at least: what else they draw depends on it.
+        since: From when on nodes are looked at, by default from the first arrival on.
+        until: How long they are, at least: what else they draw depends on it.
         baseline: The same jobs on the same machines under another policy, to be told against.
     """
-    queued = carry_out(jobs, stretches, cluster, placed=placed, away=away, power_cap=power_cap)
+    queued = carry_out(
+        jobs, stretches, cluster, placed=placed, away=away, power_cap=power_cap, since=since
+    )
     end = max(float(queued.held_until.max()), until or -np.inf)
     spans = None
     if baseline is not None:
@@ -130,6 +139,23 @@ def _held_until(jobs: Workload, stretches: Stretches) -> FloatArray:
     ran_s = stretches.work_s + stretches.lost_s + np.where(last, 0.0, stops_s[stretches.job])
     until: FloatArray = stretches.start + (stretches.starting_s(jobs) + ran_s)
     return until
+
+
+def check_turns(jobs: Workload, stretches: Stretches, until: FloatArray) -> None:
+    """Refuse a start before those that the job waits for are done.
+
+    Args:
+        until: When each run is over.
+    """
+    links = links_of(jobs)
+    start, end = stretches.start[stretches.first], np.full(len(jobs), -np.inf)
+    np.maximum.at(end, stretches.job, until)
+    wrong = np.flatnonzero(broken(start, end, links))
+    if wrong.size:
+        place = wrong[np.argmin(start[links.after[wrong]])]
+        first, row = int(links.before[place]), int(links.after[place])
+        soonest = format_time(float(end[first] + links.gap_s[place]))
+        _refuse(jobs, row, float(start[row]), f"it waits for job {jobs.id[first]} until {soonest}")
 
 
 def _refuse(jobs: Workload, row: int, when: float, what: str) -> None:

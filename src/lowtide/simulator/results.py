@@ -17,6 +17,7 @@ from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.queueing import NodeSpans
 from lowtide.states import STATUSES
 from lowtide.steps import Steps
+from lowtide.units import MISSING
 from lowtide.workload import Workload
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 # Slowdown of a job of seconds says nothing: run times below this count as this.
 SHORTEST_S = 10.0
+# Amounts that differ by less than this share differ by rounding alone.
+SAME_SHARE = 1e-9
 # Energy in joules, emissions in grams, cost; None where one is not known.
 _Amounts: TypeAlias = tuple[float | None, float | None, float | None]
 _GOOD = tuple(STATUSES.index(name) for name in ("completed", "unknown"))
@@ -47,6 +50,10 @@ class Simulation:
             both here and under the baseline; None without limits.
         baseline_node_spans: The same under the baseline's policy.
         bought: How machines were paid for; None where that was not asked.
+        decided_by: What jobs were decided by, where that is not what they are first paid in.
+        marginal_g: What jobs emitted by the grid's marginal intensity; None where that is not
+            known.
+        baseline_marginal_g: The same under the baseline's policy.
     """
 
     jobs: Workload
@@ -61,6 +68,9 @@ class Simulation:
     node_spans: NodeSpans | None
     baseline_node_spans: NodeSpans | None
     bought: Bought | None
+    decided_by: str | None = None
+    marginal_g: float | None = None
+    baseline_marginal_g: float | None = None
 
     def __len__(self) -> int:
         return len(self.jobs)
@@ -150,6 +160,7 @@ class Simulation:
         return {
             "jobs": len(jobs),
             **{f"left_out_{reason}": count for reason, count in jobs.left_out.items()},
+            **self._deadline_numbers(),
             "energy_j": float(tally.energy_j.sum()),
             "carbon_g": None if tally.carbon_g is None else float(tally.carbon_g.sum()),
             "cost": None if tally.cost is None else float(tally.cost.sum()),
@@ -160,7 +171,8 @@ class Simulation:
             **_spread("wait_s", self.wait_s),
             **_spread("slowdown", self.slowdown),
             "mean_starts": float(tally.starts.mean()),
-            "deadline_misses": int(self.missed.sum()),
+            "energy_delay_js": self._energy_delay(),
+            **self._fairness_numbers(),
             "wasted_energy_j": float(tally.energy_j[~np.isin(jobs.status, _GOOD)].sum()),
             "mean_queue": float(self.queue.upto(np.array([last]))[0] / (last - first)),
             "max_queue": float(self.queue.values.max(initial=0.0)),
@@ -169,7 +181,110 @@ class Simulation:
             **self._node_numbers(),
             **self.total_numbers(),
             **self._saving_numbers(),
+            **self._marginal_numbers(),
         }
+
+    def _deadline_numbers(self) -> dict[str, float | int]:
+        """Return how many deadlines were missed, and by how much: no saving makes up for them."""
+        missed = self.missed
+        late_s = (self.tally.end - self.jobs.deadline)[missed]
+        return {
+            "deadline_misses": int(missed.sum()),
+            "missed_share": float(missed.mean()),
+            "max_late_s": float(late_s.max(initial=0.0)),
+        }
+
+    def _energy_delay(self) -> float:
+        """Return the energy of jobs and nodes times the mean time from arrival to end."""
+        energy_j, _, _ = _in_all(self._parts(self.tally, self.node_spans))
+        return float((energy_j or 0.0) * (self.tally.end - self.jobs.arrival).mean())
+
+    def by_user(self) -> list[dict[str, Any]]:
+        """Return what became of each user's jobs, who have most of them first."""
+        tally, base = self.tally, self.baseline
+        names = np.array([MISSING if each is None else str(each) for each in self.jobs.user])
+        rows = []
+        for name in dict.fromkeys(names.tolist()):
+            mine = names == name
+
+            def mean(values: FloatArray, mine: Any = mine) -> float:
+                return float(values[mine].mean())
+
+            def total(values: FloatArray | None, mine: Any = mine) -> float | None:
+                return None if values is None else float(values[mine].sum())
+
+            rows.append(
+                {
+                    "user": None if name == MISSING else name,
+                    "jobs": int(mine.sum()),
+                    "deadline_misses": int(self.missed[mine].sum()),
+                    "energy_j": total(tally.energy_j),
+                    "carbon_g": total(tally.carbon_g),
+                    "cost": total(tally.cost),
+                    "baseline_amount": None if base is None else total(base.amount),
+                    "amount": total(tally.amount),
+                    "mean_wait_s": mean(self.wait_s),
+                    "mean_slowdown": mean(self.slowdown),
+                }
+            )
+        return sorted(rows, key=lambda row: -row["jobs"])
+
+    def _fairness_numbers(self) -> dict[str, float | int | None]:
+        """Return how alike users fare: by Jain's index, 1 where their mean slowdowns are equal."""
+        if all(each is None for each in self.jobs.user.tolist()):
+            return {"users": None, "fairness": None, "users_worse_off": None}
+        users = [row for row in self.by_user() if row["user"] is not None]
+        slowdowns = np.array([row["mean_slowdown"] for row in users])
+        worse = None
+        if self.baseline is not None:
+            worse = sum(row["amount"] > row["baseline_amount"] * (1 + SAME_SHARE) for row in users)
+        return {
+            "users": len(users),
+            "fairness": float(slowdowns.sum() ** 2 / (slowdowns.size * (slowdowns**2).sum())),
+            "users_worse_off": worse,
+        }
+
+    def _marginal_numbers(self) -> dict[str, Any]:
+        numbers: dict[str, Any] = {}
+        if self.marginal_g is not None:
+            numbers["marginal_carbon_g"] = self.marginal_g
+            if self.baseline_marginal_g is not None:
+                numbers["baseline_marginal_carbon_g"] = self.baseline_marginal_g
+                numbers["marginal_saving"] = _share_saved(self.marginal_g, self.baseline_marginal_g)
+        return numbers if self.decided_by is None else {"decided_by": self.decided_by, **numbers}
+
+    def timeline(self) -> pl.DataFrame:
+        """Return every step of the signal as a row: what ran, waited, was drawn and emitted.
+
+        `carbon_g`, or `cost` where prices decide, is of jobs and nodes in the step, and
+        `cumulative_` what it has come to by the step's end; PUE is in both.
+        """
+        import polars as pl
+
+        first, last = float(self.jobs.arrival.min()), float(self.tally.end.max())
+        if self.node_spans is not None and self.node_spans.end.size:
+            last = max(last, float(self.node_spans.end.max()))
+        edges = self._edges(first, last)
+        signal = deciding_signal(self.signal)
+        pue = 1.0 if self.cluster is None else self.cluster.pue
+        power_w = self.power.mean(edges)
+        rate = signal.at(edges[:-1])
+        amount = integrate(pue * power_w, edges[:-1], edges[1:], signal)
+        name = "cost" if signal.kind == "price" else "carbon_g"
+        cpus = self.running.mean(edges)
+        there = None if self.cluster is None or self.bought is not None else self.cluster.cpus
+        columns = {
+            "time": np.round(1e6 * edges[:-1]).astype("datetime64[us]"),
+            "rate": rate,
+            "cpus": cpus,
+            "utilisation": None if there is None else cpus / there,
+            "queue": self.queue.mean(edges),
+            "power_w": power_w,
+            name: amount,
+            f"cumulative_{name}": np.cumsum(amount),
+        }
+        frame = pl.DataFrame({key: each for key, each in columns.items() if each is not None})
+        return frame.with_columns(pl.col("time").dt.replace_time_zone("UTC"))
 
     @property
     def currency(self) -> str | None:
@@ -264,6 +379,9 @@ class Simulation:
             numbers["jobs_saving"] = _share_saved(*jobs)
         numbers["baseline_amount"] = theirs
         numbers["saving"] = _share_saved(ours, theirs)
+        if counted == "carbon_g" and totals["total_cost"] is not None:
+            costs = totals["total_cost"], totals["baseline_total_cost"] or 0.0
+            numbers["cost_saving"] = _share_saved(*costs)
         saving = self.saving
         if saving is not None and np.isfinite(saving).any():
             numbers |= _spread("job_saving", saving[np.isfinite(saving)])
@@ -339,11 +457,12 @@ def _share_saved(ours: float, theirs: float) -> float | None:
 
 def _spread(name: str, values: FloatArray) -> dict[str, float]:
     """Return the mean and quantiles of a column: a mean alone hides who waits."""
-    low, middle, high = np.quantile(values, [0.05, 0.5, 0.95])
+    low, middle, high, most = np.quantile(values, [0.05, 0.5, 0.95, 0.99])
     return {
         f"mean_{name}": float(values.mean()),
         f"p05_{name}": float(low),
         f"median_{name}": float(middle),
         f"p95_{name}": float(high),
+        f"p99_{name}": float(most),
         f"max_{name}": float(values.max()),
     }

@@ -23,6 +23,7 @@ from lowtide.accounting import Stretches
 from lowtide.errors import InvalidSchedule
 from lowtide.forecast import ForecastModel
 from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S
+from lowtide.precedence import links_of
 from lowtide.signal import FloatArray, Signal
 from lowtide.simulator.carrying import carry_out
 from lowtide.simulator.cluster import Cluster
@@ -40,9 +41,9 @@ class QueueEvent(NamedTuple):
     """Something that has happened.
 
     Attributes:
-        kind: `arrival`: a job has joined the queue; `end`: one is done; `stopped`: one that was
-            stopped has given its nodes back; `step`: the signal has a new value; `wake`: it is
-            as late as was asked for.
+        kind: `arrival`: a job has joined the queue, once all that it waits for are done; `end`: one
+            is done; `stopped`: one that was stopped has given its nodes back; `step`: the signal
+            has a new value; `wake`: it is as late as was asked for.
         time: When.
         job: Which, a row of the workload; −1 for none.
     """
@@ -138,6 +139,15 @@ class QueueView:
         self._wishes: dict[int, list[_Pause]] = {}
         self._resting: set[int] = set()
         self._changes = 0
+        # Who waits for others, and until when at least; who has come meanwhile; whom each keeps.
+        links = links_of(jobs)
+        self._waits_for = np.bincount(links.after, minlength=len(jobs)).tolist()
+        self._soonest = [-math.inf] * len(jobs)
+        self._came: set[int] = set()
+        self._keeps: dict[int, list[tuple[int, float]]] = {}
+        for before, after, gap_s in zip(links.before, links.after, links.gap_s, strict=True):
+            self._keeps.setdefault(int(before), []).append((int(after), float(gap_s)))
+        self.joined: dict[int, float] = {}
         self._foreseen_room: tuple[tuple[float, int], IntArray, float] | None = None
 
     @property
@@ -485,14 +495,25 @@ class QueueView:
             self.runs.append((job, run.start, rest_s, 0.0, run.nodes))
             self._give(run)
             self.over += 1
+            for other, gap_s in self._keeps.get(job, ()):
+                self._waits_for[other] -= 1
+                self._soonest[other] = max(self._soonest[other], self.now + gap_s)
+                if not self._waits_for[other] and other in self._came:
+                    self._push(self._soonest[other], _READY, other)
         elif code == _GIVEN and run is not None:
             self._give(run)
             # One that its policy lets wait joins the queue later.
             if job not in self._resting:
                 self._queue[job] = None
         elif code == _READY:
+            if self._waits_for[job] or self._soonest[job] > self.now:
+                self._came.add(job)
+                if not self._waits_for[job]:
+                    self._push(self._soonest[job], _READY, job)
+                return None
             self._resting.discard(job)
             self._queue[job] = None
+            self.joined.setdefault(job, self.now)
         return QueueEvent(_KINDS[code], self.now, job)
 
 
@@ -555,7 +576,8 @@ def run_scheduler(
             "first, when nothing else was to happen: start them at some event, or ask to be woken "
             "(view.wake)"
         )
-    return _laid_out(jobs, cluster, view, ready)
+    joined = np.array([view.joined[job] for job in range(count)])
+    return _laid_out(jobs, cluster, view, joined)
 
 
 def _laid_out(jobs: Workload, cluster: Cluster, view: QueueView, ready: FloatArray) -> Queued:

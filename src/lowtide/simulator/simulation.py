@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, NoReturn, Protocol, cast, runtime_checkable
 
@@ -20,7 +20,8 @@ from lowtide.policies.policy import (
     stops_jobs,
 )
 from lowtide.policies.wrappers import Purchasing
-from lowtide.signal import FloatArray, Grid, Signal, deciding_signal
+from lowtide.precedence import links_of, require_time, windows
+from lowtide.signal import FloatArray, Grid, Signal, deciding_signal, ruling_signal
 from lowtide.simulator.buying import Bought, buy
 from lowtide.simulator.carrying import carry_out
 from lowtide.simulator.cluster import Cluster
@@ -84,6 +85,7 @@ def simulate(
     baseline: str | Policy | None = "run_now",
     repeat_signal: bool = False,
     oversized: str = "refuse",
+    decide: str | Mapping[str, float] | None = None,
     advance: Callable[[int], None] = lambda _: None,
     begin: Callable[[int], None] = lambda _: None,
 ) -> Simulation:
@@ -108,6 +110,9 @@ def simulate(
         oversized: What to do with jobs that fit on no node, even alone: `refuse`, `drop` them
             and count them in the workload's `left_out`, or `spread` what jobs of one node ask for
             over as many as it takes.
+        decide: What policies look at, of a grid that says several things: `average`, `marginal`
+            or `price`, or weights of `carbon` and `price`; carbon unless told. Jobs are paid for
+            in all.
         advance: Told how many jobs were decided, each time some were.
         begin: Told how many there are to decide for, before the first.
 
@@ -127,6 +132,8 @@ def simulate(
     if cluster is not None:
         workload = on_machines(workload, cluster, oversized, any_size=buys)
     known = reaching(signal, float(workload.deadline.max()), repeat=repeat_signal)
+    if workload.has_links:
+        _refuse_links(workload, decider, served)
     deciding_signal(known).require(
         float(workload.arrival.min()), float(workload.deadline.max()), what="the signal"
     )
@@ -135,20 +142,32 @@ def simulate(
         for each in (decider, base_policy):
             if each is not None and not isinstance(each, QueuePolicy | Scheduled):
                 refuse_stops(workload, each, served)
+    ruling = ruling_signal(known, decide)
+    ruling.require(
+        float(workload.arrival.min()), float(workload.deadline.max()), what="the deciding signal"
+    )
     begin(len(workload))
-    course = _run(workload, known, decider, cluster, served, advance)
+    course = _run(workload, ruling, decider, cluster, served, advance)
     base = None
     if base_policy is not None:
         machines = None if buys else cluster
         base = (
             course
             if base_policy == decider
-            else _run(workload, known, base_policy, machines, served, lambda _: None)
+            else _run(workload, ruling, base_policy, machines, served, lambda _: None)
         )
     # Nodes are looked at for as long under both policies: until both are done.
-    until = max(_end(workload, each.stretches) for each in (course, base) if each is not None)
+    courses = [each for each in (course, base) if each is not None]
+    until = max(float(_ends(workload, each.stretches).max()) for each in courses)
     paying = reaching(known, until, repeat=repeat_signal)
     pue = 1.0 if cluster is None else cluster.pue
+
+    def marginal_g(of: _Course | None) -> float | None:
+        curve = paying.marginal if isinstance(paying, Grid) else None
+        if of is None or curve is None:
+            return None
+        grams = tally(workload, of.stretches, curve, pue=pue).carbon_g
+        return None if grams is None else float(grams.sum())
 
     def nodes(of: _Course | None) -> NodeSpans | None:
         return None if of is None or of.nodes is None else of.nodes.until(until)
@@ -166,7 +185,16 @@ def simulate(
         node_spans=nodes(course),
         baseline_node_spans=nodes(base),
         bought=course.bought,
+        decided_by=None if decide is None else _deciding_words(decide),
+        marginal_g=marginal_g(course),
+        baseline_marginal_g=marginal_g(base),
     )
+
+
+def _deciding_words(by: str | Mapping[str, float]) -> str:
+    if isinstance(by, str):
+        return by
+    return " + ".join(f"{weight:g} {name}" for name, weight in by.items())
 
 
 def _discipline(
@@ -258,6 +286,49 @@ def _refuse_stops(served: Discipline | None, *, buys: bool) -> NoReturn:
     raise InvalidInput(_NO_STOPS.format(name, "serve the queue by fifo, priority or easy"))
 
 
+def _refuse_links(jobs: Workload, policy: Policy, served: Discipline | None) -> None:
+    """Refuse jobs that wait for others where they could not, or could never be in time."""
+    if isinstance(policy, Purchasing) or isinstance(served, TAKING_TURNS):
+        name = "who buys machines as jobs need them"
+        name = served.name if isinstance(served, TAKING_TURNS) else name
+        raise InvalidInput(
+            f"{name} knows of no jobs that wait for others: take fifo, priority, easy or a "
+            "scheduler, or leave dependencies out"
+        )
+    require_time(jobs, links_of(jobs))
+
+
+def _decide(
+    policy: Policy, jobs: Workload, signal: Signal, advance: Callable[[int], None]
+) -> Stretches:
+    """Return how each job would run by itself, those first that others wait for.
+
+    These are to be done in time for the others, and who waits for somebody arrives when they are.
+    """
+    if not jobs.has_links:
+        return decide_many(policy, jobs, signal, advance=advance)
+    links = links_of(jobs)
+    arrival, deadline = windows(jobs, links)
+    found: list[Stretches] = []
+    for level in range(links.deepest() + 1):
+        rows = np.flatnonzero(links.level == level)
+        some = replace(jobs.take(rows).unlinked(), arrival=arrival[rows], deadline=deadline[rows])
+        # They are sorted by their arrivals, which are others now.
+        rows = rows[np.argsort(arrival[rows], kind="stable")]
+        made = decide_many(policy, some, signal, advance=advance)
+        found.append(replace(made, job=rows[made.job]))
+        end = np.full(len(jobs), -np.inf)
+        np.maximum.at(end, found[-1].job, _ends(some, made))
+        np.maximum.at(arrival, links.after, end[links.before] + links.gap_s)
+    order = np.argsort(np.concatenate([each.job for each in found]), kind="stable")
+    return Stretches(
+        **{
+            name: np.concatenate([getattr(each, name) for each in found])[order]
+            for name in ("job", "start", "work_s", "lost_s")
+        }
+    )
+
+
 def _run(
     jobs: Workload,
     signal: Signal | Grid,
@@ -283,7 +354,7 @@ def _run(
         advance(len(jobs))
         return _Course(queued.stretches, queued.nodes, None)
     inner = policy.inner if isinstance(policy, Purchasing) else policy
-    wished = decide_many(inner, jobs, deciding_signal(signal), advance=advance)
+    wished = _decide(inner, jobs, deciding_signal(signal), advance)
     if cluster is None or discipline is None:
         return _Course(wished, None, None)
     stops = wished.job.size > len(jobs)
@@ -299,7 +370,7 @@ def _run(
             spot_longest_s=policy.spot_longest_s,
         )
         return _Course(Stretches.one_each(jobs, bought.start), None, bought)
-    if stops or isinstance(discipline, OwnDiscipline):
+    if stops or jobs.has_links or isinstance(discipline, OwnDiscipline):
         if isinstance(discipline, TAKING_TURNS):
             _refuse_stops(discipline, buys=False)
         queued = run_scheduler(jobs, cluster, discipline, wished=wished)
@@ -308,13 +379,14 @@ def _run(
     return _Course(queued.stretches, queued.nodes, None)
 
 
-def _end(jobs: Workload, stretches: Stretches) -> float:
+def _ends(jobs: Workload, stretches: Stretches) -> FloatArray:
+    """Return when each stretch is over, but for what stopping takes."""
     end = stretches.work_s + stretches.lost_s
     if jobs.profiles:
         end += stretches.starting_s(jobs)
     # The short times first: instants are rounded to 0.2 µs.
     end += stretches.start
-    return float(end.max())
+    return end
 
 
 def reaching(signal: Signal | Grid, until: float, *, repeat: bool) -> Signal | Grid:

@@ -93,6 +93,7 @@ WAITING_FIELDS = {
     "tres-per-task": "per_task",
     "RestartCnt": "restarts",
     "PriorityLong": "priority",
+    "Reservation": "reservation",
     "Comment": "comment",
     "Name": "name",
 }
@@ -171,6 +172,7 @@ class QueuedJob:
         gpus: GPUs that it asked for, over all nodes.
         restarts: How often it was requeued.
         priority: Who has more goes first.
+        reservation: What keeps nodes free for it; empty for nothing.
     """
 
     job_id: str
@@ -190,6 +192,8 @@ class QueuedJob:
     priority: float | None
     comment: str
     name: str
+    nodes: float | None = None
+    reservation: str = ""
 
 
 def queue_from_lines(text: str, *, unreadable: list[str] | None = None) -> list[QueuedJob]:
@@ -227,6 +231,8 @@ def _queued(line: str) -> QueuedJob:
         priority=read_number(record["priority"]),
         comment=record["comment"] if read_text(record["comment"]) else "",
         name=record["name"],
+        nodes=read_number(record["node_count"]),
+        reservation=read_text(record["reservation"]) or "",
     )
 
 

@@ -110,7 +110,8 @@ class Outbox:
             host = next((each for each in read_hosts(connection) if each.name == self._host), None)
             if host is None:
                 return None
-            built = _Built(connection, state, host, self.cluster, now or time.time())
+            sent = {row.job: row for row in connection.execute(sa.select(pushed_facts))}
+            built = Draft(connection, state, host, cluster=self.cluster, now=now, sent=sent)
             if built.is_empty:
                 return None
         body = seal(built.piece)
@@ -175,15 +176,37 @@ _NOTHING_SENT: Mapping[str, Any] = {
 }
 
 
-class _Built:
-    """A piece that is being made, of one moment of the store."""
+class Draft:
+    """A piece that is being made, of one moment of the store.
+
+    Args:
+        state: How far the pieces before went, as a row of `pushing`.
+        cluster: The cluster of the host, empty where not known.
+        now: The present moment, epoch seconds; by default it is.
+        sent: What was told of the facts of jobs so far, as rows of `pushed_facts`.
+
+    Attributes:
+        digests: What is told of facts with this piece; a digest of None for a job that is gone.
+        last_chunk: The chunk up to which all is told with this piece.
+        last_tick: The tick up to which all is told.
+        is_empty: Whether there is nothing to tell.
+        piece: The piece.
+    """
 
     def __init__(
-        self, connection: sa.Connection, state: Any, host: HostRecord, cluster: str, now: float
+        self,
+        connection: sa.Connection,
+        state: Any,
+        host: HostRecord,
+        *,
+        cluster: str,
+        now: float | None,
+        sent: Mapping[int, Any],
     ) -> None:
         self._connection = connection
         self._host = host
-        self._now = now
+        self._now = time.time() if now is None else now
+        self._sent = sent
         self.digests: list[dict[str, Any]] = []
         self.last_chunk, self.last_tick = int(state.chunk), int(state.tick)
         taken, more = self._chunks(state)
@@ -205,7 +228,7 @@ class _Built:
             version=VERSION,
             host=host.name,
             cluster=cluster,
-            made=now,
+            made=self._now,
             continues=state.continues,
             units=self._units(numbers, now_of, {row.unit for row in taken}),
             chunks=[
@@ -349,7 +372,7 @@ class _Built:
             .where(sa.or_(recent, jobs.c.state == "pending", jobs.c.id.in_(told)))
             .order_by(jobs.c.id)
         ).all()
-        sent = {row.job: row for row in self._connection.execute(sa.select(pushed_facts))}
+        sent = self._sent
         parts: list[FactsPart] = []
         for row in rows:
             known = _known(row)

@@ -24,9 +24,12 @@ COLUMNS = (
     "machine_cost",
     "mean_wait_s",
     "p95_wait_s",
+    "p99_wait_s",
     "mean_slowdown",
     "mean_starts",
     "utilisation",
+    "fairness",
+    "marginal_carbon_g",
 )
 # Differences that do not count in practice: points of a share, or part of another number.
 PRACTICAL_POINTS = 0.1

@@ -25,13 +25,17 @@ Parameters = dict[str, Any]
 
 # What one run is made of. The others take whatever the policy, queue or workload they name takes.
 SECTIONS: Mapping[str, Sequence[str] | None] = {
-    "grid": ("file", "zone", "synthetic", "start", "days", "step", "seed", "basis", "how"),
+    "grid": (
+        *("file", "zone", "synthetic", "start", "days", "step", "seed", "basis", "how"),
+        *("marginal", "price"),
+    ),
     "workload": None,
     "policy": None,
     "cluster": None,
     "queue": None,
     "forecast": None,
-    "run": ("seed", "baseline", "repeat_signal", "oversized"),
+    "run": ("seed", "baseline", "repeat_signal", "oversized", "decide", "weights"),
+    "sites": None,
 }
 # Of these a run has one; setting one from outside is setting the others aside.
 _GRIDS = ("grid.file", "grid.zone", "grid.synthetic")
@@ -363,12 +367,12 @@ class Experiment:
     def _with_files(self, said: Parameters) -> Parameters:
         """Return parameters with zones turned into files, and files into paths that hold."""
         parameters = _copy(said)
-        grid = parameters["grid"]
-        named = [key for key in _GRIDS if key.removeprefix("grid.") in grid]
-        if len(named) > 1:
-            raise InvalidInput(f"say one of {' and '.join(named)}")
-        if "zone" in grid:
-            grid["file"] = self._zone_file(grid["zone"])
+        for grid in _grids(parameters):
+            named = [key for key in _GRIDS if key.removeprefix("grid.") in grid]
+            if len(named) > 1:
+                raise InvalidInput(f"say one of {' and '.join(named)}")
+            if "zone" in grid:
+                grid["file"] = self._zone_file(grid["zone"])
         for table, key in _file_places(parameters):
             table[key] = str(self._path(table[key]))
         return parameters
@@ -418,9 +422,18 @@ def flatten(parameters: Mapping[str, Any], prefix: str = "") -> Parameters:
 
 def _file_places(parameters: Parameters) -> Iterator[tuple[Parameters, str]]:
     """Yield every table and key whose value names a file."""
-    if isinstance(parameters["grid"].get("file"), str):
-        yield parameters["grid"], "file"
+    for grid in _grids(parameters):
+        for key in ("file", "marginal", "price"):
+            if isinstance(grid.get(key), str):
+                yield grid, key
     yield from WorkloadSection(parameters["workload"]).file_places()
+
+
+def _grids(parameters: Parameters) -> list[Parameters]:
+    """Return what is said of grids: of the one that there is, and of those of sites."""
+    sites = [each for each in parameters["sites"].values() if isinstance(each, dict)]
+    found = [parameters["grid"], *(each.get("grid") for each in sites)]
+    return [each for each in found if isinstance(each, dict)]
 
 
 def _show_names(said: Parameters) -> None:

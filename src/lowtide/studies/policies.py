@@ -20,12 +20,14 @@ from lowtide.studies.analysis import (
     PolicyPair,
     compare,
     frontier,
+    group,
     pareto,
     policy_mean,
     practical_difference,
     setting_ends,
 )
 from lowtide.studies.axes import Axis, format_level
+from lowtide.studies.chance import numbers
 from lowtide.studies.figures import (
     ROWS,
     axis_title,
@@ -51,6 +53,8 @@ from lowtide.units import MISSING
 _SMALL_P = 0.001
 # Of settings with more parameters than this the names stand below the answer.
 _MOST_NAMED = 3
+# Parameters that say what jobs are decided by.
+_WEIGHING = ("run.weights", "run.decide", "policy.wait")
 _NOT_RANDOM = "Nothing here is random: this holds for these runs and says nothing of others."
 
 
@@ -74,7 +78,7 @@ def policies_section(study: Study) -> Section:
     if points and len(study.ranking) > 1:
         practical = practical_difference(study, study.leader)
         notes.append(f"{frontier_answer(study, points, by)} {frontier_note(study, practical)}")
-    tradeoffs = tradeoffs_figure(study) if len(study.ranking) > 1 else None
+    tradeoffs = tradeoffs_figure(study)
     parts += [tradeoffs] if tradeoffs is not None else []
     settings = [sorted(study.settings[row] for row in study.rows(name)) for name in study.ranking]
     if any(each != settings[0] for each in settings):
@@ -109,8 +113,9 @@ def policies_table(study: Study, columns: Sequence[str] = COLUMNS) -> Table:
         ]
         missed = study.misses(policy)
         told = MISSING if missed is None else f"{missed:,.0f}"
-        rows.append([policy, str(len(study.rows(policy))), *means, told])
-    header = ("policy", "runs", *(measure.name for measure in measures), "missed deadlines")
+        # First, as no saving makes up for them.
+        rows.append([policy, str(len(study.rows(policy))), told, *means])
+    header = ("policy", "runs", "missed deadlines", *(measure.name for measure in measures))
     return Table(header=header, rows=rows)
 
 
@@ -296,27 +301,30 @@ def frontier_figure(study: Study, points: Sequence[Point], by: Axis | None) -> F
 def tradeoffs_figure(study: Study) -> Figure | None:
     """Draw carbon, cost and waiting of each policy two by two; None where one is not known."""
     measures = [measure_in(study.runs, key) for key in ("mean_wait_s", "carbon_g", "cost")]
-    means = {
-        policy: [policy_mean(study, policy, measure) for measure in measures]
-        for policy in study.ranking
-    }
-    known = {
-        policy: [each.value for each in found if each is not None]
-        for policy, found in means.items()
-        if None not in found
-    }
-    if len(known) < 2:
+    # What jobs are decided by moves them along the front: each weight is a point of its own.
+    by = next((axis for axis in study.axes if axis.key.startswith(_WEIGHING)), None)
+    axes = [study.axis(POLICY), *([] if by is None else [by])]
+    groups = [group(axes, numbers(study, measure)) for measure in measures]
+    told = [[each.levels for each in found] for found in groups]
+    if len(told[0]) < 2 or told.count(told[0]) < len(told):
         return None
-    least = [max(abs(values[place]) for values in known.values()) for place in range(3)]
+    points = [[each.interval.value for each in found] for found in zip(*groups, strict=True)]
+    least = np.abs(points).max(axis=0)
     front = pareto(
-        [[-value for value in values] for values in known.values()],
-        (PRACTICAL_WAIT_H, PRACTICAL_SHARE * least[1], PRACTICAL_SHARE * least[2]),
+        [[-value for value in values] for values in points],
+        (PRACTICAL_WAIT_H, *(PRACTICAL_SHARE * least[1:])),
     )
     names = [measure.key for measure in measures]
     rows = [
-        {POLICY: policy, **dict(zip(names, values, strict=True)), "front": unbeaten}
-        for (policy, values), unbeaten in zip(known.items(), front, strict=True)
+        {
+            POLICY: str(levels[POLICY]),
+            **({} if by is None else {by.name: format_level(by, levels[by.key])}),
+            **dict(zip(names, values, strict=True)),
+            "front": unbeaten,
+        }
+        for levels, values, unbeaten in zip(told[0], points, front, strict=True)
     ]
+    known = list(dict.fromkeys(str(row[POLICY]) for row in rows))
     parts = []
     for across, up in ((0, 1), (0, 2), (2, 1)):
         parts.append(
@@ -334,19 +342,20 @@ def tradeoffs_figure(study: Study) -> Figure | None:
                     scale=alt.Scale(zero=False, padding=15),
                     axis=alt.Axis(tickCount=4),
                 ),
-                color=policy_color(study, names=list(known)),
-                fill=policy_color(study, channel=alt.Fill, names=list(known)),
+                color=policy_color(study, names=known),
+                fill=policy_color(study, channel=alt.Fill, names=known),
                 fillOpacity=alt.condition("datum.front", alt.value(1.0), alt.value(0.0)),
                 tooltip=tooltip(rows),
             )
         )
     title = "carbon, cost of electricity and mean wait of each policy, two by two"
+    each = "" if by is None else f" and {by.name}"
     return make_figure(
         "tradeoffs",
         alt.vconcat(*parts, spacing=14, title=titled(study, title)),
         rows,
-        caption="A point is the mean over all runs of a policy; down and left is better in every "
-        "panel. Filled points are not beaten: no other policy is better in one of the three "
+        caption=f"A point is the mean over all runs of a policy{each}; down and left is better in "
+        "every panel. Filled points are not beaten: no other is better in one of the three "
         "without being worse in another. Less than 1 min and half a percent count as equal.",
     )
 

@@ -21,10 +21,11 @@ from lowtide.formats import read_signal
 from lowtide.grids import GRID_NAMES
 from lowtide.grids.resolve import resolve
 from lowtide.job import TIME_TOLERANCE_S
+from lowtide.market import Site
 from lowtide.policies.policy import POLICIES, Policy, Scheduled, make_policy, stops_jobs
 from lowtide.policies.rolling import looking_again
 from lowtide.policies.wrappers import Blind, Forecasted, Purchasing
-from lowtide.signal import Grid, Signal
+from lowtide.signal import DECIDING, Grid, Signal, deciding_signal
 from lowtide.simulator import Cluster, Simulation, make_discipline, simulate
 from lowtide.simulator.disciplines import Discipline, discipline_kind
 from lowtide.simulator.simulation import OVERSIZED, QueuePolicy, refuse_stops
@@ -63,6 +64,11 @@ def simulate_run(
     Args:
         advance: Told how many jobs were decided, each time some were.
     """
+    if parameters["sites"]:
+        raise InvalidInput(
+            "[sites] are planned, by `lowtide plan-cluster`, and not simulated: leave them out, "
+            "and say [cluster] and [grid]"
+        )
     jobs, signal, cluster = inputs_of(parameters)
     run = parameters["run"]
     return simulate(
@@ -74,6 +80,7 @@ def simulate_run(
         baseline=_baseline(run),
         repeat_signal=_truth(run, "run.repeat_signal", default=False),
         oversized=run.get("oversized", "refuse"),
+        decide=_deciding(run),
         advance=advance,
         begin=begin,
     )
@@ -84,7 +91,26 @@ def inputs_of(parameters: Parameters) -> tuple[Workload, Signal | Grid, Cluster 
     signal = _signal(_text(parameters["grid"]))
     seed = parameters["run"].get("seed", 0)
     jobs = _workload(_text(_powered(parameters)), seed, _begin(parameters, signal))
-    return jobs, signal, _cluster(parameters["cluster"])
+    # What sites have in common need not be a whole cluster.
+    return jobs, signal, None if parameters["sites"] else _cluster(parameters["cluster"])
+
+
+def sites_of(parameters: Parameters) -> dict[str, Site]:
+    """Return the sites of a run; what one does not say is as [cluster] and [grid] have it."""
+    own = ("speed", "power", "transfer_s", "transfer")
+    made = {}
+    for name, said in parameters["sites"].items():
+        if not isinstance(said, dict):
+            raise InvalidInput(f"[sites.{name}] is a table of keys and values, not {said!r}")
+        given = _in_units(said)
+        grid = given.pop("grid", parameters["grid"])
+        mine = {key: given.pop(key) for key in own if key in given}
+        known = (*inspect.signature(Cluster).parameters, *own, "grid")
+        require_known(given, known, f"key of [sites.{name}]")
+        cluster = _made(Cluster, _in_units(parameters["cluster"]) | given, f"[sites.{name}]")
+        signal = deciding_signal(_signal(_text(grid)))
+        made[name] = Site(cluster=cluster, signal=signal, **mine)
+    return made
 
 
 def run_row(parameters: Parameters) -> dict[str, Any]:
@@ -127,7 +153,7 @@ def assumptions(parameters: Parameters) -> dict[str, float]:
     cluster = parameters["cluster"]
     if cluster.get("peak_power_w") is None or WorkloadSection(parameters["workload"]).says_watts:
         return {}
-    machines = _cluster(cluster)
+    machines = _cluster({"nodes": 1, **cluster})
     return {} if machines is None else {"assumed_power_w_per_cpu": machines.power_w_per_cpu}
 
 
@@ -256,8 +282,21 @@ def _baseline(run: Parameters) -> str | None:
     return str(said)
 
 
+def _deciding(run: Parameters) -> str | Mapping[str, float] | None:
+    """Return what jobs are decided by: a signal by name, or weights."""
+    by, weights = run.get("decide"), run.get("weights")
+    if by is not None and weights is not None:
+        raise InvalidInput("run.decide and run.weights say the same: leave one out")
+    if weights is not None and not isinstance(weights, dict):
+        raise InvalidInput(f"run.weights is a table of carbon and price, not {weights!r}")
+    if by is not None and by not in DECIDING:
+        raise UnknownName("value of run.decide", str(by), DECIDING)
+    return by if weights is None else weights
+
+
 def _check_run(said: Parameters) -> None:
     _baseline(said)
+    _deciding(said)
     _truth(said, "run.repeat_signal", default=False)
     seed, oversized = said.get("seed", 0), said.get("oversized", "refuse")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
@@ -305,18 +344,21 @@ def _powered(parameters: Parameters) -> Parameters:
 
 _CHECKS: dict[str, Callable[[Parameters], object]] = {
     "grid": lambda sections: _check_grid(sections["grid"]),
-    "cluster": lambda sections: _cluster(sections["cluster"]),
+    "cluster": lambda sections: None if sections["sites"] else _cluster(sections["cluster"]),
     "workload": _check_workload,
     "forecast": lambda sections: _check_forecast(sections["forecast"]),
     "policy": _check_policy,
     "queue": _discipline,
     "run": lambda sections: _check_run(sections["run"]),
+    "sites": sites_of,
 }
 # Sections that cannot be judged by themselves.
 _TOGETHER = {
     "policy": ("forecast", "cluster", "workload", "queue"),
     "workload": ("cluster",),
     "queue": ("cluster",),
+    "sites": ("cluster", "grid"),
+    "cluster": ("sites",),
 }
 
 
@@ -343,9 +385,25 @@ def _signal(text: str) -> Signal | Grid:
         ),
         dict.fromkeys(known, "grid.how."),
     )
-    if isinstance(found, Grid) or found.zone is not None or "zone" not in said:
+    if not isinstance(found, Grid) and found.zone is None and "zone" in said:
+        found = replace(found, zone=said["zone"])
+    others = {
+        kind: _reworded(
+            lambda kind=kind: read_signal(said[kind], kind=kind),  # type: ignore[misc]
+            dict.fromkeys(known, f"grid.{kind} "),
+        )
+        for kind in ("marginal", "price")
+        if kind in said
+    }
+    if not others:
         return found
-    return replace(found, zone=said["zone"])
+    if isinstance(found, Grid) or found.kind != "average":
+        what = "has one already" if isinstance(found, Grid) else f"is itself a {found.kind}"
+        raise InvalidInput(
+            f"grid.{next(iter(others))} goes beside a file of average intensity, and the grid "
+            f"{what}: leave it out"
+        )
+    return Grid(average=found, **others)
 
 
 @lru_cache(maxsize=4)

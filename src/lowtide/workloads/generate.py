@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from lowtide.errors import InvalidInput, InvalidUnit, UnknownName
+from lowtide.errors import InvalidInput, InvalidUnit, LowtideError, UnknownName
 from lowtide.formats import read_jobs
 from lowtide.job import INTERRUPTIBLE
+from lowtide.precedence import links_of, windows
 from lowtide.profile import PowerProfile
+from lowtide.samples import load_profile
 from lowtide.states import STATUSES
 from lowtide.units import format_count, parse_size, parse_time
 from lowtide.workload import Workload
@@ -33,7 +35,7 @@ from lowtide.workloads.draws import (
     read_wait,
     same,
 )
-from lowtide.workloads.kinds import KINDS, OWN_KEYS, Kind, Mix, Part, Sizes, load_profile
+from lowtide.workloads.kinds import KINDS, OWN_KEYS, Kind, Mix, Part, Sizes
 
 _START = "2024-07-01T00:00Z"
 _DURATION = "7d"
@@ -78,6 +80,7 @@ _TRACED = (
     "power_w_per_cpu",
     "power_w_per_gpu",
     "profiles",
+    "dependencies",
 )
 
 # Each column draws from a generator of its own, so a change to one leaves the others as they
@@ -143,7 +146,8 @@ class TraceSpec:
 
     Attributes:
         trace: The file.
-        wait: How long they may wait; see `workloads.waits`.
+        wait: How long those may wait of which the file says nothing, None where it says it of all;
+            see `workloads.waits`.
         format: Which format the file has, None to tell by its content.
         time_unit: What a plain table counts time in: `s`, `min` or `h`, None for seconds.
         first: How many rows to take, None for all.
@@ -151,13 +155,15 @@ class TraceSpec:
         power_w_per_cpu: What a job draws per CPU, None where that is not known.
         power_w_per_gpu: What a job draws per GPU, None where that is not known.
         profiles: What jobs of a given name draw instead.
-        interruptible: How each may be stopped, as its place in `job.INTERRUPTIBLE`.
+        interruptible: How those may be stopped of which the file says nothing, as a place in
+            `job.INTERRUPTIBLE`.
         overestimate: How many times its run time each one's user asks for; None for what the
             trace says.
+        dependencies: Whether jobs wait for those that the trace says preceded them.
     """
 
     trace: Path
-    wait: Wait
+    wait: Wait | None
     format: str | None = None
     time_unit: str | None = None
     first: int | None = None
@@ -167,6 +173,7 @@ class TraceSpec:
     profiles: Mapping[str, PowerProfile] = field(default_factory=dict)
     interruptible: Draw = field(default_factory=partial(same, 0.0))
     overestimate: Draw | None = None
+    dependencies: bool = False
 
 
 def read_spec(document: Mapping[str, Any]) -> WorkloadSpec | TraceSpec:
@@ -296,16 +303,25 @@ def _read_traced(document: Mapping[str, Any]) -> TraceSpec:
     profiles = document.get("profiles", {})
     if not isinstance(profiles, Mapping):
         raise InvalidInput(f"profiles is a table of names and files, not {profiles!r}")
-    if not profiles and all(value is None for value in watts.values()):
-        raise InvalidInput(
-            "a trace does not say what its jobs draw: give power_w_per_cpu, power_w_per_gpu or "
-            "profiles"
-        )
+    says_wait = any(document.get(key) is not None for key in WAIT_KEYS)
+    says_watts = bool(profiles) or any(value is not None for value in watts.values())
+    if not (says_wait and says_watts):
+        own = _own_columns(document)
+        if not says_watts and not own & {"power_w", "profile"}:
+            raise InvalidInput(
+                "a trace does not say what its jobs draw: give power_w_per_cpu, power_w_per_gpu or "
+                "profiles, or each job a power_w or a profile in a column of the trace"
+            )
+        says_wait = says_wait or not own & {"deadline", "slack_s"}
     first, start = document.get("first"), document.get("start")
     asked = document.get("overestimate")
+    waits = document.get("dependencies", False)
+    if not isinstance(waits, bool):
+        raise InvalidInput(f"dependencies is true or false, not {waits!r}")
     return TraceSpec(
+        dependencies=waits,
         trace=Path(document["trace"]),
-        wait=read_wait(document),
+        wait=read_wait(document) if says_wait else None,
         format=document.get("format"),
         time_unit=document.get("time_unit"),
         first=None if first is None else int(number(first, "first", least=1, whole=True)),
@@ -315,6 +331,18 @@ def _read_traced(document: Mapping[str, Any]) -> TraceSpec:
         overestimate=None if asked is None else _read_overestimate(asked),
         **watts,
     )
+
+
+def _own_columns(document: Mapping[str, Any]) -> set[str]:
+    """Return what a trace says of its jobs, by column; nothing where it cannot be read.
+
+    Who reads it for its jobs will say what is wrong with it.
+    """
+    try:
+        said = {key: document.get(key) for key in ("format", "time_unit")}
+        return set(read_jobs(document["trace"], **said).columns)
+    except LowtideError:
+        return set()
 
 
 def _read_interruptible(document: Mapping[str, Any]) -> Draw:
@@ -432,22 +460,28 @@ def _traced(spec: TraceSpec, streams: Streams) -> Workload:
         trace = trace.shifted(spec.start)
     jobs = Workload.from_trace(
         trace,
-        wait=0.0,
+        wait=None if spec.wait is None else 0.0,
         power_w_per_cpu=spec.power_w_per_cpu or 0.0,
         power_w_per_gpu=spec.power_w_per_gpu or 0.0,
         profiles=spec.profiles,
+        dependencies=spec.dependencies,
     )
     _check_power(spec, jobs)
+    trace = trace.select(trace.length_s > 0)
     run_s = jobs.run_s
+    # Who waits for another could not have begun at its arrival.
+    soonest, _ = windows(jobs, links_of(jobs))
     requested_s = jobs.requested_s
     if spec.overestimate is not None:
         factor = spec.overestimate(len(jobs), streams["overestimate"])
         requested_s = run_s * np.maximum(factor, 1.0)
+    stops = spec.interruptible(len(jobs), streams["interruptible"]).astype(np.int64)
+    wait_s = 0.0 if spec.wait is None else spec.wait(run_s, streams["wait"])
     return replace(
         jobs,
-        deadline=jobs.arrival + run_s + spec.wait(run_s, streams["wait"]),
+        deadline=trace.due(run_s, wait_s, soonest),
         requested_s=requested_s,
-        interruptible=spec.interruptible(len(jobs), streams["interruptible"]).astype(np.int64),
+        interruptible=trace.stops(stops),
     )
 
 

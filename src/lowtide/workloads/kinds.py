@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from lowtide.errors import InvalidInput, UnknownName
+from lowtide.errors import InvalidInput
 from lowtide.profile import Phase, PowerProfile
-from lowtide.samples import sample_names, sample_profile
+from lowtide.samples import load_profile
 from lowtide.signal import FloatArray
 from lowtide.units import DurationLike, format_hours
 from lowtide.workload import IntArray
@@ -234,24 +234,6 @@ KINDS: Mapping[str, Callable[..., Kind]] = {
     "ml": ml,
     "profile": profile,
 }
-
-
-def load_profile(given: object) -> PowerProfile:
-    """Return a profile that was given as such, as a file, or by the name of a sample.
-
-    Args:
-        given: A profile, a file ending in `.toml` or `.json`, or a sample's name.
-    """
-    if isinstance(given, PowerProfile):
-        return given
-    if not isinstance(given, str | Path):
-        raise InvalidInput(f"a profile is a file or a sample's name, not {given!r}")
-    if Path(given).suffix in (".toml", ".json"):
-        return PowerProfile.load(given)
-    if str(given) not in sample_names():
-        hint = "; files end in .toml or .json"
-        raise UnknownName("sample profile", str(given), sample_names(), hint)
-    return sample_profile(str(given))
 
 
 def _phase(name: str, duration: DurationLike, power_w: float | None) -> list[Phase]:

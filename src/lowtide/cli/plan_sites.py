@@ -1,0 +1,148 @@
+"""`lowtide plan-cluster` at several sites, or at several widths: where each job runs, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lowtide.cli.output import Column, Form, print_table, progress, say
+
+if TYPE_CHECKING:
+    from lowtide.market import SitesPlan
+    from lowtide.studies.experiment import StudyRun
+
+_STAGES = ("laying out", "prices", "placing", "searching", "late jobs", "carrying out")
+
+
+def plan_at_sites(
+    run: StudyRun,
+    options: Mapping[str, Any],
+    elastic: str | None,
+    jobs_table: Path | None,
+    form: Form,
+) -> None:
+    """Plan the queue of a run at its sites, and tell it.
+
+    Args:
+        options: What the planner is told besides.
+        elastic: How fast jobs are by how wide they are, as it was said.
+    """
+    from lowtide.market import Site, plan_sites
+    from lowtide.signal import deciding_signal
+    from lowtide.simulator.simulation import reaching
+    from lowtide.studies.run import inputs_of, sites_of
+
+    jobs, signal, cluster = inputs_of(run.parameters)
+    sites = sites_of(run.parameters)
+    if not sites and cluster is not None:
+        sites = {"cluster": Site(cluster=cluster, signal=deciding_signal(signal))}
+    until, repeat = float(jobs.deadline.max()), bool(run.parameters["run"].get("repeat_signal"))
+    sites = {
+        name: Site(
+            **{key: getattr(site, key) for key in site.__dataclass_fields__ if key != "signal"},
+            signal=deciding_signal(reaching(site.signal, until, repeat=repeat)),
+        )
+        for name, site in sites.items()
+    }
+    with progress("planning", len(_STAGES)) as bar:
+
+        def doing(what: str, share: float) -> None:
+            place = _STAGES.index(what) if what in _STAGES else len(_STAGES) - 1
+            bar.reach(place + share, len(_STAGES), what)
+
+        plan = plan_sites(jobs, sites, elastic=_widths(elastic), doing=doing, **options)
+    form.print(
+        _rows(plan),
+        columns=_COLUMNS,
+        document=lambda: {"parameters": dict(run.shown), **plan.summary(), "runs": _rows(plan)},
+        show=lambda: _show(plan),
+    )
+    if jobs_table is not None:
+        import polars as pl
+
+        table = pl.DataFrame(_rows(plan))
+        write = table.write_csv if jobs_table.suffix == ".csv" else table.write_parquet
+        write(jobs_table)
+        if form.for_people:
+            say(f"written: {jobs_table}")
+
+
+def _widths(said: str | None) -> dict[float, float] | None:
+    """Return how fast jobs are by how wide they are, from `0.5:0.52,2:1.9`."""
+    from lowtide.errors import InvalidInput
+
+    if said is None:
+        return None
+    try:
+        pairs = [each.split(":") for each in said.split(",")]
+        return {float(width): float(speed) for width, speed in pairs}
+    except ValueError:
+        raise InvalidInput(
+            "--elastic says how many times as fast jobs are at how many times their nodes, such "
+            f"as 0.5:0.52,2:1.9, not {said!r}"
+        ) from None
+
+
+_COLUMNS = tuple(
+    Column(name)
+    for name in ("id", "user", "site", "width", "start", "end", "amount", "deadline", "late_s")
+)
+
+
+def _rows(plan: SitesPlan) -> list[dict[str, Any]]:
+    """Return every job: where, how wide and when it runs, and what it comes to."""
+    from lowtide.units import format_iso
+
+    jobs = plan.jobs
+    return [
+        {
+            "id": str(jobs.id[row]),
+            "user": None if jobs.user[row] is None else str(jobs.user[row]),
+            "site": plan.site[row],
+            "width": float(plan.width[row]),
+            "start": format_iso(float(plan.start[row])),
+            "end": format_iso(float(plan.end[row])),
+            "amount": float(plan.amount_of[row]),
+            "deadline": format_iso(float(jobs.deadline[row])),
+            "late_s": max(float(plan.end[row] - jobs.deadline[row]), 0.0),
+        }
+        for row in range(len(plan))
+    ]
+
+
+def _show(plan: SitesPlan) -> None:
+    """Tell people: the plan, and what each site has of it."""
+    from lowtide.units import format_count, format_mass, format_number
+
+    price = next(iter(plan.sites.values())).signal
+
+    def told(amount: float) -> str:
+        if price.kind == "price":
+            return f"{format_number(amount)} {price.currency}"
+        return format_mass(amount)
+
+    say(f"{plan}.")
+    print()
+    rows = []
+    for name, each in plan.summary()["sites"].items():
+        nodes = [place for place in plan.resources if place.endswith(f" at {name}")]
+        rows.append(
+            [
+                name,
+                format_count(each["nodes"], "node"),
+                str(each["jobs"]),
+                told(each["amount"]),
+                told(each["nodes_amount"]),
+                told(plan.worth(nodes[0])),
+            ]
+        )
+    head = ["site", "machines", "jobs", "jobs come to", "nodes come to", "one more is worth"]
+    print_table(head, rows)
+    if len(set(plan.width.tolist())) > 1:
+        print()
+        widths = sorted(set(plan.width.tolist()))
+        many = [[f"{width:g}", str(int((plan.width == width).sum()))] for width in widths]
+        print_table(["times its nodes", "jobs"], many)
+    for row in plan.late[:10].tolist():
+        say(f"Job {plan.jobs.id[row]} is late, at {plan.site[row]}.")

@@ -1,0 +1,501 @@
+"""Traces of data centres as they were published: Azure, Alibaba PAI, Google 2019 and Philly.
+
+Each is laid out in its own way, and says less than a plain table does. What a trace leaves open,
+and what was made of it, its notes tell.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from lowtide.errors import FormatError
+from lowtide.formats.jobs import JobReader, seconds_only
+from lowtide.formats.source import Place, Source
+from lowtide.formats.table_reader import MOST, ParquetSheet, Sheet, are_records
+from lowtide.signal import FloatArray
+from lowtide.states import STATUSES
+from lowtide.trace import Trace
+from lowtide.units import format_count
+
+_GIB = 2.0**30
+_MORE_THAN = re.compile(r"\s*>\s*(\d+(?:\.\d+)?)\s*")
+
+_AZURE = (
+    *("vmid", "subscription", "deployment", "created", "deleted", "maxcpu", "avgcpu"),
+    *("p95maxcpu", "category", "cores", "memory_gb"),
+)
+_PAI = (
+    *("job_name", "task_name", "inst_num", "status", "start_time", "end_time"),
+    *("plan_cpu", "plan_mem", "plan_gpu", "gpu_type"),
+)
+_PAI_STATES = {"terminated": "completed", "failed": "failed", "running": "running"}
+_PAI_STATES |= {"waiting": "pending"}
+
+
+def _headless(source: Source, headings: Sequence[str], numbers: Sequence[str]) -> Sheet | None:
+    """Return a table whose columns are known by their places; None where a line is not like it.
+
+    Args:
+        numbers: Columns that hold numbers, or nothing.
+    """
+    if source.is_parquet:
+        return None
+    first = source.head.split("\n", 1)[0].strip()
+    try:
+        cells = next(csv.reader([first]), [])
+    except csv.Error:
+        return None
+    if len(cells) != len(headings):
+        return None
+    row = dict(zip(headings, (cell.strip() for cell in cells), strict=True))
+    if not all(row[name] == "" or _is_number(row[name]) for name in numbers):
+        return None
+    return Sheet(source=source, headings=tuple(headings), notes={}, separator=",", body=0)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _azure_sheet(source: Source) -> Sheet | None:
+    return _headless(source, _AZURE, ("created", "deleted", "maxcpu", "avgcpu", "p95maxcpu"))
+
+
+def _recognises_azure(source: Source) -> bool:
+    sheet = _azure_sheet(source)
+    return sheet is not None and not _is_number(sheet.first("category") or "0")
+
+
+def _read_azure(source: Source, time_unit: str | None) -> Trace:
+    seconds_only(time_unit, "the Azure VM table")
+    sheet = _azure_sheet(source)
+    if sheet is None:
+        raise FormatError(
+            f"a line of the Azure VM table has {len(_AZURE)} cells: {', '.join(_AZURE)}",
+            path=source.path,
+            line=1,
+        )
+    texts, numbers = sheet.read(
+        texts=["vmid", "subscription", "deployment", "category", "cores", "memory_gb"],
+        numbers=["created", "deleted", "avgcpu"],
+    )
+    created, deleted, share = numbers
+    for heading, values in zip(("created", "deleted", "avgcpu"), numbers, strict=True):
+        sheet.require_sane(heading, values)
+    sheet.require("created", np.isfinite(created), "a machine needs the time it was created at")
+    sheet.require("deleted", ~(deleted < created), "it was deleted before it was created")
+    cores, above = _bucket(sheet, "cores", texts[4].to_list())
+    memory, _ = _bucket(sheet, "memory_gb", texts[5].to_list())
+    notes = ["a job is a virtual machine, from its creation to its end"]
+    if above:
+        notes.append(f"{format_count(above, 'machine')} of more cores than the largest bucket says")
+    held_s = deleted - created
+    ids, users, groups, queues = (np.array(each.to_list(), dtype=object) for each in texts[:4])
+    return Trace(
+        columns={
+            "arrival": created,
+            "length_s": held_s,
+            "cpus": cores,
+            "memory_bytes": memory * _GIB,
+            "cpu_time_s": held_s * cores * share / 100,
+            "id": ids,
+            "user": users,
+            "group": groups,
+            "queue": queues,
+        },
+        source=f"Azure VM table, {source.path.name}",
+        notes=notes,
+    )
+
+
+def _bucket(sheet: Sheet, name: str, cells: Sequence[str | None]) -> tuple[FloatArray, int]:
+    """Return sizes, of which some are said to be above one, as that one; and how many are."""
+    sizes, above = [], 0
+    for row, cell in enumerate(cells):
+        text = (cell or "").strip()
+        more = _MORE_THAN.fullmatch(text)
+        above += more is not None
+        number = more[1] if more else text
+        value = float(number) if _is_number(number) else np.nan
+        if number and not 0 <= value <= MOST:
+            raise sheet.place(name).error(f"{text!r} is no size: a number, or >24", row)
+        sizes.append(value)
+    return np.array(sizes), above
+
+
+def _pai_sheet(source: Source) -> Sheet | None:
+    sheet = Sheet.of(source)
+    if sheet is not None and {"job_name", "task_name", "plan_cpu"} <= set(sheet.headings):
+        return sheet
+    return _headless(
+        source, _PAI, ("inst_num", "start_time", "end_time", "plan_cpu", "plan_mem", "plan_gpu")
+    )
+
+
+def _recognises_pai(source: Source) -> bool:
+    sheet = _pai_sheet(source)
+    if sheet is None:
+        return False
+    state = (sheet.first("status") or "").strip().lower() if "status" in sheet.headings else ""
+    return sheet.body > 0 or state in _PAI_STATES
+
+
+def _read_pai(source: Source, time_unit: str | None) -> Trace:
+    seconds_only(time_unit, "the PAI task table")
+    sheet = _pai_sheet(source)
+    if sheet is None:
+        raise FormatError(
+            f"a line of the PAI task table has {len(_PAI)} cells: {', '.join(_PAI)}",
+            path=source.path,
+            line=1,
+        )
+    for heading in _PAI[:9]:
+        sheet.find(heading)
+    (names, states), numbers = sheet.read(
+        texts=["job_name", "status"],
+        numbers=["inst_num", "start_time", "end_time", "plan_cpu", "plan_mem", "plan_gpu"],
+    )
+    for heading, values in zip(_PAI[2:3] + _PAI[4:9], numbers, strict=True):
+        sheet.require_sane(heading, values)
+    count, start, end, cpu, memory, gpu = numbers
+    count = np.where(np.isnan(count), 1.0, count)
+    jobs: dict[str, list[int]] = {}
+    for row, name in enumerate(names.to_list()):
+        if name is None:
+            raise sheet.place("job_name").error("a task needs the name of its job", row)
+        jobs.setdefault(name, []).append(row)
+    words = [_PAI_STATES.get((state or "").strip().lower(), "unknown") for state in states]
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("id", "arrival", "length_s", "cpus", "gpus", "memory_bytes", "status")
+    }
+    waiting = 0
+    for name, rows in jobs.items():
+        begins = start[rows]
+        if np.isnan(begins).all():
+            waiting += 1
+            continue
+        begin = float(np.nanmin(begins))
+        over = bool(np.isfinite(end[rows]).all())
+        columns["id"].append(name)
+        columns["arrival"].append(begin)
+        columns["length_s"].append(max(float(end[rows].max()) - begin, 0.0) if over else np.nan)
+        columns["cpus"].append(_summed(count[rows] * cpu[rows] / 100))
+        columns["gpus"].append(np.nan_to_num(count[rows] * gpu[rows] / 100).sum())
+        columns["memory_bytes"].append(_summed(count[rows] * memory[rows] * _GIB))
+        columns["status"].append(STATUSES.index(_worst([words[row] for row in rows])))
+    if not columns["id"]:
+        raise FormatError("no task of the table ever started", path=source.path)
+    notes = ["a job arrives when its first task starts: the task table has no submission"]
+    if waiting:
+        notes.append(f"{format_count(waiting, 'job')} that never started left out")
+    return Trace(
+        columns={**columns, "id": np.array(columns["id"], dtype=object)},
+        source=f"PAI task table, {source.path.name}",
+        notes=notes,
+    )
+
+
+def _summed(values: FloatArray) -> float:
+    """Return a sum, NaN where none of it is known."""
+    return float(np.nansum(values)) if np.isfinite(values).any() else np.nan
+
+
+def _worst(states: Sequence[str]) -> str:
+    for state in ("running", "pending", "failed", "cancelled", "preempted", "unknown"):
+        if state in states:
+            return state
+    return "completed"
+
+
+# Google: what its events are called by number, and how jobs end by them.
+_EVENTS = (
+    *("SUBMIT", "QUEUE", "ENABLE", "SCHEDULE", "EVICT", "FAIL", "FINISH", "KILL", "LOST"),
+    *("UPDATE_PENDING", "UPDATE_RUNNING"),
+)
+_ENDS = {"EVICT": "preempted", "FAIL": "failed", "FINISH": "completed", "KILL": "cancelled"}
+_ENDS |= {"LOST": "unknown"}
+_NEEDED = ("time", "type", "collection_id")
+# Times of what was before the trace began, and after it ended.
+_BEFORE, _AFTER = 0, 2**63 - 1
+_MICRO = 1e-6
+
+
+def _recognises_google(source: Source) -> bool:
+    if source.head.lstrip()[:1] == "{":
+        try:
+            first = json.loads(source.head.lstrip().split("\n", 1)[0])
+        except (ValueError, RecursionError):
+            return False
+        return isinstance(first, dict) and set(_NEEDED) <= set(first)
+    sheet = Sheet.of(source)
+    return sheet is not None and set(_NEEDED) <= set(sheet.headings)
+
+
+def _events(source: Source) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the events with the line, or the number of the record, of each."""
+    if source.head.lstrip()[:1] == "{":
+        for line, text in enumerate(source.text.split("\n"), 1):
+            if not text.strip():
+                continue
+            try:
+                event = json.loads(text)
+            except (ValueError, RecursionError) as error:
+                raise FormatError(
+                    f"not valid JSON ({error}): the file may be cut short",
+                    path=source.path,
+                    line=line,
+                ) from None
+            if not isinstance(event, dict):
+                raise FormatError("an event is an object", path=source.path, line=line)
+            yield line, event
+        return
+    sheet = Sheet.of(source)
+    if sheet is None:
+        raise FormatError("neither a table of events nor JSON, line by line", path=source.path)
+    for heading in _NEEDED:
+        sheet.find(heading)
+    if isinstance(sheet, ParquetSheet):
+        yield from enumerate(sheet.frame.iter_rows(named=True), 1)
+        return
+    texts, _ = sheet.read(texts=list(dict.fromkeys(sheet.headings)))
+    names = list(dict.fromkeys(sheet.headings))
+    columns = [each.to_list() for each in texts]
+    for row, cells in enumerate(zip(*columns, strict=True)):
+        yield row + 2, dict(zip(names, cells, strict=True))
+
+
+class _Collection:
+    """What is known of a job of Google's so far."""
+
+    __slots__ = ("after", "begun", "end", "instances", "priority", "state", "submitted", "user")
+
+    def __init__(self) -> None:
+        self.submitted: int | None = None
+        self.begun: int | None = None
+        self.end: int | None = None
+        self.state: str | None = None
+        self.priority = np.nan
+        self.user: str | None = None
+        self.after: str | None = None
+        # What each instance asks for: CPUs and memory, normalised.
+        self.instances: dict[str, tuple[float, float]] = {}
+
+
+def _read_google(source: Source, time_unit: str | None) -> Trace:
+    seconds_only(time_unit, "Google's trace")
+    found: dict[str, _Collection] = {}
+    sets = 0
+    for line, event in _events(source):
+        place = Place(path=source.path, line=lambda row: row)
+        if str(event.get("collection_type") or "0") not in ("0", "JOB"):
+            sets += 1
+            continue
+        moment = _whole(event.get("time"), place, line, "time")
+        kind = _event_kind(event.get("type"), place, line)
+        name = str(event["collection_id"] if event.get("collection_id") is not None else "")
+        if not name:
+            raise place.error("an event needs a collection_id", line)
+        _add_event(found.setdefault(name, _Collection()), moment, kind, event)
+    jobs = {
+        name: each
+        for name, each in found.items()
+        if each.submitted not in (None, _BEFORE, _AFTER) and each.begun != _BEFORE
+    }
+    if not jobs:
+        raise FormatError("no job was submitted within the trace", path=source.path)
+    notes = ["cpus are normalised: 1 is the largest machine; memory is left out for the same"]
+    if len(found) > len(jobs):
+        early = format_count(len(found) - len(jobs), "job")
+        notes.append(f"{early} submitted before the trace begins left out")
+    if sets:
+        notes.append(f"{format_count(sets, 'event')} of allocation sets left out")
+    return Trace(
+        columns=_google_columns(jobs), source=f"Google 2019, {source.path.name}", notes=notes
+    )
+
+
+def _add_event(job: _Collection, moment: int, kind: str, event: Mapping[str, Any]) -> None:
+    if kind == "SUBMIT":
+        job.submitted = moment if job.submitted is None else min(job.submitted, moment)
+    elif kind == "SCHEDULE":
+        job.begun = moment if job.begun is None else min(job.begun, moment)
+    elif kind in _ENDS and moment != _AFTER and (job.end is None or moment >= job.end):
+        # An instance that is evicted may be scheduled again: the last word counts.
+        job.end, job.state = moment, _ENDS[kind]
+    said = str(event.get("priority", ""))
+    if _is_number(said) and abs(float(said)) <= MOST:
+        job.priority = float(said)
+    job.user = job.user or (str(event["user"]) if event.get("user") else None)
+    if event.get("start_after_collection_ids"):
+        ids = event["start_after_collection_ids"]
+        words = ids if isinstance(ids, list | tuple) else re.findall(r"\d+", str(ids))
+        job.after = " ".join(str(each) for each in words) or None
+    if event.get("instance_index") not in (None, ""):
+        index = str(event["instance_index"])
+        asked = _asked(event)
+        if np.isfinite(asked[0]):
+            before = job.instances.get(index, (0.0, 0.0))
+            job.instances[index] = (max(before[0], asked[0]), max(before[1], asked[1]))
+
+
+def _asked(event: Mapping[str, Any]) -> tuple[float, float]:
+    """Return what an instance asks for, however the export writes it."""
+    request = event.get("resource_request")
+    if isinstance(request, str) and request.strip()[:1] == "{":
+        try:
+            request = json.loads(request.replace("'", '"'))
+        except (ValueError, RecursionError):
+            request = None
+    nested = request if isinstance(request, Mapping) else {}
+    values = []
+    for what in ("cpus", "memory"):
+        said = nested.get(what, event.get(f"resource_request.{what}"))
+        known = said is not None and _is_number(str(said)) and 0 <= float(said) <= MOST
+        values.append(float(said) if known else np.nan)
+    return values[0], values[1]
+
+
+def _google_columns(jobs: Mapping[str, _Collection]) -> dict[str, Any]:
+    columns: dict[str, list[Any]] = {
+        name: []
+        for name in ("arrival", "wait_s", "length_s", "cpus", "nodes", "priority", "status")
+    }
+    for each in jobs.values():
+        submitted = int(each.submitted or 0)
+        begun = np.nan if each.begun in (None, _AFTER) else float(each.begun or 0)
+        over = each.end is not None and each.end >= begun
+        columns["arrival"].append(submitted * _MICRO)
+        columns["wait_s"].append(max(begun - submitted, 0.0) * _MICRO)
+        columns["length_s"].append((float(each.end or 0) - begun) * _MICRO if over else np.nan)
+        asked = [cpus for cpus, _ in each.instances.values()]
+        columns["cpus"].append(float(np.sum(asked)) if asked else np.nan)
+        columns["nodes"].append(float(len(asked)) if asked else np.nan)
+        columns["priority"].append(each.priority)
+        state = each.state if over else "running" if np.isfinite(begun) else "pending"
+        if each.end is not None and np.isnan(begun):
+            state = each.state
+        columns["status"].append(STATUSES.index(state or "unknown"))
+    texts: dict[str, list[Any]] = {
+        "id": list(jobs),
+        "user": [each.user for each in jobs.values()],
+        "after": [each.after for each in jobs.values()],
+    }
+    known = {name: cells for name, cells in texts.items() if any(cells)}
+    return {**columns, **{name: np.array(cells, dtype=object) for name, cells in known.items()}}
+
+
+def _event_kind(value: Any, place: Place, line: int) -> str:
+    text = str(value).strip().upper()
+    if text.isascii() and text.isdigit() and int(text[:4]) < len(_EVENTS):
+        return _EVENTS[int(text[:4])]
+    if text not in _EVENTS:
+        raise place.error(f"type is one of {', '.join(_EVENTS)} or its number, not {value!r}", line)
+    return text
+
+
+def _whole(value: Any, place: Place, line: int, what: str) -> int:
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = -1
+    if not 0 <= number <= _AFTER:
+        raise place.error(f"{what} is a number of microseconds, not {value!r}"[:200], line)
+    return number
+
+
+_PHILLY_STATES = {"pass": "completed", "killed": "cancelled", "failed": "failed"}
+
+
+def _recognises_philly(source: Source) -> bool:
+    if source.head.lstrip()[:1] != "[" or '"attempts"' not in source.head:
+        return False
+    return are_records(source.document, "jobid", "attempts", "submitted_time")
+
+
+def _read_philly(source: Source, time_unit: str | None) -> Trace:
+    seconds_only(time_unit, "Philly")
+    document = source.document
+    if not are_records(document, "jobid", "attempts", "submitted_time"):
+        raise FormatError(
+            "a job log of Philly is a list of objects with jobid, attempts and submitted_time",
+            path=source.path,
+        )
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("arrival", "wait_s", "length_s", "gpus", "nodes", "status")
+    }
+    texts: dict[str, list[Any]] = {"id": [], "user": [], "queue": []}
+    for row, record in enumerate(document):
+        submitted = _clock(record.get("submitted_time"), source, row, "submitted_time")
+        if submitted is None:
+            raise Place(path=source.path, column="submitted_time").error("a time is missing", row)
+        attempts = record.get("attempts")
+        attempts = attempts if isinstance(attempts, list) else []
+        spans: list[float] = []
+        begun: float | None = None
+        machines: list[dict[str, Any]] = []
+        for attempt in attempts:
+            if not isinstance(attempt, dict):
+                raise Place(path=source.path, column="attempts").error(
+                    f"an attempt is an object, not {attempt!r}"[:200], row
+                )
+            start = _clock(attempt.get("start_time"), source, row, "start_time")
+            end = _clock(attempt.get("end_time"), source, row, "end_time")
+            begun = start if begun is None else begun
+            spans.append(np.nan if start is None or end is None else max(end - start, 0.0))
+            detail = attempt.get("detail")
+            listed = detail if isinstance(detail, list) else []
+            machines = [each for each in listed if isinstance(each, dict)] or machines
+        columns["arrival"].append(submitted)
+        columns["wait_s"].append(np.nan if begun is None else max(begun - submitted, 0.0))
+        columns["length_s"].append(sum(spans) if spans else 0.0)
+        gpus = [each.get("gpus") for each in machines]
+        held = sum(len(each) for each in gpus if isinstance(each, list))
+        columns["gpus"].append(float(held) if machines else np.nan)
+        columns["nodes"].append(float(len(machines)) if machines else np.nan)
+        state = _PHILLY_STATES.get(str(record.get("status")).lower(), "unknown")
+        if spans and np.isnan(spans[-1]) and state == "unknown":
+            state = "running"
+        columns["status"].append(STATUSES.index(state))
+        for name, key in (("id", "jobid"), ("user", "user"), ("queue", "vc")):
+            value = record.get(key)
+            texts[name].append(None if value is None else str(value))
+    notes = [
+        "times have no zone: they are taken as they stand, as if in UTC",
+        "a job's length is that of its attempts together; CPUs are not told",
+    ]
+    return Trace(
+        columns={**columns, **{key: np.array(each, dtype=object) for key, each in texts.items()}},
+        source=f"Philly, {source.path.name}",
+        notes=notes,
+    )
+
+
+def _clock(value: Any, source: Source, row: int, key: str) -> float | None:
+    """Return a time of Philly's log; None where it says none."""
+    if value in (None, "", "None"):
+        return None
+    text = re.sub(r" P[SD]T$", "", str(value).strip())
+    try:
+        moment = datetime.strptime(text, "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+    except ValueError:
+        raise Place(path=source.path, column=key).error(
+            f"a time is written 2017-10-07 01:12:09, not {value!r}"[:200], row
+        ) from None
+    return moment.timestamp()
+
+
+AZURE = JobReader(_recognises_azure, _read_azure)
+PAI = JobReader(_recognises_pai, _read_pai)
+GOOGLE = JobReader(_recognises_google, _read_google)
+PHILLY = JobReader(_recognises_philly, _read_philly)

@@ -1,0 +1,278 @@
+"""What programs ask: `/api/v1`, described by OpenAPI.
+
+Everything comes from the `Viewer` that the gate has found. A list is told in parts, each of which
+says where the next begins.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+from fastapi import Query, Request
+from starlette.responses import Response
+
+from lowtide.errors import InvalidInput
+from lowtide.serve.gate import for_whom
+from lowtide.serve.viewer import MOST_ROWS, ORDERS, Found, Viewer, Wanted
+from lowtide.store import Series
+
+MOST_POINTS = 2000
+_DAY_S = 86400
+# What begins a formula in a spreadsheet.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_Names = Annotated[list[str], Query(max_length=100)]
+_Text = Annotated[str, Query(max_length=1000)]
+_Moment = Annotated[float | None, Query(ge=0, le=1e11, allow_inf_nan=False)]
+
+# Where programs ask, and what answers.
+ENDPOINTS: dict[str, Callable[..., Response]] = {}
+
+
+def _get(path: str) -> Callable[[Callable[..., Response]], Callable[..., Response]]:
+    """Name where an answer for whoever is known is found."""
+
+    def name(endpoint: Callable[..., Response]) -> Callable[..., Response]:
+        ENDPOINTS[f"/api/v1{path}"] = for_whom("viewer")(endpoint)
+        return endpoint
+
+    return name
+
+
+def viewer_of(request: Request) -> Viewer:
+    """Return who looks."""
+    found: Viewer = request.state.viewer
+    return found
+
+
+def answer(document: Any, *, status: int = 200) -> Response:
+    """Return a document as JSON; what is not known is null."""
+    body = msgspec.json.encode(document)
+    return Response(body, status_code=status, media_type="application/json")
+
+
+NOT_FOUND = {"error": "there is no such thing, or it is not yours to see"}
+
+
+def document_of(found: Found) -> dict[str, Any]:
+    """Return a job as programs get it: the keys of `lowtide jobs --json`, and its `ref`."""
+    document = asdict(found.record)
+    del document["number"]
+    return {"ref": found.ref, **document, "power": found.record.power}
+
+
+@_get("/me")
+def me(request: Request) -> Response:
+    """Say who asks, and what they may see."""
+    viewer = viewer_of(request)
+    rights = viewer.rights
+    return answer(
+        {
+            "user": viewer.user,
+            "role": rights.role,
+            "leads": sorted(rights.leads),
+            "member": sorted(rights.member),
+        }
+    )
+
+
+@_get("/jobs")
+def jobs(
+    request: Request,
+    user: _Names = [],  # noqa: B006 - FastAPI reads it, and nobody changes it
+    account: _Names = [],  # noqa: B006
+    partition: _Names = [],  # noqa: B006
+    cluster: _Names = [],  # noqa: B006
+    state: _Names = [],  # noqa: B006
+    host: _Text = "",
+    name: _Text = "",
+    job: _Text = "",
+    start: _Moment = None,
+    end: _Moment = None,
+    order: Annotated[str, Query(description=f"One of {', '.join(ORDERS)}.")] = "over",
+    after: _Text = "",
+    most: Annotated[int, Query(ge=1, le=MOST_ROWS)] = 50,
+    form: Annotated[Literal["json", "csv", "parquet"], Query(alias="format")] = "json",
+) -> Response:
+    """List jobs, the last to end first."""
+    wanted = Wanted(
+        users=user, accounts=account, partitions=partition, clusters=cluster, states=state,
+        host=host, name=name, job=job, start=start, end=end,
+    )  # fmt: skip
+    found = viewer_of(request).jobs(
+        wanted, order=order, after=read_place(after) if after else None, most=most
+    )
+    rows = [document_of(each) for each in found]
+    if form == "csv":
+        return Response(as_csv(rows), media_type="text/csv; charset=utf-8")
+    if form == "parquet":
+        return Response(as_parquet(rows), media_type="application/vnd.apache.parquet")
+    following = place_after(found[-1], order) if len(found) == most else None
+    return answer({"jobs": rows, "next": following})
+
+
+@_get("/jobs/{ref}")
+def job(request: Request, ref: str) -> Response:
+    """Tell of one job."""
+    found = viewer_of(request).job(ref)
+    return answer(NOT_FOUND, status=404) if found is None else answer(document_of(found))
+
+
+@_get("/jobs/{ref}/course")
+def course(
+    request: Request,
+    ref: str,
+    points: Annotated[int, Query(ge=2, le=MOST_POINTS)] = 600,
+    start: _Moment = None,
+    end: _Moment = None,
+) -> Response:
+    """Tell what a job used over time, in columns."""
+    series = viewer_of(request).course(ref, start=start, end=end)
+    return answer(NOT_FOUND, status=404) if series is None else answer(columns_of(series, points))
+
+
+@_get("/nodes")
+def nodes(request: Request) -> Response:
+    """List the nodes, and when each was last heard of."""
+    return answer({"nodes": viewer_of(request).nodes()})
+
+
+@_get("/nodes/{name}/course")
+def node_course(
+    request: Request,
+    name: str,
+    points: Annotated[int, Query(ge=2, le=MOST_POINTS)] = 600,
+    start: _Moment = None,
+    end: _Moment = None,
+) -> Response:
+    """Tell what a node did over time, in columns; the last day by default."""
+    viewer = viewer_of(request)
+    begin = viewer.now - _DAY_S if start is None else start
+    series = viewer.node_course(name, start=begin, end=end)
+    return answer(NOT_FOUND, status=404) if series is None else answer(columns_of(series, points))
+
+
+@_get("/usage")
+def usage(
+    request: Request,
+    by: Annotated[str, Query(max_length=20)] = "account",
+    start: _Moment = None,
+    end: _Moment = None,
+    account: _Text = "",
+    user: _Text = "",
+    partition: _Text = "",
+    cluster: _Text = "",
+    state: _Text = "",
+) -> Response:
+    """Sum up what was used, by one thing; the last 30 days by default."""
+    viewer = viewer_of(request)
+    last = viewer.now // 3600 * 3600 + 3600 if end is None else end
+    first = last - 30 * _DAY_S if start is None else start
+    given = {"account": account, "user": user, "partition": partition, "cluster": cluster}
+    given["state"] = state
+    wanted = {name: value for name, value in given.items() if value}
+    rows = viewer.usage(by, start=first, end=last, wanted=wanted)
+    return answer({"by": by, "start": first, "end": last, "usage": rows})
+
+
+@_get("/health")
+def health(request: Request) -> Response:
+    """Tell how the centre fares."""
+    return answer(viewer_of(request).health())
+
+
+@_get("/looks")
+def looks(request: Request) -> Response:
+    """Tell who of the staff looked at the user's jobs."""
+    return answer({"looks": viewer_of(request).looks()})
+
+
+def place_after(found: Found, order: str) -> str:
+    """Return where a list goes on behind a job."""
+    record = found.record
+    value = found.over if order == "over" else getattr(record, order)
+    value = -1.0 if math.isnan(value) else value
+    return base64.urlsafe_b64encode(f"{value!r} {found.ref}".encode()).decode().rstrip("=")
+
+
+def read_place(text: str) -> tuple[float, str]:
+    """Return the place that `place_after` wrote."""
+    try:
+        plain = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode("ascii")
+        value, ref = plain.split(" ")
+        number = float(value)
+    except ValueError:
+        raise InvalidInput("after is what the list before gave as next") from None
+    if math.isnan(number):
+        raise InvalidInput("after is what the list before gave as next")
+    return number, ref
+
+
+def columns_of(series: Series, points: int) -> dict[str, Any]:
+    """Return a course in columns, in so many points at most."""
+    if len(series) > points:
+        series = thinned(series, points)
+    return {
+        "times": series.times.tolist(),
+        "step_s": series.step_s.tolist(),
+        "columns": {name: column.tolist() for name, column in series.columns.items()},
+    }
+
+
+def thinned(series: Series, points: int) -> Series:
+    """Return a course in fewer steps: amounts are added, everything else is a mean over time."""
+    edges = np.linspace(0, len(series), points + 1).astype(int)[:-1]
+    step_s = np.add.reduceat(series.step_s, edges)
+    columns = {}
+    for name, column in series.columns.items():
+        amounts = name.endswith(("_j", "_g", "_s", "_bytes")) and "memory" not in name
+        known = ~np.isnan(column)
+        weight = known * (1.0 if amounts else series.step_s)
+        total = np.add.reduceat(np.where(known, column, 0.0) * weight, edges)
+        length = np.add.reduceat(known * series.step_s, edges)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            values = total if amounts else total / length
+        columns[name] = np.where(length > 0, values, np.nan)
+    return Series(times=series.times[np.append(edges[1:], len(series)) - 1], step_s=step_s,
+                  columns=columns)  # fmt: skip
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as CSV, in which no cell is a formula."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if rows:
+        writer.writerow(rows[0])
+    writer.writerows(_cells(row.values()) for row in rows)
+    return text.getvalue()
+
+
+def _cells(values: Iterable[Any]) -> list[Any]:
+    cells = []
+    for value in values:
+        if isinstance(value, tuple):
+            value = ",".join(value)
+        if isinstance(value, float) and math.isnan(value):
+            value = None
+        if isinstance(value, str) and value.startswith(_FORMULA):
+            value = f"'{value}"
+        cells.append(value)
+    return cells
+
+
+def as_parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return rows as a Parquet file."""
+    import polars as pl
+
+    listed = [{**row, "hosts": list(row["hosts"])} for row in rows]
+    frame = pl.DataFrame(listed, infer_schema_length=None)
+    out = io.BytesIO()
+    frame.with_columns(pl.selectors.float().fill_nan(None)).write_parquet(out)
+    return out.getvalue()

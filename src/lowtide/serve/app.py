@@ -1,0 +1,179 @@
+"""The server put together: the API, the pages and the door for nodes, behind one gate."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+from anyio import to_thread
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Scope
+
+from lowtide.errors import LowtideError, Refused
+from lowtide.serve.api import ENDPOINTS, NOT_FOUND, answer
+from lowtide.serve.gate import (
+    Doorkeeper,
+    Gate,
+    for_whom,
+    refuse_bad_input,
+)
+from lowtide.serve.ingest import Sender, receive
+from lowtide.serve.login import (
+    MOST_BYTES,
+    challenge,
+    make_link,
+    make_reading_token,
+    prove,
+)
+from lowtide.serve.metrics_proxy import Upstream
+from lowtide.serve.pages import Pages
+from lowtide.store.pieces import MOST_PACKED_BYTES
+
+LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1"))
+_LONGEST_NAME = 64
+# What is said to those who are turned away; the same whatever they asked for.
+_WORDS = {
+    400: "what was asked cannot be understood",
+    401: "log in first",
+    403: "this form did not come from a page of this server: open the page again",
+    404: NOT_FOUND["error"],
+    405: NOT_FOUND["error"],
+    421: "this server goes by another name",
+    500: "an error of lowtide's own; the server's log has it",
+    503: "the store does not answer: try again in a while",
+}
+
+
+def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp:
+    """Return the server.
+
+    Args:
+        keeper: Knows who asks, and where everything is.
+        hosts: Under which names it is known.
+    """
+    pages = Pages(keeper)
+
+    def refuse(scope: Scope, status: int) -> Response:
+        words = _WORDS.get(status, _WORDS[400])
+        status = 404 if status == 405 else status
+        if scope["path"].startswith(("/api/", "/ingest/", "/login/", "/prometheus/")):
+            response = answer({"error": words}, status=status)
+            if status == 401:
+                response.headers["WWW-Authenticate"] = "Bearer"
+            return response
+        return pages.refusal(words, status)
+
+    def refused(request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 400
+        return refuse(request.scope, status)
+
+    app = FastAPI(
+        title="lowtide",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    app.add_exception_handler(LowtideError, refuse_bad_input)
+    app.add_exception_handler(HTTPException, refused)
+    for path, endpoint in ENDPOINTS.items():
+        app.add_api_route(path, endpoint, methods=["GET"], response_model=None)
+
+    @for_whom("viewer")
+    def described(_request: Request) -> Response:
+        return answer(app.openapi())
+
+    routes: list[BaseRoute] = [
+        Route("/api/v1/openapi.json", described),
+        Route(
+            "/ingest/v1/{cluster}/{host}/{incarnation}/{seq:int}",
+            _door(keeper),
+            methods=["PUT"],
+        ),
+        *pages.routes(),
+    ]
+    if keeper.settings.munge:
+        routes += _logins(keeper)
+    static = StaticFiles(directory=Path(__file__).parent / "static")
+    static.audience = "public"  # type: ignore[attr-defined]
+    routes.append(Mount("/static", static))
+    if keeper.settings.prometheus:
+        upstream = Upstream(keeper.settings.prometheus, keeper.settings.prometheus_label)
+        routes += upstream.routes()
+    app.router.routes += routes
+    return Gate(app, routes=app.router.routes, keeper=keeper, hosts=hosts, refuse=refuse)
+
+
+def _door(keeper: Doorkeeper) -> Callable[[Request], Awaitable[Response]]:
+    """Return the door for nodes."""
+
+    @for_whom("node")
+    async def take(request: Request) -> Response:
+        named = request.path_params
+        scope = request.state.shown.scope
+        kind, _, of = scope.partition(":")
+        if of != f"{named['cluster']}/{named['host']}" or not _is_name(named["incarnation"]):
+            return answer(NOT_FOUND, status=404)
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > MOST_PACKED_BYTES:
+                return answer(
+                    {"error": f"a piece has at most {MOST_PACKED_BYTES} bytes"}, status=413
+                )
+        sender = Sender(
+            cluster=named["cluster"],
+            host=named["host"],
+            incarnation=named["incarnation"],
+            seq=named["seq"],
+            tells_all=kind == "ingest+facts",
+        )
+        told = await to_thread.run_sync(
+            partial(receive, keeper.database, sender, bytes(body), now=keeper.clock())
+        )
+        document = {"seq": told.seq, "set_aside": told.reason}
+        return answer(document, status=200 if told.taken else 409)
+
+    return take
+
+
+def _logins(keeper: Doorkeeper) -> list[Route]:
+    """Return the doors by which people log in."""
+    database, settings = keeper.database, keeper.settings
+
+    @for_whom("public")
+    def ask(_request: Request) -> Response:
+        number = challenge(database, now=keeper.clock())
+        return answer({"url": settings.url, "challenge": number})
+
+    @for_whom("public")
+    async def enter(request: Request) -> Response:
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > MOST_BYTES:
+                return answer({"error": "that is no credential of munge's"}, status=413)
+        text = body.decode("ascii", "replace").strip()
+        now = keeper.clock()
+        try:
+            user = await to_thread.run_sync(partial(prove, database, settings, text, now=now))
+        except Refused as error:
+            return answer({"error": str(error)}, status=401)
+        make = make_reading_token if request.query_params.get("token") else make_link
+        made = await to_thread.run_sync(partial(make, database, user, now=now))
+        return answer({"user": user, "token" if make is make_reading_token else "link": made})
+
+    return [
+        Route("/login/challenge", ask, methods=["POST"]),
+        Route("/login/munge", enter, methods=["POST"]),
+    ]
+
+
+def _is_name(text: str) -> bool:
+    return 0 < len(text) <= _LONGEST_NAME and text.isascii() and text.isalnum()

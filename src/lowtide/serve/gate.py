@@ -1,0 +1,270 @@
+"""The gate: who comes to which door, and what every answer wears.
+
+Every route says for whom it is, and a server with one that does not say so refuses to start. The
+gate finds out who asks before any route is run, and gives each answer the headers that keep
+browsers from doing what no page of ours asks of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from http.cookies import CookieError, SimpleCookie
+from typing import Any, Literal, TypeVar
+from urllib.parse import parse_qs
+
+from anyio import to_thread
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Match, Mount
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lowtide.errors import InvalidInput, StoreProblem
+from lowtide.serve.people import rights_of
+from lowtide.serve.settings import Settings
+from lowtide.serve.tokens import READ_ALL, READ_OWN, READ_PROJECT, Pass, read_session, read_token
+from lowtide.serve.viewer import Rights, Viewer
+from lowtide.store.database import Database
+
+# For everybody; for those who are known; for those who see all; for nodes.
+Audience = Literal["public", "viewer", "staff", "node"]
+AUDIENCES: tuple[Audience, ...] = ("public", "viewer", "staff", "node")
+_SAFE = ("GET", "HEAD")
+_MOST_FORM_BYTES = 10_000
+_RETRY_S = 30
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; frame-ancestors 'none'; form-action 'self'; base-uri 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
+
+
+def for_whom(audience: Audience) -> Callable[[_Endpoint], _Endpoint]:
+    """Say for whom a route is."""
+
+    def say(endpoint: _Endpoint) -> _Endpoint:
+        endpoint.audience = audience  # type: ignore[attr-defined]
+        return endpoint
+
+    return say
+
+
+def audience_of(route: BaseRoute) -> Audience | None:
+    """Return for whom a route is; None where nobody said."""
+    of = route.app if isinstance(route, Mount) else getattr(route, "endpoint", None)
+    found = getattr(of, "audience", None)
+    return found if found in AUDIENCES else None
+
+
+def check_audiences(routes: Iterable[BaseRoute]) -> None:
+    """Refuse routes that do not say for whom they are."""
+    for route in routes:
+        if audience_of(route) is None:
+            raise InvalidInput(
+                f"every route says for whom it is, and {getattr(route, 'path', route)} does not"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Doorkeeper:
+    """Finds out who asks.
+
+    Attributes:
+        database: The centre.
+        owner: Who sees everything, on a machine of one's own; empty for a cluster's centre.
+        clock: Says what time it is, epoch seconds.
+    """
+
+    database: Database
+    settings: Settings
+    owner: str = ""
+    clock: Callable[[], float] = time.time
+
+    @property
+    def cookie(self) -> str:
+        """What the cookie of a session is called: browsers guard the first of these names."""
+        return "__Host-lowtide" if self.settings.is_encrypted else "lowtide"
+
+    def shown(self, headers: Headers, *, now: float) -> Pass | None:
+        """Return what somebody shows: a token, or else a session."""
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        if kind:
+            is_token = kind.lower() == "bearer"
+            return read_token(self.database, token.strip(), now=now) if is_token else None
+        key = self.session_key(headers)
+        return read_session(self.database, key, now=now) if key else None
+
+    def session_key(self, headers: Headers) -> str:
+        """Return what a browser shows of its session."""
+        try:
+            found = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
+        except CookieError:
+            return ""
+        return found.value if found is not None else ""
+
+    def viewer(self, shown: Pass, *, now: float) -> Viewer | None:
+        """Return who looks; None where what was shown is no leave to."""
+        if shown.scope not in ("", READ_OWN, READ_PROJECT, READ_ALL):
+            return None
+        if self.owner and shown.owner == self.owner:
+            return Viewer(self.database, self.owner, Rights(role="owner"), now)
+        visibility = self.settings.project_visibility
+        rights = rights_of(self.database, shown.owner, visibility=visibility)
+        if shown.scope == READ_OWN:
+            rights = Rights()
+        elif shown.scope == READ_PROJECT:
+            rights = Rights(leads=rights.leads, member=rights.member)
+        return Viewer(self.database, shown.owner, rights, now)
+
+
+class Gate:
+    """Stands before all routes.
+
+    Args:
+        app: What answers.
+        routes: Its routes, which say for whom they are.
+        hosts: Under which names this is known; another is no name of ours.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        routes: list[BaseRoute],
+        keeper: Doorkeeper,
+        hosts: frozenset[str],
+        refuse: Callable[[Scope, int], Response],
+    ) -> None:
+        check_audiences(routes)
+        self._app = app
+        self._routes = routes
+        self._keeper = keeper
+        self._hosts = hosts
+        self._refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = False
+
+        async def dressed(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                if self._keeper.settings.is_encrypted:
+                    headers["Strict-Transport-Security"] = "max-age=31536000"
+                if "server" in headers:
+                    del headers["server"]
+            await send(message)
+
+        try:
+            answer = await self._stopped(scope, receive)
+            if isinstance(answer, Response):
+                await answer(scope, receive, dressed)
+            else:
+                await self._app(scope, answer, dressed)
+        except StoreProblem:
+            if not begun:
+                response = self._refuse(scope, 503)
+                response.headers["Retry-After"] = str(_RETRY_S)
+                await response(scope, receive, dressed)
+        except Exception:
+            if not begun:
+                await self._refuse(scope, 500)(scope, receive, dressed)
+            raise
+
+    async def _stopped(self, scope: Scope, receive: Receive) -> Response | Receive:
+        """Return why a request goes no further, or else what it is read by."""
+        headers = Headers(scope=scope)
+        host = headers.get("host", "").rsplit(":", 1)[0].strip("[]").lower()
+        if host not in self._hosts:
+            return self._refuse(scope, 421)
+        audience = self._audience(scope)
+        if audience is None:
+            return self._refuse(scope, 404)
+        now = self._keeper.clock()
+        state = scope.setdefault("state", {})
+        shown = await to_thread.run_sync(partial(self._keeper.shown, headers, now=now))
+        state["shown"] = shown
+        if scope["method"] not in _SAFE and audience != "node":
+            stopped = await self._is_forged(headers, shown, receive)
+            if stopped is None:
+                return self._refuse(scope, 403)
+            receive = stopped
+        if audience == "public":
+            return receive
+        if shown is None:
+            return self._refuse(scope, 401)
+        if audience == "node":
+            return receive if shown.scope.startswith("ingest") else self._refuse(scope, 404)
+        viewer = await to_thread.run_sync(partial(self._keeper.viewer, shown, now=now))
+        if viewer is None or (audience == "staff" and not viewer.sees_all):
+            return self._refuse(scope, 404)
+        state["viewer"] = viewer
+        return receive
+
+    def _audience(self, scope: Scope) -> Audience | None:
+        """Return for whom is what is asked for; None where nothing is there."""
+        path = scope["path"]
+        raw = scope.get("raw_path", b"").decode("latin-1").lower()
+        # What would be another place after one more reading is none of ours.
+        if "//" in path or "/../" in f"{path}/" or "%2f" in raw or "%5c" in raw or "\0" in path:
+            return None
+        for route in self._routes:
+            match, _ = route.matches(scope)
+            if match is Match.FULL:
+                return audience_of(route)
+        return None
+
+    async def _is_forged(
+        self, headers: Headers, shown: Pass | None, receive: Receive
+    ) -> Receive | None:
+        """Return what a form is read by once it has brought its key; None where it has not."""
+        if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return None
+        if shown is None or shown.number is not None:
+            # No browser shows a token by itself.
+            return receive
+        body = b""
+        more = True
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > _MOST_FORM_BYTES:
+                return None
+        form = parse_qs(body.decode("utf-8", "replace"))
+        if form.get("form_key") != [shown.form_key]:
+            return None
+        told = False
+
+        async def again() -> Message:
+            nonlocal told
+            if told:
+                return await receive()
+            told = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        return again
+
+
+def refuse_bad_input(_request: Any, error: Exception) -> Response:
+    """Answer what a request got wrong."""
+    if isinstance(error, StoreProblem):
+        raise error
+    return JSONResponse({"error": str(error)}, status_code=400)

@@ -1,0 +1,130 @@
+"""How a centre is set up: one TOML file, read once, with no key that nobody knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from lowtide.errors import InvalidInput, UnknownName
+from lowtide.files import read_document
+
+VISIBILITIES = ("sums", "jobs")
+SOURCES = ("table", "slurm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """An account as the file has it.
+
+    Attributes:
+        parent: The account that it is a part of; empty for none.
+        leads: Who sees the jobs of all its members, and of accounts below it.
+        members: Who may use it.
+    """
+
+    parent: str = ""
+    leads: tuple[str, ...] = ()
+    members: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a centre is set up.
+
+    Attributes:
+        cluster: What the cluster is called.
+        url: Where people find the centre; its host is the only one that is answered to.
+        certificate: For TLS, a file; without one a proxy has to have it.
+        key: What belongs to it.
+        proxy: The address of the proxy that has TLS, as `HOST`; empty where there is none.
+        accounts_from: Who knows accounts and their coordinators: `slurm`, or this file's `table`.
+        project_visibility: What members of an account see of it: `sums`, or `jobs`.
+        munge: Whether whoever holds a munge credential of this cluster may log in by it.
+        munge_socket: Where munge listens; empty for the usual place.
+        support: Who sees everybody's jobs, which is written down.
+        admins: Who does besides what is to be done.
+        prometheus: Where a Prometheus is whose metrics people may ask for here, each for their own;
+            empty where none is.
+        prometheus_label: The label of its series that says whose they are.
+        accounts: Accounts by name, for `accounts_from = "table"`.
+    """
+
+    cluster: str = ""
+    url: str = ""
+    certificate: str = ""
+    key: str = ""
+    proxy: str = ""
+    accounts_from: str = "table"
+    project_visibility: str = "sums"
+    munge: bool = False
+    munge_socket: str = ""
+    support: tuple[str, ...] = ()
+    admins: tuple[str, ...] = ()
+    prometheus: str = ""
+    prometheus_label: str = "user"
+    accounts: Mapping[str, Account] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("accounts_from", self.accounts_from, SOURCES),
+            ("project_visibility", self.project_visibility, VISIBILITIES),
+        ):
+            if value not in known:
+                raise UnknownName(name, value, known)
+        if bool(self.certificate) != bool(self.key):
+            raise InvalidInput("TLS takes a certificate and its key: name both files, or neither")
+        if self.munge and not self.url:
+            raise InvalidInput("a login by munge is for one centre: name its url")
+        if self.url and (urlsplit(self.url).scheme not in ("http", "https") or not self.host):
+            raise InvalidInput(f"url is where people find the centre, such as https://{self.url}")
+
+    @property
+    def host(self) -> str:
+        """The host in `url`."""
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether browsers come by https."""
+        return self.url.startswith("https:") or bool(self.certificate)
+
+    @classmethod
+    def read(cls, path: Path) -> Settings:
+        """Read a file.
+
+        Args:
+            path: The file, in TOML.
+        """
+        given = _checked(cls, read_document(path, "toml"), str(path))
+        accounts = given.pop("accounts", {})
+        if not isinstance(accounts, dict):
+            raise InvalidInput(f"accounts in {path} are tables: [accounts.NAME]")
+        return cls(
+            **given,
+            accounts={
+                name: Account(**_checked(Account, said, f"[accounts.{name}] of {path}"))
+                for name, said in accounts.items()
+            },
+        )
+
+
+def _checked(kind: type, document: Any, where: str) -> dict[str, Any]:
+    """Return what a table says, each of the kind that it has to be."""
+    if not isinstance(document, dict):
+        raise InvalidInput(f"{where} is a table")
+    known = {each.name: str(each.type) for each in fields(kind)}
+    given = {}
+    for name, value in document.items():
+        if name not in known:
+            raise UnknownName(f"key in {where}", name, known)
+        if known[name].startswith("tuple"):
+            if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+                raise InvalidInput(f'{name} in {where} is a list of names, such as ["ada"]')
+            value = tuple(value)
+        elif known[name] in ("str", "bool") and type(value).__name__ != known[name]:
+            raise InvalidInput(f"{name} in {where} is a {known[name]}, not {value!r}")
+        given[name] = value
+    return given

@@ -1,0 +1,141 @@
+"""Tokens and sessions: who somebody is, proved by what they hold.
+
+Both are random, are kept as digests alone, end by themselves and can be taken back at once. A token
+is for programs and says what it is good for; a session is for a browser.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from lowtide.errors import InvalidInput
+from lowtide.serve.schema import sessions, tokens
+from lowtide.store.database import Database
+
+PREFIX = "lt_"
+YEAR_S = 366 * 86400.0
+# How long a browser may be idle.
+IDLE_S = 12 * 3600.0
+# When a token was used is told to the minute.
+_NOTED_S = 60.0
+READ_OWN, READ_PROJECT, READ_ALL, LINK = "read:own", "read:project", "read:all", "link"
+SCOPES = (READ_OWN, READ_PROJECT, READ_ALL)
+_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """What somebody has shown.
+
+    Attributes:
+        number: The centre's own number for a token, None for a session.
+        owner: Whose it is: a user, or a node as `CLUSTER/HOST`.
+        scope: What it is good for; empty for a session, which is good for all that its owner may.
+        form_key: What forms of a session have to bring back.
+    """
+
+    number: int | None = None
+    owner: str
+    scope: str = ""
+    form_key: str = ""
+
+
+def node_scope(cluster: str, host: str, *, tells_all: bool) -> str:
+    """Return what the token of a node is good for: to write of that node.
+
+    Args:
+        tells_all: Whether it may tell facts of jobs that run elsewhere.
+    """
+    return f"{'ingest+facts' if tells_all else 'ingest'}:{cluster}/{host}"
+
+
+def make_token(
+    database: Database, *, owner: str, scope: str, lasts_s: float, now: float, note: str = ""
+) -> str:
+    """Make a token and return it; it cannot be shown again.
+
+    Args:
+        lasts_s: How long it is good for, a year at most.
+        now: The present moment, epoch seconds.
+    """
+    if not 0 < lasts_s <= YEAR_S:
+        raise InvalidInput("a token lasts a year at most: make another when it ends")
+    token = PREFIX + secrets.token_urlsafe(_BYTES)
+    row = {
+        "digest": digest(token), "owner": owner, "scope": scope, "note": note[:200],
+        "made": now, "expires": now + lasts_s,
+    }  # fmt: skip
+    with database.writing() as connection:
+        connection.execute(sa.delete(tokens).where(tokens.c.expires < now))
+        connection.execute(sa.insert(tokens), row)
+    return token
+
+
+def read_token(database: Database, token: str, *, now: float) -> Pass | None:
+    """Return what a token is good for; None where it is none, has ended or was taken back."""
+    if not token.startswith(PREFIX) or len(token) > 200:
+        return None
+    with database.reading() as connection:
+        row = connection.execute(sa.select(tokens).where(tokens.c.digest == digest(token))).first()
+    if row is None or row.expires <= now or not row.scope.startswith(("read:", "ingest")):
+        return None
+    if row.used is None or now - row.used > _NOTED_S:
+        with database.writing() as connection:
+            mine = sa.update(tokens).where(tokens.c.id == row.id)
+            connection.execute(mine.values(used=now))
+    return Pass(number=row.id, owner=row.owner, scope=row.scope)
+
+
+def use_once(database: Database, token: str, *, scope: str, now: float) -> str | None:
+    """Return whose token for one use it is, and end it; None where it is none, or was used."""
+    mine = (tokens.c.digest == digest(token)) & (tokens.c.scope == scope)
+    with database.writing() as connection:
+        row = connection.execute(sa.select(tokens).where(mine)).first()
+        if row is None or not connection.execute(sa.delete(tokens).where(mine)).rowcount:
+            return None
+    return str(row.owner) if row.expires > now else None
+
+
+def take_back(database: Database, number: int, *, owner: str) -> bool:
+    """End a token of somebody's; return whether there was such a one."""
+    mine = (tokens.c.id == number) & (tokens.c.owner == owner)
+    with database.writing() as connection:
+        return bool(connection.execute(sa.delete(tokens).where(mine)).rowcount)
+
+
+def begin_session(database: Database, owner: str, *, now: float) -> str:
+    """Begin a session, and return what the browser is to show."""
+    key = secrets.token_urlsafe(_BYTES)
+    row = {"digest": digest(key), "owner": owner, "form_key": secrets.token_urlsafe(_BYTES)}
+    with database.writing() as connection:
+        connection.execute(sa.delete(sessions).where(sessions.c.used < now - IDLE_S))
+        connection.execute(sa.insert(sessions), {**row, "made": now, "used": now})
+    return key
+
+
+def read_session(database: Database, key: str, *, now: float) -> Pass | None:
+    """Return whose session it is; None where it is none, or was idle for too long."""
+    mine = sessions.c.digest == digest(key)
+    with database.reading() as connection:
+        row = connection.execute(sa.select(sessions).where(mine)).first()
+    if row is None or now - row.used > IDLE_S:
+        return None
+    if now - row.used > _NOTED_S:
+        with database.writing() as connection:
+            connection.execute(sa.update(sessions).where(mine).values(used=now))
+    return Pass(owner=row.owner, form_key=row.form_key)
+
+
+def end_session(database: Database, key: str) -> None:
+    """End a session."""
+    with database.writing() as connection:
+        connection.execute(sa.delete(sessions).where(sessions.c.digest == digest(key)))
+
+
+def digest(secret: str) -> bytes:
+    """Return what is kept of a secret; it is long and random, so that no salt is needed."""
+    return hashlib.sha256(secret.encode()).digest()

@@ -1,0 +1,409 @@
+"""Traces as data centres published them: files are drawn, and what they say is known beforehand."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from lowtide.errors import FormatError, InvalidInput
+from lowtide.formats import read_jobs
+from lowtide.formats.phased_jobs import sampled_profile
+from lowtide.states import STATUSES
+from lowtide.trace import Trace
+from lowtide.workload import Workload
+
+SEEDS = range(4)
+
+
+def state(trace: Trace, row: int) -> str:
+    return STATUSES[int(trace.column("status")[row])]
+
+
+def by_id(trace: Trace) -> dict[str, int]:
+    return {str(name): row for row, name in enumerate(trace.column("id").tolist())}
+
+
+def write_rows(path: Path, rows: list[list[Any]]) -> Path:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    return path
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_azure(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    rows, expected = [], {}
+    for number in range(40):
+        created, length = rng.randrange(0, 10**6, 300), rng.randrange(0, 10**5, 300)
+        cores, memory = rng.choice([2, 4, 8, ">24"]), rng.choice([4, 32, ">64"])
+        share = round(rng.uniform(0, 100), 3)
+        name = f"vm+{number}/=="
+        kind = rng.choice(["Delay-insensitive", "Interactive", "Unknown"])
+        used = [99.5, share, 90.1]
+        user = f"s{number % 5}"
+        rows.append([name, user, "d", created, created + length, *used, kind, cores, memory])
+        expected[name] = (created, length, 24 if cores == ">24" else cores, share, number % 5)
+    trace = read_jobs(write_rows(tmp_path / "vmtable.csv", rows))
+    assert trace.source.startswith("Azure VM table")
+    rows_of = by_id(trace)
+    for name, (created, length, cores, share, user) in expected.items():
+        row = rows_of[name]
+        assert (trace.arrival[row], trace.length_s[row]) == (created, length)
+        assert trace.cpus[row] == cores
+        assert trace.column("cpu_time_s")[row] == pytest.approx(length * cores * share / 100)
+        assert trace.column("user")[row] == f"s{user}"
+    assert any("more cores" in note for note in trace.notes)
+
+
+@pytest.mark.parametrize("heading", [True, False])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_pai(tmp_path: Path, seed: int, heading: bool) -> None:
+    rng = random.Random(seed)
+    rows: list[list[Any]] = []
+    expected: dict[str, Any] = {}
+    for number in range(30):
+        name, tasks = f"{number:024x}", rng.randint(1, 3)
+        spans, cpus, gpus, states = [], 0.0, 0.0, []
+        for task in range(tasks):
+            start = rng.randrange(10**6)
+            end = start + rng.randrange(10**5)
+            count, cpu, gpu = rng.randint(1, 4), 100 * rng.randint(1, 8), rng.choice([0, 25, 100])
+            said = rng.choice(["Terminated", "Failed"])
+            rows.append([name, f"t{task}", float(count), said, float(start), float(end)])
+            rows[-1] += [float(cpu), 29.296875, float(gpu) if gpu else "", "V100"]
+            spans.append((start, end))
+            cpus, gpus = cpus + count * cpu / 100, gpus + count * gpu / 100
+            states.append(said)
+        begin, end = min(a for a, _ in spans), max(b for _, b in spans)
+        told = "failed" if "Failed" in states else "completed"
+        expected[name] = (begin, end - begin, cpus, gpus, told)
+    rows.append(["never", "t", 1.0, "Waiting", "", "", 100.0, 1.0, "", "MISC"])
+    rows.append(["still", "t", 1.0, "Running", 5.0, "", 100.0, 1.0, 50.0, "MISC"])
+    rng.shuffle(rows)
+    head = (
+        "job_name,task_name,inst_num,status,start_time,end_time,plan_cpu,plan_mem,plan_gpu,gpu_type"
+    )
+    trace = read_jobs(
+        write_rows(tmp_path / "pai_task_table.csv", [head.split(",")] * heading + rows)
+    )
+    rows_of = by_id(trace)
+    assert set(rows_of) == {*expected, "still"}
+    for name, (begin, length, cpus, gpus, told) in expected.items():
+        row = rows_of[name]
+        assert (trace.arrival[row], trace.length_s[row]) == (begin, length)
+        assert (trace.cpus[row], trace.column("gpus")[row]) == (cpus, gpus)
+        assert state(trace, row) == told
+    assert np.isnan(trace.length_s[rows_of["still"]])
+    assert state(trace, rows_of["still"]) == "running"
+    assert any("1 job that never started" in note for note in trace.notes)
+
+
+def google_events(rng: random.Random) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    events: list[dict[str, Any]] = []
+    expected: dict[str, Any] = {}
+    ends = {6: "completed", 5: "failed", 7: "cancelled"}
+    names = [str(10**11 + number) for number in range(25)]
+    for place, name in enumerate(names):
+        submitted = rng.randrange(600_000_000, 10**12)
+        begun = submitted + rng.randrange(10**9)
+        instances = rng.randint(1, 5)
+        last = begun + rng.randrange(1, 10**11)
+        final = rng.choice(list(ends))
+        after = rng.sample(names[:place], min(place, rng.randint(0, 2)))
+        common = {"collection_id": name, "priority": str(rng.choice([0, 103, 200]))}
+        common |= {"collection_type": "0", "user": "u" + str(place % 3)}
+        common |= {"start_after_collection_ids": after} if after else {}
+        asked = []
+        for index in range(instances):
+            cpus = rng.choice([0.0, 0.01, 0.25])
+            asked.append(cpus)
+            mine = common | {"instance_index": str(index)}
+            mine |= {"resource_request": {"cpus": cpus, "memory": 0.1}}
+            over = last if index == 0 else begun + (last - begun) // 2
+            events.append(mine | {"time": str(submitted), "type": "0"})
+            events.append(mine | {"time": str(begun), "type": "3"})
+            if rng.random() < 0.3:  # Evicted and scheduled again: that is no end.
+                events.append(mine | {"time": str(begun + 1), "type": "4"})
+                events.append(mine | {"time": str(begun + 1), "type": "3"})
+            events.append(mine | {"time": str(over), "type": str(final)})
+        expected[name] = (submitted, begun, last, sum(asked), instances, ends[final], after)
+    before = {"collection_id": "1", "collection_type": "0", "time": "0", "type": "0"}
+    events.append(before)
+    events.append({"collection_id": "2", "collection_type": "1", "time": "700", "type": "0"})
+    events.sort(key=lambda event: int(event["time"]))
+    return events, expected
+
+
+def as_lines(path: Path, events: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(event) + "\n" for event in events))
+
+
+def as_table(path: Path, events: list[dict[str, Any]]) -> None:
+    keys = list(dict.fromkeys(key for event in events for key in event))
+    rows = [[event.get(key, "") for key in keys] for event in events]
+    write_rows(path, [keys, *rows])
+
+
+def as_parquet(path: Path, events: list[dict[str, Any]]) -> None:
+    keys = list(dict.fromkeys(key for event in events for key in event))
+    pl.DataFrame(
+        {key: [event.get(key) for event in events] for key in keys}, strict=False
+    ).write_parquet(path)
+
+
+@pytest.mark.parametrize("write", [as_lines, as_table, as_parquet])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_google(
+    tmp_path: Path, seed: int, write: Callable[[Path, list[dict[str, Any]]], None]
+) -> None:
+    events, expected = google_events(random.Random(seed))
+    write(tmp_path / "events", events)
+    trace = read_jobs(tmp_path / "events")
+    rows_of = by_id(trace)
+    assert set(rows_of) == set(expected)
+    for name, (submitted, begun, last, cpus, instances, told, after) in expected.items():
+        row = rows_of[name]
+        assert trace.arrival[row] == pytest.approx(submitted / 1e6)
+        assert trace.column("wait_s")[row] == pytest.approx((begun - submitted) / 1e6)
+        assert trace.length_s[row] == pytest.approx((last - begun) / 1e6)
+        assert trace.cpus[row] == pytest.approx(cpus)
+        assert trace.column("nodes")[row] == instances
+        assert state(trace, row) == told
+        assert (trace.column("after")[row] or "").split() == after
+    assert any("1 job submitted before" in note for note in trace.notes)
+    assert any("1 event of allocation sets" in note for note in trace.notes)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_philly(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    log, expected = [], {}
+
+    def clock(moment: datetime) -> str:
+        return f"{moment:%Y-%m-%d %H:%M:%S}"
+
+    for number in range(30):
+        submitted = datetime(2017, 10, 1, tzinfo=UTC) + timedelta(seconds=rng.randrange(10**6))
+        moment, ran, attempts = submitted, 0, []
+        gpus: list[int] = []
+        wait = None
+        for _ in range(rng.randint(0, 3)):
+            moment += timedelta(seconds=rng.randrange(1000))
+            wait = (moment - submitted).total_seconds() if wait is None else wait
+            length = rng.randrange(10**4)
+            gpus = [rng.randint(1, 8) for _ in range(rng.randint(1, 3))]
+            detail = [
+                {"ip": f"m{place}", "gpus": [f"gpu{each}" for each in range(count)]}
+                for place, count in enumerate(gpus)
+            ]
+            end = moment + timedelta(seconds=length)
+            attempts.append({"start_time": clock(moment), "end_time": clock(end), "detail": detail})
+            moment, ran = end, ran + length
+        said = rng.choice(["Pass", "Killed", "Failed"])
+        log.append({"status": said, "vc": "ee9e8c", "jobid": f"application_{number}"})
+        log[-1] |= {"attempts": attempts, "submitted_time": clock(submitted), "user": "ce2f4c"}
+        expected[f"application_{number}"] = (submitted, wait, ran, gpus, said)
+    running = {"start_time": "2017-10-07 01:12:09", "end_time": "None", "detail": []}
+    log.append({"status": "?", "vc": None, "jobid": "still", "attempts": [running]})
+    log[-1] |= {"submitted_time": "2017-10-07 01:12:00", "user": None}
+    (tmp_path / "cluster_job_log").write_text(json.dumps(log, indent=1))
+    trace = read_jobs(tmp_path / "cluster_job_log")
+    rows_of = by_id(trace)
+    for name, (submitted, wait, ran, gpus, said) in expected.items():
+        row = rows_of[name]
+        assert trace.arrival[row] == submitted.timestamp()
+        assert trace.length_s[row] == ran
+        if wait is None:
+            assert np.isnan(trace.column("wait_s")[row])
+            assert np.isnan(trace.column("gpus")[row])
+        else:
+            assert trace.column("wait_s")[row] == wait
+            assert trace.column("gpus")[row] == sum(gpus)
+            assert trace.column("nodes")[row] == len(gpus)
+        words = {"Pass": "completed", "Killed": "cancelled", "Failed": "failed"}
+        assert state(trace, row) == words[said]
+    assert np.isnan(trace.length_s[rows_of["still"]])
+    assert state(trace, rows_of["still"]) == "running"
+    assert np.isnan(trace.cpus).all()
+
+
+def pm100_frame(rng: random.Random) -> tuple[pl.DataFrame, list[list[tuple[int, float]]]]:
+    """Jobs of known levels: for each, how many samples it has of how many watts."""
+    start = datetime(2020, 5, 1, tzinfo=UTC)
+    levels = [
+        [(rng.randint(20, 90), 100.0 * rng.randint(2, 30)) for _ in range(rng.randint(1, 4))]
+        for _ in range(20)
+    ]
+    levels = [
+        [each for place, each in enumerate(job) if place == 0 or each[1] != job[place - 1][1]]
+        for job in levels
+    ]
+    samples = [[watts for count, watts in job for _ in range(count)] for job in levels]
+    submit = [start + timedelta(seconds=rng.randrange(10**6)) for _ in levels]
+    wait = [rng.randrange(10**4) for _ in levels]
+    frame = pl.DataFrame(
+        {
+            "job_id": list(range(500, 500 + len(levels))),
+            "user_id": [rng.randint(1, 5) for _ in levels],
+            "job_state": [rng.choice(["COMPLETED", "TIMEOUT", "FAILED"]) for _ in levels],
+            "partition": ["1"] * len(levels),
+            "submit_time": submit,
+            "start_time": [at + timedelta(seconds=by) for at, by in zip(submit, wait, strict=True)],
+            "run_time": [20 * len(each) for each in samples],
+            "time_limit": [1440] * len(levels),
+            "num_nodes_alloc": [rng.randint(1, 4) for _ in levels],
+            "num_cores_alloc": [32 * rng.randint(1, 4) for _ in levels],
+            "num_gpus_alloc": [rng.randint(0, 4) for _ in levels],
+            "nodes": ["[1]"] * len(levels),
+            "node_power_consumption": samples,
+            "cpu_power_consumption": samples,
+            "mem_power_consumption": samples,
+        }
+    )
+    return frame, levels
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_pm100_becomes_profiles(tmp_path: Path, seed: int) -> None:
+    frame, levels = pm100_frame(random.Random(seed))
+    frame.write_parquet(tmp_path / "job_table.parquet")
+    trace = read_jobs(tmp_path / "job_table.parquet")
+    jobs = Workload.from_trace(trace, wait="1d")
+    rows_of = by_id(trace)
+    for place, job in enumerate(levels):
+        row = rows_of[str(500 + place)]
+        waited = frame["start_time"][place] - frame["submit_time"][place]
+        assert trace.column("wait_s")[row] == waited.total_seconds()
+        assert trace.column("requested_s")[row] == 86_400
+        energy_j = sum(20 * count * watts for count, watts in job)
+        assert jobs.energy_j[row] == pytest.approx(energy_j, rel=1e-12)
+        assert jobs.run_s[row] == frame["run_time"][place]
+        drawn = [(phase.duration_s, phase.power_w) for phase in jobs.job(row).profile.work]
+        assert drawn == [(20 * count, watts) for count, watts in job]
+
+
+def test_samples_of_a_job_keep_their_energy() -> None:
+    rng = np.random.default_rng(7)
+    for _ in range(200):
+        count, length_s = int(rng.integers(1, 200)), float(rng.uniform(1, 4000))
+        watts = 300 + 200 * (rng.random(count) < 0.2).cumsum() % 900 + 5 * rng.random(count)
+        lost = rng.random(count) < 0.1
+        given = [None if gone else float(each) for each, gone in zip(watts, lost, strict=True)]
+        made = sampled_profile(given, 20.0, length_s)
+        if lost.all():
+            assert made is None
+            continue
+        # By hand: walk the samples, and let the one before hold where one is lost.
+        known = next(each for each in given if each is not None)
+        energy_j, begin = 0.0, 0.0
+        for place, each in enumerate(given):
+            known = known if each is None else each
+            last = place + 1 == count
+            end = length_s if last else min(begin + 20.0, length_s)
+            if begin < length_s:
+                energy_j += known * (end - begin)
+            begin = max(end, begin)
+        assert made is not None
+        assert made.energy_j == pytest.approx(energy_j)
+        assert made.work_s == pytest.approx(length_s)
+
+
+def test_carbs(tmp_path: Path) -> None:
+    phases = [
+        {"name": "high", "power": 200, "duration": 900},
+        {"name": "low", "power": 100, "duration": 2700, "is_checkpoint": True},
+    ]
+    startup = [{"name": "load", "power": 50, "duration": 600}]
+    both = {"startup": startup, "work": phases}
+    ml = {"start_duration": 10, "start_power": 60, "training_duration": 100, "epochs": 3}
+    ml |= {"training_power": 200, "evaluate_duration": 20, "evaluate_power": 100}
+    ml |= {"save_duration": 5, "save_power": 80}
+    rows = [
+        (0, 3600, "constant", 250),
+        (10, 3600, "phases", phases),
+        (20, 4200, "phases", both),
+        (30, 3600, "constant-from-phases", phases),
+        (40, 8400, "periodic-phases", [both, 8400]),
+        (50, 8400, "constant-from-periodic-phases", both),
+        (60, 385, "ml", ml),
+        (70, 1800, "", ""),
+    ]
+    text = "arrival_time|length|cpus|type|args\n"
+    text += "".join(f"{at}|{length}|1|{kind}|{args}\n" for at, length, kind, args in rows)
+    (tmp_path / "phased.csv").write_text(text)
+    trace = read_jobs(tmp_path / "phased.csv")
+    jobs = Workload.from_trace(trace, wait="1d", power_w_per_cpu=7)
+    phased_j = 900 * 200 + 2700 * 100
+    periodic_j = 600 * 50 + 2 * phased_j + 600 * 200
+    ml_j = 10 * 60 + 3 * (100 * 200 + 20 * 100 + 5 * 80)
+    # 8400 s of one whole run are 600 s of startup, two periods of 3600 s, and 600 s of a third.
+    expected = [3600 * 250, phased_j, 600 * 50 + phased_j, phased_j, periodic_j, periodic_j, ml_j]
+    assert jobs.energy_j.tolist() == pytest.approx([*expected, 7 * 1800])
+    assert jobs.run_s.tolist() == pytest.approx([3600, 3600, 4200, 3600, 8400, 8400, 385, 1800])
+    assert jobs.job(1).profile.checkpoints_s == (3600.0,)
+    assert len(jobs.job(3).profile.work) == 2
+    assert {round(phase.power_w, 9) for phase in jobs.job(5).profile.work} == {periodic_j / 8400}
+
+
+@pytest.mark.parametrize(
+    ("kind", "args", "message"),
+    [
+        ("constant", "x", "no literal"),
+        ("constant", "-1", "the power is a number of 0 or more"),
+        ("phases", "[{'duration': 5}]", "the power of a phase"),
+        ("phases", "[]", "at least one phase of work"),
+        ("phases", "__import__('os')", "no literal"),
+        ("periodic-phases", "[{'duration': 1e-9, 'power': 1}]", "more than 100000 phases"),
+        ("ml", "{'epochs': 3}", "need start_duration"),
+        ("sawtooth", "3", "unknown type 'sawtooth'"),
+    ],
+)
+def test_carbs_that_make_no_sense(tmp_path: Path, kind: str, args: str, message: str) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text(f"arrival_time|length|cpus|type|args\n0|60|1||\n0|3600|1|{kind}|{args}\n")
+    with pytest.raises(FormatError, match=f"line 3, column 'args'.*{message}"):
+        read_jobs(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("azure", "a,b,c,5,4,1,1,1,Unknown,4,8\n", "deleted before it was created"),
+        ("azure", "a,b,c,5,9,1,1,1,Unknown,many,8\n", "column 'cores'.*'many' is no size"),
+        ("azure", "a,b\n", "has 11 cells"),
+        ("pai", "j,t,1,Terminated,-5,9,600,1,50,V100\n", "column 'start_time'"),
+        ("pai", "j,t,1,Waiting,,,600,1,50,V100\n", "no task of the table ever started"),
+        ("google", '{"time": "5", "type": "0"}\n', "needs a collection_id"),
+        ("google", '{"time": "x", "type": "0", "collection_id": 1}\n', "line 1.*microseconds"),
+        ("google", '{"time": 5, "type": "99", "collection_id": 1}\n', "type is one of SUBMIT"),
+        ("google", '{"time": 0, "type": 0, "collection_id": 1}\n', "no job was submitted within"),
+        ("philly", "[]", "is a list of objects"),
+        (
+            "philly",
+            '[{"jobid": 1, "attempts": [], "submitted_time": "yesterday"}]',
+            "record 1: a time is written",
+        ),
+        ("pm100", "job_id,submit_time,run_time\n1,2,3\n", "is a Parquet file"),
+    ],
+)
+def test_refused_traces(tmp_path: Path, name: str, text: str, message: str) -> None:
+    path = tmp_path / "trace"
+    path.write_text(text)
+    with pytest.raises(FormatError, match=message):
+        read_jobs(path, format=name)
+
+
+@pytest.mark.parametrize("name", ["azure", "pai", "google", "philly", "pm100", "carbs"])
+def test_published_traces_count_in_seconds(tmp_path: Path, name: str) -> None:
+    (tmp_path / "trace").write_text("x")
+    with pytest.raises(InvalidInput, match="counts in seconds"):
+        read_jobs(tmp_path / "trace", format=name, time_unit="h")

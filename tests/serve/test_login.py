@@ -1,0 +1,149 @@
+"""Login by munge: a seal for this centre, made now, opens it once; nothing else does."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import secrets
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import uvicorn
+from anyio.from_thread import start_blocking_portal
+
+from lowtide.serve.app import make_app
+from lowtide.serve.gate import Doorkeeper
+from lowtide.serve.login import sealed, words_for
+from lowtide.serve.settings import Settings
+from support.asking import Client
+from support.commands import run
+from support.needs import is_missing
+from support.pushed import CLUSTER, centre
+
+pytestmark = pytest.mark.alone
+URL = "http://127.0.0.1:8470"
+
+
+@pytest.fixture(scope="module")
+def socket() -> Iterator[str]:
+    """A munge of its own."""
+    if shutil.which("munged") is None:
+        is_missing("needs munge: apt-get install munge")
+    folder = Path(tempfile.mkdtemp(prefix="munge-"))
+    key = folder / "munge.key"
+    key.touch(mode=0o600)
+    key.write_bytes(secrets.token_bytes(128))
+    places = {"key-file": "munge.key", "socket": "sock", "pid-file": "pid", "log-file": "log"}
+    places["seed-file"] = "seed"
+    daemon = subprocess.Popen(
+        [
+            *("munged", "--foreground", "--force"),
+            *(f"--{name}={folder / value}" for name, value in places.items()),
+        ],
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        end = time.monotonic() + 20.0
+        while not (folder / "sock").exists() and time.monotonic() < end:
+            time.sleep(0.02)
+        yield str(folder / "sock")
+    finally:
+        daemon.terminate()
+        daemon.wait(20.0)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def keeper(tmp_path: Path, socket: str) -> Iterator[Doorkeeper]:
+    with centre(str(tmp_path / "centre.sqlite")) as database:
+        settings = Settings(cluster=CLUSTER, url=URL, munge=True, munge_socket=socket)
+        yield Doorkeeper(database, settings)
+
+
+@pytest.fixture
+def client(keeper: Doorkeeper) -> Iterator[Client]:
+    with start_blocking_portal() as portal:
+        yield Client(portal, make_app(keeper))
+
+
+def _challenge(client: Client) -> str:
+    return str(client.ask("POST", "/login/challenge").json()["challenge"])
+
+
+def _enter(client: Client, credential: str, *, query: str = "") -> tuple[int, dict[str, str]]:
+    answer = client.ask("POST", f"/login/munge{query}", body=credential.encode())
+    return answer.status, answer.json()
+
+
+def test_a_seal_opens_once(client: Client, socket: str) -> None:
+    seal = sealed(words_for(URL, _challenge(client)), socket)
+    status, told = _enter(client, seal)
+    assert (status, told["user"]) == (200, getpass.getuser())
+    assert client.get(f"/enter/{told['link']}").status == 303
+    assert client.get(f"/enter/{told['link']}").status == 401
+    assert _enter(client, seal)[0] == 401
+    seal = sealed(words_for(URL, _challenge(client)), socket)
+    token = _enter(client, seal, query="?token=1")[1]["token"]
+    assert client.get("/api/v1/me", authorization=f"Bearer {token}").json()["user"] == told["user"]
+
+
+def test_other_seals_open_nothing(client: Client, socket: str) -> None:
+    number = _challenge(client)
+    for words in (
+        words_for("http://127.0.0.1:9999", number),
+        words_for(URL, "lt_" + "x" * 43),
+        f"lowtide-login\n{URL}\n{number}",
+        f"lowtide-login\n{URL}\n{number}\nmore\n",
+        f"job 4711\n{URL}\n{number}\n",
+        "",
+    ):
+        assert _enter(client, sealed(words, socket))[0] == 401
+    for noise in ("", "MUNGE:", "MUNGE:AwQD:", "x" * 4000, "MUNGE:" + "A" * 200 + ":"):
+        assert _enter(client, noise)[0] == 401
+    assert _enter(client, "x" * 6000)[0] == 413
+    # What was asked for is still good for the one who asked.
+    assert _enter(client, sealed(words_for(URL, number), socket))[0] == 200
+
+
+def test_a_number_is_good_for_a_minute(keeper: Doorkeeper, socket: str) -> None:
+    with start_blocking_portal() as portal:
+        number = _challenge(Client(portal, make_app(keeper)))
+        later = replace(keeper, clock=lambda: time.time() + 61.0)
+        seal = sealed(words_for(URL, number), socket)
+        assert _enter(Client(portal, make_app(later)), seal)[0] == 401
+
+
+def test_without_munge_there_is_no_such_door(keeper: Doorkeeper) -> None:
+    shut = replace(keeper, settings=replace(keeper.settings, munge=False))
+    with start_blocking_portal() as portal:
+        client = Client(portal, make_app(shut))
+        assert client.ask("POST", "/login/challenge").status == 404
+
+
+def test_people_log_in(keeper: Doorkeeper, socket: str, capsys: pytest.CaptureFixture[str]) -> None:
+    server = uvicorn.Server(uvicorn.Config(make_app(keeper), port=0, log_level="critical"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.02)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        url = f"http://127.0.0.1:{port}"
+        object.__setattr__(keeper.settings, "url", url)
+        told = run(capsys, "login", url, "--json", "--socket", socket)
+        assert told.code == 0
+        assert json.loads(told.out)["link"].startswith(f"{url}/enter/lt_")
+        token = run(capsys, "login", url, "--token", "--socket", socket)
+        assert token.out.startswith("lt_")
+    finally:
+        server.should_exit = True
+        thread.join(20.0)
+    for where in ("http://energy.example.org", "ftp://x", url):
+        assert run(capsys, "login", where).code == 2
