@@ -133,8 +133,13 @@ class Runner:
         printed = trimmed(printed).replace(str(Path.cwd()), "...")
         if (not shown.strip() and what.startswith("lowtide")) or same(trimmed(shown), printed):
             return shown
-        assert WRITE, f"{self.path.name}: {what} prints\n{printed}\nand the page shows\n{shown}"
+        assert WRITE, (
+            f"{self.path.name}: {what} prints\n{printed}\nand the page shows\n{shown}\n{ANEW}"
+        )
         return printed
+
+
+ANEW = "LOWTIDE_WRITE_DOCS=1 writes it anew; read the difference"
 
 
 def steps(body: str) -> Iterator[tuple[str, str]]:

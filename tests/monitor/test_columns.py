@@ -27,11 +27,12 @@ class Part:
     loose: bool = False
     reserved_cpus: float = math.nan
     allocates: bool = False
-    read_bytes: float = math.nan
-    written_bytes: float = math.nan
-    major_faults: float = math.nan
     traffic: Traffic = field(default_factory=Traffic)
     limits: Limits = field(default_factory=Limits)
+
+    def __getattr__(self, name: str) -> float:
+        """Whatever else is counted is not known of it."""
+        return math.nan
 
 
 def job(started: float, job_id: str = "2") -> Unit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,14 @@ def assert_as_kept(name: str, text: str) -> None:
         name: The file under `tests/faces`.
         text: What is shown now.
     """
-    assert text == _kept(name, text), (
-        f"tests/faces/{name} shows what people and scripts rely on. If it changes on purpose, "
-        "LOWTIDE_WRITE_FACES=1 writes it anew, and CHANGELOG.md says so"
+    kept = _kept(name, text)
+    differing = unified_diff(kept.splitlines(), text.splitlines(), "kept", "now", lineterm="", n=0)
+    assert text == kept, "\n".join(
+        (
+            f"tests/faces/{name} shows what people and scripts rely on. If it changes on purpose, "
+            "LOWTIDE_WRITE_FACES=1 writes it anew, and CHANGELOG.md says so",
+            *differing,
+        )
     )
 
 

@@ -115,7 +115,7 @@ def find_value(said: bytes, key: bytes) -> float:
     >>> find_value(b"usage_usec 5\nuser_usec 60375292848\n", b"user_usec") / 1e6
     60375.292848
     """
-    if said.startswith(key):
+    if said.startswith(key + b" "):
         at = len(key)
     else:
         at = said.find(b"\n" + key + b" ") + 1 + len(key)
