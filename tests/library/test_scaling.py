@@ -159,7 +159,8 @@ def test_few_sizes_of_two_quantities_are_foretold_roughly_or_say_what_is_missing
     rng = np.random.default_rng(count)
     grid = [(epochs, gpus) for epochs in (2, 4, 8, 16) for gpus in (1, 2, 4, 8)]
     held, off = [], []
-    for _ in range(4):
+    # Sizes that were chosen badly are off together: some designs tell little, many do.
+    for _ in range(20 if count < 6 else 8):
         rows = rng.permutation(len(grid))
         chosen = [grid[row] for row in rows[:count]]
         parts = [
