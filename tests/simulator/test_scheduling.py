@@ -119,6 +119,28 @@ def test_a_scheduler_of_ones_own_stops_jobs_and_lets_them_go_on():
         assert times == sorted(times)
 
 
+class Sleepless:
+    """Asks at every event to be woken when each job that waits has to begin."""
+
+    def __init__(self):
+        self.events = 0
+
+    def on(self, event, view):
+        self.events += 1
+        while view.first is not None and view.start(view.first):
+            pass
+        for job in view.queue:
+            view.wake(max(view.now, float(view.jobs.deadline[job] - view.jobs.run_s[job])))
+
+
+def test_whoever_asks_again_and_again_is_woken_once():
+    jobs = draw_workload(np.random.default_rng(5), count=60)
+    one = Sleepless()
+    run_scheduler(jobs, lt.Cluster(nodes=5, cpus_per_node=1), one)
+    # Each job comes, may have to begin, and ends; those that are late ask once for each event.
+    assert one.events <= 6 * len(jobs)
+
+
 def test_as_a_discipline_it_gets_jobs_when_their_policy_lets_them_in():
     rng = np.random.default_rng(5)
     jobs, grid = draw_workload(rng, plain=True), draw_signal(rng, 60)

@@ -151,6 +151,7 @@ class QueueView:
         self.runs: list[tuple[int, float, float, float, IntArray | None]] = []
         self._events: list[tuple[float, int, int, int, Any]] = []
         self._number = 0
+        self._woken: set[float] = set()
         self._wishes: dict[int, list[_Pause]] = {}
         self._resting: set[int] = set()
         self._changes = 0
@@ -228,7 +229,10 @@ class QueueView:
             raise InvalidSchedule(
                 f"at {format_time(self.now)} nobody can be woken at {at!r}: say a later instant"
             )
-        self._push(at, _WAKE, -1)
+        # Whoever asks at every event for the same instant is woken there once.
+        if at not in self._woken:
+            self._woken.add(at)
+            self._push(at, _WAKE, -1)
 
     def start(self, job: int, nodes: Sequence[int] | None = None) -> bool:
         """Start a job that waits, or let it go on; return whether there was room.
