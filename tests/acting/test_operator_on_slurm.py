@@ -318,5 +318,5 @@ def test_submitit_goes_on_unmodified(here, monkeypatch):
         told = submitting.stdout.read()
     finally:
         submitting.kill()
-        submitting.wait()
+        submitting.communicate()
     assert re.search(r"^result (\d+)$", told, re.M)[1] == str(steps()[-1] + 1)
