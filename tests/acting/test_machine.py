@@ -207,6 +207,8 @@ class Acting(RuleBasedStateMachine):
     def somebody_else_submits(self, comment):
         seen = Seen(id="", state=PENDING, comment=comment, begin=self.backend.clock + 9e5)
         number = self.backend.submit(SimulatedJob(seen=seen, work_s=60.0))
+        # After a crash numbers are given again.
+        self.jobs.pop(number, None)
         self.strangers[number] = self.backend.jobs[number].seen
 
     @rule(hours=st.sampled_from([0.001, 0.02, 0.1, 0.5, 2.0, 7.0, 26.0]))

@@ -181,24 +181,26 @@ def carry_it_out(user: User) -> tuple[dict[str, Any], list[tuple[float, float]]]
     open_to_all(user.folder / "last")
     user.environment["RUN_IN"] = "last"
     grid = user.folder / "grid.csv"
-    # It takes a moment to submit.
-    clean = write_grid(grid, time.time() + 4.0)
+    # It takes a moment to look after jobs, and to submit one.
+    clean = write_grid(grid, time.time() + 12.0)
     signal_ = ("--signal", "grid.csv")
     words = ("--finish-by", "+6h", *signal_, "--saves", "--min-run", "4s", "--no-check", "train.sh")
-    said = user.types("sbatch", *words)
-    assert parse_time(said["begin"]) > clean[0][0] - 3.0, said
-    assert parse_time(said["begin"]) <= parse_time(said["latest"])
-    assert said["planned_saving"] > 0.3
-    number = said["job_id"]
 
     def row() -> dict[str, Any] | None:
         rows = user.types("queue", *signal_)
         return next((each for each in rows["jobs"] if each["job_id"] == number), None)
 
-    waiting = row()
-    assert waiting is not None
-    assert waiting["planned"] > 0
+    # Where nobody looks after jobs none would be stopped, and it is planned in one piece.
     with user.leaves_running("drive", *signal_, "--every", "1") as driver:
+        until((user.folder / "acting" / "driver").exists)
+        said = user.types("sbatch", *words)
+        assert parse_time(said["begin"]) > clean[0][0] - 3.0, said
+        assert parse_time(said["begin"]) <= parse_time(said["latest"])
+        assert said["planned_saving"] > 0.3
+        number = said["job_id"]
+        waiting = row()
+        assert waiting is not None
+        assert waiting["planned"] > 0
         until((user.folder / "last" / "saved").exists)
         driver.kill()
         driver.wait()

@@ -182,7 +182,9 @@ class SimulatedBackend:
     def boost(self, job: Seen) -> None:
         """Let a pending job start at once where its begin has come."""
         self._reach()
-        self._mine(job)._wait_s = 0.0
+        self._keep()
+        mine = self._mine(job)
+        mine._wait_s, mine.seen = 0.0, replace(mine.seen, is_next=True)
 
     def reserve(self, job: Seen, at: float) -> None:
         """Let a pending job start at its begin without a wait."""
