@@ -49,8 +49,7 @@ class Estimate(BaseMeter):
             meter=cls.name,
             state="works",
             what="estimated from CPU use: no measurement",
-            cure="a rough guess that nobody has checked here: learn a model with lowtide learn "
-            "--utilisation",
+            cure="a rough guess that nobody has checked here: learn a model with lowtide model",
         )
 
     @property
