@@ -151,7 +151,7 @@ class Perfect:
         Args:
             horizon_s: How far ahead the forecast must reach.
         """
-        steps = Steps.of(actual, issued, horizon_s)
+        steps = ForecastSteps.of(actual, issued, horizon_s)
         seen = steps.seen(self.reach_s)
         return Forecast(issued=issued, signal=lay_out(actual, steps, actual.values[:seen]))
 
@@ -219,7 +219,7 @@ class LeadScaled:
         Args:
             horizon_s: How far ahead the forecast must reach.
         """
-        steps = Steps.of(actual, issued, horizon_s)
+        steps = ForecastSteps.of(actual, issued, horizon_s)
         seen = steps.seen(self.reach_s)
         lead_s: FloatArray = np.maximum(actual.edges[:seen] - issued, 0.0)
         lead_s[: steps.known] = 0.0
@@ -243,7 +243,9 @@ class LeadScaled:
         variance: FloatArray = np.log1p(np.minimum(spread, most) ** 2)
         return variance
 
-    def _error(self, actual: Signal, steps: Steps, issued: float, lead_s: FloatArray) -> FloatArray:
+    def _error(
+        self, actual: Signal, steps: ForecastSteps, issued: float, lead_s: FloatArray
+    ) -> FloatArray:
         """Add up, for each step ahead, the news between the issue and the step."""
         error = np.zeros(lead_s.size)
         if not lead_s.size or not self.relative_error:
@@ -296,7 +298,7 @@ class Persistence:
             actual: The signal; nothing after the step under way is looked at.
             horizon_s: How far ahead the forecast must reach.
         """
-        steps = Steps.of(actual, issued, horizon_s, beyond=True)
+        steps = ForecastSteps.of(actual, issued, horizon_s, beyond=True)
         values = _repeated(actual, steps, self.period_s)
         signal = replace(actual, values=values, marks=None, source="persistence")
         return Forecast(issued=issued, signal=signal)
@@ -340,7 +342,7 @@ class Replay:
         )
         if recorded_as != needed:
             raise InvalidInput(f"a forecast of {recorded_as} says nothing of a signal of {needed}")
-        steps = Steps.of(actual, issued, horizon_s)
+        steps = ForecastSteps.of(actual, issued, horizon_s)
 
         def on_steps(recorded: Signal) -> Signal:
             edges = actual.edges[steps.known : steps.end + 1]
@@ -360,7 +362,7 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+class ForecastSteps:
     """Which of a signal's steps a forecast is made of.
 
     Attributes:
@@ -378,7 +380,9 @@ class Steps:
     issued: float
 
     @classmethod
-    def of(cls, actual: Signal, issued: float, horizon_s: float, *, beyond: bool = False) -> Steps:
+    def of(
+        cls, actual: Signal, issued: float, horizon_s: float, *, beyond: bool = False
+    ) -> ForecastSteps:
         """Return the steps of a forecast that is made at a moment.
 
         Args:
@@ -411,7 +415,7 @@ class Steps:
         return min(max(whole, self.known), self.end)
 
 
-def lay_out(actual: Signal, steps: Steps, values: FloatArray) -> Signal:
+def lay_out(actual: Signal, steps: ForecastSteps, values: FloatArray) -> Signal:
     """Make a signal of what was foreseen; steps beyond that repeat the day before, and say so."""
     missing = steps.end - values.size
     if not missing:
@@ -428,7 +432,7 @@ def lay_out(actual: Signal, steps: Steps, values: FloatArray) -> Signal:
     return replace(actual, values=filled, marks=marks, source=source)
 
 
-def _repeated(actual: Signal, steps: Steps, period_s: float) -> FloatArray:
+def _repeated(actual: Signal, steps: ForecastSteps, period_s: float) -> FloatArray:
     """Return the known values, and for the steps ahead those of whole periods before."""
     period = max(round(period_s / actual.step_s), 1)
     ahead = np.arange(steps.known, steps.end)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lowtide.acting.site import Site
+from lowtide.acting.site import SlurmSite
 from lowtide.acting.submission import Submission
 from lowtide.acting.tag import Tag
 from lowtide.errors import Refused, Unreachable
@@ -61,7 +61,7 @@ def order(begin: float) -> SimpleNamespace:
 )
 def test_in_doubt_a_job_is_not_submitted_again(sbatch, said, begin_s, kept_s, has):
     sbatch.said["scontrol"] = said.replace("\\n", "\n") if isinstance(said, str) else said
-    backend = SimpleNamespace(site=Site(kept_s=kept_s))
+    backend = SimpleNamespace(site=SlurmSite(kept_s=kept_s))
     assert sbatch.module._has(backend, "5", order(NOW + begin_s)) == has
 
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from lowtide.monitor.snapshot import JobFacts, Unit
 from lowtide.serve import schema
-from lowtide.serve.ingest import Answer, Sender, receive
+from lowtide.serve.ingest import PieceOrigin, Receipt, receive
 from lowtide.store import Store
 from lowtide.store.database import Database
 from lowtide.store.outbox import Outbox, Parcel
@@ -78,8 +78,8 @@ class Node:
         if self.also is not None:
             self.also.put_facts(facts)
 
-    def sender(self, parcel: Parcel) -> Sender:
-        return Sender(
+    def sender(self, parcel: Parcel) -> PieceOrigin:
+        return PieceOrigin(
             cluster=CLUSTER,
             host=self.host,
             incarnation=parcel.incarnation,
@@ -87,7 +87,7 @@ class Node:
             tells_all=self.tells_all,
         )
 
-    def push(self, database: Database, *, most: int = 1000) -> list[Answer]:
+    def push(self, database: Database, *, most: int = 1000) -> list[Receipt]:
         """Push all that there is, or so many pieces."""
         answers = []
         while len(answers) < most:

@@ -21,7 +21,7 @@ _BACKFILL_S, _SCHEDULE_S, _CREDENTIAL_S = 30.0, 60.0, 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class SlurmSite:
     """A Slurm as its controller is set.
 
     Attributes:
@@ -53,7 +53,7 @@ class Site:
         return said
 
 
-def read_site(text: str) -> Site:
+def read_site(text: str) -> SlurmSite:
     """Read what `scontrol show config` prints; what it does not say is as Slurm has it by itself.
 
     >>> read_site("SchedulerParameters = bf_interval=300,defer").loops.pass_s
@@ -71,7 +71,7 @@ def read_site(text: str) -> Site:
     usual = Loops()
     flags = said.get("PriorityFlags")
     told = _TOLD.search(text)
-    return Site(
+    return SlurmSite(
         loops=Loops(
             pass_s=max(passes),
             requeue_s=_seconds(options, "requeue_delay", expires_s + 1.0),

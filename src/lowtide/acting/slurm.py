@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from lowtide.acting.backend import LEAVING, OVER, PENDING, RUNNING, SUSPENDED, Look, Seen
-from lowtide.acting.site import Site, read_site
+from lowtide.acting.site import SlurmSite, read_site
 from lowtide.acting.tag import decode
 from lowtide.acting.waits import Wait, class_of
 from lowtide.errors import InvalidInput, LowtideError, Refused, SlurmProblem, Unreachable
@@ -80,7 +80,7 @@ class SlurmBackend:
     _reserved: Sequence[_Reservation] = field(default=(), init=False)
     _partitions: Mapping[str, frozenset[str]] = field(default_factory=dict, init=False)
     _asked: float = field(default=-math.inf, init=False)
-    _site: Site | None = field(default=None, init=False)
+    _site: SlurmSite | None = field(default=None, init=False)
     _off_s: float = field(default=0.0, init=False)
 
     def now(self) -> float:
@@ -162,7 +162,7 @@ class SlurmBackend:
         return None
 
     @property
-    def site(self) -> Site | None:
+    def site(self) -> SlurmSite | None:
         """How the site has set its Slurm; None where it was not told."""
         self._ask_site(time.time())
         return self._site

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lowtide.errors import InvalidInput, NotCovered, UnknownName
-from lowtide.forecast import DAY_S, Forecast, Steps, lay_out
+from lowtide.forecast import DAY_S, Forecast, ForecastSteps, lay_out
 from lowtide.forecasting.models import (
     REACH_DAYS,
     Foresees,
@@ -94,7 +94,7 @@ class Auto:
             actual: The signal; nothing after the step under way is looked at.
             horizon_s: How far ahead the forecast must reach.
         """
-        steps = Steps.of(actual, issued, horizon_s, beyond=True)
+        steps = ForecastSteps.of(actual, issued, horizon_s, beyond=True)
         past = Past.of(actual, steps.known)
         count = min(steps.end - steps.known, REACH_DAYS * past.per_day)
         ahead = np.arange(1, count + 1)
@@ -123,7 +123,7 @@ class Auto:
 
     def about(self, actual: Signal, issued: float) -> list[str]:
         """Return how a forecast comes about and what its history lacks, in words."""
-        past = Past.of(actual, Steps.of(actual, issued, 1.0, beyond=True).known)
+        past = Past.of(actual, ForecastSteps.of(actual, issued, 1.0, beyond=True).known)
         tried = self.tried(past)
         said = [f"Foreseen from {format_hours(DAY_S * int(past.days))} of history, {tried.words}."]
         said += [f"{reason[:1].upper()}{reason[1:]}." for reason in (*past.caveats(), *tried.out)]

@@ -21,7 +21,7 @@ from starlette.responses import Response
 
 from lowtide.errors import InvalidInput
 from lowtide.serve.gate import for_whom
-from lowtide.serve.viewer import MOST_ROWS, ORDERS, Found, Viewer, Wanted
+from lowtide.serve.viewer import MOST_ROWS, ORDERS, Viewer, VisibleJob, Wanted
 from lowtide.store import Series
 
 MOST_POINTS = 2000
@@ -61,7 +61,7 @@ def answer(document: Any, *, status: int = 200) -> Response:
 NOT_FOUND = {"error": "there is no such thing, or it is not yours to see"}
 
 
-def document_of(found: Found) -> dict[str, Any]:
+def document_of(found: VisibleJob) -> dict[str, Any]:
     """Return a job as programs get it: the keys of `lowtide jobs --json`, and its `ref`."""
     document = asdict(found.record)
     del document["number"]
@@ -194,7 +194,7 @@ def looks(request: Request) -> Response:
     return answer({"looks": viewer_of(request).looks()})
 
 
-def place_after(found: Found, order: str) -> str:
+def place_after(found: VisibleJob, order: str) -> str:
     """Return where a list goes on behind a job."""
     record = found.record
     value = found.over if order == "over" else getattr(record, order)

@@ -23,7 +23,7 @@ from lowtide.serve.gate import (
     for_whom,
     refuse_bad_input,
 )
-from lowtide.serve.ingest import Sender, receive
+from lowtide.serve.ingest import PieceOrigin, receive
 from lowtide.serve.login import (
     MOST_BYTES,
     challenge,
@@ -127,7 +127,7 @@ def _door(keeper: Doorkeeper) -> Callable[[Request], Awaitable[Response]]:
                 return answer(
                     {"error": f"a piece has at most {MOST_PACKED_BYTES} bytes"}, status=413
                 )
-        sender = Sender(
+        sender = PieceOrigin(
             cluster=named["cluster"],
             host=named["host"],
             incarnation=named["incarnation"],

@@ -7,21 +7,21 @@ have seen is set aside with the reason, and the node goes on: it is for people t
 from __future__ import annotations
 
 import math
-import zlib
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 
 from lowtide.errors import InvalidInput, StoreProblem
-from lowtide.monitor.snapshot import SOURCES, FloatArray, JobFacts, Unit
+from lowtide.monitor.snapshot import JobFacts, Unit
 from lowtide.serve.ledger import settle
+from lowtide.serve.plausible import TRACE_S, Implausible, check_piece, facts_of, totals_of
 from lowtide.serve.schema import incarnations, quarantine, unit_now
 from lowtide.serve.schema import jobs as rows_of
-from lowtide.store.codec import Look, Points, decode, pack_tick, unpack_tick
+from lowtide.store.codec import decode, pack_tick, unpack_tick
 from lowtide.store.compaction import chunk_row, consolidate
 from lowtide.store.database import Database
 from lowtide.store.layout import COUNTED, NODE, PLACE, TOTALS, UNIT, pack_numbers, unpack_numbers
@@ -42,40 +42,16 @@ from lowtide.store.tables import (
 )
 from lowtide.store.totals import nothing_yet
 
-# How far a node's clock may be ahead.
-AHEAD_S = 300.0
-# How exactly the parts of a node's energy come to the whole; chunks round each to a quantum.
-_SAME = 1e-6
-_LEAST_J = 1e-3
 # How much of a counter may be lost to rounding.
 _FELL = 1e-9
-# What is more than this is no amount of anything.
-_MOST = 1e24
-_MOST_LOOKS = 1e9
-_MOST_CODE = 2**31 - 1
-# What the values of a piece may take, and those of a chunk; a chunk of hours spans a month.
-_MOST_INFLATED_BYTES = 64_000_000
-_MOST_POINTS = 20_000
-_COARSEST_S = 86400
-# What stands before what is deflated, in a chunk and in a tick.
-_CHUNK_HEAD, _TICK_HEAD = 6, 7
-_MOMENTS = ("submitted", "started", "ended")
 _OF_CHUNK = ("resolution", "begins", "ends", "points", "body")
-# Times are kept to the millisecond.
-_TRACE_S = 1e-3
-_SEEN = ("first_seen", "last_seen", "seen_end")
 # Any number, as long as no other program on the server has the same.
 _LOCK = 0x6C6F7777
-_MOST_NODES = 20_000
 _NODE_KEY = "node"
-_ENERGY = UNIT.counters.index("energy_j")
-_OF_NODE = [NODE.counters.index(name) for name in ("energy_j", "idle_j", "unattributed_j")]
-_QUANTUM_J = UNIT.quanta[_ENERGY]
-_FACTS = {field.name: str(field.type) for field in fields(JobFacts)}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Receipt:
     """What a node is told.
 
     Attributes:
@@ -89,12 +65,8 @@ class Answer:
     reason: str = ""
 
 
-class _Implausible(InvalidInput):
-    """A piece tells of what cannot have been."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sender:
+class PieceOrigin:
     """Who sends a piece, and which of theirs it is.
 
     Attributes:
@@ -117,7 +89,7 @@ class Sender:
         return {"cluster": self.cluster, "host": self.host, "incarnation": self.incarnation}
 
 
-def receive(database: Database, sender: Sender, body: bytes, *, now: float) -> Answer:
+def receive(database: Database, sender: PieceOrigin, body: bytes, *, now: float) -> Receipt:
     """Take a piece, unless it is here already.
 
     Args:
@@ -128,7 +100,7 @@ def receive(database: Database, sender: Sender, body: bytes, *, now: float) -> A
     if (answer := _in_turn(known, sender.seq)) is not None:
         return answer
     try:
-        piece = _checked(unseal(body), sender, now)
+        piece = check_piece(unseal(body), cluster=sender.cluster, host=sender.host, now=now)
         with database.writing() as connection:
             known = _standing(connection, sender, lock=True)
             if (answer := _in_turn(known, sender.seq)) is not None:
@@ -144,10 +116,10 @@ def receive(database: Database, sender: Sender, body: bytes, *, now: float) -> A
         return _set_aside(database, sender, body, str(error), now)
     except Exception as error:  # noqa: BLE001 - no piece may keep those behind it from being taken
         return _set_aside(database, sender, body, f"{type(error).__name__}: {error}", now)
-    return Answer(sender.seq, taken=True)
+    return Receipt(sender.seq, taken=True)
 
 
-def _standing(connection: sa.Connection, sender: Sender, *, lock: bool = False) -> Any:
+def _standing(connection: sa.Connection, sender: PieceOrigin, *, lock: bool = False) -> Any:
     if lock and connection.dialect.name == "postgresql":
         # Two that bring pieces of one host take turns, the first time as well.
         key = sa.func.hashtext(f"{sender.cluster}/{sender.host}")
@@ -156,16 +128,16 @@ def _standing(connection: sa.Connection, sender: Sender, *, lock: bool = False) 
     return connection.execute(sa.select(incarnations).where(*mine)).first()
 
 
-def _in_turn(known: Any, seq: int) -> Answer | None:
+def _in_turn(known: Any, seq: int) -> Receipt | None:
     """Return the answer to a piece that is here, or not in its turn; None where it is."""
     last = 0 if known is None else int(known.seq)
     if seq == last + 1:
         return None
-    return Answer(last, taken=seq <= last)
+    return Receipt(last, taken=seq <= last)
 
 
 def _note(
-    connection: sa.Connection, sender: Sender, known: Any, piece: Piece | None, now: float
+    connection: sa.Connection, sender: PieceOrigin, known: Any, piece: Piece | None, now: float
 ) -> str:
     """Write down that a piece is here; return under which name its units are known."""
     values: dict[str, Any] = {"seq": sender.seq, "received": now}
@@ -186,7 +158,9 @@ def _note(
     return family
 
 
-def _set_aside(database: Database, sender: Sender, body: bytes, reason: str, now: float) -> Answer:
+def _set_aside(
+    database: Database, sender: PieceOrigin, body: bytes, reason: str, now: float
+) -> Receipt:
     """Keep a piece that cannot be true, with the reason."""
     reason = clean(reason)[:MOST_TEXT]
     with database.writing() as connection:
@@ -196,148 +170,14 @@ def _set_aside(database: Database, sender: Sender, body: bytes, reason: str, now
         _note(connection, sender, known, None, now)
         row = {**sender.named, "seq": sender.seq, "received": now, "reason": reason, "body": body}
         connection.execute(sa.insert(quarantine), row)
-    return Answer(sender.seq, taken=True, reason=reason)
-
-
-def _checked(piece: Piece, sender: Sender, now: float) -> Piece:
-    """Return a piece that can be true, as far as it can be told by itself."""
-    if piece.host != sender.host or piece.cluster not in ("", sender.cluster):
-        raise _Implausible(
-            f"a node tells of itself: the token is that of {sender.host}, and the piece tells of "
-            f"{piece.host[:MOST_TEXT]}"
-        )
-    moments = [moment for part in piece.chunks for moment in (part.begins, part.ends)]
-    moments += [moment for part in piece.ticks for moment in (part.since, part.time)]
-    moments += [moment for pair in piece.synthetic for moment in pair]
-    moments += [part.started for part in piece.units]
-    for told in piece.facts:
-        numbers = (told.known.get(name) for name in _MOMENTS)
-        moments += [number for number in numbers if isinstance(number, float)]
-    for part in piece.units:
-        for blob in (part.totals, part.now):
-            if blob is not None:
-                seen = _totals(blob)[[PLACE[name] for name in _SEEN]]
-                moments += seen[~np.isnan(seen)].tolist()
-    if any(not (0 <= moment <= now + AHEAD_S) for moment in moments):
-        raise _Implausible(
-            f"a node tells of what was: no moment is before 1970 or more than {AHEAD_S:g} s ahead"
-        )
-    if any(part.ends < part.begins for part in piece.chunks):
-        raise _Implausible("a stretch of time ends after it begins")
-    for part in piece.units:
-        if part.number <= 0 or part.source not in SOURCES or not part.key or not part.job_id:
-            raise _Implausible("a unit has a number, a key, a source and the name of a job")
-        if max(map(len, (part.key, part.job_id, part.user, part.name, part.sluid))) > MOST_TEXT:
-            raise _Implausible(f"a name has at most {MOST_TEXT} letters")
-    if len({part.number for part in piece.units}) < len(piece.units):
-        raise _Implausible("a unit is in a piece once")
-    known = {part.number for part in piece.units} | {0}
-    told_of = {each.unit for each in piece.chunks} | {each.unit for each in piece.facts}
-    if not told_of <= known:
-        raise _Implausible("a piece names every unit that it tells of")
-    _check_sizes(piece)
-    _check_energy(piece, [_unpacked(part) for part in piece.chunks], _looks(piece, known))
-    return piece
-
-
-def _check_sizes(piece: Piece) -> None:
-    """Refuse what would become far larger than it is once it is unpacked."""
-    left = _MOST_INFLATED_BYTES
-    packed = [(part.body, _CHUNK_HEAD, -zlib.MAX_WBITS) for part in piece.chunks]
-    packed += [(part.body, _TICK_HEAD, zlib.MAX_WBITS) for part in piece.ticks]
-    for body, head, bits in packed:
-        try:
-            inflater = zlib.decompressobj(bits)
-            left -= len(inflater.decompress(body[head:], left))
-        except zlib.error as error:
-            raise _Implausible(f"values are damaged: {error}") from None
-        if left <= 0 or inflater.unconsumed_tail:
-            raise _Implausible(f"a piece holds at most {_MOST_INFLATED_BYTES} bytes of values")
-
-
-def _unpacked(part: ChunkPart) -> Points:
-    if not 0 <= part.resolution <= _COARSEST_S or not 0 < part.points <= _MOST_POINTS:
-        raise _Implausible("a chunk has a few values, of a step that is known")
-    layout, points = decode(part.body)
-    if layout is not (UNIT if part.unit else NODE):
-        raise _Implausible("a chunk has the columns of what it tells of")
-    moments = (points.since, points.time)
-    if len(points) != part.points or not len(points):
-        raise _Implausible("a chunk holds as many values as it says, and at least one")
-    if not all(np.isfinite(each).all() for each in moments) or (
-        points.since.min() < part.begins - 1 or points.time.max() > part.ends + 1
-    ):
-        raise _Implausible("the values of a chunk lie in the time that it says")
-    return points
-
-
-def _looks(piece: Piece, known: set[int]) -> list[Look]:
-    looks = [unpack_tick(part.since, part.time, part.body) for part in piece.ticks]
-    for look in looks:
-        if not set(look.units.tolist()) <= known:
-            raise _Implausible("a piece names every unit that it tells of")
-        if np.isinf(look.counters).any() or np.isinf(look.gauges).any():
-            raise _Implausible("what was used is a number, and not infinite")
-    return looks
-
-
-def _totals(blob: bytes | None, names: tuple[str, ...] = TOTALS) -> FloatArray:
-    row: FloatArray = unpack_numbers([blob], names)[0]
-    if (np.abs(row) > _MOST).any() or (row < 0).any():
-        raise _Implausible("what was used is neither endless nor less than nothing")
-    if names is TOTALS and row[PLACE["looks"]] > _MOST_LOOKS:
-        raise _Implausible("nobody looks so often")
-    return row
-
-
-def _check_energy(piece: Piece, points: Sequence[Points], looks: Sequence[Look]) -> None:
-    """Refuse energy that does not add up: jobs, what is idle and what is nobody's make the node."""
-    for place, whole in enumerate(piece.chunks):
-        if whole.unit or whole.resolution:
-            continue
-        inside = [
-            points[other]
-            for other, part in enumerate(piece.chunks)
-            if part.unit
-            and part.begins >= whole.begins - _TRACE_S
-            and part.ends <= whole.ends + _TRACE_S
-        ]
-        theirs = sum(_grown(each)[_ENERGY] for each in inside)
-        node, *rest = _grown(points[place])[_OF_NODE]
-        _check_sum(node, theirs + sum(rest), (len(inside) + 3) * _QUANTUM_J)
-    if looks and piece.node_totals is not None:
-        before = np.nan_to_num(_totals(piece.node_totals, NODE.counters))[_OF_NODE]
-        after = np.nan_to_num(looks[-1].node[_OF_NODE], nan=0.0)
-        node, *rest = after - before
-        theirs = 0.0
-        for part in piece.units:
-            if part.now is not None:
-                energy = [np.nan_to_num(_totals(each)[PLACE["energy_j"]]) for each in
-                          (part.now, part.totals)]  # fmt: skip
-                theirs += float(energy[0] - energy[1])
-        _check_sum(float(node), theirs + float(sum(rest)), 0.0)
-
-
-def _grown(points: Points) -> FloatArray:
-    """Return by how much counters grew."""
-    known = np.vstack([np.nan_to_num(points.base), points.counters])
-    grown: FloatArray = np.fmax.reduce(known, axis=0) - known[0]
-    return grown
-
-
-def _check_sum(node_j: float, parts_j: float, rounding_j: float) -> None:
-    if abs(node_j - parts_j) > _SAME * max(node_j, parts_j) + _LEAST_J + rounding_j:
-        raise _Implausible(
-            f"the parts of a node's energy make the whole: {parts_j:.6g} J are told of jobs and "
-            f"of nobody, and {node_j:.6g} J of the node"
-        )
+    return Receipt(sender.seq, taken=True, reason=reason)
 
 
 class _Applied:
     """A piece that is being written."""
 
     def __init__(
-        self, connection: sa.Connection, piece: Piece, sender: Sender, family: str, now: float
+        self, connection: sa.Connection, piece: Piece, sender: PieceOrigin, family: str, now: float
     ) -> None:
         self._connection = connection
         self._piece = piece
@@ -449,14 +289,14 @@ class _Applied:
             return row
         question = sa.select(sa.func.max(chunks.c.ends)).where(
             chunks.c.unit == unit,
-            chunks.c.begins < part.ends - _TRACE_S,
-            chunks.c.ends > part.begins + _TRACE_S,
+            chunks.c.begins < part.ends - TRACE_S,
+            chunks.c.ends > part.begins + TRACE_S,
         )
         until = self._connection.execute(question).scalar()
         if until is None:
             return row
         layout, points = decode(part.body)
-        first = int(np.searchsorted(points.time, until + _TRACE_S))
+        first = int(np.searchsorted(points.time, until + TRACE_S))
         if first == len(points):
             return None
         return chunk_row(unit, points[first:], layout, resolution=part.resolution)
@@ -498,18 +338,18 @@ class _Applied:
             self._connection.execute(change.values(totals=sa.bindparam("totals")), sealed)
             self._connection.execute(sa.insert(unit_now), now)
         if self._piece.node_totals is not None:
-            _totals(self._piece.node_totals, NODE.counters)
+            totals_of(self._piece.node_totals, NODE.counters)
             node = {"number": self._node, "totals": self._piece.node_totals}
             change = sa.update(units).where(units.c.id == sa.bindparam("number"))
             self._connection.execute(change.values(totals=sa.bindparam("totals")), [node])
 
     def _grown(self, before: bytes | None, after: bytes | None) -> bytes:
         """Return what was used by now: counters do not fall, unless a store was put back."""
-        old, new = unpack_numbers([before], TOTALS)[0], _totals(after).copy()
+        old, new = unpack_numbers([before], TOTALS)[0], totals_of(after).copy()
         fell = new[COUNTED] < old[COUNTED] * (1 - _FELL)
         if fell.any() and not self._continues:
             name = UNIT.counters[int(np.flatnonzero(fell)[0])]
-            raise _Implausible(f"what was used does not become less, and {name} did")
+            raise Implausible(f"what was used does not become less, and {name} did")
         if fell.any():
             new[COUNTED] = np.fmax(old[COUNTED], new[COUNTED])
         return pack_numbers(new)
@@ -517,7 +357,7 @@ class _Applied:
     def _place_facts(self) -> tuple[set[int], set[int]]:
         """Bring facts to jobs; return the jobs they are about, and those that are no more."""
         facts = [
-            _facts(part, self._piece.cluster or self._sender.cluster)
+            facts_of(part, self._piece.cluster or self._sender.cluster)
             for part in self._piece.facts
             if self._may_tell(part)
         ]
@@ -561,7 +401,7 @@ class _Applied:
                 )
                 for of in known
             ):
-                raise _Implausible(
+                raise Implausible(
                     f"a job stays its user's and its account's: job {fact.job_id} is not "
                     f"{fact.user}'s"
                 )
@@ -607,28 +447,3 @@ def _unit(part: UnitPart) -> Unit:
         sluid=part.sluid,
         cluster=part.cluster,
     )
-
-
-def _facts(part: FactsPart, cluster: str) -> JobFacts:
-    """Return facts, as far as they are of the right kinds."""
-    known: dict[str, Any] = {}
-    for name, value in part.known.items():
-        kind = _FACTS.get(name)
-        if kind is None or name in ("nodes", "asked"):
-            raise _Implausible(f"nothing is known as {name[:MOST_TEXT]} of jobs")
-        if kind.startswith("str") != isinstance(value, str):
-            raise _Implausible(f"{name} of a job is no {type(value).__name__}")
-        if isinstance(value, str):
-            if len(value) > MOST_TEXT:
-                raise _Implausible(f"a name has at most {MOST_TEXT} letters")
-        elif not math.isfinite(value):
-            raise _Implausible(f"{name} of a job is a number, not {value}")
-        elif abs(value) > (_MOST_CODE if kind.startswith("int") else _MOST):
-            raise _Implausible(f"{name} of a job is no {value:g}")
-        known[name] = int(value) if kind.startswith("int") else value
-    if known.get("source") not in SOURCES or not known.get("job_id"):
-        raise _Implausible("facts name the job that they are about")
-    if len(part.nodes) > _MOST_NODES or any(len(name) > MOST_TEXT for name in part.nodes):
-        raise _Implausible(f"a job has at most {_MOST_NODES} nodes")
-    known["cluster"] = known.get("cluster") or cluster
-    return JobFacts(nodes=tuple(part.nodes), **known)

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from lowtide.errors import StoreProblem
-from lowtide.serve.ingest import Sender, receive
+from lowtide.serve.ingest import PieceOrigin, receive
 from lowtide.store.database import Database
 from lowtide.store.jobs import read_hosts
 from lowtide.store.outbox import Draft
@@ -71,7 +71,7 @@ class Mirror:
             draft = Draft(connection, state, host, cluster="", now=now, sent=sent)
             if draft.is_empty:
                 return False
-        sender = Sender(
+        sender = PieceOrigin(
             cluster="", host=name, incarnation=_INCARNATION, seq=state.seq + 1, tells_all=True
         )
         receive(self.centre, sender, seal(draft.piece), now=now)

@@ -105,7 +105,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class VisibleJob:
     """A job that may be seen.
 
     Attributes:
@@ -161,7 +161,7 @@ class Viewer:
         order: str = "over",
         after: tuple[float, str] | None = None,
         most: int = 50,
-    ) -> list[Found]:
+    ) -> list[VisibleJob]:
         """Return jobs, the last to end or the largest first.
 
         Args:
@@ -184,7 +184,7 @@ class Viewer:
         self._note({each.record.user or "" for each in found}, "jobs")
         return found
 
-    def job(self, ref: str) -> Found | None:
+    def job(self, ref: str) -> VisibleJob | None:
         """Return a job; None where there is none such that may be seen."""
         row = self._row(ref)
         if row is None:
@@ -205,7 +205,7 @@ class Viewer:
             known = Histories(connection, start=start, end=end, hosts=ran_on)
             return next(known.of_jobs([row["number"]]))
 
-    def look_back(self, ref: str) -> tuple[Found, Hindsight] | None:
+    def look_back(self, ref: str) -> tuple[VisibleJob, Hindsight] | None:
         """Return everything that is known of a job; None where there is none such to be seen."""
         found = self.job(ref)
         if found is None:
@@ -363,7 +363,7 @@ class Viewer:
                 connection.execute(sa.select(*said))
             yield connection
 
-    def _found(self, row: Mapping[str, Any]) -> Found:
+    def _found(self, row: Mapping[str, Any]) -> VisibleJob:
         values = {name: row[name] for name in _RECORD}
         values["hosts"] = split(row["hosts"])
         for each in fields(JobRecord):
@@ -373,7 +373,7 @@ class Viewer:
         if row["state"] in NOT_OVER[1:] and quiet_s > _SILENT_S and row["last_seen"]:
             # Nobody has heard of it for a while, nor of its end.
             values["state"] = None
-        return Found(row["ref"], row["over"], JobRecord(**values))
+        return VisibleJob(row["ref"], row["over"], JobRecord(**values))
 
     def _note(self, owners: set[str], what: str) -> None:
         """Write down that somebody of the staff looked at others' jobs."""

@@ -52,7 +52,7 @@ _MOST_POINTS = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
+class PortraitSlot:
     """An hour of the day, or a day of the week.
 
     Attributes:
@@ -158,7 +158,7 @@ class Portrait:
         signal, (first, last) = self.signal, self.span
         return signal is not None and signal.start < last and signal.end > first
 
-    def _slots(self, names: Sequence[str], place: int) -> list[Slot]:
+    def _slots(self, names: Sequence[str], place: int) -> list[PortraitSlot]:
         """Return what comes of each hour (0) or weekday (1)."""
         trace = self.trace
         of_job = _clock(trace.arrival, self.tz, self.dated)[place]
@@ -178,7 +178,7 @@ class Portrait:
                 self.signal.values[inside], _clock(steps[inside], self.tz, True)[place], len(names)
             )
         return [
-            Slot(
+            PortraitSlot(
                 name=name,
                 jobs=int(jobs[slot]),
                 share=float(jobs[slot] / len(trace)),
@@ -190,12 +190,12 @@ class Portrait:
         ]
 
     @cached_property
-    def hours(self) -> list[Slot]:
+    def hours(self) -> list[PortraitSlot]:
         """What comes at each hour of the day."""
         return self._slots([f"{hour:02}" for hour in range(24)], 0)
 
     @cached_property
-    def weekdays(self) -> list[Slot]:
+    def weekdays(self) -> list[PortraitSlot]:
         """What comes on each day of the week; of the trace's own weeks where it has no clock."""
         names = WEEKDAYS if self.dated else [f"day {day}" for day in range(1, 8)]
         return self._slots(names, 1)
@@ -312,7 +312,7 @@ class Portrait:
             for state, jobs, core_h in self.states
         ]
 
-    def slot_rows(self, slots: Sequence[Slot]) -> list[list[str]]:
+    def slot_rows(self, slots: Sequence[PortraitSlot]) -> list[list[str]]:
         """Return hours or weekdays, for people."""
         return [
             [
@@ -340,7 +340,7 @@ class Portrait:
     def _charts(self) -> Mapping[str, Any]:
         from lowtide.page.looks import BLUE, CURVE, WIDTH, alt, inline, stamped, time_axis
 
-        def bars(slots: Sequence[Slot], name: str) -> Any:
+        def bars(slots: Sequence[PortraitSlot], name: str) -> Any:
             rows = [_fields(slot) for slot in slots]
             # A curve that is of no real grid is called so.
             beside = "" if self.signal is None else f", beside {self.signal.label}"
@@ -459,8 +459,8 @@ def _by_slot(
     ]
 
 
-def _fields(slot: Slot) -> dict[str, Any]:
-    return {name: getattr(slot, name) for name in Slot.__slots__}
+def _fields(slot: PortraitSlot) -> dict[str, Any]:
+    return {name: getattr(slot, name) for name in PortraitSlot.__slots__}
 
 
 def _told(key: str, value: float | None) -> str:
