@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from lowtide.certainty import is_estimated, lacks_grams, marked
 from lowtide.hindsight import words
 from lowtide.serve.api import NOT_FOUND, place_after, read_place, thinned
 from lowtide.serve.gate import Doorkeeper, for_whom
@@ -35,7 +36,6 @@ from lowtide.units import (
     format_time,
 )
 
-_ROUNDING = 1e-9
 _SUMS = (
     *("jobs", "energy_j", "carbon_g", "measured_j", "unmetered_s", "unpriced_j"),
     *("without_energy", "without_carbon"),
@@ -269,7 +269,7 @@ def energy_text(record: JobRecord) -> str:
 
 def mass_text(record: JobRecord) -> str:
     """Return a job's emissions, marked by how sure they are."""
-    lacking = record.unmetered_s > 0 or record.unpriced_j > _ROUNDING * record.energy_j
+    lacking = lacks_grams(record.energy_j, record.unmetered_s, record.unpriced_j)
     return _marked(record, format_mass(_known(record.carbon_g)), lacking)
 
 
@@ -280,20 +280,18 @@ def summed_energy(sums: Mapping[str, Any]) -> str:
 
 def summed_mass(sums: Mapping[str, Any]) -> str:
     """Return what many jobs emitted, marked by how sure it is."""
-    unpriced = (sums["unpriced_j"] or 0.0) > _ROUNDING * (sums["energy_j"] or 0.0)
-    lacking = bool(sums["without_carbon"]) or unpriced
-    return _mark_sum(sums, format_mass(sums["carbon_g"]), lacking)
+    unpriced = lacks_grams(sums["energy_j"] or 0.0, 0.0, sums["unpriced_j"] or 0.0)
+    return _mark_sum(sums, format_mass(sums["carbon_g"]), bool(sums["without_carbon"]) or unpriced)
 
 
 def _mark_sum(sums: Mapping[str, Any], text: str, lacking: bool) -> str:
-    guessed = (sums["measured_j"] or 0.0) < (sums["energy_j"] or 0.0) * (1 - _ROUNDING)
+    estimated = is_estimated(sums["energy_j"] or 0.0, sums["measured_j"] or 0.0)
     lacking = lacking or (sums["unmetered_s"] or 0.0) > 0
-    return text if text == MISSING else ">" * lacking + "~" * guessed + text
+    return marked(text, estimated=estimated, partial=lacking)
 
 
 def _marked(record: JobRecord, text: str, lacking: bool) -> str:
-    guessed = record.power in ("estimated", "part")
-    return text if text == MISSING else ">" * lacking + "~" * guessed + text
+    return marked(text, estimated=record.power in ("estimated", "part"), partial=lacking)
 
 
 def coverage(record: JobRecord) -> list[tuple[str, float]]:
