@@ -218,7 +218,7 @@ def _document(
     from dataclasses import asdict
 
     from lowtide.cli.plan import signal_document
-    from lowtide.signal import deciding_signal
+    from lowtide.grid import deciding_signal
     from lowtide.units import format_iso
 
     signal = deciding_signal(plan.simulation.signal)
@@ -262,8 +262,8 @@ def _document(
 def _show(plan: ClusterPlan, quote: Quote | None, zone: Zone) -> None:
     """Tell people: the plan, what time on the machines is worth, who is late, and why."""
     from lowtide.cli.chart import draw_curve
+    from lowtide.grid import deciding_signal
     from lowtide.market.cluster_plan import amount_in_words
-    from lowtide.signal import deciding_signal
     from lowtide.units import format_duration, format_percent, format_time
 
     told = amount_in_words(plan)

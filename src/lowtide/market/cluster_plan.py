@@ -11,6 +11,7 @@ import numpy as np
 
 from lowtide.accounting import Stretches, Tally
 from lowtide.errors import InvalidInput, UnknownName
+from lowtide.grid import carbon_and_price, deciding_signal
 from lowtide.job import Job
 from lowtide.market.certificate import certify
 from lowtide.market.enumeration import Enumerated, at_most_late
@@ -19,7 +20,7 @@ from lowtide.market.lateness import counting, whole_jobs
 from lowtide.market.prices import Auction, Prices
 from lowtide.registry import chart_of
 from lowtide.schedule import Schedule
-from lowtide.signal import FloatArray, Signal, carbon_and_price, deciding_signal
+from lowtide.signal import FloatArray, Signal
 from lowtide.simulator.results import Simulation
 from lowtide.steps import Steps
 from lowtide.units import (

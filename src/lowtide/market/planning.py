@@ -11,6 +11,7 @@ import numpy as np
 
 from lowtide.accounting import integrate
 from lowtide.errors import InvalidInput
+from lowtide.grid import Grid, deciding_signal, mixed_signal
 from lowtide.job import Job
 from lowtide.market.cluster_plan import ClusterPlan, Late, least_of_nodes
 from lowtide.market.fairness import solve_fairly
@@ -21,7 +22,7 @@ from lowtide.market.placing import Board
 from lowtide.market.planner import QueueSolution, require_options, solve
 from lowtide.market.prices import Auction
 from lowtide.precedence import links_of, require_time
-from lowtide.signal import FloatArray, Grid, Signal, deciding_signal, mixed_signal
+from lowtide.signal import FloatArray, Signal
 from lowtide.simulator.carrying import Away, replay
 from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.disciplines import Easy, OwnDiscipline

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from lowtide.certainty import is_estimated, lacks_grams, marked
 from lowtide.hindsight import Hindsight
 from lowtide.monitor.snapshot import FloatArray
 from lowtide.profile import PowerProfile
@@ -21,7 +22,6 @@ from lowtide.signal import Signal
 from lowtide.store import JobRecord, Series
 from lowtide.units import MISSING, format_duration, format_energy, format_mass, format_number
 
-_ROUNDING = 1e-9
 # How a course is drawn: so many points, in a box of this size.
 _POINTS = 300
 WIDE, HIGH = 720.0, 160.0
@@ -58,7 +58,7 @@ def energy_text(record: JobRecord) -> str:
 
 def mass_text(record: JobRecord) -> str:
     """Return a job's emissions, marked by how sure they are."""
-    lacking = record.unmetered_s > 0 or record.unpriced_j > _ROUNDING * record.energy_j
+    lacking = lacks_grams(record.energy_j, record.unmetered_s, record.unpriced_j)
     return _marked(record, format_mass(known(record.carbon_g)), lacking)
 
 
@@ -69,25 +69,23 @@ def summed_energy(sums: Mapping[str, Any]) -> str:
 
 def summed_mass(sums: Mapping[str, Any]) -> str:
     """Return what many jobs emitted, marked by how sure it is."""
-    unpriced = (sums["unpriced_j"] or 0.0) > _ROUNDING * (sums["energy_j"] or 0.0)
-    lacking = bool(sums["without_carbon"]) or unpriced
-    return _mark_sum(sums, format_mass(sums["carbon_g"]), lacking)
+    unpriced = lacks_grams(sums["energy_j"] or 0.0, 0.0, sums["unpriced_j"] or 0.0)
+    return _mark_sum(sums, format_mass(sums["carbon_g"]), bool(sums["without_carbon"]) or unpriced)
 
 
 def guessed(text: str) -> str:
     """Return a figure that is an estimate, marked as one."""
-    return text if text == MISSING else f"~{text}"
+    return marked(text, estimated=True, partial=False)
 
 
 def _mark_sum(sums: Mapping[str, Any], text: str, lacking: bool) -> str:
-    estimated = (sums["measured_j"] or 0.0) < (sums["energy_j"] or 0.0) * (1 - _ROUNDING)
+    estimated = is_estimated(sums["energy_j"] or 0.0, sums["measured_j"] or 0.0)
     lacking = lacking or (sums["unmetered_s"] or 0.0) > 0
-    return text if text == MISSING else ">" * lacking + "~" * estimated + text
+    return marked(text, estimated=estimated, partial=lacking)
 
 
 def _marked(record: JobRecord, text: str, lacking: bool) -> str:
-    estimated = record.power in ("estimated", "part")
-    return text if text == MISSING else ">" * lacking + "~" * estimated + text
+    return marked(text, estimated=record.power in ("estimated", "part"), partial=lacking)
 
 
 def coverage(record: JobRecord) -> list[tuple[str, float]]:
