@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lowtide.cli.inputs import Zone
     from lowtide.market.cluster_plan import ClusterPlan, Quote
 
-_STAGES = ("EASY", "laying out", "prices", "placing", "searching", "late jobs", "nodes")
+_STAGES = ("laying out", "EASY", "prices", "placing", "searching", "late jobs", "nodes")
 _SHOWN_LATE = 10
 
 
@@ -284,8 +284,15 @@ def _show(plan: ClusterPlan, quote: Quote | None, zone: Zone) -> None:
             "seconds": "Time was up (--seconds): a longer search may come nearer.",
         }[plan.stopped]
     )
-    print()
     summary = plan.summary()
+    any_moment = summary["any_moment_bound_g"]
+    if any_moment is not None and not plan.lossless:
+        share = format_percent(max(1 - any_moment / plan.amount, 0.0) if plan.amount else 0.0)
+        say(
+            f"At whatever moments jobs start and stop, no plan comes to less than "
+            f"{told(any_moment)}: {share} less than this one, waiting apart."
+        )
+    print()
     easy = plan.easy
     rows = [
         [
