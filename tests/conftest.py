@@ -28,7 +28,7 @@ settings.register_profile(
     "ours",
     deadline=None,
     derandomize=not IS_NIGHT,
-    max_examples=drawn(50, 500),
+    max_examples=drawn(25, 500),
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("ours")

@@ -17,6 +17,7 @@ from lowtide.job import Job
 from lowtide.profile import Phase, PowerProfile
 from lowtide.schedule import Schedule, Span, Stretch
 from lowtide.signal import Signal
+from support.nightly import drawn
 from support.oracles import account, rounding_j, simulate_slots
 from support.strategies import COARSE_S, halved, prices, ratios, scheduled
 
@@ -45,7 +46,7 @@ def dearest(energy_j, signal, pue=1.0):
     return float(energy_j) / 3.6e6 * float(np.abs(signal.values).max()) * pue
 
 
-@settings(max_examples=200)
+@settings(max_examples=drawn(100, 2000))
 @given(scheduled(), ratios)
 def test_footprint_equals_the_exact_sums(case, pue):
     job, signal, schedule = case
@@ -63,7 +64,7 @@ def test_footprint_equals_the_exact_sums(case, pue):
         assert part.carbon_g == close(want.carbon_by_part[name], at_most=most, rounding=slip_g)
 
 
-@settings(max_examples=50)
+@settings(max_examples=drawn(25, 500))
 @given(scheduled())
 def test_the_parts_make_up_the_whole(case):
     job, signal, schedule = case
@@ -77,7 +78,7 @@ def test_the_parts_make_up_the_whole(case):
     assert {name.split("/")[0] for name in got.by_phase} == kinds
 
 
-@settings(max_examples=40)
+@settings(max_examples=drawn(20, 400))
 @given(st.data(), scheduled())
 def test_pue_and_price_that_vary(data, case):
     job, signal, schedule = case
@@ -97,7 +98,7 @@ def test_pue_and_price_that_vary(data, case):
     assert math.fsum(p.carbon_g for p in parts) == pytest.approx(got.carbon_g, rel=1e-12)
 
 
-@settings(max_examples=50)
+@settings(max_examples=drawn(25, 500))
 @given(scheduled(), ratios)
 def test_a_constant_pue_equals_a_constant_series(case, pue):
     job, signal, schedule = case
@@ -111,7 +112,7 @@ def test_a_constant_pue_equals_a_constant_series(case, pue):
     assert other.energy_j == pytest.approx(plain.energy_j, rel=1e-12)
 
 
-@settings(max_examples=50)
+@settings(max_examples=drawn(25, 500))
 @given(scheduled())
 def test_cutting_every_step_in_two_changes_nothing(case):
     job, signal, schedule = case
@@ -119,7 +120,7 @@ def test_cutting_every_step_in_two_changes_nothing(case):
     assert other.carbon_g == close(one.carbon_g, at_most=dearest(one.energy_j, signal))
 
 
-@settings(max_examples=50)
+@settings(max_examples=drawn(25, 500))
 @given(scheduled())
 def test_cutting_every_span_in_two_changes_nothing(case):
     job, signal, schedule = case
@@ -147,7 +148,7 @@ def test_cutting_every_span_in_two_changes_nothing(case):
     assert parts.carbon_g == pytest.approx(whole.carbon_g, rel=1e-9, abs=microsecond)
 
 
-@settings(max_examples=50)
+@settings(max_examples=drawn(25, 500))
 @given(scheduled())
 def test_twice_the_power_is_twice_the_footprint(case):
     job, signal, schedule = case
@@ -168,7 +169,7 @@ def test_twice_the_power_is_twice_the_footprint(case):
     assert two.carbon_g == pytest.approx(2 * one.carbon_g, rel=1e-12)
 
 
-@settings(max_examples=50)
+@settings(max_examples=drawn(25, 500))
 @given(scheduled())
 def test_power_steps_hold_all_energy(case):
     job, signal, schedule = case

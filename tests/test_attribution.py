@@ -201,7 +201,7 @@ def steps(draw: st.DrawFn) -> tuple[Snapshot, Snapshot, NodePower, float | None]
     return before, after, power, draw(st.sampled_from([None, 0.0, 25.0, 90.0, 200.0, 5000.0]))
 
 
-@settings(max_examples=drawn(100, 1000))
+@settings(max_examples=drawn(50, 1000))
 @given(steps())
 def test_jobs_and_idle_and_the_rest_make_the_node_as_the_rules_say(step) -> None:
     before, after, power, idle_w = step

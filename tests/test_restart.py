@@ -21,6 +21,7 @@ from lowtide.policies.exact import Exact
 from lowtide.schedule import Schedule, Span, State
 from lowtide.workload import Workload
 from support.commands import run
+from support.nightly import drawn
 from support.oracles import rounding_j
 from support.strategies import cases, profiles, valid_stretches
 
@@ -199,7 +200,7 @@ def test_training_and_periodic_jobs_may_have_one() -> None:
     assert lt.PowerProfile.periodic([WORK], "2h", restart=[RELOAD]).restart == (RELOAD,)
 
 
-@settings(max_examples=150)
+@settings(max_examples=drawn(75, 1500))
 @given(st.data(), cases())
 def test_many_jobs_are_charged_as_one_is(data, case) -> None:
     one, signal = case

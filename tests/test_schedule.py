@@ -10,6 +10,7 @@ from lowtide.errors import FormatError, InvalidSchedule
 from lowtide.job import Job
 from lowtide.profile import Phase, PowerProfile
 from lowtide.schedule import SPAN_KINDS, Schedule, Span, Stretch
+from support.nightly import drawn
 from support.strategies import scheduled
 
 
@@ -133,7 +134,7 @@ def test_a_restart_right_after_a_kill_is_a_second_start():
     assert schedule.starts == 2
 
 
-@settings(max_examples=60)
+@settings(max_examples=drawn(30, 600))
 @given(scheduled())
 def test_valid_schedules_pass(case):
     job, _, schedule = case
@@ -149,7 +150,7 @@ def test_valid_schedules_pass(case):
     assert [s.kind for s in schedule.spans if s.kind in ("startup", "restart")] == wanted
 
 
-@settings(max_examples=60)
+@settings(max_examples=drawn(30, 600))
 @given(scheduled())
 def test_schedules_read_back_equal(tmp_path_factory, case):
     _, _, schedule = case
@@ -184,7 +185,7 @@ def test_every_span_of_another_kind_is_caught(job, schedule):
                 pytest.fail(f"{span.kind} {index} passes for {kind}")
 
 
-@settings(max_examples=60)
+@settings(max_examples=drawn(30, 600))
 @given(scheduled())
 def test_every_span_spoilt_in_any_schedule_is_caught(case):
     job, _, schedule = case
@@ -196,7 +197,7 @@ def test_every_span_spoilt_in_any_schedule_is_caught(case):
                 spoil(schedule, index, **{change: getattr(span, change) + 1.0}).check(job)
 
 
-@settings(max_examples=60)
+@settings(max_examples=drawn(30, 600))
 @given(scheduled())
 def test_every_span_left_out_is_caught(case):
     job, _, schedule = case
@@ -206,7 +207,7 @@ def test_every_span_left_out_is_caught(case):
             replace(schedule, spans=spans).check(job)
 
 
-@settings(max_examples=60)
+@settings(max_examples=drawn(30, 600))
 @given(scheduled())
 def test_a_schedule_moved_out_of_its_window_is_caught(case):
     job, _, schedule = case

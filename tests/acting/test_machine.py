@@ -30,6 +30,7 @@ from lowtide.acting.tag import Tag, decode, encode
 from lowtide.acting.waits import WaitModel
 from lowtide.errors import ProviderProblem
 from lowtide.signal import Signal
+from support.nightly import drawn
 
 HOUR_S = 3600.0
 START = 1_700_000_000.0
@@ -356,7 +357,7 @@ def test_whatever_goes_wrong():
     run_state_machine_as_test(
         Acting,
         settings=settings(
-            max_examples=60,
+            max_examples=drawn(30, 600),
             stateful_step_count=35,
             deadline=None,
             suppress_health_check=list(HealthCheck),

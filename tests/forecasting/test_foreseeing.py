@@ -17,6 +17,7 @@ from lowtide.forecasting import auto, models
 from lowtide.forecasting.auto import WAYS, Auto, make_forecasts
 from lowtide.forecasting.past import Past
 from lowtide.signal import ESTIMATED, FILLED, Signal
+from support.nightly import drawn
 
 HOUR, DAY = 3600.0, 86400.0
 START = 1_704_067_200.0  # a Monday, at midnight
@@ -70,7 +71,7 @@ def histories(draw):
 
 
 @given(histories(), st.sampled_from(["other", "zero", "estimated"]))
-@settings(max_examples=40)
+@settings(max_examples=drawn(20, 400))
 def test_a_forecast_knows_nothing_of_what_comes(history, change):
     signal, issued = history
     ahead = signal.edges[:-1] > issued + 1e-6

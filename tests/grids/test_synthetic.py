@@ -17,6 +17,7 @@ from lowtide import grids
 from lowtide.errors import InvalidInput, InvalidTime, UnknownName
 from lowtide.grids import GRID_NAMES, GRIDS, GridRun, synthetic_grid, synthetic_run
 from lowtide.grids.weather import MUST_RUN_BID_EUR_PER_MWH, SCARCITY_EUR_PER_MWH
+from support.nightly import drawn
 
 KINDS = ("average", "marginal", "price")
 
@@ -155,7 +156,7 @@ names = st.sampled_from(GRID_NAMES)
 seeds = st.integers(0, 2**64)
 
 
-@settings(max_examples=60)
+@settings(max_examples=drawn(30, 600))
 @given(
     name=names,
     start=starts,
@@ -180,7 +181,7 @@ def test_values_are_finite_and_share_their_steps(name, start, days, seed, step):
     assert grid.price.values.max() * 1000 <= SCARCITY_EUR_PER_MWH + 1e-9
 
 
-@settings(max_examples=60)
+@settings(max_examples=drawn(30, 600))
 @given(name=names, start=starts, days=st.integers(1, 20), more=st.integers(1, 400), seed=seeds)
 def test_a_longer_run_begins_with_the_shorter(name, start, days, more, seed):
     short = synthetic_grid(name, start=start, days=days, seed=seed)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from lowtide.monitor.metrics import Exposition, OwnUse, own_use
+from support.nightly import drawn
 from support.snapshots import GIB, render, tick, tick_of_everything, unit, units
 
 
@@ -232,7 +233,7 @@ class TestComingAndGoing:
         page = shown.render(tick([unit("1", started=1300)], energy_j=9.0, time=1320)).whole
         assert job(page, "energy_joules_total") == [516.0]
 
-    @settings(max_examples=50)
+    @settings(max_examples=drawn(25, 500))
     @given(
         st.lists(
             st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 5)), unique=True, max_size=4),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from lowtide.monitor.reader import NodeReader
 from lowtide.monitor.snapshot import Snapshot
+from support.nightly import drawn
 from support.trees import (
     CONTAINER,
     NODE,
@@ -92,7 +93,7 @@ def sane(shot: Snapshot) -> None:
     assert len({unit.key for unit in shot.units}) == len(shot.units)
 
 
-@settings(max_examples=40)
+@settings(max_examples=drawn(20, 400))
 @given(
     turns=st.lists(
         st.lists(

@@ -24,6 +24,7 @@ from lowtide.monitor.gpus import GpuReading, GpuSource
 from lowtide.monitor.reader import NodeReader
 from lowtide.monitor.snapshot import Snapshot
 from support.needs import is_missing
+from support.nightly import drawn
 from support.trees import (
     CONTAINER,
     NODE,
@@ -155,7 +156,7 @@ NAMES = (
 PATHS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=5).map("/".join)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=drawn(20, 400), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(own=st.dictionaries(PATHS, st.integers(0, 1000), max_size=25))
 def test_units_and_the_rest_make_the_root(own: dict[str, int]) -> None:
     """What was used in each folder is one unit's or the rest's, whatever the tree."""

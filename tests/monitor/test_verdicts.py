@@ -25,6 +25,7 @@ from lowtide.monitor.verdicts import (
     whole_percent,
     will_scale,
 )
+from support.nightly import drawn
 
 DAY = 86400.0
 JUDGED = (appropriate, will_scale, misuses_gpu_node, is_bad_gpu_job)
@@ -267,7 +268,7 @@ ACCUSES = {
     ),
     lost=st.sets(st.sampled_from(["gpus", "gpu_memory", "cpus", "load", "watched"]), min_size=1),
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=drawn(250, 5000), deadline=None)
 def test_knowing_less_accuses_nobody(whole: Behaviour, lost: set[str]) -> None:
     """Take any source away: whoever is blamed then was blamed before."""
     unread = {"mean": math.nan, "peak": math.nan, "node": math.nan}

@@ -36,7 +36,7 @@ def permitted(job: Job) -> None:
 models = st.sampled_from([Perfect(), LeadScaled(relative_error=0.5), Persistence(period_s=HOUR)])
 
 
-@settings(max_examples=drawn(75, 1000))
+@settings(max_examples=drawn(37, 1000))
 @given(cases(), st.sampled_from([0.1, 0.5, 0.99]), models)
 def test_every_rule_is_kept_and_no_deadline_missed(case, trust, forecasts):
     job, signal = case
@@ -45,7 +45,7 @@ def test_every_rule_is_kept_and_no_deadline_missed(case, trust, forecasts):
     Advice(trust=trust, rolling=rolling).decide(job, signal).schedule.check(job)
 
 
-@settings(max_examples=drawn(50, 500))
+@settings(max_examples=drawn(25, 500))
 @given(cases(), models)
 def test_no_trust_is_dtpr_and_full_trust_is_rolling(case, forecasts):
     job, signal = case
@@ -57,7 +57,7 @@ def test_no_trust_is_dtpr_and_full_trust_is_rolling(case, forecasts):
         assert mixed.decide(job, signal).schedule == alone.decide(job, signal).schedule
 
 
-@settings(max_examples=drawn(50, 500))
+@settings(max_examples=drawn(25, 500))
 @given(cases(interruptible="anywhere"))
 def test_next_to_no_trust_decides_as_dtpr(case):
     # A closing band leaves to the advice only prices that are the threshold itself.

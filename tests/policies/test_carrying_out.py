@@ -196,7 +196,7 @@ def test_run_from_stays_inside_the_window():
     assert run_from(job, 5000.0).start == 100.0
 
 
-@settings(max_examples=drawn(60, 600))
+@settings(max_examples=drawn(30, 600))
 @given(st.data(), cases())
 def test_whatever_is_wished_for_the_rules_are_kept(data, case):
     job, _ = case
@@ -214,7 +214,7 @@ def test_whatever_is_wished_for_the_rules_are_kept(data, case):
     same(schedule, published_oracles.carry_out(job, wanted))
 
 
-@settings(max_examples=drawn(100, 1000))
+@settings(max_examples=drawn(50, 1000))
 @given(st.data())
 def test_whole_numbers_of_everything_keep_the_rules(data):
     # Whole seconds bring about what random floats never do: slack that is gone to the second.

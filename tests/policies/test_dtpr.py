@@ -94,7 +94,7 @@ def slot_optimum(prices, slots, beta):
     return min(best.get((slots, False), math.inf), best.get((slots, True), math.inf) + beta)
 
 
-@settings(max_examples=drawn(100, 1000))
+@settings(max_examples=drawn(50, 1000))
 @given(
     st.lists(st.integers(20, 500), min_size=1, max_size=24),
     st.integers(1, 24),
@@ -113,7 +113,7 @@ def test_the_promise_is_kept_at_constant_power(prices, slots, beta, known):
     assert paid <= bound * (1 + 1e-9)
 
 
-@settings(max_examples=drawn(100, 1000))
+@settings(max_examples=drawn(50, 1000))
 @given(st.data(), st.integers(1, 5), st.sampled_from([0.0, 0.01, 0.1, 0.2]))
 def test_the_promise_is_kept_by_those_who_mean_ill(data, slots, switch):
     # Prices at, just below and just above every threshold, the cheapest and the dearest.
@@ -215,7 +215,7 @@ def test_when_the_slack_is_gone_it_runs():
     assert made.schedule.start == pytest.approx(job.latest_start)
 
 
-@settings(max_examples=drawn(100, 1000))
+@settings(max_examples=drawn(50, 1000))
 @given(
     cases(),
     st.sampled_from([None, 0.0, 30.0]),

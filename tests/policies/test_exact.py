@@ -26,7 +26,7 @@ from support.nightly import drawn
 from support.planning_oracles import ARRIVED, SlotJob, SlotState, least_cost
 
 HOUR = 3600.0
-CASES = drawn(200, 2500)
+CASES = drawn(100, 2500)
 
 
 @st.composite
@@ -371,7 +371,7 @@ def test_no_policy_beats_it_in_continuous_time(seed: int) -> None:
     assert never.footprint.carbon_g == pytest.approx(oracle.footprint.carbon_g, rel=1e-9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=drawn(20, 400))
 @given(st.integers(0, 10_000), st.sampled_from([420.0, 900.0, 1800.0, 5000.0]))
 def test_the_gap_bounds_what_a_coarse_step_costs(seed: int, step_s: float) -> None:
     rng = np.random.default_rng(seed)
@@ -422,7 +422,7 @@ def test_the_gap_bounds_what_a_coarse_step_costs(seed: int, step_s: float) -> No
     assert made.lower_bound - made.resolution_gap <= finest * (1 + 1e-9)
 
 
-@settings(max_examples=80)
+@settings(max_examples=drawn(40, 800))
 @given(st.data(), st.floats(0.55, 3.0))
 def test_the_gap_holds_for_short_stops_while_power_is_drawn(data, steps: float) -> None:
     # Several stops within a step, next to none of them free: what rounding must not charge twice.
@@ -721,7 +721,7 @@ def apply_every_cure(job: lt.Job, planner: Exact) -> None:
             assert not possible(deadline=cure.value - 1)
 
 
-@settings(max_examples=100)
+@settings(max_examples=drawn(50, 1000))
 @given(tight_jobs(), st.integers(0, 3), st.booleans(), st.data())
 def test_every_cure_of_a_state_that_cannot_be_cures(drawn, starts, running, data) -> None:
     job, planner = drawn
@@ -806,7 +806,7 @@ def test_a_job_that_is_late_is_told_a_deadline_that_its_windows_allow() -> None:
     planner.decide(replace(job, deadline=cure.value), flat, state=late)
 
 
-@settings(max_examples=100)
+@settings(max_examples=drawn(50, 1000))
 @given(
     slot_problems(),
     st.floats(0.3, 2.5),

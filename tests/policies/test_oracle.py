@@ -12,6 +12,7 @@ from lowtide.policies.starts import Oracle, cost_by_delay
 from lowtide.profile import Phase, PowerProfile
 from lowtide.signal import Signal
 from support import published_oracles
+from support.nightly import drawn
 from support.oracles import every_bend, run_cost
 from support.strategies import cases, profiles
 
@@ -33,7 +34,7 @@ def tied(job, signal):
     return 1e-9 * most(job, signal) + rounding + 1e-12
 
 
-@settings(max_examples=60)
+@settings(max_examples=drawn(30, 600))
 @given(cases())
 def test_the_oracle_equals_the_best_of_every_bend(case):
     job, signal = case
@@ -48,7 +49,7 @@ def test_the_oracle_equals_the_best_of_every_bend(case):
     assert made.schedule.start <= float(earliest) + 1e-6
 
 
-@settings(max_examples=60)
+@settings(max_examples=drawn(30, 600))
 @given(cases(), st.integers(2, 40))
 def test_no_start_on_a_fine_grid_is_better(case, count):
     job, signal = case
@@ -58,7 +59,7 @@ def test_no_start_on_a_fine_grid_is_better(case, count):
         assert best <= run_cost(job.profile, signal, float(start)) + tie
 
 
-@settings(max_examples=60)
+@settings(max_examples=drawn(30, 600))
 @given(cases(kind="price"))
 def test_negative_prices_are_sought(case):
     job, signal = case
@@ -67,7 +68,7 @@ def test_negative_prices_are_sought(case):
     assert best == pytest.approx(min(costs), rel=1e-9, abs=tied(job, signal))
 
 
-@settings(max_examples=60)
+@settings(max_examples=drawn(30, 600))
 @given(cases(), st.sampled_from([300.0, 3600.0, 1234.5]))
 def test_a_step_tries_multiples_after_arrival_only(case, step_s):
     job, signal = case

@@ -42,7 +42,7 @@ def test_the_built_in_policies_are_registered():
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-@settings(max_examples=drawn(50, 500))
+@settings(max_examples=drawn(25, 500))
 @given(case=cases())
 def test_every_plan_keeps_the_rules_and_is_what_it_says(name, case):
     job, signal = case
@@ -57,7 +57,7 @@ def test_every_plan_keeps_the_rules_and_is_what_it_says(name, case):
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-@settings(max_examples=40)
+@settings(max_examples=drawn(20, 400))
 @given(case=cases(kind="price"))
 def test_every_policy_plans_by_price(name, case):
     job, signal = case

@@ -22,6 +22,7 @@ from lowtide.profile import Phase, PowerProfile
 from lowtide.signal import FILLED, Signal
 from lowtide.workload import Workload
 from support import published_oracles
+from support.nightly import drawn
 from support.oracles import every_bend, exact_integral
 from support.strategies import cases
 
@@ -120,7 +121,7 @@ def test_latest_starts_when_it_must(case):
     assert made.schedule.end == pytest.approx(job.deadline, abs=1e-5)
 
 
-@settings(max_examples=60)
+@settings(max_examples=drawn(30, 600))
 @given(cases(), st.sampled_from([None, 600.0, 3600.0, 5000.0]))
 def test_lowest_window_is_the_best_of_every_bend_at_constant_power(case, expected_s):
     job, signal = case
@@ -141,7 +142,7 @@ def test_lowest_window_is_the_best_of_every_bend_at_constant_power(case, expecte
     assert float(got) == pytest.approx(float(min(costs)), rel=1e-9, abs=1e-9 * most + 1e-3)
 
 
-@settings(max_examples=60)
+@settings(max_examples=drawn(30, 600))
 @given(cases(), st.sampled_from([None, 600.0, 3600.0, 5000.0]), st.floats(0.0, 1.0))
 def test_no_start_saves_faster_than_carbon_time(case, expected_s, share):
     job, signal = case
@@ -268,7 +269,7 @@ def test_a_quantile_splits_the_time(case, share):
     assert size_s[signal.values <= value].sum() >= share * size_s.sum() - tie
 
 
-@settings(max_examples=60)
+@settings(max_examples=drawn(30, 600))
 @given(cases(), st.sampled_from([0.0, 0.3, 1.0]), st.sampled_from([1800.0, 86400.0]))
 def test_no_threshold_breaks_a_rule(case, quantile, horizon_s):
     job, signal = case
@@ -316,7 +317,7 @@ class TestPurchasing:
 
 
 class TestForecasted:
-    @settings(max_examples=40)
+    @settings(max_examples=drawn(20, 400))
     @given(cases())
     def test_perfect_foresight_changes_nothing(self, case):
         job, signal = case
@@ -325,7 +326,7 @@ class TestForecasted:
             assert seen.schedule == policy.decide(job, signal).schedule
             assert seen.lower_bound is None
 
-    @settings(max_examples=40)
+    @settings(max_examples=drawn(20, 400))
     @given(cases(), st.integers(0, 5), st.sampled_from([None, 900.0, 7200.0]))
     def test_a_wrong_forecast_breaks_no_rule(self, case, seed, horizon_s):
         job, signal = case

@@ -16,7 +16,7 @@ from lowtide.schedule import Schedule, Span, State
 from support.nightly import drawn
 
 HOUR = 3600.0
-CASES = drawn(60, 1500)
+CASES = drawn(30, 1500)
 # What epoch seconds can be told apart by, and a little more.
 ROUNDING_S = 3e-7
 

@@ -43,7 +43,7 @@ def permitted(job: Job) -> None:
     assume(not (job.interruptible == "never" and job.profile.stop))
 
 
-@settings(max_examples=drawn(40, 500))
+@settings(max_examples=drawn(20, 500))
 @given(cases(), models, st.sampled_from([HOUR, 1800.0, 600.0, 5000.0]))
 def test_every_rule_is_kept_and_no_deadline_missed(case, model, every_s):
     job, signal = case
@@ -52,7 +52,7 @@ def test_every_rule_is_kept_and_no_deadline_missed(case, model, every_s):
     policy.decide(job, signal).schedule.check(job)
 
 
-@settings(max_examples=drawn(50, 500))
+@settings(max_examples=drawn(25, 500))
 @given(cases(), st.sampled_from([HOUR, 1800.0, 5000.0]))
 def test_with_perfect_forecasts_it_is_exact(case, every_s):
     job, signal = case
@@ -85,7 +85,7 @@ part = st.builds(
 )
 
 
-@settings(max_examples=drawn(50, 500))
+@settings(max_examples=drawn(25, 500))
 @given(
     st.lists(st.integers(0, 500), min_size=30, max_size=40),
     st.lists(part, max_size=1),

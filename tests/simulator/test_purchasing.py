@@ -9,6 +9,7 @@ from lowtide.errors import InvalidInput
 from lowtide.simulator.buying import BOUGHT, buy, start_on_reserved
 from lowtide.simulator.cluster import Cluster
 from lowtide.workload import Workload
+from support.nightly import drawn
 
 HOUR = 3600.0
 RESERVED, ON_DEMAND, SPOT = range(len(BOUGHT))
@@ -91,7 +92,7 @@ def draw_each(data, count):
     )
 
 
-@settings(max_examples=200)
+@settings(max_examples=drawn(100, 2000))
 @given(st.data())
 def test_buying_agrees_with_a_plain_walk(data):
     count = data.draw(st.integers(1, 12))
@@ -110,7 +111,7 @@ def test_buying_agrees_with_a_plain_walk(data):
         assert made.total == pytest.approx(float(jobs.cpus @ jobs.work_s) / HOUR * 0.0624)
 
 
-@settings(max_examples=200)
+@settings(max_examples=drawn(100, 2000))
 @given(st.data())
 def test_who_is_not_eager_takes_reserved_cpus_at_its_wished_instant_alone(data):
     count = data.draw(st.integers(1, 12))

@@ -26,7 +26,7 @@ from lowtide.workload import Workload
 from support.clusters import ANYWHERE, TickingQueue, in_order, in_turns, most_at_once, queues
 from support.nightly import drawn
 
-CASES = drawn(75, 1500)
+CASES = drawn(40, 1500)
 ONE_CPU = Cluster(nodes=1, cpus_per_node=1)
 FOUR_NODES = Cluster(nodes=4, cpus_per_node=1)
 
@@ -298,7 +298,7 @@ def compared(case, discipline):
     return slow
 
 
-@settings(max_examples=75)
+@settings(max_examples=drawn(37, 750))
 @given(queues(), in_order)
 def test_jobs_in_order_run_as_in_the_slow_queue(case, discipline):
     compared(case, discipline)
@@ -321,7 +321,7 @@ def test_easy_runs_as_in_the_slow_queue(case):
             assert slow.starts_of_first[job] <= promised
 
 
-@settings(max_examples=drawn(100, 1000))
+@settings(max_examples=drawn(50, 1000))
 @given(queues(turns=True), in_turns)
 def test_jobs_in_turns_run_as_in_the_slow_queue(case, discipline):
     compared(case, discipline)

@@ -19,6 +19,7 @@ from lowtide.states import STATUSES
 from lowtide.trace import Trace
 from lowtide.workload import Workload
 from support.clusters import queues
+from support.nightly import drawn
 
 HOUR = 3600.0
 START_POLICIES = ("run_now", "latest", "lowest_slot", "lowest_window", "oracle", "carbon_time")
@@ -56,7 +57,7 @@ def days(draw, interruptible=("never",)):
     return jobs, signal
 
 
-@settings(max_examples=40)
+@settings(max_examples=drawn(20, 400))
 @given(days(("never", "anywhere")), st.sampled_from(ANY_POLICIES))
 def test_a_simulation_is_its_plans(drawn, policy: str) -> None:
     jobs, signal = drawn

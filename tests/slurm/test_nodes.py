@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from lowtide.errors import InvalidInput
 from lowtide.slurm.fields import expand_nodes, shorten_nodes
+from support.nightly import drawn
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_what_is_no_list_is_refused(text: str) -> None:
         max_size=40,
     )
 )
-@settings(max_examples=300)
+@settings(max_examples=drawn(150, 3000))
 def test_short_forms_mean_the_same_nodes(names: list[str]) -> None:
     assert sorted(expand_nodes(shorten_nodes(names))) == sorted(set(names))
 

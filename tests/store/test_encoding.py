@@ -12,6 +12,7 @@ from lowtide.store.codec import GAUGE_ERROR, Look, Points, decode, encode, join,
 from lowtide.store.codec import pack_tick as pack
 from lowtide.store.codec import unpack_tick as unpack
 from lowtide.store.layout import NODE, UNIT, Layout
+from support.nightly import drawn
 
 
 @st.composite
@@ -54,7 +55,7 @@ def growing(count: int, *, step_s: float = 10.0, seed: int = 1) -> Points:
 
 
 @pytest.mark.parametrize("layout", [UNIT, NODE], ids=["unit", "node"])
-@settings(max_examples=60)
+@settings(max_examples=drawn(30, 600))
 @given(data=st.data())
 def test_what_goes_in_comes_out_as_finely_as_is_said(layout: Layout, data: st.DataObject) -> None:
     points = data.draw(some_points(layout))
@@ -116,7 +117,7 @@ def test_a_damaged_chunk_is_refused(damage: str) -> None:
         decode(bad)
 
 
-@settings(max_examples=60)
+@settings(max_examples=drawn(30, 600))
 @given(points=some_points(UNIT), step_s=st.sampled_from([60.0, 3600.0]))
 def test_rolling_up_loses_nothing_that_was_used(points: Points, step_s: float) -> None:
     rolled = roll_up(points, step_s)
@@ -157,7 +158,7 @@ def test_rolling_up_leaves_holes_open() -> None:
 
 
 @given(count=st.integers(0, 20), data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=drawn(20, 400))
 def test_a_tick_is_kept_to_the_last_bit(count: int, data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
 

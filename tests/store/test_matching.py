@@ -174,7 +174,7 @@ def test_a_start_that_nobody_saw_end_was_requeued_once_a_later_one_is_told(
         assert [each.state for each in store.jobs()] == ["node_fail", "completed"]
 
 
-@settings(max_examples=40)
+@settings(max_examples=drawn(20, 400))
 @given(data=st.data())
 def test_only_as_many_starts_as_it_has_restarts_were_requeued(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

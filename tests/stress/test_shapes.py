@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from lowtide.errors import InvalidInput, UnknownName
 from lowtide.stress.plan import MOST_CORRELATION, SHAPES, draw_levels
+from support.nightly import drawn
 
 RANGES = [(0.0, 100.0), (0.0, 100.0), (20.0, 80.0), (0.0, 33.33)]
 # From so many steps on, four parts of any shape can be told apart.
@@ -16,7 +17,7 @@ ENOUGH = 12
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@settings(max_examples=60)
+@settings(max_examples=drawn(30, 600))
 @given(seed=st.integers(0, 2**31), steps=st.integers(ENOUGH, 400), count=st.integers(1, 4))
 def test_levels_are_independent_and_reach_both_ends(
     shape: str, seed: int, steps: int, count: int

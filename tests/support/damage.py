@@ -20,7 +20,7 @@ from typing import Any
 from lowtide.errors import LowtideError
 from support.nightly import IS_NIGHT, drawn
 
-COUNT = drawn(2_000, 50_000)
+COUNT = drawn(1_000, 50_000)
 # The slowest single file: nothing may be laid out that a few bytes ask for.
 MOST_CPU_S = 5.0
 
