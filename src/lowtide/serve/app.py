@@ -32,7 +32,9 @@ from lowtide.serve.login import (
     prove,
 )
 from lowtide.serve.metrics_proxy import Upstream
+from lowtide.serve.overview_pages import OverviewPages
 from lowtide.serve.pages import Pages
+from lowtide.serve.rendering import Renderer
 from lowtide.store.pieces import MOST_PACKED_BYTES
 
 LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1"))
@@ -57,7 +59,7 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
         keeper: Knows who asks, and where everything is.
         hosts: Under which names it is known.
     """
-    pages = Pages(keeper)
+    renderer = Renderer()
 
     def refuse(scope: Scope, status: int) -> Response:
         words = _WORDS.get(status, _WORDS[400])
@@ -67,7 +69,7 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
             if status == 401:
                 response.headers["WWW-Authenticate"] = "Bearer"
             return response
-        return pages.refusal(words, status)
+        return renderer.refusal(words, status)
 
     def refused(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 400
@@ -80,6 +82,7 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
         openapi_url=None,
         redirect_slashes=False,
     )
+    app.state.exempt = keeper.settings.exempt
     app.add_exception_handler(LowtideError, refuse_bad_input)
     app.add_exception_handler(HTTPException, refused)
     for path, endpoint in ENDPOINTS.items():
@@ -96,7 +99,8 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
             _door(keeper),
             methods=["PUT"],
         ),
-        *pages.routes(),
+        *Pages(keeper, renderer).routes(),
+        *OverviewPages(keeper, renderer).routes(),
     ]
     if keeper.settings.munge:
         routes += _logins(keeper)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -98,6 +99,17 @@ def use_once(database: Database, token: str, *, scope: str, now: float) -> str |
         if row is None or not connection.execute(sa.delete(tokens).where(mine)).rowcount:
             return None
     return str(row.owner) if row.expires > now else None
+
+
+def tokens_of(database: Database, owner: str, *, now: float) -> list[dict[str, Any]]:
+    """Return somebody's tokens for programs, without what opens anything."""
+    mine = (tokens.c.owner == owner) & tokens.c.scope.in_(SCOPES) & (tokens.c.expires > now)
+    names = ("id", "scope", "note", "made", "expires", "used")
+    with database.reading() as connection:
+        rows = connection.execute(
+            sa.select(*(tokens.c[name] for name in names)).where(mine).order_by(tokens.c.id)
+        )
+        return [dict(row) for row in rows.mappings()]
 
 
 def take_back(database: Database, number: int, *, owner: str) -> bool:
