@@ -5,11 +5,18 @@ events. H200: three runs of a training job measured by the card, and a stop and 
 resumption that no profile here has seen. Every error is of runs left out. RMSE is at absolute
 time unless it says aligned; a profile that is over draws 0 W. Drawn programs: how often phases of
 programs that chance makes up are right, on seeds that nothing was settled on, beside ruptures,
-constant power, the published fit, and who knows the program.
+constant power, the published fit, and who knows the program. Sizes: how often the bands of `learn
+sizes` hold, of programs that chance makes up.
+
+By default the first programs of those seeds are drawn, which takes two minutes and tells a share to
+some points; `--full` draws the 500 of each kind that the documentation tells of, and looks at how
+much hangs on the shortest phase, in half an hour. `--only roberta` (h200, sizes, drawn) takes one
+part, `--first SEED` other programs.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from importlib import import_module
@@ -25,7 +32,11 @@ from lowtide.recording import Recording, Run, pairs
 
 # What draws programs and judges what was learned of them is shared with the tests.
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-PROGRAMS = 500
+PROGRAMS = {False: 30, True: 500}
+PARTS = ("roberta", "h200", "sizes", "drawn")
+# So many sizes, of one quantity and of two, and the first program that judges their bands.
+SIZES = ((1, (3, 4, 5, 6)), (2, (4, 5, 6, 7, 8)))
+SIZES_JUDGING = 8_000_000
 
 
 def read(folder: Path) -> tuple[Recording, list[Run]]:
@@ -152,27 +163,43 @@ def progress(done: int, count: int) -> None:
             print("\r" + " " * 30 + "\r", end="", file=sys.stderr, flush=True)
 
 
-def drawn_programs(report: Report) -> None:
-    """Print how well phases of drawn programs are found, with marks and without."""
+def drawn_programs(report: Report, count: int, first: int | None) -> None:
+    """Print how well phases of drawn programs are found, with marks and without.
+
+    Args:
+        count: How many of each.
+        first: The first seed; by default that of the programs that judge.
+    """
     scores = import_module("support.program_scores")
     drawn = import_module("support.programs")
-    seeds = range(drawn.JUDGING, drawn.JUDGING + PROGRAMS)
+    begin_at = drawn.JUDGING if first is None else first
+    seeds = range(begin_at, begin_at + count)
     for marked, least in ((True, (98, 98, 95, 95)), (False, (85, 85, 90, 90))):
         begin = process_time()
         tally = scores.judge_programs(seeds, marked=marked, tell=progress)
         name = "marks" if marked else "power alone"
-        print(f"{PROGRAMS} drawn programs by {name}, {process_time() - begin:.0f} s of CPU")
+        print(
+            f"{count} drawn programs by {name}, seeds from {begin_at} on, "
+            f"{process_time() - begin:.0f} s of CPU",
+            flush=True,
+        )
         print(tally.table())
         figures = tally.figures("learn")
         for what, share in zip(("startup", "epochs", "energy", "duration"), least, strict=True):
-            missed = 100 * (1 - figures[what])
-            beside = f"of {tally.count('learn', what)}"
-            report.line(f"by {name}, {what} wrong in", missed, 100 - share, "%", beside)
+            missed, known = 100 * (1 - figures[what]), tally.count("learn", what)
+            # Of few programs chance makes up two standard errors of the share.
+            room = 2 * np.sqrt(share * (100 - share) / known) if count < PROGRAMS[True] else 0.0
+            most = round(100 - share + room, 1)
+            report.line(f"by {name}, {what} wrong in", missed, most, "%", f"of {known}")
         for what in ("energy", "duration"):
             # Between 88 and 95 %: as far from 91.5 % as that.
             held, runs = 100 * figures[f"{what} held"], tally.count("learn", f"{what}_held")
+            room = 2 * np.sqrt(90 * 10 / runs) if count < PROGRAMS[True] else 0.0
+            most = round(3.5 + room, 1)
             off = f"{held:.1f} % of {runs}; 88 to 95 % wanted"
-            report.line(f"by {name}, interval of {what}: off 91.5 % by", held - 91.5, 3.5, "%", off)
+            report.line(
+                f"by {name}, interval of {what}: off 91.5 % by", held - 91.5, most, "%", off
+            )
     told = [drawn.draw_program(seed, marked=False) for seed in seeds]
     for what, shows in (
         ("epochs show in power", [each.repeats_visibly for each in told]),
@@ -181,11 +208,13 @@ def drawn_programs(report: Report) -> None:
         print(f"{what:<46} {100 * np.mean(shows):8.1f} %   of programs without marks")
 
 
-def main() -> int:
-    """Print the figures; return 1 if one is missed."""
-    folder = Path(os.environ.get("LOWTIDE_DATA", "../shared/data")) / "power"
-    report = Report()
-    full, everything = read(folder / "roberta")
+def roberta(report: Report, folder: Path, *, whole_story: bool) -> None:
+    """Print how well a fine-tuning job that was measured at the wall is learned.
+
+    Args:
+        whole_story: Whether to look at how much hangs on the shortest phase, which takes minutes.
+    """
+    full, everything = read(folder)
     published = learn(full, method="published")
     by_marks = learn(full, events=True)
     wall, cpu = perf_counter(), process_time()
@@ -215,8 +244,8 @@ def main() -> int:
     print(f"{'   the mean energy without any phases':<46} {mean_only(full)[1]:8.2f} %")
     spread = float(np.std([run.energy_j() for run in full], ddof=1) / published.profile.energy_j)
     print(f"{'runs differ from one another by (sd)':<46} {100 * spread:8.2f} %")
-    report.line("learned and validated by power alone, wall", wall, 5.0, "s", f"{cpu:.1f} s of CPU")
-    for shortest in (0.2, 0.4, 0.8, 1.6):
+    report.line("learned and validated by power alone, CPU", cpu, 5.0, "s", f"{wall:.1f} s in all")
+    for shortest in (0.2, 0.4, 0.8, 1.6) if whole_story else ():
         values = [rmse(learn(full, events=events, shortest=shortest)) for events in (True, False)]
         told = ", ".join(f"{value:.2f}" for value in values)
         print(f"{f'phases of {shortest} s or more: marks, power':<46} {told} W")
@@ -239,7 +268,10 @@ def main() -> int:
         print(f"{f'pairs by {name}, no resumed run seen':<46} {told}")
     unseen_pairs(report, whole, 1.5)
 
-    full, everything = read(folder / "h200")
+
+def h200(report: Report, folder: Path, *, whole_story: bool) -> None:
+    """Print how well a training job that was measured at the card is learned."""
+    full, everything = read(folder)
     print("H200, three runs at the card, one left out at a time")
     for name, events in (("marks", True), ("power alone", False)):
         learned = learn(full, events=events)
@@ -253,7 +285,7 @@ def main() -> int:
         told = told_errors(pair_errors(learned.profile, everything))
         print(f"{f'pairs by {name}, no resumed run seen':<46} {told}")
         # How much hangs on the shortest phase: a warm-up of 0.46 s is found, or is not.
-        for shortest in (0.3, 0.5, 0.8):
+        for shortest in (0.3, 0.5, 0.8) if whole_story else ():
             again = learn(full, events=events, shortest=shortest)
             told = told_errors(pair_errors(again.profile, everything))
             print(f"{f'   with phases of {shortest} s or more':<46} {told}")
@@ -261,9 +293,54 @@ def main() -> int:
             worst = worst_edge_s(learned, full)
             report.line("five trainings in each run, worst edge", worst, 0.5, "s")
     unseen_pairs(report, Recording(runs=tuple(everything)), 2.0)
-    drawn_programs(report)
+
+
+def sizes(report: Report, designs: int) -> None:
+    """Print how often bands of other sizes hold, within what was measured and beyond.
+
+    Args:
+        designs: How many programs, each measured at sizes that chance chooses.
+    """
+    grown = import_module("support.grown")
+    print(f"{designs} programs of which sizes were measured to 1 %, bands of 90 %")
+    for quantities, counts in SIZES:
+        for count in counts:
+            seeds = range(SIZES_JUDGING, SIZES_JUDGING + designs)
+            judged = grown.judge_sizes(count, quantities, seeds)
+            for beyond, where in ((False, "between"), (True, "beyond")):
+                held = 100 * np.array(judged.held[beyond])
+                room = 2 * held.std() / np.sqrt(held.size)
+                beside = (
+                    f"of {held.size} ± {room:.0f}; median band ± "
+                    f"{100 * np.median(judged.half[beyond]):.1f} %, off by "
+                    f"{100 * np.median(judged.off[beyond]):.1f} %"
+                )
+                what = f"{count} sizes of {quantities}, {where}: left outside"
+                report.line(what, 100 - held.mean(), round(12 + room, 1), "%", beside)
+
+
+def main(words: list[str]) -> int:
+    """Print the figures; return 1 if one is missed."""
+    parser = argparse.ArgumentParser(description="How well profiles are learned.")
+    parser.add_argument("--full", action="store_true", help="500 programs of each kind")
+    parser.add_argument("--programs", type=int, help="so many of each kind")
+    parser.add_argument("--first", type=int, help="the first program's seed")
+    parser.add_argument("--only", choices=PARTS, action="append", help="one part")
+    asked = parser.parse_args(words)
+    folder = Path(os.environ.get("LOWTIDE_DATA", "../shared/data")) / "power"
+    report, parts = Report(), asked.only or PARTS
+    begin = process_time()
+    if "roberta" in parts:
+        roberta(report, folder / "roberta", whole_story=asked.full)
+    if "h200" in parts:
+        h200(report, folder / "h200", whole_story=asked.full)
+    if "sizes" in parts:
+        sizes(report, 200 if asked.full else 20)
+    if "drawn" in parts:
+        drawn_programs(report, asked.programs or PROGRAMS[asked.full], asked.first)
+    print(f"{process_time() - begin:.0f} s of CPU time in all; {report.missed} missed")
     return int(report.missed > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -30,9 +30,9 @@ from lowtide.errors import FormatError
 from lowtide.grids.cache import Cache
 from lowtide.grids.providers import ZoneName
 from lowtide.hindsight.phases import read_phases
+from lowtide.learning.likeness import are_alike
 from lowtide.library import Library, scraped
 from lowtide.library.entry import read_entry
-from lowtide.library.programs import are_alike
 from lowtide.profile import PowerProfile
 from lowtide.slurm import records
 from lowtide.studies.experiment import Experiment

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,7 +117,7 @@ ways = ["persistence", "profile"]
     [
         (("--forecast", "luck"), "unknown forecast 'luck'"),
         (("--forecast", "boosting"), "boosting sits out: it needs 31 d of measured history"),
-        (("--forecast", "auto", "--now", "2024-03-01T00:00Z"), "after now: say when now is"),
+        (("--forecast", "auto", "--now", "2024-03-01T00:00Z"), "after now: get one that covers"),
         (("--forecast", "auto", "--now", "2024-05-01T00:00Z"), "forecasts reach 7 d ahead"),
         (("--forecast", "auto", "--now", "2024-03-20T12:00Z"), "needs a day of history at least"),
         (
@@ -129,6 +130,20 @@ def test_what_cannot_be_foreseen_is_refused_with_the_reason(history, capsys, opt
     answer = run(capsys, "when", *JOB, "--signal", str(history), *NOW, *options)
     assert (answer.code, answer.out) == (2, "")
     assert message in answer.err.replace("\n", " ")
+
+
+@pytest.mark.parametrize("hours", [20, 24, 30, 48, 100])
+@pytest.mark.parametrize("moment", ["2023-01-01T00:00Z", "2025-01-01T00:00Z"])
+def test_the_moment_that_is_named_instead_of_now_will_do(tmp_path, capsys, hours, moment):
+    path = tmp_path / "short.csv"
+    write_signal(Signal.from_values(range(100, 100 + hours), start=START, step_s="1h"), path)
+    asked = ("when", "-t", "1:00:00", "--deadline", "+4h", "--signal", str(path))
+    refused = run(capsys, *asked, "--forecast", "auto", "--now", moment)
+    assert refused.code == 2
+    named = re.findall(r"--now (\S+)", refused.err)
+    assert len(named) == (hours >= 24)
+    for now in named:
+        assert run(capsys, *asked, "--forecast", "auto", "--now", now).code == 0
 
 
 def test_a_history_over_the_change_of_clocks_and_with_gaps(history, capsys):

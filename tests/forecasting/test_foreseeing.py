@@ -124,6 +124,34 @@ def test_it_begins_with_what_is_known_and_a_longer_horizon_changes_nothing_neare
     assert (far.signal.marks == FILLED).sum() >= round(DAY / signal.step_s)
 
 
+@pytest.mark.parametrize("seed", range(drawn(12, 100)))
+@pytest.mark.filterwarnings("error")
+def test_gaps_of_days_and_weeks_are_lived_with(seed, monkeypatch):
+    monkeypatch.setattr(models, "_ROWS", 3000)
+    monkeypatch.setattr(models, "_TREES", 5)
+    forget()
+    rng = np.random.default_rng([14, seed])
+    signal = course(int(rng.integers(45, 75)), seed=seed, step_s=3600.0)
+    marks = np.zeros(len(signal), dtype=np.uint8)
+    for _ in range(int(rng.integers(1, 4))):
+        first = int(rng.integers(0, len(signal) - 24))
+        length = int(np.exp(rng.uniform(np.log(20), np.log(300))))
+        marks[first : first + length] = rng.choice([FILLED, ESTIMATED])
+    marks[-24:] = 0
+    # What a gap was filled with is of no account.
+    other = np.where(marks == FILLED, 1e4, signal.values)
+    made = Auto().forecast(replace(signal, marks=marks), signal.end, 7 * DAY)
+    for part in (made.signal, made.lower, made.upper):
+        assert part is None or np.isfinite(part.values).all()
+    if made.lower is not None:
+        assert np.all(made.lower.values <= made.upper.values)
+    # As far off as the course of a day, and no further.
+    ahead = made.signal.values[len(signal) :]
+    assert signal.values.min() - 200 < ahead.min() <= ahead.max() < signal.values.max() + 200
+    again = Auto().forecast(replace(signal, values=other, marks=marks), signal.end, 7 * DAY)
+    assert np.array_equal(again.signal.values[len(signal) :], ahead)
+
+
 def plain_persistence(past, ahead):
     """What stood there whole days before, the first of them that is known."""
     now = len(past) - 1

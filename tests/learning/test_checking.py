@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lowtide.learning import learn
 from lowtide.learning.checking import check, comparable, summaries
 from lowtide.profile import Phase, PowerProfile
-from lowtide.recording import Run
+from lowtide.recording import Recording, Run
 from support.recordings import EPOCH, EXIT, PHASES, STARTUP, labels_of, make_run
 
 EPOCH_J = sum(seconds * watts for seconds, watts in EPOCH)
@@ -100,17 +101,37 @@ def test_how_long_runs_take_is_checked_as_well(slower: float) -> None:
     assert only.predicted_s == pytest.approx(profile().run_s + profile().startup_s)
 
 
-def test_runs_with_other_epochs_are_left_out_as_when_learning() -> None:
-    def epochs(name: str, count: int) -> Run:
-        labels = labels_of(tuple(range(1, count + 1)))
-        return run(name, (*STARTUP, *EPOCH * count, *EXIT), labels, "full")
+def with_epochs(name: str, count: int) -> Run:
+    labels = labels_of(tuple(range(1, count + 1)))
+    return run(name, (*STARTUP, *EPOCH * count, *EXIT), labels, "full")
 
-    runs = [epochs("a", 3), epochs("b", 3), epochs("c", 3), epochs("few", 2), epochs("many", 4)]
-    assert [each.runs for each in check(profile(), runs)] == [("a",), ("b",), ("c",)]
-    notes = comparable(runs)[1]
-    assert [note.split()[1] for note in notes] == ["few", "many"]
-    # Of two that differ, neither is the odd one.
-    assert len(check(profile(), runs[2:4])) == 2
+
+@pytest.mark.parametrize("counts", [(3, 3, 3, 2, 4), (3, 2), (8, 8), (1, 3), (5,), (30, 2, 2)])
+def test_runs_of_any_number_of_epochs_are_told_by_as_many(counts: tuple[int, ...]) -> None:
+    runs = [with_epochs(f"r{place}", count) for place, count in enumerate(counts)]
+    named = learn(Recording(runs=tuple(with_epochs(f"f{n}", 3) for n in range(2)))).profile
+    # By names that the program says as well; a profile without them has the number that it repeats.
+    for each in (named, *([profile()] if 3 in counts else [])):
+        checks = check(each, runs)
+        assert len(checks) == len(counts)
+        for own, count in zip(checks, counts, strict=True):
+            wanted_j = STARTUP_J + count * EPOCH_J + EXIT[0][0] * EXIT[0][1]
+            assert own.predicted_j == pytest.approx(wanted_j, rel=0.01)
+            assert abs(own.error) < 0.01
+            assert abs(own.late) < 0.01
+
+
+def test_runs_of_other_epochs_than_a_profile_can_be_told_for_are_left_out_with_the_reason() -> None:
+    runs = [with_epochs("a", 3), with_epochs("b", 3), with_epochs("many", 4)]
+    once = [
+        Phase(name=f"epoch_{what}", duration_s=8.0 + number, power_w=400)
+        for number in range(3)
+        for what in ("train", "eval", "save")
+    ]
+    stiff = PowerProfile(work=once)
+    assert [each.runs for each in check(stiff, runs)] == [("a",), ("b",)]
+    (why,) = comparable(runs, stiff)[1]
+    assert "run many has 4 epochs and is left out: the profile has 3" in why
 
 
 def test_a_baseline_is_taken_off_what_was_measured() -> None:

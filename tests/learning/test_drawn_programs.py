@@ -68,15 +68,21 @@ def test_intervals_hold_unseen_runs_about_as_often_as_they_say(
         assert 0.88 - room <= np.mean(known) <= 0.95 + room, (held, np.mean(known))
 
 
+@pytest.mark.parametrize("slow_first", [1.0, 1.5])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_restart_is_learned_from_resumed_runs(seed: int) -> None:
-    program = draw_program(seed)
+def test_a_restart_is_learned_from_resumed_runs(seed: int, slow_first: float) -> None:
+    program = replace(draw_program(seed), slow_first=slow_first, throttled=0.0)
     runs = [*program.recording(seed).runs]
     for number in range(3):
         runs += program.pair("stop", 100 * seed + number, name=str(number))
     learned = learn(Recording(runs=tuple(runs)), validated=False)
-    truth_s = sum(part.seconds for part in program.restart)
+    # Whoever stops pays for the slow epoch after a start as well.
+    slower_s = (slow_first - 1) * program.epoch[0].seconds
+    truth_s = sum(part.seconds for part in program.restart) + slower_s
     assert learned.profile.restart_s == pytest.approx(truth_s, rel=0.15, abs=2.0)
+    late = [each.late for each in learned.checks]
+    assert len(late) == 3
+    assert abs(np.mean(late)) < 0.015, late
 
 
 @pytest.mark.parametrize("count", [1, 3])

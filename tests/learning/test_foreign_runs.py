@@ -117,6 +117,51 @@ def test_a_loss_that_falls_contradicts_nothing() -> None:
     assert named(learned(runs)) == []
 
 
+@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize("each", [1, 2])
+def test_of_two_programs_with_as_many_runs_one_is_learned(each: int, marked: bool) -> None:
+    for seed in range(7_000_000, 7_000_006):
+        one, other = (draw_program(seed + by, marked=marked) for by in (0, 100))
+        if marked:
+            # What both say is the same: only what they draw tells them apart.
+            names = [
+                replace(part, name=name.name)
+                for part, name in zip(other.epoch, one.epoch, strict=False)
+            ]
+            other = replace(other, epoch=tuple(names), style=one.style, said=one.said)
+        own = list(replace(one, epochs=one.epochs[:1] * each).recording(seed))
+        foreign = list(replace(other, epochs=other.epochs[:1] * each).recording(seed + 1))
+        found = learned([*own, *(replace(run, id=f"foreign_{run.id}") for run in foreign)])
+        assert [note.split()[1] for note in named(found)] == [f"foreign_{run.id}" for run in own]
+        assert found.profile.energy_j == pytest.approx(
+            np.mean([run.energy_j() for run in own]), rel=0.05
+        )
+
+
+@pytest.mark.parametrize("slower", [0.5, 2.0, 2.9])
+@pytest.mark.parametrize("counts", [(3, 1), (1, 1), (3, 3)])
+def test_who_says_the_same_at_another_pace_is_left_out(
+    counts: tuple[int, int], slower: float
+) -> None:
+    drawn = replace(draw_program(7_000_001), said="epochs", missing=0.0, extra=0.0)
+    paced = tuple(replace(part, seconds=slower * part.seconds) for part in drawn.epoch)
+    own = list(replace(drawn, epochs=(5,) * counts[0]).recording(1))
+    others = replace(drawn, epochs=(5,) * counts[1], epoch=paced).recording(2)
+    found = learned([*own, *(replace(run, id=f"paced_{run.id}") for run in others)])
+    assert all(note.startswith("run paced_full") for note in named(found))
+    assert len(named(found)) == counts[1]
+    assert "for an epoch where others take" in named(found)[0]
+    assert found.fit.model.epochs == (5,) * counts[0]
+
+
+def test_what_only_other_programs_say_is_not_told_of_this_one() -> None:
+    runs = list(make_runs(4))
+    other = make_run("other", OTHERS["times"], labels=("solve 1", "write", "solve 2"), seed=9)
+    found = learned([*runs, other])
+    assert len(named(found)) == 1
+    assert not any("now and then" in note for note in found.notes)
+
+
 def test_a_silent_run_among_marked_ones_is_left_out() -> None:
     runs = list(make_runs(4))
     found = learned([*runs[:3], replace(runs[3], events=())])

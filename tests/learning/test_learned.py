@@ -475,5 +475,5 @@ def test_recordings_may_call_their_runs_and_pairs_alike() -> None:
     strange = make_run("full_0", [(5, 60.0), (9, 400.0)], labels=("x", "y"))
     odd = [Recording(runs=(strange,), source=source) for source in ("other", "")]
     said = " ".join(learn([*kept, *odd], validated=False).notes)
-    assert "run other/full_0 lacks marks" in said
-    assert "run full_0 lacks marks" in said
+    assert "run other/full_0 spends its energy at other powers" in said
+    assert "run full_0 spends its energy at other powers" in said

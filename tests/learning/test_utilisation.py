@@ -108,6 +108,13 @@ def test_a_run_is_predicted_without_having_been_seen() -> None:
     assert all(each.rmse_w.per_run[-1] > 80 for each in learned.tried)
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ladder without trees and network, which take most of the time where the truth is a line."""
+    monkeypatch.setattr("lowtide.learning.utilisation.RUNGS", RUNGS[:3])
+
+
+@pytest.mark.usefixtures("quick")
 def test_intervals_hold_on_new_runs() -> None:
     learned = learn_utilisation([machine_runs(14, linear, offset_w=4.0, seconds=30.0)])
     assert learned.model is not None
@@ -134,6 +141,7 @@ def test_the_model_knows_its_range(line: LearnedUtilisation) -> None:
     assert line.model.at({"cpu": 0.8}).outside == ()
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("bends", [True, False])
 def test_intervals_widen_outside_of_what_was_learned(bends: bool) -> None:
     """Power may bend where nobody looked, or go on as before: an interval there holds both."""
@@ -156,6 +164,7 @@ def test_intervals_widen_outside_of_what_was_learned(bends: bool) -> None:
     assert np.all(np.diff(widths) > 0)
 
 
+@pytest.mark.usefixtures("quick")
 def test_intervals_go_by_use() -> None:
     learned = learn_utilisation([machine_runs(12, linear, noise_w=1.0, unrest_w=30.0)])
     assert learned.model is not None

@@ -5,15 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lowtide.library.programs import (
-    PastRun,
-    Program,
-    are_alike,
-    common_name,
-    plain_name,
-    tell_apart,
-    use_of,
-)
+from lowtide.learning.likeness import are_alike, use_of
+from lowtide.library.programs import PastRun, Program, common_name, plain_name, tell_apart
 from lowtide.recording import Run
 from support.production import Program as Known
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import subprocess
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import lowtide
-from lowtide.errors import InvalidInput, LowtideError
+from lowtide.errors import LowtideError
 from lowtide.formats.recording_folder import read
 from lowtide.grid import Grid
 from lowtide.marks import EVENTS_VARIABLE
@@ -177,27 +178,76 @@ def test_what_cannot_be_told_is_not_known_rather_than_nothing(tmp_path):
     assert pay(run, "windy").synthetic
 
 
-class Notebook:
-    """Stands in for IPython: keeps a magic and runs cells."""
+@pytest.fixture
+def notebook(steady, tmp_path, monkeypatch):
+    """A real IPython that knows the magic; returns what runs a cell."""
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
 
-    def register_magic_function(self, function, magic_kind, magic_name):
-        assert (magic_kind, magic_name) == ("line_cell", "measure")
-        self.magic = function
+    settings = Config(HistoryManager={"enabled": False}, InteractiveShell={"colors": "nocolor"})
+    shell = InteractiveShell.instance(config=settings)
+    assert shell.run_cell("%load_ext lowtide").success
+    yield shell
+    InteractiveShell.clear_instance()
 
-    def run_cell(self, code):
-        exec(code, self.names)
 
-
-def test_a_cell_of_a_notebook_is_measured(steady, capsys):
-    notebook = Notebook()
-    notebook.names = {}
-    lowtide.load_ipython_extension(notebook)
-    notebook.magic("training run --grid windy", "import time\ntime.sleep(0.3)\nx = 3")
-    assert notebook.names["x"] == 3
+def test_a_cell_of_a_notebook_is_measured(notebook, capsys):
+    assert notebook.run_cell(
+        "%%measure training run --grid windy\nimport time\ntime.sleep(0.3)\nx = 3\nx + 1"
+    ).success
+    assert notebook.user_ns["x"] == 3
     said = capsys.readouterr().out
-    assert said.startswith("training run: less than 1 s, ")
+    assert ": 4\ntraining run: less than 1 s, " in said
     assert "synthetic grid" in said
-    notebook.magic("y = 4")
-    assert notebook.names["y"] == 4
-    with pytest.raises(InvalidInput, match="--grid names a grid"):
-        notebook.magic("name --grid", "x = 5")
+    # What is quoted stays as it is, and braces are the program's.
+    for line, printed in (
+        ('%measure print("a  b", {"c": 1})', "a  b {'c': 1}"),
+        ("%measure --grid 'windy' print(-x)", "-3"),
+        ("%measure -x", ": -3"),
+        ("%%measure it's --grid=windy\nprint(f'{x}')", "3\nit's: "),
+    ):
+        assert notebook.run_cell(line).success
+        assert printed in capsys.readouterr().out
+
+
+def test_a_cell_that_fails_is_measured_fails_and_is_shown_once(notebook, capsys, monkeypatch):
+    kept = []
+    monkeypatch.setattr(inline, "print", kept.append, raising=False)
+    done = notebook.run_cell("%%measure bad\nimport time\ntime.sleep(0.2)\n1 / 0")
+    assert isinstance(done.error_in_exec, ZeroDivisionError)
+    assert kept[0].run.exit_status == 1
+    assert capsys.readouterr().out.count("division by zero") == 1
+    assert not notebook.run_cell("%%measure bad\n1 +").success
+    assert capsys.readouterr().out.count("invalid syntax") == 1
+
+
+@pytest.mark.parametrize(
+    ("cell", "rule"),
+    [
+        ("%%measure a --grid\nx = 5", "--grid GRID is all there is"),
+        ("%%measure a --gird windy\nx = 5", "--gird says nothing here"),
+        ("%measure --grid", "--grid GRID is all there is"),
+        ("%measure", "what is measured stands behind"),
+    ],
+)
+def test_what_a_magic_does_not_know_is_said_in_a_line(notebook, capsys, cell, rule):
+    assert not notebook.run_cell(cell).success
+    said = capsys.readouterr()
+    assert rule in said.err
+    assert "Traceback" not in said.out + said.err
+    assert "x" not in notebook.user_ns
+
+
+def test_a_cell_that_awaits_within_a_running_loop_is_told_how(notebook, capsys):
+    cell = "%%measure a\nimport asyncio\nawait asyncio.sleep(0)\nx = 6"
+    assert notebook.run_cell(cell).success
+    assert notebook.user_ns.pop("x") == 6
+
+    async def as_in_a_notebook():
+        made = notebook.transform_cell(cell)
+        return await notebook.run_cell_async(cell, transformed_cell=made)
+
+    assert not asyncio.run(as_in_a_notebook()).success
+    assert "write `with lowtide.measure(NAME):` in the cell" in capsys.readouterr().err
+    assert "x" not in notebook.user_ns

@@ -322,17 +322,21 @@ def _foreseen(
 def _require_history(signal: Signal, now: float) -> None:
     """Refuse a history that begins after now, or ended too long ago to foresee anything from."""
     span = f"the history covers {format_time(signal.start)} to {format_time(signal.end)}"
+    long_s = signal.end - signal.start
+    if signal.start <= now <= signal.end + _REACH_S:
+        return
     if now < signal.start:
-        raise NotCovered(
-            f"{span} and begins {format_hours(signal.start - now)} after now: say when now is, "
-            f"a day after its beginning or later, with --now {format_iso(signal.start + _DAY_S)}"
+        why = f"begins {format_hours(signal.start - now)} after now"
+        moment = signal.start + _DAY_S
+    else:
+        why = (
+            f"ended {format_hours(now - signal.end)} before now; forecasts reach "
+            f"{format_hours(_REACH_S)} ahead of what is known"
         )
-    if now > signal.end + _REACH_S:
-        raise NotCovered(
-            f"{span} and ended {format_hours(now - signal.end)} before now; forecasts reach "
-            f"{format_hours(_REACH_S)} ahead of what is known: get a newer one, or say when now "
-            f"is with --now {format_iso(signal.end - _DAY_S)}"
-        )
+        moment = signal.end - min(_DAY_S, long_s - _DAY_S)
+    # What is shorter than a day foresees nothing, whenever now is.
+    cure = f", or say when now is with --now {format_iso(moment)}" if long_s >= _DAY_S else ""
+    raise NotCovered(f"{span} and {why}: get one that covers the day before now{cure}")
 
 
 def find_grid(

@@ -245,13 +245,14 @@ def _compare(profile: str, recordings: list[Recording], baseline: str, *, form: 
         raise UnknownName("baseline", baseline, BASELINES)
     runs = runs_of(recordings)
     baseline_w = idle_power_w(runs) if baseline == "excluded" else 0.0
-    checks = check(named_profile(profile), runs, baseline_w=baseline_w)
+    known = named_profile(profile)
+    checks = check(known, runs, baseline_w=baseline_w)
+    notes = [*noted(recordings), *comparable(runs, known)[1]]
     if not checks:
         raise InvalidInput(
             "nothing to compare with: there is no uninterrupted run, and no stop or kill with its "
-            "resumption"
+            f"resumption{''.join(f'; {note}' for note in notes)}"
         )
-    notes = [*noted(recordings), *comparable(runs)[1]]
     columns = (
         Column("runs", read=lambda each: "+".join(each.runs)),
         Column("", "runs", read=lambda each: " + ".join(each.runs)),

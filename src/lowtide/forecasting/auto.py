@@ -242,7 +242,8 @@ def _try_out(key: _Key, ways: tuple[str, ...], seed: int) -> TriedWay:
             weights[:, lead] = weights[:, lead - 1]
     mixed = TriedWay(taking, weights, nothing, out)
     left = truth - mixed.foresee(recent, now, ahead)
-    errors = tuple(left[leads == lead] for lead in range(len(LEADS_H)))
+    # After a gap of more than a week nothing could be foreseen.
+    errors = tuple(left[(leads == lead) & np.isfinite(left)] for lead in range(len(LEADS_H)))
     if "linear" in taking:
         taking = {**taking, "linear": draw_lines(past)}
     return mixed._replace(ways=taking, errors=errors)

@@ -220,7 +220,9 @@ def _questions(past: Past, rng: np.random.Generator) -> tuple[IntArray, IntArray
     last = len(past) - 1
     fits = now + ahead <= last
     now, ahead = now[fits], ahead[fits]
-    answered = past.sure[now + ahead] & np.isfinite(past.at(past.usual, now))
+    # After a gap of days there is no level to count from.
+    there = np.isfinite(past.at(past.day_mean, now)) & np.isfinite(past.at(past.usual, now))
+    answered = past.sure[now + ahead] & there
     return now[answered], ahead[answered]
 
 

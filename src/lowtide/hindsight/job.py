@@ -11,8 +11,8 @@ import numpy as np
 from lowtide.errors import InvalidInput, LowtideError
 from lowtide.hindsight.phases import JobPhases, look_for_phases
 from lowtide.job import Job
+from lowtide.learning.likeness import use_of
 from lowtide.library import Entry, Library
-from lowtide.library.programs import use_of
 from lowtide.library.sources import program_of, run_of
 from lowtide.monitor.snapshot import PRESSURES, FloatArray
 from lowtide.monitor.verdicts import SATURATED, Behaviour, Use, Verdict, judge

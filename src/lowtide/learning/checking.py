@@ -7,8 +7,9 @@ restart, where the profile has one).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,6 +28,8 @@ from lowtide.units import format_count
 _LEVEL = 0.9
 # When a start was over is looked for in so many steps.
 _MOST_STEPS = 400
+# An epoch has no more phases than this.
+_LONGEST_EPOCH = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +67,14 @@ def check(profile: PowerProfile, runs: Sequence[Run], *, baseline_w: float = 0.0
 
     Args:
         runs: Runs as `learn` takes them: uninterrupted ones, and stops and kills with the
-            resumption that belongs to each; others and those with gaps are left out.
+            resumption that belongs to each; others and those with gaps are left out. One with
+            another number of epochs, by its marks, is told by as many of the profile's.
         baseline_w: What the machine draws without the program, if the profile leaves it out.
     """
     whole = [run for run in runs if run.sampled > 1 and not run.gaps]
     checks = [
-        _check("full", profile, [run], [(0.0, profile.work_s)], baseline_w)
-        for run in comparable(runs)[0]
+        _check("full", own, [run], [(0.0, own.work_s)], baseline_w)
+        for run, own in comparable(runs, profile)[0]
     ]
     for kind in ("stop", "kill"):
         for first, second in pairs(whole, kind):
@@ -80,30 +84,75 @@ def check(profile: PowerProfile, runs: Sequence[Run], *, baseline_w: float = 0.0
     return checks
 
 
-def comparable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+def comparable(
+    runs: Sequence[Run], profile: PowerProfile
+) -> tuple[list[tuple[Run, PowerProfile]], list[str]]:
     """Return the uninterrupted runs that did what most of them did, and why others are left out.
 
-    As when a profile is learned, one with more or fewer marks, such as those of another epoch, did
-    something else; unless there is no most.
+    Beside each run stands the profile with as many epochs as it has by its marks. As when a profile
+    is learned, a run that says something else did something else; unless there is no most.
     """
     chosen, notes = uninterrupted(runs)
+    as_it_is = [(run, profile) for run in chosen]
     if not any(run.events for run in chosen):
-        return chosen, notes
+        return as_it_is, notes
     marks, used, left_out = common_marks([RunSeries.of(run) for run in chosen], 0.0)
-    if marks is None:
-        return chosen, notes
-    alike = []
-    for number, own in zip(used, marks.outline.runs, strict=True):
-        if own.epochs == marks.outline.count:
-            alike.append(chosen[number])
+    if marks is None or 2 * len(used) <= len(chosen):
+        return as_it_is, notes
+    outline = marks.outline
+    said = Counter(name for name, _, _ in _stretches(profile))
+    body = marks.names[outline.first : outline.first + outline.length]
+    epochs = next((said[name] for name in body if said[name]), 0)
+    if not epochs:
+        # A profile that calls nothing as the program does has as many as it repeats something, if
+        # a run has so many, or else the usual number.
+        times = _repeated(profile)[2]
+        epochs = times if times in {own.epochs for own in outline.runs} else outline.count
+    found = []
+    for number, own in zip(used, outline.runs, strict=True):
+        run, resized = chosen[number], _with_more_epochs(profile, own.epochs - epochs)
+        if resized is not None:
+            found.append((run, resized))
         else:
             left_out.append(
-                f"run {chosen[number].id} has {format_count(own.epochs, 'epoch')} where most have "
-                f"{marks.outline.count} and is left out"
+                f"run {run.id} has {format_count(own.epochs, 'epoch')} and is left out: the "
+                f"profile has {epochs}, and cannot be told for another number of them"
             )
-    if 2 * len(alike) <= len(chosen):
-        return chosen, notes
-    return alike, [*notes, *left_out]
+    return found, [*notes, *left_out]
+
+
+def _with_more_epochs(profile: PowerProfile, more: int) -> PowerProfile | None:
+    """Return a profile that repeats so much more often what it repeats, or less often.
+
+    None where it repeats nothing, or not often enough.
+    """
+    if not more:
+        return profile
+    begin, length, times = _repeated(profile)
+    if not times or times + more < 0:
+        return None
+    epoch, end = profile.work[begin : begin + length], begin + length * times
+    work = (*profile.work[:begin], *epoch * (times + more), *profile.work[end:])
+    return replace(profile, work=work) if work else None
+
+
+def _repeated(profile: PowerProfile) -> tuple[int, int, int]:
+    """Return where what a profile repeats begins, how many phases it has and how often it comes.
+
+    It is the row of phases that stands in its work again to the letter; 0 times if none does.
+    """
+    kinds = {phase: number for number, phase in enumerate(dict.fromkeys(profile.work))}
+    row = np.array([kinds[phase] for phase in profile.work])
+    best = (0, 0, 1)
+    for length in range(1, min(row.size // 2, _LONGEST_EPOCH) + 1):
+        same = np.concatenate(([0], row[length:] == row[:-length], [0]))
+        turns = np.flatnonzero(np.diff(same))
+        for begin, end in zip(turns[::2].tolist(), turns[1::2].tolist(), strict=True):
+            times = (end - begin) // length + 1
+            # Of rows that explain as much, the shortest is the epoch.
+            if (times - 1) * length > best[1] * (best[2] - 1):
+                best = (begin, length, times)
+    return best if best[1] else (0, 0, 0)
 
 
 def summaries(checks: Sequence[Check]) -> list[str]:

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from lowtide import files
+from lowtide.changepoints import IntArray
 from lowtide.errors import InvalidInput, UnknownName
 from lowtide.learning.checking import Check, check, summaries
 from lowtide.learning.intervals import Interval, Welch, next_one, supported_level, welch
+from lowtide.learning.likeness import of_one_program
 from lowtide.learning.marks import find_lag
 from lowtide.learning.phases import METHODS, PhaseFinder, PhaseModel
 from lowtide.learning.repetition import Structure, find_structure
@@ -30,6 +32,8 @@ BASELINES = ("included", "excluded")
 SPREAD_LEVEL = 0.9
 # Fewer idle samples than this tell no baseline.
 _LEAST_IDLE = 10
+# A first epoch after a start that takes so much longer than others is slower.
+_CLEARLY_SLOWER = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +201,8 @@ def learn(
     notes = noted(given)
     chosen, left_out = uninterrupted(runs)
     notes += left_out
+    chosen, unlike = of_one_program(chosen)
+    notes += unlike
     if not chosen:
         kinds = ", ".join(sorted({run.kind or "unknown" for run in runs}))
         why = "; ".join(notes) or f"there are only runs of kind {kinds}"
@@ -265,9 +271,11 @@ def find_restart(fit: PhaseFit, resumed: Sequence[RunSeries]) -> tuple[Phase, ..
     """Return what resumed runs start with, None where there are none or no startup.
 
     The median: a run of another day, or one that the meter watched for longer, is not the others'.
+    By how much the first epoch after a start is slower belongs to it as well, where that of a first
+    start is: whoever stops pays for it again.
     """
     count = fit.structure.startup
-    seconds, watts = [], []
+    seconds, watts, slower = [], [], []
     for series in resumed if count else ():
         found = fit.model.lay(series)
         if found is None:
@@ -277,9 +285,10 @@ def find_restart(fit: PhaseFit, resumed: Sequence[RunSeries]) -> tuple[Phase, ..
         power_w = series.mean_w(series.seen_s(edges_s + fit.model.lag_s))
         seconds.append(np.diff(edges_s)[inside])
         watts.append(power_w[inside])
+        slower.append(_slower(fit, np.diff(edges_s), power_w, row))
     if not seconds:
         return None
-    return tuple(
+    phases = [
         Phase(name=name, duration_s=_rounded(lasts_s), power_w=_rounded(max(drawn_w, 0.0)))
         for name, lasts_s, drawn_w in zip(
             _names(fit),
@@ -288,7 +297,36 @@ def find_restart(fit: PhaseFit, resumed: Sequence[RunSeries]) -> tuple[Phase, ..
             strict=False,
         )
         if lasts_s > 0
-    )
+    ]
+    more_s, more_j = (float(each) for each in np.median(slower, axis=0))
+    if more_s > 0 and more_j > 0:
+        more_w = min(more_j / more_s, float(fit.power_w.max()))
+        phases.append(
+            Phase(name="slow first epoch", duration_s=_rounded(more_s), power_w=_rounded(more_w))
+        )
+    return tuple(phases)
+
+
+def _slower(
+    fit: PhaseFit, seconds: FloatArray, power_w: FloatArray, row: IntArray
+) -> tuple[float, float]:
+    """Return how many seconds and joules more than others a run's first epoch takes.
+
+    Nothing where a first epoch does not stand apart, and where this one is hardly slower.
+
+    Args:
+        row: Which phase each of the run's is.
+    """
+    block, outline, parts = fit.structure.block, fit.model.outline, fit.model.parts
+    begin = max(sum(parts[: outline.first]), fit.structure.startup)
+    second = sum(parts[: outline.first + outline.length])
+    if block is None or not outline.length or block.first < second:
+        return 0.0, 0.0
+    inside, usual = (row >= begin) & (row < second), slice(block.first, block.first + block.length)
+    usual_s = float(fit.duration_s[usual].sum())
+    more_s = float(seconds[inside].sum()) - usual_s
+    more_j = float(seconds[inside] @ power_w[inside] - fit.duration_s[usual] @ fit.power_w[usual])
+    return (more_s, more_j) if more_s > _CLEARLY_SLOWER * usual_s else (0.0, 0.0)
 
 
 def _unseen_pairs(

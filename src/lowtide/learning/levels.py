@@ -121,8 +121,8 @@ def _left_out(series: Sequence[RunSeries], levels: Levels, used: Sequence[int]) 
             share = levels.unlike(each, levels.stretches_in(each))
             notes.append(
                 f"run {each.run.id} is unlike the others, at other levels of power or for other "
-                f"lengths of time in {100 * share:.0f} % of it, and is left out: is it another "
-                "program?"
+                f"lengths of time in {100 * share:.0f} % of it, and is left out: it seems to be "
+                "another program's"
             )
     return notes
 

@@ -30,7 +30,7 @@ from lowtide.learning.shape import (
 )
 from lowtide.recording import Event
 from lowtide.signal import FloatArray
-from lowtide.units import format_count
+from lowtide.units import format_count, format_hours
 
 # A label says that a checkpoint is there, not that one is about to be written.
 _SAVED = re.compile(
@@ -49,6 +49,8 @@ _MULTIPLE = 0.12
 # or after epochs holds one only if it takes so many times as long as it usually does.
 _ABOUT_EPOCHS = (0.75, 1.75)
 _FAR_LONGER = 2.0
+# Epochs that take so many times as long as others are those of another size.
+_OTHER_PACE = 1.5
 # Marks further outside of a run than this were told by another clock.
 _CLOCKS_S = 5.0
 # Marks that leave more than this share of the variance of power may be off; they are if elsewhere
@@ -291,16 +293,60 @@ def common_marks(
                 )
         else:
             notes.append(f"run {each.run.id} {why} and is left out")
-    if dropped:
-        notes.append(f"marks that come now and then tell no phases: {', '.join(sorted(dropped))}")
+    # What only other programs say was said by runs that are left out.
+    if passing := sorted(dropped & {label for number in used for label in rows[number].labels}):
+        notes.append(f"marks that come now and then tell no phases: {', '.join(passing)}")
     if len(shape.head) + len(shape.tail) == 1:
         return None, used, notes
+    used, others = _of_one_pace(
+        series, [leave_out(rows[number], dropped) for number in used], used, shape
+    )
+    notes += others
     chosen = [series[number] for number in used]
     hearing = _hearing(chosen, shape, dropped, step_s)
     epochs = Counter(own.epochs for each in chosen if (own := hearing.stretches(each, 1)))
     most = max(epochs.values())
     count = min(number for number, times in epochs.items() if times == most)
     return _marks(chosen, hearing, count), used, notes
+
+
+def _of_one_pace(
+    series: Sequence[RunSeries], rows: Sequence[Row], used: list[int], shape: Shape
+) -> tuple[list[int], list[str]]:
+    """Return the runs whose epochs take about as long as most do, and why others are left out.
+
+    Who says the same at another pace did something else, with other data say. Where as many go at
+    each, the first run's is taken.
+
+    Args:
+        rows: What the runs that are used said.
+    """
+    paces_s = np.array([_pace_s(row, shape) for row in rows])
+    near = np.abs(np.log(paces_s[:, None] / paces_s)) <= np.log(_OTHER_PACE)
+    if near.sum() == np.isfinite(paces_s).sum() ** 2:
+        return used, []
+    usual_s = paces_s[int(np.argmax(near.sum(axis=1)))]
+    own = ~(np.abs(np.log(paces_s / usual_s)) > np.log(_OTHER_PACE))
+    notes = [
+        f"run {series[number].run.id} takes {format_hours(pace_s)} for an epoch where others take "
+        f"about {format_hours(usual_s)} and is left out"
+        for number, pace_s, is_near in zip(used, paces_s.tolist(), own.tolist(), strict=True)
+        if not is_near
+    ]
+    return [number for number, is_near in zip(used, own.tolist(), strict=True) if is_near], notes
+
+
+def _pace_s(row: Row, shape: Shape) -> float:
+    """Return how long a run's epochs take; NaN where it has too few to tell.
+
+    The middle one, of two the lesser: a mark that is missing makes one longer. The first may be
+    slow, and does not count.
+    """
+    begins_s = np.cumsum(row.seconds) - row.seconds
+    first = [label == (shape.body or ("",))[0] for label in row.labels]
+    lengths_s = np.sort(np.diff(begins_s[first])[1:])
+    middle_s = lengths_s[(lengths_s.size - 1) // 2] if lengths_s.size > 1 else 0.0
+    return float(middle_s) if middle_s > 0 else np.nan
 
 
 def _contradictions(series: Sequence[RunSeries]) -> list[str | None]:

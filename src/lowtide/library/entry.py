@@ -13,7 +13,8 @@ import numpy as np
 
 from lowtide import files
 from lowtide.errors import FormatError, LowtideError
-from lowtide.library.programs import COMPARED, PLACES, Program
+from lowtide.learning.likeness import COMPARED, PLACES
+from lowtide.library.programs import Program
 from lowtide.profile import PowerProfile
 from lowtide.signal import FloatArray
 from lowtide.units import format_iso, parse_time

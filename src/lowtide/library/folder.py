@@ -11,8 +11,9 @@ import numpy as np
 
 from lowtide import files
 from lowtide.errors import FileProblem, InvalidInput, LowtideError, UnknownName
+from lowtide.learning.likeness import are_alike, distances
 from lowtide.library.entry import Entry, read_entry
-from lowtide.library.programs import Program, are_alike, common_name, distances, plain_name
+from lowtide.library.programs import Program, common_name, plain_name
 from lowtide.signal import FloatArray
 
 VARIABLE = "LOWTIDE_PROFILES"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lowtide.learning.likeness import clustered, distances, use_of
 from lowtide.recording import Run
 from lowtide.signal import FloatArray
 from lowtide.units import format_count
@@ -21,13 +22,6 @@ from lowtide.units import format_count
 # What differs between runs of one program: counts, dates, and hashes, which have a digit somewhere.
 _VARYING = re.compile(r"(?=[0-9a-f]*\d)[0-9a-f]{6,}(?![a-z])|\d+", re.IGNORECASE)
 _REPEATED = re.compile(r"#(?:[-_.:+T/ ]*#)+")
-# What is compared, and from where on a difference means something: a watt, a quarter of a CPU.
-COMPARED = {"power_w": 1.0, "cpus_busy": 0.25, "gpus_busy": 0.05}
-# So many places of each distribution are compared.
-PLACES = (np.arange(16) + 0.5) / 16
-# Runs whose use differs by more than this share, on average, are of other programs. Nodes of one
-# kind differ by a tenth.
-_APART = 0.2
 # Fewer runs than this that differ from all others are strays, and no program.
 LEAST_KIND = 3
 
@@ -96,50 +90,6 @@ def plain_name(name: str) -> str:
     return re.sub(r"[^\w.]+|[-_.]*#[-_.]*", "-", name).strip("-._")[:60] or "program"
 
 
-def use_of(run: Run) -> FloatArray:
-    """Return where a run's energy went: a row of places of each distribution in `COMPARED`.
-
-    NaN where nothing is known. Energy weighs, not time, so that a run of two epochs is like one of
-    twenty: what a startup takes of the energy is little in both.
-    """
-    held_s = np.diff(np.append(run.times, max(run.end, float(run.times[-1]) + 1e-9)))
-    rows = []
-    for name in COMPARED:
-        values = run.power_w if name == "power_w" else run.columns.get(name, np.array([np.nan]))
-        if values.size != held_s.size or np.isnan(values).any():
-            rows.append(np.full(PLACES.size, np.nan))
-            continue
-        weights = np.maximum(held_s, 0.0) * (run.power_w + 1e-9)
-        order = np.argsort(values, kind="stable")
-        reached = np.cumsum(weights[order])
-        middle = (reached - weights[order] / 2) / reached[-1]
-        rows.append(np.interp(PLACES, middle, values[order]))
-    return np.stack(rows)
-
-
-def distances(uses: FloatArray) -> FloatArray:
-    """Return by which share uses differ from each other, each from each.
-
-    Args:
-        uses: What `use_of` returned of each.
-    """
-    # What few know of is not compared at all: distances have to mean the same for all.
-    known = ~np.isnan(uses.sum(axis=(0, 2)))
-    found = np.zeros((len(uses), len(uses)))
-    for place, least in enumerate(COMPARED.values()):
-        if known[place]:
-            each = uses[:, place]
-            apart = np.abs(each[:, None] - each[None]).mean(axis=2)
-            mean = each.mean(axis=1)
-            found = np.maximum(found, apart / np.maximum(np.maximum.outer(mean, mean), least))
-    return found
-
-
-def are_alike(first: FloatArray, second: FloatArray) -> bool:
-    """Return whether two uses may be of one program."""
-    return bool(distances(np.stack([first, second]))[0, 1] <= _APART)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Kind:
     """Runs of one program.
@@ -163,7 +113,7 @@ def tell_apart(runs: Sequence[PastRun]) -> tuple[list[Kind], list[PastRun]]:
     """
     ordered = sorted(runs, key=lambda each: (each.start, each.run.id))
     uses = np.stack([use_of(each.run) for each in ordered])
-    labels = _clustered(distances(uses))
+    labels = clustered(distances(uses))
     members = [np.flatnonzero(labels == label) for label in dict.fromkeys(labels.tolist())]
     largest = max(members, key=lambda places: (places.size, places[-1]))
     kinds = [places for places in members if places.size >= LEAST_KIND or places is largest]
@@ -193,14 +143,3 @@ def tell_apart(runs: Sequence[PastRun]) -> tuple[list[Kind], list[PastRun]]:
         if number not in superseded
     ]
     return found, [each for place, each in enumerate(ordered) if place not in taken]
-
-
-def _clustered(apart: FloatArray) -> np.ndarray:
-    """Return which cluster each belongs to: two are joined while they are alike on average."""
-    if len(apart) == 1:
-        return np.ones(1, dtype=np.intp)
-    from scipy.cluster.hierarchy import fcluster, linkage
-    from scipy.spatial.distance import squareform
-
-    tree = linkage(squareform(apart, checks=False), method="average")
-    return np.asarray(fcluster(tree, _APART, criterion="distance"))

@@ -75,6 +75,9 @@ class Law:
         error: How far off that was, on average, as a share.
         worst: How far off at most.
         rms: The root of the mean square of that.
+        freedom: How many degrees of freedom its errors have.
+        rivals: Other laws that are not further off than its band is wide: who is right, these sizes
+            do not tell.
     """
 
     kind: str
@@ -83,7 +86,9 @@ class Law:
     error: float
     worst: float
     rms: float
+    freedom: int
     parts: tuple[Law, ...] = ()
+    rivals: tuple[Law, ...] = ()
 
     def value(self, size: Sequence[float]) -> float:
         """Return what it says of a size."""
@@ -97,7 +102,13 @@ class Law:
 
         By Student's t, as sizes are few: the worst of four errors would be exceeded by every fifth.
         """
-        return quantile(_LEVEL, len(self.left_out) - 1) * self.rms
+        return quantile(_LEVEL, self.freedom) * self.rms
+
+    def apart(self, size: Sequence[float]) -> float:
+        """Return how far from it the furthest of its rivals is at a size, as a share."""
+        value = self.value(size)
+        others = [rival.value(size) for rival in self.rivals]
+        return max((abs(each / value - 1) for each in others if math.isfinite(each)), default=0.0)
 
     def text(self, names: Sequence[str], unit: str) -> str:
         """Return it as a formula."""
@@ -159,7 +170,7 @@ class Scaling:
                 f"by a {law.kind} law a run of {self.told(size)} would come to {value:.3g}: too "
                 "far from what was measured. Measure a size nearer to it"
             )
-        half = value * law.half * (1 + _WIDER * beyond)
+        half = value * math.hypot(law.half * (1 + _WIDER * beyond), law.apart(size))
         return Foretold(value=value, low=max(value - half, 0.0), high=value + half, beyond=beyond)
 
     def beyond(self, size: Sequence[float]) -> float:
@@ -247,18 +258,24 @@ def fit_scaling(names: Sequence[str], sized: Sequence[Sized]) -> Scaling:
         PRODUCT,
         np.array(duration_s.left_out) * np.array(power_w.left_out),
         energies_j,
+        min(duration_s.freedom, power_w.freedom),
         parts=(duration_s, power_w),
     )
     return Scaling(
         names=tuple(names),
         sized=tuple(sized),
-        energy_j=_simplest([_fit(sizes, energies_j, names), product]),
+        energy_j=_with_rivals([*_fitted(sizes, energies_j, names), product]),
         duration_s=duration_s,
     )
 
 
 def _fit(sizes: FloatArray, values: FloatArray, names: Sequence[str]) -> Law:
     """Return the law that is nearest to sizes it has not seen."""
+    return _with_rivals(_fitted(sizes, values, names))
+
+
+def _fitted(sizes: FloatArray, values: FloatArray, names: Sequence[str]) -> list[Law]:
+    """Return all laws that can be tried on every size, the simpler first."""
     found = []
     for kind in (*LAWS, *(CROSSED if len(names) == 2 else ())):
         left_out = np.full(values.size, np.nan)
@@ -269,10 +286,13 @@ def _fit(sizes: FloatArray, values: FloatArray, names: Sequence[str]) -> Law:
                 left_out[is_out] = _said(sizes[is_out], factors, kind)
         factors = _factors(sizes, values, kind)
         if factors is not None and np.isfinite(left_out).all():
-            found.append(_law(kind, left_out, values, factors=tuple(factors.tolist())))
+            # Of two quantities there are so many laws to choose among that one may fit by chance.
+            lost = 1 if len(names) == 1 else factors.size
+            freedom = max(len(np.unique(sizes, axis=0)) - lost, 1)
+            found.append(_law(kind, left_out, values, freedom, factors=tuple(factors.tolist())))
     if not found:
         raise InvalidInput(_why_untold(sizes, names))
-    return _simplest(found)
+    return found
 
 
 def _why_untold(sizes: FloatArray, names: Sequence[str]) -> str:
@@ -302,6 +322,7 @@ def _law(
     kind: str,
     left_out: FloatArray,
     values: FloatArray,
+    freedom: int,
     *,
     factors: tuple[float, ...] = (),
     parts: tuple[Law, ...] = (),
@@ -314,8 +335,16 @@ def _law(
         error=float(off.mean()),
         worst=float(off.max()),
         rms=float(np.sqrt(np.square(off).mean())),
+        freedom=freedom,
         parts=parts,
     )
+
+
+def _with_rivals(found: Sequence[Law]) -> Law:
+    """Return the simplest law, with the others that may be right instead."""
+    best = _simplest(found)
+    rivals = (each for each in found if each is not best and each.rms <= best.half)
+    return replace(best, rivals=tuple(rivals))
 
 
 def _simplest(found: Sequence[Law]) -> Law:
@@ -371,18 +400,20 @@ def _factors(sizes: FloatArray, values: FloatArray, kind: str) -> FloatArray | N
         return np.asarray(np.linalg.lstsq(weighed, wanted, rcond=None)[0])
     if len(np.unique(sizes, axis=0)) <= terms.shape[1]:
         return None
-    best, least = np.empty(0), math.inf
+    best, least, near = np.empty(0), math.inf, 0.0
     shares = _CONSTANTS
     for _ in range(2):
-        for share in shares.tolist():
-            above = values - share * values.min()
-            # A miss of what lies above the constant is a smaller one of the whole.
-            weight = above / values
-            powers = np.linalg.lstsq(terms * weight[:, None], np.log(above) * weight, rcond=None)[0]
-            made = np.concatenate(([share * values.min()], powers))
-            miss = float(np.square(_said(sizes, made, kind) / values - 1).sum())
-            if miss < least:
-                best, least, near = made, miss, share
+        constants = shares[:, None] * values.min()
+        above = values - constants
+        # A miss of what lies above the constant is a smaller one of the whole.
+        weights = above / values
+        powers = np.linalg.pinv(terms * weights[:, :, None]) @ (np.log(above) * weights)[:, :, None]
+        said = constants + np.exp(terms @ powers)[:, :, 0]
+        misses = np.square(said / values - 1).sum(axis=1)
+        place = int(np.argmin(misses))
+        if misses[place] < least:
+            best = np.concatenate((constants[place], powers[place, :, 0]))
+            least, near = float(misses[place]), float(shares[place])
         shares = np.clip(near + (_CONSTANTS - 0.5) * (_CONSTANTS[1] - _CONSTANTS[0]) * 2, 0, 0.98)
     return best
 

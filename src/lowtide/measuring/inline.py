@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -38,6 +39,9 @@ T = TypeVar("T")
 # How long the program waits for a meter at the end of a block.
 _PATIENCE_S = 3.0
 _VARIABLES = (EVENTS_VARIABLE, RUN_VARIABLE, CLOCK_VARIABLE)
+# What a notebook may say: a grid, whose name may be quoted; any other option is none.
+_GRID = re.compile(r"""(?:^|(?<=\s))--grid[\s=]+(?P<grid>"[^"]+"|'[^']+'|[^\s"']+)\s*""")
+_OPTION = re.compile(r"(?:^|(?<=\s))--[A-Za-z]\S*")
 
 
 class measure:  # noqa: N801 - it reads as what it does
@@ -346,23 +350,56 @@ class measure:  # noqa: N801 - it reads as what it does
 
 def load_ipython_extension(ipython: Any) -> None:
     """Let notebooks measure: `%load_ext lowtide`, then `%%measure NAME --grid GRID` in a cell."""
+    from IPython.core.error import UsageError
+    from IPython.core.magic import no_var_expand
 
+    @no_var_expand
     def magic(line: str, cell: str | None = None) -> None:
-        import shlex
-
-        words = shlex.split(line)
-        grid = None
-        if "--grid" in words:
-            place = words.index("--grid")
-            if place + 1 == len(words):
-                raise InvalidInput("--grid names a grid, such as gb or windy, and here is none")
-            grid = words[place + 1]
-            del words[place : place + 2]
-        # A line measures what stands on it, a cell what stands below.
-        code = " ".join(words) if cell is None else cell
-        name = "cell" if cell is None or not words else " ".join(words)
-        with measure(name, grid=grid) as measured:
-            ipython.run_cell(code)
-        print(measured)
+        """Measure a cell (`%%measure NAME --grid GRID`) or a line (`%measure --grid GRID CODE`)."""
+        # In a line, only what stands before its code is meant for us.
+        find = "match" if cell is None else "search"
+        found = getattr(_GRID, find)(line)
+        grid = None if found is None else found["grid"].strip("'\"")
+        rest = (line if found is None else line[: found.start()] + line[found.end() :]).strip()
+        if option := getattr(_OPTION, find)(rest):
+            raise UsageError(
+                f"{option[0]} says nothing here: --grid GRID is all there is, with a grid such as "
+                "gb or windy, a zone or a file"
+            )
+        if cell is None and not rest:
+            raise UsageError(
+                "what is measured stands behind %measure, or in a cell below %%measure"
+            )
+        code = rest if cell is None else cell
+        if _awaits(ipython, code):
+            raise UsageError(
+                "what awaits is measured from within: write `with lowtide.measure(NAME):` in the "
+                "cell, and leave out the magic"
+            )
+        measured = measure("cell" if cell is None else rest or "cell", grid=grid)
+        try:
+            with measured:
+                done = ipython.run_cell(code)
+                # What failed has been shown: it is raised so that it counts as failed, and so that
+                # a notebook that is run as a whole stops here.
+                if done.error_in_exec is not None:
+                    with suppress(Exception):
+                        done.error_in_exec._render_traceback_ = list
+                    raise done.error_in_exec
+        finally:
+            print(measured)
+        if done.error_before_exec is not None:
+            raise UsageError("the code was not run")
 
     ipython.register_magic_function(magic, magic_kind="line_cell", magic_name="measure")
+
+
+def _awaits(ipython: Any, code: str) -> bool:
+    """Return whether code awaits something within a loop that runs already, as notebooks have."""
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+        return bool(ipython.should_run_async(code, transformed_cell=ipython.transform_cell(code)))
+    except (RuntimeError, SyntaxError):
+        return False
