@@ -38,7 +38,7 @@ def kinds(*, verdicts=(), settled=(), now=NOW):
     [
         ({}, TAG, ["deferred"]),
         ({"begin": NOW - 5.0}, TAG, []),
-        ({"begin": NOW - 5.0}, replace(TAG, deadline=NOW + 600.0), ["at risk"]),
+        ({"begin": NOW - 5.0}, replace(TAG, deadline=NOW + 600.0, begin=NOW - 5.0), ["at risk"]),
         ({"begin": NOW - 5.0}, replace(TAG, deadline=NOW + 600.0, users_own=True), []),
         (
             {"held": True, "stuck": True, "why": "launch failed requeued held"},
