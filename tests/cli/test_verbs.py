@@ -48,8 +48,8 @@ PAST = ("--now", "start")
 OF_REAL_DATA = ("reproduce gaia", "reproduce wait-awhile")
 # These need a Slurm, and are run in tests/acting.
 OF_SLURM = ("drive", "queue", "queue forget", "queue hold", "queue release", "sbatch")
-# One goes on until it is told to stop, one needs a centre: they are run in tests/serve.
-ENDLESS = ("serve", "login")
+# One goes on until it is told to stop, two need a centre: they are run in tests/serve.
+ENDLESS = ("serve", "login", "logout")
 # This needs a job, and is run in test_watch.py.
 OF_JOBS = ("watch follow",)
 RUN_HERE = [verb for verb in VERBS if verb not in (*OF_REAL_DATA, *OF_SLURM, *OF_JOBS, *ENDLESS)]

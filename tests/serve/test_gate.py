@@ -26,17 +26,24 @@ DOORS = {
     "/api/v1/jobs": "viewer",
     "/api/v1/jobs/{ref}": "viewer",
     "/api/v1/jobs/{ref}/course": "viewer",
+    "/api/v1/jobs/{ref}/steps": "viewer",
     "/api/v1/looks": "viewer",
     "/api/v1/me": "viewer",
     "/api/v1/nodes": "viewer",
     "/api/v1/nodes/{name}/course": "viewer",
+    "/api/v1/nodes/{name}/steps": "viewer",
     "/api/v1/openapi.json": "viewer",
+    "/api/v1/synthetic": "viewer",
+    "/api/v1/table": "viewer",
+    "/api/v1/token": "viewer",
+    "/api/v1/tokens": "viewer",
     "/api/v1/usage": "viewer",
     "/enter/{key}": "public",
     "/ingest/v1/{cluster}/{host}/{incarnation}/{seq:int}": "node",
     "/jobs": "viewer",
     "/jobs/{ref}": "viewer",
     "/leave": "viewer",
+    "/login": "public",
     "/looks": "viewer",
     "/nodes": "viewer",
     "/nodes/{name}": "viewer",
@@ -71,7 +78,9 @@ def test_every_door_says_for_whom_it_is(one: World) -> None:
 @pytest.mark.parametrize("path", DOORS)
 def test_doors_are_shut_to_those_they_are_not_for(one: World, path: str) -> None:
     target = path.replace("{seq:int}", "1").replace("{", "").replace("}", "")
-    method = {"node": "PUT"}.get(DOORS[path], "POST" if path == "/leave" else "GET")
+    method = {"/leave": "POST", "/api/v1/token": "DELETE"}.get(path, "GET")
+    if DOORS[path] == "node":
+        method = "PUT"
     scope = node_scope(CLUSTER, "n1", tells_all=False)
     of_node = _token(one, owner=f"{CLUSTER}/n1", scope=scope)
     nobody = one.client.ask(method, target)

@@ -15,13 +15,14 @@ from urllib.parse import urlencode
 import jinja2
 import numpy as np
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from lowtide.hindsight import words
 from lowtide.serve.api import NOT_FOUND, place_after, read_place, thinned
 from lowtide.serve.gate import Doorkeeper, for_whom
-from lowtide.serve.tokens import IDLE_S, LINK, begin_session, end_session, use_once
+from lowtide.serve.settings import Settings
+from lowtide.serve.tokens import LINK, end_session, use_once
 from lowtide.serve.viewer import ORDERS, Viewer, Wanted
 from lowtide.states import STATES
 from lowtide.store import JobRecord, Series
@@ -205,26 +206,15 @@ class Pages:
         owner = use_once(self._keeper.database, request.path_params["key"], scope=LINK, now=now)
         if owner is None:
             return self.refusal("this link was used, or is too old: ask for another", 401)
-        response = RedirectResponse("/", status_code=303)
-        # What a browser came with is ended: nobody can have set it for them.
-        if old := self._keeper.session_key(request.headers):
-            end_session(self._keeper.database, old)
-        response.set_cookie(
-            self._keeper.cookie,
-            begin_session(self._keeper.database, owner, now=now),
-            max_age=int(IDLE_S),
-            httponly=True,
-            secure=self._keeper.settings.is_encrypted,
-            samesite="lax",
-        )
-        return response
+        return self._keeper.let_in(request.headers, owner)
 
     @for_whom("viewer")
     def leave(self, request: Request) -> Response:
         """End a session."""
         end_session(self._keeper.database, self._keeper.session_key(request.headers))
         response = self.refusal("you have left", 200)
-        response.delete_cookie(self._keeper.cookie)
+        # Browsers let go of a guarded name only where it is as guarded as it was.
+        response.delete_cookie(self._keeper.cookie, secure=self._keeper.settings.is_encrypted)
         return response
 
     def refusal_of_nothing(self) -> Response:
@@ -235,6 +225,11 @@ class Pages:
         """Return a page that says why there is none."""
         template = self._templates.get_template("refusal.html")
         return HTMLResponse(template.render(words=words_of_it), status_code=status)
+
+    def login(self, *, words: str, status: int, settings: Settings) -> Response:
+        """Return the page on which people choose how to log in."""
+        template = self._templates.get_template("login.html")
+        return HTMLResponse(template.render(words=words, settings=settings), status_code=status)
 
     def _page(self, request: Request, template: str, **given: Any) -> Response:
         shown = request.state.shown
