@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from lowtide.accounting import Embodied, footprint, integrate, power_steps
 from lowtide.errors import InvalidInput, InvalidSchedule, NotCovered
+from lowtide.grid import Grid
 from lowtide.job import Job
 from lowtide.profile import Phase, PowerProfile
 from lowtide.schedule import Schedule, Span, Stretch
-from lowtide.signal import Grid, Signal
+from lowtide.signal import Signal
 from support.oracles import account, rounding_j, simulate_slots
 from support.strategies import COARSE_S, halved, prices, ratios, scheduled
 

@@ -3,7 +3,8 @@
 import pytest
 
 from lowtide.errors import InvalidSignal
-from lowtide.signal import Grid, Signal, carbon_and_price
+from lowtide.grid import Grid, carbon_and_price
+from lowtide.signal import Signal
 
 UNITS = {"average": "g/kWh", "marginal": "g/kWh", "price": "EUR/kWh", "pue": "1"}
 SIGNALS = {

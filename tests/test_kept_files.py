@@ -20,7 +20,7 @@ from lowtide.acting.book import Book
 from lowtide.acting.experience import Experiences
 from lowtide.acting.journal import Journal
 from lowtide.acting.site import read_site
-from lowtide.acting.submission import Submission
+from lowtide.acting.submission import LikeNodes, Submission
 from lowtide.acting.tag import Tag, decode, encode
 from lowtide.acting.together import read_nodes
 from lowtide.acting.waits import WaitModel
@@ -245,7 +245,7 @@ def _script(path: Path) -> None:
     found = Submission.read(["-t", "30", str(path)], {})
     for name in ("limit_s", "left_alone", "cpus", "comment", "may_be_stopped"):
         getattr(found, name)
-    found.waves(64.0), found.kind(None)
+    found.waves(found.at_once([LikeNodes(count=1, cpus=64)])), found.kind(None)
     found.command(TAG, now=NOW)
 
 

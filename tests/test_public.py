@@ -11,10 +11,11 @@ import pytest
 
 import lowtide
 from lowtide.forecast import Forecast
+from lowtide.grid import Grid
 from lowtide.job import Job
 from lowtide.policies import plan
 from lowtide.profile import PowerProfile
-from lowtide.signal import Grid, Signal
+from lowtide.signal import Signal
 from lowtide.trace import Trace
 
 

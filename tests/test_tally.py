@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.accounting import Stretches, footprint, tally
+from lowtide.grid import Grid
 from lowtide.job import Job
 from lowtide.profile import Phase, PowerProfile
 from lowtide.schedule import Schedule, Stretch
-from lowtide.signal import Grid, Signal
+from lowtide.signal import Signal
 from lowtide.workload import Workload
 from support.oracles import rounding_j
 from support.strategies import cases, valid_stretches

@@ -28,10 +28,10 @@ from lowtide.attribution import NodePower
 from lowtide.cli import app
 from lowtide.cli.node import PARSABLE, columns_of, document_of, header_of, table_of
 from lowtide.cli.output import plain_table
+from lowtide.grid import Grid
 from lowtide.monitor.metrics import Exposition
 from lowtide.monitor.snapshot import PRESSURES, GpuCounts, JobFacts, NodeCounts, Snapshot, Unit
 from lowtide.monitor.tick import Tick
-from lowtide.signal import Grid
 from lowtide.store import Store
 from lowtide.watching.emissions import Emissions
 from lowtide.watching.watcher import Watcher

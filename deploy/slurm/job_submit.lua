@@ -115,7 +115,7 @@ function lowtide_submit(job)
     return
   end
   local begin = chosen(known.begins, length, latest, now)
-  local tag = string.format('lt1:{"id":"%s","dl":%d,"a":%d,"r":%d,"p":0,"w":%d', token(), finish, now, length, wait)
+  local tag = string.format('lt1:{"id":"%s","dl":%d,"a":%d,"r":%d,"p":0,"w":%d,"bl":1', token(), finish, now, length, wait)
   if begin then
     job.begin_time = begin
     tag = tag .. string.format(',"b":%d', begin)

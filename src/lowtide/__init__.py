@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lowtide.errors import LowtideError
     from lowtide.forecast import Forecast
     from lowtide.formats import read_jobs, read_signal
+    from lowtide.grid import Grid
     from lowtide.grids import synthetic_grid
     from lowtide.job import Job, Resources
     from lowtide.learning import learn
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from lowtide.policies.tradeoff import tradeoff
     from lowtide.profile import Phase, PowerProfile
     from lowtide.schedule import Schedule, State
-    from lowtide.signal import Grid, Signal
+    from lowtide.signal import Signal
     from lowtide.simulator import Cluster, simulate
     from lowtide.workload import Workload
 
@@ -74,7 +75,7 @@ _HOMES = {
     "Embodied": "accounting",
     "Footprint": "accounting",
     "Forecast": "forecast",
-    "Grid": "signal",
+    "Grid": "grid",
     "Job": "job",
     "LowtideError": "errors",
     "Phase": "profile",

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from lowtide.errors import InvalidInput, InvalidSchedule
+from lowtide.grid import Grid, carbon_and_price
 from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.profile import Phase, PowerProfile
 from lowtide.schedule import STARTING, Schedule, Span, Stretch
-from lowtide.signal import FloatArray, Grid, Signal, carbon_and_price
+from lowtide.signal import FloatArray, Signal
 from lowtide.units import (
     JOULES_PER_KWH,
     DurationLike,

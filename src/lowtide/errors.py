@@ -154,14 +154,15 @@ class Infeasible(InvalidJob):
     Attributes:
         what: What cannot be, without the cures.
         cures: What would let it be planned, each by itself; empty where nothing short of new
-            rules would.
+            rules would, or `what` says it.
     """
 
-    def __init__(self, what: str, cures: Sequence[Cure]) -> None:
-        helps = ", or ".join(cure.text for cure in cures)
-        super().__init__(f"{what}: {helps or 'nothing short of new rules helps'}")
+    def __init__(self, what: str, cures: Sequence[Cure] | None) -> None:
+        helps = ", or ".join(cure.text for cure in cures or ())
+        told = "" if cures is None else f": {helps or 'nothing short of new rules helps'}"
+        super().__init__(f"{what}{told}")
         self.what = what
-        self.cures = tuple(cures)
+        self.cures = tuple(cures or ())
 
 
 class TooLaborious(InvalidInput):

@@ -21,7 +21,7 @@ from lowtide.profile import Phase, PowerProfile
 from lowtide.signal import FloatArray
 from lowtide.states import STATUSES
 from lowtide.trace import Trace
-from lowtide.units import DurationLike, format_count, parse_duration
+from lowtide.units import DurationLike, format_count, format_hours, parse_duration
 
 IntArray = npt.NDArray[np.int64]
 Column = npt.NDArray[Any]
@@ -223,7 +223,14 @@ class Workload:
             (self.interruptible >= 0) & (self.interruptible < len(INTERRUPTIBLE)),
             f"may be stopped in none of the ways {', '.join(INTERRUPTIBLE)}",
         )
-        self._demand(self.slack_s >= -TIME_TOLERANCE_S, "cannot be done by its deadline")
+        slack_s = self.slack_s
+        in_time = slack_s >= -TIME_TOLERANCE_S
+        what = "cannot be done by its deadline"
+        first = int(np.argmin(in_time)) if in_time.size else 0
+        if not in_time.all() and np.isfinite(slack_s[first]):
+            needs, short = format_hours(self.run_s[first]), format_hours(-slack_s[first])
+            what += f": it needs {needs}, and has {short} less than that"
+        self._demand(in_time, what)
         enough = self.min_run_s <= self.work_s + TIME_TOLERANCE_S
         self._demand(enough, "has less work than min_run_s asks for")
         self._demand(np.isfinite(self.priority), "has no priority that is a number")

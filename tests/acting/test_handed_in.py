@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from lowtide.acting.site import SlurmSite
 from lowtide.acting.submission import Submission
-from lowtide.acting.tag import Tag
+from lowtide.acting.tag import Tag, decode
+from lowtide.acting.waits import UNKNOWN_WAIT_S
 from lowtide.errors import Refused, Unreachable
+from lowtide.slurm.records import SEPARATOR
 from support.commands import run
 
 NOW = time.time()
@@ -51,12 +55,17 @@ def order(begin: float) -> SimpleNamespace:
         # A stranger has its number.
         (OURS.replace("a.sh", "b.sh"), 900.0, 300.0, False),
         (OURS.replace(f"({os.getuid()})", "(4711)"), 900.0, 300.0, False),
+        # So has another of the user's own, of the same name, submitted a moment later.
+        (OURS + 'lt1:{"id":"zzzz","dl":1}', 900.0, 300.0, False),
         # It is not known: who was to wait is lost, who has begun may be over and forgotten.
         (GONE, 900.0, 300.0, False),
         (GONE, 900.0, 2.0, False),
         (GONE, 0.0, 300.0, False),
         (GONE, 0.0, 2.0, True),
         (Unreachable("did not answer"), 900.0, 300.0, True),
+        # It says no, and nothing of the job.
+        (Refused("scontrol failed: Protocol authentication error"), 900.0, 300.0, True),
+        (Refused("slurm_load_jobs error: Access/permission denied"), 900.0, 300.0, True),
     ],
 )
 def test_in_doubt_a_job_is_not_submitted_again(sbatch, said, begin_s, kept_s, has):
@@ -65,23 +74,84 @@ def test_in_doubt_a_job_is_not_submitted_again(sbatch, said, begin_s, kept_s, ha
     assert sbatch.module._has(backend, "5", order(NOW + begin_s)) == has
 
 
+@pytest.fixture
+def tools(tmp_path, monkeypatch):
+    """Slurm's programs, each of which prints what a test has it print."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+
+    def write(name: str, text: str) -> None:
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+
+    for name in ("sbatch", "squeue", "scontrol", "sinfo", "sacct"):
+        write(name, "exit 0")
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("LOWTIDE_ACTING", str(tmp_path / "acting"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.sh").write_text("#!/bin/sh\n#SBATCH -t 10 -p main\ntrue\n")
+    return write
+
+
+WORDS = ("--finish-by", "+30h", "--grid", "windy", "--dry-run", "--json", "a.sh")
+
+
+def handed_in(capsys) -> dict[str, object]:
+    answer = run(capsys, "sbatch", *WORDS)
+    assert answer.code == 0, answer.err
+    return json.loads(answer.out)
+
+
+def test_nodes_that_are_reserved_for_others_are_seen_when_it_is_handed_in(tools, capsys):
+    assert "reserved" not in handed_in(capsys)["why"]
+    at = int(time.time()) + 9000
+    course = f"ReservationName=x StartTime={at} EndTime={at + 60} Nodes=n[1-2] Flags=SPEC_NODES"
+    tools("scontrol", f'[ "$3" != reservation ] || echo "{course}"')
+    tools("sinfo", 'case "$*" in *N*) echo "n1 main"; echo "n2 main";; esac')
+    assert "nodes are reserved" in handed_in(capsys)["why"]
+
+
+def wait_in(document) -> float:
+    comment = next(word for word in document["command"] if word.startswith("--comment="))
+    return decode(comment.partition("=")[2])[0].wait_s
+
+
+def test_the_week_behind_counts_at_the_first_submission_and_is_asked_for_once(tools, capsys):
+    assert wait_in(handed_in(capsys)) == UNKNOWN_WAIT_S
+    now = int(time.time())
+    cells = ["%d", f"{now - 200_000}", f"{now - 180_000}", "main", "1", "cpu=1,mem=1G"]
+    row = SEPARATOR.join(cells) + "\\n"
+    told = f"echo x >> asked\nfor k in $(seq 70); do printf '{row}' $k; done\nprintf 'odd\\n'"
+    tools("sacct", told)
+    # It was asked a moment ago.
+    assert wait_in(handed_in(capsys)) == UNKNOWN_WAIT_S
+    Path("acting/past.json").unlink()
+    assert [wait_in(handed_in(capsys)) for _ in range(3)] == [20_000.0] * 3
+    assert Path("asked").read_text().split() == ["x"]
+    # Where it is down what it has told last counts, and it is not asked again at once.
+    tools("sacct", "echo x >> asked; echo 'Unable to contact slurmdbd' >&2; exit 1")
+    os.utime("acting/past.json", (now - 9000, now - 9000))
+    assert [wait_in(handed_in(capsys)) for _ in range(2)] == [20_000.0] * 2
+    assert Path("asked").read_text().split() == ["x", "x"]
+
+
+def test_what_a_user_has_set_for_squeue_hides_nobody(tools, capsys, monkeypatch):
+    told = "echo \"$(env | grep -c '^SQUEUE_\\|^SINFO_\\|^SACCT_')\" >> set"
+    for name in ("squeue", "sinfo", "sacct"):
+        tools(name, told)
+    for name in ("SQUEUE_USERS", "SQUEUE_PARTITION", "SINFO_PARTITION", "SACCT_FORMAT"):
+        monkeypatch.setenv(name, "x")
+    run(capsys, "sbatch", *WORDS)
+    assert set(Path("set").read_text().split()) == {"0"}
+
+
 @pytest.mark.parametrize("answer", ["", "Submitted nothing\n", Unreachable("did not answer")])
-def test_who_does_not_say_a_number_is_looked_for_and_never_a_traceback(
-    tmp_path, capsys, monkeypatch, answer
-):
-    tools = tmp_path / "tools"
-    tools.mkdir()
+def test_who_does_not_say_a_number_is_looked_for_and_never_a_traceback(tools, capsys, answer):
     silent = isinstance(answer, Unreachable)
     text = (
         'echo "Unable to contact slurm controller" >&2; exit 1' if silent else f"printf '{answer}'"
     )
-    for name in ("sbatch", "squeue", "scontrol", "sinfo"):
-        (tools / name).write_text(f"#!/bin/sh\n{text if name == 'sbatch' else 'exit 0'}\n")
-        (tools / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
-    monkeypatch.setenv("LOWTIDE_ACTING", str(tmp_path / "acting"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.sh").write_text("#!/bin/sh\n#SBATCH -t 10\ntrue\n")
+    tools("sbatch", text)
     words = ("--finish-by", "+30h", "--grid", "windy", "--no-check", "a.sh")
     said = run(capsys, "sbatch", *words)
     assert said.code == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -59,6 +60,14 @@ def test_a_limit_ends_what_cannot_save_and_cuts_what_can_into_starts():
     saves = replace(TAG, interruptible=True)
     assert run_s(saves) == 2 * HOUR_S + 2 * (HOUR_S + 271.0)
     assert run_s(replace(saves, startup_s=HOUR_S)) == float("inf")
+
+
+def test_who_was_given_more_time_may_take_it():
+    bounded = replace(TAG, by_limit=True)
+    for limit_s, run_s in ((HOUR_S, HOUR_S), (5 * HOUR_S, 5 * HOUR_S), (None, math.inf)):
+        assert promise_of(bounded, limit_s=limit_s, wait_s=0.0, loops=Loops()).run_s == run_s
+    # What a profile says of its length is no matter of the limit.
+    assert promise_of(TAG, limit_s=5 * HOUR_S, wait_s=0.0, loops=Loops()).run_s == 2 * HOUR_S
 
 
 def test_slurms_own_deadline_is_kept_by_the_limit():
@@ -128,7 +137,8 @@ def test_a_begin_that_grew_unsafe_is_pulled_forward_even_without_room_for_the_ta
     ],
 )
 def test_it_is_left_alone(changes, what):
-    verdict = judge(seen(replace(TAG, begin=SEEN.begin), **changes), situation())
+    written = replace(TAG, begin=changes.get("begin", SEEN.begin))
+    verdict = judge(seen(written, **changes), situation())
     assert (verdict.what, verdict.moves) == (what, ())
 
 
@@ -160,6 +170,25 @@ def test_what_was_moved_by_hand_is_its_users():
     assert (move.kind, decode(move.comment)[0].users_own) == ("note", True)
     again = judge(replace(seen(), comment=move.comment), situation())
     assert (again.what, again.moves) == ("yours", ())
+
+
+def test_what_its_user_let_begin_earlier_is_not_deferred_again_and_not_stopped():
+    # As by `scontrol update StartTime=now`, seen before it starts and after.
+    told = replace(RUNS, begin=NOW + 9 * HOUR_S)
+    due = seen(told, begin=NOW - 5.0, why="Priority")
+    job, now = running(told)
+    for released, at in ((due, NOW), (job, now)):
+        verdict = judge(released, situation(now=at, signal=TURNS))
+        (move,) = verdict.moves
+        assert (verdict.what, move.kind) == ("yours", "note")
+        again = judge(replace(released, comment=move.comment), situation(now=at, signal=TURNS))
+        assert (again.what, again.moves) == ("yours", ())
+    # What was written before may count as well, and what is a little early is nobody's hand.
+    for ours in (replace(told, before=NOW), replace(told, begin=NOW + 50.0)):
+        assert [move.kind for move in stopped(ours).moves] == ["stop"]
+    # Once it was requeued, or asked to stop, its begin is that of the next start.
+    assert [move.kind for move in stopped(replace(told, restarts=3)).moves] == ["stop"]
+    assert stopped(replace(told, asked=1, asked_at=NOW + HOUR_S)).what == "stopping"
 
 
 def test_a_begin_that_was_ours_before_is_no_hand_of_the_users():
@@ -228,13 +257,20 @@ def test_a_job_that_does_not_hear_is_asked_twice_and_then_left_to_run():
     assert (noted.kind, decode(noted.comment)[0].deaf) == ("note", True)
 
 
+def test_who_has_heard_is_not_taken_for_deaf_at_the_stops_that_follow():
+    heard = replace(RUNS, begin=SEEN.begin, asked=2, asked_at=NOW, restarts=0)
+    (noted,) = judge(seen(heard, restarts=1), situation()).moves
+    tag = decode(noted.comment)[0]
+    assert (noted.kind, tag.restarts, tag.asked, tag.asked_at) == ("note", 1, 0, None)
+
+
 def test_nobody_elses_job_is_judged():
     assert judge(replace(SEEN, comment="lt1:{} mine"), situation()) is None
 
 
 def test_a_class_that_was_foretold_badly_is_not_deferred():
     waits = [
-        Wait(kind="k", eligible=NOW - 9e4 + 600.0 * k, started=NOW - 9e4 + 660.0 * k, id=f"w{k}")
+        Wait(kind="k", eligible=NOW - 4e5 + 2400 * k, started=NOW - 4e5 + 2460 * k, id=f"w{k}")
         for k in range(150)
     ]
     jobs = [seen(replace(TAG, begin=SEEN.begin), kind="k")]
@@ -426,6 +462,94 @@ def test_the_clock_that_counts_is_the_controllers():
     same = ahead.replace(str(int(time.time()) + 600), str(int(time.time())))
     agreed = SlurmBackend(client=Told(config=same)).look()
     assert agreed.loops == Loops()
+
+
+def test_who_stands_in_line_counts_at_every_look_and_at_no_cost():
+    now = time.time()
+    soon = f"{now - 600:.0f}"
+
+    def job(number, **said):
+        usual = {"job_id": str(number), "eligible": soon, "limit": "2:00:00", "comment": ""}
+        return line(**{**usual, "reason": "Priority", **said})
+
+    runs = {"state": "RUNNING", "reason": "None", "started": soon}
+    lines = [
+        # Ten CPUs, on which four are in use for an hour and 50 minutes.
+        job(1, **runs),
+        job(2),
+        job(3, partition="main,other", limit="1:00:00", cpus="8"),
+        # These do not compete: it is not their time, or a limit of their user's keeps them back.
+        job(4, reason="BeginTime", eligible=f"{now + 9e4:.0f}"),
+        job(5, reason="QOSMaxCpuPerUserLimit", limit="9-0"),
+        job(6, reason="Dependency"),
+        job(7, partition="idle", **runs),
+    ]
+    client = Told(*lines, nodes="main 4/6/3/13\nother 0/2/0/2\nidle 4/0/0/4\n")
+    backlog_s = SlurmBackend(client=client).look().backlog_s
+    assert set(backlog_s) == {"main", "other"}
+    assert backlog_s["main"] == pytest.approx((4 * 6600.0 + 4 * 7200.0 + 8 * 3600.0) / 10, abs=60.0)
+    assert backlog_s["other"] == pytest.approx(8 * 3600.0 / 2)
+    # Who may run for ever takes his CPUs out, and nothing besides.
+    client.text += job(8, limit="UNLIMITED", cpus="5", **runs)
+    longer = SlurmBackend(client=client).look().backlog_s["main"]
+    assert longer == pytest.approx(2 * backlog_s["main"], rel=0.01)
+    assert client.told == []
+
+
+def test_a_driver_lets_a_job_begin_before_a_queue_that_has_grown():
+    job = seen(replace(TAG, begin=SEEN.begin), partition="main,other")
+    look = Look(jobs=[job], now=NOW)
+    begins = []
+    for backlog_s in ({}, {"main": 26 * HOUR_S}, {"other": 26 * HOUR_S}):
+        shown = replace(look, backlog_s=backlog_s)
+        backend = SimpleNamespace(look=lambda shown=shown: shown, now=lambda: NOW, can=frozenset)
+        (verdict,) = Driver(backend=backend, forecast=lambda _: GRID, dry=True).turn().verdicts
+        begins.append([move.at for move in verdict.moves])
+    # 30 hours less two of work and 26 in line: dirty or not, it begins before that.
+    assert begins == [[], [pytest.approx(NOW, abs=2 * HOUR_S)], []]
+
+
+class Slow:
+    """A backend whose requests take ten seconds each."""
+
+    def __init__(self, *jobs):
+        self.jobs, self.clock, self.told = {job.id: job for job in jobs}, NOW, []
+
+    def now(self):
+        return self.clock
+
+    def look(self):
+        return Look(jobs=list(self.jobs.values()), now=self.clock)
+
+    def can(self):
+        return frozenset()
+
+    def begin(self, job, at, comment):
+        self.clock += 10.0
+        self.told.append(job.id)
+        self.jobs[job.id] = replace(self.jobs[job.id], begin=at, comment=comment)
+
+
+def test_what_was_seen_too_long_ago_is_looked_at_again_before_it_is_moved():
+    begun = NOW + 20 * HOUR_S
+    jobs = [
+        seen(
+            replace(TAG, token=f"t{k}", begin=begun, deadline=NOW + (40 - k) * HOUR_S), begin=begun
+        )
+        for k in range(6)
+    ]
+    slow = Slow(*(replace(job, id=str(k)) for k, job in enumerate(jobs)))
+    driver = Driver(backend=slow, forecast=lambda _: GRID)
+    assert not driver.turn().is_whole
+    # Who has to begin first was moved first.
+    assert slow.told == ["5", "4", "3"]
+    # Meanwhile one has been taken by its user.
+    by_hand = NOW + 7 * HOUR_S
+    slow.jobs["1"] = replace(slow.jobs["1"], begin=by_hand)
+    slow.note = lambda job, comment: None
+    while not driver.turn().is_whole:
+        pass
+    assert (sorted(slow.told), slow.jobs["1"].begin) == (["0", "2", "3", "4", "5"], by_hand)
 
 
 def test_ten_thousand_jobs_take_one_look_and_little_time_once_they_stand_as_they_should():

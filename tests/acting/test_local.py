@@ -140,6 +140,19 @@ def test_what_saves_is_started_again_and_any_other_end_is_the_end(clock):
     assert not backend.is_due
 
 
+def test_what_it_takes_to_save_here_is_no_work(clock):
+    backend, driver = made(day(*[100] * 9), run_s=HOUR_S, deadline_s=8 * HOUR_S, with_signal=12)
+    driver.turn()
+    for worked_s, progress_s in ((1800.0, 1800.0), (1200.0, 3000.0)):
+        # Whoever that is, it is nobody.
+        backend.started(SimpleNamespace(tree=SimpleNamespace(root=2**22 + 1)))
+        clock.s += worked_s
+        backend.stop(backend.look().jobs[0])
+        clock.s += 900.0
+        assert backend.ended(SAVED)
+        assert decode(backend.look().jobs[0].comment)[0].progress_s == progress_s
+
+
 def test_a_program_that_is_only_paused_has_no_word_for_saved(clock):
     backend, driver = made(day(*[100] * 9), run_s=HOUR_S, deadline_s=8 * HOUR_S)
     driver.turn()

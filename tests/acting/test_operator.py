@@ -49,12 +49,15 @@ def test_the_last_moment_before_a_latest_begin_is_the_cleanest_up_to_then(seed):
 def test_a_table_says_what_is_known_and_no_more():
     model = WaitModel()
     model.learn(
-        Wait(kind="main/1", eligible=NOW - 9000.0 - k, started=NOW - 8000.0, id=str(k))
+        Wait(kind="main/1", eligible=NOW - 99000.0 - k, started=NOW - 98000.0, id=str(k))
         for k in range(80)
     )
     lines = table_of(grid(1), model, Loops(), NOW).splitlines()
     assert lines[0] == f"lowtide 1 {NOW:.0f} {NOW + 7200:.0f} 271"
     assert lines[1:3] == ["wait main 1079", "wait * 14400"]
+    # Who stands in line is counted as the driver counts him.
+    crowded = table_of(grid(1), model, Loops(), NOW, {"main": 5000.0, "other": 1.0})
+    assert crowded.splitlines()[1:3] == ["wait main 5000", "wait * 14400"]
     # Of lengths that the forecast does not reach for nothing is told.
     told = [float(line.split()[1]) for line in lines[3:]]
     assert told == [each for each in LENGTHS_S if each < signal_s(grid(1))]

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.acting.journal import Journal
-from lowtide.acting.submission import Submission
+from lowtide.acting.submission import LikeNodes, Submission
 from lowtide.acting.tag import Tag, decode, encode
 from lowtide.acting.wrapper import directives, wrap
 from lowtide.cli.sbatch import parted
@@ -81,6 +81,8 @@ def test_one_sbatch_has_all_that_was_typed_and_the_users_own_comment(script):
 
 def test_the_scripts_own_comment_is_kept_and_a_copied_tag_is_not(script):
     assert Submission.read([script], {}).comment == "from the script"
+    lines = Submission.read(["--comment", "two\nlines", script], {})
+    assert lines.comment == "two lines"
     copied = encode(TAG, "mine")
     assert Submission.read([f"--comment={copied}", script], {}).comment == "mine"
 
@@ -121,6 +123,8 @@ def test_a_line_of_shell_is_wrapped_as_well(tmp_path):
         ["--beg=now"],
         ["-M", "other"],
         ["--wait"],
+        ["-w", "n1"],
+        ["-L", "matlab:1"],
     ],
 )
 def test_what_is_not_to_be_started_by_us_is_left_alone(script, words):
@@ -169,14 +173,19 @@ def test_a_job_of_several_parts_is_left_alone(script):
         (["--gpus-per-node=4", "-N", "2"], "long/2-8/gpu"),
         (["--gres=tmpdisk:5"], "long/1"),
         (["--exclusive", "-n1"], "long/513+"),
+        (["-N", "2", "--ntasks-per-node=64"], "long/65-512"),
+        (["--gpus=4", "--cpus-per-gpu=8"], "long/9-64/gpu"),
     ],
 )
 def test_it_waits_with_its_like(script, words, kind):
-    assert Submission.read([*words, script], {}).kind("main") == kind
+    read = Submission.read([*words, script], {})
+    assert read.kind("main") == kind
+    # What Slurm says of it counts where that is more.
+    assert read.kind("main", 9999.0).startswith(f"{kind.partition('/')[0]}/513+")
 
 
 @pytest.mark.parametrize(
-    ("words", "most_cpus", "waves"),
+    ("words", "cpus", "waves"),
     [
         ([], None, 1),
         ([], 1.0, 1),
@@ -191,8 +200,47 @@ def test_it_waits_with_its_like(script, words, kind):
         (["-a", "nonsense"], 2.0, 1),
     ],
 )
-def test_an_array_takes_as_many_waves_as_there_is_room_for(script, words, most_cpus, waves):
-    assert Submission.read([*words, script], {}).waves(most_cpus) == waves
+def test_an_array_takes_as_many_waves_as_there_is_room_for(script, words, cpus, waves):
+    read = Submission.read([*words, script], {})
+    nodes = [] if cpus is None else [LikeNodes(count=1, cpus=cpus)]
+    assert read.waves(read.at_once(nodes)) == waves
+
+
+# Four nodes of 64 CPUs, two of them with GPUs and more memory.
+NODES = (
+    LikeNodes(count=2, cpus=64, memory=256 * 2**30),
+    LikeNodes(count=2, cpus=64, memory=512 * 2**30, gpus=8),
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "at_once"),
+    [
+        ([], None, 256),
+        (["-c", "3"], None, 84),
+        # GPUs, memory and whole nodes run out before CPUs do.
+        (["--gpus=1"], None, 16),
+        (["--gres=gpu:a100:4"], None, 4),
+        (["-n", "2", "--gpus-per-task=a100:2"], None, 4),
+        (["-G", "a100:1,v100:2"], None, 4),
+        (["--gpus-per-node=3", "-N2"], None, 2),
+        (["--gpus=2", "--cpus-per-gpu=32"], None, 2),
+        (["--mem=200G"], None, 6),
+        (["--mem=250000"], None, 6),
+        (["--mem-per-cpu=32G", "-c4"], None, 12),
+        (["--mem-per-gpu=128G", "--gpus=1"], None, 8),
+        (["--mem=0"], None, 256),
+        (["--exclusive"], None, 4),
+        (["--exclusive", "-N2"], None, 2),
+        (["-N2", "--ntasks-per-node=32"], None, 4),
+        (["--mincpus=48"], None, 4),
+        # Slurm knows more of it than its words tell, and what fits nowhere runs one by one.
+        (["--hint=nomultithread"], 2.0, 128),
+        (["--mem=9T"], None, 1),
+    ],
+)
+def test_as_many_run_at_once_as_nodes_have_room_for(script, words, said, at_once):
+    assert Submission.read([*words, script], {}).at_once(NODES, said) == at_once
 
 
 def test_without_a_script_it_is_said_what_to_do(tmp_path):
@@ -381,6 +429,84 @@ def test_who_requeues_himself_gets_the_begin_too_and_all_else_is_scontrols(prete
     told = Path(pretended["TOLD"]).read_text().splitlines()
     assert [each.split()[1] for each in told] == ["show", "requeue", "update"]
     assert "StartTime=now+" in told[2]
+
+
+def test_who_requeues_another_job_or_runs_in_one_submitted_from_here_is_scontrols(
+    pretended, tmp_path
+):
+    Path(pretended["COMMENT"]).write_text(encode(TAG))
+    # A program that looks after other jobs; and one of these, which has the path of this one.
+    script = """#!/bin/bash
+    scontrol requeue 99
+    SLURM_JOB_ID=18 bash -c 'scontrol requeue 18'
+    exit 4
+    """
+    assert started(script, pretended, tmp_path).wait(PATIENCE_S) == 4
+    told = Path(pretended["TOLD"]).read_text().splitlines()
+    assert told == ["scontrol requeue 99", "scontrol requeue 18"]
+
+
+def test_a_wrapped_job_submitted_by_a_wrapped_one_is_its_own(pretended, tmp_path):
+    begin = int(time.time()) + 5000
+    tag = Tag(token="k3", deadline=9e9, arrival=0.0, run_s=600.0, begin=begin)
+    Path(pretended["COMMENT"]).write_text(encode(tag))
+    inner = "#!/bin/bash\ntrap 'exit 75' USR1\ntouch ready\nwhile :; do sleep 0.05; done\n"
+    (tmp_path / "inner.sh").write_text(wrap(inner))
+    # It starts while the one that submitted it still runs there, and goes on without that.
+    outer = """#!/bin/bash
+    export SLURM_JOB_ID=18
+    setsid bash inner.sh & echo $! > pid
+    while [ ! -e ready ]; do sleep 0.05; done
+    exit 4
+    """
+    assert started(outer, pretended, tmp_path).wait(PATIENCE_S) == 4
+    pid = int((tmp_path / "pid").read_text())
+    try:
+        os.kill(pid, signal.SIGUSR1)
+        until = time.monotonic() + PATIENCE_S
+        while "StartTime" not in Path(pretended["TOLD"]).read_text():
+            assert time.monotonic() < until, Path(pretended["TOLD"]).read_text()
+            time.sleep(0.05)
+    finally:
+        # It has a session of its own, with all that it has started.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+    told = Path(pretended["TOLD"]).read_text().splitlines()
+    assert told[-2] == "scontrol requeue 18"
+    assert told[-1].startswith("scontrol update JobId=18 StartTime=now+")
+
+
+def test_what_a_user_has_set_for_squeue_does_not_hide_the_job(pretended, tmp_path):
+    begin = int(time.time()) + 5000
+    tag = Tag(token="k3", deadline=9e9, arrival=0.0, run_s=600.0, begin=begin)
+    Path(pretended["COMMENT"]).write_text(encode(tag))
+    tool = Path(pretended["PATH"].partition(":")[0]) / "squeue"
+    tool.write_text(SQUEUE.replace("grep -q", '[ -z "$SQUEUE_STATES" ] || exit 0\ngrep -q', 1))
+    environment = {**pretended, "SQUEUE_STATES": "PENDING", "SQUEUE_USERS": "ada"}
+    job = started(LISTENS, environment, tmp_path)
+    wait_for(tmp_path / "ready")
+    job.send_signal(signal.SIGUSR1)
+    assert job.wait(PATIENCE_S) == 75
+    assert "StartTime=now+" in Path(pretended["TOLD"]).read_text()
+
+
+def test_what_it_takes_to_save_is_no_work(pretended, tmp_path):
+    tag = Tag(token="k3", deadline=9e9, arrival=0.0, run_s=600.0)
+    Path(pretended["COMMENT"]).write_text(encode(tag))
+    # It is asked again while it saves, which takes three seconds.
+    saves = "trap '' USR1; date +%s > heard; /bin/sleep 3; exit 75"
+    script = f'#!/bin/bash\ntrap "{saves}" USR1\ntouch ready\n'
+    launched = int(time.time())
+    job = started(script + "while :; do sleep 0.05; done\n", pretended, tmp_path)
+    wait_for(tmp_path / "ready")
+    time.sleep(1.1)
+    job.send_signal(signal.SIGUSR1)
+    time.sleep(1.0)
+    job.send_signal(signal.SIGUSR1)
+    assert job.wait(PATIENCE_S) == 75
+    noted = Path(pretended["TOLD"]).read_text().splitlines()[0]
+    progress_s = decode(noted.partition("Comment=")[2])[0].progress_s
+    assert 0 < progress_s <= int((tmp_path / "heard").read_text()) - launched
 
 
 def test_arguments_and_the_interpreter_are_the_scripts_own(pretended, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,9 +40,11 @@ def histories(draw, most=150):
 
 def plainly(waits, at):
     over = [w for w in waits if w.started is not None and at - 7 * DAY_S <= w.started <= at]
+    # What is less than a day old tells of an hour, however many there are.
+    old = sum(w.started <= at - DAY_S for w in over)
     still = [w for w in waits if w.eligible <= at and (w.started is None or w.started > at)]
     longest = max([w.started - w.eligible for w in over] + [at - w.eligible for w in still] + [0.0])
-    return longest, len(over)
+    return longest, old
 
 
 @given(histories())
@@ -102,11 +106,35 @@ def test_a_burst_is_seen_while_it_lasts_and_a_class_that_was_wrong_too_often_is_
 
 def test_who_has_left_the_queue_does_not_wait_and_old_waits_are_forgotten():
     model = WaitModel()
-    model.learn([Wait(kind="a", eligible=0.0, id="gone"), *steady(80, 60.0, since=NOW - 6e4)])
+    model.learn([Wait(kind="a", eligible=0.0, id="gone"), *steady(80, 60.0, since=NOW - 2e5)])
     model.settle(NOW, [])
     assert model.wait_s("a", NOW) == 60.0
     model.settle(NOW + 9 * DAY_S, [])
     assert model.kinds == []
+
+
+def test_a_quiet_hour_says_nothing_of_a_week_however_many_run():
+    model = WaitModel()
+    model.learn(steady(5000, 0.0, since=NOW - 3600.0, every=0.5))
+    assert model.wait_s("a", NOW) == UNKNOWN_WAIT_S
+    model.learn(steady(60, 30.0, since=NOW - 3 * DAY_S))
+    assert model.wait_s("a", NOW) == 30.0
+
+
+def test_who_starts_and_ends_between_two_looks_has_waited_all_the_same():
+    model = WaitModel()
+    past = steady(80, 60.0, since=NOW - 2e5)
+    model.learn(past)
+    short = Wait(kind="a", eligible=NOW - 7200.0, id="short")
+    model.see(NOW, [*past, short])
+    # Five minutes later it is gone: it had waited for two hours when it was last seen.
+    model.see(NOW + 300.0, past)
+    assert model.wait_s("a", NOW + 300.0) == 7200.0
+    # It was only held for a while, and waits again; then it starts.
+    model.see(NOW + 600.0, [*past, short])
+    assert model.wait_s("a", NOW + 600.0) == 7800.0
+    model.see(NOW + 900.0, [*past, replace(short, started=NOW + 700.0)])
+    assert model.wait_s("a", NOW + 900.0) == 7900.0
 
 
 def test_what_is_told_again_is_no_news():

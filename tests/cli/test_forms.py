@@ -11,8 +11,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from lowtide.certainty import marks_for
 from lowtide.cli.options import grouped, placed
-from lowtide.cli.output import TABLE, Cell, Column, Form, mark_notes, marked, marks_in, plain
+from lowtide.cli.output import TABLE, Column, Form, plain, print_rows
 
 ROWS = (
     {"job": "1", "energy_j": 2.5e6, "known": True},
@@ -46,14 +47,14 @@ def test_digits_for_scripts() -> None:
     )
 
 
-def test_a_cell_knows_its_marks() -> None:
-    cell = marked("4 g", estimated=True, partial=True)
-    assert (cell, cell.marks) == (">~4 g", ">~")
-    # What is missing is not marked, and a text that looks like a mark is none.
-    assert (marked("---", estimated=True, partial=True), Cell("---", "~").marks) == ("---", "")
-    assert marks_in([[cell, "~/data"], [">x"]]) == {"~", ">"}
-    assert mark_notes(marks_in([["~/data"]])) == []
-    assert [note[0] for note in mark_notes(cell.marks)] == ["~", ">"]
+def test_a_table_says_what_its_marks_mean(capsys: pytest.CaptureFixture[str]) -> None:
+    sure = Column("g", "CO2e", "{} g".format, marks=lambda row: marks_for(partial=row["lacks"]))
+    print_rows([Column("job"), sure], [{"job": "~/a", "g": 4, "lacks": False}])
+    assert capsys.readouterr().out.split() == ["CO2e", "4", "g"]
+    rows = [{"job": "a", "g": 4, "lacks": True}, {"job": "b", "g": None, "lacks": True}]
+    print_rows([sure], rows)
+    _, least, missing, note = capsys.readouterr().out.splitlines()
+    assert (least.strip(), missing.strip(), note[:10]) == (">4 g", "---", "> at least")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,10 @@ import pytest
 
 from lowtide.errors import FileProblem, InvalidInput, UnknownName
 from lowtide.formats import write_signal
+from lowtide.grid import Grid
 from lowtide.grids import synthetic_grid
 from lowtide.grids.resolve import Resolved, kind_of, resolve
-from lowtide.signal import Grid, Signal
+from lowtide.signal import Signal
 
 DAY_S = 86_400.0
 START = 19_900 * DAY_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,14 +11,23 @@ import pytest
 
 import lowtide as lt
 from lowtide.accounting import Stretches
-from lowtide.errors import Infeasible, InvalidInput, InvalidJob, InvalidSchedule, UnknownName
+from lowtide.errors import (
+    Infeasible,
+    InvalidInput,
+    InvalidJob,
+    InvalidSchedule,
+    TooLaborious,
+    UnknownName,
+)
 from lowtide.job import Resources
 from lowtide.market.certificate import certify
-from lowtide.market.lateness import counting
+from lowtide.market.instance import make_instance
+from lowtide.market.lateness import counting, require_alone
 from lowtide.market.planner import solve
 from lowtide.market.prices import Prices
 from lowtide.signal import Signal
 from lowtide.simulator.carrying import Away, carry_out
+from support.nightly import drawn
 from support.queues import (
     STEP_S,
     best_together,
@@ -361,7 +371,9 @@ def test_quotes_say_what_a_job_displaces_and_what_an_hour_more_is_worth():
         ({"step": "2h"}, "slots divide the signal's steps"),
         ({"reserved": [(0, 5)]}, "nodes that are not there"),
         ({"reserved": [(0, 3600, 9)]}, "from 1 to 2 nodes may be away"),
-        ({"power_cap": 5.0, "cluster": "idle"}, "less than the 200 W"),
+        ({"power_cap": 5.0, "cluster": "idle"}, "less than the 200 W .* raise it by 195 W"),
+        ({"power_cap": 900.0}, "alone it would find room and power for 0 s.*cap by 100 W"),
+        ({"reserved": [(0, 9000, 2)]}, "for 30 min: that is 30 min too little"),
         ({"keeps": ["disks"]}, "may go on holding"),
         ({"fair": "jobs"}, "fair is 'users'"),
     ],
@@ -373,6 +385,49 @@ def test_what_cannot_be_is_named_before_computing(wrong, words):
         cluster = replace(cluster, idle_power_w=100)
     with pytest.raises(InvalidInput, match=words):
         lt.plan_cluster([plain_job("a", 0, 1, 2)], cluster, grid, **wrong)
+
+
+def test_who_could_not_be_in_time_alone_is_refused_and_nobody_else():
+    """Which is what going through every way to run it on the machines that are there says."""
+    refused = 0
+    for seed in range(drawn(40, 400)):
+        rng = np.random.default_rng([seed, 61])
+        away = [
+            (float(a) * STEP_S, float(a + rng.integers(1, 7)) * STEP_S, int(rng.integers(1, 4)))
+            for a in rng.integers(0, 14, 3)
+        ]
+        job = replace(
+            draw_job(rng, "a", plain=True), interruptible=str(rng.choice(["never", "anywhere"]))
+        )
+        jobs, grid = lt.Workload.from_jobs([job]), draw_signal(rng, 60)
+        cluster = lt.Cluster(nodes=3, cpus_per_node=1)
+        instance = make_instance(jobs, cluster, grid, step_s=STEP_S, reserved=away)
+        left = [
+            3 - sum(n for a, b, n in away if a <= (slot + 0.5) * STEP_S + instance.origin < b)
+            for slot in range(instance.slots)
+        ]
+        fits = any(
+            np.all((use(instance, 0, way) <= 1e-9) | (np.array(left) >= job.resources.nodes))
+            for way in every_way(instance, 0)
+        )
+        try:
+            require_alone(instance)
+        except Infeasible as error:
+            refused += 1
+            assert not fits and "too little" in str(error)
+        else:
+            # Stops and starts that take time may need more than there is in all.
+            assert fits or (job.interruptible == "anywhere" and job.profile.restart_s > 0), seed
+    assert refused > 2
+
+
+def test_a_plan_that_would_take_too_long_is_refused_with_a_step_that_would_not():
+    job = plain_job("a", 0, 10, 20, interruptible="anywhere")
+    cluster, grid = lt.Cluster(nodes=2, cpus_per_node=1), draw_signal(np.random.default_rng(1), 40)
+    with pytest.raises(TooLaborious, match=r"take a step of .*--step") as caught:
+        lt.plan_cluster([job], cluster, grid, step="1s")
+    step = re.search(r"--step (\d+)s", str(caught.value)).group(1)
+    assert make_instance(lt.Workload.from_jobs([job]), cluster, grid, step_s=float(step)).slots > 30
 
 
 def test_jobs_that_fit_nowhere_are_refused_dropped_or_spread():

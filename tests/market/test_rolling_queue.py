@@ -12,7 +12,7 @@ from lowtide.errors import InvalidInput
 from lowtide.forecast import Perfect, Persistence
 from lowtide.job import Resources
 from lowtide.market.booking import Booked, Booking
-from lowtide.market.rolling import ClusterPolicy, _Loop
+from lowtide.market.rolling import ClusterPolicy, Replanning
 from lowtide.steps import Steps
 from support.queues import STEP_S, draw_job, draw_signal
 
@@ -111,13 +111,14 @@ def test_stand_ins_are_yesterdays_jobs_or_none():
         ClusterPolicy(stand_ins="ghosts")
     rng = np.random.default_rng(4)
     jobs, grid = draw_queue(rng, 30, plain=True), draw_signal(rng, 120)
-    loop = _Loop(
+    loop = Replanning(
         ClusterPolicy(horizon_s="30h"), jobs, grid, lt.Cluster(nodes=4, cpus_per_node=1), STEP_S
     )
-    assert loop._ghosts(float(jobs.arrival[0])) is None
+    assert loop._ghosts(float(jobs.arrival[0]))[0] is None
     now = float(jobs.arrival[0]) + 12 * STEP_S
     known = jobs.arrival[(jobs.arrival > now - 12 * STEP_S) & (jobs.arrival <= now)]
-    ghosts = loop._ghosts(now)
+    ghosts, each_for = loop._ghosts(now)
+    assert each_for == 1.0
     again = np.concatenate([known + number * 12 * STEP_S for number in (1, 2, 3)])
     assert ghosts.arrival.tolist() == sorted(again[again < now + 30 * STEP_S].tolist())
     assert np.all(ghosts.slack_s >= 0) and set(ghosts.id.tolist()) == {-1}

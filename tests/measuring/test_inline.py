@@ -15,11 +15,12 @@ import pytest
 import lowtide
 from lowtide.errors import InvalidInput, LowtideError
 from lowtide.formats.recording_folder import read
+from lowtide.grid import Grid
 from lowtide.marks import EVENTS_VARIABLE
 from lowtide.measuring import inline
 from lowtide.measuring.payment import pay
 from lowtide.recording import Run
-from lowtide.signal import Grid, Signal
+from lowtide.signal import Signal
 from support.steady import Steady
 
 pytestmark = pytest.mark.alone

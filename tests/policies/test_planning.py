@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from lowtide.accounting import footprint
 from lowtide.errors import DeadlineTooEarly, InvalidInput, InvalidSignal, NotCovered, UnknownName
+from lowtide.grid import Grid
 from lowtide.job import Job
 from lowtide.policies import POLICIES, Decision, Policy, plan
 from lowtide.policies.exact import Exact
@@ -16,7 +17,7 @@ from lowtide.policies.planning import rearrangement_bound
 from lowtide.policies.starts import Oracle
 from lowtide.profile import Phase, PowerProfile
 from lowtide.schedule import Schedule
-from lowtide.signal import Grid, Signal
+from lowtide.signal import Signal
 from support.nightly import drawn
 from support.strategies import cases, scheduled
 

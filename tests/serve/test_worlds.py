@@ -13,7 +13,7 @@ from support.nightly import drawn
 from support.worlds import BOBS, NOW, PEOPLE, START, World, world
 
 # Where nodes are told of, others' jobs are in the sum of a node.
-OF_NODES = ("/nodes", "/api/v1/nodes", "/api/v1/health")
+OF_NODES = ("/nodes", "/api/v1/nodes", "/api/v1/health", "/cluster")
 # Who sees none of bob's jobs, nor the sum of an account that they are of.
 BLIND = ("ada", "lea", "nobody", None)
 REFS = ("{mine}", "{his}", "0" * 20, "..", "%2e%2e", "1", "' OR 1=1 --", "%00")
@@ -22,6 +22,10 @@ PATHS = (
     *("/", "/jobs", "/usage", "/looks", "/static/lowtide.css", "/static/../app.py"),
     *("/api/v1/me", "/api/v1/jobs", "/api/v1/usage", "/api/v1/looks", "/api/v1/openapi.json"),
     *("/jobs/{ref}", "/api/v1/jobs/{ref}", "/api/v1/jobs/{ref}/course", "//jobs", "/API/v1/jobs"),
+    *("/waste", "/api/v1/waste", "/projects", "/projects/alps/phys", "/projects/alps/chem"),
+    *("/projects/chem", "/projects/{ref}", "/reports", "/reports/2023-11.parquet", "/settings"),
+    *("/compare", "/when", "/method", "/health", "/audit", "/stop/{ref}"),
+    *("/compare?a={ref}&b={ref}", "/when?like={ref}", "/settings/tokens/1"),
     *("/api/v1//jobs/{ref}", "/enter/{ref}", "/nothing", "/api/v1/jobs/{ref}/../../jobs"),
 )
 VALUES = {
@@ -39,6 +43,9 @@ VALUES = {
     "end": (f"{NOW // 3600 * 3600 + 3600}", "1", "1e400"),
     "format": ("json", "csv", "parquet", "xml"),
     "points": ("2", "2000", "2001", "-5"),
+    "days": ("7", "30", "0", "-1", "x", "1e9"),
+    "month": ("2023-11", "2023-10", "2023-13", "", "0000-00", "9999-99", "2023-11' --"),
+    "time": ("6:00:00", "-1", "nan", "1e400", "0", "x"),
 }
 
 
@@ -70,7 +77,7 @@ def test_worlds_without_leave_to_see_bob_are_one_world(worlds: dict[str, World])
         path = chance.choice(PATHS).format(ref=ref)
         names = chance.sample(sorted(VALUES), chance.randint(0, 3))
         asked = "&".join(f"{name}={chance.choice(VALUES[name])}" for name in names)
-        path += f"?{asked}" * bool(asked)
+        path += ("&" if "?" in path else "?") * bool(asked) + asked
         first, *others = [one.get(who, path) for one in worlds.values()]
         assert all(other == first for other in others), (who, path)
         assert first.status < 500, (who, path, first)

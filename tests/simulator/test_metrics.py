@@ -12,7 +12,8 @@ import pytest
 
 import lowtide as lt
 from lowtide.errors import InvalidInput, NotCovered, UnknownName
-from lowtide.signal import Grid, Signal
+from lowtide.grid import Grid
+from lowtide.signal import Signal
 from lowtide.simulator import Cluster, Simulation
 from lowtide.studies.experiment import Experiment
 from lowtide.studies.policies import tradeoffs_figure

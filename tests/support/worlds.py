@@ -30,6 +30,8 @@ SETTINGS = Settings(
 )
 PEOPLE = ("ada", "bob", "cy", "lea", "sue", "adam", "nobody")
 STEPS = 90
+# As the watcher has it: cores of the node, and cores that each job keeps.
+FLOOR_W, CORES, KEPT = 51.2, 64, 4
 NOW = START + 60.0 * STEPS + 30.0
 
 
@@ -100,6 +102,8 @@ def world(where: str, folder: Path, deeds: tuple[Deed, ...]) -> Iterator[World]:
                      name=names[each.job])
                 for each in here
             ]  # fmt: skip
+            # What nobody has reserved draws its part of what the node draws when nothing runs.
+            node.watcher.idle_w = FLOOR_W * (CORES - KEPT * len(here)) / CORES
             node.tick(units, step_s=60.0, watts={str(each.job): each.watts for each in here})
             ended = [each for each in done if each.last == step]
             node.put_facts(

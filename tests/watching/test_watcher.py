@@ -11,9 +11,10 @@ import pytest
 
 from lowtide.attribution import NodePower
 from lowtide.errors import InvalidInput
+from lowtide.grid import Grid
 from lowtide.monitor.snapshot import GpuCounts, Snapshot
 from lowtide.monitor.tick import Tick
-from lowtide.signal import Grid, Signal
+from lowtide.signal import Signal
 from lowtide.watching.emissions import Emissions
 from lowtide.watching.watcher import Watcher
 from support.nodes import START, Drawn, Replay, snapshot, unit

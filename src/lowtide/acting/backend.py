@@ -77,6 +77,8 @@ class Look:
         others: Jobs without a tag, where somebody wants to know of them.
         loops: What the backend's own loops take; None where it does not say.
         busy: Of each partition, until when what runs may go on and how many CPUs it holds.
+        backlog_s: Of each partition with jobs in line, how long its CPUs take for all of them and
+            for what runs, by their limits.
     """
 
     jobs: Sequence[Seen]
@@ -87,6 +89,7 @@ class Look:
     others: Sequence[Seen] = ()
     loops: Loops | None = None
     busy: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    backlog_s: Mapping[str, float] = field(default_factory=dict)
 
 
 class Backend(Protocol):

@@ -8,7 +8,7 @@ backend that does not answer is asked again at the next turn.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _CALIBRATE_S = 3600.0
 # How long it is let be before nodes that could not be reserved are asked for again.
 _RESERVE_S = 1800.0
+# How long moves go on by one look: a controller may take a second for each of thousands.
+_FRESH_S = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,8 @@ class Turn:
         reached: Whether the backend answered: without that nothing is known of any job.
         signal: What was expected of the grid.
         loops: What the scheduler's loops take.
+        backlog_s: Of partitions with jobs in line, how long these take.
+        is_whole: Whether all was tried: what it saw may have become too old for that.
     """
 
     now: float
@@ -67,6 +71,12 @@ class Turn:
     reached: bool = True
     signal: Signal | None = None
     loops: Loops = field(default_factory=Loops)
+    backlog_s: Mapping[str, float] = field(default_factory=dict)
+    is_whole: bool = True
+
+
+def _latest(verdict: Judgement) -> float:
+    return math.inf if verdict.promise is None else verdict.promise.latest
 
 
 def _unknown(_: Tag) -> PowerProfile | None:
@@ -112,11 +122,11 @@ class Driver:
             return Turn(now=self.backend.now(), problems=(str(error),), reached=False)
         problems: list[str] = []
         signal = self._expected(look.now, problems)
-        self._learn(look)
+        self.waits.see(look.now, look.waits)
         situation = Situation(
             now=look.now,
             signal=signal,
-            wait_s=lambda seen, tag: self._wait_s(seen, tag, look.now),
+            wait_s=lambda seen, tag: self._wait_s(seen, tag, look),
             profile=self.profile,
             loops=self.loops or look.loops or Loops(),
             rules=self.rules,
@@ -137,8 +147,14 @@ class Driver:
             if joint:
                 verdicts = self._judged(look, replace(situation, joint=joint), [])
         deeds: list[Deed] = []
-        for verdict in verdicts:
-            if not self.dry and not self._carry_out(verdict, deeds):
+        is_whole, since = True, self.backend.now()
+        # Who has to begin first comes first.
+        for verdict in () if self.dry else sorted(verdicts, key=_latest):
+            if verdict.moves and self.backend.now() - since > _FRESH_S:
+                # What was seen so long ago may have been changed by its user since.
+                is_whole = False
+                break
+            if not self._carry_out(verdict, deeds):
                 # Who does not answer now would take as long for each of the others.
                 problems.append(deeds[-1].problem)
                 break
@@ -149,6 +165,8 @@ class Driver:
             problems=problems,
             signal=signal,
             loops=situation.loops,
+            backlog_s=look.backlog_s,
+            is_whole=is_whole,
         )
 
     def _judged(self, look: Look, situation: Situation, problems: list[str]) -> list[Judgement]:
@@ -215,16 +233,15 @@ class Driver:
             self._plans.clear()
         return self._signal
 
-    def _learn(self, look: Look) -> None:
-        self.waits.learn(look.waits)
-        self.waits.settle(look.now, (each.id for each in look.waits if each.started is None))
-
-    def _wait_s(self, seen: Seen, tag: Tag, now: float) -> float | None:
+    def _wait_s(self, seen: Seen, tag: Tag, look: Look) -> float | None:
         """Return W of a job; None where its class must not be deferred."""
+        now = look.now
         at, trusted = self._trusted.get(seen.kind, (now - _CALIBRATE_S, True))
         if not 0 <= now - at < _CALIBRATE_S:
             trusted = self.waits.is_trusted(seen.kind, now)
             self._trusted[seen.kind] = now, trusted
         if not trusted:
             return None
-        return self.waits.wait_s(seen.kind, now, unknown_s=tag.wait_s)
+        wait_s = self.waits.wait_s(seen.kind, now, unknown_s=tag.wait_s)
+        # Of several partitions the first counts, as everywhere else.
+        return max(wait_s, look.backlog_s.get(seen.partition.partition(",")[0], 0.0))

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,12 +19,14 @@ from lowtide.acting.book import Book
 from lowtide.acting.experience import Experiences
 from lowtide.acting.tag import Tag
 from lowtide.acting.waits import Wait, from_rows
-from lowtide.errors import LowtideError
+from lowtide.errors import FileProblem, LowtideError
 from lowtide.files import read_document, try_lock, user_folder, write_whole
 from lowtide.profile import PowerProfile
 
-# A driver whose last turn was longer ago than this is taken for dead.
+# A driver whose last turn was longer ago than this is taken for dead, and an accounting asked anew.
 _ALIVE_S = 3600.0
+# How often waits are kept: of a large site these are a hundred thousand.
+_KEPT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,23 +47,45 @@ class Journal:
 
     def waits(self) -> list[Wait]:
         """Return the waits that were kept; nothing where they cannot be read."""
-        try:
-            rows = read_document(self.folder / "waits.json", "json")
-        except LowtideError:
-            return []
-        return from_rows(rows if isinstance(rows, list) else [])
+        return _read_waits(self.folder / "waits.json")
 
     def keep_waits(self, waits: Iterable[Wait]) -> None:
-        """Keep all waits that are over; who still waits is seen again."""
-        rows = [asdict(wait) for wait in waits if wait.started is not None]
-        write_whole(self.folder / "waits.json", json.dumps(rows), lasting=False)
+        """Keep all waits, of those too who still wait; what was kept a moment ago will do."""
+        at = self.looked
+        if at is None or not 0 <= time.time() - at < _KEPT_S:
+            write_whole(self.folder / "waits.json", _rows(waits), lasting=False)
+
+    @property
+    def looked(self) -> float | None:
+        """When waits were last kept; None for never."""
+        try:
+            return (self.folder / "waits.json").stat().st_mtime
+        except OSError:
+            return None
 
     def is_driven(self, now: float) -> bool:
         """Return whether a driver has lived of late: each of its turns leaves the waits behind."""
+        at = self.looked
+        return at is not None and now - at < _ALIVE_S
+
+    def past(self, ask: Callable[[], list[Wait]]) -> list[Wait]:
+        """Return the waits of the last days as an accounting tells them, asked for at times.
+
+        Args:
+            ask: Asks it; whatever goes wrong there, nothing is known of them.
+        """
+        path = self.folder / "past.json"
+        with suppress(OSError):
+            if 0 <= time.time() - path.stat().st_mtime < _ALIVE_S:
+                return _read_waits(path)
         try:
-            return now - (self.folder / "waits.json").stat().st_mtime < _ALIVE_S
-        except OSError:
-            return False
+            found = ask()
+        except LowtideError:
+            # An accounting that is down would keep each of a hundred submissions waiting.
+            found = _read_waits(path)
+        with suppress(FileProblem):
+            write_whole(path, _rows(found), lasting=False)
+        return found
 
     def profile(self, tag: Tag) -> PowerProfile | None:
         """Return the profile of a job; None where it is not known here."""
@@ -111,3 +136,15 @@ class Journal:
         name = hashlib.sha256(words.encode()).hexdigest()[:12]
         profile.dump(self.folder / "profiles" / f"{name}.toml")
         return name
+
+
+def _rows(waits: Iterable[Wait]) -> str:
+    return json.dumps([asdict(wait) for wait in waits])
+
+
+def _read_waits(path: Path) -> list[Wait]:
+    try:
+        rows = read_document(path, "json")
+    except LowtideError:
+        return []
+    return from_rows(rows if isinstance(rows, list) else [])

@@ -7,9 +7,11 @@ with a plan that cannot be made. Nothing here knows how to hold a job.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 from lowtide.acting.backend import PENDING, RUNNING, SUSPENDED, Seen
 from lowtide.acting.promise import Loops, Promise, promise_of
@@ -226,6 +228,8 @@ def _judge_pending(say: _Saying, situation: Situation) -> Judgement:
         why = f"its begin was moved by hand to {format_time(begin)}: it is left alone"
         return say("yours", why, *say.move("note", users_own=True))
     if told and begin <= now:
+        if seen.begin is not None and _is_early(tag, seen.begin, rules):
+            return _released(say)
         return _judge_due(say, situation)
     wait_s = situation.wait_s(seen, tag)
     promise = _promise(say, situation, wait_s)
@@ -234,9 +238,7 @@ def _judge_pending(say: _Saying, situation: Situation) -> Judgement:
     near = (told and begin <= now + rules.settle_s) or abs(wish.at - begin) < rules.least_move_s
     reserved = told and seen.reserved is not None and abs(seen.reserved - begin) <= rules.hand_s
     if (near or reserved) and begin <= max(promise.latest, now):
-        moves = (
-            () if told else say.move("note", begin=begin, before=tag.begin, restarts=seen.restarts)
-        )
+        moves = () if told else say.move("note", before=tag.begin, **_anew(seen, begin))
         if told and not reserved and _may_reserve(say, situation, begin):
             moves = (Move(kind="reserve", at=begin),)
         why = f"nodes are reserved for it from {format_time(begin)} on" if reserved else wish.why
@@ -244,16 +246,24 @@ def _judge_pending(say: _Saying, situation: Situation) -> Judgement:
     moves = say.move(
         "begin",
         at=wish.at,
-        begin=wish.at,
         before=seen.begin,
-        restarts=seen.restarts,
         wait_s=promise.wait_s,
-        asked=0,
-        asked_at=None,
+        **_anew(seen, wish.at),
     )
     what = "due" if wish.at <= now else "waits"
     moves = moves or (Move(kind="begin", at=wish.at),)
     return say(what, wish.why, *moves, promise=promise, plan=wish.plan)
+
+
+def _anew(seen: Seen, begin: float) -> dict[str, Any]:
+    """Return what a tag says of a job that is to begin: how often it was asked before is over."""
+    return {"begin": begin, "restarts": seen.restarts, "asked": 0, "asked_at": None}
+
+
+def _released(say: _Saying) -> Judgement:
+    """Leave a job to its user who has let it begin before its time: it is not stopped either."""
+    why = "it was let begin earlier by hand: it is left alone"
+    return say("yours", why, *say.move("note", users_own=True))
 
 
 def _may_reserve(say: _Saying, situation: Situation, begin: float) -> bool:
@@ -302,7 +312,10 @@ def _judge_running(say: _Saying, situation: Situation) -> Judgement:
     if not tag.interruptible or tag.deaf or "stop" not in situation.powers:
         why = "it did not stop when it was asked" if tag.deaf else "it runs to its end"
         return say("runs", why)
-    asked = tag.asked if tag.restarts == seen.restarts else 0
+    told = tag.restarts == seen.restarts
+    asked = tag.asked if told else 0
+    if told and not asked and seen.started is not None and _is_early(tag, seen.started, rules):
+        return _released(say)
     if asked and now < (tag.asked_at or now) + rules.patience_s + tag.stop_s:
         return say("stopping", "it was asked to save and leave")
     if asked >= rules.most_asked:
@@ -341,11 +354,19 @@ def _closes(say: _Saying, situation: Situation) -> bool:
     return any(a < say.tag.deadline and b > situation.now for a, b in (*situation.closed, *taken))
 
 
+def _written(tag: Tag) -> list[float]:
+    return [each for each in (tag.begin, tag.before) if each is not None]
+
+
 def _is_moved(tag: Tag, begin: float, rules: Rules) -> bool:
     """Return whether a begin is one that nobody here has written."""
-    ours = [each for each in (tag.begin, tag.before) if each is not None]
     # Submitted without a begin, it has one now.
-    return all(abs(each - begin) > rules.hand_s for each in ours)
+    return all(abs(each - begin) > rules.hand_s for each in _written(tag))
+
+
+def _is_early(tag: Tag, at: float, rules: Rules) -> bool:
+    """Return whether something came before every begin that was written here."""
+    return at + rules.hand_s < min(_written(tag), default=-math.inf)
 
 
 def _promise(

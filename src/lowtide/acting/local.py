@@ -44,6 +44,7 @@ class LocalBackend:
     _seen: Seen = field(init=False)
     _program: StartedProgram | None = field(default=None, init=False)
     _paused_at: float | None = field(default=None, init=False)
+    _asked_at: float | None = field(default=None, init=False)
     _guardian: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -104,6 +105,7 @@ class LocalBackend:
         if program is None or self._seen.state != RUNNING:
             raise Refused("the program does not run")
         if self.with_signal is not None:
+            self._asked_at = self._asked_at or time.time()
             # Its children may not know the signal, and would be ended by it.
             with suppress(ProcessLookupError):
                 os.kill(program.tree.root, self.with_signal)
@@ -163,6 +165,7 @@ class LocalBackend:
             self._guardian = None
 
     def _run(self, now: float) -> None:
+        self._asked_at = None
         self._seen = replace(self._seen, state=RUNNING, started=now, begin=None)
 
     def _keep_run(self, now: float) -> float:
@@ -177,7 +180,8 @@ class LocalBackend:
     def _requeue(self, now: float) -> None:
         tag, text = decode(self._seen.comment)
         tag = tag or self.tag
-        done_s = tag.progress_s + self._keep_run(now)
+        # What it took to save was no work.
+        done_s = tag.progress_s + self._keep_run(now if self._asked_at is None else self._asked_at)
         self._seen = replace(
             self._seen,
             state=PENDING,

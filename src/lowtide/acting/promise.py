@@ -108,7 +108,11 @@ def _needed_s(tag: Tag, limit_s: float | None, *, pause_s: float, ran_s: float) 
     Args:
         pause_s: What lies between two starts besides saving.
     """
-    work_s = max(tag.run_s - tag.startup_s, 0.0)
+    run_s = tag.run_s
+    if tag.by_limit:
+        # Who was given more time since may take it.
+        run_s = max(run_s, math.inf if limit_s is None else limit_s)
+    work_s = max(run_s - tag.startup_s, 0.0)
     done_s = tag.progress_s + max(ran_s - tag.startup_s, 0.0)
     left_s = max(work_s - done_s, _OVERTIME * work_s if done_s else 0.0)
     rest_s = tag.startup_s + left_s

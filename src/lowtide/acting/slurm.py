@@ -22,8 +22,8 @@ from lowtide.acting.tag import decode
 from lowtide.acting.waits import Wait, class_of
 from lowtide.errors import InvalidInput, LowtideError, Refused, SlurmProblem, Unreachable
 from lowtide.slurm import SlurmClient
-from lowtide.slurm.fields import expand_nodes
-from lowtide.slurm.records import QueuedJob
+from lowtide.slurm.fields import count_gpus, expand_nodes, parse_tres, read_instant, read_number
+from lowtide.slurm.records import SEPARATOR, QueuedJob
 from lowtide.states import read_state
 
 if TYPE_CHECKING:
@@ -43,6 +43,11 @@ _NOT_IN_LINE = (
     "DependencyNeverSatisfied",
     "JobArrayTaskLimit",
 )
+# Who waits for one of these competes with all others; limits of its user or QOS keep back the rest.
+_COMPETES = ("None", "Priority", "Resources")
+# What the accounting is asked for, and of how many days.
+_PAST_FIELDS = ("JobIDRaw", "Eligible", "Start", "Partition", "NCPUS", "AllocTRES")
+_PAST = "now-7days"
 # A controller that is down keeps who asks it waiting for nine seconds.
 _PATIENCE_S = 15.0
 # Arrays of fewer elements are told whole, each by its number.
@@ -79,6 +84,7 @@ class SlurmBackend:
     client: SlurmClient = field(default_factory=lambda: SlurmClient(timeout_s=_PATIENCE_S))
     _reserved: Sequence[_Reservation] = field(default=(), init=False)
     _partitions: Mapping[str, frozenset[str]] = field(default_factory=dict, init=False)
+    _cpus: Mapping[str, float] = field(default_factory=dict, init=False)
     _asked: float = field(default=-math.inf, init=False)
     _site: SlurmSite | None = field(default=None, init=False)
     _off_s: float = field(default=0.0, init=False)
@@ -138,7 +144,17 @@ class SlurmBackend:
             others=others,
             loops=loops,
             busy=busy,
+            backlog_s=_backlog(queue, self._cpus, now),
         )
+
+    def past_waits(self) -> list[Wait]:
+        """Return how long jobs waited that have started in the last days, of all users.
+
+        A look shows those alone that run, or wait: after a quiet hour none that had to wait long.
+        """
+        columns = (f"--delimiter={SEPARATOR}", f"--format={','.join(_PAST_FIELDS)}")
+        said = self._do("sacct", "-a", "-X", "-D", "-n", "-P", "-S", _PAST, *columns)
+        return [wait for line in said.splitlines() if (wait := _past_wait(line)) is not None]
 
     def _complete(self, jobs: list[QueuedJob]) -> None:
         """Add what squeue has left out: of a long array with a step it does not tell the last."""
@@ -193,6 +209,7 @@ class SlurmBackend:
             if told is not None and not before - _CLOCKS_S <= told <= after + _CLOCKS_S:
                 self._off_s = told - (before + after) / 2
             self._asked = now
+            self._cpus = _read_cpus(self.client.tell("sinfo", "-h", "-o", "%R %C"))
 
     def _taken(self, now: float) -> dict[str, list[tuple[float, float]]]:
         """Return when most nodes of a partition are going to be reserved, for others than us."""
@@ -247,8 +264,8 @@ class SlurmBackend:
     def _update(self, job: Seen, *changes: str) -> None:
         self._do("scontrol", "update", f"JobId={job.id}", *changes)
 
-    def _do(self, *command: str) -> None:
-        asked(self, *command)
+    def _do(self, *command: str) -> str:
+        return asked(self, *command)
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,3 +386,57 @@ def _wait(job: QueuedJob, now: float) -> Wait | None:
         started=started if state == "running" else None,
         id=f"{job.job_id}/{eligible:.0f}",
     )
+
+
+def _past_wait(line: str) -> Wait | None:
+    """Return how long a job waited that the accounting tells of; None where it did not start."""
+    cells = line.split(SEPARATOR)
+    if len(cells) != len(_PAST_FIELDS):
+        return None
+    number, eligible, started = cells[0], read_instant(cells[1]), read_instant(cells[2])
+    if eligible is None or started is None or started < eligible:
+        return None
+    tres = parse_tres(cells[5])
+    cpus = tres.get("cpu") or read_number(cells[4])
+    kind = class_of(cells[3] or None, cpus, count_gpus(tres))
+    return Wait(kind=kind, eligible=eligible, started=started, id=f"{number}/{eligible:.0f}")
+
+
+def _read_cpus(text: str) -> dict[str, float]:
+    """Return how many CPUs of each partition are in use or free, as `sinfo -o '%R %C'` says."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        name, _, counts = line.strip().rpartition(" ")
+        numbers = [float(each) for each in counts.split("/") if each.isdigit()]
+        if len(numbers) == 4:
+            found[name.strip()] = found.get(name.strip(), 0.0) + sum(numbers[:2])
+    return found
+
+
+def _backlog(queue: Sequence[QueuedJob], cpus: Mapping[str, float], now: float) -> dict[str, float]:
+    """Return how long the CPUs of partitions take for all that runs and waits, by limits.
+
+    This is what Slurm itself answers to `sbatch --test-only`, for all who wait and at no cost: it
+    is pessimistic about lengths, and knows nothing of who comes later.
+    """
+    held_s: dict[str, float] = {}
+    line_s: dict[str, float] = {}
+    endless: dict[str, float] = {}
+    for job in queue:
+        state, count = read_state(job.state), job.cpus or 1.0
+        if state == "running" and job.started is not None:
+            sums, left_s = held_s, None if job.limit_s is None else job.started + job.limit_s - now
+        elif state == "pending" and (job.eligible or math.inf) <= now and job.reason in _COMPETES:
+            sums, left_s = line_s, job.limit_s
+        else:
+            continue
+        for name in (job.partition or "").split(","):
+            if left_s is None:
+                # Who may run for ever leaves the others fewer.
+                endless[name] = endless.get(name, 0.0) + count
+            sums[name] = sums.get(name, 0.0) + count * max(left_s or 0.0, 0.0)
+    return {
+        name: (waiting_s + held_s.get(name, 0.0)) / max(cpus[name] - endless.get(name, 0.0), 1.0)
+        for name, waiting_s in line_s.items()
+        if name in cpus
+    }

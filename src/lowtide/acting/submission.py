@@ -18,6 +18,7 @@ from lowtide.acting.waits import class_of
 from lowtide.acting.wrapper import directives, wrap
 from lowtide.errors import FileProblem, InvalidInput
 from lowtide.slurm.fields import read_limit, requested_gpus
+from lowtide.units import parse_size
 
 # Options of sbatch without a value of their own; all others take the next word.
 _FLAGS = frozenset(
@@ -46,6 +47,7 @@ _VALUED = frozenset(
         *("tres-bind", "tres-per-task", "uid", "wait-all-nodes", "wckey", "wrap"),
     )
 )
+_MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 _SHORT = {
     "a": "array",
     "b": "begin",
@@ -55,6 +57,7 @@ _SHORT = {
     "H": "hold",
     "J": "job-name",
     "k": "no-kill",
+    "L": "licenses",
     "M": "clusters",
     "n": "ntasks",
     "N": "nodes",
@@ -65,6 +68,8 @@ _SHORT = {
     "t": "time",
     "v": "verbose",
     "V": "version",
+    "w": "nodelist",
+    "F": "nodefile",
     "h": "help",
     "W": "wait",
 }
@@ -93,12 +98,29 @@ _SET = {
 _LEFT_ALONE = (
     *("test-only", "hold", "help", "usage", "version", "begin", "deadline"),
     # When these start is not the queue's decision alone.
-    *("dependency", "reservation"),
+    *("dependency", "reservation", "nodelist", "nodefile", "licenses"),
     # Another Slurm has it, of which nothing is known here.
     "clusters",
     # Whoever waits for its end wants it to begin.
     "wait",
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LikeNodes:
+    """Nodes of a partition that are alike.
+
+    Attributes:
+        count: How many there are.
+        cpus: CPUs of each.
+        memory: Bytes of memory of each.
+        gpus: GPUs of each.
+    """
+
+    count: float
+    cpus: float
+    memory: float = math.inf
+    gpus: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,38 +192,76 @@ class Submission:
     @property
     def cpus(self) -> float:
         """How many CPUs one element of it asks for, as far as that is plain."""
+        nodes = self._number("nodes")
+        tasks = max(self._number("ntasks"), nodes * self._number("ntasks-per-node"))
+        each = max(self._number("cpus-per-task"), self._number("mincpus") * nodes / tasks)
+        return max(tasks * each, self.gpus * self._number("cpus-per-gpu", 0.0))
 
-        def number(name: str) -> float:
-            found = re.match(r"\d+", self.options.get(name, ""))
-            return (float(found[0]) if found else 0.0) or 1.0
+    @property
+    def gpus(self) -> float:
+        """How many GPUs one element of it asks for, as far as that is plain."""
 
-        return max(number("ntasks"), number("nodes")) * number("cpus-per-task")
+        def count(name: str) -> float:
+            return requested_gpus(",".join(f"gpu:{each}" for each in _listed(self.options, name)))
 
-    def waves(self, most_cpus: float | None) -> int:
+        nodes = self._number("nodes")
+        per_node = max(requested_gpus(self.options.get("gres")), count("gpus-per-node"))
+        tasks = max(self._number("ntasks"), nodes * self._number("ntasks-per-node"))
+        return max(per_node * nodes, count("gpus-per-task") * tasks, count("gpus"))
+
+    def at_once(self, nodes: Sequence[LikeNodes], cpus: float | None = None) -> float | None:
+        """Return how many elements run on some nodes at once; None where nobody says.
+
+        Args:
+            nodes: All that there are for it.
+            cpus: CPUs that Slurm itself says it takes.
+        """
+        parts = self._number("nodes")
+        cpus = max(self.cpus, cpus or 1.0) / parts
+        gpus = self.gpus / parts
+        sizes = {name: _bytes(self.options.get(name)) for name in _MEMORY}
+        memory = max(sizes["mem"], sizes["mem-per-cpu"] * cpus, sizes["mem-per-gpu"] * gpus)
+
+        def fit(each: LikeNodes) -> float:
+            if "exclusive" in self.options:
+                return each.count * (each.cpus >= cpus and each.gpus >= gpus)
+            wanted = ((each.cpus, cpus), (each.memory, memory), (each.gpus, gpus))
+            return each.count * min(have // want for have, want in wanted if want)
+
+        room = sum(map(fit, nodes)) // parts
+        return max(room, 1.0) if nodes else None
+
+    def _number(self, name: str, usual: float = 1.0) -> float:
+        """Return the number that an option begins with."""
+        found = re.match(r"\d+", self.options.get(name, ""))
+        return (float(found[0]) if found else 0.0) or usual
+
+    def waves(self, room: float | None) -> int:
         """Return how many times as long as one element an array takes, at least.
 
         Args:
-            most_cpus: CPUs that there are for all; None where nobody says.
+            room: How many elements run at once; None where nobody says.
         """
         spec, _, at_once = self.options.get("array", "").partition("%")
         tasks = sum(_count_tasks(each) for each in spec.split(",")) or 1
         most = (float(at_once) if at_once.isdecimal() else 0.0) or math.inf
-        if most_cpus:
-            most = min(most, max(most_cpus // self.cpus, 1.0))
+        most = min(most, room or math.inf)
         return math.ceil(tasks / most) if most < tasks else 1
 
-    def kind(self, default_partition: str | None) -> str:
-        """Return the class that it waits with."""
+    def kind(self, default_partition: str | None, cpus: float | None = None) -> str:
+        """Return the class that it waits with.
+
+        Args:
+            cpus: CPUs that Slurm itself says it takes.
+        """
         said = self.options
-        cpus = self.cpus
+        cpus = max(self.cpus, cpus or 1.0)
         if "exclusive" in said:
             # Whole nodes wait like the largest.
             cpus = math.inf
-        asked = [said.get(name, "") for name in ("gres", "gpus-per-node", "gpus-per-task", "gpus")]
-        gpus = requested_gpus(asked[0]) + sum(bool(each) for each in asked[1:])
         # Of several partitions it waits for the first that is free.
         partition = (said.get("partition") or default_partition or "").partition(",")[0] or None
-        return class_of(partition, cpus, gpus)
+        return class_of(partition, cpus, self.gpus)
 
     def command(self, tag: Tag, *, now: float, wrapped: Path | None = None) -> list[str]:
         """Return the one `sbatch` that submits it.
@@ -228,8 +288,11 @@ class Submission:
 
     @property
     def comment(self) -> str:
-        """What the user has written beside it; a tag that was copied along is none of it."""
-        return decode(self.options.get("comment", ""))[1]
+        """What the user has written beside it; a tag that was copied along is none of it.
+
+        In one line: a wrapper reads no other.
+        """
+        return decode(re.sub(r"[\r\n]+", " ", self.options.get("comment", "")))[1]
 
     @property
     def may_be_stopped(self) -> bool:
@@ -253,6 +316,19 @@ class Submission:
                 kept += rest[:used]
             del rest[:used]
         return kept
+
+
+def _listed(options: Mapping[str, str], name: str) -> list[str]:
+    """Return the parts of what an option says, as in `a100:2,v100:1`."""
+    return list(filter(None, options.get(name, "").split(",")))
+
+
+def _bytes(said: str | None) -> float:
+    """Return a size as sbatch takes it, in megabytes by itself; 0 where it is none."""
+    try:
+        return parse_size(f"{said}M" if said and said.isdecimal() else said or "0")
+    except InvalidInput:
+        return 0.0
 
 
 def _words(line: str) -> list[str]:

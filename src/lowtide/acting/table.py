@@ -15,8 +15,9 @@ computed from the job's own limit and deadline.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -48,11 +49,21 @@ def clean_moments(signal: Signal, now: float, length_s: float) -> list[int]:
     return [math.ceil(start) for start in starts[amounts < before * 0.999]]
 
 
-def table_of(signal: Signal | None, waits: WaitModel, loops: Loops, now: float) -> str:
-    """Return the table as a text; one without moments where nothing is expected of the grid."""
+def table_of(
+    signal: Signal | None,
+    waits: WaitModel,
+    loops: Loops,
+    now: float,
+    backlog_s: Mapping[str, float] = MappingProxyType({}),
+) -> str:
+    """Return the table as a text; one without moments where nothing is expected of the grid.
+
+    Args:
+        backlog_s: Of partitions with jobs in line, how long these take.
+    """
     lines = [f"lowtide 1 {math.floor(now)} {math.floor(now + _VALID_S)} {math.ceil(loops.total_s)}"]
     for partition, wait_s in sorted(_waits(waits, now)):
-        lines.append(f"wait {partition} {math.ceil(wait_s)}")
+        lines.append(f"wait {partition} {math.ceil(max(wait_s, backlog_s.get(partition, 0.0)))}")
     lines.append(f"wait * {math.ceil(UNKNOWN_WAIT_S)}")
     for length_s in LENGTHS_S if signal is not None else ():
         moments = clean_moments(signal, now, length_s) if signal is not None else []
@@ -62,10 +73,15 @@ def table_of(signal: Signal | None, waits: WaitModel, loops: Loops, now: float) 
 
 
 def write_table(
-    path: Path, signal: Signal | None, waits: WaitModel, loops: Loops, now: float
+    path: Path,
+    signal: Signal | None,
+    waits: WaitModel,
+    loops: Loops,
+    now: float,
+    backlog_s: Mapping[str, float] = MappingProxyType({}),
 ) -> None:
     """Write the table, whole or not at all: the controller may read it at any moment."""
-    write_whole(path, table_of(signal, waits, loops, now), lasting=False)
+    write_whole(path, table_of(signal, waits, loops, now, backlog_s), lasting=False)
 
 
 def _waits(waits: WaitModel, now: float) -> Iterable[tuple[str, float]]:

@@ -59,6 +59,7 @@ class Tag:
         users_own: Whether its user has moved it by hand, and nobody else does any more.
         min_run_s: How long it works at least before it is stopped; None for what is usual.
         released: Whether it was let go once after its backend had put it on hold.
+        by_limit: Whether `run_s` is its time limit, and grows with that.
     """
 
     token: str
@@ -81,6 +82,7 @@ class Tag:
     users_own: bool = False
     min_run_s: float | None = None
     released: bool = False
+    by_limit: bool = False
 
     def __post_init__(self) -> None:
         _check(self)
@@ -108,12 +110,13 @@ _KEYS = {
     "users_own": "us",
     "min_run_s": "mr",
     "released": "rl",
+    "by_limit": "bl",
 }
 _UP = ("run_s", "startup_s", "stop_s", "wait_s")
 _INSTANTS = ("deadline", "arrival", "begin", "before", "asked_at")
 _SECONDS = (*_UP, *_INSTANTS, "progress_s", "min_run_s")
 _COUNTS = {"restarts": 0, "max_starts": 1, "asked": 0}
-_FLAGS = ("interruptible", "deaf", "users_own", "released")
+_FLAGS = ("interruptible", "deaf", "users_own", "released", "by_limit")
 # Shell wrappers rewrite these in place, so they are there even where they say nothing.
 _ALWAYS = ("token", "deadline", "arrival", "run_s", "progress_s")
 _DEFAULTS = {each.name: each.default for each in fields(Tag)}

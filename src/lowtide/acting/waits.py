@@ -13,13 +13,14 @@ import heapq
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
 from lowtide.errors import InvalidInput
 
 DAY_S = 86_400.0
-# Until so many waits of a class are known, what is usual is not.
+# Until so many waits of a class are known that are a day old, what is usual is not: all who run at
+# a moment may be thousands, and tell of a quiet hour.
 LEAST_WAITS = 60
 UNKNOWN_WAIT_S = 4 * 3600.0
 _WINDOW_S = 7 * DAY_S
@@ -105,13 +106,17 @@ class WaitModel:
     Attributes:
         window_s: How far back waits count.
         unknown_s: What is said of a class of which too little is known.
+        looked: When it was last looked who waits; None for never.
     """
 
     window_s: float = _WINDOW_S
     unknown_s: float = UNKNOWN_WAIT_S
+    looked: float | None = None
     _known: dict[str, dict[str, Wait]] = field(
         default_factory=lambda: defaultdict(dict), init=False
     )
+    # Who has left unseen, and may have waited for longer than is known.
+    _guessed: set[str] = field(default_factory=set, init=False)
 
     def learn(self, waits: Iterable[Wait]) -> list[Wait]:
         """Take in waits; return those that were not known, or are over by now."""
@@ -120,13 +125,22 @@ class WaitModel:
             known = self._known[wait.kind]
             key = wait.id or f"{wait.eligible}-{len(known)}"
             before = known.get(key)
-            if before is None or (before.started is None and before != wait):
+            is_open = before is None or before.started is None or key in self._guessed
+            if is_open and before != wait:
                 known[key] = wait
+                self._guessed.discard(key)
                 news.append(wait)
         return news
 
+    def see(self, now: float, waits: Sequence[Wait]) -> None:
+        """Take in what one look at the whole queue has shown."""
+        self.learn(waits)
+        self.settle(now, (each.id for each in waits if each.started is None))
+
     def settle(self, now: float, waiting: Iterable[str]) -> None:
-        """Forget what is too old, and who waits no more without having been seen to start.
+        """Forget what is too old; who waits no more has waited until it was last seen to.
+
+        Whoever starts and ends between two looks would be forgotten else, and short jobs with that.
 
         Args:
             waiting: The jobs that wait now, by their `Wait.id`.
@@ -134,9 +148,17 @@ class WaitModel:
         still = set(waiting)
         for known in self._known.values():
             for key, wait in list(known.items()):
-                gone = wait.started is None and key not in still
-                if gone or (wait.started is not None and wait.started < now - self.window_s):
+                if wait.started is None and key not in still:
+                    until = -math.inf if self.looked is None else self.looked
+                    if until <= wait.eligible:
+                        del known[key]
+                        continue
+                    wait = known[key] = replace(wait, started=until)
+                    self._guessed.add(key)
+                if wait.started is not None and wait.started < now - self.window_s:
                     del known[key]
+                    self._guessed.discard(key)
+        self.looked = now
 
     def wait_s(self, kind: str, now: float, *, unknown_s: float | None = None) -> float:
         """Return W: how long a job of a class that becomes eligible now may wait.
@@ -203,7 +225,7 @@ def said_s(
             longest = max(longest, now - wait.eligible)
         elif wait.started >= now - window_s:
             longest = max(longest, wait.started - wait.eligible)
-            count += 1
+            count += wait.started <= now - DAY_S
     return longest if count >= LEAST_WAITS else max(longest, unknown_s)
 
 
@@ -220,7 +242,7 @@ def backtest(
     # Whoever waits at a moment is among those that were eligible by then and start later.
     waiting: list[tuple[float, float]] = []
     ended: list[tuple[float, float]] = []
-    place = first = 0
+    place = first = old = 0
     told = []
     for wait in ready:
         at = wait.eligible
@@ -230,6 +252,8 @@ def backtest(
             place += 1
         while first < len(over) and (over[first].started or 0.0) < at - window_s:
             first += 1
+        while old < len(over) and (over[old].started or 0.0) <= at - DAY_S:
+            old += 1
         while ended and ended[0][1] < at - window_s:
             heapq.heappop(ended)
         while waiting and waiting[0][1] <= at:
@@ -237,7 +261,7 @@ def backtest(
         longest = -ended[0][0] if ended else 0.0
         if waiting:
             longest = max(longest, at - waiting[0][0])
-        if place - first >= LEAST_WAITS:
+        if old - first >= LEAST_WAITS:
             waited = (now if wait.started is None else wait.started) - at
             if wait.started is not None or waited > longest:
                 told.append((waited, longest))

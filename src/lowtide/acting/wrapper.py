@@ -25,6 +25,8 @@ _REQUEUE = (
     r"""#!/bin/bash
 # Write down what is saved, requeue, and begin again when the comment says.
 trap '' TERM USR1
+# What its user has set for squeue by hand would hide the job from it.
+unset ${!SQUEUE_*}
 id="$1"
 tell() {
   local pause=1 refused=0
@@ -49,7 +51,9 @@ if [ -n "$LOWTIDE_CHECKPOINT" ]; then
   rm -f "$LOWTIDE_CHECKPOINT.saving"
 fi
 begin=$(number b) done=$(number p) startup=$(number su)
-worked=$((now - LOWTIDE_BEGAN - ${startup:-0}))
+# What it took to save was no work: counted as such, the rest would seem shorter than it is.
+until=$(cat "$LOWTIDE_FOLDER/asked" 2>/dev/null)
+worked=$((${until:-$now} - LOWTIDE_BEGAN - ${startup:-0}))
 if [ -n "$done" ] && [ "$worked" -gt 0 ]; then
   done=$((done + worked))
   comment="$(printf '%s' "$comment" | sed 's/\(lt1:{[^}]*"p":\)[0-9]*/\1'"$done"'/')"
@@ -76,8 +80,14 @@ exit 0
 """
 )
 _SHIM = r"""#!/bin/bash
-# A program that requeues its own job gets the begin that was planned for it.
-if [ "$1" = requeue ] && [ $# = 2 ]; then exec bash "$LOWTIDE_FOLDER/requeue" "$2" stay; fi
+# A program that requeues its own job gets the begin that was planned for it. One that requeues
+# another, or runs in a job that was submitted from here and has this in its path, is not meant.
+if [ "$1" = requeue ] && [ $# = 2 ] && [ "$SLURM_JOB_ID" = "$LOWTIDE_JOB" ]; then
+  case "$2" in
+    "$SLURM_JOB_ID"|"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID")
+      exec bash "$LOWTIDE_FOLDER/requeue" "$2" stay ;;
+  esac
+fi
 exec "$LOWTIDE_SCONTROL" "$@"
 """
 # Where a job says which file it saves to: what was being written when it was cut off is put aside,
@@ -102,7 +112,14 @@ rm -f "$ck.saving"
 LOWTIDE_CHECKPOINT="$ck"
 """
 _WRAPPER = r"""
+# Who submits from within a job that is wrapped hands its path on: what lies there is not for us.
+rest="$PATH:" PATH=
+while [ -n "$rest" ]; do
+  each="${rest%%:*}" rest="${rest#*:}"
+  case "$each" in */lowtide.????????/bin) ;; *) PATH="$PATH${PATH:+:}$each" ;; esac
+done
 export LOWTIDE_SCONTROL="$(command -v scontrol)" LOWTIDE_BEGAN="$(date +%s)"
+export LOWTIDE_JOB="$SLURM_JOB_ID"
 export LOWTIDE_FOLDER= LOWTIDE_CHECKPOINT= LOWTIDE_WRAPPER=$$
 trap 'rm -rf "$LOWTIDE_FOLDER"' EXIT
 lay_down() {
@@ -119,7 +136,7 @@ for place in "${TMPDIR:-/tmp}" /tmp /dev/shm "$HOME" "$PWD"; do
 done
 if [ -z "$LOWTIDE_FOLDER" ]; then echo "lowtide: no folder takes the script" >&2; exit 1; fi
 @CHECKPOINT@
-id="$SLURM_JOB_ID" asked=0 ended=
+id="$SLURM_JOB_ID" asked=0 ended= since=0
 [ -n "$SLURM_ARRAY_TASK_ID" ] && id="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
 # Whether a process handles the signal, or keeps it back to take when it likes to.
 has() {
@@ -146,8 +163,11 @@ listeners() {
   done
 }
 pass_on() {
-  local each
+  local each now=$(date +%s)
   asked=$((asked + 1))
+  # Asked again soon, it may still be saving; later it has not heard, and worked on.
+  [ $((now - since)) -lt 900 ] || since=$now
+  echo $since > "$LOWTIDE_FOLDER/asked"
   [ -z "$LOWTIDE_CHECKPOINT" ] || touch "$LOWTIDE_CHECKPOINT.saving"
   for each in $(listeners $child); do kill -@ASK@ "$each"; done
 }
@@ -179,7 +199,8 @@ while run "$@"; [ $status = 75 ] && [ -z "$ended" ]; do
   # Refused for good, it goes on where it is: that costs carbon, and no work.
   [ $? = 1 ] || break
   echo "lowtide: it cannot be requeued, and goes on" >&2
-  asked=0 LOWTIDE_BEGAN=$now
+  asked=0 since=0 LOWTIDE_BEGAN=$now
+  rm -f "$LOWTIDE_FOLDER/asked"
 done
 exit $status
 """

@@ -124,6 +124,9 @@ def drive(
             while True:
                 turn = driver.turn()
                 tell_problems(turn, said)
+                if not turn.is_whole:
+                    _tell_moves(turn, dry=dry_run)
+                    continue
                 _keep(driver, journal)
                 _tabulate(table, turn, driver)
                 settled = settle(turn, driver, journal, book, store)
@@ -132,8 +135,7 @@ def drive(
                 if once:
                     _tell_turn(turn, driver, form)
                     return
-                for row in _moves(turn, dry=dry_run):
-                    warn(f"{row['job_id']}: {row['move']}, {row['why']}")
+                _tell_moves(turn, dry=dry_run)
                 time.sleep(every)
     except KeyboardInterrupt:
         if once:
@@ -174,7 +176,7 @@ def _tabulate(path: Path | None, turn: Turn, driver: Driver) -> None:
     if path is None or not turn.reached:
         return
     try:
-        write_table(path, turn.signal, driver.waits, turn.loops, turn.now)
+        write_table(path, turn.signal, driver.waits, turn.loops, turn.now, turn.backlog_s)
     except LowtideError as error:
         warn(f"{error}; jobs that are handed in begin now once the last table is two hours old")
 
@@ -185,6 +187,11 @@ def _notify(turn: Turn, settled: list[BookPage], book: Book, senders: list[Sende
     found = notices(turn.verdicts, settled, now=turn.now)
     for problem in send_new(found, book, senders, now=turn.now):
         warn(problem)
+
+
+def _tell_moves(turn: Turn, *, dry: bool) -> None:
+    for row in _moves(turn, dry=dry):
+        warn(f"{row['job_id']}: {row['move']}, {row['why']}")
 
 
 def _moves(turn: Turn, *, dry: bool) -> list[dict[str, Any]]:

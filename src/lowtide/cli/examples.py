@@ -109,6 +109,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "report": (
         "lowtide report worth-it-results",
         "lowtide report worth-it-results --baseline oracle --no-figures -o against-oracle.html",
+        "lowtide report --mail --dry-run --config serve.toml --store centre.sqlite",
     ),
     "reproduce thesis": (
         "lowtide reproduce thesis --only length=16h,wait=24h",

@@ -298,8 +298,8 @@ def _histories(
     from lowtide.cli.inputs import HISTORY_S, find_grid, read_how
     from lowtide.errors import InvalidInput
     from lowtide.formats import read_signal
+    from lowtide.grid import deciding_signal
     from lowtide.grids.resolve import kind_of
-    from lowtide.signal import deciding_signal
 
     if not paths and grid is None:
         raise InvalidInput(

@@ -15,10 +15,11 @@ from lowtide.cli.options import HOW, JobOptions, require_one_grid
 from lowtide.cli.output import waiting, warn
 from lowtide.errors import InvalidInput, NotCovered, UnknownName
 from lowtide.formats.times import check_zone
+from lowtide.grid import Grid, deciding_signal
 from lowtide.grids.resolve import Resolved, kind_of, resolve
 from lowtide.profile import PowerProfile
 from lowtide.samples import sample_names, sample_profile
-from lowtide.signal import Grid, Signal, deciding_signal
+from lowtide.signal import Signal
 from lowtide.units import (
     TimeLike,
     format_hours,

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lowtide.certainty import is_estimated, lacks_grams, marks_for, word_for_power
 from lowtide.errors import InvalidInput, UnknownName
 from lowtide.monitor.quantities import JOB
 from lowtide.monitor.snapshot import FloatArray
@@ -34,9 +35,8 @@ from lowtide.units import (
 Values = Sequence[Any] | FloatArray
 
 _WIDTH = re.compile(r"-?[1-9]\d*")
-_MARKS = ("", "~", ">", ">~")
-# Less than this share of a quantity is rounding.
-_ROUNDING = 1e-9
+# By twice whether a part is lacking, and whether it is estimated.
+_MARKS = [marks_for(estimated=bool(each & 1), partial=bool(each & 2)) for each in range(4)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +270,6 @@ def _sizes(values: FloatArray) -> list[str]:
 
 def power_words(table: JobTable) -> list[str | None]:
     """Return whether each job's energy was measured, estimated, or each in part."""
-    from lowtide.store.records import word_for_power
-
     energies, measured = table.total("energy_j").tolist(), table.total("measured_j").tolist()
     return [word_for_power(*pair) for pair in zip(energies, measured, strict=True)]
 
@@ -279,13 +277,13 @@ def power_words(table: JobTable) -> list[str | None]:
 def marks_of(table: JobTable) -> dict[str, list[str]]:
     """Return how each job's power, energy and grams are marked; nothing where no job's are."""
     energy = table.total("energy_j")
-    guessed = np.isfinite(energy) & ~(table.total("measured_j") >= energy * (1 - _ROUNDING))
-    unmetered = table.total("unmetered_s") > 0
-    unpriced = unmetered | (table.total("unpriced_j") > _ROUNDING * energy)
+    guessed = is_estimated(energy, table.total("measured_j"))
+    unmetered = table.total("unmetered_s")
+    unpriced = lacks_grams(energy, unmetered, table.total("unpriced_j"))
     # A mean is that of the time in which it is known.
     whole = np.zeros_like(guessed)
     found = {}
-    for name, partial in (("power", whole), ("energy", unmetered), ("grams", unpriced)):
+    for name, partial in (("power", whole), ("energy", unmetered > 0), ("grams", unpriced)):
         if guessed.any() or partial.any():
             found[name] = np.array(_MARKS, dtype=object)[guessed + 2 * partial].tolist()
     return found

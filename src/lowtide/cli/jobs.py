@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lowtide.certainty import mark_notes, word_for_power
 from lowtide.cli.options import ReadPlace, Since, Sources, Until, Users
 from lowtide.cli.output import (
     SYNTHETIC,
     TABLE,
     Form,
-    mark_notes,
     print_json_rows,
     print_parsable,
     say,
@@ -377,8 +377,6 @@ def _documents(
     table: JobTable, chosen: Sequence[JobColumn] | None
 ) -> Iterator[dict[str, Sequence[Any]]]:
     """Yield jobs for programs, in columns: those that were asked for, or everything."""
-    from lowtide.store.records import word_for_power
-
     for part in table.parts(_AT_ONCE):
         if chosen is not None:
             yield {column.key: _plain(column.read(part)) for column in chosen}

@@ -386,17 +386,12 @@ def _show(rows: list[dict[str, Any]], folder: Path, task: SlurmTask | None) -> N
 
 def show_runs(rows: list[dict[str, Any]]) -> None:
     """Print what each run came to, as a table."""
-    from lowtide.cli.output import mark_notes, marked, say_all
+    from lowtide.certainty import marks_for
     from lowtide.units import format_duration, format_energy, format_mass, format_number
 
     def at_least(key: str, heading: str, show: Callable[[float], str]) -> Column:
         """Return a column that says of what part of the time is lacking."""
-
-        def read(row: dict[str, Any]) -> str:
-            text = Column(key, show=show).text(row)
-            return marked(text, estimated=False, partial=bool(row["missing_s"]))
-
-        return Column(key, heading, read=read)
+        return Column(key, heading, show, marks=lambda row: marks_for(partial=row["missing_s"] > 0))
 
     paid = []
     if any(row.get("carbon_g") is not None for row in rows):
@@ -417,7 +412,6 @@ def show_runs(rows: list[dict[str, Any]]) -> None:
         ),
         rows,
     )
-    say_all(mark_notes([">"] if any(row["missing_s"] for row in rows) else []))
     if paid and any(row["synthetic"] for row in rows):
         say("The grid is synthetic: no kWh of it was ever drawn.")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lowtide.certainty import is_estimated, lacks_grams, mark_notes, marked, marks_in
 from lowtide.cli.options import NodeOptions
 from lowtide.cli.output import (
     SYNTHETIC,
@@ -18,9 +19,6 @@ from lowtide.cli.output import (
     Form,
     fit_table,
     make_table,
-    mark_notes,
-    marked,
-    marks_in,
     print_json_line,
     print_table,
     say_all,
@@ -36,8 +34,6 @@ HEADER = (
     *("job", "kind", "user", "CPUs", "memory", "GPUs", "on GPU", "power", "energy", "CO2e"),
     "name",
 )
-# A part of this size of a sum is rounding.
-_ROUNDING = 1e-9
 # What programs get of each job in columns, where what is no job's has some of them alone.
 PARSABLE = tuple(
     map(
@@ -364,9 +360,8 @@ def _node_lacks(tick: Tick) -> tuple[bool, bool]:
 def _partial(
     joules: float, grams: float, unmetered_s: float, unpriced_j: float
 ) -> tuple[bool, bool]:
-    lacks_power = unmetered_s > 0 and not math.isnan(joules)
-    lacks_grid = unmetered_s > 0 or unpriced_j > _ROUNDING * joules
-    return lacks_power, lacks_grid and not math.isnan(grams)
+    lacks_grid = lacks_grams(joules, unmetered_s, unpriced_j)
+    return unmetered_s > 0 and not math.isnan(joules), lacks_grid and not math.isnan(grams)
 
 
 def _is_estimated(tick: Tick, place: int) -> bool:
@@ -377,7 +372,7 @@ def _is_estimated(tick: Tick, place: int) -> bool:
 
 def _is_partly(measured: float, whole: float, now: bool) -> bool:
     """Say whether only a part is measured; of nothing at all, what holds for the node now."""
-    return measured < whole * (1 - _ROUNDING) if whole > 0 else whole == 0 and not now
+    return is_estimated(whole, measured) if whole > 0 else whole == 0 and not now
 
 
 def _word_for_power(tick: Tick) -> str:
@@ -389,7 +384,7 @@ def _word_for_power(tick: Tick) -> str:
 
 def _watts(watts: float, estimated: bool) -> str:
     text = MISSING if math.isnan(watts) else f"{watts:.1f} W"
-    return marked(text, estimated=estimated, partial=False)
+    return marked(text, estimated=estimated)
 
 
 def _of(used: float, kept: float) -> str:

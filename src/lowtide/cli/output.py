@@ -1,7 +1,7 @@
 """What a verb prints: a table for people, columns for scripts, JSON for programs.
 
 A verb finds rows, says with `Column` what stands in them, and a `Form` prints them as was asked
-for. A cell is a text with the marks that it has: `~` estimated, `>` at least.
+for, with what the marks mean that figures have.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lowtide.certainty import Marked, mark_notes, marks_in
 from lowtide.cli.options import AsJson, Parsable
 from lowtide.errors import FileProblem, InvalidInput
 from lowtide.units import MISSING
@@ -41,21 +42,6 @@ _NUMBER = re.compile(r">?[-+~]?[\d.,:-]+(e[-+]\d+)?( \S+)?|---")
 SYNTHETIC = "CO2e is that of a synthetic grid, not of a real one"
 
 
-class Cell(str):
-    """A text in a table, which knows how it is marked."""
-
-    __slots__ = ("marks",)
-
-    def __new__(cls, text: str, marks: str = "") -> Cell:
-        """Mark a text; what is missing has no marks."""
-        marks = "" if text == MISSING else marks
-        cell = super().__new__(cls, marks + text)
-        cell.marks = marks
-        return cell
-
-    marks: str
-
-
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column of what a verb tells.
@@ -65,12 +51,14 @@ class Column:
         heading: What people call it; None where it is for programs alone.
         show: How a known value is written for people.
         read: Where a row has its value; by default under the key.
+        marks: How sure a row's value is (`certainty.marks_for`); by default nothing is said.
     """
 
     key: str
     heading: str | None = None
     show: Callable[[Any], str] = str
     read: Callable[[Any], Any] | None = None
+    marks: Callable[[Any], str] | None = None
 
     def value(self, row: Any) -> Any:
         """Return what a row has in this column, None where that is not known."""
@@ -83,7 +71,8 @@ class Column:
     def text(self, row: Any) -> str:
         """Return the same for people."""
         value = self.value(row)
-        return MISSING if value is None else self.show(value)
+        text = MISSING if value is None else self.show(value)
+        return text if self.marks is None else Marked(text, self.marks(row))
 
 
 def plain(value: Any, digits: int | None = 10) -> str:
@@ -191,7 +180,7 @@ def plain_table(
 
 
 def print_rows(columns: Sequence[Column], rows: Iterable[Any], *, most: int | None = None) -> None:
-    """Print rows as a table for people.
+    """Print rows as a table for people, and below it what its marks mean.
 
     Args:
         most: How many characters a line has off a terminal, where that is not whatever it takes.
@@ -199,6 +188,7 @@ def print_rows(columns: Sequence[Column], rows: Iterable[Any], *, most: int | No
     shown = [column for column in columns if column.heading is not None]
     cells = [[column.text(row) for column in shown] for row in rows]
     print_table([column.heading or "" for column in shown], cells, most=most)
+    say_all(mark_notes(marks_in(cells)))
 
 
 def print_json(document: Any) -> None:
@@ -354,29 +344,6 @@ def make_table(
     for row in rows:
         table.add_row(*row)
     return table
-
-
-def marked(text: str, *, estimated: bool, partial: bool) -> Cell:
-    """Return a quantity with what has to be known of it: `~` estimated, `>` at least.
-
-    Args:
-        partial: Whether part of it is not known.
-    """
-    return Cell(text, ">" * partial + "~" * estimated)
-
-
-def marks_in(rows: Iterable[Iterable[str]]) -> set[str]:
-    """Return the marks that cells have."""
-    return {mark for row in rows for cell in row if isinstance(cell, Cell) for mark in cell.marks}
-
-
-def mark_notes(marks: Iterable[str]) -> list[str]:
-    """Return what the marks mean that a table has."""
-    notes = {
-        "~": "~ estimated, in whole or in part: not measured.",
-        ">": "> at least: what was drawn or emitted in part of the time is not known.",
-    }
-    return [note for mark, note in notes.items() if mark in marks]
 
 
 def say(text: str) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lowtide.cli.inputs import Zone
     from lowtide.market.cluster_plan import ClusterPlan, Quote
 
-_STAGES = ("EASY", "laying out", "prices", "placing", "searching", "late jobs", "nodes")
+_STAGES = ("laying out", "EASY", "prices", "placing", "searching", "late jobs", "nodes")
 _SHOWN_LATE = 10
 
 
@@ -218,7 +218,7 @@ def _document(
     from dataclasses import asdict
 
     from lowtide.cli.plan import signal_document
-    from lowtide.signal import deciding_signal
+    from lowtide.grid import deciding_signal
     from lowtide.units import format_iso
 
     signal = deciding_signal(plan.simulation.signal)
@@ -262,8 +262,8 @@ def _document(
 def _show(plan: ClusterPlan, quote: Quote | None, zone: Zone) -> None:
     """Tell people: the plan, what time on the machines is worth, who is late, and why."""
     from lowtide.cli.chart import draw_curve
+    from lowtide.grid import deciding_signal
     from lowtide.market.cluster_plan import amount_in_words
-    from lowtide.signal import deciding_signal
     from lowtide.units import format_duration, format_percent, format_time
 
     told = amount_in_words(plan)
@@ -284,8 +284,15 @@ def _show(plan: ClusterPlan, quote: Quote | None, zone: Zone) -> None:
             "seconds": "Time was up (--seconds): a longer search may come nearer.",
         }[plan.stopped]
     )
-    print()
     summary = plan.summary()
+    any_moment = summary["any_moment_bound_g"]
+    if any_moment is not None and not plan.lossless:
+        share = format_percent(max(1 - any_moment / plan.amount, 0.0) if plan.amount else 0.0)
+        say(
+            f"At whatever moments jobs start and stop, no plan comes to less than "
+            f"{told(any_moment)}: {share} less than this one, waiting apart."
+        )
+    print()
     easy = plan.easy
     rows = [
         [

@@ -28,8 +28,8 @@ def plan_at_sites(
         options: What the planner is told besides.
         elastic: How fast jobs are by how wide they are, as it was said.
     """
+    from lowtide.grid import deciding_signal
     from lowtide.market import Site, plan_sites
-    from lowtide.signal import deciding_signal
     from lowtide.simulator.simulation import reaching
     from lowtide.studies.run import inputs_of, sites_of
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lowtide.certainty import mark_notes, marked, marks_for
 from lowtide.cli.examples import epilog
 from lowtide.cli.options import StorePlace, Until, Users, grouped
 from lowtide.cli.output import (
     TABLE,
     Column,
     Form,
-    mark_notes,
-    marked,
     print_rows,
     say,
     say_all,
@@ -256,18 +255,15 @@ def _meaning(entries: Sequence[Entry]) -> list[str]:
     """Return what stands behind ±, and the marks."""
     if not entries:
         return []
-    marks = ["~"] if any(each.power == "estimated" for each in entries) else []
-    return [
-        "± is what 90 % of runs lie within.",
-        *mark_notes(marks),
-    ]
+    marks = marks_for(estimated=any(each.power == "estimated" for each in entries))
+    return ["± is what 90 % of runs lie within.", *mark_notes(marks)]
 
 
 def _energy(entry: Entry | None) -> str:
     if entry is None:
         return MISSING
     text = _give_or_take(format_energy(entry.energy_j.value), entry.energy_j)
-    return marked(text, estimated=entry.power == "estimated", partial=False)
+    return marked(text, estimated=entry.power == "estimated")
 
 
 def _duration(entry: Entry | None) -> str:

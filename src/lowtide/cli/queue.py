@@ -208,13 +208,13 @@ def make_driver(
     from lowtide.acting.waits import WaitModel
 
     journal = Journal.of_user()
-    model = WaitModel()
-    model.learn(journal.waits())
+    model = WaitModel(looked=journal.looked)
     forecast = forecaster(signal, grid, seed=seed, how=how, until=time.time() + 7 * 86_400.0)
     user = None if all_users else who_asks()
     backend = SlurmBackend(
         user=user, operator=all_users, reserves=reserves, sees_others=sees_others
     )
+    model.learn([*journal.waits(), *journal.past(backend.past_waits)])
     driver = Driver(backend=backend, forecast=forecast, profile=journal.profile, waits=model)
     return driver, journal
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lowtide.certainty import marked
 from lowtide.cli.options import (
     GridName,
     How,
@@ -408,8 +409,8 @@ def forecaster(
         until: How far a synthetic grid has to reach.
     """
     from lowtide.cli.inputs import find_grid, read_how
+    from lowtide.grid import deciding_signal
     from lowtide.grids.resolve import kind_of
-    from lowtide.signal import deciding_signal
 
     require_one_grid(file, grid)
     if grid is not None and kind_of(grid) == "zone":
@@ -521,9 +522,10 @@ def _tell(job: _Job, recorder: Recorder | None, *, form: Form, status: int | Non
         if recorder is None:
             say(_words(job))
             return
-        least = {"measured": ">"} if job.missing_s else {}
+        lacks = {"measured": bool(job.missing_s)}
         parts = [
-            f"{name.replace('_', ' ')} {least.get(name, '')}{format_number(row[name])} {unit}"
+            f"{name.replace('_', ' ')} "
+            f"{marked(format_number(row[name]), partial=lacks.get(name, False))} {unit}"
             for name in ("planned", "replayed", "measured", "at_once")
             if row[name] is not None
         ]

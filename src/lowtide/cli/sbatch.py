@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lowtide.acting.judge import Judgement
     from lowtide.acting.reckoning import Reckoning
     from lowtide.acting.slurm import SlurmBackend
-    from lowtide.acting.submission import Submission
+    from lowtide.acting.submission import LikeNodes, Submission
     from lowtide.profile import PowerProfile
     from lowtide.signal import Signal
 
@@ -46,7 +46,9 @@ _LONGEST_WAIT_S = 366 * 86_400.0
 _STOP_S, _STARTUP_S = 60.0, 300.0
 # A busy controller may take long to take a job: who is cut off does not know whether it has.
 _SUBMITTED_S = 120.0
-_EXPECTED = re.compile(r"to start at (\S+)")
+_EXPECTED = re.compile(r"to start at (\S+)(?: using (\d+) processors)?")
+# Nodes in states that begin so start nothing.
+_OF_NO_USE = ("down", "drain", "drng", "fail", "maint", "inval", "unk", "futr")
 _VALUED = (
     *("--finish-by", "--profile", "--signal", "--grid", "--seed", "--how"),
     *("--min-run", "--checkpoint"),
@@ -222,6 +224,7 @@ class _Order:
             stop_s=(profile.stop_s if profile else 0.0)
             or (min(_STOP_S, min_run_s) if saves else 0.0),
             interruptible=saves,
+            by_limit=not saves and limit_s is not None and self.run_s == limit_s,
             # What is usual is not said: the comment is short.
             min_run_s=None if min_run_s == Rules().least_run_s else min_run_s,
         )
@@ -259,14 +262,17 @@ class _Order:
         except (Refused, Unreachable) as error:
             self.why = f"Slurm does not tell its queue ({error}): it begins now"
             return None
-        partition, most_cpus = _partition(backend, self.submission.options.get("partition"))
-        model = WaitModel()
-        model.learn([*journal.waits(), *look.waits])
-        kind = self.kind = self.submission.kind(partition)
-        wait_s = max(model.wait_s(kind, now), _expected_wait_s(backend, self.submission, now))
+        partition, nodes = _partition(backend, self.submission.options.get("partition"))
+        model = WaitModel(looked=journal.looked)
+        model.learn([*journal.waits(), *journal.past(backend.past_waits)])
+        model.see(look.now, look.waits)
+        expected_s, cpus = _expected(backend, self.submission, now)
+        kind = self.kind = self.submission.kind(partition, cpus)
+        wait_s = max(model.wait_s(kind, now), expected_s)
         # Of an array that does not run all at once the last has to begin in time as well, and each
         # has to wait for its turn.
-        waves_s = (self.submission.waves(most_cpus) - 1) * (self.run_s + wait_s)
+        waves = self.submission.waves(self.submission.at_once(nodes, cpus))
+        waves_s = (waves - 1) * (self.run_s + wait_s)
         self.tag = replace(self.tag, deadline=self.tag.deadline - waves_s)
         trusted = model.is_trusted(kind, now)
         seen = Seen(
@@ -275,12 +281,14 @@ class _Order:
             comment=encode(self.tag),
             limit_s=self.submission.limit_s,
             kind=kind,
+            partition=partition or "",
         )
         situation = Situation(
             now=now,
             signal=signal,
             wait_s=lambda *_: wait_s if trusted and self.experience.is_trusted else None,
             closed=look.closed,
+            taken=look.taken,
             loops=look.loops or Loops(),
             profile=lambda _: self.profile,
             # Without a driver nobody stops it: it begins where that is best.
@@ -465,19 +473,27 @@ def _waited_for(command: list[str]) -> str:
 def _has(backend: SlurmBackend, number: str, order: _Order) -> bool:
     """Return whether Slurm has kept a job. In doubt it has: two of one job are worse than none."""
     from lowtide.acting.slurm import asked
+    from lowtide.slurm.client import NO_JOB
 
     try:
         said = asked(backend, "scontrol", "show", "job", number)
     except Unreachable as error:
         warn(f"it cannot be seen whether Slurm has kept job {number}: {error}")
         return True
-    except Refused:
+    except Refused as error:
+        if NO_JOB not in str(error).lower():
+            # It says no, and nothing of the job.
+            warn(f"it cannot be seen whether Slurm has kept job {number}: {error}")
+            return True
         site = backend.site
         # Who has begun may have ended, and be forgotten by now.
         ahead = order.begin > time.time() + 1.0
         return not ahead and site is not None and site.kept_s < 2 * _SETTLED_S
     if order.tag.token in said:
         return True
+    if '"id":"' in said.partition("lt1:{")[2]:
+        # One of the user's own that was submitted after it, and has got its number.
+        return False
     # A site may change comments. What has its number, its name and its user is no stranger.
     name = re.escape(order.submission.name)
     if not re.search(rf"\bJobName={name}\s+UserId=[^(]*\({os.getuid()}\)", said):
@@ -506,24 +522,35 @@ def _mind_clocks(backend: SlurmBackend, number: str, at: float) -> None:
                 )
 
 
-def _partition(backend: SlurmBackend, named: str | None) -> tuple[str | None, float | None]:
-    """Return the partition that a job is for, and how many CPUs that has; None where not known."""
+def _partition(backend: SlurmBackend, named: str | None) -> tuple[str | None, list[LikeNodes]]:
+    """Return the partition that a job is for, and its nodes; none where nobody says."""
     from lowtide.acting.slurm import asked
+    from lowtide.acting.submission import LikeNodes
+    from lowtide.slurm.fields import requested_gpus
 
     wanted = (named or "").partition(",")[0]
+    found: list[LikeNodes] = []
     with suppress(OSError):
-        for line in asked(backend, "sinfo", "-h", "-o", "%P %C").splitlines():
-            name, _, cpus = line.strip().partition(" ")
-            if name == wanted or name.rstrip("*") == wanted or (not wanted and name[-1:] == "*"):
-                # Allocated, idle, other, which are of no use now, and all of them.
-                counts = [float(each) for each in cpus.split("/") if each.isdigit()]
-                usable = sum(counts[:2]) if len(counts) == 4 else 0.0
-                return name.rstrip("*"), usable or None
-    return wanted or None, None
+        for line in asked(backend, "sinfo", "-h", "-e", "-o", "%P %t %D %c %m %G").splitlines():
+            name, state, *sizes = line.split(maxsplit=5)
+            if name.rstrip("*") != wanted and (wanted or name[-1:] != "*"):
+                continue
+            wanted = name.rstrip("*")
+            numbers = [float(each) for each in sizes[:3] if each.isdigit()]
+            if len(numbers) == 3 and not state.startswith(_OF_NO_USE):
+                count, cpus, memory = numbers
+                gpus = requested_gpus(re.sub(r"\([^)]*\)", "", "".join(sizes[3:])))
+                found.append(LikeNodes(count=count, cpus=cpus, memory=memory * 2**20, gpus=gpus))
+    return wanted or None, found
 
 
-def _expected_wait_s(backend: SlurmBackend, submission: Submission, now: float) -> float:
-    """Return when Slurm itself expects it to start, seconds from now; 0 where it does not say."""
+def _expected(
+    backend: SlurmBackend, submission: Submission, now: float
+) -> tuple[float, float | None]:
+    """Return when Slurm itself expects it to start, seconds from now, and on how many CPUs.
+
+    That is 0 and None where it does not say.
+    """
     import subprocess
 
     from lowtide.units import parse_time
@@ -543,8 +570,9 @@ def _expected_wait_s(backend: SlurmBackend, submission: Submission, now: float) 
         found = _EXPECTED.search(done.stderr)
         if found:
             # Behind a job without a limit it is said to start in another age.
-            return min(max(parse_time(f"{found[1]}Z") - now, 0.0), _LONGEST_WAIT_S)
-    return 0.0
+            wait_s = min(max(parse_time(f"{found[1]}Z") - now, 0.0), _LONGEST_WAIT_S)
+            return wait_s, float(found[2]) if found[2] else None
+    return 0.0, None
 
 
 def _show(row: dict[str, Any], order: _Order, now: float) -> None:

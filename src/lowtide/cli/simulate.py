@@ -175,13 +175,13 @@ def write_table(table: pl.DataFrame, path: Path) -> None:
 
 
 def _synthetic(simulation: Simulation) -> bool:
-    from lowtide.signal import deciding_signal
+    from lowtide.grid import deciding_signal
 
     return deciding_signal(simulation.signal).synthetic
 
 
 def _tell(simulation: Simulation, summary: dict[str, Any]) -> None:
-    from lowtide.signal import deciding_signal
+    from lowtide.grid import deciding_signal
     from lowtide.units import format_count
 
     signal = deciding_signal(simulation.signal)

@@ -112,8 +112,8 @@ def _signal(
 ) -> Signal | None:
     """Return the curve to show beside the trace, None where none was asked for."""
     from lowtide.cli.inputs import find_grid, refuse_how
+    from lowtide.grid import deciding_signal
     from lowtide.grids.resolve import kind_of
-    from lowtide.signal import deciding_signal
 
     name = grid if file is None else str(file)
     if name is None:

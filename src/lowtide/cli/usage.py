@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lowtide.certainty import is_estimated, mark_notes, marked, marks_for
 from lowtide.cli.jobs import opened, sources_of, users_of, window
 from lowtide.cli.options import ReadPlace, Since, Sources, Until, Users
 from lowtide.cli.output import (
@@ -14,8 +15,6 @@ from lowtide.cli.output import (
     TABLE,
     Column,
     Form,
-    mark_notes,
-    marked,
     print_table,
     progress,
     say,
@@ -150,10 +149,7 @@ def _show(accounts: Accounts, by: str) -> None:
         return quantity(text, row, False, name)
 
     rows = accounts.rows
-    guessed = [
-        row.energy_j == row.energy_j and not row.measured_j >= row.energy_j * (1 - 1e-9)
-        for row in rows
-    ]
+    guessed = [is_estimated(row.energy_j, row.measured_j) for row in rows]
     # Bars show energy; where nobody knows any, time.
     by_energy = any(row.energy_j > 0 for row in rows)
     sizes = [row.energy_j if by_energy else row.cpu_s for row in rows]
@@ -193,7 +189,7 @@ def _explain(accounts: Accounts, guessed: Sequence[bool]) -> None:
     partial = any(row.lacking for row in accounts.rows)
     if accounts.nodes is not None:
         partial = partial or bool(accounts.nodes.lacking)
-    say_all(mark_notes("~" * any(guessed) + ">" * partial))
+    say_all(mark_notes(marks_for(estimated=any(guessed), partial=partial)))
     if accounts.nodes is not None and accounts.nodes.energy_j == accounts.nodes.energy_j:
         say(_told_of_nodes(accounts.nodes, estimated=any(guessed)))
     if unknown := sum(row.unknown_duration for row in accounts.rows):

@@ -21,11 +21,12 @@ from lowtide.cli.output import TABLE, Form, say, warn
 from lowtide.errors import InvalidInput, UnknownName
 
 if TYPE_CHECKING:
+    from lowtide.grid import Grid
     from lowtide.grids.live import LiveGrid
     from lowtide.monitor.exporter import Exporter
     from lowtide.monitor.metrics import Exposition
     from lowtide.monitor.tick import Tick
-    from lowtide.signal import Grid, Signal
+    from lowtide.signal import Signal
     from lowtide.store import Store
     from lowtide.watching.emissions import Emissions
     from lowtide.watching.pushing import Pusher
@@ -597,7 +598,7 @@ def _load_emissions(
 
 def _load_grid(asked: NodeOptions) -> Grid:
     from lowtide.cli.inputs import find_grid, read_how
-    from lowtide.signal import Grid
+    from lowtide.grid import Grid
 
     if asked.signal is None:
         midnight = time.time() // 86400 * 86400

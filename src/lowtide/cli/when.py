@@ -145,9 +145,9 @@ def tradeoff(
 def _asked_for(asked: JobOptions) -> tuple[Job, Window, Signal, bool]:
     """Return the job, where it runs, the signal that decides, and whether its watts are known."""
     from lowtide.cli.inputs import kept_surely, load_profile, load_window, parse_time_limit
+    from lowtide.grid import deciding_signal
     from lowtide.job import Job
     from lowtide.profile import PowerProfile
-    from lowtide.signal import deciding_signal
 
     knows_power = asked.profile is not None or asked.power is not None
     if knows_power:

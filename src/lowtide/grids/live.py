@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from lowtide.errors import FileProblem, FormatError, InvalidInput, LowtideError, ProviderProblem
+from lowtide.grid import Grid
 from lowtide.grids import history as histories
 from lowtide.grids.cache import Cache, Entry, format_age
 from lowtide.grids.providers import (
@@ -26,7 +27,7 @@ from lowtide.grids.providers import (
     parse_zones,
 )
 from lowtide.grids.web import LONGEST_WAIT_S
-from lowtide.signal import Grid, Signal
+from lowtide.signal import Signal
 from lowtide.units import TimeLike, format_hours, format_time, parse_time
 
 # What is asked for at least: values of the last hours are still being corrected.

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowtide.errors import FileProblem, InvalidInput, UnknownName
+from lowtide.grid import Grid
 from lowtide.grids.models import GRID_NAMES
 from lowtide.grids.providers import PROVIDERS, names_a_zone
 from lowtide.grids.synthetic import synthetic_grid
-from lowtide.signal import Grid, Signal
+from lowtide.signal import Signal
 from lowtide.units import TimeLike, parse_time
 
 if TYPE_CHECKING:

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from lowtide.errors import InvalidInput, UnknownName
+from lowtide.grid import Grid
 from lowtide.grids import weather
 from lowtide.grids.models import GRIDS, GridModel
 from lowtide.grids.weather import dispatch
-from lowtide.signal import BASES, FloatArray, Grid, Signal
+from lowtide.signal import BASES, FloatArray, Signal
 from lowtide.units import DurationLike, TimeLike, format_hours, parse_duration, parse_time
 
 #: Rises whenever the same arguments give other values than before.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from lowtide.certainty import lacks_grams
 from lowtide.hindsight.job import Hindsight
 from lowtide.hindsight.phases import FoundPhase
 from lowtide.library import Expectation
@@ -28,8 +29,6 @@ from lowtide.units import (
 
 Table = tuple[tuple[str, ...], list[list[str]]]
 
-# Less than this share of the energy is rounding.
-_ROUNDING = 1e-9
 # How sure a figure is, in the words it is shown with.
 _POWER = {"measured": "measured", "estimated": "estimated", "part": "measured in part"}
 
@@ -95,7 +94,7 @@ def drawn(record: JobRecord) -> list[str]:
         lines.append(
             f"What it drew in {format_duration(record.unmetered_s)} of its time nobody can tell."
         )
-    unpriced = record.unpriced_j > _ROUNDING * record.energy_j
+    unpriced = lacks_grams(record.energy_j, 0.0, record.unpriced_j)
     emitted = (
         f"Emitted {_least(unpriced or record.unmetered_s > 0)}{format_mass(record.carbon_g)} CO2e "
         "by average intensity"

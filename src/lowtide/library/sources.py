@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lowtide.certainty import word_for_power
 from lowtide.errors import InvalidInput
 from lowtide.formats.recordings import read_recordings
 from lowtide.library.production import LOOKED_AT, LeftOut, SeenRuns
@@ -17,7 +18,6 @@ from lowtide.library.programs import PastRun, Program, common_name
 from lowtide.recording import Recording, Run, Unmeasured
 from lowtide.states import NOT_OVER
 from lowtide.store import JobRecord, JobTable, Question, Series, Store
-from lowtide.store.records import word_for_power
 from lowtide.store.tables import split
 from lowtide.units import format_count, format_hours
 

@@ -11,7 +11,9 @@ import numpy as np
 
 from lowtide.accounting import Stretches, Tally
 from lowtide.errors import InvalidInput, UnknownName
+from lowtide.grid import carbon_and_price, deciding_signal
 from lowtide.job import Job
+from lowtide.market.any_moment import bound_at_any_moment
 from lowtide.market.certificate import certify
 from lowtide.market.enumeration import Enumerated, at_most_late
 from lowtide.market.instance import Instance
@@ -19,7 +21,7 @@ from lowtide.market.lateness import counting, whole_jobs
 from lowtide.market.prices import Auction, Prices
 from lowtide.registry import chart_of
 from lowtide.schedule import Schedule
-from lowtide.signal import FloatArray, Signal, carbon_and_price, deciding_signal
+from lowtide.signal import FloatArray, Signal
 from lowtide.simulator.results import Simulation
 from lowtide.steps import Steps
 from lowtide.units import (
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
 # A sum that is larger by less than this share is larger by rounding.
 _ROUNDING = 1e-6
+# Of so many jobs a summary tells what holds for any moment: of more it takes too long.
+_FEW = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +252,24 @@ class ClusterPlan:
         there: FloatArray = self._instance.capacity[self._row(resource)]
         return there
 
+    @cached_property
+    def any_moment_bound_g(self) -> float | None:
+        """What no plan can emit or cost less than, at whatever moments it starts and stops jobs.
+
+        Where all lies on slots that is `lower_bound_g`, and else a little less. Waiting is apart,
+        as there; None where jobs are late, or where it is not known. Takes a second for some
+        thousand jobs.
+        """
+        if self.late or self.lossless:
+            return self.lower_bound_g
+        # Within a step of the signal, prices differ by chance, and jobs could slip between them.
+        even = self.prices.evened(self._instance)
+        found = [
+            bound_at_any_moment(self._instance, each, waiting=False) for each in (self.prices, even)
+        ]
+        known = [each for each in found if each is not None]
+        return max(known) + self._apart if known else None
+
     def certify(self) -> float:
         """Compute the bound again, by other code, and raise unless it is what was said.
 
@@ -340,6 +362,7 @@ class ClusterPlan:
             "counted": self.counted,
             "lower_bound": self.lower_bound,
             "lower_bound_g": self.lower_bound_g,
+            "any_moment_bound_g": self.any_moment_bound_g if len(self) <= _FEW else None,
             "gap": self.gap,
             "saving": self.saving,
             "most_saving": self.most_saving,

@@ -18,7 +18,14 @@ from lowtide.market.layout import Standing, cells_of, lay_out
 from lowtide.precedence import Links, links_of, windows
 from lowtide.signal import FloatArray, Signal
 from lowtide.simulator.cluster import Cluster
-from lowtide.units import TimeLike, format_hours, format_time, parse_time
+from lowtide.units import (
+    TimeLike,
+    format_count,
+    format_duration,
+    format_hours,
+    format_time,
+    parse_time,
+)
 from lowtide.workload import IntArray, Workload
 
 _HOUR_S = 3600.0
@@ -350,11 +357,7 @@ def make_instance(
     )
     cells = cells_of(queue)
     if cells.max() > _MOST_JOB_CELLS or cells.sum() > _MOST_CELLS:
-        row = int(np.argmax(cells))
-        raise TooLaborious(
-            f"planning {len(jobs)} jobs on steps of {format_hours(step_s)} would take too long: "
-            f"job {jobs.id[row]} alone has {cells[row]:.3g} states; take a longer step (step=)"
-        )
+        _refuse_labour(jobs, signal, step_s, cells)
     return Instance(
         jobs=jobs,
         cluster=cluster,
@@ -378,6 +381,29 @@ def make_instance(
         links=links,
         window=window,
         beside=np.zeros(len(jobs)),
+    )
+
+
+def _refuse_labour(jobs: Workload, signal: Signal, step_s: float, cells: FloatArray) -> None:
+    """Refuse what would take too long, and say on which step it would not, or of how many jobs."""
+    row = int(np.argmax(cells))
+    # On a step that is twice as long a job has half as many delays, and half as many stops.
+    rate = np.array([(signal.step_s / each / step_s) ** 2 for each in _PARTS])
+    fits = (cells.sum() / rate <= _MOST_CELLS) & (cells.max() / rate <= _MOST_JOB_CELLS)
+    if fits.any():
+        longer_s = signal.step_s / _PARTS[int(np.flatnonzero(fits)[-1])]
+        cure = (
+            f"take a step of {format_duration(longer_s)} (step='{longer_s:g}s' in Python, --step "
+            f"{longer_s:g}s), on which jobs start up to {format_duration(longer_s - step_s)} later"
+        )
+    else:
+        cure = f"take {int(len(jobs) * _MOST_CELLS / cells.sum())} jobs or fewer"
+        if cells.max() > _MOST_JOB_CELLS:
+            cure = f"give job {jobs.id[row]} an earlier deadline, or fewer moments to be stopped at"
+    raise TooLaborious(
+        f"planning {format_count(len(jobs), 'job')} on steps of {format_duration(step_s)} would "
+        f"take too long: they have {cells.sum():.2g} states of {_MOST_CELLS:.2g} at most, job "
+        f"{jobs.id[row]} alone {cells[row]:.2g} of {_MOST_JOB_CELLS:.2g}: {cure}"
     )
 
 
@@ -534,9 +560,6 @@ def _cap_kw(
     if power_cap is None:
         without = np.full(edges.size - 1, np.inf)
         return without, without
-    own_w = cluster.nodes * (
-        cluster.idle_power_w if cluster.off_after_s is None else cluster.off_power_w
-    )
     if isinstance(power_cap, Signal):
         power_cap.require(float(edges[0]), float(edges[-1]), what="the power cap")
         mean = np.diff(power_cap.integral(np.full(edges.size, edges[0]), edges))
@@ -544,14 +567,30 @@ def _cap_kw(
         least = _lowest(power_cap, edges)
     else:
         mean = least = np.full(edges.size - 1, float(power_cap))
-    if least.min() < own_w:
-        slot = int(np.argmin(least))
-        raise InvalidInput(
-            f"the power cap leaves {least[slot]:g} W at {format_time(float(edges[slot]))}, less "
-            f"than the {own_w:g} W that the nodes draw themselves: raise it by "
-            f"{own_w - least[slot]:g} W"
-        )
+    slot = int(np.argmin(least))
+    require_cap(cluster, float(least[slot]), f" at {format_time(float(edges[slot]))}")
+    own_w = own_power_w(cluster)
     return (mean - own_w) / 1000, (least - own_w) / 1000
+
+
+def own_power_w(cluster: Cluster) -> float:
+    """Return what the nodes draw whoever runs."""
+    idle = cluster.off_after_s is None
+    return cluster.nodes * (cluster.idle_power_w if idle else cluster.off_power_w)
+
+
+def require_cap(cluster: Cluster, cap_w: float, when: str = "") -> None:
+    """Refuse a power cap that is below what the nodes draw themselves.
+
+    Args:
+        when: At which moment it is, in words.
+    """
+    own_w = own_power_w(cluster)
+    if cap_w < own_w:
+        raise InvalidInput(
+            f"the power cap leaves {cap_w:g} W{when}, less than the {own_w:g} W that the nodes "
+            f"draw themselves: raise it by {own_w - cap_w:g} W"
+        )
 
 
 def _lowest(signal: Signal, edges: FloatArray) -> FloatArray:

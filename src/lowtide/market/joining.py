@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from lowtide.errors import InvalidInput, InvalidJob
+from lowtide.grid import deciding_signal
 from lowtide.market.instance import Instance, make_instance
 from lowtide.market.kernels import Queue
 from lowtide.market.layout import link_table
 from lowtide.precedence import Links, links_of, require_time, windows
 from lowtide.profile import PowerProfile
-from lowtide.signal import FloatArray, Signal, deciding_signal
+from lowtide.signal import FloatArray, Signal
 from lowtide.simulator.cluster import Cluster
 from lowtide.units import (
     TimeLike,

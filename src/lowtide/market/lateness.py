@@ -14,13 +14,14 @@ from dataclasses import replace
 import numpy as np
 
 from lowtide.errors import Infeasible
+from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S
 from lowtide.market.enumeration import at_most_late, is_enumerable
-from lowtide.market.instance import Instance, make_instance
+from lowtide.market.instance import Instance, make_instance, own_power_w
 from lowtide.market.placing import Board, improve, rebuilt
 from lowtide.market.prices import Auction, Prices
 from lowtide.precedence import in_order
-from lowtide.signal import FloatArray
-from lowtide.units import format_count, format_hours
+from lowtide.signal import FloatArray, Signal
+from lowtide.units import format_count, format_hours, format_time
 from lowtide.workload import IntArray
 
 # Passes for a bound on how many jobs must be late.
@@ -30,8 +31,64 @@ _TURNS = 4
 _RESTLESS = 0.35
 # Of so many jobs all combinations may be gone through.
 _FEW = 24
+# Watts that rounding may add up to.
+_SAME_W = 1e-3
 # Orders in which late jobs are tried.
 _ORDERS = 24
+
+
+def require_alone(instance: Instance) -> None:
+    """Refuse jobs that could not be in time if they were alone, and say by how much.
+
+    Nodes may be away for longer than a job can wait, or the power cap too low for it.
+    """
+    jobs, cluster = instance.jobs, instance.cluster
+    cap = instance.terms["power_cap"]
+    if not (instance.away or isinstance(cap, Signal)) and not instance.capped:
+        return
+    begin, end = float(jobs.arrival.min()), float(jobs.deadline.max())
+    steps = cap.edges if isinstance(cap, Signal) else np.empty(0)
+    moments = [begin, end, *(edge for each in instance.away for edge in each[:2]), *steps]
+    times = np.unique(np.clip(moments, begin, end))
+    middle = (times[:-1] + times[1:]) / 2
+    there = np.full(middle.size, float(cluster.nodes))
+    for each in instance.away:
+        there -= each.nodes * ((middle > each.begin) & (middle < each.end))
+    if isinstance(cap, Signal):
+        left_w = cap.at(middle) - own_power_w(cluster)
+    else:
+        left_w = np.full(middle.size, 1000 * float(np.max(instance.cap_kw[1])))
+    needed_w = 1000 * instance.queue.jobs["peak_kw"]
+    once = (jobs.interruptible == INTERRUPTIBLE.index("never")) | (jobs.max_starts == 1)
+    some = (jobs.nodes > there.min()) | (needed_w > left_w.min() + _SAME_W)
+    short_s = np.zeros(len(jobs))
+    for row in np.flatnonzero(some).tolist():
+        open_s = np.diff(np.clip(times, jobs.arrival[row], jobs.deadline[row]))
+        shut = (there < jobs.nodes[row]) | (left_w < needed_w[row] - _SAME_W)
+        # Which stretch without a pause each belongs to.
+        stretch = np.cumsum(shut) if once[row] else np.zeros(shut.size, dtype=np.int64)
+        room_s = np.bincount(stretch, weights=np.where(shut, 0.0, open_s))
+        short_s[row] = jobs.run_s[row] - room_s.max()
+    late = short_s > TIME_TOLERANCE_S
+    if not late.any():
+        return
+    row, more = int(np.argmax(short_s)), int(np.count_nonzero(late)) - 1
+    others = f"; as for {format_count(more, 'other job')}" if more else ""
+    inside = np.diff(np.clip(times, jobs.arrival[row], jobs.deadline[row])) > 0
+    cure = "move its deadline, or have the nodes back sooner"
+    lacks_w = needed_w[row] - float(left_w[inside].max())
+    if lacks_w > _SAME_W:
+        cure = f"raise the power cap by {lacks_w:g} W, or leave it out"
+    has_s = max(float(jobs.run_s[row] - short_s[row]), 0.0)
+    nodes = format_count(int(jobs.nodes[row]), "node")
+    raise Infeasible(
+        f"job {jobs.id[row]} (row {row + 1}) needs {nodes} for "
+        f"{format_hours(float(jobs.run_s[row]))}{' without a stop' if once[row] else ''} by "
+        f"{format_time(float(jobs.deadline[row]))}, and alone it would find room and power for "
+        f"{format_hours(has_s)}: that is {format_hours(float(short_s[row]))} too little{others}: "
+        f"{cure}",
+        None,
+    )
 
 
 def counting(instance: Instance) -> Instance:
@@ -163,7 +220,7 @@ def refuse_late(instance: Instance, late: IntArray, short: IntArray) -> None:
         f"{format_hours(signal.end - float(jobs.deadline.max()))} after the last deadline, too "
         f"early for {short.size} of them, such as job {jobs.id[short[0]]}: get a longer signal, "
         "take fewer jobs, or give more nodes",
-        [],
+        None,
     )
 
 

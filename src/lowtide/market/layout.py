@@ -271,9 +271,10 @@ def _course(
         saved = np.array([phase.checkpoint for phase in profile.work])
     at = edges_s / step_s
     if kind == _ANYWHERE:
-        whole = np.arange(math.ceil(at[-1] - 1e-7))
-        cuts = np.union1d(whole, at)
-        cuts = cuts[np.append(True, np.diff(cuts) > 1e-7)]
+        cuts = np.arange(math.ceil(at[-1] - 1e-7) + 1.0)
+        if np.any(np.abs(at - np.round(at)) > 1e-7):
+            cuts = np.union1d(cuts[:-1], at)
+            cuts = cuts[np.append(True, np.diff(cuts) > 1e-7)]
         cuts[-1] = at[-1]
         place = np.clip(np.searchsorted(at, cuts[:-1] + 1e-7, side="right") - 1, 0, None)
         stop = np.abs(cuts - np.round(cuts)) < 1e-7
@@ -282,9 +283,11 @@ def _course(
         kw = watts
         stop = np.append(False, saved) & (kind == _CHECKPOINTS)
     stop[-1] = False
-    done_s = at * step_s
-    free = np.searchsorted(done_s, done_s + min_run_s - TIME_TOLERANCE_S, side="left")
-    free = np.maximum(free, np.arange(at.size))
+    free = np.arange(at.size)
+    if min_run_s > 0:
+        done_s = at * step_s
+        enough = np.searchsorted(done_s, done_s + min_run_s - TIME_TOLERANCE_S, side="left")
+        free = np.maximum(enough, free)
     return _Course(at, np.append(kw, 0.0), stop, free)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from lowtide.errors import InvalidInput
 from lowtide.market.instance import Instance
 from lowtide.market.lateness import fewest_late, place_late, prove_late
+from lowtide.market.likeness import first_prices
 from lowtide.market.placing import Board, as_told, construct, improve, rebuilt, squeaky_wheel
 from lowtide.market.prices import Auction, Prices
 from lowtide.signal import FloatArray
@@ -113,12 +114,15 @@ def solve(
     patient = cells <= _FEW_CELLS
     auction = Auction(instance, prices, patient=patient)
     budget = Budget(auction, gap, seconds)
+    if prices is None:
+        auction.begin_with(first_prices(instance, budget.is_over))
     board: Board | None = None
     passes = max(round((_PATIENT if patient else 1) * _PASSES * min(effort, 1.0)), _EVERY)
     enough = False
     for number in range(1, passes + 1):
         going = auction.advance(np.inf if board is None else board.total)
         if number % _EVERY == 0 or not going:
+            auction.settle()
             tried = construct(instance, auction.prices)
             board = tried if board is None or tried.total < board.total else board
             enough = budget.is_enough(board.total)

@@ -11,17 +11,18 @@ import numpy as np
 
 from lowtide.accounting import integrate
 from lowtide.errors import InvalidInput
+from lowtide.grid import Grid, deciding_signal, mixed_signal
 from lowtide.job import Job
 from lowtide.market.cluster_plan import ClusterPlan, Late, least_of_nodes
 from lowtide.market.fairness import solve_fairly
-from lowtide.market.instance import Instance, make_instance
-from lowtide.market.lateness import prove_late, whole_jobs
+from lowtide.market.instance import Instance, make_instance, require_cap
+from lowtide.market.lateness import prove_late, require_alone, whole_jobs
 from lowtide.market.nodes import place_on_nodes
 from lowtide.market.placing import Board
 from lowtide.market.planner import QueueSolution, require_options, solve
 from lowtide.market.prices import Auction
 from lowtide.precedence import links_of, require_time
-from lowtide.signal import FloatArray, Grid, Signal, deciding_signal, mixed_signal
+from lowtide.signal import FloatArray, Signal
 from lowtide.simulator.carrying import Away, replay
 from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.disciplines import Easy, OwnDiscipline
@@ -104,8 +105,23 @@ def plan_cluster(
     if keeps is not None:
         cluster = replace(cluster, keeps=tuple(keeps))
     target = deciding_signal(signal) if weights is None else mixed_signal(signal, weights)
+    if power_cap is None and cluster.power_cap_w is not None:
+        require_cap(cluster, cluster.power_cap_w)
     workload = on_machines(as_workload(jobs), cluster, oversized, any_size=False)
     require_time(workload, links_of(workload))
+    doing("laying out", 0.0)
+    rate = wait_rate(wait, workload, target)
+    instance = make_instance(
+        workload,
+        cluster,
+        target,
+        step_s=None if step is None else parse_duration(step),
+        wait=rate,
+        reserved=reserved,
+        power_cap=power_cap,
+        keeps=cluster.keeps,
+    )
+    require_alone(instance)
     easy = None
     if compare or fair:
         doing("EASY", 0.0)
@@ -116,16 +132,6 @@ def plan_cluster(
         easy = simulate(
             workload, signal, cluster=cluster, discipline=served, baseline=None, repeat_signal=True
         )
-    rate = wait_rate(wait, workload, target)
-    made: dict[str, Any] = {
-        "step_s": None if step is None else parse_duration(step),
-        "wait": rate,
-        "reserved": reserved,
-        "power_cap": power_cap,
-        "keeps": cluster.keeps,
-    }
-    doing("laying out", 0.0)
-    instance = make_instance(workload, cluster, target, **made)
     budget: dict[str, Any] = {"gap": gap, "effort": effort, "seconds": seconds, "seed": seed}
     if easy is not None:
         budget["starts"] = easy.tally.start

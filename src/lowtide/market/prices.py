@@ -31,6 +31,13 @@ _PATIENCE = 12
 _SHORTER = 0.6
 # Steps that have become as short as this are no use.
 _SHORTEST = 2e-3
+# Where prices are near the best to begin with: how far above the bound is aimed, the patience, and
+# how much of each direction is that of the one before.
+_NEAR_AIM = 0.0015
+_NEAR_PATIENCE = 6
+_AS_BEFORE = 0.7
+# Prices swing around what they should be: how much the newest counts in their mean.
+_NEWEST = 0.1
 
 
 # Jobs that a search takes out at once, and how often all parts of so many can be remembered.
@@ -80,6 +87,30 @@ class Prices:
     def nothing(cls, instance: Instance) -> Prices:
         """Return prices at which nothing of an instance costs anything."""
         return cls(rent=np.zeros(instance.capacity.shape), power=np.zeros(instance.cap_kw[0].shape))
+
+    def towards(self, other: Prices, share: float) -> Prices:
+        """Return prices between these and others."""
+        bonds = self.bonds
+        if bonds is not None and other.bonds is not None:
+            bonds = bonds + share * (other.bonds - bonds)
+        return Prices(
+            rent=self.rent + share * (other.rent - self.rent),
+            power=self.power + share * (other.power - self.power),
+            bonds=other.bonds if bonds is None else bonds,
+        )
+
+    def evened(self, instance: Instance) -> Prices:
+        """Return prices that are the same within each step of the signal."""
+        parts = round(instance.signal.step_s / instance.step_s)
+        first = round((instance.origin - instance.signal.start) / instance.step_s) % parts
+        step = (np.arange(instance.slots) + first) // parts
+        count = np.bincount(step)
+
+        def even(values: FloatArray) -> FloatArray:
+            mean = np.array([np.bincount(step, weights=row) for row in np.atleast_2d(values)])
+            return (mean / count)[:, step].reshape(values.shape)
+
+        return Prices(rent=even(self.rent), power=even(self.power))
 
     def tariff(self, instance: Instance, share: float = 1.0) -> Tariff:
         """Return what time costs under a share of the prices."""
@@ -213,6 +244,21 @@ class Auction:
         self._share = held[instance.links.after][:, None]
         self._step, self._stale = 1.0, 0
         self._next = self.prices
+        self._mean: Prices | None = None
+        self._as_before = 0.0
+        self._last: tuple[FloatArray, FloatArray, FloatArray] | None = None
+
+    def begin_with(self, prices: Prices | None) -> None:
+        """Begin with prices that are near the best ones; None for those there are."""
+        if prices is not None:
+            self.prices = self._next = prices
+            self._aim, self._patience = min(self._aim, _NEAR_AIM), _NEAR_PATIENCE
+            self._as_before = _AS_BEFORE
+
+    def settle(self) -> None:
+        """Try the mean of the last prices, which is mostly better than any of them."""
+        if self._mean is not None:
+            self.price(self._mean)
 
     @property
     def is_over(self) -> bool:
@@ -246,23 +292,16 @@ class Auction:
         """
         before, prices = self.bound, self._next
         bound = self.price(prices)
+        self._mean = prices if self._mean is None else self._mean.towards(prices, _NEWEST)
         better = self.bound > before + 1e-9 * abs(self.bound)
         self._stale = 0 if better else self._stale + 1
         if self._stale >= self._patience:
             self._step, self._stale = self._step * _SHORTER, 0
-            self._next = self.prices
+            if self._as_before:
+                self.settle()
+            self._next, self._last = self.prices, None
             return not self.is_over
-        over = np.cumsum(self._notes[self._sites :], axis=1)[:, :-2] - self.instance.usable
-        over /= self._scale[:, None]
-        over[(prices.rent <= 0) & (over < 0)] = 0.0
-        above = np.zeros(prices.power.shape)
-        if self.instance.capped:
-            drawn = np.cumsum(self._notes[: self._sites], axis=1)[:, :-2].reshape(above.shape)
-            above = (drawn - self.instance.cap_kw[0]) / self._kw
-            above[(prices.power <= 0) & (above < 0)] = 0.0
-        bonds = prices.bonds_of(self.instance)
-        early = self._early() * self._share
-        early[(bonds <= 0) & (early < 0)] = 0.0
+        over, above, early = self._directions(prices)
         steepness = sum(float((each * each).sum()) for each in (over, above, early))
         if steepness < 1e-14:
             self._step = 0.0
@@ -270,12 +309,38 @@ class Auction:
         scale = max(abs(self.bound), self._unit, 1e-6 * float(np.abs(self.cost).sum()), 1e-12)
         aim = min(ceiling, self.bound + self._aim * scale)
         by = self._step * max(aim - bound, 1e-6 * scale) / steepness
+        bonds = prices.bonds_of(self.instance)
         self._next = Prices(
             rent=np.maximum(prices.rent + by * over / self._scale[:, None], 0.0),
             power=np.maximum(prices.power + by * above / self._kw, 0.0),
             bonds=np.maximum(bonds + by * early * self._share, 0.0),
         )
         return True
+
+    def _directions(self, prices: Prices) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return how much more is asked for than there is: of resources, power and links.
+
+        What was asked for before counts too, so that prices do not go to and fro; what is cheap
+        as nothing gets no cheaper.
+        """
+        over = np.cumsum(self._notes[self._sites :], axis=1)[:, :-2] - self.instance.usable
+        over /= self._scale[:, None]
+        above = np.zeros(prices.power.shape)
+        if self.instance.capped:
+            drawn = np.cumsum(self._notes[: self._sites], axis=1)[:, :-2].reshape(above.shape)
+            above = (drawn - self.instance.cap_kw[0]) / self._kw
+        early = self._early() * self._share
+        if self._last is not None and self._as_before:
+            for each, last in zip((over, above, early), self._last, strict=True):
+                each += self._as_before * last
+        for each, price in (
+            (over, prices.rent),
+            (above, prices.power),
+            (early, prices.bonds_of(self.instance)),
+        ):
+            each[(price <= 0) & (each < 0)] = 0.0
+        self._last = (over, above, early)
+        return over, above, early
 
     def _early(self) -> FloatArray:
         """Return of each link and slot whether one has started by then (1), or the other is done.

@@ -38,8 +38,12 @@ from lowtide.workload import Workload
 _PASSES = 15
 _STEPS = 1500
 _DAY_S = 86400.0
-# So many steps have to have passed before they say anything of those to come.
+# So many steps have to have passed before they say anything of those to come, and so many days
+# say as much as is known.
 _LEAST_HISTORY = 3
+_DAYS = 3
+# Of more stand-ins than this some stand for several.
+_MOST_GHOSTS = 1500
 # Where there are more jobs, placing them is good enough.
 _MOST_SEARCHED = 1000
 # An hour of delay of a late job counts as this share of what it would emit in the dirtiest hours:
@@ -171,11 +175,11 @@ class ClusterPolicy:
             cluster: The machines.
         """
         step_s = signal.step_s if self.step_s is None else parse_duration(self.step_s)
-        loop = _Loop(self, jobs, signal, cluster, step_s)
+        loop = Replanning(self, jobs, signal, cluster, step_s)
         return loop.run()
 
 
-class _Loop:
+class Replanning:
     """A queue over time."""
 
     def __init__(
@@ -197,32 +201,24 @@ class _Loop:
     def run(self) -> Stretches:
         """Return how all jobs ran."""
         arrival, latest = self.jobs.arrival, self.jobs.latest_start
-        now, known = self._edge(float(arrival[0])), 0
+        now = self._edge(float(arrival[0]))
         if now < arrival[0] - TIME_TOLERANCE_S:
             now = self._edge(float(arrival[0])) + self.step_s
             now = now if latest[0] >= now else float(arrival[0])
-        while known < len(self.jobs) or self.live:
-            while known < len(self.jobs) and arrival[known] <= now + TIME_TOLERANCE_S:
-                job = self.jobs.job(known)
-                self.known[known] = _Live(row=known, job=job, deadline=job.deadline)
-                self.live.append(self.known[known])
-                known += 1
+        while len(self.known) < len(self.jobs) or self.live:
+            self._meet(now)
             until = self._edge(now) + self.step_s
             # A job that cannot wait until the next step is looked at when it arrives.
-            for row in range(known, len(self.jobs)):
+            for row in range(len(self.known), len(self.jobs)):
                 if arrival[row] >= until:
                     break
                 if latest[row] < until:
                     until = float(arrival[row])
                     break
             if self.live:
-                planned = self._plan(now)
-                for each, runs in zip(self.live, planned, strict=True):
-                    each.go_on(runs, until, now)
-                self.over += [each for each in self.live if each.is_over]
-                self.live = [each for each in self.live if not each.is_over]
-            elif known < len(self.jobs):
-                until = max(until, self._edge(float(arrival[known])))
+                self.step(now, until)
+            elif len(self.known) < len(self.jobs):
+                until = max(until, self._edge(float(arrival[len(self.known)])))
             now = until
         rows = sorted(self.over, key=lambda each: each.row)
         return Stretches(
@@ -232,6 +228,23 @@ class _Loop:
             lost_s=np.zeros(sum(len(each.runs) for each in rows)),
         )
 
+    def step(self, now: float, until: float) -> None:
+        """Plan what is there, and carry it out up to another instant."""
+        self._meet(now)
+        for each, runs in zip(self.live, self._plan(now), strict=True):
+            each.go_on(runs, until, now)
+        self.over += [each for each in self.live if each.is_over]
+        self.live = [each for each in self.live if not each.is_over]
+
+    def _meet(self, now: float) -> None:
+        """Get to know the jobs that have arrived."""
+        for row in range(len(self.known), len(self.jobs)):
+            if self.jobs.arrival[row] > now + TIME_TOLERANCE_S:
+                break
+            job = self.jobs.job(row)
+            self.known[row] = _Live(row=row, job=job, deadline=job.deadline)
+            self.live.append(self.known[row])
+
     def _edge(self, instant: float) -> float:
         steps = math.floor((instant - self.signal.start) / self.step_s + 1e-9)
         return self.signal.start + steps * self.step_s
@@ -240,7 +253,8 @@ class _Loop:
         """Plan what is there, and return the runs of each."""
         for tries in range(_TRIES):
             instance, real = self._instance(now)
-            auction = Auction(instance, self._last_prices(instance))
+            auction = Auction(instance)
+            auction.begin_with(self._last_prices(instance))
             for _ in range(_PASSES if tries == 0 else 3):
                 if not auction.advance():
                     break
@@ -260,7 +274,7 @@ class _Loop:
 
     def _instance(self, now: float) -> tuple[Instance, npt.NDArray[np.bool_]]:
         """Return what is left of the queue from now on, and which of its jobs are real."""
-        live, ghosts = self.live, self._ghosts(now)
+        live, (ghosts, each_for) = self.live, self._ghosts(now)
         profiles = [each.rest() for each in live]
         running = np.array([each.running for each in live])
         waits = [self._waits_for(each, now) for each in live]
@@ -320,7 +334,11 @@ class _Loop:
         if not real.all():
             # A job that may come is worth what it would emit in the dirtiest hour.
             dearest = float(np.abs(np.diff(instance.energy)).max()) * 3600 / self.step_s
-            instance.queue.jobs["leave"][~real] = (jobs.energy_j / 3.6e6 * dearest)[~real]
+            rows = instance.queue.jobs
+            rows["leave"][~real] = each_for * (jobs.energy_j / 3.6e6 * dearest)[~real]
+            # One that stands for a part of a job, or for several, holds and emits as much.
+            rows["weight"][~real] = each_for
+            instance.queue.need[~real] *= each_for
         return instance, real
 
     def _waits_for(self, each: _Live, now: float) -> tuple[float, tuple[str, ...]]:
@@ -339,36 +357,48 @@ class _Loop:
                 names.append(str(self.live.index(other)))
         return soonest, tuple(names)
 
-    def _ghosts(self, now: float) -> Workload | None:
-        """Return jobs that stand for those that may come before the horizon."""
+    def _ghosts(self, now: float) -> tuple[Workload | None, float]:
+        """Return jobs that stand for those that may come before the horizon, and for how many."""
         ahead_s = parse_duration(self.policy.horizon_s)
-        phantoms = self.policy.phantoms
+        phantoms, each_for = self.policy.phantoms, 1.0
+        found: Workload | None = None
         if phantoms is not None:
             some = (phantoms.arrival > now) & (phantoms.arrival < now + ahead_s)
-            found = phantoms.take(some) if some.any() else None
+            found = phantoms.take(some)
         elif self.policy.stand_ins == "history":
-            found = self._history(now, ahead_s)
-        else:
-            found = None
-        return None if found is None else replace(found.unlinked(), id=np.full(len(found), -1))
+            found, each_for = self._history(now, ahead_s)
+        if found is None or not len(found):
+            return None, 1.0
+        one_in = math.ceil(len(found) / _MOST_GHOSTS)
+        if one_in > 1:
+            found, each_for = found.take(slice(one_in // 2, None, one_in)), each_for * one_in
+        return replace(found.unlinked(), id=np.full(len(found), -1)), each_for
 
-    def _history(self, now: float, ahead_s: float) -> Workload | None:
-        """Return the jobs of the last day, as often as they come again."""
+    def _history(self, now: float, ahead_s: float) -> tuple[Workload | None, float]:
+        """Return the jobs of the last days at the same hours, as often as they come again.
+
+        Those of several days each stand for a part of one; before a day has passed, what there
+        was comes again and again.
+        """
         arrival = self.jobs.arrival
-        period_s = min(_DAY_S, math.ceil((now - float(arrival[0])) / self.step_s) * self.step_s)
-        if period_s < _LEAST_HISTORY * self.step_s:
-            return None
-        known = np.flatnonzero((arrival > now - period_s) & (arrival <= now))
-        times = math.ceil(ahead_s / period_s)
+        passed_s = math.ceil((now - float(arrival[0])) / self.step_s) * self.step_s
+        if passed_s < _LEAST_HISTORY * self.step_s:
+            return None, 1.0
+        days = min(max(int(passed_s // _DAY_S), 1), _DAYS)
+        period_s = min(_DAY_S, passed_s)
+        known = np.flatnonzero((arrival > now - days * period_s) & (arrival <= now))
+        times = days + math.ceil(ahead_s / period_s)
         rows = np.tile(known, times)
         shift_s = np.repeat(np.arange(1, times + 1) * period_s, known.size)
-        near = arrival[rows] + shift_s < now + ahead_s
-        rows, shift_s = rows[near], shift_s[near]
-        if not rows.size:
-            return None
+        again = arrival[rows] + shift_s
+        ahead = (again > now) & (again < now + ahead_s)
+        rows, shift_s = rows[ahead], shift_s[ahead]
         order = np.argsort(rows, kind="stable")
-        again, shift_s = self.jobs.take(rows[order]), shift_s[order]
-        return replace(again, arrival=again.arrival + shift_s, deadline=again.deadline + shift_s)
+        found, shift_s = self.jobs.take(rows[order]), shift_s[order]
+        return (
+            replace(found, arrival=found.arrival + shift_s, deadline=found.deadline + shift_s),
+            1.0 / days,
+        )
 
     def _last_prices(self, instance: Instance) -> Prices | None:
         """Return the last prices, moved to where this instance begins."""
@@ -378,11 +408,12 @@ class _Loop:
         shift = round((instance.origin - origin) / instance.step_s)
         if prices.rent.shape[0] != len(instance.resources):
             return None
-        rent, power = np.zeros(instance.capacity.shape), np.zeros(instance.slots)
-        known = prices.rent[:, shift : shift + instance.slots]
-        rent[:, : known.shape[1]] = known
-        power[: known.shape[1]] = prices.power[shift : shift + instance.slots]
-        return Prices(rent=rent, power=power)
+        # Beyond what was looked at then, a day is like the one before it.
+        day = max(round(_DAY_S / instance.step_s), 1)
+        at = np.arange(instance.slots) + shift
+        beyond = np.maximum(at - (prices.power.size - 1), 0)
+        at -= np.minimum(day * np.ceil(beyond / day).astype(np.int64), at)
+        return Prices(rent=prices.rent[:, at], power=prices.power[at])
 
     def _place(self, instance: Instance, auction: Auction, real: npt.NDArray[np.bool_]) -> Board:
         """Place those that must go on, then the others, then those that may come."""

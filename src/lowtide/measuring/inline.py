@@ -25,11 +25,12 @@ from lowtide.marks import CLOCK_VARIABLE, EVENTS_VARIABLE, RUN_VARIABLE, clock_w
 from lowtide.units import MISSING, format_duration, format_energy, format_mass, require_number
 
 if TYPE_CHECKING:
+    from lowtide.grid import Grid
     from lowtide.measuring.payment import Paid
     from lowtide.measuring.sampler import Sample, Sampler
     from lowtide.monitor.processes import ProcessTree
     from lowtide.recording import Event, Run
-    from lowtide.signal import Grid, Signal
+    from lowtide.signal import Signal
 
 P = ParamSpec("P")
 T = TypeVar("T")

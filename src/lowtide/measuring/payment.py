@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from lowtide.certainty import marked
 from lowtide.errors import LowtideError
+from lowtide.grid import Grid, carbon_and_price
 from lowtide.recording import Run
-from lowtide.signal import Grid, Signal, carbon_and_price
+from lowtide.signal import Signal
 from lowtide.units import JOULES_PER_KWH, format_mass, format_number
 
 
@@ -37,11 +39,10 @@ class Paid:
     def words(self) -> list[str]:
         """Return what is known of it, for people."""
         told = []
-        least = ">" * self.partial
         if self.carbon_g is not None:
-            told.append(f"{least}{format_mass(self.carbon_g)} CO2e")
+            told.append(f"{marked(format_mass(self.carbon_g), partial=self.partial)} CO2e")
         if self.cost is not None:
-            told.append(f"{least}{format_number(self.cost)} {self.currency}")
+            told.append(f"{marked(format_number(self.cost), partial=self.partial)} {self.currency}")
         if told and self.synthetic:
             told[-1] += " (synthetic grid)"
         return told

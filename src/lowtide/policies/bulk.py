@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from lowtide.accounting import Stretches, integrate, pieces_of
 from lowtide.errors import InvalidInput
+from lowtide.grid import Grid, deciding_signal
 from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S, Job, require_jobs
 from lowtide.policies import exact, gridded
 from lowtide.policies.columns import PARTS, WORK, Jobs, column, require_windows, series_of
@@ -31,7 +32,7 @@ from lowtide.policies.problem import MOST_BYTES, make_problem
 from lowtide.policies.starts import Oracle
 from lowtide.policies.stopping import WaitAwhile
 from lowtide.schedule import Schedule
-from lowtide.signal import FloatArray, Grid, Signal, deciding_signal
+from lowtide.signal import FloatArray, Signal
 from lowtide.units import format_count
 from lowtide.workload import IntArray, Workload
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from lowtide.accounting import footprint
 from lowtide.errors import InvalidInput, InvalidJob, TooLaborious
+from lowtide.grid import Grid
 from lowtide.job import Job
 from lowtide.policies import gridded
 from lowtide.policies.exact import STATES_PER_SECOND, Exact
@@ -17,7 +18,7 @@ from lowtide.policies.policy import Policy
 from lowtide.policies.problem import Solution, make_problem
 from lowtide.policies.wrappers import Blind
 from lowtide.schedule import Schedule, Span, State
-from lowtide.signal import Grid, Signal
+from lowtide.signal import Signal
 from lowtide.units import JOULES_PER_KWH
 
 # Amounts closer than this, relative to their size, differ by rounding alone.

@@ -10,11 +10,12 @@ import numpy as np
 
 from lowtide.accounting import Footprint, footprint
 from lowtide.errors import InvalidInput
+from lowtide.grid import Grid, carbon_and_price, deciding_signal, mixed_signal
 from lowtide.job import Job, require_job
 from lowtide.policies.policy import Decision, Policy, goes_on, make_policy, require_decision
 from lowtide.registry import chart_of
 from lowtide.schedule import Schedule, State, Stretch
-from lowtide.signal import Grid, Signal, carbon_and_price, deciding_signal, mixed_signal
+from lowtide.signal import Signal
 from lowtide.units import (
     JOULES_PER_KWH,
     DurationLike,

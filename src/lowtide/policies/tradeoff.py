@@ -8,10 +8,11 @@ import numpy as np
 
 from lowtide.accounting import footprint
 from lowtide.errors import InvalidTime
+from lowtide.grid import Grid, deciding_signal
 from lowtide.job import Job, require_job
 from lowtide.policies.exact import Exact, Optimum
 from lowtide.schedule import Schedule
-from lowtide.signal import FloatArray, Grid, Signal, deciding_signal
+from lowtide.signal import FloatArray, Signal
 from lowtide.units import DurationLike, TimeLike, format_time, parse_duration, parse_time
 
 

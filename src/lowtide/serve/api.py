@@ -21,6 +21,7 @@ from starlette.responses import Response
 
 from lowtide.errors import InvalidInput
 from lowtide.serve.gate import for_whom
+from lowtide.serve.overview import waste
 from lowtide.serve.telling import node_steps, steps_of, synthetic, table_of
 from lowtide.serve.tokens import list_tokens
 from lowtide.serve.viewer import MOST_ROWS, ORDERS, Viewer, VisibleJob, Wanted
@@ -232,6 +233,15 @@ def usage(
     wanted = {name: value for name, value in given.items() if value}
     rows = viewer.usage(by, start=first, end=last, wanted=wanted)
     return answer({"by": by, "start": first, "end": last, "usage": rows})
+
+
+@_get("/waste")
+def wasted(request: Request, days: Annotated[int, Query(ge=1, le=90)] = 7) -> Response:
+    """Tell what jobs held and did not use in the last days, the most energy first."""
+    viewer = viewer_of(request)
+    exempt = request.app.state.exempt
+    found = waste(viewer, exempt, start=viewer.now - days * _DAY_S, end=viewer.now)
+    return answer({"days": days, "waste": [each.document() for each in found]})
 
 
 @_get("/health")

@@ -26,7 +26,9 @@ from lowtide.serve.gate import (
 )
 from lowtide.serve.ingest import PieceOrigin, receive
 from lowtide.serve.metrics_proxy import Upstream
+from lowtide.serve.overview_pages import OverviewPages
 from lowtide.serve.pages import Pages
+from lowtide.serve.rendering import Renderer
 from lowtide.serve.tokens import Pass, take_back
 from lowtide.store.pieces import MOST_PACKED_BYTES
 
@@ -52,8 +54,8 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
         keeper: Knows who asks, and where everything is.
         hosts: Under which names it is known.
     """
-    pages = Pages(keeper)
-    doors = Doors(keeper, pages.login)
+    renderer = Renderer()
+    doors = Doors(keeper, renderer.login)
 
     def refuse(scope: Scope, status: int) -> Response:
         words = _WORDS.get(status, _WORDS[400])
@@ -63,7 +65,7 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
             if status == 401:
                 response.headers["WWW-Authenticate"] = "Bearer"
             return response
-        return doors.page(words, status) if status == 401 else pages.refusal(words, status)
+        return doors.page(words, status) if status == 401 else renderer.refusal(words, status)
 
     def refused(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 400
@@ -76,6 +78,7 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
         openapi_url=None,
         redirect_slashes=False,
     )
+    app.state.exempt = keeper.settings.exempt
     app.add_exception_handler(LowtideError, refuse_bad_input)
     app.add_exception_handler(HTTPException, refused)
     for path, endpoint in ENDPOINTS.items():
@@ -102,7 +105,8 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
             methods=["PUT"],
         ),
         *doors.routes(),
-        *pages.routes(),
+        *Pages(keeper, renderer).routes(),
+        *OverviewPages(keeper, renderer).routes(),
     ]
     static = StaticFiles(directory=Path(__file__).parent / "static")
     static.audience = "public"  # type: ignore[attr-defined]

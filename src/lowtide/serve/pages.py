@@ -1,4 +1,4 @@
-"""What people see: pages made here, whole without any script.
+"""What people see of their jobs: pages made here, whole without any script.
 
 Every page answers a question, says how sure it is (`~` estimated, `>` at least) and leads to the
 same as data. Whatever users named their jobs is text here, and nothing else.
@@ -7,75 +7,69 @@ same as data. Whatever users named their jobs is text here, and nothing else.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
-import jinja2
-import numpy as np
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
-from lowtide.hindsight import words
-from lowtide.serve.api import NOT_FOUND, place_after, read_place, thinned
+from lowtide.errors import InvalidInput, LowtideError
+from lowtide.hindsight import Hindsight, words
+from lowtide.hindsight.advice import HISTORY_S, best_begin, expected_grid, next_script
+from lowtide.hindsight.job import WAITS_S, Waiting
+from lowtide.job import Job
+from lowtide.policies.tradeoff import tradeoff
+from lowtide.profile import PowerProfile
+from lowtide.serve.api import place_after, read_place
+from lowtide.serve.drawing import (
+    NODE_PANELS,
+    coverage,
+    falling_line,
+    job_panels,
+    panels,
+    percent_change,
+    plan_figure,
+    sum_of_known,
+    summed_energy,
+    summed_mass,
+)
 from lowtide.serve.gate import Doorkeeper, for_whom
-from lowtide.serve.settings import Settings
+from lowtide.serve.overview import WEEK_S, waste
+from lowtide.serve.rendering import Renderer
 from lowtide.serve.tokens import LINK, end_session, use_once
-from lowtide.serve.viewer import ORDERS, Viewer, Wanted
+from lowtide.serve.viewer import ORDERS, Viewer, VisibleJob, Wanted
+from lowtide.signal import Signal
 from lowtide.states import STATES
-from lowtide.store import JobRecord, Series
 from lowtide.units import (
-    MISSING,
     format_duration,
     format_energy,
     format_mass,
     format_number,
     format_percent,
     format_time,
+    parse_duration,
 )
 
-_ROUNDING = 1e-9
+__all__ = ["Pages", "summed_energy", "summed_mass"]
 _SUMS = (
     *("jobs", "energy_j", "carbon_g", "measured_j", "unmetered_s", "unpriced_j"),
     *("without_energy", "without_carbon"),
 )
 _DAY_S = 86400.0
-# How a course is drawn: so many points, in a box of this size.
-_POINTS = 300
-_WIDE, _HIGH = 720.0, 160.0
-_PANELS = (
-    ("power_w", "Power", "W"),
-    ("cpus_busy", "Cores busy", ""),
-    ("gpus_busy", "GPUs busy", ""),
-)
-_NODE_PANELS = (("power_w", "Power", "W"), ("idle_w", "Idle", "W"), ("jobs", "Jobs", ""))
+# How long a next job is taken to be able to wait.
+_WAIT_S = 24 * 3600.0
+_LONGEST_S = 7 * _DAY_S
 
 
 class Pages:
     """The pages of a server."""
 
-    def __init__(self, keeper: Doorkeeper) -> None:
+    def __init__(self, keeper: Doorkeeper, renderer: Renderer) -> None:
         self._keeper = keeper
-        self._templates = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._templates.filters |= {
-            "energy": energy_text,
-            "mass": mass_text,
-            "duration": lambda seconds: format_duration(_known(seconds)),
-            "moment": lambda moment: format_time(_known(moment)),
-            "share": lambda share: format_percent(_known(share)),
-            "number": lambda value: format_number(_known(value)),
-            "joules": summed_energy,
-            "grams": summed_mass,
-            "known": lambda value: MISSING if value in (None, "") else value,
-        }
+        self._renderer = renderer
 
     def routes(self) -> list[Route]:
         """Return where each page is."""
@@ -83,6 +77,8 @@ class Pages:
             Route("/", self.home),
             Route("/jobs", self.jobs),
             Route("/jobs/{ref}", self.job),
+            Route("/compare", self.compare),
+            Route("/when", self.when),
             Route("/nodes", self.nodes),
             Route("/nodes/{name}", self.node),
             Route("/usage", self.usage),
@@ -98,12 +94,16 @@ class Pages:
         mine = Wanted() if viewer.rights.role == "owner" else Wanted(users=[viewer.user])
         last = viewer.now // 3600 * 3600 + 3600
         days = viewer.usage("day", start=last - 30 * _DAY_S, end=last, wanted=_of(viewer))
-        return self._page(
+        return self._renderer.page(
             request,
             "home.html",
             jobs=viewer.jobs(mine, most=10),
-            sums={name: _summed(row[name] for row in days) for name in _SUMS},
-        )
+            sums={name: sum_of_known(row[name] for row in days) for name in _SUMS},
+            wasted=waste(
+                viewer, self._keeper.settings.exempt,
+                start=viewer.now - WEEK_S, end=viewer.now, users=mine.users,
+            )[:5],
+        )  # fmt: skip
 
     @for_whom("viewer")
     def jobs(self, request: Request) -> Response:
@@ -126,7 +126,7 @@ class Pages:
         more = ""
         if len(found) == 50:
             more = "?" + urlencode({**asked, "after": place_after(found[-1], order)})
-        return self._page(
+        return self._renderer.page(
             request, "jobs.html", jobs=found, asked=asked, more=more, same=urlencode(asked),
             states=STATES, orders=ORDERS,
         )  # fmt: skip
@@ -137,7 +137,7 @@ class Pages:
         viewer: Viewer = request.state.viewer
         seen = viewer.look_back(request.path_params["ref"])
         if seen is None:
-            return self.refusal_of_nothing()
+            return self._renderer.nothing()
         found, told = seen
         tables = [
             ("What was asked for, and what was used", words.use_rows(told.behaviour)),
@@ -147,7 +147,7 @@ class Pages:
                 words.waiting_rows(told) if told.waiting else ((), []),
             ),
         ]
-        return self._page(
+        return self._renderer.page(
             request,
             "job.html",
             ref=found.ref,
@@ -156,10 +156,88 @@ class Pages:
             verdicts=told.verdicts,
             notes=told.notes,
             tables=[(title, *table) for title, table in tables if table[1]],
-            panels=panels(told.series, _PANELS),
-            script=next_script(found.record),
+            panels=job_panels(told),
+            plan=plan_figure(told),
+            script=self._script(viewer, told),
             covered=coverage(found.record),
         )
+
+    def _script(self, viewer: Viewer, told: Hindsight) -> list[Any]:
+        """Return what to write in the next job script."""
+        begin = None
+        grid = self._grid(
+            viewer, told.record.host, (told.phases.profile.run_s if told.phases else 0.0)
+        )
+        if told.phases is not None and grid is not None:
+            begin = _begin(told.phases.profile, grid, viewer.now, told.pue)
+        # Slurm reads times in the zone of its machine, which is that of the centre.
+        here = datetime.fromtimestamp(viewer.now, UTC).astimezone().tzinfo
+        return next_script(told, begin, tz=here or UTC)
+
+    def _grid(self, viewer: Viewer, host: str | None, run_s: float) -> Signal | None:
+        """Return what the grid of a node is expected to be, for as long as a job may take."""
+        if host is None or run_s > _LONGEST_S - WAITS_S[-1]:
+            return None
+        series = viewer.node_course(host, start=viewer.now - HISTORY_S)
+        if series is None:
+            return None
+        return expected_grid(series, now=viewer.now, ahead_s=run_s + WAITS_S[-1])
+
+    @for_whom("viewer")
+    def compare(self, request: Request) -> Response:
+        """Show whether a change helped: two jobs beside each other."""
+        viewer: Viewer = request.state.viewer
+        asked = [request.query_params.get(name, "") for name in ("a", "b")]
+        if not all(asked):
+            jobs = viewer.jobs(Wanted(), most=20)
+            return self._renderer.page(
+                request, "compare.html", jobs=jobs, asked=asked, rows=[], phases=[]
+            )
+        seen = [viewer.look_back(ref) for ref in asked]
+        first, second = seen
+        if first is None or second is None:
+            return self._renderer.nothing()
+        return self._renderer.page(
+            request, "compare.html", jobs=[first[0], second[0]], asked=asked,
+            rows=_compared(first[0], second[0]), phases=_by_phase(first[1], second[1]),
+        )  # fmt: skip
+
+    @for_whom("viewer")
+    def when(self, request: Request) -> Response:
+        """Show when to submit a job like one of mine, or one of a given length."""
+        viewer: Viewer = request.state.viewer
+        asked = {name: request.query_params.get(name, "") for name in ("like", "time")}
+        own = Wanted() if viewer.rights.role == "owner" else Wanted(users=[viewer.user])
+        jobs = viewer.jobs(own, most=20)
+        profile, host, note = None, None, ""
+        if asked["like"]:
+            seen = viewer.look_back(asked["like"])
+            if seen is None:
+                return self._renderer.nothing()
+            host = seen[1].record.host
+            profile = seen[1].phases.profile if seen[1].phases else None
+            note = "" if profile else "Its phases are not known: name a length instead."
+        elif asked["time"]:
+            run_s = parse_duration(asked["time"], bare_unit_s=3600.0)
+            if not 0 < run_s <= _LONGEST_S - WAITS_S[-1]:
+                raise InvalidInput("a job takes more than nothing and five days at most here")
+            # Savings are shares: what it draws does not matter to them.
+            profile = PowerProfile.constant(1000.0, run_s)
+        if host is None:
+            names = [each["name"] for each in viewer.nodes()]
+            host = names[0] if names else None
+        grid = self._grid(viewer, host, profile.run_s) if profile is not None else None
+        if profile is not None and grid is None:
+            note = "Too little is known of the grid: it takes two days of a watcher that knows it."
+        rows, curve = (
+            ([], None)
+            if grid is None or profile is None
+            else _options(profile, grid, viewer.now, grams=bool(asked["like"]))
+        )
+        return self._renderer.page(
+            request, "when.html", jobs=jobs, asked=asked, note=note, rows=rows, curve=curve,
+            source="" if grid is None else grid.source,
+        )  # fmt: skip
 
     @for_whom("viewer")
     def nodes(self, request: Request) -> Response:
@@ -167,7 +245,7 @@ class Pages:
         viewer: Viewer = request.state.viewer
         silent = set(viewer.health()["silent"])
         found = sorted(viewer.nodes(), key=lambda each: (each["name"] not in silent, each["name"]))
-        return self._page(request, "nodes.html", nodes=found, silent=silent)
+        return self._renderer.page(request, "nodes.html", nodes=found, silent=silent)
 
     @for_whom("viewer")
     def node(self, request: Request) -> Response:
@@ -176,12 +254,12 @@ class Pages:
         name = request.path_params["name"]
         series = viewer.node_course(name, start=viewer.now - _DAY_S)
         if series is None:
-            return self.refusal_of_nothing()
-        return self._page(
+            return self._renderer.nothing()
+        return self._renderer.page(
             request,
             "node.html",
             name=name,
-            panels=panels(series, _NODE_PANELS),
+            panels=panels(series, NODE_PANELS),
             jobs=viewer.jobs(Wanted(host=name), most=20),
         )
 
@@ -192,12 +270,12 @@ class Pages:
         by = request.query_params.get("by", "account")
         last = viewer.now // 3600 * 3600 + 3600
         rows = viewer.usage(by, start=last - 30 * _DAY_S, end=last)
-        return self._page(request, "usage.html", by=by, rows=rows)
+        return self._renderer.page(request, "usage.html", by=by, rows=rows)
 
     @for_whom("viewer")
     def looks(self, request: Request) -> Response:
         """Show who of the staff looked at my jobs."""
-        return self._page(request, "looks.html", looks=request.state.viewer.looks())
+        return self._renderer.page(request, "looks.html", looks=request.state.viewer.looks())
 
     @for_whom("public")
     def enter(self, request: Request) -> Response:
@@ -205,48 +283,89 @@ class Pages:
         now = self._keeper.clock()
         owner = use_once(self._keeper.database, request.path_params["key"], scope=LINK, now=now)
         if owner is None:
-            return self.refusal("this link was used, or is too old: ask for another", 401)
+            return self._renderer.refusal("this link was used, or is too old: ask for another", 401)
         return self._keeper.let_in(request.headers, owner)
 
     @for_whom("viewer")
     def leave(self, request: Request) -> Response:
         """End a session."""
         end_session(self._keeper.database, self._keeper.session_key(request.headers))
-        response = self.refusal("you have left", 200)
+        response = self._renderer.refusal("you have left", 200)
         # Browsers let go of a guarded name only where it is as guarded as it was.
         response.delete_cookie(self._keeper.cookie, secure=self._keeper.settings.is_encrypted)
         return response
 
-    def refusal_of_nothing(self) -> Response:
-        """Return the page of what is not there, or not to be seen: the same for both."""
-        return self.refusal(NOT_FOUND["error"], 404)
 
-    def refusal(self, words_of_it: str, status: int) -> Response:
-        """Return a page that says why there is none."""
-        template = self._templates.get_template("refusal.html")
-        return HTMLResponse(template.render(words=words_of_it), status_code=status)
+def _begin(profile: PowerProfile, grid: Signal, now: float, pue: float) -> Waiting | None:
+    try:
+        return best_begin(profile, grid, now=now, wait_s=_WAIT_S, pue=pue)
+    except LowtideError:
+        return None
 
-    def login(self, *, words: str, status: int, settings: Settings) -> Response:
-        """Return the page on which people choose how to log in."""
-        template = self._templates.get_template("login.html")
-        return HTMLResponse(template.render(words=words, settings=settings), status_code=status)
 
-    def _page(self, request: Request, template: str, **given: Any) -> Response:
-        shown = request.state.shown
-        html = self._templates.get_template(template).render(
-            viewer=request.state.viewer, form_key=shown.form_key, path=request.url.path, **given
+def _options(
+    profile: PowerProfile, grid: Signal, now: float, *, grams: bool
+) -> tuple[list[tuple[str, ...]], dict[str, Any] | None]:
+    """Return what waiting for some times comes to, and the curve of all."""
+    rows: list[tuple[str, ...]] = []
+    for wait_s in (0.0, *WAITS_S):
+        found = best_begin(profile, grid, now=now, wait_s=wait_s, pue=math.nan)
+        if found is None:
+            continue
+        plan = found.plan
+        rows.append((
+            format_duration(wait_s), format_time(plan.schedule.start),
+            format_time(plan.schedule.end),
+            f"~{format_mass(plan.footprint.carbon_g)}" if grams else "---",
+            format_percent(plan.saving),
+        ))  # fmt: skip
+    deadline = now + profile.run_s + WAITS_S[-1]
+    if not grid.covers(now, deadline):
+        return rows, None
+    job = Job(id="job", arrival=now, deadline=deadline, profile=profile)
+    every = tradeoff(job, grid)
+    if len(every.finish) < 2 or not every.baseline > 0:
+        return rows, None
+    return rows, falling_line(every.finish, 100 * every.amount / every.baseline)
+
+
+def _compared(first: VisibleJob, second: VisibleJob) -> list[tuple[str, ...]]:
+    """Return two jobs beside each other, and by how much the second differs."""
+    shown = (
+        ("energy", "energy_j", format_energy),
+        ("CO2e", "carbon_g", format_mass),
+        ("ran", "elapsed_s", format_duration),
+        ("power on average, W", "mean_power_w", format_number),
+        ("cores busy on average", "mean_cpus", format_number),
+        ("cores used", "cpu_efficiency", format_percent),
+        ("memory used", "memory_efficiency", format_percent),
+        ("GPUs used", "gpu_efficiency", format_percent),
+    )
+    rows: list[tuple[str, ...]] = []
+    for label, name, show in shown:
+        one, two = (float(getattr(each.record, name)) for each in (first, second))
+        rows.append((label, _text(show, one), _text(show, two), percent_change(one, two)))
+    return rows
+
+
+def _by_phase(first: Hindsight, second: Hindsight) -> list[tuple[str, ...]]:
+    """Return the energy of two jobs by phase, as far as their phases have the same names."""
+    sums: list[Mapping[str, float]] = []
+    for told in (first, second):
+        found = () if told.phases is None else told.phases.found
+        sums.append({each.name: each.times * each.duration_s * each.power_w for each in found})
+    names = dict.fromkeys((*sums[0], *sums[1]))
+    rows: list[tuple[str, ...]] = []
+    for name in names:
+        one, two = (each.get(name, math.nan) for each in sums)
+        rows.append(
+            (name, _text(format_energy, one), _text(format_energy, two), percent_change(one, two))
         )
-        return HTMLResponse(html)
+    return rows
 
 
-def _known(value: float | None) -> float | None:
-    return None if value is None or math.isnan(value) else value
-
-
-def _summed(values: Iterable[float | None]) -> float | None:
-    """Return the sum of what is known; None where nothing is."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+def _text(show: Any, value: float) -> str:
+    return str(show(None if math.isnan(value) else value))
 
 
 def _list(asked: Mapping[str, str], name: str) -> list[str]:
@@ -255,120 +374,3 @@ def _list(asked: Mapping[str, str], name: str) -> list[str]:
 
 def _of(viewer: Viewer) -> dict[str, str]:
     return {} if viewer.rights.role == "owner" else {"user": viewer.user}
-
-
-def energy_text(record: JobRecord) -> str:
-    """Return a job's energy, marked by how sure it is."""
-    return _marked(record, format_energy(_known(record.energy_j)), record.unmetered_s > 0)
-
-
-def mass_text(record: JobRecord) -> str:
-    """Return a job's emissions, marked by how sure they are."""
-    lacking = record.unmetered_s > 0 or record.unpriced_j > _ROUNDING * record.energy_j
-    return _marked(record, format_mass(_known(record.carbon_g)), lacking)
-
-
-def summed_energy(sums: Mapping[str, Any]) -> str:
-    """Return the energy of many jobs, marked by how sure it is."""
-    return _mark_sum(sums, format_energy(sums["energy_j"]), bool(sums["without_energy"]))
-
-
-def summed_mass(sums: Mapping[str, Any]) -> str:
-    """Return what many jobs emitted, marked by how sure it is."""
-    unpriced = (sums["unpriced_j"] or 0.0) > _ROUNDING * (sums["energy_j"] or 0.0)
-    lacking = bool(sums["without_carbon"]) or unpriced
-    return _mark_sum(sums, format_mass(sums["carbon_g"]), lacking)
-
-
-def _mark_sum(sums: Mapping[str, Any], text: str, lacking: bool) -> str:
-    guessed = (sums["measured_j"] or 0.0) < (sums["energy_j"] or 0.0) * (1 - _ROUNDING)
-    lacking = lacking or (sums["unmetered_s"] or 0.0) > 0
-    return text if text == MISSING else ">" * lacking + "~" * guessed + text
-
-
-def _marked(record: JobRecord, text: str, lacking: bool) -> str:
-    guessed = record.power in ("estimated", "part")
-    return text if text == MISSING else ">" * lacking + "~" * guessed + text
-
-
-def coverage(record: JobRecord) -> list[tuple[str, float]]:
-    """Return which share of a job's time was watched and metered, and of its energy was priced."""
-    elapsed, energy = record.elapsed_s, record.energy_j
-    found = [
-        ("watched", record.seen_s / elapsed if elapsed > 0 else math.nan),
-        ("metered", 1 - record.unmetered_s / elapsed if elapsed > 0 else math.nan),
-        ("priced", 1 - record.unpriced_j / energy if energy > 0 else math.nan),
-    ]
-    return [(name, min(max(share, 0.0), 1.0)) for name, share in found if not math.isnan(share)]
-
-
-def next_script(record: JobRecord) -> list[str]:
-    """Return what to write in the next job script: a fifth more than was used, where that is less.
-
-    Nothing is said of what was not watched all the time, or of a job that did not do its work.
-    """
-    if record.state != "completed" or not record.seen_s > 0.9 * record.elapsed_s:
-        return []
-    lines = []
-    cores = math.ceil(record.peak_cpus) if record.peak_cpus == record.peak_cpus else 0
-    if 0 < cores < record.cpus and len(record.hosts) == 1:
-        lines.append(f"#SBATCH --cpus-per-task={cores}")
-    memory = 1.2 * record.peak_memory_bytes
-    if memory < record.memory_bytes and len(record.hosts) == 1:
-        lines.append(f"#SBATCH --mem={math.ceil(memory / 2**20)}M")
-    gpus = math.ceil(record.peak_gpus) if record.peak_gpus == record.peak_gpus else -1
-    if 0 <= gpus < record.gpus and len(record.hosts) == 1:
-        lines.append(f"#SBATCH --gpus={gpus}")
-    limit = 1.2 * record.elapsed_s
-    if limit < record.time_limit_s:
-        lines.append(f"#SBATCH --time={format_duration(math.ceil(limit / 60) * 60)}")
-    return lines
-
-
-def panels(series: Series, wanted: tuple[tuple[str, str, str], ...]) -> list[dict[str, Any]]:
-    """Return curves to be drawn: what each is called, its line, its most, and a small table."""
-    if len(series) < 2:
-        return []
-    if len(series) > _POINTS:
-        series = thinned(series, _POINTS)
-    first, last = series.starts[0], series.times[-1]
-    drawn = []
-    for name, title, unit in wanted:
-        column = series.columns.get(name)
-        if column is None or not np.isfinite(column).any():
-            continue
-        most = float(np.nanmax(column)) or 1.0
-        pieces, pen = [], "M"
-        for begin, end, value in zip(series.starts, series.times, column, strict=True):
-            if np.isnan(value):
-                pen = "M"
-                continue
-            y = _HIGH - (_HIGH - 4) * float(value) / most
-            for moment in (begin, end):
-                pieces.append(f"{pen}{_WIDE * (moment - first) / (last - first):.1f},{y:.1f}")
-                pen = "L"
-        quarters = [part for part in np.array_split(np.arange(len(column)), 8) if part.size]
-        drawn.append(
-            {
-                "title": title,
-                "unit": unit,
-                "line": " ".join(pieces),
-                "most": most,
-                "begins": float(first),
-                "ends": float(last),
-                "rows": [
-                    (float(series.starts[part[0]]), _mean(column[part], series.step_s[part]))
-                    for part in quarters
-                ],
-            }
-        )
-    return drawn
-
-
-def _mean(values: Any, weights: Any) -> float:
-    known = ~np.isnan(values)
-    return (
-        float((values[known] * weights[known]).sum() / weights[known].sum())
-        if known.any()
-        else math.nan
-    )

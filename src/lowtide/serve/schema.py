@@ -190,6 +190,18 @@ audit = sa.Table(
     sa.Index("audit_by_owner", "owner", "time"),
 )
 
+# Who was written to and when, so that nobody is too often; and who wants no more of it.
+mails = sa.Table(
+    "mails",
+    CENTRE,
+    _key(),
+    _text("user"),
+    _real("time"),
+    _text("subject"),
+    sa.Index("mails_by_user", "user", "time"),
+)
+mail_stops = sa.Table("mail_stops", CENTRE, _text("user", key=True), _real("since"))
+
 schema = sa.Table("centre_schema", CENTRE, sa.Column("version", sa.Integer, nullable=False))
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from datetime import date
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,8 +14,12 @@ from urllib.parse import urlsplit
 from lowtide.centre.asking import is_private
 from lowtide.errors import FileProblem, InvalidInput, UnknownName
 from lowtide.files import read_document
+from lowtide.hindsight.waste import RULES
 from lowtide.monitor.exporter import load_token
+from lowtide.store import JobRecord
 
+# Neither quotes nor spaces nor line breaks: such an address needs no escaping in a header.
+_ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*@[A-Za-z0-9][A-Za-z0-9.-]*")
 VISIBILITIES = ("sums", "jobs")
 SOURCES = ("table", "slurm")
 # What `proxy` is where the proxy comes by a Unix socket.
@@ -96,6 +102,82 @@ class ProxyLogin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Exempt:
+    """Which jobs are never named for waste.
+
+    Attributes:
+        users: Those of these users.
+        accounts: Those of these accounts.
+        partitions: Those in these partitions, such as one for work at a terminal.
+        names: Those whose name begins so.
+        rules: What nobody is named for here, of `hindsight.waste.RULES`.
+    """
+
+    users: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for rule in self.rules:
+            if rule not in RULES:
+                raise UnknownName("rule", rule, RULES)
+
+    def covers(self, job: JobRecord) -> bool:
+        """Return whether a job is never named."""
+        named = (job.user in self.users, job.account in self.accounts)
+        return (
+            any(named)
+            or job.partition in self.partitions
+            or any((job.name or "").startswith(each) for each in self.names)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailSettings:
+    """How users are written to.
+
+    Attributes:
+        server: The server that takes mails, as `HOST:PORT`.
+        sender: Whom mails are from.
+        domain: What stands behind a user's name and @.
+        copy_to: Who gets a copy of each; empty for nobody.
+        every_days: Nobody gets more than one mail in so many days.
+        least_kwh: Nobody is written to for less.
+        holidays: Days on which nobody is written to besides weekends, as `2026-12-25`.
+    """
+
+    server: str = "127.0.0.1:25"
+    sender: str = ""
+    domain: str = ""
+    copy_to: str = ""
+    every_days: int = 14
+    least_kwh: float = 1.0
+    holidays: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("sender", "copy_to"):
+            address = getattr(self, name)
+            if address and not _ADDRESS.fullmatch(address):
+                raise InvalidInput(f"{name} in [mail] is an address such as hpc@example.org")
+        if self.domain and not _ADDRESS.fullmatch(f"x@{self.domain}"):
+            raise InvalidInput("domain in [mail] is what stands behind the @: example.org")
+        host, _, port = self.server.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise InvalidInput("server in [mail] is a host and a port, such as mail.example.org:25")
+        if self.every_days < 1 or not 0 <= self.least_kwh < math.inf:
+            raise InvalidInput("every_days in [mail] is 1 at least, and least_kwh 0")
+        for day in self.holidays:
+            try:
+                date.fromisoformat(day)
+            except ValueError:
+                raise InvalidInput(
+                    f"holidays in [mail] are days such as 2026-12-25, not {day}"
+                ) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """How a centre is set up.
 
@@ -122,6 +204,8 @@ class Settings:
             empty where none is.
         prometheus_label: The label of its series that says whose they are.
         accounts: Accounts by name, for `accounts_from = "table"`.
+        exempt: Which jobs are never named for waste.
+        mail: How users are written to.
     """
 
     cluster: str = ""
@@ -143,6 +227,8 @@ class Settings:
     prometheus: str = ""
     prometheus_label: str = "user"
     accounts: Mapping[str, Account] = field(default_factory=dict)
+    exempt: Exempt = field(default_factory=Exempt)
+    mail: MailSettings = field(default_factory=MailSettings)
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -183,13 +269,14 @@ class Settings:
             path: The file, in TOML.
         """
         given = _checked(cls, read_document(path, "toml"), str(path))
-        parts: dict[str, type] = {"oidc": OidcSettings, "proxy_login": ProxyLogin}
-        for name, kind in parts.items():
-            if name in given:
-                given[name] = kind(**_checked(kind, given[name], f"[{name}] of {path}"))
         accounts = given.pop("accounts", {})
         if not isinstance(accounts, dict):
             raise InvalidInput(f"accounts in {path} are tables: [accounts.NAME]")
+        parts: dict[str, type] = {"oidc": OidcSettings, "proxy_login": ProxyLogin}
+        parts |= {"exempt": Exempt, "mail": MailSettings}
+        for name, kind in parts.items():
+            if name in given:
+                given[name] = kind(**_checked(kind, given[name], f"[{name}] of {path}"))
         return cls(
             **given,
             accounts={
@@ -222,6 +309,11 @@ def _checked(kind: type, document: Any, where: str) -> dict[str, Any]:
             if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
                 raise InvalidInput(f'{name} in {where} is a list of names, such as ["ada"]')
             value = tuple(value)
+        elif known[name] in ("int", "float"):
+            if isinstance(value, bool) or not isinstance(
+                value, int if known[name] == "int" else (int, float)
+            ):
+                raise InvalidInput(f"{name} in {where} is a number, not {value!r}")
         elif known[name] in ("str", "bool") and type(value).__name__ != known[name]:
             raise InvalidInput(f"{name} in {where} is a {known[name]}, not {value!r}")
         given[name] = value

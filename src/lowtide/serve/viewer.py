@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from lowtide.errors import InvalidInput, UnknownName
 from lowtide.hindsight.job import Hindsight, look_back
+from lowtide.hindsight.waste import LEAST_S, ZOMBIE_S
 from lowtide.serve.ledger import HOUR_S, parts_of
 from lowtide.serve.schema import (
     BETWEEN,
@@ -29,6 +30,7 @@ from lowtide.serve.schema import (
     SUMMED,
     USAGE,
     WHO,
+    accounts,
     audit,
     incarnations,
     jobs,
@@ -63,6 +65,7 @@ class Wanted:
         end: Those that ran before this moment.
         name: Those whose name begins so.
         job: Those with this number, as users type it.
+        suspect: Only those that may have wasted something; what they did, their course says.
     """
 
     users: Sequence[str] = ()
@@ -75,6 +78,7 @@ class Wanted:
     job: str = ""
     start: float | None = None
     end: float | None = None
+    suspect: bool = False
 
     def __post_init__(self) -> None:
         for state in self.states:
@@ -102,6 +106,20 @@ class Wanted:
             yield jobs.c.over >= self.start
         if self.end is not None:
             yield sa.func.coalesce(jobs.c.started, jobs.c.submitted, 0.0) <= self.end
+        if self.suspect:
+            of = jobs.c
+            yield of.elapsed_s >= LEAST_S
+            yield sa.or_(
+                of.peak_cpus * 2 <= of.cpus,
+                of.peak_cpus > of.cpus,
+                of.peak_memory_bytes * 2 <= of.memory_bytes,
+                of.time_limit_s >= 2 * of.elapsed_s,
+                sa.and_(of.gpus > 0, of.gpu_busy_s < 0.9 * of.gpus * of.seen_s),
+                # An hour in which nothing is done: of a longer job little is left over.
+                sa.and_(of.seen_s >= 3600.0, of.cpu_s < of.cpus * (of.seen_s - 3600.0)),
+                of.last_seen > of.ended + ZOMBIE_S,
+                of.hosts.like(",%,%,"),
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +253,46 @@ class Viewer:
             return None
         return found, look_back(Store(self.database, Retention()), found.record)
 
+    def behind(self, found: VisibleJob) -> tuple[Series, list[Series]]:
+        """Return what a job that was found used over time, and what its nodes did meanwhile."""
+        record = found.record
+        with self.database.reading() as connection:
+            ran_on = self._hosts(connection, record.hosts)
+            known = Histories(connection, hosts=[each.number for each in ran_on])
+            series = next(known.of_jobs([record.number]))
+            if not len(series):
+                return series, []
+            meanwhile = Histories(
+                connection,
+                start=float(series.starts[0]),
+                end=float(series.times[-1]),
+                hosts=[each.number for each in ran_on],
+            )
+            order = {name: place for place, name in enumerate(record.hosts)}
+            ran_on = sorted(ran_on, key=lambda each: order[each.name])
+            return series, list(
+                meanwhile.of_nodes([(each.node_unit, each.number) for each in ran_on])
+            )
+
+    def node_courses(self, *, start: float) -> dict[str, Series]:
+        """Return what all nodes did since a moment; nobody's name is in it."""
+        with self.database.reading() as connection:
+            known = read_hosts(connection)
+            histories = Histories(connection, start=start, hosts=[each.number for each in known])
+            wanted = [(each.node_unit, each.number) for each in known]
+            return dict(zip([each.name for each in known], histories.of_nodes(wanted), strict=True))
+
+    def accounts(self) -> list[str]:
+        """Return the accounts of which sums may be seen, as `CLUSTER/ACCOUNT`."""
+        if not self.sees_all:
+            return sorted(self.rights.leads | self.rights.member)
+        with self.database.reading() as connection:
+            named = connection.execute(sa.select(accounts.c.cluster, accounts.c.account)).all()
+            used = connection.execute(
+                sa.select(USAGE[86400].c.cluster, USAGE[86400].c.account).distinct()
+            ).all()
+        return sorted({f"{row.cluster}/{row.account}" for row in (*named, *used) if row.account})
+
     def usage(
         self, by: str, *, start: float, end: float, wanted: Mapping[str, str] | None = None
     ) -> list[dict[str, Any]]:
@@ -339,6 +397,14 @@ class Viewer:
                 {"time": row.time, "viewer": row.viewer, "role": row.role, "what": row.what}
                 for row in connection.execute(question.limit(200))
             ]
+
+    def all_looks(self) -> list[dict[str, Any]]:
+        """Return who of the staff looked at whose jobs, the last first; for those who see all."""
+        if not self.sees_all:
+            return []
+        question = sa.select(audit).order_by(audit.c.id.desc()).limit(MOST_ROWS)
+        with self._reading() as connection:
+            return [dict(row) for row in connection.execute(question).mappings()]
 
     def _is_silent(self, node: Mapping[str, Any]) -> bool:
         return not self.now - node["last_time"] <= max(3 * node["interval_s"], _SILENT_S)

@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from lowtide.accounting import Stretches, pieces_of, tally
 from lowtide.errors import InvalidSchedule
+from lowtide.grid import Grid
 from lowtide.job import TIME_TOLERANCE_S
 from lowtide.precedence import broken, links_of
-from lowtide.signal import FloatArray, Grid, Signal
+from lowtide.signal import FloatArray, Signal
 from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.machines import SPAN_KINDS
 from lowtide.simulator.queueing import (

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from lowtide.accounting import Pieces, Stretches, Tally, integrate, pieces_of
+from lowtide.grid import Grid, carbon_and_price, deciding_signal
 from lowtide.job import TIME_TOLERANCE_S
 from lowtide.registry import chart_of
 from lowtide.schedule import Schedule
-from lowtide.signal import FloatArray, Grid, Signal, carbon_and_price, deciding_signal
+from lowtide.signal import FloatArray, Signal
 from lowtide.simulator.buying import Bought
 from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.queueing import NodeSpans

@@ -10,6 +10,7 @@ import numpy as np
 
 from lowtide.accounting import Stretches, tally
 from lowtide.errors import InvalidInput, InvalidJob, NotCovered, UnknownName
+from lowtide.grid import Grid, deciding_signal, ruling_signal
 from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S, Job
 from lowtide.policies.policy import (
     Policy,
@@ -21,7 +22,7 @@ from lowtide.policies.policy import (
 )
 from lowtide.policies.wrappers import Purchasing
 from lowtide.precedence import links_of, require_time, windows
-from lowtide.signal import FloatArray, Grid, Signal, deciding_signal, ruling_signal
+from lowtide.signal import FloatArray, Signal
 from lowtide.simulator.buying import Bought, buy
 from lowtide.simulator.carrying import carry_out
 from lowtide.simulator.cluster import Cluster

@@ -35,8 +35,9 @@ from lowtide.slurm.records import (
 
 _NO_ACCOUNTING = "accounting storage is disabled"
 _NO_NODE = "invalid node name"
-_NO_JOB = "invalid job id"
+NO_JOB = "invalid job id"
 _UNREADABLE = "unreadable"
+_BY_HAND = ("SQUEUE_", "SINFO_", "SACCT_")
 # How long a time the accounting is asked about at once; less where it does not answer in time.
 _LONGEST_S, _SHORTEST_S = 86400.0, 600.0
 # How many such questions are asked in a row, so that catching up does not take for ever.
@@ -183,7 +184,7 @@ class SlurmClient:
             try:
                 found = self._queue_text("-t", "all", "-j", ",".join(ids))
             except SlurmProblem as error:
-                if _NO_JOB not in str(error).lower():
+                if NO_JOB not in str(error).lower():
                     raise
                 found = []
             rest = wanted - {facts.job_id for facts in found}
@@ -356,10 +357,10 @@ class SlurmClient:
 
     def _ask(self, *command: str) -> str:
         # Times are given and taken without a word about zones and summers.
-        environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "TZ": "UTC"}
-        # What a user has set for squeue by hand would change what it prints.
-        for name in ("SQUEUE_FORMAT", "SQUEUE_FORMAT2", "SQUEUE_STATES", "SQUEUE_SORT"):
-            environment.pop(name, None)
+        # What a user has set for these by hand would change what they print, and of whom: asked
+        # for one's own jobs alone, a queue looks empty.
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(_BY_HAND)}
+        environment = {**kept, "SLURM_TIME_FORMAT": "%s", "TZ": "UTC"}
         try:
             return run_tool(command, timeout_s=self.timeout_s, environment=environment)
         except MeterProblem as error:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from lowtide.certainty import ROUNDING
 from lowtide.errors import UnknownName
 from lowtide.monitor.snapshot import FloatArray
 from lowtide.steps import Steps
@@ -39,8 +40,6 @@ _LACKS: dict[str, tuple[str, ...]] = {
 }
 # Nobody can tell the ends of a job to less than this.
 _LEAST_S = 1.0
-# Less than this share of the energy is rounding.
-_ROUNDING = 1e-9
 # No zone is off by less: at such moments hours begin, wherever one is.
 _QUARTER_S = 900.0
 
@@ -216,7 +215,7 @@ def _nodes(
 
 def _lacking(sums: Mapping[str, float], unknown: Mapping[str, bool]) -> tuple[str, ...]:
     """Return which quantities lack a part: some time or energy, or all that somebody used."""
-    least = {"unmetered_s": 0.0, "unpriced_j": _ROUNDING * sums["energy_j"]}
+    least = {"unmetered_s": 0.0, "unpriced_j": ROUNDING * sums["energy_j"]}
     return tuple(
         name
         for name, reasons in _LACKS.items()

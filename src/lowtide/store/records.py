@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lowtide.certainty import word_for_power
 from lowtide.monitor.quantities import ADDED, COUNTED, Quantities, with_columns
 from lowtide.monitor.snapshot import FloatArray
 
@@ -167,19 +168,6 @@ def metered_s(seen_s: float, elapsed_s: float, unmetered_s: float) -> float:
     unwatched_s = max(elapsed_s - seen_s, 0.0) if elapsed_s == elapsed_s else 0.0
     blind_s = max(unmetered_s - unwatched_s, 0.0) if unmetered_s == unmetered_s else 0.0
     return seen_s - min(blind_s, seen_s)
-
-
-def word_for_power(energy_j: float, measured_j: float) -> str | None:
-    """Return whether energy was measured, estimated, or each in part; None where it is unknown.
-
-    >>> word_for_power(100.0, 40.0)
-    'part'
-    """
-    if math.isnan(energy_j):
-        return None
-    if measured_j >= energy_j * (1 - 1e-9):
-        return "measured"
-    return "part" if measured_j > 0 else "estimated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,8 @@ import numpy as np
 
 from lowtide.accounting import integrate
 from lowtide.errors import FormatError
-from lowtide.signal import FloatArray, Signal, carbon_and_price
+from lowtide.grid import carbon_and_price
+from lowtide.signal import FloatArray, Signal
 from lowtide.steps import Steps
 from lowtide.studies.statistics import Bounded, block_bootstrap, signed_rank
 

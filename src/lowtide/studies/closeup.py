@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lowtide.grid import deciding_signal
 from lowtide.page.page import Table
-from lowtide.signal import FloatArray, Signal, deciding_signal
+from lowtide.signal import FloatArray, Signal
 from lowtide.studies.study import Study, parameter_keys, run_parameters
 from lowtide.units import format_count, format_hours, format_mass, format_percent
 

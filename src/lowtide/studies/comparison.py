@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowtide.accounting import Footprint, PhaseFootprint, footprint
+from lowtide.grid import Grid, deciding_signal
 from lowtide.grids import synthetic_grid
 from lowtide.job import Job, Resources
 from lowtide.policies import Plan, Policy, plan
 from lowtide.policies.tradeoff import tradeoff
 from lowtide.samples import sample_profile
 from lowtide.schedule import Schedule
-from lowtide.signal import Grid, Signal, deciding_signal
+from lowtide.signal import Signal
 from lowtide.units import (
     ENERGIES,
     JOULES_PER_KWH,

@@ -18,6 +18,7 @@ from lowtide.errors import FormatError, InvalidInput, LowtideError, UnknownName
 from lowtide.forecast import ForecastModel, LeadScaled, Perfect, Persistence
 from lowtide.forecasting import Auto
 from lowtide.formats import read_signal
+from lowtide.grid import DECIDING, Grid, deciding_signal
 from lowtide.grids import GRID_NAMES
 from lowtide.grids.resolve import resolve
 from lowtide.job import TIME_TOLERANCE_S
@@ -25,7 +26,7 @@ from lowtide.market import Site
 from lowtide.policies.policy import POLICIES, Policy, Scheduled, make_policy, stops_jobs
 from lowtide.policies.rolling import looking_again
 from lowtide.policies.wrappers import Blind, Forecasted, Purchasing
-from lowtide.signal import DECIDING, Grid, Signal, deciding_signal
+from lowtide.signal import Signal
 from lowtide.simulator import Cluster, Simulation, make_discipline, simulate
 from lowtide.simulator.disciplines import Discipline, discipline_kind
 from lowtide.simulator.simulation import OVERSIZED, QueuePolicy, refuse_stops

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import numpy as np
 
+from lowtide.grid import deciding_signal
 from lowtide.page.looks import WIDTH, inline, stamped, stepped_curve, time_axis, two_colours
-from lowtide.signal import deciding_signal
 
 if TYPE_CHECKING:
     from lowtide.market.cluster_plan import ClusterPlan

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lowtide.errors import InvalidInput
+from lowtide.grid import Grid
 from lowtide.monitor.snapshot import FloatArray
-from lowtide.signal import Grid, Signal
+from lowtide.signal import Signal
 from lowtide.units import JOULES_PER_KWH, format_time
 
 if TYPE_CHECKING:
