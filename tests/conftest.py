@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[1]
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
 # The library of whoever runs the tests is none of their business.
 os.environ["LOWTIDE_PROFILES"] = str(ROOT / "no-such-library")
+# Nor is the centre that they are logged in to.
+os.environ["XDG_CONFIG_HOME"] = str(ROOT / "no-such-config")
 
 # By day the same cases each time, so that a change is what breaks a test; by night others and more.
 settings.register_profile(

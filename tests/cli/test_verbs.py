@@ -29,6 +29,7 @@ from lowtide.library.sources import Watched
 from lowtide.meters.meter import STATES
 from lowtide.policies.policy import POLICIES
 from lowtide.samples import sample_profile
+from lowtide.serve.tokens import READ_OWN, make_token
 from lowtide.simulator.disciplines import DISCIPLINES
 from lowtide.store import Question, Store
 from lowtide.stress.plan import make_plan
@@ -36,6 +37,7 @@ from lowtide.units import format_iso, format_time
 from support.commands import all_verbs, run
 from support.faces import assert_as_kept, assert_keys_as_kept
 from support.nightly import IS_NIGHT
+from support.pushed import centre
 from support.recordings import sized_recording
 from support.studies import write_study
 from support.users import open_to_all, run_as
@@ -48,8 +50,8 @@ PAST = ("--now", "start")
 OF_REAL_DATA = ("reproduce gaia", "reproduce wait-awhile")
 # These need a Slurm, and are run in tests/acting.
 OF_SLURM = ("drive", "queue", "queue forget", "queue hold", "queue release", "sbatch")
-# One goes on until it is told to stop, one needs a centre: they are run in tests/serve.
-ENDLESS = ("serve", "login")
+# One goes on until it is told to stop, two need a centre: they are run in tests/serve.
+ENDLESS = ("serve", "login", "logout")
 # This needs a job, and is run in test_watch.py.
 OF_JOBS = ("watch follow",)
 RUN_HERE = [verb for verb in VERBS if verb not in (*OF_REAL_DATA, *OF_SLURM, *OF_JOBS, *ENDLESS)]
@@ -131,6 +133,8 @@ def fill(folder: Path) -> Path:
     (folder / "exp.toml").write_text(EXPERIMENT)
     (folder / "queue.toml").write_text(QUEUE)
     (folder / "serve.toml").write_text('cluster = "alps"\n')
+    with centre(str(folder / "centre.sqlite")) as database:
+        make_token(database, owner="ada", scope=READ_OWN, lasts_s=1e6, now=time.time())
     few = {"grids": ["sunny"], "waits": ["6h", "24h"], "lengths": ["4h"], "seeds": [0]}
     write_study(folder / "worth-it-results", **few)
     short = {"cpu": (0.0, 30.0), "disk": (0.0, 30.0)}

@@ -8,21 +8,20 @@ import secrets
 import shutil
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import uvicorn
 from anyio.from_thread import start_blocking_portal
 
+from lowtide.centre.munge import sealed, words_for
 from lowtide.serve.app import make_app
 from lowtide.serve.gate import Doorkeeper
-from lowtide.serve.login import sealed, words_for
 from lowtide.serve.settings import Settings
-from support.asking import Client
+from lowtide.serve.tokens import list_tokens, read_token
+from support.asking import Client, serving
 from support.commands import run
 from support.needs import is_missing
 from support.pushed import CLUSTER, centre
@@ -127,23 +126,34 @@ def test_without_munge_there_is_no_such_door(keeper: Doorkeeper) -> None:
         assert client.ask("POST", "/login/challenge").status == 404
 
 
-def test_people_log_in(keeper: Doorkeeper, socket: str, capsys: pytest.CaptureFixture[str]) -> None:
-    server = uvicorn.Server(uvicorn.Config(make_app(keeper), port=0, log_level="critical"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            time.sleep(0.02)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        url = f"http://127.0.0.1:{port}"
-        object.__setattr__(keeper.settings, "url", url)
-        told = run(capsys, "login", url, "--json", "--socket", socket)
+def test_people_log_in(
+    keeper: Doorkeeper,
+    socket: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    kept = tmp_path / "config" / "lowtide" / "centre.json"
+    with serving(keeper) as url:
+        told = run(capsys, "login", url, "--browser", "--json", "--socket", socket)
         assert told.code == 0
         assert json.loads(told.out)["link"].startswith(f"{url}/enter/lt_")
         token = run(capsys, "login", url, "--token", "--socket", socket)
         assert token.out.startswith("lt_")
-    finally:
-        server.should_exit = True
-        thread.join(20.0)
+        assert not kept.exists()
+        assert run(capsys, "login", url, "--socket", socket).code == 0
+        assert kept.stat().st_mode & 0o777 == 0o600
+        assert "No such jobs" in run(capsys, "jobs").out
+        # It is the same centre as before.
+        assert run(capsys, "login", "--browser", "--socket", socket).out.startswith(url)
+        secret = json.loads(kept.read_text())["token"]
+        assert len(list_tokens(keeper.database, owner=None, now=time.time())) == 2
+        assert run(capsys, "logout").code == 0
+        assert not kept.exists()
+        assert read_token(keeper.database, secret, now=time.time()) is None
+        assert "not logged in" in run(capsys, "logout").out
     for where in ("http://energy.example.org", "ftp://x", url):
         assert run(capsys, "login", where).code == 2
+    assert run(capsys, "login").code == 2
+    assert run(capsys, "login", url, "--browser", "--token").code == 2

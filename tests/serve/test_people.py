@@ -12,7 +12,8 @@ from lowtide.serve import schema
 from lowtide.serve.people import Roster, rights_of
 from lowtide.serve.settings import Account, Settings
 from lowtide.store.database import Database
-from support.pushed import CLUSTER, centre, rows
+from support.pushed import CLUSTER, Node, centre, rows
+from support.ticks import facts, unit
 
 SETTINGS = Settings(
     cluster=CLUSTER,
@@ -114,3 +115,47 @@ def test_a_file_that_nobody_meant_is_refused(
     path.write_text(text)
     with pytest.raises(error):
         Settings.read(path)
+
+
+def test_slurm_tells_a_centre_what_became_of_jobs(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked once for the cluster: jobs of nodes that know no Slurm, and those that still wait."""
+    import time
+
+    from lowtide.cli.serve import _looking_after
+    from lowtide.slurm.client import Answer, SlurmClient
+
+    begun = time.time() - 125.0
+    node = Node(tmp_path / "n1.sqlite", time=begun)
+    for _ in range(12):
+        node.tick([unit(1, user="ada", started=begun)])
+    node.push(database)
+    node.store.close()
+    told = [
+        facts(1, state="completed", user="ada", account="phys", started=begun, ended=begun + 120.0),
+        facts(2, state="pending", user="bob", account="chem", submitted=begun),
+    ]
+    asked: list[float | None] = []
+
+    def answer(_: SlurmClient, *, since: float | None = None, queue: bool = True) -> Answer:
+        asked.append(since)
+        return Answer(told if queue else [], (), None if since is None else time.time(), True)
+
+    monkeypatch.setattr(SlurmClient, "facts", answer)
+    settings = Settings(cluster=CLUSTER, facts_from="slurm")
+    with _looking_after(database, settings) as look:
+        end = time.monotonic() + 20.0
+        while len(rows(database, schema.jobs)) < 2 and time.monotonic() < end:
+            look()
+            time.sleep(0.02)
+        look()
+    found = {row["job_id"]: row for row in rows(database, schema.jobs)}
+    assert {name: row["cluster"] for name, row in found.items()} == {"1": CLUSTER, "2": CLUSTER}
+    assert (found["1"]["state"], found["1"]["account"]) == ("completed", "phys")
+    assert found["1"]["energy_j"] == pytest.approx(12_000.0)
+    assert (found["2"]["state"], found["2"]["settled"]) == ("pending", False)
+    # The job that ended is in the sums by then, the one that waits is not.
+    days = rows(database, schema.usage_day)
+    assert {day["account"] for day in days} == {"phys"}
+    assert sum(day["jobs"] for day in days) == 1

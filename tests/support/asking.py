@@ -3,15 +3,40 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+import uvicorn
 from anyio.from_thread import BlockingPortal
 from starlette.types import ASGIApp, Message
 
+from lowtide.serve.app import make_app
+from lowtide.serve.gate import Doorkeeper
+
 HOST = "127.0.0.1:8470"
+
+
+@contextmanager
+def serving(keeper: Doorkeeper) -> Iterator[str]:
+    """Run a server on a free port of this machine, and give its address."""
+    server = uvicorn.Server(uvicorn.Config(make_app(keeper), port=0, log_level="critical"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        object.__setattr__(keeper.settings, "url", url)
+        yield url
+    finally:
+        server.should_exit = True
+        thread.join(20.0)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from lowtide.cli.examples import epilog
 from lowtide.cli.grid import backtest, grid
 from lowtide.cli.jobs import jobs
 from lowtide.cli.learn import check, learn
-from lowtide.cli.login import login
+from lowtide.cli.login import login, logout
 from lowtide.cli.measure import mark, measure
 from lowtide.cli.model import model
 from lowtide.cli.node import node
@@ -38,7 +38,7 @@ from lowtide.cli.reproduce import reproduce
 from lowtide.cli.run import run
 from lowtide.cli.sbatch import parted, sbatch
 from lowtide.cli.scaling import sizes
-from lowtide.cli.serve import node_token, serve
+from lowtide.cli.serve import node_token, serve, tokens
 from lowtide.cli.show import show
 from lowtide.cli.simulate import simulate
 from lowtide.cli.store import store
@@ -90,6 +90,7 @@ for verb in (
     usage,
     serve,
     login,
+    logout,
     simulate,
     sweep,
     report,
@@ -110,6 +111,7 @@ for name, second in (
     ("queue hold", hold),
     ("queue forget", forget),
     ("serve node-token", node_token),
+    ("serve tokens", tokens),
     ("watch follow", follow),
 ):
     app.command(name, epilog=epilog(name))(grouped(second))

@@ -59,11 +59,17 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "drive": ("lowtide drive --grid gb --once", "lowtide drive --grid gb --dry-run"),
     "login": (
         "lowtide login https://energy.example.org",
+        "lowtide login --browser",
         "lowtide login https://energy.example.org --token",
     ),
+    "logout": ("lowtide logout",),
     "serve": (
         "lowtide serve",
         "lowtide serve --store postgresql://lowtide@db/centre --config serve.toml",
+    ),
+    "serve tokens": (
+        "lowtide serve tokens --store centre.sqlite --config serve.toml",
+        "lowtide serve tokens --store centre.sqlite --config serve.toml --of ada --revoke-all",
     ),
     "serve node-token": ("lowtide serve node-token n1 --store centre.sqlite --config serve.toml",),
     "mark": ("lowtide mark epoch_1", "lowtide mark saved_1 --checkpoint"),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lowtide.certainty import mark_notes, word_for_power
-from lowtide.cli.options import Since, Sources, StorePlace, Until, Users
+from lowtide.cli.options import ReadPlace, Since, Sources, Until, Users
 from lowtide.cli.output import (
     SYNTHETIC,
     TABLE,
@@ -107,7 +107,7 @@ def jobs(
     no_header: Annotated[
         bool, typer.Option("-n", "--noheader", help="Leave out the headings.")
     ] = False,
-    store: StorePlace = None,
+    store: ReadPlace = None,
     form: Form = TABLE,
 ) -> None:
     """List jobs: what they asked for, used and emitted.
@@ -122,7 +122,7 @@ def jobs(
     ids = ids_of(job)
     with _unswept():
         from lowtide.cli.job_columns import choose_columns, plain_cells
-        from lowtide.store import Question, Store
+        from lowtide.store import Question
 
         chosen, order = choose_columns(columns), _order(sort)
         begin, until = window(start, end, now=now, usual_s=None if ids else _DAY_S)
@@ -142,7 +142,7 @@ def jobs(
         )
         used = (*chosen, *(each for each, _ in order))
         whole = form.as_json or nodes is not None or any(column.whole for column in used)
-        with Store.open(store, readonly=True) as kept:
+        with opened(store) as kept:
             made_up = kept.synthetic()
             table = kept.table(question, now=now, whole=whole or bool(made_up))
             table = _with_synthetic(table, made_up)
@@ -166,6 +166,32 @@ def jobs(
             say(f"No such jobs in {place}.")
         else:
             _print(table, chosen, header=not no_header, usual=columns is None)
+
+
+def opened(place: str | None) -> Store:
+    """Open what jobs are read from, for reading.
+
+    That is what --store or LOWTIDE_STORE names, a centre by its address; else the centre that the
+    user is logged in to, else this machine's store.
+    """
+    import os
+
+    from lowtide.centre.account import read_login
+    from lowtide.errors import InvalidInput
+    from lowtide.store import Store
+
+    named = place or os.environ.get("LOWTIDE_STORE")
+    is_centre = (named or "").startswith(("https://", "http://"))
+    if named and not is_centre:
+        return Store.open(named, readonly=True)
+    login = read_login()
+    if named and (login is None or login.url != named.rstrip("/")):
+        raise InvalidInput(f"you are not logged in there: lowtide login {named}")
+    if login is None:
+        return Store.open(None, readonly=True)
+    from lowtide.centre.store import CentreStore
+
+    return CentreStore(login)
 
 
 @contextmanager

@@ -1,85 +1,104 @@
-"""`lowtide login`: into the centre of a cluster, by munge and without a password."""
+"""`lowtide login` and `logout`: the centre of a cluster, by munge and without a password."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from lowtide.cli.output import TABLE, Form, say
 
-if TYPE_CHECKING:
-    from urllib.request import OpenerDirector
-
-_TIMEOUT_S = 30.0
-_MOST_BYTES = 65536
-
 
 def login(
-    url: Annotated[str, typer.Argument(help="Where the centre is.", metavar="URL")],
-    token: Annotated[
+    url: Annotated[
+        str | None,
+        typer.Argument(
+            help="Where the centre is.  [default: where you are logged in]", metavar="[URL]"
+        ),
+    ] = None,
+    browser: Annotated[
         bool,
-        typer.Option("--token", help="Print a token for programs instead of a link for a browser."),
+        typer.Option("--browser", help="Print a link that opens its pages, once, within a minute."),
+    ] = False,
+    token: Annotated[
+        bool, typer.Option("--token", help="Print a token for programs, and keep nothing.")
+    ] = False,
+    with_token: Annotated[
+        bool,
+        typer.Option(
+            "--with-token",
+            help="Read a token from standard input, made on the centre's page, where there is no "
+            "munge.",
+        ),
     ] = False,
     socket: Annotated[
         str, typer.Option(help="Where munge listens, if elsewhere than usual.", metavar="PATH")
     ] = "",
     form: Form = TABLE,
 ) -> None:
-    """Log in to a centre, and print a link that is good once.
+    """Log in to a centre: jobs, show and usage ask it then.
 
-    Who may run jobs on the cluster has proved to munge who they are, and needs no password.
+    Who may run jobs on the cluster has proved to munge who they are, and needs no password. What
+    was read from this machine before is read from the centre until lowtide logout; --store names
+    another place for one command.
     """
-    import urllib.request
-    from urllib.parse import urlsplit
+    import sys
 
+    from lowtide.centre.account import CentreLogin, checked_url, prove_by_munge, read_login
     from lowtide.errors import InvalidInput
-    from lowtide.serve.login import sealed, words_for
 
-    parts = urlsplit(url)
-    loopback = parts.hostname in ("127.0.0.1", "::1", "localhost")
-    if parts.scheme != "https" and not (parts.scheme == "http" and loopback):
-        raise InvalidInput(f"a centre is named as https://HOST, not {url}")
-    base = url.rstrip("/")
+    if browser + token + with_token > 1:
+        raise InvalidInput("a login is for one thing: --browser, --token or --with-token")
+    if url is None:
+        known = read_login()
+        if known is None:
+            raise InvalidInput("say where the centre is: lowtide login https://HOST")
+        url = known.url
+    base = checked_url(url)
+    if browser or token:
+        told = prove_by_munge(base, wants_token=token, socket=socket)
+        if browser:
+            told["link"] = f"{base}/enter/{told['link']}"
+        form.print([told], document=told, show=lambda: say(told["token" if token else "link"]))
+        return
+    if with_token:
+        secret = sys.stdin.readline(1000).strip()
+    else:
+        secret = prove_by_munge(base, wants_token=True, socket=socket)["token"]
+    made = CentreLogin(base, "?", secret)
+    user = str(made.ask("/api/v1/me").get("user", ""))
+    CentreLogin(base, user, secret).save()
+    found = {"url": base, "user": user}
+    form.print(
+        [found],
+        document=found,
+        show=lambda: say(
+            f"You are {user} at {base}: lowtide jobs, show and usage ask it from now on."
+        ),
+    )
 
-    class Straight(urllib.request.HTTPRedirectHandler):
-        """Follows no redirection: what is sent is meant for this centre."""
 
-        def redirect_request(self, *_: Any) -> None:
-            return None
+def logout() -> None:
+    """Log out of the centre, and end the token that was kept.
 
-    opener = urllib.request.build_opener(Straight)
-    asked = _ask(opener, f"{base}/login/challenge", b"")
-    seal = sealed(words_for(str(asked["url"]), str(asked["challenge"])), socket)
-    if str(asked["url"]).rstrip("/") not in (base, ""):
-        raise InvalidInput(f"this centre goes by another name: lowtide login {asked['url']}")
-    told = _ask(opener, f"{base}/login/munge" + "?token=1" * token, seal.encode())
-    if not token:
-        told["link"] = f"{base}/enter/{told['link']}"
-    form.print([told], document=told, show=lambda: say(told["token" if token else "link"]))
+    A centre that is away is told nothing: the token ends by itself, or its staff ends it.
+    """
+    from lowtide.centre.account import login_file, read_login
+    from lowtide.errors import FileProblem, Refused, Unreachable
 
-
-def _ask(opener: OpenerDirector, url: str, body: bytes) -> dict[str, Any]:
-    """Send something to a centre, and return what it says."""
-    import http.client
-    import json
-    import urllib.error
-    import urllib.request
-
-    from lowtide.errors import Refused, Unreachable
-
-    request = urllib.request.Request(url, data=body, method="POST")  # noqa: S310 - checked above
     try:
-        with opener.open(request, timeout=_TIMEOUT_S) as answer:
-            told = json.loads(answer.read(_MOST_BYTES))
-    except urllib.error.HTTPError as error:
+        known = read_login()
+    except FileProblem:
+        # What is no login any more is nothing to keep.
+        known = None
+    path = login_file()
+    if not path.exists():
+        say("You are not logged in to any centre.")
+        return
+    if known is not None:
         try:
-            why = json.loads(error.read(_MOST_BYTES))["error"]
-        except (ValueError, KeyError, TypeError):
-            why = f"it answers {error.code}"
-        raise Refused(f"the centre does not let you in: {why}") from None
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise Unreachable(f"the centre does not answer: {error}") from None
-    if not isinstance(told, dict):
-        raise Unreachable("the centre does not answer as one of lowtide's")
-    return told
+            known.ask("/api/v1/token", method="DELETE")
+        except (Refused, Unreachable) as error:
+            say(f"The token could not be ended there: {error}")
+    path.unlink(missing_ok=True)
+    say("You are logged out: lowtide jobs, show and usage read this machine's store.")

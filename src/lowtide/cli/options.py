@@ -111,6 +111,15 @@ StorePlace = Annotated[
         metavar="PLACE",
     ),
 ]
+ReadPlace = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        help="Where it was kept: a file, postgresql://…, or a centre, https://…  [default: "
+        "LOWTIDE_STORE, or the centre of lowtide login, or the user's or the system's]",
+        metavar="PLACE",
+    ),
+]
 Since = Annotated[
     str | None,
     typer.Option(

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lowtide.cli.options import StorePlace
-from lowtide.cli.output import TABLE, Form, say, warn
+from lowtide.cli.output import TABLE, Column, Form, print_table, say, warn
 
 if TYPE_CHECKING:
+    import socket as sockets
+
     from starlette.types import ASGIApp
 
+    from lowtide.monitor.snapshot import JobFacts
     from lowtide.serve.gate import Doorkeeper
     from lowtide.serve.local import Mirror
     from lowtide.serve.settings import Settings
     from lowtide.store.database import Database
 
-# How often a machine's own store is looked at, and a centre looked after.
+# How often a machine's own store is looked at, a centre looked after, and who is who asked.
 _LOOK_S = 10.0
+_LOOK_AFTER_S = 60.0
 _PEOPLE_S = 300.0
 # How many pieces are brought over before the first page is shown.
 _FIRST_PIECES = 200
@@ -45,8 +50,8 @@ def serve(
     listen: Annotated[
         str,
         typer.Option(
-            help="Where to listen; elsewhere than on this machine takes a certificate, or a proxy "
-            "that has one.",
+            help="Where to listen, or unix:PATH for a proxy here; elsewhere than on this "
+            "machine takes a certificate.",
             metavar="HOST:PORT",
         ),
     ] = "127.0.0.1:8470",
@@ -57,24 +62,25 @@ def serve(
     --config it is the centre of a cluster: nodes push to it with lowtide watch --push, and everyone
     sees what is theirs.
     """
-    host, port = _address(listen)
+    where = _Listening.read(listen)
     if config is None:
+        where.check_seen()
         with _own(place) as (app, link, mirror):
-            say(f"Open {_base(host, port)}/enter/{link} (once, within {_LINK_S / 60:g} minutes)")
-            _run(app, host, port, every_s=_LOOK_S, do=mirror)
+            say(f"Open {where.url}/enter/{link} (once, within {_LINK_S / 60:g} minutes)")
+            _run(app, where, every_s=_LOOK_S, do=mirror)
         return
     from lowtide.serve.settings import Settings
 
     settings = Settings.read(config)
-    _check_listening(host, settings)
+    where.check_kept(settings)
     with _centre(place, settings) as keeper:
         from lowtide.serve.app import LOOPBACK, make_app
 
         names = LOOPBACK | ({settings.host} if settings.host else set())
         app = make_app(keeper, hosts=frozenset(names))
-        say(f"The centre of {settings.cluster} is at {settings.url or _base(host, port)}")
-        look = _looking_after(keeper.database, settings)
-        _run(app, host, port, every_s=_PEOPLE_S, do=look, settings=settings)
+        say(f"The centre of {settings.cluster} is at {settings.url or where.url}")
+        with _looking_after(keeper.database, settings) as look:
+            _run(app, where, every_s=_LOOK_AFTER_S, do=look, settings=settings)
 
 
 def node_token(
@@ -120,6 +126,77 @@ def node_token(
 
     told = {"node": node, "token": token, "command": command}
     form.print([told], document=told, show=show)
+
+
+def tokens(
+    config: Annotated[
+        Path, typer.Option(help="How the centre is set up, in TOML.", metavar="FILE")
+    ],
+    place: StorePlace = None,
+    owner: Annotated[
+        str | None,
+        typer.Option("--of", help="Those of one user, or of one node as CLUSTER/NODE."),
+    ] = None,
+    revoke: Annotated[
+        list[int] | None,
+        typer.Option(help="Take this one back, may be given again.", metavar="NUMBER"),
+    ] = None,
+    revoke_all: Annotated[
+        bool, typer.Option("--revoke-all", help="Take back all of --of, and end their sessions.")
+    ] = False,
+    form: Form = TABLE,
+) -> None:
+    """List who holds tokens of the centre, and take them back.
+
+    Of a token itself nothing is kept but what tells that it is the one. What was taken back opens
+    nothing from that moment on.
+    """
+    import time
+    from dataclasses import asdict
+
+    from lowtide.errors import InvalidInput
+    from lowtide.serve.settings import Settings
+    from lowtide.serve.tokens import end_all, list_tokens, take_back
+
+    if revoke_all and owner is None:
+        raise InvalidInput("--revoke-all takes back all that somebody holds: say whose with --of")
+    with _centre(place, Settings.read(config)) as keeper:
+        database = keeper.database
+        for number in revoke or ():
+            if not take_back(database, number, owner=owner):
+                raise InvalidInput(f"there is no token {number}: lowtide serve tokens lists them")
+        if revoke_all and owner is not None:
+            end_all(database, owner)
+        found = list_tokens(database, owner=owner, now=time.time())
+    rows = [asdict(each) for each in found]
+
+    def show() -> None:
+        from lowtide.units import MISSING, format_time
+
+        if not rows:
+            say("Nobody holds a token." if owner is None else f"{owner} holds no token.")
+            return
+        times = ("made", "expires", "used")
+        print_table(
+            ("number", "owner", "scope", "note", *(f"{name} (UTC)" for name in times)),
+            [
+                [
+                    str(row["number"]),
+                    *(row[name] or MISSING for name in ("owner", "scope", "note")),
+                    *(MISSING if row[name] is None else format_time(row[name]) for name in times),
+                ]
+                for row in rows
+            ],
+        )
+
+    form.print(
+        rows,
+        columns=[
+            Column(name) for name in ("number", "owner", "scope", "note", "made", "expires", "used")
+        ],
+        document={"tokens": rows},
+        show=show,
+    )
 
 
 @contextmanager
@@ -192,53 +269,119 @@ def _centre(place: str | None, settings: Settings) -> Iterator[Doorkeeper]:
         database.close()
 
 
-def _looking_after(database: Database, settings: Settings) -> Callable[[], None]:
-    """Return what a centre does now and then: ask who is who, and close what nobody hears of."""
+@contextmanager
+def _looking_after(database: Database, settings: Settings) -> Iterator[Callable[[], None]]:
+    """Give what a centre does every minute.
+
+    It closes what nobody hears of, and asks Slurm who is who and what became of jobs: once for the
+    cluster, and not from each node.
+    """
+    import time
+    from dataclasses import replace
+
+    from lowtide.serve.ingest import take_facts
+    from lowtide.serve.ledger import close_stale, last_end
+    from lowtide.serve.people import Roster
+    from lowtide.slurm.client import SlurmClient
+    from lowtide.watching.slurm_facts import FactsSource
+
+    source = None
+    if settings.facts_from == "slurm":
+        client = SlurmClient(node=None, cluster=settings.cluster)
+        since = last_end(database, settings.cluster)
+        source = FactsSource(client=client, every_s=_LOOK_AFTER_S, since=since, say=warn)
+        source.open()
+    people_due = 0.0
+
+    def put(facts: Sequence[JobFacts]) -> None:
+        named = [replace(each, cluster=each.cluster or settings.cluster) for each in facts]
+        take_facts(database, named, now=time.time())
 
     def look() -> None:
-        import time
-
-        from lowtide.serve.ledger import close_stale
-        from lowtide.serve.people import Roster
-        from lowtide.slurm.client import SlurmClient
-
+        nonlocal people_due
         close_stale(database, now=time.time())
-        if settings.accounts_from == "slurm":
-            client = SlurmClient(node=None)
-            roster = Roster.from_slurm(settings, lambda command: client.tell(*command))
+        if source is not None:
+            source.hand_over(put)
+        if settings.accounts_from == "slurm" and time.monotonic() >= people_due:
+            people_due = time.monotonic() + _PEOPLE_S
+            asked = SlurmClient(node=None)
+            roster = Roster.from_slurm(settings, lambda command: asked.tell(*command))
             roster.keep(database, now=time.time())
 
-    return look
+    try:
+        yield look
+    finally:
+        if source is not None:
+            source.close()
 
 
-def _address(listen: str) -> tuple[str, int]:
-    from lowtide.errors import InvalidInput
+@dataclass(frozen=True)
+class _Listening:
+    """Where to listen: at a host and a port, or at a socket file."""
 
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise InvalidInput(f"--listen is an address and a port, such as 127.0.0.1:8470: {listen}")
-    return host.strip("[]"), int(port)
+    host: str = ""
+    port: int = 0
+    socket: str = ""
 
+    @classmethod
+    def read(cls, text: str) -> _Listening:
+        from lowtide.errors import InvalidInput
 
-def _base(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        if text.startswith("unix:/"):
+            return cls(socket=text.removeprefix("unix:"))
+        host, _, port = text.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise InvalidInput(
+                f"--listen is an address and a port, such as 127.0.0.1:8470, or unix:/run/NAME: "
+                f"{text}"
+            )
+        return cls(host.strip("[]"), int(port))
 
+    @property
+    def url(self) -> str:
+        if self.socket:
+            return self.socket
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
-def _check_listening(host: str, settings: Settings) -> None:
-    """Refuse to be heard by other machines without encryption."""
-    from lowtide.errors import InvalidInput
+    def check_seen(self) -> None:
+        """Refuse what no browser on this machine could open, or others could."""
+        from lowtide.errors import InvalidInput
 
-    if host not in _LOOPBACK and not settings.certificate:
-        raise InvalidInput(
-            f"what users did is not sent in the clear: listen on 127.0.0.1 behind a proxy that has "
-            f"TLS, or name certificate and key in the file, to listen on {host}"
-        )
+        if self.host not in _LOOPBACK:
+            raise InvalidInput(
+                f"without --config pages are for this machine alone: listen on 127.0.0.1, not "
+                f"{self.socket or self.host}"
+            )
+
+    def check_kept(self, settings: Settings) -> None:
+        """Refuse to be heard by other machines without encryption."""
+        from lowtide.errors import InvalidInput
+
+        if not self.socket and self.host not in _LOOPBACK and not settings.certificate:
+            raise InvalidInput(
+                f"what users did is not sent in the clear: listen on 127.0.0.1 behind a proxy that "
+                f"has TLS, or name certificate and key in the file, to listen on {self.host}"
+            )
+
+    def open(self) -> list[sockets.socket] | None:
+        """Return the socket to listen on; None where the server opens its own."""
+        import socket
+
+        from lowtide.monitor.exporter import SOCKET_MODE, clear_socket
+
+        if not self.socket:
+            return None
+        clear_socket(self.socket)
+        made = socket.socket(socket.AF_UNIX)
+        made.bind(self.socket)
+        # Nobody can connect yet: that takes a socket that listens.
+        Path(self.socket).chmod(SOCKET_MODE)
+        return [made]
 
 
 def _run(
     app: ASGIApp,
-    host: str,
-    port: int,
+    where: _Listening,
     *,
     every_s: float,
     do: Callable[[], None],
@@ -270,8 +413,8 @@ def _run(
     server = uvicorn.Server(
         uvicorn.Config(
             app,
-            host=host,
-            port=port,
+            host=where.host,
+            port=where.port,
             log_level="warning",
             server_header=False,
             proxy_headers=False,
@@ -281,7 +424,7 @@ def _run(
     beside = threading.Thread(target=work, name="beside", daemon=True)
     beside.start()
     try:
-        server.run()
+        server.run(where.open())
     finally:
         over.set()
         beside.join(5.0)

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lowtide.cli.jobs import opened
 from lowtide.cli.options import (
     GridName,
     How,
+    ReadPlace,
     Seed,
     SignalFile,
-    StorePlace,
     require_one_grid,
 )
 from lowtide.cli.output import SYNTHETIC, TABLE, Form, print_table, say, say_all, waiting
@@ -65,7 +66,7 @@ def show(
     html: Annotated[
         Path | None, typer.Option(help="Write all of it as one HTML page.", metavar="FILE")
     ] = None,
-    store: StorePlace = None,
+    store: ReadPlace = None,
     form: Form = TABLE,
 ) -> None:
     """Look back at a job: use, energy, and what waiting saves.
@@ -80,7 +81,6 @@ def show(
     from lowtide.hindsight.job import WAITS_S
     from lowtide.hindsight.words import hindsight_document
     from lowtide.library import Library
-    from lowtide.store import Store
     from lowtide.units import parse_duration
 
     if interruptible not in _STOPS:
@@ -92,7 +92,7 @@ def show(
     require_one_grid(signal, grid)
     curve = None if signal is None else read_signal(str(signal), **read_how(how))
     waits_s = [parse_duration(each) for each in wait] if wait else WAITS_S
-    with Store.open(store, readonly=True) as kept:
+    with opened(store) as kept:
         record, others = _chosen(kept, job, start)
         made_up = any(
             host in record.hosts and begins < record.last_seen and ends > record.first_seen

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lowtide.certainty import is_estimated, mark_notes, marked, marks_for
-from lowtide.cli.jobs import sources_of, users_of, window
-from lowtide.cli.options import Since, Sources, StorePlace, Until, Users
+from lowtide.cli.jobs import opened, sources_of, users_of, window
+from lowtide.cli.options import ReadPlace, Since, Sources, Until, Users
 from lowtide.cli.output import (
     SYNTHETIC,
     TABLE,
@@ -48,7 +48,7 @@ def usage(
     source: Sources = None,
     start: Since = None,
     end: Until = None,
-    store: StorePlace = None,
+    store: ReadPlace = None,
     form: Form = TABLE,
 ) -> None:
     """Sum up what jobs used and emitted, by user, hour, host.
@@ -60,7 +60,7 @@ def usage(
     """
     import time
 
-    from lowtide.store import Question, Store
+    from lowtide.store import Question
     from lowtide.store.accounts import sum_up
 
     now = time.time()
@@ -71,7 +71,7 @@ def usage(
         start=begin,
         end=now if until is None else until,
     )
-    with Store.open(store, readonly=True) as kept, progress("reading") as bar:
+    with opened(store) as kept, progress("reading") as bar:
         accounts = sum_up(kept, question, by=by, now=now, told=bar.reach)
         name = kept.name
         made_up = any(

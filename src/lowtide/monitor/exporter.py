@@ -38,7 +38,7 @@ _PATIENCE_S = 10.0
 _MOST_AT_ONCE = 32
 _UNIX = "unix:"
 # Who may open a socket file: whoever runs the watcher, and its group.
-_SOCKET_MODE = 0o660
+SOCKET_MODE = 0o660
 _TOKEN_MODE = 0o640
 # A token that was made up by hand and is shorter than this can be guessed.
 _SHORTEST_TOKEN = 16
@@ -117,7 +117,7 @@ class Exporter:
         return bool(self.path or self.token or self.open_to_all)
 
     def _on_file(self) -> _Server:
-        _clear(self.path)
+        clear_socket(self.path)
         try:
             return _Server(socket.AF_UNIX, self.path, self)
         except OSError as error:
@@ -244,7 +244,7 @@ class _Server(ThreadingHTTPServer):
         socketserver.TCPServer.server_bind(self)
         if self.address_family == socket.AF_UNIX:
             # Nobody can connect yet: that takes a socket that listens.
-            Path(self.exporter.path).chmod(_SOCKET_MODE)
+            Path(self.exporter.path).chmod(SOCKET_MODE)
             self.server_name, self.server_port = "localhost", 0
             return
         host, self.server_port = self.server_address[:2]
@@ -333,7 +333,7 @@ def load_token(path: Path) -> str:
     return token
 
 
-def _clear(path: str) -> None:
+def clear_socket(path: str) -> None:
     """Remove the socket file of a watcher that was killed; leave one alone that answers."""
     if not Path(path).is_socket():
         return

@@ -22,8 +22,11 @@ from starlette.responses import Response
 from lowtide.errors import InvalidInput
 from lowtide.serve.gate import for_whom
 from lowtide.serve.overview import waste
+from lowtide.serve.telling import node_steps, steps_of, synthetic, table_of
+from lowtide.serve.tokens import list_tokens
 from lowtide.serve.viewer import MOST_ROWS, ORDERS, Viewer, VisibleJob, Wanted
 from lowtide.store import Series
+from lowtide.store.jobs import Question
 
 MOST_POINTS = 2000
 _DAY_S = 86400
@@ -119,6 +122,55 @@ def jobs(
     return answer({"jobs": rows, "next": following})
 
 
+@_get("/table")
+def table(
+    request: Request,
+    user: _Names = [],  # noqa: B006
+    account: _Names = [],  # noqa: B006
+    partition: _Names = [],  # noqa: B006
+    cluster: _Names = [],  # noqa: B006
+    state: _Names = [],  # noqa: B006
+    host: _Names = [],  # noqa: B006
+    name: _Names = [],  # noqa: B006
+    source: _Names = [],  # noqa: B006
+    job: Annotated[list[str], Query(max_length=10_001)] = [],  # noqa: B006
+    start: _Moment = None,
+    end: _Moment = None,
+    after: _Text = "",
+    phases: bool = False,
+) -> Response:
+    """List jobs whole and in columns, the first first, for those who print them as a store's."""
+    question = Question(
+        users=user, accounts=account, partitions=partition, clusters=cluster, states=state,
+        hosts=host, names=name, sources=source, ids=job, start=start, end=end,
+    )  # fmt: skip
+    return answer(table_of(viewer_of(request), question, after=after, with_phases=phases))
+
+
+@_get("/jobs/{ref}/steps")
+def steps(
+    request: Request, ref: str, start: _Moment = None, end: _Moment = None, after: _Moment = None
+) -> Response:
+    """Tell what a job used over time, each step as it is kept."""
+    found = steps_of(viewer_of(request), ref, start=start, end=end, after=after)
+    return answer(NOT_FOUND, status=404) if found is None else answer(found)
+
+
+@_get("/nodes/{name}/steps")
+def steps_of_node(
+    request: Request, name: str, start: _Moment = None, end: _Moment = None, after: _Moment = None
+) -> Response:
+    """Tell what a node did over time, each step as it is kept."""
+    found = node_steps(viewer_of(request), name, start=start, end=end, after=after)
+    return answer(NOT_FOUND, status=404) if found is None else answer(found)
+
+
+@_get("/synthetic")
+def synthetic_grids(request: Request) -> Response:
+    """Tell when which node's grams were those of a synthetic grid."""
+    return answer({"synthetic": synthetic(viewer_of(request))})
+
+
 @_get("/jobs/{ref}")
 def job(request: Request, ref: str) -> Response:
     """Tell of one job."""
@@ -196,6 +248,14 @@ def wasted(request: Request, days: Annotated[int, Query(ge=1, le=90)] = 7) -> Re
 def health(request: Request) -> Response:
     """Tell how the centre fares."""
     return answer(viewer_of(request).health())
+
+
+@_get("/tokens")
+def tokens(request: Request) -> Response:
+    """List the user's tokens, which are themselves not shown."""
+    viewer = viewer_of(request)
+    found = list_tokens(viewer.database, owner=viewer.user, now=viewer.now)
+    return answer({"tokens": [asdict(each) for each in found]})
 
 
 @_get("/looks")

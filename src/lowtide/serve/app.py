@@ -15,8 +15,9 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
 
-from lowtide.errors import LowtideError, Refused
+from lowtide.errors import LowtideError
 from lowtide.serve.api import ENDPOINTS, NOT_FOUND, answer
+from lowtide.serve.doors import Doors
 from lowtide.serve.gate import (
     Doorkeeper,
     Gate,
@@ -24,17 +25,11 @@ from lowtide.serve.gate import (
     refuse_bad_input,
 )
 from lowtide.serve.ingest import PieceOrigin, receive
-from lowtide.serve.login import (
-    MOST_BYTES,
-    challenge,
-    make_link,
-    make_reading_token,
-    prove,
-)
 from lowtide.serve.metrics_proxy import Upstream
 from lowtide.serve.overview_pages import OverviewPages
 from lowtide.serve.pages import Pages
 from lowtide.serve.rendering import Renderer
+from lowtide.serve.tokens import Pass, take_back
 from lowtide.store.pieces import MOST_PACKED_BYTES
 
 LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1"))
@@ -60,6 +55,7 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
         hosts: Under which names it is known.
     """
     renderer = Renderer()
+    doors = Doors(keeper, renderer.login)
 
     def refuse(scope: Scope, status: int) -> Response:
         words = _WORDS.get(status, _WORDS[400])
@@ -69,7 +65,7 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
             if status == 401:
                 response.headers["WWW-Authenticate"] = "Bearer"
             return response
-        return renderer.refusal(words, status)
+        return doors.page(words, status) if status == 401 else renderer.refusal(words, status)
 
     def refused(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 400
@@ -92,18 +88,26 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
     def described(_request: Request) -> Response:
         return answer(app.openapi())
 
+    @for_whom("viewer")
+    def end_token(request: Request) -> Response:
+        shown: Pass = request.state.shown
+        if shown.number is None:
+            return answer(NOT_FOUND, status=404)
+        take_back(keeper.database, shown.number, owner=shown.owner)
+        return answer({"ended": True})
+
     routes: list[BaseRoute] = [
+        Route("/api/v1/token", end_token, methods=["DELETE"]),
         Route("/api/v1/openapi.json", described),
         Route(
             "/ingest/v1/{cluster}/{host}/{incarnation}/{seq:int}",
             _door(keeper),
             methods=["PUT"],
         ),
+        *doors.routes(),
         *Pages(keeper, renderer).routes(),
         *OverviewPages(keeper, renderer).routes(),
     ]
-    if keeper.settings.munge:
-        routes += _logins(keeper)
     static = StaticFiles(directory=Path(__file__).parent / "static")
     static.audience = "public"  # type: ignore[attr-defined]
     routes.append(Mount("/static", static))
@@ -145,38 +149,6 @@ def _door(keeper: Doorkeeper) -> Callable[[Request], Awaitable[Response]]:
         return answer(document, status=200 if told.taken else 409)
 
     return take
-
-
-def _logins(keeper: Doorkeeper) -> list[Route]:
-    """Return the doors by which people log in."""
-    database, settings = keeper.database, keeper.settings
-
-    @for_whom("public")
-    def ask(_request: Request) -> Response:
-        number = challenge(database, now=keeper.clock())
-        return answer({"url": settings.url, "challenge": number})
-
-    @for_whom("public")
-    async def enter(request: Request) -> Response:
-        body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > MOST_BYTES:
-                return answer({"error": "that is no credential of munge's"}, status=413)
-        text = body.decode("ascii", "replace").strip()
-        now = keeper.clock()
-        try:
-            user = await to_thread.run_sync(partial(prove, database, settings, text, now=now))
-        except Refused as error:
-            return answer({"error": str(error)}, status=401)
-        make = make_reading_token if request.query_params.get("token") else make_link
-        made = await to_thread.run_sync(partial(make, database, user, now=now))
-        return answer({"user": user, "token" if make is make_reading_token else "link": made})
-
-    return [
-        Route("/login/challenge", ask, methods=["POST"]),
-        Route("/login/munge", enter, methods=["POST"]),
-    ]
 
 
 def _is_name(text: str) -> bool:

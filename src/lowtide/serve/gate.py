@@ -7,24 +7,38 @@ browsers from doing what no page of ours asks of them.
 
 from __future__ import annotations
 
+import hmac
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
 from typing import Any, Literal, TypeVar
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 from anyio import to_thread
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Match, Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lowtide.errors import InvalidInput, StoreProblem
+from lowtide.errors import InvalidInput, Refused, StoreProblem
+from lowtide.monitor.exporter import load_token
+from lowtide.serve.login import known_name
 from lowtide.serve.people import rights_of
-from lowtide.serve.settings import Settings
-from lowtide.serve.tokens import READ_ALL, READ_OWN, READ_PROJECT, Pass, read_session, read_token
+from lowtide.serve.settings import SOCKET, Settings
+from lowtide.serve.tokens import (
+    IDLE_S,
+    READ_ALL,
+    READ_OWN,
+    READ_PROJECT,
+    Pass,
+    begin_session,
+    end_session,
+    read_session,
+    read_token,
+)
 from lowtide.serve.viewer import Rights, Viewer
 from lowtide.store.database import Database
 
@@ -32,6 +46,8 @@ from lowtide.store.database import Database
 Audience = Literal["public", "viewer", "staff", "node"]
 AUDIENCES: tuple[Audience, ...] = ("public", "viewer", "staff", "node")
 _SAFE = ("GET", "HEAD")
+# What a proxy shows to be believed.
+PROOF = "x-lowtide-secret"
 _MOST_FORM_BYTES = 10_000
 _RETRY_S = 30
 _POLICY = (
@@ -95,22 +111,88 @@ class Doorkeeper:
         """What the cookie of a session is called: browsers guard the first of these names."""
         return "__Host-lowtide" if self.settings.is_encrypted else "lowtide"
 
-    def shown(self, headers: Headers, *, now: float) -> Pass | None:
+    @property
+    def login_cookie(self) -> str:
+        """What the cookie is called that a browser carries while it logs in elsewhere."""
+        return f"{self.cookie}-login"
+
+    def shown(self, scope: Scope, *, now: float) -> Pass | None:
         """Return what somebody shows: a token, or else a session."""
+        headers = Headers(scope=scope)
         kind, _, token = headers.get("authorization", "").partition(" ")
         if kind:
             is_token = kind.lower() == "bearer"
             return read_token(self.database, token.strip(), now=now) if is_token else None
         key = self.session_key(headers)
-        return read_session(self.database, key, now=now) if key else None
+        found = read_session(self.database, key, now=now) if key else None
+        said = None if found is None else self.proxied(scope)
+        # Who is somebody else to the proxy by now is not who began the session.
+        return None if found is not None and said not in (None, found.owner) else found
 
     def session_key(self, headers: Headers) -> str:
         """Return what a browser shows of its session."""
+        return self.cookie_value(headers, self.cookie)
+
+    def cookie_value(self, headers: Headers, name: str) -> str:
+        """Return what a cookie holds; empty where there is none."""
         try:
-            found = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
+            found = SimpleCookie(headers.get("cookie", "")).get(name)
         except CookieError:
             return ""
         return found.value if found is not None else ""
+
+    def set_cookie(self, response: Response, name: str, value: str, *, lasts_s: float) -> None:
+        """Give a browser a cookie that no script and no other site gets at."""
+        response.set_cookie(
+            name,
+            value,
+            max_age=int(lasts_s),
+            httponly=True,
+            secure=self.settings.is_encrypted,
+            samesite="lax",
+        )
+
+    def let_in(self, headers: Headers, owner: str) -> Response:
+        """Begin a session of somebody who has proved who they are."""
+        # What a browser came with is ended: nobody can have set it for them.
+        if old := self.session_key(headers):
+            end_session(self.database, old)
+        response = RedirectResponse("/", status_code=303)
+        key = begin_session(self.database, owner, now=self.clock())
+        self.set_cookie(response, self.cookie, key, lasts_s=IDLE_S)
+        return response
+
+    def is_proxy(self, scope: Scope) -> bool:
+        """Return whether somebody comes by the site's proxy: by a socket, or from its address."""
+        client = scope.get("client")
+        return self.settings.proxy == (SOCKET if client is None else client[0])
+
+    def address(self, scope: Scope) -> str:
+        """Return from where somebody comes; what they say of it themselves is not believed."""
+        if self.is_proxy(scope):
+            # The last is what the proxy has seen.
+            told = Headers(scope=scope).getlist("x-forwarded-for")
+            if found := ",".join(told).rpartition(",")[2].strip():
+                return found[:64]
+        client = scope.get("client")
+        return str(client[0]) if client else ""
+
+    def proxied(self, scope: Scope) -> str | None:
+        """Return who the site's proxy says that somebody is; None where it says nothing."""
+        wanted = self.settings.proxy_login
+        if not wanted.header or not self.is_proxy(scope):
+            return None
+        headers = Headers(scope=scope)
+        secret, names = headers.getlist(PROOF), headers.getlist(wanted.header)
+        if len(secret) != 1 or len(names) != 1:
+            return None
+        known = load_token(Path(wanted.secret_file))
+        if not hmac.compare_digest(secret[0].encode(), known.encode()):
+            return None
+        try:
+            return known_name(names[0].strip())
+        except Refused:
+            return None
 
     def viewer(self, shown: Pass, *, now: float) -> Viewer | None:
         """Return who looks; None where what was shown is no leave to."""
@@ -199,10 +281,12 @@ class Gate:
             return self._refuse(scope, 404)
         now = self._keeper.clock()
         state = scope.setdefault("state", {})
-        shown = await to_thread.run_sync(partial(self._keeper.shown, headers, now=now))
+        shown = await to_thread.run_sync(partial(self._keeper.shown, scope, now=now))
         state["shown"] = shown
         if scope["method"] not in _SAFE and audience != "node":
-            stopped = await self._is_forged(headers, shown, receive)
+            # Who logs in may have an old session, and no form of it.
+            session = None if audience == "public" else shown
+            stopped = await self._is_forged(headers, session, receive)
             if stopped is None:
                 return self._refuse(scope, 403)
             receive = stopped
@@ -217,6 +301,13 @@ class Gate:
             return self._refuse(scope, 404)
         state["viewer"] = viewer
         return receive
+
+    def _is_ours(self, origin: str) -> bool:
+        """Return whether a page that sends a form is one of this server's."""
+        try:
+            return urlsplit(origin).hostname in self._hosts
+        except ValueError:
+            return False
 
     def _audience(self, scope: Scope) -> Audience | None:
         """Return for whom is what is asked for; None where nothing is there."""
@@ -236,6 +327,8 @@ class Gate:
     ) -> Receive | None:
         """Return what a form is read by once it has brought its key; None where it has not."""
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return None
+        if (origin := headers.get("origin")) is not None and not self._is_ours(origin):
             return None
         if shown is None or shown.number is not None:
             # No browser shows a token by itself.

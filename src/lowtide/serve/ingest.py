@@ -173,6 +173,31 @@ def _set_aside(
     return Receipt(sender.seq, taken=True, reason=reason)
 
 
+def take_facts(database: Database, facts: Sequence[JobFacts], *, now: float) -> None:
+    """Take what the cluster's own Slurm tells of jobs, wherever they run.
+
+    Args:
+        now: The present moment, epoch seconds.
+    """
+    for part in in_parts(facts):
+        with database.writing() as connection:
+            named, gone = _placed(connection, part)
+            settle(connection, named | gone, now=now, since={}, anew=named if gone else ())
+
+
+def _placed(connection: sa.Connection, facts: Sequence[JobFacts]) -> tuple[set[int], set[int]]:
+    """Bring facts to jobs; return the jobs they are about, and those that are no more."""
+    place_facts(connection, facts)
+    named: set[int] = set()
+    gone: set[int] = set()
+    for some in in_parts(sorted({clean(each.job_id) for each in facts})):
+        there = sa.select(jobs.c.id).where(jobs.c.job_id.in_(some))
+        with_row = sa.select(rows_of.c.number).where(rows_of.c.job_id.in_(some))
+        named |= set(connection.execute(there).scalars())
+        gone |= set(connection.execute(with_row).scalars())
+    return named, gone - named
+
+
 class _Applied:
     """A piece that is being written."""
 
@@ -185,7 +210,7 @@ class _Applied:
         self._family = family
         self._now = now
         self._continues = bool(piece.continues)
-        self._host, self._node = self._placed()
+        self._host, self._node = self._located()
         self._units = {0: self._node}
         self._jobs: set[int] = set()
         # From when on units may have used what their jobs' rows do not have yet.
@@ -218,7 +243,7 @@ class _Applied:
             anew=named if gone else (),
         )
 
-    def _placed(self) -> tuple[int, int]:
+    def _located(self) -> tuple[int, int]:
         """Return the numbers of the host, and of the node as a unit; made where need be."""
         name = clean(self._piece.host)
         question = sa.select(hosts.c.id).where(hosts.c.name == name)
@@ -362,29 +387,22 @@ class _Applied:
             if self._may_tell(part)
         ]
         facts = [each for each in facts if each.source in SHARED_SOURCES]
-        names = sorted({clean(each.job_id) for each in facts})
-        self._check_owners(facts, names)
-        place_facts(self._connection, facts)
+        self._check_owners(facts)
+        named, gone = _placed(self._connection, facts)
         for part in self._piece.facts:
             if part.phases is not None and part.unit:
                 self._put_phases(self._units[part.unit], clean(part.phases))
-        named: set[int] = set()
-        gone: set[int] = set()
-        for some in in_parts(names):
-            there = sa.select(jobs.c.id).where(jobs.c.job_id.in_(some))
-            with_row = sa.select(rows_of.c.number).where(rows_of.c.job_id.in_(some))
-            named |= set(self._connection.execute(there).scalars())
-            gone |= set(self._connection.execute(with_row).scalars())
-        return named, gone - named
+        return named, gone
 
     def _may_tell(self, part: FactsPart) -> bool:
         """Return whether a job has to do with this node: of others it is not asked."""
         return self._sender.tells_all or part.unit != 0 or self._piece.host in part.nodes
 
-    def _check_owners(self, facts: Sequence[JobFacts], names: Sequence[str]) -> None:
+    def _check_owners(self, facts: Sequence[JobFacts]) -> None:
         """Refuse that a node gives a job to somebody else."""
         if self._sender.tells_all:
             return
+        names = sorted({clean(each.job_id) for each in facts})
         theirs: dict[tuple[str, str], set[tuple[str, str]]] = defaultdict(set)
         for some in in_parts(names):
             question = sa.select(jobs.c.job_id, jobs.c.user, jobs.c.account, origins.c.cluster)

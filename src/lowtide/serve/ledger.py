@@ -33,8 +33,8 @@ from lowtide.serve.schema import (
 from lowtide.serve.schema import jobs as rows_of
 from lowtide.states import NOT_OVER
 from lowtide.store.database import Database
-from lowtide.store.jobs import as_they_stand
-from lowtide.store.layout import FACTS, TOTALS, as_numbers, padded, unpack_numbers
+from lowtide.store.jobs import JobTable, Question, as_they_stand, narrowed
+from lowtide.store.layout import FACTS, PLACE, TOTALS, as_numbers, padded, unpack_numbers
 from lowtide.store.matching import SHARED_SOURCES
 from lowtide.store.records import HostRecord
 from lowtide.store.series import Histories
@@ -45,6 +45,8 @@ HOUR_S = 3600
 # Of a job that nobody says the end of, and that was not seen for so long, nothing more will come.
 STALE_S = 2 * 86400.0
 _STALE_AT_ONCE = 500
+# By how much the store's rows of jobs may be behind what nodes have told in ticks.
+BEHIND_S = 7200.0
 _HEADER = struct.Struct("<qI")
 _TEXTS = ("job_id", "source", "user", "state", "account", "partition", "name", "comment", "hosts")
 
@@ -151,33 +153,65 @@ def close_stale(database: Database, *, now: float) -> int:
     return len(numbers)
 
 
-def _rows(connection: sa.Connection, numbers: Sequence[int], now: float) -> dict[int, Any]:
-    """Return rows of jobs as they stand."""
-    question = (
+def last_end(database: Database, cluster: str) -> float | None:
+    """Return when the last job of a cluster ended that is known to have; None before the first."""
+    latest = sa.select(sa.func.max(rows_of.c.ended)).where(rows_of.c.cluster == cluster)
+    with database.reading() as connection:
+        found = connection.execute(latest).scalar()
+    return None if found is None else float(found)
+
+
+def standing(
+    connection: sa.Connection,
+    numbers: Sequence[int],
+    *,
+    now: float,
+    question: Question | None = None,
+) -> JobTable | None:
+    """Return jobs as they stand by their last ticks, whole; None where there are none.
+
+    Args:
+        numbers: The store's numbers of them.
+        now: The present moment, epoch seconds.
+        question: Of them those that it may mean; None for all.
+    """
+    cluster = sa.func.coalesce(origins.c.cluster, "")
+    asked = (
         sa.select(
             sa.func.coalesce(jobs.c.shown_id, jobs.c.job_id).label("shown_id"),
             *(jobs.c[name] for name in ("id", *_TEXTS, "nodes", "ends", "facts", "totals")),
-            sa.func.coalesce(origins.c.cluster, "").label("cluster"),
+            cluster.label("cluster"),
         )
         .outerjoin(origins, origins.c.job == jobs.c.id)
         .where(jobs.c.id.in_(numbers))
         .order_by(jobs.c.id)
     )
-    found = connection.execute(question).mappings().all()
+    if question is not None:
+        asked = narrowed(asked, question, stale_s=BEHIND_S, cluster=cluster, is_watched=True)
+    found = connection.execute(asked).mappings().all()
     if not found:
-        return {}
+        return None
     totals = as_numbers(bytearray(padded([row["totals"] for row in found], TOTALS)), TOTALS)
     fresh = _now(connection, [row["id"] for row in found])
-    for place, known in enumerate(found):
-        if known["id"] in fresh:
-            totals[place] = fresh[known["id"]]
-    facts = as_numbers(bytearray(padded([row["facts"] for row in found], FACTS)), FACTS)
     columns = {
         name: [row[name] for row in found]
         for name in ("shown_id", "id", *_TEXTS, "nodes", "ends", "cluster")
     }
+    for place, number in enumerate(columns["id"]):
+        if number in fresh:
+            totals[place] = fresh[number]
+            seen = fresh[number][PLACE["last_seen"]]
+            columns["ends"][place] = float(np.fmax(columns["ends"][place] or -math.inf, seen))
+    facts = as_numbers(bytearray(padded([row["facts"] for row in found], FACTS)), FACTS)
     watched = _hosts(connection, {name for row in found for name in split(row["hosts"])})
-    table = as_they_stand(columns, facts, totals, watched, now=now)
+    return as_they_stand(columns, facts, totals, watched, now=now)
+
+
+def _rows(connection: sa.Connection, numbers: Sequence[int], now: float) -> dict[int, Any]:
+    """Return rows of jobs as they stand."""
+    table = standing(connection, numbers, now=now)
+    if table is None:
+        return {}
     given = table.everything()
     rows = {}
     for values in zip(*given.values(), strict=True):

@@ -29,7 +29,7 @@ from lowtide.serve.overview import (
     waste,
 )
 from lowtide.serve.rendering import Renderer
-from lowtide.serve.tokens import SCOPES, make_token, take_back, tokens_of
+from lowtide.serve.tokens import SCOPES, list_tokens, make_token, take_back
 from lowtide.serve.viewer import Viewer
 
 _MONTHS = 6
@@ -185,7 +185,7 @@ class OverviewPages:
         return self._renderer.page(
             request,
             "settings.html",
-            tokens=tokens_of(database, viewer.user, now=viewer.now),
+            tokens=list_tokens(database, owner=viewer.user, now=viewer.now),
             mails=wants_mails(database, viewer.user),
             made=made,
             scopes=SCOPES,

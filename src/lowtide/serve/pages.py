@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from lowtide.errors import InvalidInput, LowtideError
@@ -39,7 +39,7 @@ from lowtide.serve.drawing import (
 from lowtide.serve.gate import Doorkeeper, for_whom
 from lowtide.serve.overview import WEEK_S, waste
 from lowtide.serve.rendering import Renderer
-from lowtide.serve.tokens import IDLE_S, LINK, begin_session, end_session, use_once
+from lowtide.serve.tokens import LINK, end_session, use_once
 from lowtide.serve.viewer import ORDERS, Viewer, VisibleJob, Wanted
 from lowtide.signal import Signal
 from lowtide.states import STATES
@@ -284,26 +284,15 @@ class Pages:
         owner = use_once(self._keeper.database, request.path_params["key"], scope=LINK, now=now)
         if owner is None:
             return self._renderer.refusal("this link was used, or is too old: ask for another", 401)
-        response = RedirectResponse("/", status_code=303)
-        # What a browser came with is ended: nobody can have set it for them.
-        if old := self._keeper.session_key(request.headers):
-            end_session(self._keeper.database, old)
-        response.set_cookie(
-            self._keeper.cookie,
-            begin_session(self._keeper.database, owner, now=now),
-            max_age=int(IDLE_S),
-            httponly=True,
-            secure=self._keeper.settings.is_encrypted,
-            samesite="lax",
-        )
-        return response
+        return self._keeper.let_in(request.headers, owner)
 
     @for_whom("viewer")
     def leave(self, request: Request) -> Response:
         """End a session."""
         end_session(self._keeper.database, self._keeper.session_key(request.headers))
         response = self._renderer.refusal("you have left", 200)
-        response.delete_cookie(self._keeper.cookie)
+        # Browsers let go of a guarded name only where it is as guarded as it was.
+        response.delete_cookie(self._keeper.cookie, secure=self._keeper.settings.is_encrypted)
         return response
 
 

@@ -18,6 +18,7 @@ from lowtide.serve.drawing import (
     summed_energy,
     summed_mass,
 )
+from lowtide.serve.settings import Settings
 from lowtide.units import (
     MISSING,
     format_duration,
@@ -68,6 +69,11 @@ class Renderer:
             "guessed_mass": lambda value: guessed(format_mass(known(value))),
             "known": lambda value: MISSING if value in (None, "") else value,
         }
+
+    def login(self, *, words: str, status: int, settings: Settings) -> Response:
+        """Return the page on which people choose how to log in."""
+        template = self._templates.get_template("login.html")
+        return HTMLResponse(template.render(words=words, settings=settings), status_code=status)
 
     def page(self, request: Request, template: str, **given: Any) -> Response:
         """Return a page for whoever asks."""

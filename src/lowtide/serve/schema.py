@@ -156,6 +156,11 @@ sessions = sa.Table(
     _real("used"),
 )
 
+# Who tried to log in of late: what counts together, and when.
+tries = sa.Table(
+    "login_tries", CENTRE, _key(), _text("whose"), _real("time"), sa.Index("tries_by", "whose")
+)
+
 # Accounts form a tree; who left one keeps their own jobs.
 accounts = sa.Table(
     "accounts", CENTRE, _text("cluster", key=True), _text("account", key=True), _text("parent")

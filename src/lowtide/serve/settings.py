@@ -11,15 +11,22 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from lowtide.errors import InvalidInput, UnknownName
+from lowtide.centre.asking import is_private
+from lowtide.errors import FileProblem, InvalidInput, UnknownName
 from lowtide.files import read_document
 from lowtide.hindsight.waste import RULES
+from lowtide.monitor.exporter import load_token
 from lowtide.store import JobRecord
 
 # Neither quotes nor spaces nor line breaks: such an address needs no escaping in a header.
 _ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*@[A-Za-z0-9][A-Za-z0-9.-]*")
 VISIBILITIES = ("sums", "jobs")
 SOURCES = ("table", "slurm")
+# What `proxy` is where the proxy comes by a Unix socket.
+SOCKET = "unix"
+TELLERS = ("nodes", "slurm")
+_SERVICE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +42,63 @@ class Account:
     parent: str = ""
     leads: tuple[str, ...] = ()
     members: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OidcSettings:
+    """Who proves identities by OpenID Connect.
+
+    Roles are none of its business: who is staff or leads an account is said elsewhere.
+
+    Attributes:
+        issuer: Its address, to the letter as it names itself.
+        client_id: What this centre is called there.
+        client_secret_file: Where the secret is that goes with it; empty for a public client.
+        user_claim: The claim of its ID tokens that has the user's name on the cluster.
+        user_suffix: What stands behind the name in that claim, such as `@example.org`: a name with
+            another is nobody here.
+        groups_claim: The claim that lists groups; empty where they do not matter.
+        groups: Whoever is in one of these may log in; empty for everybody.
+    """
+
+    issuer: str = ""
+    client_id: str = ""
+    client_secret_file: str = ""
+    user_claim: str = "preferred_username"
+    user_suffix: str = ""
+    groups_claim: str = ""
+    groups: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if bool(self.issuer) != bool(self.client_id):
+            raise InvalidInput("[oidc] takes the issuer, and the client_id of this centre there")
+        if self.issuer and not is_private(self.issuer):
+            raise InvalidInput(f"the issuer of [oidc] is an address with https, not {self.issuer}")
+        if bool(self.groups) != bool(self.groups_claim):
+            raise InvalidInput(
+                "[oidc] takes groups_claim and groups together: which claim, and who of it may in"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyLogin:
+    """A proxy that has proved who somebody is, and says so in a header.
+
+    It is believed if it comes by a Unix socket or from the address `proxy`, and brings the secret.
+
+    Attributes:
+        header: The header with the user's name; empty where no proxy is believed.
+        secret_file: Where the secret is that it shows in the header `X-Lowtide-Secret`.
+    """
+
+    header: str = ""
+    secret_file: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.header) != bool(self.secret_file):
+            raise InvalidInput("[proxy_login] takes a header and a secret_file: name both")
+        if self.header and not _HEADER.fullmatch(self.header):
+            raise InvalidInput(f"a header is named such as X-Remote-User, not {self.header!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,11 +186,18 @@ class Settings:
         url: Where people find the centre; its host is the only one that is answered to.
         certificate: For TLS, a file; without one a proxy has to have it.
         key: What belongs to it.
-        proxy: The address of the proxy that has TLS, as `HOST`; empty where there is none.
+        proxy: The address from which the proxy comes that has TLS, or `unix` for one that comes by
+            a Unix socket; empty where there is none.
         accounts_from: Who knows accounts and their coordinators: `slurm`, or this file's `table`.
         project_visibility: What members of an account see of it: `sums`, or `jobs`.
         munge: Whether whoever holds a munge credential of this cluster may log in by it.
         munge_socket: Where munge listens; empty for the usual place.
+        pam: The service of PAM's by which passwords are checked; empty where none are taken.
+        pam_folder: Where PAM's services are described; empty for the usual place.
+        oidc: Who proves identities by OpenID Connect.
+        proxy_login: A proxy that says who somebody is.
+        facts_from: Who tells which jobs there are and how they ended: the `nodes` that ran them, or
+            besides them `slurm`, which the centre asks itself.
         support: Who sees everybody's jobs, which is written down.
         admins: Who does besides what is to be done.
         prometheus: Where a Prometheus is whose metrics people may ask for here, each for their own;
@@ -146,6 +217,11 @@ class Settings:
     project_visibility: str = "sums"
     munge: bool = False
     munge_socket: str = ""
+    pam: str = ""
+    pam_folder: str = ""
+    oidc: OidcSettings = field(default_factory=OidcSettings)
+    proxy_login: ProxyLogin = field(default_factory=ProxyLogin)
+    facts_from: str = "nodes"
     support: tuple[str, ...] = ()
     admins: tuple[str, ...] = ()
     prometheus: str = ""
@@ -158,13 +234,20 @@ class Settings:
         for name, value, known in (
             ("accounts_from", self.accounts_from, SOURCES),
             ("project_visibility", self.project_visibility, VISIBILITIES),
+            ("facts_from", self.facts_from, TELLERS),
         ):
             if value not in known:
                 raise UnknownName(name, value, known)
         if bool(self.certificate) != bool(self.key):
             raise InvalidInput("TLS takes a certificate and its key: name both files, or neither")
-        if self.munge and not self.url:
-            raise InvalidInput("a login by munge is for one centre: name its url")
+        if (self.munge or self.oidc.issuer) and not self.url:
+            raise InvalidInput("a login by munge or OpenID Connect is for one centre: name its url")
+        if self.proxy_login.header and not self.proxy:
+            raise InvalidInput(
+                '[proxy_login] is for one proxy: name its address, or proxy = "unix"'
+            )
+        if self.pam and not _SERVICE.fullmatch(self.pam):
+            raise InvalidInput(f"pam is the name of a service of PAM's, not {self.pam!r}")
         if self.url and (urlsplit(self.url).scheme not in ("http", "https") or not self.host):
             raise InvalidInput(f"url is where people find the centre, such as https://{self.url}")
 
@@ -189,7 +272,9 @@ class Settings:
         accounts = given.pop("accounts", {})
         if not isinstance(accounts, dict):
             raise InvalidInput(f"accounts in {path} are tables: [accounts.NAME]")
-        for name, kind in (("exempt", Exempt), ("mail", MailSettings)):
+        parts: dict[str, type] = {"oidc": OidcSettings, "proxy_login": ProxyLogin}
+        parts |= {"exempt": Exempt, "mail": MailSettings}
+        for name, kind in parts.items():
             if name in given:
                 given[name] = kind(**_checked(kind, given[name], f"[{name}] of {path}"))
         return cls(
@@ -199,6 +284,16 @@ class Settings:
                 for name, said in accounts.items()
             },
         )
+
+
+def read_secret(path: str) -> str:
+    """Return what a file has that somebody else has given out."""
+    place = Path(path)
+    if not place.exists():
+        raise FileProblem(
+            f"there is no secret in {place}: write there what you were given", path=place
+        )
+    return load_token(place)
 
 
 def _checked(kind: type, document: Any, where: str) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -25,6 +24,8 @@ IDLE_S = 12 * 3600.0
 _NOTED_S = 60.0
 READ_OWN, READ_PROJECT, READ_ALL, LINK = "read:own", "read:project", "read:all", "link"
 SCOPES = (READ_OWN, READ_PROJECT, READ_ALL)
+# What programs show; the others are good for one use.
+_LASTING = ("read:", "ingest")
 _BYTES = 32
 
 
@@ -82,7 +83,7 @@ def read_token(database: Database, token: str, *, now: float) -> Pass | None:
         return None
     with database.reading() as connection:
         row = connection.execute(sa.select(tokens).where(tokens.c.digest == digest(token))).first()
-    if row is None or row.expires <= now or not row.scope.startswith(("read:", "ingest")):
+    if row is None or row.expires <= now or not row.scope.startswith(_LASTING):
         return None
     if row.used is None or now - row.used > _NOTED_S:
         with database.writing() as connection:
@@ -101,22 +102,69 @@ def use_once(database: Database, token: str, *, scope: str, now: float) -> str |
     return str(row.owner) if row.expires > now else None
 
 
-def tokens_of(database: Database, owner: str, *, now: float) -> list[dict[str, Any]]:
-    """Return somebody's tokens for programs, without what opens anything."""
-    mine = (tokens.c.owner == owner) & tokens.c.scope.in_(SCOPES) & (tokens.c.expires > now)
-    names = ("id", "scope", "note", "made", "expires", "used")
-    with database.reading() as connection:
-        rows = connection.execute(
-            sa.select(*(tokens.c[name] for name in names)).where(mine).order_by(tokens.c.id)
-        )
-        return [dict(row) for row in rows.mappings()]
+def take_back(database: Database, number: int, *, owner: str | None) -> bool:
+    """End a token; return whether there was such a one.
 
-
-def take_back(database: Database, number: int, *, owner: str) -> bool:
-    """End a token of somebody's; return whether there was such a one."""
-    mine = (tokens.c.id == number) & (tokens.c.owner == owner)
+    Args:
+        owner: Whose it has to be; None for anybody's.
+    """
+    mine = tokens.c.id == number
+    if owner is not None:
+        mine &= tokens.c.owner == owner
     with database.writing() as connection:
         return bool(connection.execute(sa.delete(tokens).where(mine)).rowcount)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLine:
+    """What is told of a token, which itself is never shown again.
+
+    Attributes:
+        number: The centre's own number for it, by which it is taken back.
+        made: When it was made, epoch seconds.
+        expires: When it ends.
+        used: When it was last used, to the minute; None where it never was.
+    """
+
+    number: int
+    owner: str
+    scope: str
+    note: str
+    made: float
+    expires: float
+    used: float | None
+
+
+def list_tokens(database: Database, *, owner: str | None, now: float) -> list[TokenLine]:
+    """Return the tokens that are good, the last made first.
+
+    Args:
+        owner: Whose; None for everybody's.
+        now: The present moment, epoch seconds.
+    """
+    lasting = sa.or_(*(tokens.c.scope.startswith(kind) for kind in _LASTING))
+    question = sa.select(tokens).where(lasting, tokens.c.expires > now)
+    if owner is not None:
+        question = question.where(tokens.c.owner == owner)
+    with database.reading() as connection:
+        rows = connection.execute(question.order_by(tokens.c.id.desc())).all()
+    return [
+        TokenLine(
+            number=row.id, owner=row.owner, scope=row.scope, note=row.note, made=row.made,
+            expires=row.expires, used=row.used,
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def end_all(database: Database, owner: str) -> int:
+    """End every token and session of somebody's; return how many that were."""
+    with database.writing() as connection:
+        ended = [
+            connection.execute(sa.delete(table).where(table.c.owner == owner)).rowcount
+            for table in (tokens, sessions)
+        ]
+    return sum(ended)
 
 
 def begin_session(database: Database, owner: str, *, now: float) -> str:

@@ -202,6 +202,29 @@ class Viewer:
         self._note({each.record.user or "" for each in found}, "jobs")
         return found
 
+    def numbers(
+        self, rules: Sequence[sa.ColumnElement[bool]], *, after: str = "", most: int
+    ) -> dict[int, str]:
+        """Return the store's numbers of jobs that may be seen, each with its `ref`, in order.
+
+        They are for asking the store of these jobs, and are not told: they count everybody's.
+
+        Args:
+            rules: What a row of `schema.jobs` has to be.
+            after: The `ref` of the job behind which the list goes on.
+        """
+        question = sa.select(jobs.c.number, jobs.c.ref, jobs.c.user).where(*rules, self._mine())
+        with self._reading() as connection:
+            if after:
+                place = sa.select(jobs.c.number).where(jobs.c.ref == after, self._mine())
+                number = connection.execute(place).scalar()
+                if number is None:
+                    raise InvalidInput("after is what the list before gave as next")
+                question = question.where(jobs.c.number > number)
+            rows = connection.execute(question.order_by(jobs.c.number).limit(most)).all()
+        self._note({row.user or "" for row in rows}, "jobs")
+        return {row.number: row.ref for row in rows}
+
     def job(self, ref: str) -> VisibleJob | None:
         """Return a job; None where there is none such that may be seen."""
         row = self._row(ref)

@@ -178,7 +178,7 @@ def sum_up(
         zone=zone.strftime("%Z"),
         rows=rows,
         gaps=gaps,
-        nodes=None if question.users or question.sources else nodes,
+        nodes=nodes if store.has_all_hosts and not (question.users or question.sources) else None,
     )
 
 

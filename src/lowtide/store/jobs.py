@@ -299,7 +299,7 @@ def read_jobs(
                 totals[place] = fresh
                 columns["ends"][place] = max(columns["ends"][place], fresh[PLACE["last_seen"]])
     texts = {name: column for name, column in columns.items() if name not in numbers}
-    return _filtered(as_they_stand(texts, facts, totals, known_hosts, now=now), question, stale_s)
+    return filtered(as_they_stand(texts, facts, totals, known_hosts, now=now), question, stale_s)
 
 
 def as_they_stand(
@@ -407,9 +407,26 @@ def _select(
     # Looking up the cluster of each of many jobs takes a while.
     if has_origins and ("cluster" in names or question.clusters):
         asked = asked.outerjoin(origins, origins.c.job == jobs.c.id)
+    return narrowed(asked, question, stale_s=stale_s, cluster=told, is_watched=bool(watched))
+
+
+def narrowed(
+    asked: sa.Select[Any],
+    question: Question,
+    *,
+    stale_s: float,
+    cluster: sa.ColumnElement[Any],
+    is_watched: bool,
+) -> sa.Select[Any]:
+    """Return what is asked of jobs, of those alone that a question may mean.
+
+    Args:
+        stale_s: By how much time rows may be behind what was seen.
+        cluster: What says which cluster a job is of.
+        is_watched: Whether somebody watches, so that what waits does so now.
+    """
     if question.start is not None:
-        # What waits does so now, where somebody watches.
-        waits = [jobs.c.state == "pending"] if watched else []
+        waits = [jobs.c.state == "pending"] if is_watched else []
         asked = asked.where(sa.or_(jobs.c.ends >= question.start - stale_s, *waits))
     if question.end is not None:
         asked = asked.where(jobs.c.begins <= question.end)
@@ -418,7 +435,7 @@ def _select(
         (jobs.c.account, question.accounts),
         (jobs.c.partition, question.partitions),
         (jobs.c.source, question.sources),
-        (told, question.clusters),
+        (cluster, question.clusters),
     ):
         if wanted:
             asked = asked.where(column.in_(wanted))
@@ -427,7 +444,7 @@ def _select(
         alike = (_PATTERN.sub(_wider, name) for name in question.names)
         asked = asked.where(sa.or_(*(jobs.c.name.like(each, escape="\\") for each in alike)))
     if question.ids:
-        asked = asked.where(sa.or_(*_by_id(question.ids)))
+        asked = asked.where(sa.or_(*by_id(jobs, question.ids)))
     if question.hosts:
         asked = asked.where(
             sa.or_(
@@ -446,11 +463,16 @@ def _wider(found: re.Match[str]) -> str:
     return {"*": "%", "?": "_"}.get(found[0], "_" if found[0].startswith("[") else f"\\{found[0]}")
 
 
-def _by_id(ids: Sequence[str]) -> Iterator[sa.ColumnElement[bool]]:
-    yield jobs.c.job_id.in_(ids)
-    yield jobs.c.shown_id.in_(ids)
+def by_id(table: sa.Table, ids: Sequence[str]) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield what tells jobs by what users type: any of it does.
+
+    Args:
+        table: Has `job_id` and `shown_id`.
+    """
+    yield table.c.job_id.in_(ids)
+    yield table.c.shown_id.in_(ids)
     # What stands before the elements: 4_ of 4_12 and of 4_[1-3].
-    array = sa.func.rtrim(jobs.c.shown_id, "0123456789[]-,:%")
+    array = sa.func.rtrim(table.c.shown_id, "0123456789[]-,:%")
     yield array.in_([f"{each}_" for each in ids])
 
 
@@ -489,7 +511,7 @@ def _states(
     return states
 
 
-def _filtered(table: JobTable, question: Question, stale_s: float) -> JobTable:
+def filtered(table: JobTable, question: Question, stale_s: float) -> JobTable:
     """Leave out what only seemed to fit: how a job stands is known after the ticks were read."""
     wanted = np.ones(len(table), dtype=bool)
     if question.states:

@@ -50,7 +50,13 @@ _TIDY_CHUNKS = 2000
 
 
 class Store:
-    """An open store. Open it once and keep it: a store that is opened anew counts anew."""
+    """An open store. Open it once and keep it: a store that is opened anew counts anew.
+
+    Attributes:
+        has_all_hosts: Whether `hosts` are all that there are, so that their sum means anything.
+    """
+
+    has_all_hosts: bool = True
 
     def __init__(self, database: Database, retention: Retention) -> None:
         self._database = database
