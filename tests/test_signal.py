@@ -202,6 +202,12 @@ def test_window_holds_the_steps_that_touch_it(data, signal):
     )
 
 
+def test_a_window_that_ends_with_a_step_of_odd_length_takes_no_more_than_that_step():
+    curve = Signal.from_values([1, 2, 3, 4], start=1720000000.0, step_s=7.3)
+    part = curve.window(curve.start, curve.start + 3 * 7.3)
+    assert part.values.tolist() == [1, 2, 3]
+
+
 def test_a_window_needs_an_end():
     with pytest.raises(InvalidTime, match="a window needs an end after 1970-01-01 01:00 UTC"):
         hourly(300, 100).window(3600, 3600)

@@ -459,10 +459,13 @@ class Signal:
 
     def covers(self, begin: float, end: float) -> bool:
         """Return whether the span holds everything from `begin` to `end`."""
-        slack = max(
+        slack = self._edge_s(begin, end)
+        return begin >= self.start - slack and end <= self.end + slack
+
+    def _edge_s(self, begin: float, end: float) -> float:
+        return max(
             _EDGE_STEPS * self.step_s, _EDGE_ROUNDINGS * math.ulp(max(abs(begin), abs(end)))
         )
-        return begin >= self.start - slack and end <= self.end + slack
 
     def require(self, begin: float, end: float, *, what: str = "the signal") -> None:
         """Raise `NotCovered` unless the span holds everything from `begin` to `end`.
@@ -497,7 +500,7 @@ class Signal:
         if b <= a:
             raise InvalidTime(f"a window needs an end after {format_time(a)}, not {format_time(b)}")
         self.require(a, b)
-        slack = _EDGE_STEPS
+        slack = self._edge_s(a, b) / self.step_s
         first = max(int(np.floor((a - self.start) / self.step_s + slack)), 0)
         last = min(int(np.ceil((b - self.start) / self.step_s - slack)), self.values.size)
         return replace(
