@@ -463,9 +463,7 @@ class Signal:
         return begin >= self.start - slack and end <= self.end + slack
 
     def _edge_s(self, begin: float, end: float) -> float:
-        return max(
-            _EDGE_STEPS * self.step_s, _EDGE_ROUNDINGS * math.ulp(max(abs(begin), abs(end)))
-        )
+        return max(_EDGE_STEPS * self.step_s, _EDGE_ROUNDINGS * math.ulp(max(abs(begin), abs(end))))
 
     def require(self, begin: float, end: float, *, what: str = "the signal") -> None:
         """Raise `NotCovered` unless the span holds everything from `begin` to `end`.
