@@ -200,10 +200,10 @@ def long_queue(folder):
 
 
 def dirty_now(folder):
-    """Write a forecast by which it is better to wait, and a week of history before it."""
+    """Write a forecast by which to wait is better, and a year before it, long to judge."""
     now = time.time() // 3600 * 3600
     rows = [
-        f"{now + 3600 * hour:.0f},{500 if hour < 6 else 100 + hour}" for hour in range(-170, 60)
+        f"{now + 3600 * hour:.0f},{500 if hour < 6 else 100 + hour}" for hour in range(-8760, 60)
     ]
     text = "\n".join(["timestamp,carbon_intensity_g_per_kwh", *rows]) + "\n"
     (folder / "forecast.csv").write_text(text)

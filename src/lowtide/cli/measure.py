@@ -389,9 +389,13 @@ def show_runs(rows: list[dict[str, Any]]) -> None:
     from lowtide.certainty import marks_for
     from lowtide.units import format_duration, format_energy, format_mass, format_number
 
+    def lacking(row: dict[str, Any]) -> str:
+        # Where nothing was measured at all, nothing is known of what lacks either.
+        return marks_for(partial=(row["missing_s"] or 0) > 0)
+
     def at_least(key: str, heading: str, show: Callable[[float], str]) -> Column:
         """Return a column that says of what part of the time is lacking."""
-        return Column(key, heading, show, marks=lambda row: marks_for(partial=row["missing_s"] > 0))
+        return Column(key, heading, show, marks=lacking)
 
     paid = []
     if any(row.get("carbon_g") is not None for row in rows):
