@@ -15,29 +15,14 @@ from lowtide.acting.site import SlurmSite
 from lowtide.acting.submission import Submission
 from lowtide.acting.tag import Tag, decode
 from lowtide.acting.waits import UNKNOWN_WAIT_S
-from lowtide.errors import Refused, Unreachable
+from lowtide.errors import Unreachable
+from lowtide.slurm.client import slurm_problem
 from lowtide.slurm.records import SEPARATOR
 from support.commands import run
 
 NOW = time.time()
 OURS = f"JobId=5 JobName=a.sh\\n   UserId=ada({os.getuid()}) GroupId=ada(5)\\n   Comment="
-GONE = Refused("Invalid job id specified")
-
-
-@pytest.fixture
-def sbatch(monkeypatch):
-    """The verb's own module, on a Slurm that says what a test wants it to."""
-    module = sys.modules["lowtide.cli.sbatch"]
-    said = {}
-
-    def asked(backend, *command):
-        answer = said[command[0]]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    monkeypatch.setattr("lowtide.acting.slurm.asked", asked)
-    return SimpleNamespace(module=module, said=said)
+GONE = slurm_problem("scontrol failed: slurm_load_jobs error: Invalid job id specified")
 
 
 def order(begin: float) -> SimpleNamespace:
@@ -62,16 +47,21 @@ def order(begin: float) -> SimpleNamespace:
         (GONE, 900.0, 2.0, False),
         (GONE, 0.0, 300.0, False),
         (GONE, 0.0, 2.0, True),
-        (Unreachable("did not answer"), 900.0, 300.0, True),
+        (slurm_problem("scontrol did not answer within 15 s"), 900.0, 300.0, True),
         # It says no, and nothing of the job.
-        (Refused("scontrol failed: Protocol authentication error"), 900.0, 300.0, True),
-        (Refused("slurm_load_jobs error: Access/permission denied"), 900.0, 300.0, True),
+        (slurm_problem("scontrol failed: Protocol authentication error"), 900.0, 300.0, True),
+        (slurm_problem("slurm_load_jobs error: Access/permission denied"), 900.0, 300.0, True),
     ],
 )
-def test_in_doubt_a_job_is_not_submitted_again(sbatch, said, begin_s, kept_s, has):
-    sbatch.said["scontrol"] = said.replace("\\n", "\n") if isinstance(said, str) else said
-    backend = SimpleNamespace(site=SlurmSite(kept_s=kept_s))
-    assert sbatch.module._has(backend, "5", order(NOW + begin_s)) == has
+def test_in_doubt_a_job_is_not_submitted_again(said, begin_s, kept_s, has):
+    def tell(*command):
+        if isinstance(said, Exception):
+            raise said
+        return said.replace("\\n", "\n")
+
+    backend = SimpleNamespace(site=SlurmSite(kept_s=kept_s), client=SimpleNamespace(tell=tell))
+    sbatch = sys.modules["lowtide.cli.sbatch"]
+    assert sbatch._has(backend, "5", order(NOW + begin_s)) == has
 
 
 @pytest.fixture

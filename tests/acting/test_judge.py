@@ -17,8 +17,9 @@ from lowtide.acting.site import read_site
 from lowtide.acting.slurm import SlurmBackend
 from lowtide.acting.tag import MOST_BYTES, Tag, decode, encode
 from lowtide.acting.waits import Wait, WaitModel
-from lowtide.errors import Refused, SlurmProblem, Unreachable
+from lowtide.errors import Refused, Unreachable
 from lowtide.signal import Signal
+from lowtide.slurm.client import slurm_problem
 from lowtide.slurm.records import SEPARATOR, WAITING_FIELDS, queue_from_lines
 from support.nightly import drawn
 
@@ -331,7 +332,7 @@ class Told:
         self.told.append(command)
         if not self.problem:
             return ""
-        raise SlurmProblem(self.problem)
+        raise slurm_problem(self.problem)
 
 
 def test_elements_of_an_array_are_one_as_long_as_slurm_has_one_record_of_them():

@@ -15,11 +15,11 @@ from lowtide.acting.journal import Journal
 from lowtide.acting.reckoning import Reckoning, replay
 from lowtide.acting.settling import Settler
 from lowtide.acting.tag import Tag, encode
-from lowtide.errors import SlurmProblem
 from lowtide.monitor.snapshot import JobFacts
 from lowtide.profile import Phase, PowerProfile
 from lowtide.schedule import Stretch
 from lowtide.signal import Signal
+from lowtide.slurm.client import slurm_problem
 from lowtide.store import Store
 from support.production import Job, Program, keep
 
@@ -43,15 +43,15 @@ class Slurm:
 
     def job(self, job_id):
         if self.silent:
-            raise SlurmProblem("Unable to contact slurm controller")
+            raise slurm_problem("Unable to contact slurm controller")
         if not self.facts:
-            raise SlurmProblem("scontrol: Invalid job id specified")
+            raise slurm_problem("scontrol: Invalid job id specified")
         return list(self.facts)
 
     def accounting(self, **_):
         if self.accounts:
             return []
-        raise SlurmProblem("Slurm accounting storage is disabled")
+        raise slurm_problem("Slurm accounting storage is disabled")
 
 
 def page(journal, profile=PROFILE, **changes) -> BookPage:

@@ -14,8 +14,8 @@ import re
 import shlex
 from signal import SIGTERM, Signals
 
-from lowtide.acting.slurm import SILENCE
 from lowtide.errors import InvalidInput
+from lowtide.slurm.client import SILENCE
 
 _END = "END_OF_THE_SCRIPT_THAT_LOWTIDE_WRAPS"
 # Whoever gets this requeues a job: progress first, since that may be written while it runs. Who

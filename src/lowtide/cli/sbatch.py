@@ -18,7 +18,15 @@ import typer
 from lowtide.cli.options import GridName, How, Profile, Seed, SignalFile
 from lowtide.cli.output import TABLE, Column, Form, say, waiting, warn
 from lowtide.cli.run import FinishBy, forecaster, iso_or_none, read_finish
-from lowtide.errors import FileProblem, InvalidInput, LowtideError, Refused, Unreachable
+from lowtide.errors import (
+    FileProblem,
+    InvalidInput,
+    LowtideError,
+    NoSuchJob,
+    Refused,
+    SlurmProblem,
+    Unreachable,
+)
 from lowtide.units import (
     format_duration,
     format_iso,
@@ -472,23 +480,17 @@ def _waited_for(command: list[str]) -> str:
 
 def _has(backend: SlurmBackend, number: str, order: _Order) -> bool:
     """Return whether Slurm has kept a job. In doubt it has: two of one job are worse than none."""
-    from lowtide.acting.slurm import asked
-    from lowtide.slurm.client import NO_JOB
-
     try:
-        said = asked(backend, "scontrol", "show", "job", number)
-    except Unreachable as error:
-        warn(f"it cannot be seen whether Slurm has kept job {number}: {error}")
-        return True
-    except Refused as error:
-        if NO_JOB not in str(error).lower():
-            # It says no, and nothing of the job.
-            warn(f"it cannot be seen whether Slurm has kept job {number}: {error}")
-            return True
+        said = backend.client.tell("scontrol", "show", "job", number)
+    except NoSuchJob:
         site = backend.site
         # Who has begun may have ended, and be forgotten by now.
         ahead = order.begin > time.time() + 1.0
         return not ahead and site is not None and site.kept_s < 2 * _SETTLED_S
+    except SlurmProblem as error:
+        # It does not answer, or says no and nothing of the job.
+        warn(f"it cannot be seen whether Slurm has kept job {number}: {error}")
+        return True
     if order.tag.token in said:
         return True
     if '"id":"' in said.partition("lt1:{")[2]:
