@@ -28,7 +28,7 @@ from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.disciplines import Easy, OwnDiscipline
 from lowtide.simulator.results import Simulation
 from lowtide.simulator.simulation import as_workload, on_machines, simulate
-from lowtide.units import DurationLike, TimeLike, parse_duration
+from lowtide.units import JOULES_PER_KWH, DurationLike, TimeLike, parse_duration
 from lowtide.workload import Workload
 
 # What an hour of delay counts by default: this share of what an hour of the job does.
@@ -272,5 +272,5 @@ def wait_rate(wait: float | str, jobs: Workload, signal: Signal) -> FloatArray:
     if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait < math.inf:
         raise InvalidInput(rule)
     mean = float(np.abs(signal.window(jobs.arrival.min(), jobs.deadline.max()).values).mean())
-    rate: FloatArray = wait * mean * jobs.energy_j / jobs.run_s / 3.6e6
+    rate: FloatArray = wait * mean * jobs.energy_j / jobs.run_s / JOULES_PER_KWH
     return rate
