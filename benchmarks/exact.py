@@ -7,6 +7,7 @@ per row of work.
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -384,7 +385,7 @@ def bulk() -> bool:
     """What once made bulk plans a hundred times as slow: startups, or arrivals off the step."""
     rng = np.random.default_rng(5)
     signal = lt.Signal.from_values(rng.uniform(50, 500, 8760), start=0, step_s=HOUR)
-    hours = rng.integers(0, 8700, BULK_JOBS) * HOUR
+    hours = (rng.integers(0, 8700, BULK_JOBS) * HOUR).astype(np.float64)
     starting = lt.PowerProfile(startup=[STARTUP], work=phased().profile.work[:24])
     level = lt.PowerProfile.constant(300, 4 * HOUR)
     off = hours + 300 * rng.integers(1, 12, BULK_JOBS)
@@ -395,7 +396,7 @@ def bulk() -> bool:
     }
     good = True
     for name, (profile, arrivals, step_s) in cases.items():
-        how = {"policy": Exact(step_s=step_s), "workers": 1}
+        planner = Exact(step_s=step_s)
         jobs = [
             lt.Job(
                 id=str(number),
@@ -406,11 +407,19 @@ def bulk() -> bool:
             )
             for number, arrival in enumerate(arrivals)
         ]
-        made = lt.plan_many(jobs[:50], signal, **how)  # type: ignore[arg-type]
-        took_s = best_of(2, lambda: lt.plan_many(jobs, signal, **how))  # type: ignore[arg-type]  # noqa: B023
+        made = lt.plan_many(jobs[:50], signal, policy=planner, workers=1)
+        took_s = best_of(
+            2,
+            lambda jobs=jobs, planner=planner: lt.plan_many(
+                jobs, signal, policy=planner, workers=1
+            ),
+        )
         each_us = 1e6 * took_s / BULK_JOBS
-        alone = [lt.plan(job, signal, policy=how["policy"]).footprint.carbon_g for job in jobs[:50]]
-        agree = bool(np.allclose(alone, [each.footprint.carbon_g for each in made], rtol=1e-9))
+        alone = [lt.plan(job, signal, policy=planner) for job in jobs[:50]]
+        agree = all(
+            math.isclose(one.footprint.carbon_g or 0.0, each.footprint.carbon_g or 1.0)
+            for one, each in zip(alone, made, strict=True)
+        )
         print(
             f"bulk, {name}: {each_us:.0f} us a job (wanted {WANTED_US:.0f}, at most "
             f"{MOST_US:.0f}); as one by one: {agree}"

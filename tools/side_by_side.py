@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("commit")
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("-n", "--rounds", type=int, default=2)
-    asked = parser.parse_args(arguments)
+    asked = parser.parse_intermixed_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         other = Path(folder, "tree")
         subprocess.run(["git", "worktree", "add", "-q", other, asked.commit], cwd=ROOT, check=True)
@@ -66,7 +66,17 @@ def environment(tree: Path, folder: Path) -> str:
         "\n".join(p for p in sys.path if "site-packages" in p)
     )
     python = str(folder / "bin" / "python")
-    install = ["-m", "pip", "--python", python, "install", "-q", "--no-deps", "-e", tree]
+    install: list[str | Path] = [
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "-q",
+        "--no-deps",
+        "-e",
+        tree,
+    ]
     subprocess.run([sys.executable, *install], check=True)
     return python
 
