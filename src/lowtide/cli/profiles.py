@@ -530,7 +530,7 @@ _PHASES = (
     Column("times", "times"),
     Column("duration_s", "each for", format_hours),
     Column("power_w", "power", "{:.4g} W".format),
-    Column("energy_j", "energy in all", format_energy),
+    Column("energy_j", "energy in all"),
 )
 
 

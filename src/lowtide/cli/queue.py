@@ -16,7 +16,6 @@ from lowtide.cli.options import GridName, How, Seed, SignalFile, StorePlace
 from lowtide.cli.output import TABLE, Column, Form, print_rows, say, warn
 from lowtide.cli.run import forecaster, iso_or_none
 from lowtide.units import (
-    format_duration,
     format_number,
     format_percent,
 )
@@ -91,10 +90,10 @@ def queue(
         Column("what", "stands"),
         Column("begin", "begins (UTC)", lambda text: text[:16].replace("T", " ")),
         Column("latest", "has to by", lambda text: text[:16].replace("T", " ")),
-        Column("slack_s", "slack", format_duration),
-        Column("wait_s", "queue", format_duration),
+        Column("slack_s", "slack"),
+        Column("wait_s", "queue"),
         Column("deadline", "done by", lambda text: text[:16].replace("T", " ")),
-        Column("progress_s", "saved", format_duration),
+        Column("progress_s", "saved"),
         Column("why", "why"),
     )
     pages = {page.token: page for page in book.pages(now=turn.now)}
@@ -317,7 +316,7 @@ ENDED = (
     Column("replayed", "replayed", format_number),
     Column("measured", "measured", format_number),
     Column("unit", "in"),
-    Column("saving", "saved", format_percent),
+    Column("saving", "saved"),
 )
 
 
@@ -368,7 +367,7 @@ def _tell_calibration(driver: Driver, form: Form) -> None:
         Column("said", "foretold"),
         Column("late", "later"),
         Column("share", "share", format_percent),
-        Column("wait_s", "queue takes up to", format_duration),
+        Column("wait_s", "queue takes up to"),
         Column("is_trusted", "deferred", lambda yes: "yes" if yes else "no"),
     )
     documents = [{each.key: each.value(row) for each in columns} for row in rows]
@@ -399,14 +398,14 @@ def _tell_report(book: Book, journal: Journal, since: float, now: float, form: F
         Column("plan_gap", "plan off", format_percent),
         Column("profile_gap", "profile off", format_percent),
         Column("measured_jobs", "measured jobs"),
-        Column("saving", "saved", format_percent),
+        Column("saving", "saved"),
     )
     would = (
         Column("kind", "class"),
         Column("jobs", "jobs"),
         Column("deferred", "would wait"),
         Column("cpu_hours", "CPU hours by limits", format_number),
-        Column("saving", "would save, by plan", format_percent),
+        Column("saving", "would save, by plan"),
     )
 
     def show() -> None:

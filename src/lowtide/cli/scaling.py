@@ -195,10 +195,10 @@ def _columns(names: Sequence[str]) -> tuple[Column, ...]:
         Column("recording", "recording"),
         *(Column(name, name, "{:g}".format) for name in names),
         Column("runs", "runs"),
-        Column("energy_j", "energy", format_energy),
+        Column("energy_j", "energy"),
         Column("energy_left_out_j"),
         off("energy_j", "energy_left_out_j"),
-        Column("duration_s", "duration", format_duration),
+        Column("duration_s", "duration"),
         Column("duration_left_out_s"),
         off("duration_s", "duration_left_out_s"),
     )

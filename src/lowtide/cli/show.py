@@ -16,7 +16,7 @@ from lowtide.cli.options import (
     SignalFile,
     require_one_grid,
 )
-from lowtide.cli.output import SYNTHETIC, TABLE, Form, print_table, say, say_all, waiting
+from lowtide.cli.output import SYNTHETIC, TABLE, Form, print_page_table, say, say_all, waiting
 from lowtide.cli.queue import acted_document
 
 if TYPE_CHECKING:
@@ -224,9 +224,9 @@ def _print(told: Hindsight, others: list[JobRecord]) -> None:
         as_expected,
         drawn,
         headline,
-        phase_rows,
-        use_rows,
-        waiting_rows,
+        phase_table,
+        use_table,
+        waiting_table,
     )
 
     say_all(headline(told))
@@ -241,7 +241,7 @@ def _print(told: Hindsight, others: list[JobRecord]) -> None:
         print()
         print(curve)
     print()
-    print_table(*use_rows(told.behaviour))
+    print_page_table(use_table(told.behaviour))
     print()
     for verdict in told.verdicts:
         say(f"{verdict.question} {verdict.answer}: {verdict.evidence}.")
@@ -250,9 +250,9 @@ def _print(told: Hindsight, others: list[JobRecord]) -> None:
     if told.phases is not None:
         print()
         say("Phases found in what it drew:")
-        print_table(*phase_rows(told.phases.found))
+        print_page_table(phase_table(told.phases.found))
     print()
-    print_table(*waiting_rows(told))
+    print_page_table(waiting_table(told))
     say_all(told.notes)
 
 

@@ -13,7 +13,7 @@ from lowtide.cli.output import (
     Column,
     Form,
     Written,
-    print_table,
+    print_page_table,
     require_figure,
     say,
     say_all,
@@ -159,7 +159,6 @@ def _document(portrait: Portrait) -> dict[str, Any]:
 
 def _show(portrait: Portrait, zone: Zone) -> None:
     """Tell people."""
-    from lowtide.studies.portrait import PARTS
     from lowtide.units import format_count, format_duration, format_number, format_percent
 
     told, (first, last) = portrait.summary(), portrait.span
@@ -177,14 +176,14 @@ def _show(portrait: Portrait, zone: Zone) -> None:
             say(f"{format_count(count, 'job')} of them {words}.")
     say_all(f"{note[0].upper()}{note[1:]}." for note in portrait.notes)
     print()
-    print_table(["per job", "known", *PARTS.values()], portrait.spread_rows())
+    print_page_table(portrait.spread_table())
     print()
-    print_table(["state", "jobs", "share", "core-h", "share of core-h"], portrait.state_rows())
+    print_page_table(portrait.state_table())
     print()
     name = f"hour ({zone.name})" if portrait.dated else "hour of the trace"
-    print_table(portrait.slot_head(name), portrait.slot_rows(portrait.hours))
+    print_page_table(portrait.slot_table(name, portrait.hours))
     print()
-    print_table(portrait.slot_head("weekday"), portrait.slot_rows(portrait.weekdays))
+    print_page_table(portrait.slot_table("weekday", portrait.weekdays))
     if told["mean_held_cpus"] is not None:
         share = "" if told["utilisation"] is None else f", {format_percent(told['utilisation'])}"
         of = "" if portrait.cpus is None else f" of {portrait.cpus:g} CPUs"

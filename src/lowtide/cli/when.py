@@ -188,7 +188,7 @@ def _show(
     print()
     print_rows(
         (
-            Column("patience_s", "may wait", format_duration),
+            Column("patience_s", "may wait"),
             Column("", f"start ({zone.name})", minute, lambda each: each.plan.schedule.start),
             Column("", f"done ({zone.name})", minute, lambda each: each.plan.schedule.end),
             Column("mean", f"mean {signal.unit}", format_number),
@@ -252,7 +252,7 @@ def _tell_tradeoff(
         Column("", f"done by ({zone.name})", lambda at: format_minute(at, zone.tz), float),
         Column("", "later by", format_duration, lambda finish: finish - earliest),
         Column("amount", f"least {unit}", lambda least: f"{least:.4g}", every.by),
-        Column("saving", "saving", format_percent, saving),
+        Column("saving", "saving", read=saving),
         Column("knee", "", lambda is_knee: "knee" * is_knee, lambda finish: finish == knee),
         Column("synthetic", read=lambda _: every.synthetic),
     )
