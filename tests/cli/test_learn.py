@@ -83,7 +83,8 @@ def test_a_single_run_says_that_it_is_not_validated(capsys: pytest.CaptureFixtur
     [
         (("nowhere",), "no such file or folder: nowhere"),
         (("mine", "--baseline", "gone"), "unknown baseline 'gone'"),
-        (("mine", "--check", "mine.toml", "--events"), "--check learns nothing"),
+        (("mine", "--check", "mine.toml", "--events"), "No such option: --events"),
+        (("mine", "--features", "cpu"), "--features belongs to --machine"),
         (("mine", "--check", "none.toml"), "no such file: none.toml"),
         (("h200", "--check", "h200", "--baseline", "x"), "unknown baseline 'x'"),
         (("mine", "-o", "profile.yaml"), "a profile is a .toml or .json file"),
