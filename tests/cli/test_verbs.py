@@ -369,9 +369,9 @@ def test_help_shows_the_examples(
 
 
 def test_help_loads_nothing_heavy() -> None:
+    heavy = {"numpy", "scipy", "numba", "polars", "altair", "rich", "vl_convert"}
     script = (
-        "import sys, lowtide.cli\n"
-        "heavy = {'numpy', 'polars', 'altair', 'rich', 'vl_convert'} & set(sys.modules)\n"
+        f"import sys, lowtide.cli\nheavy = {heavy} & set(sys.modules)\n"
         "sys.exit(f'loaded {heavy}' if heavy else 0)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
