@@ -211,12 +211,17 @@ def test_a_report_is_told_to_people_and_to_scripts(capsys, tmp_path, monkeypatch
     now = time.time()
     Book(tmp_path / "jobs").put(replace(PAGE, arrival=now - 60.0, deadline=now, ended=now - 5.0))
     supposing(tmp_path / "supposed.json", [replace(JOB, kind="main/1")])
-    document = json.loads(run(capsys, "queue", "--report", "--json").out)
+    document = json.loads(run(capsys, "queue", "report", "--json").out)
     assert [row["kind"] for row in document["classes"]] == ["main/1"]
     # What was supposed is of another year.
     assert document["supposed"] == []
-    head, row = run(capsys, "queue", "--report", "-P").out.splitlines()
+    head, row = run(capsys, "queue", "report", "-P").out.splitlines()
     assert_keys_as_kept("verbs/queue report.txt", document, head)
     assert row.startswith("main/1|1|1|0|60|66|70|g|")
-    shown = run(capsys, "queue", "--report", "--days", "9999").out
+    shown = run(capsys, "queue", "report", "--days", "9999").out
     assert "would save, by plan" in shown
+    for verb, option in (("report", "--report"), ("waits", "--calibration")):
+        new, old = (run(capsys, "queue", word, "--json") for word in (verb, option))
+        assert (new.code, new.out) == (old.code, old.out), option
+    (head,) = run(capsys, "queue", "waits", "-P").out.splitlines()
+    assert_keys_as_kept("verbs/queue waits.txt", json.loads(new.out), head)

@@ -66,12 +66,11 @@ def tell_users(place: str | None, config: Path | None, *, dry_run: bool, form: F
 
 
 def _columns() -> list[Column]:
-    from lowtide.units import format_energy
 
     return [
         Column("user", "user"),
         Column("jobs", "jobs"),
-        Column("energy_j", "for nothing", format_energy),
+        Column("energy_j", "for nothing"),
         Column("sent", "sent", plain),
         Column("why_not", "why not"),
     ]

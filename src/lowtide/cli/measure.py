@@ -387,27 +387,27 @@ def _show(rows: list[dict[str, Any]], folder: Path, task: SlurmTask | None) -> N
 def show_runs(rows: list[dict[str, Any]]) -> None:
     """Print what each run came to, as a table."""
     from lowtide.certainty import marks_for
-    from lowtide.units import format_duration, format_energy, format_mass, format_number
+    from lowtide.units import format_number
 
     def lacking(row: dict[str, Any]) -> str:
         # Where nothing was measured at all, nothing is known of what lacks either.
         return marks_for(partial=(row["missing_s"] or 0) > 0)
 
-    def at_least(key: str, heading: str, show: Callable[[float], str]) -> Column:
+    def at_least(key: str, heading: str, show: Callable[[float], str] | None = None) -> Column:
         """Return a column that says of what part of the time is lacking."""
         return Column(key, heading, show, marks=lacking)
 
     paid = []
     if any(row.get("carbon_g") is not None for row in rows):
-        paid.append(at_least("carbon_g", "CO2e", format_mass))
+        paid.append(at_least("carbon_g", "CO2e"))
     if any(row.get("cost") is not None for row in rows):
         currency = next(row["currency"] for row in rows if row["cost"] is not None)
         paid.append(at_least("cost", f"cost, {currency}", format_number))
     print_rows(
         (
             Column("run", "run"),
-            Column("duration_s", "elapsed", format_duration),
-            at_least("energy_j", "energy", format_energy),
+            Column("duration_s", "elapsed"),
+            at_least("energy_j", "energy"),
             Column("mean_w", "mean W", "{:.1f}".format),
             *paid,
             Column("power", "power"),

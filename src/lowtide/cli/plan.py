@@ -11,10 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lowtide.cli.options import JobOptions, Seed, Tz, placed
-from lowtide.cli.output import TABLE, Column, Form, print_rows, print_table, say, say_all, waiting
+from lowtide.cli.output import (
+    TABLE,
+    Column,
+    Form,
+    print_page_table,
+    print_rows,
+    say,
+    say_all,
+    waiting,
+)
 from lowtide.units import (
     MISSING,
-    format_duration,
     format_iso,
     format_minute,
     format_number,
@@ -120,7 +128,7 @@ def plan(
     ]
     print(draw(result.signal.window(job.arrival, job.deadline), marks=marks, tz=zone.tz))
     print()
-    print_table(result.headings(zone.name), result.rows(zone.tz))
+    print_page_table(result.table(zone.name, zone.tz))
     print()
     for each in result.plans:
         if each.note:
@@ -227,7 +235,7 @@ def show_explanation(reasons: Explanation, *, unit: str, zone: Zone) -> None:
                 "start", f"start ({zone.name})", lambda instant: format_minute(instant, zone.tz)
             ),
             Column("end", f"end ({zone.name})", lambda instant: format_minute(instant, zone.tz)),
-            Column("work_s", "work", format_duration),
+            Column("work_s", "work"),
             Column("amount", unit, format_number),
             Column("overhead", "overhead", format_number),
             Column("mean", f"{unit}/kWh", format_number),
@@ -366,7 +374,7 @@ def demo(
     def show() -> None:
         say(result.note)
         print()
-        print_table(result.header, result.rows())
+        print_page_table(result.table())
         print()
         say("Policies decide as published; repeated startups and lost work are paid for.")
         print(f"report:  {report.resolve()}")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lowtide.cli.options import Data, RepeatSignal, Settings, read_settings
-from lowtide.cli.output import TABLE, Column, Form, print_table, progress, say, say_all
+from lowtide.cli.output import TABLE, Column, Form, print_rows, progress, say, say_all
 
 if TYPE_CHECKING:
     from lowtide.cli.inputs import Zone
@@ -293,24 +295,26 @@ def _show(plan: ClusterPlan, quote: Quote | None, zone: Zone) -> None:
             f"{told(any_moment)}: {share} less than this one, waiting apart."
         )
     print()
-    easy = plan.easy
     rows = [
-        [
-            "emissions or cost",
-            told(plan.amount),
-            "---" if easy is None else told(summary["easy_amount"]),
-        ],
-        ["late jobs", str(summary["late"]), str(summary["easy_late"])],
-        [
-            "mean wait",
-            format_duration(summary["mean_wait_s"]),
-            format_duration(summary["easy_mean_wait_s"]),
-        ],
-        ["starts per job", f"{summary['mean_starts']:.2f}", "1.00"],
-        ["saving", format_percent(plan.saving), ""],
-        ["saving of the best possible plan, at most", format_percent(plan.most_saving), ""],
+        ("emissions or cost", told, plan.amount, summary["easy_amount"]),
+        ("late jobs", str, summary["late"], summary["easy_late"]),
+        ("mean wait", format_duration, summary["mean_wait_s"], summary["easy_mean_wait_s"]),
+        ("starts per job", "{:.2f}".format, summary["mean_starts"], 1.0),
+        ("saving", format_percent, plan.saving, ""),
+        ("saving of the best possible plan, at most", format_percent, plan.most_saving, ""),
     ]
-    print_table(["what", "plan", "EASY"], rows)
+
+    def words(row: tuple[Any, ...], place: int) -> Any:
+        return row[place] if row[place] in (None, "") else row[1](row[place])
+
+    print_rows(
+        (
+            Column("", "what", read=itemgetter(0)),
+            Column("", "plan", read=partial(words, place=2)),
+            Column("", "EASY", read=partial(words, place=3)),
+        ),
+        rows,
+    )
     name = plan.resources[0]
     price = plan.prices.rent[0] * 3600 / plan.step_s
     unit = signal.currency if signal.kind == "price" else "g"
@@ -320,7 +324,7 @@ def _show(plan: ClusterPlan, quote: Quote | None, zone: Zone) -> None:
         say(f"What an hour of one {one} is worth, {unit}")
         print(draw_curve(price, float(plan.edges[0]), float(plan.edges[-1]), unit, tz=zone.tz))
         print()
-        print_table(*_days(plan, price, zone, unit, one))
+        print_rows(*_days(plan, price, zone, unit, one))
     say(f"One more {one} for the whole time would save about {told(plan.worth())}.")
     for each in plan.late[:_SHOWN_LATE]:
         say(
@@ -341,7 +345,7 @@ def _show(plan: ClusterPlan, quote: Quote | None, zone: Zone) -> None:
 
 def _days(
     plan: ClusterPlan, price: Any, zone: Zone, unit: str, one: str
-) -> tuple[list[str], list[list[str]]]:
+) -> tuple[tuple[Column, ...], list[dict[str, Any]]]:
     """Return what an hour of a node is worth, day by day."""
     from datetime import UTC, datetime
 
@@ -357,16 +361,22 @@ def _days(
     rows = []
     for day, slots in days.items():
         dearest = max(slots, key=lambda slot: price[slot])
-        free = sum(price[slot] < 5e-3 for slot in slots) * plan.step_s / 3600
         rows.append(
-            [
-                day,
-                f"{free:g} h",
-                f"{moments[dearest]:%H:%M}" if price[dearest] >= 5e-3 else "---",
-                format_number(float(price[dearest])),
-                format_number(float(price[slots].mean())),
-                f"{100 * held[slots].sum() / max(there[slots].sum(), 1e-9):.0f} %",
-            ]
+            {
+                "day": day,
+                "free": sum(price[slot] < 5e-3 for slot in slots) * plan.step_s / 3600,
+                "dearest": moments[dearest] if price[dearest] >= 5e-3 else None,
+                "then": float(price[dearest]),
+                "mean": float(price[slots].mean()),
+                "held": held[slots].sum() / max(there[slots].sum(), 1e-9),
+            }
         )
-    head = [f"day ({zone.name})", "free", "dearest at", f"{unit} a {one}-hour then", "mean", "held"]
-    return head, rows
+    columns = (
+        Column("day", f"day ({zone.name})"),
+        Column("free", "free", "{:g} h".format),
+        Column("dearest", "dearest at", "{:%H:%M}".format),
+        Column("then", f"{unit} a {one}-hour then", format_number),
+        Column("mean", "mean", format_number),
+        Column("held", "held", lambda share: f"{100 * share:.0f} %"),
+    )
+    return columns, rows

@@ -12,11 +12,8 @@ import typer
 
 from lowtide.certainty import marked
 from lowtide.cli.options import (
-    GridName,
-    How,
+    GridOptions,
     Profile,
-    Seed,
-    SignalFile,
     Time,
     require_one_grid,
 )
@@ -54,16 +51,14 @@ _AHEAD_S = 2 * 86_400.0
 
 
 def run(
+    *,
     command: Annotated[
         list[str] | None, typer.Argument(help="What to run, after --: -- python train.py")
     ] = None,
     finish_by: FinishBy = None,
     length: Time = None,
     profile: Profile = None,
-    signal: SignalFile = None,
-    grid: GridName = None,
-    seed: Seed = 0,
-    how: How = None,
+    where: GridOptions,
     pause: Annotated[
         bool,
         typer.Option("--pause", help="Pause it in dirty hours; it keeps its memory meanwhile."),
@@ -114,7 +109,7 @@ def run(
     job = _Job(
         finish_by=finish_by, length=length, profile=profile, pauses=pause, saves=save_on is not None
     )
-    forecast = forecaster(signal, grid, seed=seed, how=how, until=job.deadline)
+    forecast = forecaster(where, until=job.deadline)
     backend, driver = job.prepared(forecast, _signal_named(save_on), min_run)
     job.planned(driver, forecast(time.time()))
     if dry_run:
@@ -396,12 +391,7 @@ def read_finish(text: str | None, now: float) -> float | None:
 
 
 def forecaster(
-    file: Path | None,
-    grid: str | None,
-    *,
-    seed: int = 0,
-    how: list[str] | None = None,
-    until: float | None = None,
+    asked: GridOptions, *, until: float | None = None
 ) -> Callable[[float], Signal | None]:
     """Return who says what is expected of a grid at a moment; nothing where no grid is named.
 
@@ -412,6 +402,7 @@ def forecaster(
     from lowtide.grid import deciding_signal
     from lowtide.grids.resolve import kind_of
 
+    file, grid, how = asked.signal, asked.grid, asked.how
     require_one_grid(file, grid)
     if grid is not None and kind_of(grid) == "zone":
         from lowtide.grids.live import LiveGrid
@@ -441,7 +432,7 @@ def forecaster(
             if key not in kept:
                 kept.clear()
                 end = max(until or now, now + _AHEAD_S)
-                found = find_grid(grid, "synthetic", since=now, until=end, how=how, seed=seed)
+                found = find_grid(grid, "synthetic", since=now, until=end, how=how, seed=asked.seed)
                 kept[key] = deciding_signal(found.grid)
         return next(iter(kept.values()), None)
 

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.cli.options import GridName, How, Profile, Seed, SignalFile
+from lowtide.cli.options import (
+    GridOptions,
+    Profile,
+)
 from lowtide.cli.output import TABLE, Column, Form, say, waiting, warn
 from lowtide.cli.run import FinishBy, forecaster, iso_or_none, read_finish
 from lowtide.errors import (
@@ -84,16 +87,14 @@ def parted(words: list[str]) -> list[str]:
 
 
 def sbatch(
+    *,
     words: Annotated[
         list[str] | None,
         typer.Argument(help="What you would give sbatch: its options, the script, its arguments."),
     ] = None,
     finish_by: FinishBy = None,
     profile: Profile = None,
-    signal: SignalFile = None,
-    grid: GridName = None,
-    seed: Seed = 0,
-    how: How = None,
+    where: GridOptions,
     saves: Annotated[
         bool,
         typer.Option(
@@ -149,7 +150,7 @@ def sbatch(
     if checkpoint and not saves:
         raise InvalidInput("--checkpoint names what a job saves to: say that it does, with --saves")
     backend, journal = SlurmBackend(), Journal.of_user()
-    forecast = forecaster(signal, grid, seed=seed, how=how, until=deadline)(now)
+    forecast = forecaster(where, until=deadline)(now)
     order = _Order(
         submission=submission,
         profile=known,

@@ -139,14 +139,11 @@ class Pages:
         if seen is None:
             return self._renderer.nothing()
         found, told = seen
-        tables = [
-            ("What was asked for, and what was used", words.use_rows(told.behaviour)),
-            ("Phases", words.phase_rows(told.phases.found) if told.phases else ((), [])),
-            (
-                "What waiting would have saved",
-                words.waiting_rows(told) if told.waiting else ((), []),
-            ),
-        ]
+        tables = {"What was asked for, and what was used": words.use_table(told.behaviour)}
+        if told.phases:
+            tables["Phases"] = words.phase_table(told.phases.found)
+        if told.waiting:
+            tables["What waiting would have saved"] = words.waiting_table(told)
         return self._renderer.page(
             request,
             "job.html",
@@ -155,7 +152,7 @@ class Pages:
             lines=[*words.headline(told)[1:], *words.drawn(found.record)],
             verdicts=told.verdicts,
             notes=told.notes,
-            tables=[(title, *table) for title, table in tables if table[1]],
+            tables=[(title, each.header, each.rows) for title, each in tables.items() if each.rows],
             panels=job_panels(told),
             plan=plan_figure(told),
             script=self._script(viewer, told),
