@@ -123,6 +123,7 @@ class BookPage:
             replayed=self.replayed,
             measured=self.measured,
             at_once=self.planned_at_once if self.at_once is None else self.at_once,
+            counts=not self.is_over or self.in_time is True,
         )
 
     @property

@@ -1,8 +1,9 @@
 """A program on this machine that waits for clean hours, and is paused or saved in dirty ones.
 
 It is a backend of one job. What is paused keeps its memory and goes on where it stood; what can
-save is asked to by a signal, leaves with exit code 75 and is started again. Should this process be
-killed, whatever it has paused goes on.
+save is asked to by a signal, which is sent to whoever of it listens and to nobody else; it leaves
+with exit code 75 and is started again. Should this process be killed, whatever it has paused goes
+on.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class LocalBackend:
     _program: StartedProgram | None = field(default=None, init=False)
     _paused_at: float | None = field(default=None, init=False)
     _asked_at: float | None = field(default=None, init=False)
+    _asks: int = field(default=0, init=False)
     _guardian: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -105,10 +107,16 @@ class LocalBackend:
         if program is None or self._seen.state != RUNNING:
             raise Refused("the program does not run")
         if self.with_signal is not None:
+            self._asks += 1
+            # A shell around it, or a child, may not know the signal and would be ended by it.
+            heard = program.tree.listeners(self.with_signal, everyone=self._asks > 1)
+            if not heard:
+                name = signal.Signals(self.with_signal).name
+                raise Refused(f"nobody of the program listens for {name} now: it is not sent")
             self._asked_at = self._asked_at or time.time()
-            # Its children may not know the signal, and would be ended by it.
-            with suppress(ProcessLookupError):
-                os.kill(program.tree.root, self.with_signal)
+            for pid in heard:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, self.with_signal)
             return
         self._guard(program.pause())
         self._paused_at = time.time()
@@ -165,7 +173,7 @@ class LocalBackend:
             self._guardian = None
 
     def _run(self, now: float) -> None:
-        self._asked_at = None
+        self._asked_at, self._asks = None, 0
         self._seen = replace(self._seen, state=RUNNING, started=now, begin=None)
 
     def _keep_run(self, now: float) -> float:

@@ -160,6 +160,7 @@ class _Job:
         self.reckoning: Reckoning | None = None
         self.signal: Signal | None = None
         self.missing_s: float | None = None
+        self.is_late = False
 
     def prepared(
         self,
@@ -320,7 +321,7 @@ def _carry_out(
     finally:
         sampler.close()
     try:
-        _reckon(job, backend, recorder, driver)
+        _reckon(job, backend, recorder, driver, status)
         _tell(job, recorder, form=form, status=status)
     except Exception as error:  # noqa: BLE001 - how the program ended is passed on all the same
         warn(f"what it came to cannot be shown: {error}")
@@ -365,8 +366,10 @@ class _Turns:
         if now < self._next:
             return
         self._next = now + self.every_s
-        for problem in self.driver.turn().problems:
-            if problem not in self._said:
+        turn = self.driver.turn()
+        deaf = [deed.verdict.why for deed in turn.deeds if deed.verdict.what == "runs"]
+        for problem in (*turn.problems, *(deed.problem for deed in turn.deeds), *deaf):
+            if problem and problem not in self._said:
                 self._said.add(problem)
                 warn(problem)
 
@@ -463,7 +466,9 @@ def _words(job: _Job) -> str:
     return "; ".join(filter(None, (when, job.why, worth)))
 
 
-def _reckon(job: _Job, backend: LocalBackend, recorder: Recorder, driver: Driver) -> None:
+def _reckon(
+    job: _Job, backend: LocalBackend, recorder: Recorder, driver: Driver, status: int | None
+) -> None:
     from dataclasses import replace
 
     from lowtide.acting.reckoning import Reckoning, amount, measured
@@ -482,7 +487,14 @@ def _reckon(job: _Job, backend: LocalBackend, recorder: Recorder, driver: Driver
         job.learn_pauses(runs, backend.pauses)
     replayed = amount(job.profile, backend.runs, signal) if job.profile else None
     job.signal = signal
-    job.reckoning = replace(known, replayed=replayed, measured=measured(runs, signal))
+    ended = max((run.end for run in recording.runs), default=time.time())
+    job.is_late = job.deadline is not None and ended > job.deadline
+    job.reckoning = replace(
+        known,
+        replayed=replayed,
+        measured=measured(runs, signal),
+        counts=not status and not job.is_late,
+    )
 
 
 def _tell(job: _Job, recorder: Recorder | None, *, form: Form, status: int | None = None) -> None:
@@ -522,6 +534,10 @@ def _tell(job: _Job, recorder: Recorder | None, *, form: Form, status: int | Non
         ]
         if row["saving"] is not None:
             parts.append(f"saved {format_percent(row['saving'])} against running at once")
+        elif job.is_late:
+            parts.append("it was late: no saving is counted")
+        elif row["exit_status"]:
+            parts.append("it failed: no saving is counted")
         if row["synthetic"]:
             parts.append("on a synthetic grid")
         warn("; ".join([*parts, f"kept in {row['folder']}"]))
