@@ -30,6 +30,7 @@ DOORS = {
     "/api/v1/looks": "viewer",
     "/api/v1/me": "viewer",
     "/api/v1/nodes": "viewer",
+    "/api/v1/nodes/{name}": "viewer",
     "/api/v1/nodes/{name}/course": "viewer",
     "/api/v1/nodes/{name}/steps": "viewer",
     "/api/v1/openapi.json": "viewer",

@@ -24,6 +24,7 @@ from lowtide.serve.gate import (
     for_whom,
     refuse_bad_input,
 )
+from lowtide.serve.guards import for_ingest
 from lowtide.serve.ingest import PieceOrigin, receive
 from lowtide.serve.metrics_proxy import Upstream
 from lowtide.serve.overview_pages import OverviewPages
@@ -120,6 +121,7 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
 
 def _door(keeper: Doorkeeper) -> Callable[[Request], Awaitable[Response]]:
     """Return the door for nodes."""
+    database = for_ingest(keeper.database)
 
     @for_whom("node")
     async def take(request: Request) -> Response:
@@ -143,7 +145,7 @@ def _door(keeper: Doorkeeper) -> Callable[[Request], Awaitable[Response]]:
             tells_all=kind == "ingest+facts",
         )
         told = await to_thread.run_sync(
-            partial(receive, keeper.database, sender, bytes(body), now=keeper.clock())
+            partial(receive, database, sender, bytes(body), now=keeper.clock())
         )
         document = {"seq": told.seq, "set_aside": told.reason}
         return answer(document, status=200 if told.taken else 409)

@@ -80,7 +80,8 @@ def guessed(text: str) -> str:
 
 def _mark_sum(sums: Mapping[str, Any], text: str, lacking: bool) -> str:
     estimated = is_estimated(sums["energy_j"] or 0.0, sums["measured_j"] or 0.0)
-    lacking = lacking or (sums["unmetered_s"] or 0.0) > 0
+    # Of an account that they do not lead people may be told a part of the sum.
+    lacking = lacking or (sums["unmetered_s"] or 0.0) > 0 or bool(sums.get("partial"))
     return marked(text, estimated=estimated, partial=lacking)
 
 

@@ -207,7 +207,14 @@ class Doorkeeper:
             rights = Rights()
         elif shown.scope == READ_PROJECT:
             rights = Rights(leads=rights.leads, member=rights.member)
-        return Viewer(self.database, shown.owner, rights, now)
+        return Viewer(
+            self.database,
+            shown.owner,
+            rights,
+            now,
+            least_users=self.settings.least_users,
+            opens_totals=self.settings.cluster_totals == "all",
+        )
 
 
 class Gate:

@@ -175,7 +175,7 @@ class Pages:
         """Return what the grid of a node is expected to be, for as long as a job may take."""
         if host is None or run_s > _LONGEST_S - WAITS_S[-1]:
             return None
-        series = viewer.node_course(host, start=viewer.now - HISTORY_S)
+        series = viewer.grid_course(host, start=viewer.now - HISTORY_S)
         if series is None:
             return None
         return expected_grid(series, now=viewer.now, ahead_s=run_s + WAITS_S[-1])
@@ -246,7 +246,7 @@ class Pages:
 
     @for_whom("viewer")
     def node(self, request: Request) -> Response:
-        """Show what a node did in the last day, and my jobs on it."""
+        """Show what a node does, what it did while my jobs ran there, and these."""
         viewer: Viewer = request.state.viewer
         name = request.path_params["name"]
         series = viewer.node_course(name, start=viewer.now - _DAY_S)
@@ -256,6 +256,7 @@ class Pages:
             request,
             "node.html",
             name=name,
+            now=viewer.node_now(name),
             panels=panels(series, NODE_PANELS),
             jobs=viewer.jobs(Wanted(host=name), most=20),
         )

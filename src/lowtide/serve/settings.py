@@ -21,6 +21,7 @@ from lowtide.store import JobRecord
 # Neither quotes nor spaces nor line breaks: such an address needs no escaping in a header.
 _ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*@[A-Za-z0-9][A-Za-z0-9.-]*")
 VISIBILITIES = ("sums", "jobs")
+TOTALS = ("groups", "all")
 SOURCES = ("table", "slurm")
 # What `proxy` is where the proxy comes by a Unix socket.
 SOCKET = "unix"
@@ -190,6 +191,10 @@ class Settings:
             a Unix socket; empty where there is none.
         accounts_from: Who knows accounts and their coordinators: `slurm`, or this file's `table`.
         project_visibility: What members of an account see of it: `sums`, or `jobs`.
+        least_users: So many others have to be in a sum for it to be told to somebody who may not
+            see their jobs.
+        cluster_totals: Who is told what all nodes do together: those who see all, and others while
+            such a group of `least_users` has jobs (`groups`), or everybody always (`all`).
         munge: Whether whoever holds a munge credential of this cluster may log in by it.
         munge_socket: Where munge listens; empty for the usual place.
         pam: The service of PAM's by which passwords are checked; empty where none are taken.
@@ -215,6 +220,8 @@ class Settings:
     proxy: str = ""
     accounts_from: str = "table"
     project_visibility: str = "sums"
+    least_users: int = 5
+    cluster_totals: str = "groups"
     munge: bool = False
     munge_socket: str = ""
     pam: str = ""
@@ -235,9 +242,12 @@ class Settings:
             ("accounts_from", self.accounts_from, SOURCES),
             ("project_visibility", self.project_visibility, VISIBILITIES),
             ("facts_from", self.facts_from, TELLERS),
+            ("cluster_totals", self.cluster_totals, TOTALS),
         ):
             if value not in known:
                 raise UnknownName(name, value, known)
+        if self.least_users < 2:
+            raise InvalidInput("least_users is 2 at least: a sum of one user is that user")
         if bool(self.certificate) != bool(self.key):
             raise InvalidInput("TLS takes a certificate and its key: name both files, or neither")
         if (self.munge or self.oidc.issuer) and not self.url:
