@@ -8,6 +8,7 @@ from pathlib import Path
 
 from anyio import to_thread
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,6 +18,7 @@ from starlette.types import ASGIApp, Scope
 
 from lowtide.errors import LowtideError
 from lowtide.serve.api import ENDPOINTS, NOT_FOUND, answer
+from lowtide.serve.described import description, responses_of
 from lowtide.serve.doors import Doors
 from lowtide.serve.gate import (
     Doorkeeper,
@@ -82,12 +84,15 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
     app.state.exempt = keeper.settings.exempt
     app.add_exception_handler(LowtideError, refuse_bad_input)
     app.add_exception_handler(HTTPException, refused)
+    app.add_exception_handler(RequestValidationError, _misasked)
     for path, endpoint in ENDPOINTS.items():
-        app.add_api_route(path, endpoint, methods=["GET"], response_model=None)
+        app.add_api_route(
+            path, endpoint, methods=["GET"], response_model=None, responses=responses_of(path)
+        )
 
     @for_whom("viewer")
     def described(_request: Request) -> Response:
-        return answer(app.openapi())
+        return answer(description(app.openapi()))
 
     @for_whom("viewer")
     def end_token(request: Request) -> Response:
@@ -117,6 +122,13 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
         routes += upstream.routes()
     app.router.routes += routes
     return Gate(app, routes=app.router.routes, keeper=keeper, hosts=hosts, refuse=refuse)
+
+
+def _misasked(_request: Request, error: Exception) -> Response:
+    """Say what of a question cannot be understood, as everything else that cannot be is told."""
+    found = error.errors() if isinstance(error, RequestValidationError) else ()
+    words = (f"{each['loc'][-1]}: {each['msg'][:1].lower()}{each['msg'][1:]}" for each in found)
+    return answer({"error": "; ".join(words)}, status=400)
 
 
 def _door(keeper: Doorkeeper) -> Callable[[Request], Awaitable[Response]]:
