@@ -238,7 +238,8 @@ def _compare(profile: str, recordings: list[Recording], baseline: str, *, form: 
     from lowtide.errors import InvalidInput, UnknownName
     from lowtide.learning import check
     from lowtide.learning.checking import comparable, summaries
-    from lowtide.learning.learned import BASELINES, format_joules, idle_power_w, noted
+    from lowtide.learning.costs import format_joules
+    from lowtide.learning.learned import BASELINES, idle_power_w, noted
     from lowtide.recording import runs_of
 
     if baseline not in BASELINES:
