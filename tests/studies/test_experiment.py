@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from lowtide.errors import FileProblem, FormatError, InvalidInput, UnknownName
-from lowtide.studies.experiment import Experiment, flatten, input_files
+from lowtide.studies.experiment import Experiment, input_files
+from lowtide.studies.settings import flatten
 
 BASE = """
 title = "A test"

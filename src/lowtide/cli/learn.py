@@ -183,7 +183,8 @@ def check(
     from lowtide.errors import InvalidInput, UnknownName
     from lowtide.learning import check as check_profile
     from lowtide.learning.checking import comparable, summaries
-    from lowtide.learning.learned import BASELINES, format_joules, idle_power_w, noted
+    from lowtide.learning.costs import format_joules
+    from lowtide.learning.learned import BASELINES, idle_power_w, noted
     from lowtide.recording import runs_of
 
     if baseline not in BASELINES:

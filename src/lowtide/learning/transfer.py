@@ -16,7 +16,8 @@ import numpy as np
 
 from lowtide.certainty import marked
 from lowtide.errors import InvalidInput
-from lowtide.learning.learned import Learned, PhaseFit, format_joules, make_profile, with_intervals
+from lowtide.learning.costs import format_joules
+from lowtide.learning.learned import Learned, PhaseFit, make_profile, with_intervals
 from lowtide.learning.observations import IntArray, use_between
 from lowtide.meters.power_model import Estimated, UtilisationModel
 from lowtide.profile import Phase, PowerProfile, Spread

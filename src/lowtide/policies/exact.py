@@ -413,8 +413,7 @@ def common_step(problem: Problem) -> float | None:
         lengths |= {phase.duration_s for phase in problem.resuming}
     for signal in problem.signals:
         lengths |= {signal.step_s, (base - signal.start) % signal.step_s}
-    common_s = float(gridded.common_steps(np.array([*lengths]))[0])
-    return None if math.isnan(common_s) else common_s
+    return gridded.common_step(lengths)
 
 
 def resolution_gap(

@@ -9,7 +9,7 @@ shifted, without costing more, until its decisions fall on the grid.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -135,6 +135,20 @@ def common_steps(lengths_s: FloatArray, first: npt.NDArray[np.int64] = _ONE) -> 
     divisor = np.gcd.reduceat(np.where(off, 0.0, whole_ms).astype(np.int64), first)
     divided = (divisor > 0) & ~np.logical_or.reduceat(off, first)
     return np.where(divided, divisor / 1000, np.nan)
+
+
+def common_step(lengths_s: Iterable[float]) -> float | None:
+    """Return the longest step that divides a few durations, as `common_steps`, None for no such.
+
+    Arrays take 30 µs for so few, a third of what a small plan takes.
+    """
+    divisor = 0
+    for length_s in lengths_s:
+        whole_ms = round(1000 * length_s)
+        if abs(1000 * length_s - whole_ms) > SAME_MS:
+            return None
+        divisor = math.gcd(divisor, whole_ms)
+    return divisor / 1000 if divisor else None
 
 
 def divides(step_s: FloatArray | float, common_s: FloatArray | float) -> npt.NDArray[np.bool_]:

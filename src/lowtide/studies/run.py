@@ -30,14 +30,9 @@ from lowtide.simulator import Cluster, Simulation, make_discipline, simulate
 from lowtide.simulator.disciplines import Discipline, discipline_kind
 from lowtide.simulator.simulation import OVERSIZED, QueuePolicy, refuse_stops
 from lowtide.studies.chance import block_sums
-from lowtide.studies.experiment import (
-    Experiment,
-    Parameters,
-    StudyRun,
-    WorkloadSection,
-    require_known,
-)
+from lowtide.studies.experiment import Experiment, StudyRun, WorkloadSection
 from lowtide.studies.folder import BLOCKS, QUEUE_USED
+from lowtide.studies.settings import Parameters, require_known
 from lowtide.units import parse_duration, parse_time
 from lowtide.workload import Workload
 from lowtide.workloads import generate, read_spec
