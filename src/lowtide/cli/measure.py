@@ -287,18 +287,35 @@ def _print(
         task: Whose part of the recording this is, None where it is all of it.
         grid: What says what a kWh emits, None where nobody asked.
     """
-    rows = run_rows(recording, grid)
 
-    def show() -> None:
+    def show(rows: list[dict[str, Any]]) -> None:
         # Stdout is the program's, and may be a file that holds nothing else: x.gz, a picture.
         with redirect_stdout(sys.stderr):
             _show(rows, folder, task)
 
+    tell_runs(recording, folder, grid, form=form, show=show)
+
+
+def tell_runs(
+    recording: Recording,
+    folder: Path,
+    grid: str | None = None,
+    *,
+    form: Form,
+    show: Callable[[list[dict[str, Any]]], None],
+) -> None:
+    """Print what is known of each run of a recording.
+
+    Args:
+        grid: What says what a kWh emits, None where nobody asked.
+        show: What prints it for people.
+    """
+    rows = run_rows(recording, grid)
     form.print(
         rows,
         columns=[Column(name) for name in rows[0] if name != "notes"] if rows else (),
         document={"folder": str(folder), "runs": rows, "notes": list(recording.notes)},
-        show=show,
+        show=lambda: show(rows),
         digits=None,
     )
 

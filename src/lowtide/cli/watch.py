@@ -233,6 +233,7 @@ def follow(
     asked: NodeOptions,
     embodied: Embodied = None,
     lifetime: Lifetime = "1461d",
+    form: Form = TABLE,
 ) -> None:
     """Record one job of this node until it ends.
 
@@ -243,7 +244,7 @@ def follow(
         node,
         service,
     ):
-        follow_job(job, service, node, out)
+        follow_job(job, service, node, out, form)
 
 
 def slurm_names(asked: NodeOptions) -> tuple[str, ...]:
@@ -301,12 +302,13 @@ def run(service: Service, *, ticks: int | None) -> None:
             signals.signal(number, handler)
 
 
-def follow_job(job: str, service: Service, opened: Watch, folder: Path | None) -> None:
+def follow_job(job: str, service: Service, opened: Watch, folder: Path | None, form: Form) -> None:
     """Write what one job draws into a recording, until it ends or the user interrupts.
 
     Args:
         folder: Where the recording goes; None for a folder named like the job.
     """
+    from lowtide.cli.measure import tell_runs
     from lowtide.formats.recording_writer import RecordingWriter
     from lowtide.watching.record_job import JobRecorder, find_job
     from lowtide.watching.service import FIRST_S
@@ -330,7 +332,8 @@ def follow_job(job: str, service: Service, opened: Watch, folder: Path | None) -
             run(service, ticks=None)
         finally:
             recorder.close()
-    say(f"Kept in {folder}; next: lowtide learn {folder}")
+    words = f"Kept in {folder}; next: lowtide learn {folder}"
+    tell_runs(writer.recording(), folder, form=form, show=lambda _: say(words))
 
 
 @contextmanager
