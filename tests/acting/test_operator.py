@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -225,3 +227,16 @@ def test_a_report_is_told_to_people_and_to_scripts(capsys, tmp_path, monkeypatch
         assert (new.code, new.out) == (old.code, old.out), option
     (head,) = run(capsys, "queue", "waits", "-P").out.splitlines()
     assert_keys_as_kept("verbs/queue waits.txt", json.loads(new.out), head)
+
+
+def test_what_is_forgotten_is_told(capsys, monkeypatch):
+    noted = []
+    backend = SimpleNamespace(note=lambda job, comment: noted.append((job.id, comment)))
+    found = (backend, Seen(id="7", state=PENDING, name="train"), None, "mine")
+    monkeypatch.setattr(sys.modules["lowtide.cli.queue"], "_found", lambda _: found)
+    document = json.loads(run(capsys, "queue", "forget", "7", "--json").out)
+    assert document["job_id"] == "7"
+    head, row = run(capsys, "queue", "forget", "7", "-P").out.splitlines()
+    assert row.startswith("7|train|job 7 is not looked after any more")
+    assert_keys_as_kept("verbs/queue forget.txt", document, head)
+    assert noted == [("7", "mine")] * 2

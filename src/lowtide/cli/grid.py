@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -329,10 +330,6 @@ def _recorded(found: Resolved, history: Signal) -> dict[str, Replay]:
     return {name.provider: Replay(kept)} if kept else {}
 
 
-def _at(row: Mapping[Any, str], *, lead: float) -> str | None:
-    return row.get(lead)
-
-
 def _show_tested(tested: Sequence[_Tested]) -> None:
     from lowtide.units import format_hours, format_number, format_percent, format_time
 
@@ -344,9 +341,9 @@ def _show_tested(tested: Sequence[_Tested]) -> None:
         say_all((each.history.caveat, *each.out))
         leads = sorted({row.lead_h for row in each.errors})
         say(f"Mean absolute error up to each lead, {each.history.unit}:")
-        rows: dict[str, dict[Any, str]] = {}
+        rows: dict[str, dict[Any, str | None]] = {}
         for row in each.errors:
-            told = rows.setdefault(row.model, {"model": row.model})
+            told = rows.setdefault(row.model, {"model": row.model, **dict.fromkeys(leads)})
             told[row.lead_h] = format_number(row.error)
         band = {
             row.lead_h: f"{row.covered:.0%}"
@@ -356,12 +353,9 @@ def _show_tested(tested: Sequence[_Tested]) -> None:
         print_rows(
             (
                 Column("model", "model"),
-                *(
-                    Column("", format_hours(3600 * lead), read=partial(_at, lead=lead))
-                    for lead in leads
-                ),
+                *(Column("", format_hours(3600 * lead), read=itemgetter(lead)) for lead in leads),
             ),
-            [*rows.values(), {"model": "in auto's band", **band}],
+            [*rows.values(), {"model": "in auto's band", **dict.fromkeys(leads), **band}],
         )
         say(f"What {each.regrets[0].jobs} jobs come to, {each.history.unit}:")
         print_rows(

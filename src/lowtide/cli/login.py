@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lowtide.cli.output import TABLE, Form, say
+from lowtide.cli.output import TABLE, Form, say, say_all
 
 
 def login(
@@ -78,7 +78,7 @@ def login(
     )
 
 
-def logout() -> None:
+def logout(form: Form = TABLE) -> None:
     """Log out of the centre, and end the token that was kept.
 
     A centre that is away is told nothing: the token ends by itself, or its staff ends it.
@@ -92,13 +92,18 @@ def logout() -> None:
         # What is no login any more is nothing to keep.
         known = None
     path = login_file()
-    if not path.exists():
-        say("You are not logged in to any centre.")
-        return
-    if known is not None:
+    there, ended, words = path.exists(), False, []
+    if there and known is not None:
         try:
             known.ask("/api/v1/token", method="DELETE")
+            ended = True
         except (Refused, Unreachable) as error:
-            say(f"The token could not be ended there: {error}")
+            words.append(f"The token could not be ended there: {error}")
     path.unlink(missing_ok=True)
-    say("You are logged out: lowtide jobs, show and usage read this machine's store.")
+    words.append(
+        "You are logged out: lowtide jobs, show and usage read this machine's store."
+        if there
+        else "You are not logged in to any centre."
+    )
+    told = {"url": known and known.url, "logged_out": there, "token_ended": ended}
+    form.print([told], document=told, show=lambda: say_all(words))

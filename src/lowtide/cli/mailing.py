@@ -57,10 +57,7 @@ def tell_users(place: str | None, config: Path | None, *, dry_run: bool, form: F
                     say(f"Subject: {drafts[each.user]['Subject']}")
                     print()
                     print(drafts[each.user].get_content())
-        if not rows:
-            say("No job was seen to hold what it did not use.")
-            return
-        print_rows(_columns(), rows)
+        print_rows(_columns(), rows, none="No job was seen to hold what it did not use.")
 
     form.print(rows, columns=_columns(), document={"sent": len(sent), "users": rows}, show=show)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,18 +11,17 @@ class Older:
     """An option by which another verb was meant.
 
     Attributes:
-        said: The verb that it was an option of, and the option.
+        said: The verb that it was an option of, and the option; with `=` where a value follows it,
+            which is the first argument now.
         now: What that is called now.
-        value: Whether a value follows it, which is the first argument now.
         stays: Whether it is an option of the new verb, too.
-        moot: Options that meant nothing with it, and whether a value follows them.
+        moot: Options that meant nothing with it, likewise.
     """
 
     said: str
     now: str
-    value: bool = False
     stays: bool = False
-    moot: Mapping[str, bool] = field(default_factory=dict)
+    moot: str = ""
 
 
 # Where a line has several, the first of these is what was meant.
@@ -33,20 +32,12 @@ OLDER = (
     Older("learn --by", "learn sizes", stays=True),
     Older("learn --at", "learn sizes", stays=True),
     Older("learn --utilisation", "model"),
-    Older("learn --check", "learn check", value=True),
-    Older("watch --fast", "watch follow", value=True, moot={"--no-store": False}),
+    Older("learn --check=", "learn check"),
+    Older("watch --fast=", "watch follow", moot="--no-store --facts-from="),
     Older(
-        "watch --once",
-        "node",
-        moot={
-            "--no-store": False,
-            "--interval": True,
-            "--facts-from": True,
-            "--embodied": True,
-            "--lifetime": True,
-        },
+        "watch --once", "node", moot="--no-store --interval= --facts-from= --embodied= --lifetime="
     ),
-    Older("queue --calibration", "queue waits", moot={"--store": True, "--days": True}),
+    Older("queue --calibration", "queue waits", moot="--store= --days="),
     Older("queue --report", "queue report"),
     Older("when --tradeoff", "tradeoff"),
 )
@@ -64,21 +55,21 @@ def spelt_anew(words: Sequence[str]) -> list[str]:
     names = [word.partition("=")[0] for word in words[:end]]
     for each in OLDER:
         verb, option = each.said.split()
-        if names[:1] == [verb] and option in names[1:]:
+        if names[:1] == [verb] and option.rstrip("=") in names[1:]:
             rest = list(words[1:])
-            first = [] if each.stays else _take(rest, option, value=each.value)
-            for name, value in each.moot.items():
-                _take(rest, name, value=value)
+            first = [] if each.stays else _take(rest, option)
+            for moot in each.moot.split():
+                _take(rest, moot)
             return [*each.now.split(), *first, *rest]
     return list(words)
 
 
-def _take(words: list[str], option: str, *, value: bool) -> list[str]:
-    """Take an option out of a line; return the value that follows it, as far as there is one."""
+def _take(words: list[str], option: str) -> list[str]:
+    """Take an option out of a line; return the value that follows it, where one does."""
     for place, word in enumerate(words):
         name, equals, said = word.partition("=")
-        if name == option:
-            after = words[place + 1 : place + 2] if value and not equals else []
+        if name == option.rstrip("="):
+            after = words[place + 1 : place + 2] if option != name and not equals else []
             del words[place : place + 1 + len(after)]
             return [said] if equals else after
     return []

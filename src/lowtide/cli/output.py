@@ -117,6 +117,7 @@ class Form:
         *,
         document: Any = None,
         show: Callable[[], None] | None = None,
+        none: str = "",
         digits: int | None = 10,
     ) -> None:
         """Print what a verb found.
@@ -126,6 +127,7 @@ class Form:
             columns: What stands in the rows; by default whatever the first has.
             document: What JSON holds, or what makes it; by default the rows.
             show: What prints it for people; by default a table of the rows.
+            none: What that says where there are no rows.
             digits: How many digits numbers have for scripts; None for all.
         """
         if self.as_json:
@@ -136,7 +138,7 @@ class Form:
         elif show is not None:
             show()
         else:
-            print_rows(columns or (), rows)
+            print_rows(columns or (), rows, none=none)
 
 
 # What is asked for unless something else is.
@@ -185,15 +187,24 @@ def plain_table(
 
 
 def print_rows(
-    columns: Sequence[Column], rows: Iterable[Any], *, marks: str = "", most: int | None = None
+    columns: Sequence[Column],
+    rows: Iterable[Any],
+    *,
+    none: str = "",
+    marks: str = "",
+    most: int | None = None,
 ) -> None:
     """Print rows as a table for people, and below it what its marks mean.
 
     Args:
+        none: What to say instead where there are no rows.
         marks: Those of what is told below it.
         most: How many characters a line has off a terminal, where that is not whatever it takes.
     """
     header, cells = cells_of(columns, rows)
+    if none and not cells:
+        say(none)
+        return
     _print_cells(header, cells, most=most)
     say_all(mark_notes(marks_in(cells) | set(marks)))
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -295,26 +293,23 @@ def _show(plan: ClusterPlan, quote: Quote | None, zone: Zone) -> None:
             f"{told(any_moment)}: {share} less than this one, waiting apart."
         )
     print()
+    beside = {
+        "emissions or cost": (told, plan.amount, summary["easy_amount"]),
+        "late jobs": (str, summary["late"], summary["easy_late"]),
+        "mean wait": (format_duration, summary["mean_wait_s"], summary["easy_mean_wait_s"]),
+        "starts per job": ("{:.2f}".format, summary["mean_starts"], 1.0),
+        "saving": (format_percent, plan.saving, ""),
+        "saving of the best possible plan, at most": (format_percent, plan.most_saving, ""),
+    }
     rows = [
-        ("emissions or cost", told, plan.amount, summary["easy_amount"]),
-        ("late jobs", str, summary["late"], summary["easy_late"]),
-        ("mean wait", format_duration, summary["mean_wait_s"], summary["easy_mean_wait_s"]),
-        ("starts per job", "{:.2f}".format, summary["mean_starts"], 1.0),
-        ("saving", format_percent, plan.saving, ""),
-        ("saving of the best possible plan, at most", format_percent, plan.most_saving, ""),
+        {"what": what, "words": words, "plan": ours, "EASY": theirs}
+        for what, (words, ours, theirs) in beside.items()
     ]
-
-    def words(row: tuple[Any, ...], place: int) -> Any:
-        return row[place] if row[place] in (None, "") else row[1](row[place])
-
-    print_rows(
-        (
-            Column("", "what", read=itemgetter(0)),
-            Column("", "plan", read=partial(words, place=2)),
-            Column("", "EASY", read=partial(words, place=3)),
-        ),
-        rows,
-    )
+    for row in rows:
+        row |= {
+            key: row["words"](row[key]) for key in ("plan", "EASY") if row[key] not in (None, "")
+        }
+    print_rows([Column(key, key) for key in ("what", "plan", "EASY")], rows)
     name = plan.resources[0]
     price = plan.prices.rent[0] * 3600 / plan.step_s
     unit = signal.currency if signal.kind == "price" else "g"

@@ -83,10 +83,7 @@ def queue(
     ]
 
     def show() -> None:
-        if rows:
-            print_rows(columns, rows)
-        else:
-            say("no job that lowtide sbatch has submitted is in the queue")
+        print_rows(columns, rows, none="no job that lowtide sbatch has submitted is in the queue")
         if ended:
             print()
             print_rows(ENDED, ended)
@@ -401,10 +398,7 @@ def report(
     )
 
     def show() -> None:
-        if rows:
-            print_rows(columns, rows)
-        else:
-            say("no job of lowtide sbatch has ended in that time")
+        print_rows(columns, rows, none="no job of lowtide sbatch has ended in that time")
         if supposed:
             print()
             print_rows(would, supposed)

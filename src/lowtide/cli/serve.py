@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lowtide.cli.options import StorePlace
-from lowtide.cli.output import TABLE, Column, Form, print_rows, say, warn
+from lowtide.cli.output import TABLE, Column, Form, say, warn
 
 if TYPE_CHECKING:
     import socket as sockets
@@ -176,14 +176,8 @@ def tokens(
         *(Column(name, name, read=_of(name)) for name in ("owner", "scope", "note")),
         *(Column(name, f"{name} (UTC)", format_time) for name in ("made", "expires", "used")),
     )
-
-    def show() -> None:
-        if rows:
-            print_rows(columns, rows)
-        else:
-            say("Nobody holds a token." if owner is None else f"{owner} holds no token.")
-
-    form.print(rows, columns=columns, document={"tokens": rows}, show=show)
+    none = "Nobody holds a token." if owner is None else f"{owner} holds no token."
+    form.print(rows, columns=columns, document={"tokens": rows}, none=none)
 
 
 def _of(name: str) -> Callable[[dict[str, Any]], str | None]:

@@ -108,17 +108,17 @@ def _document(accounts: Accounts, by: str) -> dict[str, Any]:
             {
                 by: row.label,
                 "jobs": row.jobs,
-                "cpu_h": _known(row.cpu_s / 3600),
-                "core_h": _known(row.core_s / 3600),
-                "gpu_h": _known(row.gpu_s / 3600),
-                "energy_j": _known(row.energy_j),
-                "measured_j": _known(row.measured_j),
-                "carbon_g": _known(row.carbon_g),
-                "watched": _known(row.watched),
+                "cpu_h": row.cpu_s / 3600,
+                "core_h": row.core_s / 3600,
+                "gpu_h": row.gpu_s / 3600,
+                "energy_j": row.energy_j,
+                "measured_j": row.measured_j,
+                "carbon_g": row.carbon_g,
+                "watched": row.watched,
                 "unknown_duration": row.unknown_duration,
-                "unmetered_s": _known(row.unmetered_s),
-                "unpriced_j": _known(row.unpriced_j),
-                "cpu_efficiency": _known(row.cpu_efficiency),
+                "unmetered_s": row.unmetered_s,
+                "unpriced_j": row.unpriced_j,
+                "cpu_efficiency": row.cpu_efficiency,
                 "compared_jobs": row.compared,
                 "lacking": [_HOURS.get(name, name) for name in row.lacking],
             }
@@ -129,10 +129,6 @@ def _document(accounts: Accounts, by: str) -> dict[str, Any]:
         ],
         "nodes": None if accounts.nodes is None else asdict(accounts.nodes),
     }
-
-
-def _known(value: float) -> float | None:
-    return None if value != value else value
 
 
 def _show(accounts: Accounts, by: str) -> None:

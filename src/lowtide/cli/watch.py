@@ -137,21 +137,6 @@ class KeepingOptions:
             raise InvalidInput("--no-store keeps nothing: leave out --store")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
-    """How Slurm is asked about jobs.
-
-    Attributes:
-        facts_from: Who asks, one of `FACTS_FROM`.
-        nodes: What Slurm calls this node; empty where that is not known.
-        soonest_s: The least time between two questions.
-    """
-
-    facts_from: str
-    nodes: tuple[str, ...]
-    soonest_s: float
-
-
 @placed(**_PLACED)
 def watch(
     *,
@@ -200,10 +185,8 @@ def watch(
         )
         sinks = []
         if not keeping.no_store:
-            asking = Asking(
-                facts_from=facts_from, nodes=slurm_names(asked), soonest_s=max(every_s, 1.0)
-            )
-            keep = _keeping(keeping, node, asking, every_s=every_s)
+            facts = partial(_facts_source, node, facts_from, slurm_names(asked), every_s)
+            keep = _keeping(keeping, node, facts, every_s=every_s)
             sinks.append(stack.enter_context(keep))
         if serving.listen is not None:
             page = metrics.Exposition(compat=tuple(serving.compat or ()))
@@ -233,6 +216,7 @@ def follow(
     asked: NodeOptions,
     embodied: Embodied = None,
     lifetime: Lifetime = "1461d",
+    form: Form = TABLE,
 ) -> None:
     """Record one job of this node until it ends.
 
@@ -243,7 +227,7 @@ def follow(
         node,
         service,
     ):
-        follow_job(job, service, node, out)
+        follow_job(job, service, node, out, form)
 
 
 def slurm_names(asked: NodeOptions) -> tuple[str, ...]:
@@ -301,12 +285,13 @@ def run(service: Service, *, ticks: int | None) -> None:
             signals.signal(number, handler)
 
 
-def follow_job(job: str, service: Service, opened: Watch, folder: Path | None) -> None:
+def follow_job(job: str, service: Service, opened: Watch, folder: Path | None, form: Form) -> None:
     """Write what one job draws into a recording, until it ends or the user interrupts.
 
     Args:
         folder: Where the recording goes; None for a folder named like the job.
     """
+    from lowtide.cli.measure import tell_runs
     from lowtide.formats.recording_writer import RecordingWriter
     from lowtide.watching.record_job import JobRecorder, find_job
     from lowtide.watching.service import FIRST_S
@@ -330,12 +315,17 @@ def follow_job(job: str, service: Service, opened: Watch, folder: Path | None) -
             run(service, ticks=None)
         finally:
             recorder.close()
-    say(f"Kept in {folder}; next: lowtide learn {folder}")
+    words = f"Kept in {folder}; next: lowtide learn {folder}"
+    tell_runs(writer.recording(), folder, form=form, show=lambda _: say(words))
 
 
 @contextmanager
 def _keeping(
-    where: KeepingOptions, opened: Watch, asking_for: Asking, *, every_s: float
+    where: KeepingOptions,
+    opened: Watch,
+    facts_of: Callable[[Store], FactsSource | None],
+    *,
+    every_s: float,
 ) -> Iterator[Callable[[Tick], None]]:
     """Keep ticks, what Slurm says of jobs, their phases, and what was learned of the idle node."""
     from lowtide.store import Store
@@ -352,7 +342,7 @@ def _keeping(
     after = [FloorMemory(path=memory, floor=watcher.floor).take, Endings(store=kept).take]
     at_last = []
     with ExitStack() as asking:
-        facts = _facts_source(kept, opened, asking_for)
+        facts = facts_of(kept)
         if facts is not None:
             hand_over = partial(facts.hand_over, kept.put_facts)
             after += [lambda tick: facts.see(tick.units), lambda _: hand_over()]
@@ -405,8 +395,16 @@ def _remember(memory: Path, watcher: Watcher) -> None:
         warn(f"{error}; how little the node draws when idle is learned anew at the next start")
 
 
-def _facts_source(kept: Store, opened: Watch, asking: Asking) -> FactsSource | None:
-    """Return who asks Slurm about jobs, from where an earlier watch left off; None without it."""
+def _facts_source(
+    opened: Watch, facts_from: str, nodes: tuple[str, ...], every_s: float, kept: Store
+) -> FactsSource | None:
+    """Return who asks Slurm about jobs, from where an earlier watch left off; None without it.
+
+    Args:
+        facts_from: Who asks, one of `FACTS_FROM`.
+        nodes: What Slurm calls this node; empty where that is not known.
+        every_s: The seconds between two ticks.
+    """
     from lowtide.slurm.client import SlurmClient
     from lowtide.watching.slurm_facts import FactsSource
 
@@ -414,19 +412,19 @@ def _facts_source(kept: Store, opened: Watch, asking: Asking) -> FactsSource | N
         return None
     watcher = opened.watcher
     watcher.cluster = SlurmClient.find_cluster()
-    if asking.facts_from in ("none", "store"):
+    if facts_from in ("none", "store"):
         return None
     host = watcher.host
-    whole = asking.facts_from == "cluster"
+    whole = facts_from == "cluster"
     client = SlurmClient(
-        node=None if whole else ",".join(asking.nodes) or host,
-        is_guess=not asking.nodes,
+        node=None if whole else ",".join(nodes) or host,
+        is_guess=not nodes,
         cluster=watcher.cluster,
     )
     follows = whole or "://" not in kept.name
     return FactsSource(
         client=client,
-        soonest_s=asking.soonest_s,
+        soonest_s=max(every_s, 1.0),
         # Every node of a shared store would ask for the same jobs, and write them.
         follows_waiting=follows,
         every_s=60.0 if whole else 240.0,
