@@ -21,7 +21,8 @@ from lowtide.serve.settings import Settings
 from lowtide.serve.viewer import Rights, Viewer
 from lowtide.store.database import Database
 from support.nightly import drawn
-from support.pushed import centre
+from support.pushed import Node, centre
+from support.ticks import START, facts
 from support.worlds import BOBS, NOW, Deed, World, world
 
 HOUR, DAY = 3600, 86400
@@ -216,7 +217,7 @@ def test_a_node_is_told_in_quarters_of_an_hour(few_and_many: tuple[World, World]
 def test_a_nodes_past_is_told_while_own_jobs_ran(few_and_many: tuple[World, World]) -> None:
     one = few_and_many[0]
     mine = {
-        who: one.get(who, f"/api/v1/jobs?user={who}").json()["jobs"]
+        who: one.get(who, f"/api/v1/jobs?user={who}&host=n1").json()["jobs"]
         for who in ("ada", "cy", "bob", "nobody")
     }
     known = {}
@@ -248,3 +249,29 @@ def test_a_nodes_past_is_told_while_own_jobs_ran(few_and_many: tuple[World, Worl
 def test_a_group_is_no_single_user() -> None:
     with pytest.raises(InvalidInput, match="least_users"):
         Settings(least_users=1)
+
+
+def test_a_forged_job_opens_no_nodes_past(tmp_path: Path) -> None:
+    """Root on one node tells of a job of theirs on another, where none of theirs ever ran."""
+    with world(str(tmp_path / "c.sqlite"), tmp_path, BOBS["many"]) as one:
+        node = Node(tmp_path / "n7.sqlite", "n7", time=NOW, tells_all=False)
+        node.tick([])
+        node.put_facts(
+            [
+                facts(99, state="completed", user="nobody", account="phys", name="forged",
+                      started=START, ended=NOW, cpus=4.0, nodes=("n1", "n7")),
+                # And of one that did run there, that it did so from the beginning.
+                facts(6, state="completed", user="cy", account="quark", name="job-6",
+                      started=START, ended=NOW, cpus=4.0, nodes=("n2", "n7")),
+            ]
+        )  # fmt: skip
+        assert [each.reason for each in node.push(one.keeper.database)] == [""]
+        assert one.get("nobody", "/api/v1/jobs?name=forged").json()["jobs"]
+        told = one.get("nobody", "/api/v1/nodes/n1/course?start=0").json()
+        assert not any(told["columns"]["power_w"])
+        told = one.get("cy", "/api/v1/nodes/n2/steps").json()
+        assert sum(value is not None for value in told["columns"]["power_w"]) == 15
+        [forged] = one.get("nobody", "/api/v1/jobs?name=forged").json()["jobs"]
+        page = one.get("nobody", f"/jobs/{forged['ref']}")
+        assert page.status == 200
+        assert one.get("nobody", f"/api/v1/jobs/{forged['ref']}/course").json()["times"] == []

@@ -119,7 +119,7 @@ def _make_functions(connection: sa.Connection) -> None:
         "lowtide_people(since double precision, until double precision)": (
             READER,
             "RETURNS bigint LANGUAGE sql STABLE",
-            f'SELECT count(DISTINCT "user") FROM {jobs} WHERE over >= since '  # noqa: S608
+            f'SELECT count(DISTINCT "user") FROM {jobs} WHERE last_seen >= since '  # noqa: S608
             f'AND coalesce(started, first_seen) <= until AND "user" <> \'\' AND "user" <> {_WHO}',
         ),
         "lowtide_make_room(of_year integer, of_month integer)": (

@@ -315,7 +315,7 @@ class Pages:
         end_session(self._keeper.database, self._keeper.session_key(request.headers))
         response = self._renderer.refusal("you have left", 200)
         # Browsers let go of a guarded name only where it is as guarded as it was.
-        response.delete_cookie(self._keeper.cookie, secure=self._keeper.settings.is_encrypted)
+        self._keeper.set_cookie(response, self._keeper.cookie, "", lasts_s=0.0)
         return response
 
 
