@@ -27,6 +27,7 @@ from lowtide.serve.schema import (
     audit,
     incarnations,
     jobs,
+    members,
     quarantine,
     unit_now,
 )
@@ -448,7 +449,11 @@ class Viewer:
         if self.database.is_file:
             begins = sa.func.coalesce(jobs.c.started, jobs.c.first_seen)
             question = sa.select(sa.func.count(jobs.c.user.distinct())).where(
-                jobs.c.last_seen >= start, begins <= end, jobs.c.user.not_in(("", self.user))
+                jobs.c.last_seen >= start,
+                begins <= end,
+                jobs.c.user != self.user,
+                # Whom a node alone names may be nobody.
+                jobs.c.user.in_(sa.select(members.c.user)),
             )
         else:
             question = sa.select(sa.func.lowtide_people(start, end))
