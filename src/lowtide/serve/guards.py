@@ -120,7 +120,7 @@ def _make_functions(connection: sa.Connection) -> None:
             READER,
             "RETURNS bigint LANGUAGE sql STABLE",
             f'SELECT count(DISTINCT "user") FROM {jobs} WHERE last_seen >= since '  # noqa: S608
-            f"AND coalesce(started, first_seen) <= until"
+            f"AND coalesce(started, first_seen) <= until "
             f'AND "user" <> {_WHO} AND "user" IN (SELECT "user" FROM {schema.members.name})',
         ),
         "lowtide_make_room(of_year integer, of_month integer)": (
