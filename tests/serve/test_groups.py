@@ -17,12 +17,13 @@ import sqlalchemy as sa
 
 from lowtide.errors import InvalidInput
 from lowtide.serve import schema
-from lowtide.serve.settings import Settings
+from lowtide.serve.settings import Account, Settings
 from lowtide.serve.viewer import Rights, Viewer
 from lowtide.store.database import Database
 from support.nightly import drawn
-from support.pushed import centre
-from support.worlds import BOBS, NOW, Deed, World, world
+from support.pushed import Node, centre
+from support.ticks import START, facts
+from support.worlds import BOBS, NOW, SETTINGS, Deed, World, world
 
 HOUR, DAY = 3600, 86400
 FIRST = int(datetime(2023, 9, 10, tzinfo=UTC).timestamp())
@@ -63,6 +64,13 @@ def kept(where: str, these: list[Part]) -> Iterator[Database]:
             ]  # fmt: skip
             with database.writing() as connection:
                 connection.execute(sa.insert(table), rows)
+        with database.writing() as connection:
+            connection.execute(sa.insert(schema.members), [
+                {"cluster": "alps", "account": account, "user": user, "leads": False,
+                 "since": 0.0, "until": None}
+                for account, user in sorted({each[1:3] for each in these})
+                if not user.startswith("forged")
+            ])  # fmt: skip
         yield database
 
 
@@ -171,7 +179,15 @@ def few_and_many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Wor
     folder = tmp_path_factory.mktemp("groups")
     with (
         world(str(folder / "few.sqlite"), folder / "few", BOBS["many"]) as few,
-        world(str(folder / "many.sqlite"), folder / "many", (*BOBS["many"], *MANY)) as many,
+        world(
+            str(folder / "many.sqlite"),
+            folder / "many",
+            (*BOBS["many"], *MANY),
+            accounts={
+                **SETTINGS.accounts,
+                "chem": Account(members=("bob", "cy", *(each.user for each in MANY))),
+            },
+        ) as many,
     ):
         yield few, many
 
@@ -216,7 +232,7 @@ def test_a_node_is_told_in_quarters_of_an_hour(few_and_many: tuple[World, World]
 def test_a_nodes_past_is_told_while_own_jobs_ran(few_and_many: tuple[World, World]) -> None:
     one = few_and_many[0]
     mine = {
-        who: one.get(who, f"/api/v1/jobs?user={who}").json()["jobs"]
+        who: one.get(who, f"/api/v1/jobs?user={who}&host=n1").json()["jobs"]
         for who in ("ada", "cy", "bob", "nobody")
     }
     known = {}
@@ -245,6 +261,55 @@ def test_a_nodes_past_is_told_while_own_jobs_ran(few_and_many: tuple[World, Worl
         assert known["nobody"] == 0 < known["cy"] < known["bob"]
 
 
+def test_who_is_forged_is_no_other(tmp_path: Path, few_and_many: tuple[World, World]) -> None:
+    """Root on a node has jobs of users that are nobody, to see what the one who is real used."""
+    month = EDGES[1]
+    these = [(month, "big", "bob", 5.0), (month, "big", "u1", 7.0), (month, "big", "ada", 1.0)]
+    these += [(month, "big", f"forged{n}", 3.0) for n in range(9)]
+    with kept(str(tmp_path / "centre.sqlite"), these) as database:
+        [row] = member(database).usage("account", start=EDGES[0], end=EDGES[3])
+        assert row["energy_j"] == 1.0
+        more = [(month, "big", f"u{n}", 2.0) for n in range(2, 5)]
+    with kept(str(tmp_path / "more.sqlite"), these + more) as database:
+        [row] = member(database).usage("account", start=EDGES[0], end=EDGES[3])
+        assert row["energy_j"] == 5.0 + 7.0 + 1.0 + 27.0 + 6.0
+    with few_and_many[1].keeper.database.writing() as connection:
+        of = schema.members.c
+        gone = connection.execute(sa.select(schema.members).where(of.user.startswith("u"))).all()
+        connection.execute(sa.delete(schema.members).where(of.user.startswith("u")))
+    try:
+        assert b"W = nodes" not in few_and_many[1].get("ada", "/cluster").body
+    finally:
+        with few_and_many[1].keeper.database.writing() as connection:
+            connection.execute(sa.insert(schema.members), [dict(each._mapping) for each in gone])
+
+
 def test_a_group_is_no_single_user() -> None:
     with pytest.raises(InvalidInput, match="least_users"):
         Settings(least_users=1)
+
+
+def test_a_forged_job_opens_no_nodes_past(tmp_path: Path) -> None:
+    """Root on one node tells of a job of theirs on another, where none of theirs ever ran."""
+    with world(str(tmp_path / "c.sqlite"), tmp_path, BOBS["many"]) as one:
+        node = Node(tmp_path / "n7.sqlite", "n7", time=NOW, tells_all=False)
+        node.tick([])
+        node.put_facts(
+            [
+                facts(99, state="completed", user="nobody", account="phys", name="forged",
+                      started=START, ended=NOW, cpus=4.0, nodes=("n1", "n7")),
+                # And of one that did run there, that it did so from the beginning.
+                facts(6, state="completed", user="cy", account="quark", name="job-6",
+                      started=START, ended=NOW, cpus=4.0, nodes=("n2", "n7")),
+            ]
+        )  # fmt: skip
+        assert [each.reason for each in node.push(one.keeper.database)] == [""]
+        assert one.get("nobody", "/api/v1/jobs?name=forged").json()["jobs"]
+        told = one.get("nobody", "/api/v1/nodes/n1/course?start=0").json()
+        assert not any(told["columns"]["power_w"])
+        told = one.get("cy", "/api/v1/nodes/n2/steps").json()
+        assert sum(value is not None for value in told["columns"]["power_w"]) == 15
+        [forged] = one.get("nobody", "/api/v1/jobs?name=forged").json()["jobs"]
+        page = one.get("nobody", f"/jobs/{forged['ref']}")
+        assert page.status == 200
+        assert one.get("nobody", f"/api/v1/jobs/{forged['ref']}/course").json()["times"] == []

@@ -28,7 +28,7 @@ ALL = {**tables.META.tables, **schema.CENTRE.tables}
 # What says nothing of anybody.
 OF_NOBODY = {"lowtide_schema", "centre_schema"}
 # What is read before it is known who asks, and by nobody else.
-SHUT = {"sessions", "login_tries", "staff", "mails", "mail_stops"}
+SHUT = {"links", "sessions", "login_tries", "staff", "mails", "mail_stops"}
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,8 @@ SETTINGS = Settings(
     cluster=CLUSTER,
     support=("sue",),
     admins=("adam",),
+    # A test asks as often as it likes.
+    requests_per_minute=0,
     accounts={
         "phys": Account(leads=("lea",), members=("ada", "bob")),
         "quark": Account(parent="phys", members=("cy",)),

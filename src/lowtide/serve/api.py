@@ -22,11 +22,10 @@ from starlette.responses import Response
 from lowtide.errors import InvalidInput
 from lowtide.serve.gate import for_whom
 from lowtide.serve.overview import waste
-from lowtide.serve.telling import node_steps, steps_of, synthetic, table_of
+from lowtide.serve.telling import Question, node_steps, steps_of, synthetic, table_of
 from lowtide.serve.tokens import list_tokens
 from lowtide.serve.viewer import MOST_ROWS, ORDERS, Viewer, VisibleJob, Wanted
-from lowtide.store import Series
-from lowtide.store.jobs import Question
+from lowtide.store.records import Series
 
 MOST_POINTS = 2000
 _DAY_S = 86400

@@ -44,6 +44,7 @@ _WORDS = {
     403: "this form did not come from a page of this server: open the page again",
     404: NOT_FOUND["error"],
     405: NOT_FOUND["error"],
+    429: "you ask too often: wait as long as the answer says",
     421: "this server goes by another name",
     500: "an error of lowtide's own; the server's log has it",
     503: "the store does not answer: try again in a while",
@@ -118,7 +119,13 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
     static.audience = "public"  # type: ignore[attr-defined]
     routes.append(Mount("/static", static))
     if keeper.settings.prometheus:
-        upstream = Upstream(keeper.settings.prometheus, keeper.settings.prometheus_label)
+        settings = keeper.settings
+        upstream = Upstream(
+            settings.prometheus,
+            settings.prometheus_label,
+            frozenset(settings.prometheus_labels) | {settings.prometheus_label, "__name__"},
+            settings.prometheus_days * 86400.0,
+        )
         routes += upstream.routes()
     app.router.routes += routes
     return Gate(app, routes=app.router.routes, keeper=keeper, hosts=hosts, refuse=refuse)

@@ -19,7 +19,7 @@ from lowtide.profile import PowerProfile
 from lowtide.schedule import Schedule
 from lowtide.serve.api import thinned
 from lowtide.signal import Signal
-from lowtide.store import JobRecord, Series
+from lowtide.store.records import JobRecord, Series
 from lowtide.units import MISSING, format_duration, format_energy, format_mass, format_number
 
 # How a course is drawn: so many points, in a box of this size.

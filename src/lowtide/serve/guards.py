@@ -46,7 +46,7 @@ _RULES = {
     },
     schema.audit.name: f"{_EVERY} OR owner = {_WHO}",
     schema.tokens.name: f"owner = {_WHO}",
-    schema.members.name: _MINE,
+    schema.members.name: f"{_MINE} OR {_among(MEMBER)}",
     # Who sees a row of a job above sees what the store has of it.
     tables.jobs.name: f"{_OF_JOB}{tables.jobs.name}.id)",
     tables.phases.name: f"{_OF_JOB}{tables.phases.name}.job)",
@@ -119,8 +119,9 @@ def _make_functions(connection: sa.Connection) -> None:
         "lowtide_people(since double precision, until double precision)": (
             READER,
             "RETURNS bigint LANGUAGE sql STABLE",
-            f'SELECT count(DISTINCT "user") FROM {jobs} WHERE over >= since '  # noqa: S608
-            f'AND coalesce(started, first_seen) <= until AND "user" <> \'\' AND "user" <> {_WHO}',
+            f'SELECT count(DISTINCT "user") FROM {jobs} WHERE last_seen >= since '  # noqa: S608
+            f"AND coalesce(started, first_seen) <= until "
+            f'AND "user" <> {_WHO} AND "user" IN (SELECT "user" FROM {schema.members.name})',
         ),
         "lowtide_make_room(of_year integer, of_month integer)": (
             INGEST,

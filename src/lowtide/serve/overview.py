@@ -22,7 +22,7 @@ from lowtide.errors import InvalidInput
 from lowtide.hindsight.waste import RULES, Finding, find_waste
 from lowtide.serve.settings import Exempt
 from lowtide.serve.viewer import Viewer, VisibleJob, Wanted
-from lowtide.store import Series
+from lowtide.store.records import Series
 from lowtide.units import format_time
 
 DAY_S = 86400.0

@@ -156,6 +156,20 @@ sessions = sa.Table(
     _real("used"),
 )
 
+# Links that open a session of the one browser that shows the code.
+links = sa.Table(
+    "links",
+    CENTRE,
+    sa.Column("digest", sa.LargeBinary, primary_key=True),
+    sa.Column("confirm", sa.LargeBinary, nullable=False, unique=True),
+    _text("owner"),
+    sa.Column("browser", sa.LargeBinary),
+    _text("code"),
+    sa.Column("tries", sa.Integer, nullable=False),
+    sa.Column("confirmed", sa.Boolean, nullable=False),
+    _real("expires"),
+)
+
 # Who tried to log in of late: what counts together, and when.
 tries = sa.Table(
     "login_tries", CENTRE, _key(), _text("whose"), _real("time"), sa.Index("tries_by", "whose")

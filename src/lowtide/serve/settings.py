@@ -22,6 +22,11 @@ from lowtide.store import JobRecord
 _ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*@[A-Za-z0-9][A-Za-z0-9.-]*")
 VISIBILITIES = ("sums", "jobs")
 TOTALS = ("groups", "all")
+# What lowtide's own series are told apart by, and what Prometheus says of where it has them from.
+SHOWN_LABELS = (
+    *("__name__", "user", "host", "source", "job_id", "cluster", "name", "kind", "meter"),
+    *("gpu", "uuid", "socket", "instance", "job"),
+)
 SOURCES = ("table", "slurm")
 # What `proxy` is where the proxy comes by a Unix socket.
 SOCKET = "unix"
@@ -205,9 +210,13 @@ class Settings:
             besides them `slurm`, which the centre asks itself.
         support: Who sees everybody's jobs, which is written down.
         admins: Who does besides what is to be done.
+        requests_per_minute: How often each token, and each user's browsers, may ask; 0 for as often
+            as they like.
         prometheus: Where a Prometheus is whose metrics people may ask for here, each for their own;
             empty where none is.
         prometheus_label: The label of its series that says whose they are.
+        prometheus_labels: The labels that are told, and may be named, to those who do not see all.
+        prometheus_days: How long it keeps what it has: who does not see all is told of no more.
         accounts: Accounts by name, for `accounts_from = "table"`.
         exempt: Which jobs are never named for waste.
         mail: How users are written to.
@@ -231,8 +240,11 @@ class Settings:
     facts_from: str = "nodes"
     support: tuple[str, ...] = ()
     admins: tuple[str, ...] = ()
+    requests_per_minute: int = 1200
     prometheus: str = ""
     prometheus_label: str = "user"
+    prometheus_labels: tuple[str, ...] = SHOWN_LABELS
+    prometheus_days: int = 400
     accounts: Mapping[str, Account] = field(default_factory=dict)
     exempt: Exempt = field(default_factory=Exempt)
     mail: MailSettings = field(default_factory=MailSettings)
@@ -246,6 +258,10 @@ class Settings:
         ):
             if value not in known:
                 raise UnknownName(name, value, known)
+        if self.prometheus_days < 1:
+            raise InvalidInput("prometheus_days is 1 at least: for so long Prometheus keeps series")
+        if self.requests_per_minute < 0:
+            raise InvalidInput("requests_per_minute is 0 at least, which is as often as they like")
         if self.least_users < 2:
             raise InvalidInput("least_users is 2 at least: a sum of one user is that user")
         if bool(self.certificate) != bool(self.key):

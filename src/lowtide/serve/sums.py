@@ -20,7 +20,7 @@ import sqlalchemy as sa
 
 from lowtide.errors import InvalidInput, UnknownName
 from lowtide.serve.ledger import HOUR_S, parts_of
-from lowtide.serve.schema import COUNTED, DIMENSIONS, SUMMED, USAGE, jobs
+from lowtide.serve.schema import COUNTED, DIMENSIONS, SUMMED, USAGE, jobs, members
 
 if TYPE_CHECKING:
     from lowtide.serve.viewer import Viewer
@@ -100,6 +100,14 @@ def _told_members(
         row for row in viewer.going(connection, accounts)
         if all(row[name] == value for name, value in of.items())
     ]  # fmt: skip
+    # Whom a node alone names is no other: whoever is root there could name some of their own.
+    known_in: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for cluster, account, user in connection.execute(
+        sa.select(members.c.cluster, members.c.account, members.c.user).where(
+            among(members, accounts)
+        )
+    ):
+        known_in[cluster, account].add(user)
     firsts = [earliest, *(min(parts_of(row)) * HOUR_S for row in going)]
     known = [each for each in firsts if each is not None]
     if not known:
@@ -121,8 +129,9 @@ def _told_members(
             if row["user"] != viewer.user:
                 for account, used in _of_going(row, "account", first, last):
                     found[row["cluster"] or "", account].append((row["user"] or "", used))
-        for (_, account), parts in sorted(found.items(), key=lambda each: each[0]):
-            if len({user for user, _ in parts} - {""}) >= viewer.least_users:
+        for (cluster, account), parts in sorted(found.items(), key=lambda each: each[0]):
+            others = {user for user, _ in parts} & known_in[cluster, account]
+            if len(others) >= viewer.least_users:
                 for _, used in parts:
                     yield account, used
 

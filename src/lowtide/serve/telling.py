@@ -16,7 +16,8 @@ from lowtide.serve.ledger import BEHIND_S, standing
 from lowtide.serve.schema import jobs
 from lowtide.serve.viewer import Viewer
 from lowtide.store import Retention, Series, Store
-from lowtide.store.jobs import JobTable, Question, by_id, filtered
+from lowtide.store.jobs import JobTable, by_id, filtered
+from lowtide.store.jobs import Question as Question
 from lowtide.store.layout import FACTS, TOTALS
 
 MOST_JOBS = 2000

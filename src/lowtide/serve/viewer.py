@@ -21,15 +21,25 @@ from lowtide.hindsight.job import Hindsight, look_back
 from lowtide.hindsight.waste import LEAST_S, ZOMBIE_S
 from lowtide.serve.guards import for_viewer
 from lowtide.serve.node_views import QUARTER_S, NodeNow, Span, last_quarter, now_of, within
-from lowtide.serve.schema import USAGE, accounts, audit, incarnations, jobs, quarantine
+from lowtide.serve.schema import (
+    USAGE,
+    accounts,
+    audit,
+    incarnations,
+    jobs,
+    members,
+    quarantine,
+    unit_now,
+)
 from lowtide.serve.sums import among, usage
 from lowtide.states import NOT_OVER, STATES
 from lowtide.store import JobRecord, Retention, Series, Store
 from lowtide.store.database import Database
 from lowtide.store.jobs import read_hosts
+from lowtide.store.layout import PLACE, TOTALS, unpack_numbers
 from lowtide.store.records import HostRecord
 from lowtide.store.series import Histories
-from lowtide.store.tables import split
+from lowtide.store.tables import hosts, split, units
 
 Role = Literal["user", "support", "admin", "owner"]
 # Who sees all; the owner of a machine looks at what is theirs, the others are written down.
@@ -309,8 +319,8 @@ class Viewer:
                 return None
         with self.reading() as connection:
             known = read_hosts(connection)
-            hosts = [each.number for each in known]
-            histories = Histories(connection, start=start, end=end, hosts=hosts)
+            numbers = [each.number for each in known]
+            histories = Histories(connection, start=start, end=end, hosts=numbers)
             wanted = [(each.node_unit, each.number) for each in known]
             found = [
                 series if end is None else within(series, [(start, end)])
@@ -385,9 +395,10 @@ class Viewer:
             return series
         until = self.now if end is None else end
         if self.sees_all:
-            self.note(self._owners_on(name, start, until), f"node {name}", every_s=_AGAIN_S)
+            owners = {user for user, _ in self._seen_on(name, start, until)}
+            self.note(owners, f"node {name}", every_s=_AGAIN_S)
             return series
-        return within(series, self._times_on(name, start, until))
+        return within(series, [span for _, span in self._seen_on(name, start, until)])
 
     def grid_course(self, name: str, *, start: float) -> Series | None:
         """Return what is known of the grid by a node; None where there is none such."""
@@ -408,32 +419,41 @@ class Viewer:
             histories = Histories(connection, start=start, end=end, hosts=[known[0].number])
             return histories.of_node(known[0].node_unit, known[0].number)
 
-    def _on(self, name: str, start: float, end: float) -> Iterator[sa.ColumnElement[bool]]:
-        """Yield what jobs are that may be seen and were on a node."""
-        yield self.may_see(jobs)
-        yield from Wanted(host=name, start=start).rules()
-        yield sa.func.coalesce(jobs.c.started, jobs.c.first_seen) <= end
+    def _seen_on(self, name: str, start: float, end: float) -> list[tuple[str, Span]]:
+        """Return whose jobs that may be seen were on a node, and when.
 
-    def _times_on(self, name: str, start: float, end: float) -> list[Span]:
-        """Return when jobs ran on a node that may be seen."""
-        begins = sa.func.coalesce(jobs.c.started, jobs.c.first_seen)
-        ends = sa.func.coalesce(jobs.c.ended, jobs.c.last_seen)
+        Only what the node itself saw counts: whoever is root on another node may have that one tell
+        of jobs wherever and whenever they like.
+        """
+        of = sa.func.coalesce(unit_now.c.totals, units.c.totals)
+        question = (
+            sa.select(jobs.c.user, units.c.started, of)
+            .join(units, units.c.job == jobs.c.number)
+            .join(hosts, hosts.c.id == units.c.host)
+            .outerjoin(unit_now, unit_now.c.unit == units.c.id)
+            .where(self.may_see(jobs), hosts.c.name == name, jobs.c.over >= start)
+        )
         with self.reading() as connection:
-            rows = connection.execute(sa.select(begins, ends).where(*self._on(name, start, end)))
-            return [(first, last) for first, last in rows if None not in (first, last)]
-
-    def _owners_on(self, name: str, start: float, end: float) -> set[str]:
-        """Return whose jobs were on a node."""
-        with self.reading() as connection:
-            question = sa.select(jobs.c.user).where(*self._on(name, start, end)).distinct()
-            return {each or "" for each in connection.execute(question).scalars()}
+            rows = connection.execute(question).all()
+        totals = unpack_numbers([used for *_, used in rows], TOTALS)
+        seen = totals[:, [PLACE["first_seen"], PLACE["last_seen"]]].tolist()
+        # It is first seen at the end of the first step in which it ran.
+        spans = [
+            (user or "", (started if 0 < started < first else first, last))
+            for (user, started, _), (first, last) in zip(rows, seen, strict=True)
+        ]
+        return [each for each in spans if each[1][0] <= end and each[1][1] >= start]
 
     def _others(self, start: float, end: float) -> int:
         """Return how many others had jobs between two moments."""
         if self.database.is_file:
             begins = sa.func.coalesce(jobs.c.started, jobs.c.first_seen)
             question = sa.select(sa.func.count(jobs.c.user.distinct())).where(
-                jobs.c.over >= start, begins <= end, jobs.c.user.not_in(("", self.user))
+                jobs.c.last_seen >= start,
+                begins <= end,
+                jobs.c.user != self.user,
+                # Whom a node alone names may be nobody.
+                jobs.c.user.in_(sa.select(members.c.user)),
             )
         else:
             question = sa.select(sa.func.lowtide_people(start, end))
