@@ -163,6 +163,22 @@ def test_an_operator_boosts_what_has_to_begin_and_nobody_else():
     assert judge(waited, situation(powers=powers, wait_s=lambda *_: HOUR_S)).moves != ()
 
 
+def test_who_was_deferred_and_is_let_begin_as_a_queue_grows_goes_first():
+    # Handed in an hour ago with ten hours to spare, when nobody stood in line.
+    told = replace(TAG, begin=SEEN.begin, wait_s=0.0, deadline=NOW + 13 * HOUR_S)
+    waits = seen(told, submitted=NOW - HOUR_S)
+    powers = frozenset(("stop", "boost"))
+    crowded = situation(powers=powers, wait_s=lambda *_: 20 * HOUR_S)
+    (move,) = judge(waits, crowded).moves
+    assert (move.kind, move.at) == ("begin", NOW)
+    due = replace(waits, begin=NOW - 1.0, comment=move.comment, why="Priority")
+    assert [move.kind for move in judge(due, crowded).moves] == ["boost"]
+    # Who never waited, and has a deadline that nobody could promise then, does not.
+    early = replace(told, begin=NOW - HOUR_S, wait_s=20 * HOUR_S)
+    never = replace(due, comment=encode(early))
+    assert judge(never, crowded).moves == ()
+
+
 def test_what_was_moved_by_hand_is_its_users():
     verdict = judge(seen(replace(TAG, begin=NOW + 3 * HOUR_S)), situation())
     assert verdict.what == "yours"
