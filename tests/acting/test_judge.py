@@ -20,7 +20,6 @@ from lowtide.acting.waits import Wait, WaitModel
 from lowtide.errors import Refused, SlurmProblem, Unreachable
 from lowtide.signal import Signal
 from lowtide.slurm.records import SEPARATOR, WAITING_FIELDS, queue_from_lines
-from support.nightly import drawn
 
 HOUR_S = 3600.0
 NOW = 1_700_000_000.0
@@ -569,7 +568,7 @@ def test_what_was_seen_too_long_ago_is_looked_at_again_before_it_is_moved():
 
 
 def test_ten_thousand_jobs_take_one_look_and_little_time_once_they_stand_as_they_should():
-    count = drawn(2_000, 10_000)
+    count = 10_000
     now = int(time.time())
     dirty = [500.0] * 10 + [100.0] * 60
     signal = Signal.from_values(dirty, start=now - 1800.0, step_s="1h")
@@ -603,8 +602,8 @@ def test_ten_thousand_jobs_take_one_look_and_little_time_once_they_stand_as_they
         spent.append(time.process_time() - begun)
     assert [len(turn.verdicts), sum(bool(each.moves) for each in turn.verdicts)] == [count, 0]
     assert len(asked) == 5
-    # Half a second for 10,000 on a quiet machine; others may be at work here.
-    assert min(spent) < 2.0
+    print(f"{count} jobs that stand as they should: {min(spent):.2f} s of CPU time a turn")
+    assert min(spent) < 0.5
 
 
 # As two releases print it, in parts.
