@@ -126,10 +126,14 @@ def test_the_book_sees_what_may_make_a_job_late(tmp_path):
     (page,) = Book(tmp_path).pages(now=NOW)
     assert (page.queued_s, page.held, page.begun_anew) == (5000.0, True, True)
     assert (page.wait_s, page.run_s) == (600.0, HOUR_S)
-    # A stop that was asked for is no failure.
-    asked = replace(tag, token="t2", asked=1)
-    book.see([replace(due, id="8", comment=encode(asked), restarts=1)], now=NOW)
-    assert not Book(tmp_path).pages(now=NOW)[-1].begun_anew
+    # A stop that was asked for is no failure, and says how long it takes to save.
+    asked = replace(tag, token="t2", asked=1, asked_at=NOW - 60.0)
+    again = replace(due, id="8", comment=encode(asked), restarts=1, submitted=NOW - 25.0)
+    book.see([again], now=NOW)
+    page = Book(tmp_path).pages(now=NOW)[-1]
+    assert (page.begun_anew, page.stop_s, page.deaf) == (False, 35.0, False)
+    book.see([replace(again, comment=encode(replace(asked, deaf=True)))], now=NOW)
+    assert Book(tmp_path).pages(now=NOW)[-1].deaf
 
 
 class Sink:

@@ -80,6 +80,9 @@ class BookPage:
         run_s: R: how long it was said to take at most; None where nobody says.
         queued_s: How long it was seen to wait for its turn, at least.
         held: Whether somebody was seen to hold it.
+        script: Which jobs it behaves like when it is asked to stop, as `experience` has it.
+        deaf: Whether it was seen not to stop when it was asked.
+        stop_s: How long it took at most to save and leave; None where it was not seen to.
         begun_anew: Whether it was seen to begin again without having been asked to stop.
     """
 
@@ -114,6 +117,9 @@ class BookPage:
     queued_s: float = 0.0
     held: bool = False
     begun_anew: bool = False
+    script: str = ""
+    deaf: bool = False
+    stop_s: float | None = None
 
     @property
     def is_over(self) -> bool:
@@ -156,7 +162,8 @@ class BookPage:
         """Return the page with what a look tells of the job."""
         page = replace(self, missing=0, outcome="", ended=None) if self.missing else self
         progress_s = tag.progress_s
-        said = {
+        said: dict[str, Any] = {
+            "deaf": tag.deaf,
             "kind": job.kind,
             "wait_s": tag.wait_s,
             "run_s": tag.run_s or None,
@@ -168,8 +175,13 @@ class BookPage:
             # A page is not written anew at every look.
             if waited_s > max(1.25 * page.queued_s, _NOTABLE_S):
                 said["queued_s"] = waited_s
+        if job.state == PENDING and tag.asked_at is not None and job.submitted is not None:
+            # Its requeue counts as a submission: that is when it had saved.
+            took_s = job.submitted - tag.asked_at
+            if job.restarts > tag.restarts and took_s >= 0:
+                said["stop_s"] = max(took_s, page.stop_s or 0.0)
         if any(getattr(page, name) != value for name, value in said.items()):
-            page = replace(page, **said)  # type: ignore[arg-type]
+            page = replace(page, **said)
         if job.state != RUNNING or job.started is None:
             return page
         found = Begun(task=job.id, start=job.started, progress_s=progress_s)

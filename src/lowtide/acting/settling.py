@@ -73,6 +73,7 @@ class Settler:
         for page in settled:
             self.book.put(page)
             self.experiences.learn(page)
+            self.journal.habits.learn(page)
         return settled
 
     def _ended(self, page: BookPage) -> BookPage:
