@@ -33,7 +33,6 @@ if len(sys.argv) == 1:
     more = [subprocess.Popen([sys.executable, __file__, "more"], start_new_session=True)]
     more.append(subprocess.Popen(["sleep", "300"]))
 Path(os.environ["FAKE_CUDA"], str(os.getpid())).write_text("0")
-print(os.getpid(), flush=True)
 time.sleep(300)
 """
 
@@ -206,11 +205,10 @@ def stop(backend: LocalBackend, again_s: float) -> None:
 
 def test_a_program_lets_go_is_stopped_goes_on_and_has_its_cards_back(folder, program, monkeypatch):
     # The fake refuses whoever is stopped: the order is what is tried here.
-    monkeypatch.setenv("FAKE_CUDA_TAKES_US", "100000")
+    monkeypatch.setenv("FAKE_CUDA_TAKES_US", "200000")
     backend = backend_of(program)
-    since = time.monotonic()
     stop(backend, 2.0)
-    assert time.monotonic() - since < 0.1, "whoever watches the program has waited"
+    assert backend.gpus.is_busy, "whoever watches the program has waited"
     assert not backend.is_paused
     attended(backend, lambda: backend.is_paused)
     wait_until(lambda: all(is_stopped(pid) for pid in states(folder)))
@@ -220,7 +218,7 @@ def test_a_program_lets_go_is_stopped_goes_on_and_has_its_cards_back(folder, pro
     assert set(states(folder).values()) == {str(RUNS)}
     assert backend.troubles == []
     assert [what for what, _ in backend.gpus.took_s] == ["let go", "given back"]
-    assert all(took_s >= 0.4 for _, took_s in backend.gpus.took_s)
+    assert all(took_s >= 0.8 for _, took_s in backend.gpus.took_s)
 
 
 def test_what_cannot_let_go_runs_on_and_that_is_marked(folder, program):
