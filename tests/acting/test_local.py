@@ -55,6 +55,8 @@ def wait_until(is_so) -> bool:
 class Pretended:
     """A program that does nothing but remember what it was told."""
 
+    asked = False
+
     def __init__(self):
         self.told = []
         self.tree = SimpleNamespace(root=-1)

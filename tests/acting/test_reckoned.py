@@ -234,7 +234,8 @@ def test_what_nobody_knows_is_lost_after_two_looks_and_not_while_slurm_is_silent
     # Where nobody keeps accounts it may have ended long ago.
     assert settle(journal, None, once).outcome == "unknown"
     # It was not: there it is again.
-    back = twice.seen(Seen(id="7", state=PENDING), 0.0)
+    tag = Tag(token=job.token, deadline=job.deadline, arrival=job.arrival, run_s=60.0)
+    back = twice.seen(Seen(id="7", state=PENDING), tag, START)
     assert (back.missing, back.outcome) == (0, "")
 
 

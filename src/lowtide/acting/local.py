@@ -11,11 +11,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from lowtide.acting.backend import OVER, PENDING, RUNNING, Look, Seen
+from lowtide.acting.gpu_pause import GpuPause
 from lowtide.acting.tag import Tag, decode, encode
 from lowtide.errors import Refused
 from lowtide.measuring.program import StartedProgram
@@ -23,8 +25,12 @@ from lowtide.schedule import Stretch
 
 # What a program that has saved and wants to go on exits with (EX_TEMPFAIL).
 SAVED = 75
-# Lets go on what is paused when whoever paused it is gone: each line names all that is.
-_GUARDIAN = 'while read -r line; do pids=$line; done; [ -z "$pids" ] || kill -CONT $pids'
+# Lets go on what is paused when whoever paused it is gone: each line names all that is. What it is
+# given besides is run for these then.
+_GUARDIAN = """\
+while read -r line; do pids=$line; done
+[ -z "$pids" ] || { kill -CONT $pids 2>/dev/null; [ $# = 0 ] || exec "$@" $pids; }
+"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,12 +40,16 @@ class LocalBackend:
     Attributes:
         tag: What the job would carry in its comment.
         with_signal: How it is asked to save; None to pause it where it stands.
+        gpus: Who takes it off its GPUs before it is paused; None to leave it there.
+        troubles: What went wrong with that, in words.
         runs: Its starts so far, with the work that each did.
         pauses: When it was paused, and when it went on.
     """
 
     tag: Tag
     with_signal: signal.Signals | None = None
+    gpus: GpuPause | None = None
+    troubles: list[str] = field(default_factory=list, init=False)
     runs: list[Stretch] = field(default_factory=list, init=False)
     pauses: list[tuple[float, float]] = field(default_factory=list, init=False)
     _seen: Seen = field(init=False)
@@ -47,6 +57,7 @@ class LocalBackend:
     _paused_at: float | None = field(default=None, init=False)
     _asked_at: float | None = field(default=None, init=False)
     _asks: int = field(default=0, init=False)
+    _gpus_do: str = field(default="", init=False)
     _guardian: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -118,6 +129,17 @@ class LocalBackend:
                 with suppress(ProcessLookupError):
                     os.kill(pid, self.with_signal)
             return
+        if self.gpus is None:
+            self._stand_still(program)
+        elif not self._gpus_do:
+            # Stopped, it could not let go of its GPUs: it stands still once it has.
+            self._asked_at = time.time()
+            pids = program.tree.living()
+            self._guard(pids)
+            self.gpus.take_off(pids)
+            self._gpus_do = "leave"
+
+    def _stand_still(self, program: StartedProgram) -> None:
         self._guard(program.pause())
         self._paused_at = time.time()
         self._requeue(self._paused_at)
@@ -127,8 +149,11 @@ class LocalBackend:
 
         It is started before the program, of which it is no part.
         """
+        give_back = [sys.executable, "-m", "lowtide.acting.gpu_pause"] if self.gpus else []
         self._guardian = subprocess.Popen(  # noqa: S603 - our own words
-            ["/bin/sh", "-c", _GUARDIAN], stdin=subprocess.PIPE, start_new_session=True
+            ["/bin/sh", "-c", _GUARDIAN, "guardian", *give_back],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
         )
 
     def started(self, program: StartedProgram) -> None:
@@ -137,18 +162,47 @@ class LocalBackend:
         self._run(time.time())
 
     def attend(self) -> None:
-        """Let a paused program go on once its time has come."""
-        if self._program is not None and self.is_paused and self.is_due:
+        """Let a paused program go on once its time has come, or once it was told to end."""
+        if self._program is None:
+            return
+        if self.gpus is not None and self._gpus_do:
+            self._see_gpus(self.gpus, self._program)
+        if self.is_paused and (self.is_due or self._program.asked):
             self.go_on()
+
+    def _see_gpus(self, gpus: GpuPause, program: StartedProgram) -> None:
+        """Go on once the driver has done what it was asked."""
+        if gpus.is_busy:
+            return
+        problem, did, self._gpus_do = gpus.result(), self._gpus_do, ""
+        if problem:
+            told = "" if did == "come back" else "it goes on without a pause: "
+            self.troubles.append(f"{told}{problem}")
+        if did == "come back":
+            self._went_on()
+        elif problem:
+            # It has all that it had, and runs on.
+            self._asked_at = None
+            self._guard([])
+        else:
+            self._stand_still(program)
 
     def go_on(self) -> None:
         """Let a paused program go on now."""
-        if self._program is None or self._paused_at is None:
+        if self._program is None or self._paused_at is None or self._gpus_do:
             return
         self._program.resume()
+        if self.gpus is None:
+            self._went_on()
+        else:
+            # What it asks of its GPUs waits until it has them.
+            self.gpus.give_back()
+            self._gpus_do = "come back"
+
+    def _went_on(self) -> None:
         self._guard([])
         now = time.time()
-        self.pauses.append((self._paused_at, now))
+        self.pauses.append((self._paused_at or now, now))
         self._paused_at = None
         self._run(now)
 

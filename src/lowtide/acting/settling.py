@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from lowtide.acting.book import DAY_S, Book, BookPage
+from lowtide.acting.book import DAY_S, Begun, Book, BookPage
 from lowtide.acting.experience import Experiences
 from lowtide.acting.journal import Journal
 from lowtide.acting.reckoning import amount, measured, replay
@@ -74,6 +74,7 @@ class Settler:
         for page in settled:
             self.book.put(page)
             self.experiences.learn(page)
+            self.journal.habits.learn(page)
         return settled
 
     def _ended(self, page: BookPage) -> BookPage:
@@ -132,6 +133,10 @@ class Settler:
         records = self._records(page)
         runs = self._runs(page, records)
         profile = self.journal.profile_named(page.profile)
+        if runs and len(records) > len(page.begun):
+            # Nobody of this book has looked while it ran: another's driver has.
+            begun = tuple(Begun(task=each.shown_id, start=each.started) for each in records)
+            page = replace(page, begun=begun)
         tasks = _tasks(records, profile) if runs else page.stretches
         signal = self._grid(page, profile, records)
         if signal is None or not tasks:

@@ -69,7 +69,8 @@ def drive(
     notify: Annotated[
         list[str] | None,
         typer.Option(
-            help="Tell users of their jobs, once each: mailto:ada@example.org, or https://…",
+            help="Tell users of their jobs, once each: mailto:ada@example.org, "
+            "mailto:{user}@example.org for jobs of all users, or https://…",
             metavar="ADDRESS",
         ),
     ] = None,

@@ -308,6 +308,8 @@ def _row(verdict: Judgement, now: float, *, looks_ahead: bool) -> dict[str, Any]
         ahead = begin is not None and begin > now
         what = "waits" if ahead else "due"
         why = "as it was planned last" if ahead else "its begin has come: it waits for its turn"
+    if tag.changed:
+        why += "; it went on with programs that were changed since it was submitted"
     return {
         "job_id": seen.id,
         "name": seen.name or None,

@@ -63,6 +63,14 @@ def run(
         bool,
         typer.Option("--pause", help="Pause it in dirty hours; it keeps its memory meanwhile."),
     ] = False,
+    pause_gpu: Annotated[
+        bool,
+        typer.Option(
+            "--pause-gpu",
+            help="Pause it, and move what it has on NVIDIA GPUs to the host meanwhile, so that "
+            "they stand idle: with a driver from 570 on.",
+        ),
+    ] = False,
     save_on: Annotated[
         str | None,
         typer.Option(
@@ -101,16 +109,22 @@ def run(
 
     if not command:
         raise InvalidInput("say what to run: lowtide run --finish-by +12h -- python train.py")
-    if pause and save_on:
+    if (pause or pause_gpu) and save_on:
         raise InvalidInput("a program is paused or saves: give --pause or --save-on, not both")
     if (refused := refusal(command)) is not None:
         warn(f"{refused[1]}. Nothing was run")
         raise typer.Exit(refused[0])
     job = _Job(
-        finish_by=finish_by, length=length, profile=profile, pauses=pause, saves=save_on is not None
+        finish_by=finish_by,
+        length=length,
+        profile=profile,
+        pauses=pause or pause_gpu,
+        saves=save_on is not None,
     )
     forecast = forecaster(where, until=job.deadline)
     backend, driver = job.prepared(forecast, _signal_named(save_on), min_run)
+    if pause_gpu:
+        _pause_gpus(backend, driver)
     job.planned(driver, forecast(time.time()))
     if dry_run:
         _tell(job, None, form=form)
@@ -161,6 +175,7 @@ class _Job:
         self.signal: Signal | None = None
         self.missing_s: float | None = None
         self.is_late = False
+        self.troubles: list[str] = []
 
     def prepared(
         self,
@@ -247,6 +262,18 @@ class _Job:
             planned=amount(self.profile, plan, signal),
             at_once=amount(self.profile, [Stretch(start=self.now, work_s=work_s)], signal),
         )
+
+
+def _pause_gpus(backend: LocalBackend, driver: Driver) -> None:
+    """Have a program taken off its GPUs when it is paused."""
+    from dataclasses import replace
+
+    from lowtide.acting.gpu_pause import TAKES, Cuda, GpuPause
+
+    backend.gpus = GpuPause(cuda=Cuda())
+    driver.loops = TAKES
+    # Much memory takes long: who is still at it is not asked again.
+    driver.rules = replace(driver.rules, patience_s=600.0)
 
 
 def _carry_out(
@@ -337,6 +364,7 @@ class _Turns:
         self._next = time.monotonic() + every_s
         self._program: StartedProgram | None = None
         self._said: set[str] = set()
+        self._troubles = 0
 
     def wait(self, is_over: Callable[[], bool] = lambda: False) -> None:
         """Wait until the program is due."""
@@ -350,11 +378,14 @@ class _Turns:
         if program is not self._program:
             self._program = program
             self.backend.started(program)
-        if program.asked:
-            return
         # Whatever becomes of the rest, what is paused goes on when its time has come.
         paused = self.backend.is_paused
         self.backend.attend()
+        while self._troubles < len(self.backend.troubles):
+            warn(self.backend.troubles[self._troubles])
+            self._troubles += 1
+        if program.asked:
+            return
         self._turn()
         if paused and not self.backend.is_paused:
             warn("goes on")
@@ -475,6 +506,7 @@ def _reckon(
 
     # The grid as it came to be, as far as is known by now.
     signal = driver.forecast(time.time()) or job.signal
+    job.troubles = backend.troubles
     if signal is None:
         return
     known = job.reckoning or Reckoning()
@@ -519,6 +551,7 @@ def _tell(job: _Job, recorder: Recorder | None, *, form: Form, status: int | Non
         "folder": None if recorder is None else str(recorder.writer.folder),
         "synthetic": job.signal is not None and job.signal.synthetic,
         "missing_s": job.missing_s,
+        "pause_problem": "; ".join(job.troubles) or None,
     }
 
     def show() -> None:

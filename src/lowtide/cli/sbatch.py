@@ -161,6 +161,10 @@ def sbatch(
         min_run_s=parse_duration(min_run),
         checkpoint=checkpoint or "",
     )
+    if order.tag.deaf:
+        warn("it did not stop when it was asked the last time: it is planned to run through")
+    elif order.tag.interruptible and not saves:
+        warn("it was seen to save when it was asked: it may be stopped, as with --saves")
     verdict = order.judged(backend, journal, forecast, now)
     with _laying_down():
         order.lay_down(verdict, journal, dry=dry_run)
@@ -201,12 +205,16 @@ class _Order:
         min_run_s: float,
         checkpoint: str,
     ) -> None:
-        from lowtide.acting.experience import Experience, program_key
+        from lowtide.acting.experience import Experience, program_key, script_key
         from lowtide.acting.judge import Rules
         from lowtide.acting.tag import Tag, new_token
 
         self.submission, self.deadline = submission, deadline
         self.checkpoint = checkpoint
+        self.script = script_key(submission.name, submission.text)
+        self.habit = habit = journal.habits.of(self.script)
+        # Seen to save once, it does so again, unless its user rules out that it is started again.
+        saves = saves or (habit.saves and submission.may_be_stopped)
         self.program, self.experience = "", Experience()
         limit_s = submission.limit_s
         lengths = [] if limit_s is None else [limit_s]
@@ -230,9 +238,11 @@ class _Order:
             startup_s=(profile.startup_s if profile else 0.0)
             or (min(_STARTUP_S, min_run_s, 0.1 * (self.run_s or 0.0)) if saves else 0.0),
             # Nobody lets a job save that takes longer to than it has worked.
-            stop_s=(profile.stop_s if profile else 0.0)
+            stop_s=max(profile.stop_s if profile else 0.0, habit.stop_s or 0.0)
             or (min(_STOP_S, min_run_s) if saves else 0.0),
             interruptible=saves,
+            # It would be asked in vain, and is planned in one piece.
+            deaf=saves and habit.deaf,
             by_limit=not saves and limit_s is not None and self.run_s == limit_s,
             # What is usual is not said: the comment is short.
             min_run_s=None if min_run_s == Rules().least_run_s else min_run_s,
@@ -354,6 +364,7 @@ class _Order:
             energy_scale=energy,
             duration_scale=duration,
             kind=self.kind,
+            script=self.script if self.tag.interruptible else "",
         )
 
     def lay_down(self, verdict: Judgement | None, journal: Journal, *, dry: bool) -> None:
