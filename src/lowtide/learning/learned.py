@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lowtide import files
 from lowtide.changepoints import IntArray
@@ -73,8 +74,13 @@ class PhaseFit:
             energy_j = (duration_s * power_w)[rows].sum(axis=0)
             seconds = duration_s[rows].sum(axis=0)
             duration_s[rows] = seconds / block.count
-            power_w[rows] = energy_j / seconds
+            power_w[rows] = energy_j / np.maximum(seconds, 1e-9)
         return cls(model=model, structure=structure, duration_s=duration_s, power_w=power_w)
+
+    @property
+    def lasting(self) -> npt.NDArray[np.bool_]:
+        """Which phases last: an epoch of a single run may lack one, and a profile holds no such."""
+        return self.duration_s > 0
 
     def predict(self, series: RunSeries) -> Prediction:
         """Return what the phases say of a run with as many epochs as that one."""
@@ -350,19 +356,21 @@ def make_profile(
     fit: PhaseFit, spread: Spread | None = None, restart: tuple[Phase, ...] | None = None
 ) -> PowerProfile:
     """Return the profile that phases make up, its numbers rounded to six digits."""
-    names = _names(fit)
+    names, lasting = _names(fit), fit.lasting
+    saved = np.array(fit.model.checkpoints)
+    for place in np.flatnonzero(~lasting & saved)[::-1]:
+        # It was saved all the same, where the phase before it ends.
+        saved[max(place - 1, 0)] = True
     phases = [
         Phase(
-            name=name,
-            duration_s=_rounded(float(seconds)),
-            power_w=_rounded(max(float(watts), 0.0)),
-            checkpoint=saved and place >= fit.structure.startup,
+            name=names[place],
+            duration_s=_rounded(float(fit.duration_s[place])),
+            power_w=_rounded(max(float(fit.power_w[place]), 0.0)),
+            checkpoint=bool(saved[place]) and place >= fit.structure.startup,
         )
-        for place, (name, seconds, watts, saved) in enumerate(
-            zip(names, fit.duration_s, fit.power_w, fit.model.checkpoints, strict=True)
-        )
+        for place in np.flatnonzero(lasting).tolist()
     ]
-    startup = min(fit.structure.startup, len(phases) - 1)
+    startup = min(int(lasting[: fit.structure.startup].sum()), len(phases) - 1)
     return PowerProfile(
         startup=phases[:startup], restart=restart, work=phases[startup:], spread=spread
     )
@@ -494,6 +502,8 @@ def with_intervals(fit: PhaseFit, level: float = 0.95) -> list[LearnedPhase]:
     model, block = fit.model, fit.structure.block
     found = []
     for place, name in enumerate(_names(fit)):
+        if not fit.lasting[place]:
+            continue
         again = [place]
         if block is not None and block.first <= place < block.end:
             if place >= block.first + block.length:
@@ -535,9 +545,11 @@ def profile_document(learned: Learned) -> dict[str, Any]:
     document |= {group: plain[group] for group in ("startup", "restart") if group in plain}
     work = plain["work"]
     if (block := learned.fit.structure.block) is not None:
-        first = block.first - len(learned.profile.startup)
-        end = first + block.length * block.count
-        repeated = {"repeat": block.count, "phases": work[first : first + block.length]}
+        lasting = learned.fit.lasting
+        first = int(lasting[: block.first].sum()) - len(learned.profile.startup)
+        length = int(lasting[block.first : block.first + block.length].sum())
+        end = first + length * block.count
+        repeated = {"repeat": block.count, "phases": work[first : first + length]}
         work = [*work[:first], repeated, *work[end:]]
     document["work"] = work
     return document | ({"spread": plain["spread"]} if "spread" in plain else {})
