@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lowtide.cli.options import JobOptions, Seed, Tz, placed
-from lowtide.cli.output import TABLE, Column, Form, print_rows, print_table, say, say_all, waiting
+from lowtide.cli.output import (
+    TABLE,
+    Column,
+    Form,
+    print_rows,
+    print_table,
+    say,
+    say_all,
+    waiting,
+    warn,
+)
 from lowtide.units import (
     MISSING,
     format_duration,
@@ -26,6 +36,7 @@ if TYPE_CHECKING:
     from lowtide.forecasting.backtest import Regret
     from lowtide.policies import Plan, Policy
     from lowtide.policies.explain import Explanation
+    from lowtide.profile import PowerProfile
     from lowtide.signal import Signal
     from lowtide.studies.comparison import Comparison
 
@@ -102,7 +113,18 @@ def plan(
     if report is not None:
         about = f"{watts!r}"[1:-1]
         result.write_report(report, title=f"Plan of job {name}", about=about)
+    if asked.sure and watts.spread is not None:
+        asked_for = window.deadline + watts.spread.late_s(watts.run_s)
+        late_s = best.schedule.end_if(watts.spread.duration[1]) - asked_for
+        if late_s > 1:
+            # What starts take again is not known before there is a plan.
+            warn(
+                f"with what its further starts take, a run may end {format_hours(late_s)} after "
+                f"the deadline ({100 * watts.spread.level:.0f} %): ask for one so much earlier"
+            )
     if not form.for_people:
+        if form.parsable and window.note:
+            warn(window.note)
         document = {
             **comparison_document(result),
             "now": format_iso(window.now),
@@ -110,7 +132,7 @@ def plan(
             **({} if why is None else {"explanation": asdict(why)}),
             **forecast_document(window, regrets),
         }
-        form.print(result.plans, columns=PLAN_COLUMNS, document=document)
+        form.print(result.plans, columns=plan_columns(watts), document=document)
         return
     say_all((window.note, result.note))
     print()
@@ -131,7 +153,7 @@ def plan(
     if (told := zone.told(best.schedule.start)).endswith("here)"):
         say(f"It starts {told}.")
     if watts.spread is not None:
-        say(done_between(watts, best.schedule.end, zone))
+        say(done_between(watts, best, zone))
     price = result.signal.kind == "price"
     unit = result.signal.currency if price else "g"
     if best.resolution_gap and best.lower_bound is not None:
@@ -313,7 +335,17 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     }
 
 
-PLAN_COLUMNS = (
+def plan_columns(profile: PowerProfile) -> tuple[Column, ...]:
+    """Return the columns of plans of a job with a profile."""
+    from lowtide.cli.inputs import sure_fields
+
+    def told(key: str) -> Column:
+        return Column(key, read=lambda plan: sure_fields(profile, plan)[key])
+
+    return (*_PLAN_COLUMNS, *map(told, ("done_low", "done_high", "energy_low", "energy_high")))
+
+
+_PLAN_COLUMNS = (
     Column("policy"),
     Column("start", read=lambda plan: format_iso(plan.schedule.start)),
     Column("end", read=lambda plan: format_iso(plan.schedule.end)),
@@ -328,6 +360,8 @@ PLAN_COLUMNS = (
 
 def comparison_document(comparison: Comparison) -> dict[str, Any]:
     """Return the plans of one job, and what they were planned on."""
+    from lowtide.cli.inputs import sure_fields
+
     job = comparison.job
     return {
         "job": {
@@ -338,7 +372,9 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
             "profile": job.profile.to_dict(),
         },
         "signal": signal_document(comparison.signal),
-        "plans": [plan_document(plan) for plan in comparison.plans],
+        "plans": [
+            plan_document(plan) | sure_fields(job.profile, plan) for plan in comparison.plans
+        ],
     }
 
 
@@ -374,7 +410,7 @@ def demo(
 
     form.print(
         result.plans,
-        columns=PLAN_COLUMNS,
+        columns=plan_columns(result.job.profile),
         document=lambda: {
             **comparison_document(result),
             "report": str(report.resolve()),

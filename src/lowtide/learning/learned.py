@@ -129,7 +129,7 @@ class Learned:
     def epochs(self) -> int | None:
         """How many epochs a run usually has, None where nothing repeats."""
         block, outline = self.fit.structure.block, self.fit.model.outline
-        if outline.length and outline.count > 1:
+        if outline.length and (outline.count > 1 or block is not None):
             return outline.count
         return None if block is None else block.count
 
@@ -256,7 +256,9 @@ def find_spread(model: PhaseModel) -> Spread | None:
     outline = model.outline
     bounds = np.concatenate(([0], np.cumsum(model.parts)))
     first, end = (
-        (int(bounds[outline.first]), int(bounds[outline.end])) if outline.length else (0, 0)
+        (int(bounds[outline.first]), int(bounds[outline.end]) - model.ending)
+        if outline.length
+        else (0, 0)
     )
     ratios = left_out_ratios(
         model.run_s,
@@ -307,9 +309,15 @@ def find_restart(fit: PhaseFit, resumed: Sequence[RunSeries]) -> tuple[Phase, ..
     more_s, more_j = (float(each) for each in np.median(slower, axis=0))
     if more_s > 0 and more_j > 0:
         more_w = min(more_j / more_s, float(fit.power_w.max()))
-        phases.append(
-            Phase(name="slow first epoch", duration_s=_rounded(more_s), power_w=_rounded(more_w))
-        )
+        if phases and more_w < float(fit.power_w[fit.lasting].min()):
+            # Slower at less power: no phase draws less than the machine, so the last takes it in.
+            last = phases.pop()
+            more_j += last.energy_j
+            more_s += last.duration_s
+            name, more_w = last.name, more_j / more_s
+        else:
+            name = "slow first epoch"
+        phases.append(Phase(name=name, duration_s=_rounded(more_s), power_w=_rounded(more_w)))
     return tuple(phases)
 
 
@@ -452,6 +460,10 @@ def _told(fit: PhaseFit, events: bool, series: Sequence[RunSeries]) -> list[str]
         notes.append("one phase: power does not change by more than it varies anyway")
     else:
         notes.append(fit.structure.why)
+    if model.outline.length and max(model.epochs) == 1:
+        notes.append("all runs have a single epoch: --epochs needs runs of several")
+    elif model.outline.length and fit.structure.block is None:
+        notes.append("epochs differ from each other, and none are averaged: --epochs is refused")
     if len(series) == 1:
         notes.append("a single run cannot be validated: record at least one more")
     if model.lag_s:

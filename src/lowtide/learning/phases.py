@@ -71,6 +71,7 @@ class PhaseModel:
         marks: The marks that cut runs into stretches, None if there are none.
         outline: Which stretches are epochs; None where runs were not compared so.
         parts: How many phases each stretch has.
+        ending: With how many of them the last epoch ends that others lack: nobody marked them.
         lag_s: How late the meter sees the marks.
         step_s: The step in which runs were compared.
         noise: The variance of the noise in them.
@@ -94,6 +95,7 @@ class PhaseModel:
     lag_s: float
     step_s: float
     noise: float
+    ending: int = 0
     levels: Levels | None = None
     notes: tuple[str, ...] = ()
     used: tuple[int, ...] = ()
@@ -115,8 +117,8 @@ class PhaseModel:
         first, end = int(begins[outline.first]), int(begins[outline.end])
         last = int(begins[outline.end - outline.length])
         if epochs > outline.count:
-            more = np.tile(np.arange(last, end), epochs - outline.count)
-            return np.concatenate((np.arange(end), more, np.arange(end, size)))
+            more = np.tile(np.arange(last, end - self.ending), epochs - outline.count)
+            return np.concatenate((np.arange(last), more, np.arange(last, size)))
         kept = int(begins[outline.first + outline.length * (epochs - 1)])
         if epochs < 2:
             kept = first
@@ -145,24 +147,29 @@ class PhaseModel:
             return None
         begins = np.concatenate(([0], np.cumsum(self.parts)))
         levels_w = [self.power_w[first:last] for first, last in pairwise(begins.tolist())]
-        placing = Placing(step_s=self.step_s, noise=self.noise, lag_s=self.lag_s)
-        edges_s, slots = placing.edges(series, own, levels_w)
-        row = np.concatenate([np.arange(begins[slot], begins[slot + 1]) for slot in slots])
-        return edges_s, row
+        placing = Placing(
+            step_s=self.step_s, noise=self.noise, lag_s=self.lag_s, ending=self.ending
+        )
+        return placing.edges(series, own, levels_w)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placing:
-    """How phases are found in a run whose levels are known."""
+    """How phases are found in a run whose levels are known.
+
+    Attributes:
+        ending: How many levels of the last stretch only a run's last one has.
+    """
 
     step_s: float
     noise: float
     lag_s: float
+    ending: int = 0
 
     def edges(
         self, series: RunSeries, own: MarkedStretches, levels_w: Sequence[FloatArray]
     ) -> tuple[FloatArray, IntArray]:
-        """Return where a run's phases begin by the program's clock, and whose stretches they are.
+        """Return where a run's phases begin by the program's clock, and which each is.
 
         Stretches between which a mark is missing are looked for together.
 
@@ -171,13 +178,19 @@ class Placing:
         """
         edges = [np.zeros(1)]
         known = np.flatnonzero(~own.guessed)
+        begins = np.concatenate(([0], np.cumsum([each.size for each in levels_w])))
+        rows = [np.arange(begins[slot], begins[slot + 1]) for slot in own.slots.tolist()]
+        for place, slot in enumerate(own.slots[:-1].tolist() if self.ending else ()):
+            if slot == len(levels_w) - 1:
+                rows[place] = rows[place][: -self.ending]
+        every_w = np.concatenate(levels_w)
         for first, last in pairwise(known):
-            levels = np.concatenate([levels_w[slot] for slot in own.slots[first:last]])
+            levels = every_w[np.concatenate(rows[first:last])]
             begin_s, end_s = own.edges_s[first], own.edges_s[last]
             inner = self._inner(series, begin_s, end_s, levels)
             inner[-1] = end_s
             edges.append(inner[1:])
-        return np.concatenate(edges), own.slots
+        return np.concatenate(edges), np.concatenate(rows)
 
     def _inner(
         self, series: RunSeries, begin_s: float, end_s: float, levels_w: FloatArray
@@ -239,9 +252,16 @@ class PhaseFinder:
             return self._published(series, used, marks, notes)
         lag_s = find_lag(chosen, marks, self.step_s)
         outline = marks.outline
-        levels_w = self._cut_alike(chosen, outline, len(marks.labels), lag_s)
+        levels_w, ending = self._cut_alike(chosen, outline, len(marks.labels), lag_s)
         return self._model(
-            chosen, outline, levels_w, marks=marks, lag_s=lag_s, notes=notes, used=used
+            chosen,
+            outline,
+            levels_w,
+            marks=marks,
+            lag_s=lag_s,
+            notes=notes,
+            used=used,
+            ending=ending,
         )
 
     def _marks(
@@ -299,16 +319,24 @@ class PhaseFinder:
 
     def _cut_alike(
         self, series: Sequence[RunSeries], outline: Outline, size: int, lag_s: float
-    ) -> list[FloatArray]:
+    ) -> tuple[list[FloatArray], int]:
         """Return the levels of every stretch: the same ones wherever a stretch is the same again.
 
         A first epoch may warm up, and a last one end in what nobody marked: they are cut apart, and
-        count as the same again as far as they are.
+        count as the same again as far as they are. How many levels only the last has is told too.
         """
         found: dict[tuple[int, str], list[tuple[RunSeries, float, float]]] = {}
         for each, own in zip(series, outline.runs, strict=True):
             bounds = [
-                (kind, self._which(slot, outline, size), first, last)
+                (
+                    kind,
+                    # Of an epoch beyond the usual ones, none but the last is the last.
+                    self._which(slot, outline, size)
+                    if slot < size - 1 or last == own.slots.size
+                    else "",
+                    first,
+                    last,
+                )
                 for slot, kind, (first, last) in zip(
                     own.slots, outline.kinds(own), pairwise(range(own.edges_s.size)), strict=True
                 )
@@ -318,6 +346,7 @@ class PhaseFinder:
                     place = (each, float(own.edges_s[first]), float(own.edges_s[last]))
                     found.setdefault((int(kind), which), []).append(place)
         levels: list[FloatArray] = []
+        ending = 0
         cut = {key: self._cut(places, lag_s) for key, places in found.items()}
         for slot in range(size):
             which = self._which(slot, outline, size)
@@ -341,8 +370,14 @@ class PhaseFinder:
                     own_levels = usual
                 if not self._in_most(places, lag_s, own_levels, usual, which):
                     own_levels = usual
+                ending = own_levels.size - usual.size if which == "last" else 0
             levels.append(own_levels)
-        return levels
+        if outline.length and not ending and outline.count == 2 and outline.end == size:
+            # Where all runs have two epochs, the first tells what the second has besides.
+            first_w, last_w = levels[-1 - outline.length], levels[-1]
+            if last_w.size > first_w.size and self._goes_with(last_w, first_w, "last"):
+                ending = last_w.size - first_w.size
+        return levels, ending
 
     @staticmethod
     def _no_more_of_it(own_w: FloatArray, usual_w: FloatArray, which: str) -> FloatArray:
@@ -358,11 +393,14 @@ class PhaseFinder:
     @staticmethod
     def _which(slot: int, outline: Outline, size: int) -> str:
         """Return whether a stretch is of the first epoch, or the last of a run that ends so."""
-        if not outline.length or outline.count < 2:
+        if not outline.length:
             return ""
-        if outline.first <= slot < outline.first + outline.length:
+        most = max(own.epochs for own in outline.runs)
+        # Of two epochs one may be the usual one: where all runs have two, the last is.
+        ends = slot == size - 1 == outline.end - 1 and most > min(outline.count, 2)
+        if outline.count > 1 and outline.first <= slot < outline.first + outline.length:
             return "first"
-        return "last" if slot == size - 1 == outline.end - 1 and outline.count > 2 else ""
+        return "last" if ends else ""
 
     def _goes_with(self, own_w: FloatArray, usual_w: FloatArray, which: str) -> bool:
         """Return whether levels are the usual ones, with more before or after them at most."""
@@ -512,17 +550,17 @@ class PhaseFinder:
         lag_s: float = 0.0,
         notes: Sequence[str] = (),
         used: Sequence[int],
+        ending: int = 0,
     ) -> PhaseModel:
         """Lay the levels of stretches into every run, and average what they come to."""
         noise = self._common_noise(series)
-        placing = Placing(step_s=self.step_s, noise=noise, lag_s=lag_s)
         parts = tuple(each.size for each in levels_w)
-        begins = np.concatenate(([0], np.cumsum(parts)))
+        placing = Placing(step_s=self.step_s, noise=noise, lag_s=lag_s, ending=ending)
         edges, rows = [], []
         for each, own in zip(series, outline.runs, strict=True):
-            edges_s, slots = placing.edges(each, own, levels_w)
+            edges_s, row = placing.edges(each, own, levels_w)
             edges.append(edges_s)
-            rows.append(np.concatenate([np.arange(begins[at], begins[at + 1]) for at in slots]))
+            rows.append(row)
         run_w = [
             np.array([self._mean_w((each, begin, end), lag_s) for begin, end in pairwise(edges_s)])
             if lag_s
@@ -543,6 +581,7 @@ class PhaseFinder:
             noise=noise,
             notes=notes,
             used=used,
+            ending=ending,
         )
 
     def _published(
@@ -629,6 +668,7 @@ def _averaged(
     noise: float,
     notes: Sequence[str],
     used: Sequence[int],
+    ending: int = 0,
 ) -> PhaseModel:
     """Average what phases of runs take and draw."""
     size = sum(parts)
@@ -674,6 +714,7 @@ def _averaged(
         lag_s=lag_s,
         step_s=step_s,
         noise=noise,
+        ending=ending,
         notes=tuple(notes),
         used=tuple(used),
     )
