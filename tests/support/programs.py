@@ -41,7 +41,7 @@ STARTUP_NAMES = (("import", "load"), ("load_data",), ("init", "compile", "warmup
 # How a program numbers what it says: {name} in the epoch {n}.
 STYLES = ("epoch_{n}_{name}", "{name} {n}", "Epoch {n}: {name}", "{name}")
 # Seeds of programs to develop with begin at 0, those of programs that judge here.
-JUDGING = 5_000_000
+JUDGING = 6_000_000
 
 
 @dataclass(frozen=True, slots=True)
