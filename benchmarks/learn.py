@@ -10,7 +10,8 @@ sizes` hold, of programs that chance makes up.
 
 By default the first programs of those seeds are drawn, which takes two minutes and tells a share to
 some points; `--full` draws the 500 of each kind that the documentation tells of, and looks at how
-much hangs on the shortest phase, in half an hour. `--only roberta` (h200, sizes, drawn) takes one
+much hangs on the shortest phase, in half an hour (the drawn
+programs alone in about a minute). `--only roberta` (h200, sizes, drawn) takes one
 part, `--first SEED` other programs.
 """
 

@@ -311,6 +311,34 @@ class Schedule:
         """How long the job runs, suspension not counted."""
         return sum(span.duration_s for span in self.spans if span.kind != "suspended")
 
+    def end_if(self, share: float) -> float:
+        """Return when the job is done if all it does takes so many times as long as planned.
+
+        It runs when the schedule says, so what is not done when it is stopped is left for the next
+        start, and what is done early may spare one. The last start runs until the job is done.
+
+        >>> from lowtide.profile import PowerProfile
+        >>> job = Job(id="a", arrival=0, deadline="+9h", profile=PowerProfile.constant(100, "2h"),
+        ...           interruptible="anywhere")
+        >>> halves = [Stretch(start=0.0, work_s=3600.0), Stretch(start=7200.0, work_s=3600.0)]
+        >>> schedule = Schedule.from_stretches(job, halves)
+        >>> schedule.end_if(1.1), schedule.end_if(0.5)
+        (11520.0, 3600.0)
+        """
+        left_s = share * sum(span.duration_s for span in self.spans if span.kind == "work")
+        *earlier, final = self.runs
+        for run in earlier:
+            spent_s = dict.fromkeys(SPAN_KINDS, 0.0)
+            for span in run:
+                spent_s[span.kind] += span.duration_s
+            setup_s = sum(spent_s[kind] for kind in STARTING)
+            room_s = setup_s + spent_s["work"] - share * setup_s
+            if left_s <= room_s:
+                return run[0].start + share * setup_s + left_s
+            left_s -= max(room_s, 0.0)
+        setup_s = sum(span.duration_s for span in final if span.kind in STARTING)
+        return final[0].start + share * setup_s + left_s
+
     def _repr_html_(self) -> str:
         return format_html(str(self))
 

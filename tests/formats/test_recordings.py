@@ -17,6 +17,7 @@ from lowtide.formats.counters import power_from_counter
 from lowtide.formats.recording_folder import append_event
 from lowtide.formats.recording_writer import RecordingWriter, write_recording
 from lowtide.formats.recordings import read_recordings
+from lowtide.learning import learn
 from lowtide.recording import Event, Recording, Run
 
 
@@ -446,10 +447,98 @@ def test_tables_of_samples_and_events(tmp_path: Path) -> None:
     first, second = recording
     assert (first.id, first.kind, first.pair) == ("stop_0", "stop", "stop_0")
     assert (second.id, second.kind, second.pair) == ("stop_0_resumed", "resume", "stop_0")
-    assert (first.start, first.end) == (100.5, 102.5)
+    # It says when it begins, and not that it ends: it may go on after it saved.
+    assert (first.start, first.end) == (100.5, pytest.approx(103.0))
+    assert recording.notes == (
+        "the program starts with its event 'begin': the 0.5 s before it are left out (run stop_0)",
+    )
     assert first.events[1] == Event(time=102.5, label="saved", checkpoint=True)
     assert first.columns["cpu"].tolist() == [0.5] * 30
     assert second.power_w[0] == 80.0
+
+
+def marked_at_epochs(
+    tmp_path: Path,
+    *,
+    ahead_s: float = 0.0,
+    idle: tuple[float, float] = (0, 0),
+    around: tuple[str, str] = ("", ""),
+) -> Path:
+    """Write four runs: 10 s of startup, five epochs of 20 s, and what is around them.
+
+    Args:
+        ahead_s: By how much the last run's marks are off.
+        idle: For how long the idle machine is measured before and after.
+        around: What is said when the program starts and ends, if anything.
+    """
+    rng = np.random.default_rng(1)
+    samples, events = ["time,power_w,run"], ["time,event,run"]
+    for number in range(4):
+        begin = 1.7e9 + 1000 * number
+        off_s = ahead_s if number == 3 else 0.0
+        if around[0]:
+            events.append(f"{begin + off_s},{around[0]},full_{number}")
+        events += [
+            f"{begin + off_s + 10 + 20 * epoch},epoch {epoch + 1},full_{number}"
+            for epoch in range(5)
+        ]
+        if around[1]:
+            events.append(f"{begin + off_s + 110},{around[1]},full_{number}")
+        for step in range(round(-5 * idle[0]), round(5 * (110 + idle[1]))):
+            at_s = step / 5
+            level_w = 80 if at_s < 10 else 300 if (at_s - 10) % 20 < 14 else 120
+            level_w = level_w if 0 <= at_s < 110 else 50
+            samples.append(f"{begin + at_s},{level_w + rng.normal(0, 1):.2f},full_{number}")
+    return tables(tmp_path, "\n".join(samples) + "\n", "\n".join(events) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("idle", "around", "told"),
+    [
+        # Marks at the beginning of epochs cut off neither the startup nor the last epoch.
+        ((0, 0), ("", ""), ["the first 10.0 s draw a steady 80 W"]),
+        ((20, 15), ("", ""), ["20 s of idle time before", "15 s of idle time after"]),
+        ((20, 15), ("start", "process_exit"), ["the 20.0 s before it", "the 15.0 s after it"]),
+        ((0, 0), ("begin", "end"), []),
+        ((20, 0), ("started", ""), ["the 20.0 s before it", None]),
+    ],
+)
+def test_a_table_keeps_what_is_the_programs(
+    tmp_path: Path, idle: tuple[float, float], around: tuple[str, str], told: list[str | None]
+) -> None:
+    recordings = read_recordings(marked_at_epochs(tmp_path, idle=idle, around=around))
+    (recording,) = recordings
+    for run in recording:
+        assert run.duration_s == pytest.approx(110.0, abs=0.3)
+    for number, words in enumerate(told):
+        assert words is None or words in recording.notes[number]
+        assert words is None or "(4 runs)" in recording.notes[number]
+    assert len(recording.notes) == len([words for words in told if words])
+    learned = learn(recordings, validated=False)
+    assert learned.epochs == 5
+    assert learned.profile.startup_s == pytest.approx(10.0, abs=0.3)
+    # What was cut is told to who learns from it.
+    assert all(note in learned.notes for note in recording.notes)
+
+
+@pytest.mark.parametrize("ahead_s", [-300.0, 240.0, 300.0])
+@pytest.mark.parametrize("around", [("", ""), ("start", "end")])
+def test_a_run_marked_by_another_clock_is_left_out_alone(
+    tmp_path: Path, ahead_s: float, around: tuple[str, str]
+) -> None:
+    recordings = read_recordings(marked_at_epochs(tmp_path, ahead_s=ahead_s, around=around))
+    learned = learn(recordings, validated=False)
+    assert [each.run.id for each in learned.series] == ["full_0", "full_1", "full_2"]
+    assert any(note.startswith("run full_3 has") and "clocks" in note for note in learned.notes)
+    assert learned.profile.run_s == pytest.approx(110.0, abs=0.5)
+
+
+def test_idle_time_around_a_table_can_be_named(tmp_path: Path) -> None:
+    path = marked_at_epochs(tmp_path)
+    (recording,) = read_recordings(path, idle_before="10", idle_after="20")
+    for run in recording:
+        assert run.duration_s == pytest.approx(80.0)
+    assert recording.notes == ()
 
 
 def test_events_can_be_named(tmp_path: Path) -> None:
@@ -493,7 +582,6 @@ def test_which_power_is_never_guessed(tmp_path: Path) -> None:
         (SAMPLES, "time,run,event\n1,a,x\n0,a,y\n", "line 3, column 'time': 0.000000 comes before"),
         (SAMPLES, "time,run,event\n1,,x\n", "line 2, column 'event': an event needs a time"),
         (SAMPLES, "time,event\n1,x\n", "no column 'run'"),
-        (SAMPLES, "time,run,event\n1,stop_0,x\n", "the program ran from 1.000"),
     ],
 )
 def test_tables_that_make_no_sense(tmp_path: Path, samples: str, events: str, message: str) -> None:

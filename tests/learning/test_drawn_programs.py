@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from lowtide.learning import learn
+from lowtide.profile import PowerProfile
 from lowtide.recording import Recording
 from support.program_scores import Tally, judge_programs
 from support.programs import JUDGING, Part, draw_program
@@ -122,6 +123,43 @@ def test_an_epoch_whose_mark_is_missing_is_one(lost: int, slow_first: float) -> 
     learned = learn(Recording(runs=runs), validated=False)
     assert learned.fit.model.epochs == (4, 4, 4)
     assert learned.profile.startup_s == pytest.approx(10.0, rel=0.01)
+
+
+@pytest.mark.parametrize("seed", [9_301_245, 9_302_493])
+def test_a_phase_that_a_single_run_lacks_is_no_phase_of_its_profile(seed: int) -> None:
+    learned = learn(draw_program(seed, marked=False).recording(seed), validated=False)
+    model, profile = learned.fit.model, learned.profile
+    # Else this seed tests nothing any more.
+    assert (learned.fit.duration_s == 0).any()
+    assert len([*profile.startup, *profile.work]) == (learned.fit.duration_s > 0).sum()
+    assert profile.run_s == pytest.approx(sum(model.run_s[0]))
+    assert all(phase.duration_s.value > 0 for phase in learned.phases)
+    document = learned.document()["profile"]
+    document = {name: document[name] for name in ("startup", "work")}
+    assert PowerProfile.from_dict(document) == replace(profile, spread=None)
+
+
+@pytest.mark.parametrize("said", ["epochs", "parts"])
+@pytest.mark.parametrize("counts", [(4, 5, 4), (4, 6, 3, 4), (5, 5, 5), (2, 9)])
+def test_a_mark_at_the_end_as_if_an_epoch_began_is_none(said: str, counts: tuple[int, ...]) -> None:
+    wrong = []
+    for seed in range(12):
+        program = replace(
+            draw_program(seed),
+            said=said,
+            epochs=counts,
+            at_ends=False,
+            one_more=True,
+            missing=0.0,
+            extra=0.0,
+        )
+        learned = learn(program.recording(seed), validated=False)
+        expected_s = program.expected_s(program.usual_epochs)
+        if learned.fit.model.epochs != counts or learned.epochs != program.usual_epochs:
+            wrong.append((seed, learned.fit.model.epochs))
+        elif abs(learned.profile.run_s / expected_s - 1) > 0.1:
+            wrong.append((seed, learned.profile.run_s, expected_s))
+    assert not wrong
 
 
 @pytest.mark.parametrize("said", ["epochs", "parts"])

@@ -13,14 +13,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowtide.errors import InvalidInput, InvalidProfile, UnknownName
+from lowtide.errors import FormatError, InvalidInput, InvalidProfile, UnknownName
 from lowtide.formats.recordings import read_recordings
 from lowtide.learning import Learned, check, learn
 from lowtide.learning.figures import write_figure
 from lowtide.profile import PowerProfile
 from lowtide.recording import Event, Recording, Run
 from support.programs import draw_program
-from support.recordings import EPOCH, EXIT, PHASES, STARTUP, labels_of, make_run, make_runs
+from support.recordings import (
+    EPOCH,
+    EXIT,
+    PHASES,
+    STARTUP,
+    labels_of,
+    make_run,
+    make_runs,
+    unequal_run,
+)
 
 
 def real(path: Path) -> tuple[Recording, list[Run]]:
@@ -477,3 +486,29 @@ def test_recordings_may_call_their_runs_and_pairs_alike() -> None:
     said = " ".join(learn([*kept, *odd], validated=False).notes)
     assert "run other/full_0 spends its energy at other powers" in said
     assert "run full_0 spends its energy at other powers" in said
+
+
+def test_runs_of_one_epoch_among_longer_ones_can_be_scaled(tmp_path: Path) -> None:
+    runs = [unequal_run(number, epochs, 10, 3, "begin") for number, epochs in enumerate((1, 2, 3))]
+    learned = learn(Recording(runs=tuple(runs)), validated=False)
+    assert learned.epochs == 1
+    learned.dump(tmp_path / "one.toml")
+    assert PowerProfile.load(tmp_path / "one.toml").run_s == pytest.approx(33.0, abs=0.3)
+    assert PowerProfile.load(tmp_path / "one.toml", epochs=5).run_s == pytest.approx(113.0, abs=0.5)
+
+
+def test_runs_of_one_epoch_alone_cannot_be_scaled(tmp_path: Path) -> None:
+    runs = [unequal_run(number, 1, 10, 3, "begin") for number in range(3)]
+    learned = learn(Recording(runs=tuple(runs)), validated=False)
+    assert learned.epochs is None
+    assert any(note.startswith("nothing repeats") for note in learned.notes)
+    learned.dump(tmp_path / "one.toml")
+    with pytest.raises(FormatError, match="learn it from runs of several epochs"):
+        PowerProfile.load(tmp_path / "one.toml", epochs=5)
+
+
+def test_no_phase_of_a_restart_draws_less_than_the_machine(data: Callable[[str], Path]) -> None:
+    learned = learn(read_recordings(data("power/roberta")), validated=False)
+    restart = learned.profile.restart
+    assert restart is not None
+    assert min(phase.power_w for phase in restart) > 50.0

@@ -11,11 +11,12 @@ import pytest
 
 from lowtide.errors import InvalidInput
 from lowtide.formats.recordings import read_recordings
+from lowtide.learning import learn
 from lowtide.learning.phase_model import PhaseModel
 from lowtide.learning.phases import PhaseFinder
 from lowtide.learning.series import RunSeries, common_step_s
 from lowtide.recording import Recording
-from support.recordings import PHASES, make_run, make_runs
+from support.recordings import PHASES, make_run, make_runs, unequal_run
 
 
 def find(recording: Recording, *, events: bool, **how: object) -> PhaseModel:
@@ -104,3 +105,28 @@ def test_energy_is_kept_whatever_the_phases() -> None:
 def test_the_published_way_needs_events() -> None:
     with pytest.raises(InvalidInput, match="the published way needs events"):
         find(make_runs(2), events=False, method="published")
+
+
+@pytest.mark.parametrize("marked", ["begin", "end"])
+@pytest.mark.parametrize(("startup_s", "end_s"), [(10, 3), (10, 0), (0, 3), (0, 0)])
+@pytest.mark.parametrize(
+    "counts", [(3, 5), (2, 8, 20), (4, 5, 4), (4, 5, 2, 4), (5, 5, 4, 6, 5), (2, 2), (20, 8, 2)]
+)
+def test_an_end_that_nobody_marks_is_as_long_whatever_the_epochs(
+    counts: tuple[int, ...], startup_s: float, end_s: float, marked: str
+) -> None:
+    runs = [
+        unequal_run(number, epochs, startup_s, end_s, marked)
+        for number, epochs in enumerate(counts)
+    ]
+    learned = learn(Recording(runs=tuple(runs)), validated=False)
+    model, usual = learned.fit.model, int(np.argmax(np.bincount(counts)))
+    assert model.epochs == counts
+    assert learned.profile.startup_s == pytest.approx(startup_s, abs=0.3)
+    assert learned.profile.run_s == pytest.approx(startup_s + 20 * usual + end_s, abs=0.3)
+    # A run of any number of epochs is laid out with one end. (What ends the first epoch does not
+    # tell its beginning from the startup, so that a run of that alone is not laid out.)
+    for epochs in (2 if marked == "end" else 1, usual, 30):
+        row = model.row(epochs)
+        seconds = learned.fit.duration_s[row].sum()
+        assert seconds == pytest.approx(startup_s + 20 * epochs + end_s, abs=0.5)

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import lowtide
-from lowtide.errors import LowtideError
+from lowtide.errors import InvalidInput, LowtideError
 from lowtide.formats.recording_folder import read
 from lowtide.grid import Grid
 from lowtide.marks import EVENTS_VARIABLE
@@ -251,3 +253,49 @@ def test_a_cell_that_awaits_within_a_running_loop_is_told_how(notebook, capsys):
     assert not asyncio.run(as_in_a_notebook()).success
     assert "write `with lowtide.measure(NAME):` in the cell" in capsys.readouterr().err
     assert "x" not in notebook.user_ns
+
+
+def test_what_is_done_later_is_measured_until_then(capsys: pytest.CaptureFixture[str]) -> None:
+    @lowtide.measure("awaited")
+    async def awaited() -> int:
+        await asyncio.sleep(0.5)
+        return 3
+
+    @lowtide.measure("gone through")
+    def gone_through() -> Iterator[int]:
+        for number in range(3):
+            time.sleep(0.2)
+            yield number
+
+    @lowtide.measure
+    def bare() -> int:
+        time.sleep(0.3)
+        return 4
+
+    assert (asyncio.run(awaited()), list(gone_through()), bare()) == (3, [0, 1, 2], 4)
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in told] == ["awaited", "gone through", "bare"]
+    # Only the making of a coroutine or a generator is over before two samples were taken.
+    assert not any("over before" in line for line in told)
+    with pytest.raises(InvalidInput, match="asynchronous generator"):
+
+        @lowtide.measure("both")
+        async def both() -> AsyncIterator[int]:
+            yield 1
+
+
+@pytest.mark.parametrize("how", ["grid", "signal"])
+def test_what_cannot_be_is_told_before_the_block(tmp_path: Path, how: str) -> None:
+    ran = False
+    for wrong in ("nowhere", str(tmp_path / "none.csv")):
+        with pytest.raises(LowtideError), lowtide.measure("eval", **{how: wrong}):
+            ran = True
+    with (
+        pytest.raises(InvalidInput, match="exists already"),
+        lowtide.measure("eval", out=tmp_path),
+    ):
+        ran = True
+    with pytest.raises(InvalidInput, match="give one of both"):
+        lowtide.measure("eval", grid="windy", signal="windy")
+    assert not ran
+    assert "LOWTIDE_EVENTS" not in os.environ

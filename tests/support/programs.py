@@ -41,7 +41,7 @@ STARTUP_NAMES = (("import", "load"), ("load_data",), ("init", "compile", "warmup
 # How a program numbers what it says: {name} in the epoch {n}.
 STYLES = ("epoch_{n}_{name}", "{name} {n}", "Epoch {n}: {name}", "{name}")
 # Seeds of programs to develop with begin at 0, those of programs that judge here.
-JUDGING = 5_000_000
+JUDGING = 6_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,7 @@ class Program:
         style: How what it says is numbered.
         missing: The share of runs that lack a mark.
         extra: How many marks a run says that mean nothing, on average.
+        one_more: Whether the end of a run is marked as if a further epoch began.
         slow_first: How many times as long the first epoch's first phase takes.
         drift: By what share power rises over a run.
         throttled: The share of epochs that run slower, at less power.
@@ -121,6 +122,7 @@ class Program:
     memory: float
     idle_w: float
     idle_s: tuple[float, float]
+    one_more: bool = False
 
     @property
     def startup_s(self) -> float:
@@ -301,8 +303,8 @@ class Program:
         events = []
         # What is over is said where the next thing begins.
         late = int(self.at_ends)
+        told = self.epoch[-1 if late else 0].name
         for (part, number), time in zip(row, times[late:], strict=False):
-            told = self.epoch[-1 if late else 0].name
             if self.said == "epochs" and number and part.name != told:
                 continue
             if self.said == "epochs" and not number and part.name != self.end[0].name and not late:
@@ -312,6 +314,9 @@ class Program:
             # What a program that was cut off was doing is never over.
             if whole or time < times[-1]:
                 events.append(Event(time=float(time), label=label))
+        if self.one_more and whole and not late:
+            label = self.style.format(n=max(number for _, number in row) + 1, name=told)
+            events.append(Event(time=float(times[-1]), label=label))
         if rng.random() < self.missing and len(events) > 2:
             del events[int(rng.integers(1, len(events)))]
         for _ in range(rng.poisson(self.extra)):
@@ -385,4 +390,6 @@ def draw_program(seed: int, *, marked: bool = True) -> Program:
         memory=float(rng.choice([0.0, 0.5, 0.9])),
         idle_w=idle_w,
         idle_s=(float(rng.uniform(2, 60)), float(rng.uniform(1, 30))) if with_idle else (0.0, 0.0),
+        # Drawn apart: what seeds drew before stays as it was.
+        one_more=bool(np.random.default_rng([16, seed]).random() < 0.1),
     )

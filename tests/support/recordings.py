@@ -207,3 +207,27 @@ def sized_recording(
             )
         )
     return Recording(runs=tuple(runs), source=f"{epochs}")
+
+
+def unequal_run(number: int, epochs: int, startup_s: float, end_s: float, marked: str) -> Run:
+    """Return a run of epochs of 20 s whose end nobody marks."""
+    rng = np.random.default_rng(number)
+    length_s, start = startup_s + 20 * epochs + end_s, 1.7e9 + 1000 * number
+    times = np.arange(0, length_s, 0.2)
+    work_w = np.where((times - startup_s) % 20 < 14, 300, 120)
+    power_w = np.where(
+        times < startup_s, 80, np.where(times >= startup_s + 20 * epochs, 60, work_w)
+    )
+    late_s = 20 if marked == "end" else 0
+    return Run(
+        id=f"full_{number}",
+        kind="full",
+        times=start + times,
+        power_w=power_w + rng.normal(0, 2, times.size),
+        start=start,
+        end=start + length_s,
+        events=[
+            Event(time=start + startup_s + 20 * epoch + late_s, label=f"epoch_{epoch + 1}")
+            for epoch in range(epochs)
+        ],
+    )

@@ -22,6 +22,7 @@ from lowtide.samples import sample_names, sample_profile
 from lowtide.signal import Signal
 from lowtide.units import (
     TimeLike,
+    format_energy,
     format_hours,
     format_iso,
     format_time,
@@ -32,6 +33,7 @@ from lowtide.units import (
 if TYPE_CHECKING:
     from lowtide.forecast import Forecast
     from lowtide.forecasting.auto import Auto
+    from lowtide.policies import Plan
 
 _DAY_S = 86_400.0
 # How much of a synthetic grid lies before now where forecasts are made of it.
@@ -251,20 +253,29 @@ def kept_surely(window: Window, profile: PowerProfile, asked: JobOptions) -> Win
     return replace(window, deadline=window.deadline - late_s, note=note)
 
 
-def done_between(profile: PowerProfile, end: float, zone: Zone) -> str:
-    """Return between when a job is done whose profile says how much runs differ; else nothing.
+def sure_fields(profile: PowerProfile, plan: Plan, *, knows_power: bool = True) -> dict[str, Any]:
+    """Return between when a plan is done and what it draws, None where nobody knows how much."""
+    spread = profile.spread
+    if spread is None:
+        return dict.fromkeys(("done_low", "done_high", "energy_low", "energy_high"))
+    ends = (format_iso(plan.schedule.end_if(share)) for share in spread.duration)
+    drawn_j = (share * plan.footprint.energy_j if knows_power else None for share in spread.energy)
+    return dict(
+        zip(("done_low", "done_high", "energy_low", "energy_high"), (*ends, *drawn_j), strict=True)
+    )
 
-    Args:
-        end: When it is done as expected, in epoch seconds.
-    """
+
+def done_between(profile: PowerProfile, plan: Plan, zone: Zone) -> str:
+    """Return between when a plan is done and what it draws, nothing where nobody knows."""
     if (spread := profile.spread) is None:
         return ""
-    early, late = (end + (share - 1) * profile.run_s for share in spread.duration)
+    early, late = (plan.schedule.end_if(share) for share in spread.duration)
     first, last = format_time(early, zone.tz), format_time(late, zone.tz)
     # The day is said once, and so is the zone.
     last = last[11:] if first[:10] == last[:10] else last
     first = first.removesuffix(f" {last.rpartition(' ')[2]}")
-    return f"Done between {first} and {last} ({100 * spread.level:.0f} %)."
+    low, high = (format_energy(share * plan.footprint.energy_j) for share in spread.energy)
+    return f"Done between {first} and {last}, with {low} to {high} ({100 * spread.level:.0f} %)."
 
 
 def _foreseen(

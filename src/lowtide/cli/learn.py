@@ -28,6 +28,7 @@ from lowtide.cli.output import (
     say,
     say_all,
     waiting,
+    warn,
 )
 from lowtide.units import MISSING
 
@@ -75,9 +76,10 @@ def learn(
     Phases come from uninterrupted runs, each left out in turn to see how well the others predict
     it. Stops and kills with their resumption tell startup from work and what stopping costs.
 
-    lowtide learn check compares a profile with runs, lowtide learn sizes learns how a program grows
-    with its size, lowtide profiles learn every program among runs that happened anyway, and lowtide
-    model what a machine draws from how busy it is.
+    lowtide learn check compares a profile with runs (also as learn --check), lowtide learn sizes
+    learns how a program grows with its size (also as learn --by), lowtide profiles learn every
+    program among runs that happened anyway (also as learn --from-store), and lowtide model what a
+    machine draws from how busy it is.
     """
     from lowtide.errors import InvalidInput
     from lowtide.learning import learn as learn_profile
@@ -118,6 +120,8 @@ def learn(
         for path in written.paths:
             print(f"written: {path}")
 
+    for note in learned.notes if form.parsable else ():
+        warn(note)
     form.print(learned.phases, columns=_PHASES, document=learned.document, show=show)
     written.settle()
 
@@ -219,6 +223,8 @@ def check(
         print()
         say_all(f"{line[:1].upper()}{line[1:]}." for line in [*summaries(checks), *notes])
 
+    for note in notes if form.parsable else ():
+        warn(note)
     form.print(
         checks,
         columns=columns,

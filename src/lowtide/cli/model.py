@@ -49,15 +49,15 @@ Baseline = Annotated[
 IdleBefore = Annotated[
     str | None,
     typer.Option(
-        help="Of pinpoint folders: how long the idle machine was measured before each program.  "
-        "[default: found out]",
+        help="Of pinpoint folders and tables: how long the idle machine was measured before each "
+        "program.  [default: found out]",
         metavar="SECONDS",
     ),
 ]
 IdleAfter = Annotated[
     str | None,
     typer.Option(
-        help="Of pinpoint folders: how long it was measured after each program.  "
+        help="Of pinpoint folders and tables: how long it was measured after each program.  "
         "[default: found out]",
         metavar="SECONDS",
     ),

@@ -20,6 +20,7 @@ from lowtide.cli.output import (
     say,
     say_all,
     waiting,
+    warn,
 )
 from lowtide.units import (
     MISSING,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from lowtide.forecasting.backtest import Regret
     from lowtide.policies import Plan, Policy
     from lowtide.policies.explain import Explanation
+    from lowtide.profile import PowerProfile
     from lowtide.signal import Signal
     from lowtide.studies.comparison import Comparison
 
@@ -110,7 +112,18 @@ def plan(
     if report is not None:
         about = f"{watts!r}"[1:-1]
         result.write_report(report, title=f"Plan of job {name}", about=about)
+    if asked.sure and watts.spread is not None:
+        asked_for = window.deadline + watts.spread.late_s(watts.run_s)
+        late_s = best.schedule.end_if(watts.spread.duration[1]) - asked_for
+        if late_s > 1:
+            # What starts take again is not known before there is a plan.
+            warn(
+                f"with what its further starts take, a run may end {format_hours(late_s)} after "
+                f"the deadline ({100 * watts.spread.level:.0f} %): ask for one so much earlier"
+            )
     if not form.for_people:
+        if form.parsable and window.note:
+            warn(window.note)
         document = {
             **comparison_document(result),
             "now": format_iso(window.now),
@@ -118,7 +131,7 @@ def plan(
             **({} if why is None else {"explanation": asdict(why)}),
             **forecast_document(window, regrets),
         }
-        form.print(result.plans, columns=PLAN_COLUMNS, document=document)
+        form.print(result.plans, columns=plan_columns(watts), document=document)
         return
     _show(result, window, regrets, zone)
     if why is not None:
@@ -159,7 +172,7 @@ def _show(result: Comparison, window: Window, regrets: Sequence[Regret], zone: Z
     if (told := zone.told(best.schedule.start)).endswith("here)"):
         say(f"It starts {told}.")
     if job.profile.spread is not None:
-        say(done_between(job.profile, best.schedule.end, zone))
+        say(done_between(job.profile, best, zone))
     say_all((_decided(best, result),))
 
 
@@ -339,7 +352,17 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     }
 
 
-PLAN_COLUMNS = (
+def plan_columns(profile: PowerProfile) -> tuple[Column, ...]:
+    """Return the columns of plans of a job with a profile."""
+    from lowtide.cli.inputs import sure_fields
+
+    def told(key: str) -> Column:
+        return Column(key, read=lambda plan: sure_fields(profile, plan)[key])
+
+    return (*_PLAN_COLUMNS, *map(told, ("done_low", "done_high", "energy_low", "energy_high")))
+
+
+_PLAN_COLUMNS = (
     Column("policy"),
     Column("start", read=lambda plan: format_iso(plan.schedule.start)),
     Column("end", read=lambda plan: format_iso(plan.schedule.end)),
@@ -354,6 +377,8 @@ PLAN_COLUMNS = (
 
 def comparison_document(comparison: Comparison) -> dict[str, Any]:
     """Return the plans of one job, and what they were planned on."""
+    from lowtide.cli.inputs import sure_fields
+
     job = comparison.job
     return {
         "job": {
@@ -364,7 +389,9 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
             "profile": job.profile.to_dict(),
         },
         "signal": signal_document(comparison.signal),
-        "plans": [plan_document(plan) for plan in comparison.plans],
+        "plans": [
+            plan_document(plan) | sure_fields(job.profile, plan) for plan in comparison.plans
+        ],
     }
 
 
@@ -400,7 +427,7 @@ def demo(
 
     form.print(
         result.plans,
-        columns=PLAN_COLUMNS,
+        columns=plan_columns(result.job.profile),
         document=lambda: {
             **comparison_document(result),
             "report": str(report.resolve()),

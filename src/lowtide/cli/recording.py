@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lowtide.cli.examples import epilog
+from lowtide.cli.model import IdleAfter, IdleBefore
 from lowtide.cli.options import GridName, SignalFile, grouped
 from lowtide.cli.output import TABLE, Column, Form, Written, print_rows, say, say_all
 
@@ -45,6 +46,8 @@ def show(
         Path | None,
         typer.Option(help="Draw power, use, marks and lost time into this .png or .svg."),
     ] = None,
+    idle_before: IdleBefore = None,
+    idle_after: IdleAfter = None,
     signal: SignalFile = None,
     grid: GridName = None,
     form: Form = TABLE,
@@ -53,7 +56,7 @@ def show(
     from lowtide.cli.measure import grid_of, run_rows
 
     where = grid_of(signal, grid)
-    found = _read(folder, run)
+    found = _read(folder, run, idle_before, idle_after)
     rows = [row for each in found for row in run_rows(each, where)]
     marks = [
         {"run": each.id, "time_s": event.time - each.start, "mark": event.label,
@@ -84,7 +87,9 @@ def show(
     written.settle()
 
 
-def _read(folder: str, wanted: list[str] | None) -> list[Recording]:
+def _read(
+    folder: str, wanted: list[str] | None, idle_before: str | None, idle_after: str | None
+) -> list[Recording]:
     """Return a recording, or several in one folder, with the runs that are asked for."""
     from lowtide.errors import UnknownName
     from lowtide.formats.recordings import read_recordings
@@ -92,7 +97,11 @@ def _read(folder: str, wanted: list[str] | None) -> list[Recording]:
     from lowtide.samples import sample_recording, sample_recordings
 
     sample = folder in sample_recordings() and not Path(folder).exists()
-    found = read_recordings(sample_recording(folder) if sample else folder)
+    found = read_recordings(
+        sample_recording(folder) if sample else folder,
+        idle_before=idle_before,
+        idle_after=idle_after,
+    )
     if not wanted:
         return found
     known = [

@@ -20,6 +20,7 @@ from lowtide.cli.output import (
     say,
     say_all,
     waiting,
+    warn,
 )
 from lowtide.cli.plan import signal_document
 from lowtide.errors import InvalidInput
@@ -59,7 +60,7 @@ def when(
     --profile the emissions are told too. A file that does not cover now is refused unless --now or
     --arrival says from when to count; with --forecast what it says until now is enough.
     """
-    from lowtide.cli.inputs import Zone
+    from lowtide.cli.inputs import Zone, sure_fields
     from lowtide.cli.plan import forecast_document, signal_document
     from lowtide.studies.comparison import starts_by_patience
     from lowtide.units import (
@@ -69,12 +70,18 @@ def when(
     job, window, signal, knows_power = _asked_for(asked)
     zone = Zone.named(tz)
     options = starts_by_patience(job, signal)
-    documents = [option.document(knows_power=knows_power) for option in options]
+    documents = [
+        option.document(knows_power=knows_power)
+        | sure_fields(job.profile, option.plan, knows_power=knows_power)
+        for option in options
+    ]
 
     def show() -> None:
         _show(options, job, signal, window.note, zone, knows_power)
         say_all(regret.words() for regret in regrets)
 
+    if form.parsable and window.note:
+        warn(window.note)
     regrets = []
     if window.truth is not None:
         from lowtide.forecasting.backtest import regret_of
@@ -244,7 +251,7 @@ def _show(
             f"{format_percent(best.plan.saving)}."
         )
     if job.profile.spread is not None:
-        say(done_between(job.profile, schedule.end, zone))
+        say(done_between(job.profile, best.plan, zone))
 
 
 def _draw(every: Tradeoff, signal: Signal, unit: str, knee: float, zone: Zone) -> None:

@@ -47,10 +47,14 @@ _BLIP_S = 1.2
 _WANDERS = 0.15
 # Levels at either end that differ by less than this share are the same.
 _SAME = 0.02
+_WHOSE = r"((the|program|run|job|process|script|main|all)\W*)*"
+_OF_WHAT = r"(\W*(of|the|program|run|job|process|script|main))*\W*\d*"
+_THE_START = re.compile(
+    rf"{_WHOSE}(start(ed|ing|s)?|begin(ning|s)?|began|launch(ed|es|ing)?){_OF_WHAT}"
+)
 _THE_END = re.compile(
-    r"((the|program|run|job|process|script|main|all)\W*)*"
-    r"(exit(ed|ing|s)?|end(ed|s)?|bye|done|finish(ed)?|quit|over|stop(ped)?|terminated?|completed?)"
-    r"(\W*(of|the|program|run|job|process|script|main))*\W*\d*"
+    rf"{_WHOSE}(exit(ed|ing|s)?|end(ed|s)?|bye|done|finish(ed)?|quit|over|stop(ped)?|"
+    rf"terminated?|completed?|idle){_OF_WHAT}"
 )
 
 
@@ -128,7 +132,7 @@ def find_idle_time(
         )
         notes.append(note)
     if after_s is None:
-        if _says_the_end(events):
+        if says_the_end(events):
             after_s = since_last_s
             notes.append(
                 "no idle time was found after the program"
@@ -255,10 +259,20 @@ def _sharpened(power_w: FloatArray, stretch: tuple[int, int], after: int, width:
     return low + best
 
 
-def _says_the_end(events: Sequence[Event]) -> bool:
-    """Return whether the last event says that the program ends; what is said twice does not."""
-    labels = [event.label.strip().lower() for event in events]
-    return bool(labels) and bool(_THE_END.fullmatch(labels[-1])) and labels.count(labels[-1]) == 1
+def says_the_start(events: Sequence[Event]) -> bool:
+    """Return whether the first event says that the program begins."""
+    return _says(events, 0, _THE_START)
+
+
+def says_the_end(events: Sequence[Event]) -> bool:
+    """Return whether the last event says that the program ends."""
+    return _says(events, -1, _THE_END)
+
+
+def _says(events: Sequence[Event], place: int, what: re.Pattern[str]) -> bool:
+    """Return whether one event says so; what is said twice does not."""
+    labels = [event.label.replace("_", " ").strip().lower() for event in events]
+    return bool(labels) and bool(what.fullmatch(labels[place])) and labels.count(labels[place]) == 1
 
 
 def _idle_s(

@@ -28,8 +28,8 @@ def read_recordings(
 
     Args:
         paths: One or more folders or files. A folder may hold recordings in folders of their own.
-        idle_before: How long pinpoint measured the idle machine before each program; by default
-            this is found out.
+        idle_before: How long the idle machine was measured before each program, in pinpoint
+            folders and tables of samples; by default this is found out.
     """
     idle_s = [
         None if given is None else parse_duration(given, bare_unit_s=1.0)
@@ -47,6 +47,7 @@ def read_recordings(
         idle_after_s=idle_s[1],
         known_w=pinpoint.idle_powers_w([*folders, *inner]),
     )
+    tabled = partial(samples_and_events.read, idle_before_s=idle_s[0], idle_after_s=idle_s[1])
     tables = [path for path in given if path.is_file()]
     kinds = {path: samples_and_events.table_of(path) for path in tables}
     events = [path for path, kind in kinds.items() if kind == "events"]
@@ -54,14 +55,14 @@ def read_recordings(
     used: set[Path] = set()
     for path in given:
         if path.is_dir():
-            recordings += _read_folder(path, pinpointed)
+            recordings += _read_folder(path, pinpointed, tabled)
         elif not path.exists():
             raise FileProblem(f"no such file or folder: {path}", path=path)
         elif kinds[path] == "samples":
             beside = samples_and_events.events_beside(path)
             if beside is None and len(events) == 1:
                 beside = events[0]
-            recordings.append(samples_and_events.read(path, events=beside))
+            recordings.append(tabled(path, events=beside))
             used |= {beside} if beside is not None else set()
         elif kinds[path] is None:
             raise FormatError(f"this is no recording. Looked for: {_LOOKED_FOR}", path=path)
@@ -73,16 +74,20 @@ def read_recordings(
     if not recordings:
         raise FormatError("name at least one recording", path=".")
     if idle_s != [None, None] and not any(
-        "pinpoint" in run.meters for each in recordings for run in each
+        each.source.startswith(("pinpoint, ", "samples, ")) for each in recordings
     ):
         raise InvalidInput(
-            "the idle time around a program is told for pinpoint folders, and there is none here: "
-            "leave it out"
+            "the idle time around a program is told for pinpoint folders and tables of samples, "
+            "and there is none here: leave it out"
         )
     return recordings
 
 
-def _read_folder(folder: Path, pinpointed: Callable[[Path], Recording]) -> list[Recording]:
+def _read_folder(
+    folder: Path,
+    pinpointed: Callable[[Path], Recording],
+    tabled: Callable[[Path], Recording],
+) -> list[Recording]:
     if (own := _read_own(folder)) is not None:
         return [own]
     if pinpoint.recognises(folder):
@@ -95,7 +100,7 @@ def _read_folder(folder: Path, pinpointed: Callable[[Path], Recording]) -> list[
             elif pinpoint.recognises(path):
                 found.append(pinpointed(path))
         elif _is_samples(path):
-            found.append(samples_and_events.read(path))
+            found.append(tabled(path))
     if not found:
         raise FormatError(f"nothing was measured here. Looked for: {_LOOKED_FOR}", path=folder)
     return found

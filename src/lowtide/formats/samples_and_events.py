@@ -5,11 +5,16 @@ numeric is kept. Events are `time,run,event`, and may have `checkpoint`. The eve
 `full_samples.csv.gz` are found in `full_events.csv`. A run's kind is told by its name: `full_0`,
 `stop_0`, `abort_0`, `stop_0_resumed`, `idle`. A counter that wraps is followed where its range
 stands beside it, in a column such as `max_energy_range_uj`.
+
+A program runs from an event that says that it starts to one that says that it ends. Where none
+says so, it runs from the first sample to the last, less what is sure to be the idle machine
+(`idle_time`); what was left out is noted.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +22,7 @@ import polars as pl
 
 from lowtide.errors import FormatError, InvalidInput
 from lowtide.formats.counters import RowArray, follow_counter, power_from_counter
+from lowtide.formats.idle_time import find_idle_time, says_the_end, says_the_start
 from lowtide.formats.source import Source
 from lowtide.formats.table_reader import Sheet
 from lowtide.recording import Event, Recording, Run, power_trouble
@@ -27,6 +33,10 @@ _RANGE = re.compile(r"^max_.*energy.*range.*_(uj|mj|j|kj)$")
 _POWER = re.compile(r"(^power|_power|power_).*_(uw|mw|w|kw)$|^(uw|mw|w|kw|watts?)$")
 _SCALES = {"u": 1e-6, "m": 1e-3, "k": 1e3}
 _RESUMED = re.compile(r"[_ -]?(resumed?|continued?|resumption)$")
+# What lies outside of a program for less than this is not told.
+_WORTH_TELLING_S = 0.5
+# Samples so uneven are not searched for idle time.
+_MOST_UNEVEN = 20
 # Beyond this, numbers are slips: microjoules of a year stay far below.
 _MOST = 1e24
 _KINDS = (
@@ -59,11 +69,19 @@ def events_beside(path: Path) -> Path | None:
     return None
 
 
-def read(path: Path | str, *, events: Path | None = None) -> Recording:
+def read(
+    path: Path | str,
+    *,
+    events: Path | None = None,
+    idle_before_s: float | None = None,
+    idle_after_s: float | None = None,
+) -> Recording:
     """Read samples, and the events that belong to them.
 
     Args:
         events: The table of events, where it is not found by its name.
+        idle_before_s: How long the idle machine was measured before each program; by default this
+            is found out.
     """
     path = Path(path)
     sheet = Sheet.of(Source.open(path))
@@ -91,7 +109,7 @@ def read(path: Path | str, *, events: Path | None = None) -> Recording:
     said = {} if beside is None else _read_events(beside)
     stem = path.name.removesuffix(".gz").removesuffix(".csv")
     labels = names[0].to_list() if names else [_only(list(said), stem)] * times.size
-    runs = []
+    measured = []
     for name in dict.fromkeys(labels):
         rows = np.flatnonzero(np.array([label == name for label in labels]))
         if name is None:
@@ -100,22 +118,97 @@ def read(path: Path | str, *, events: Path | None = None) -> Recording:
         when, power_w, kept, notes = _power(
             sheet, power, range_j, times[rows], readings[rows], rows
         )
-        runs.append(
-            _run(
-                str(name),
-                when,
-                power_w,
-                {
-                    name: values[rows][kept]
-                    for name, values in zip(further, numbers[2:], strict=True)
-                },
-                said.get(str(name), []),
-                path,
-                power,
-                notes,
-            )
+        beside_power = {
+            further_name: values[rows][kept]
+            for further_name, values in zip(further, numbers[2:], strict=True)
+        }
+        measured.append((str(name), when, power_w, beside_power, notes))
+    known_w = [
+        float(np.median(power_w))
+        for name, _, power_w, *_ in measured
+        if told_by_name(name)[0] == "idle" and power_w.size
+    ]
+    runs = []
+    told: dict[str, list[str]] = {}
+    for name, when, power_w, beside_power, notes in measured:
+        marks = said.get(name, [])
+        start, end, cut = _program_time(
+            name, when, power_w, marks, (idle_before_s, idle_after_s), known_w
         )
-    return Recording(runs=tuple(runs), source=f"samples, {path.name}")
+        for each in cut:
+            told.setdefault(each, []).append(name)
+        runs.append(
+            _run(name, when, power_w, (start, end), beside_power, marks, path, power, notes)
+        )
+    return Recording(
+        runs=tuple(runs),
+        source=f"samples, {path.name}",
+        notes=tuple(
+            f"{note} ({f'run {names[0]}' if len(names) == 1 else f'{len(names)} runs'})"
+            for note, names in told.items()
+        ),
+    )
+
+
+def _program_time(
+    name: str,
+    times: FloatArray,
+    power_w: FloatArray,
+    events: Sequence[Event],
+    idle_s: tuple[float | None, float | None],
+    known_w: Sequence[float],
+) -> tuple[float | None, float | None, list[str]]:
+    """Return when a program began and ended, None where with the samples, and what was cut.
+
+    Args:
+        idle_s: The idle time before and after it, as far as it is known.
+        known_w: What the machine drew without a program.
+    """
+    if times.size < 2:
+        return None, None, []
+    if told_by_name(name)[0] == "idle":
+        # All of it is the idle machine; what is meant is between its events, where it has some.
+        inside = [each.time for each in events if times[0] <= each.time <= times[-1]]
+        return (inside[0], inside[-1], []) if len(inside) > 1 else (None, None, [])
+    step_s = float(np.median(np.diff(times)))
+    over = float(times[-1]) + step_s
+    before_s, after_s = idle_s
+    notes = []
+    # An event that lies elsewhere was told by another clock, and ends nothing.
+    if before_s is None and says_the_start(events) and times[0] <= events[0].time < over:
+        before_s = events[0].time - float(times[0])
+        if before_s >= _WORTH_TELLING_S:
+            notes.append(
+                f"the program starts with its event {events[0].label!r}: the {before_s:.1f} s "
+                "before it are left out"
+            )
+    if after_s is None and says_the_end(events) and times[0] < events[-1].time <= over:
+        after_s = over - events[-1].time
+        if after_s >= _WORTH_TELLING_S:
+            notes.append(
+                f"the program ends with its last event, {events[-1].label!r}: the {after_s:.1f} s "
+                "after it are left out"
+            )
+    if before_s is None or after_s is None:
+        count = round((over - float(times[0])) / step_s)
+        if count <= _MOST_UNEVEN * times.size:
+            grid = times[0] + step_s * np.arange(count)
+            held_w = power_w[np.searchsorted(times, grid + 1e-6 * step_s, side="right") - 1]
+            # An end that only another clock tells is none.
+            heard = [each for each in events if times[0] <= each.time <= over]
+            found = find_idle_time(
+                held_w,
+                step_s,
+                heard,
+                on=float(times[0]),
+                before_s=before_s,
+                after_s=after_s,
+                known_w=known_w,
+            )
+            before_s, after_s = found.before_s, found.after_s
+            notes += [each for each in found.notes if not each.startswith("no idle time")]
+    start = float(times[0]) + before_s if before_s else None
+    return start, over - after_s if after_s else None, notes
 
 
 def told_by_name(name: str) -> tuple[str | None, str | None]:
@@ -137,6 +230,7 @@ def _run(
     name: str,
     times: FloatArray,
     power_w: FloatArray,
+    between: tuple[float | None, float | None],
     columns: dict[str, FloatArray],
     events: list[Event],
     path: Path,
@@ -149,8 +243,8 @@ def _run(
             id=name,
             times=times,
             power_w=power_w,
-            start=events[0].time if events else None,
-            end=events[-1].time if len(events) > 1 else None,
+            start=between[0],
+            end=between[1],
             kind=kind,
             pair=pair,
             columns=columns,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lowtide import files
 from lowtide.changepoints import IntArray
@@ -75,8 +76,13 @@ class PhaseFit:
             energy_j = (duration_s * power_w)[rows].sum(axis=0)
             seconds = duration_s[rows].sum(axis=0)
             duration_s[rows] = seconds / block.count
-            power_w[rows] = energy_j / seconds
+            power_w[rows] = energy_j / np.maximum(seconds, 1e-9)
         return cls(model=model, structure=structure, duration_s=duration_s, power_w=power_w)
+
+    @property
+    def lasting(self) -> npt.NDArray[np.bool_]:
+        """Which phases last: an epoch of a single run may lack one, and a profile holds no such."""
+        return self.duration_s > 0
 
     def predict(self, series: RunSeries) -> Prediction:
         """Return what the phases say of a run with as many epochs as that one."""
@@ -125,7 +131,7 @@ class Learned:
     def epochs(self) -> int | None:
         """How many epochs a run usually has, None where nothing repeats."""
         block, outline = self.fit.structure.block, self.fit.model.outline
-        if outline.length and outline.count > 1:
+        if outline.length and (outline.count > 1 or block is not None):
             return outline.count
         return None if block is None else block.count
 
@@ -252,7 +258,9 @@ def find_spread(model: PhaseModel) -> Spread | None:
     outline = model.outline
     bounds = np.concatenate(([0], np.cumsum(model.parts)))
     first, end = (
-        (int(bounds[outline.first]), int(bounds[outline.end])) if outline.length else (0, 0)
+        (int(bounds[outline.first]), int(bounds[outline.end]) - model.ending)
+        if outline.length
+        else (0, 0)
     )
     ratios = left_out_ratios(
         model.run_s,
@@ -303,9 +311,15 @@ def find_restart(fit: PhaseFit, resumed: Sequence[RunSeries]) -> tuple[Phase, ..
     more_s, more_j = (float(each) for each in np.median(slower, axis=0))
     if more_s > 0 and more_j > 0:
         more_w = min(more_j / more_s, float(fit.power_w.max()))
-        phases.append(
-            Phase(name="slow first epoch", duration_s=_rounded(more_s), power_w=_rounded(more_w))
-        )
+        if phases and more_w < float(fit.power_w[fit.lasting].min()):
+            # Slower at less power: no phase draws less than the machine, so the last takes it in.
+            last = phases.pop()
+            more_j += last.energy_j
+            more_s += last.duration_s
+            name, more_w = last.name, more_j / more_s
+        else:
+            name = "slow first epoch"
+        phases.append(Phase(name=name, duration_s=_rounded(more_s), power_w=_rounded(more_w)))
     return tuple(phases)
 
 
@@ -352,19 +366,21 @@ def make_profile(
     fit: PhaseFit, spread: Spread | None = None, restart: tuple[Phase, ...] | None = None
 ) -> PowerProfile:
     """Return the profile that phases make up, its numbers rounded to six digits."""
-    names = _names(fit)
+    names, lasting = _names(fit), fit.lasting
+    saved = np.array(fit.model.checkpoints)
+    for place in np.flatnonzero(~lasting & saved)[::-1]:
+        # It was saved all the same, where the phase before it ends.
+        saved[max(place - 1, 0)] = True
     phases = [
         Phase(
-            name=name,
-            duration_s=_rounded(float(seconds)),
-            power_w=_rounded(max(float(watts), 0.0)),
-            checkpoint=saved and place >= fit.structure.startup,
+            name=names[place],
+            duration_s=_rounded(float(fit.duration_s[place])),
+            power_w=_rounded(max(float(fit.power_w[place]), 0.0)),
+            checkpoint=bool(saved[place]) and place >= fit.structure.startup,
         )
-        for place, (name, seconds, watts, saved) in enumerate(
-            zip(names, fit.duration_s, fit.power_w, fit.model.checkpoints, strict=True)
-        )
+        for place in np.flatnonzero(lasting).tolist()
     ]
-    startup = min(fit.structure.startup, len(phases) - 1)
+    startup = min(int(lasting[: fit.structure.startup].sum()), len(phases) - 1)
     return PowerProfile(
         startup=phases[:startup], restart=restart, work=phases[startup:], spread=spread
     )
@@ -446,6 +462,10 @@ def _told(fit: PhaseFit, events: bool, series: Sequence[RunSeries]) -> list[str]
         notes.append("one phase: power does not change by more than it varies anyway")
     else:
         notes.append(fit.structure.why)
+    if model.outline.length and max(model.epochs) == 1:
+        notes.append("all runs have a single epoch: --epochs needs runs of several")
+    elif model.outline.length and fit.structure.block is None:
+        notes.append("epochs differ from each other, and none are averaged: --epochs is refused")
     if len(series) == 1:
         notes.append("a single run cannot be validated: record at least one more")
     if model.lag_s:
@@ -496,6 +516,8 @@ def with_intervals(fit: PhaseFit, level: float = 0.95) -> list[LearnedPhase]:
     model, block = fit.model, fit.structure.block
     found = []
     for place, name in enumerate(_names(fit)):
+        if not fit.lasting[place]:
+            continue
         again = [place]
         if block is not None and block.first <= place < block.end:
             if place >= block.first + block.length:
@@ -537,9 +559,11 @@ def profile_document(learned: Learned) -> dict[str, Any]:
     document |= {group: plain[group] for group in ("startup", "restart") if group in plain}
     work = plain["work"]
     if (block := learned.fit.structure.block) is not None:
-        first = block.first - len(learned.profile.startup)
-        end = first + block.length * block.count
-        repeated = {"repeat": block.count, "phases": work[first : first + block.length]}
+        lasting = learned.fit.lasting
+        first = int(lasting[: block.first].sum()) - len(learned.profile.startup)
+        length = int(lasting[block.first : block.first + block.length].sum())
+        end = first + length * block.count
+        repeated = {"repeat": block.count, "phases": work[first : first + length]}
         work = [*work[:first], repeated, *work[end:]]
     document["work"] = work
     return document | ({"spread": plain["spread"]} if "spread" in plain else {})

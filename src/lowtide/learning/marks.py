@@ -208,11 +208,14 @@ class Hearing:
         place = {kind: number for number, kind in enumerate(kept)}
         first, last = self.shape.startup, self.shape.startup + len(self.shape.body)
         epoch = [kind for kind in kept if first <= kind < last]
-        slots, seen = [], Counter[int]()
+        slots, seen, epochs = [], Counter[int](), Counter(kinds)
+        # Where nobody marks the end, the last epoch of each run has it.
+        no_end = kept[-1] < last
         for kind in kinds:
             slot = place[kind]
             if kind in epoch:
-                slot += len(epoch) * min(seen[kind], count - 1)
+                of_last = no_end and seen[kind] == epochs[kind] - 1
+                slot += len(epoch) * (count - 1 if of_last else min(seen[kind], count - 1))
                 seen[kind] += 1
             elif kind >= last:
                 slot += len(epoch) * (count - 1)

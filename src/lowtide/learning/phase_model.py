@@ -43,6 +43,7 @@ class PhaseModel:
         marks: The marks that cut runs into stretches, None if there are none.
         outline: Which stretches are epochs; None where runs were not compared so.
         parts: How many phases each stretch has.
+        ending: With how many of them the last epoch ends that others lack: nobody marked them.
         lag_s: How late the meter sees the marks.
         step_s: The step in which runs were compared.
         noise: The variance of the noise in them.
@@ -66,6 +67,7 @@ class PhaseModel:
     lag_s: float
     step_s: float
     noise: float
+    ending: int = 0
     levels: Levels | None = None
     notes: tuple[str, ...] = ()
     used: tuple[int, ...] = ()
@@ -87,8 +89,8 @@ class PhaseModel:
         first, end = int(begins[outline.first]), int(begins[outline.end])
         last = int(begins[outline.end - outline.length])
         if epochs > outline.count:
-            more = np.tile(np.arange(last, end), epochs - outline.count)
-            return np.concatenate((np.arange(end), more, np.arange(end, size)))
+            more = np.tile(np.arange(last, end - self.ending), epochs - outline.count)
+            return np.concatenate((np.arange(last), more, np.arange(last, size)))
         kept = int(begins[outline.first + outline.length * (epochs - 1)])
         if epochs < 2:
             kept = first
@@ -117,24 +119,29 @@ class PhaseModel:
             return None
         begins = np.concatenate(([0], np.cumsum(self.parts)))
         levels_w = [self.power_w[first:last] for first, last in pairwise(begins.tolist())]
-        placing = Placing(step_s=self.step_s, noise=self.noise, lag_s=self.lag_s)
-        edges_s, slots = placing.edges(series, own, levels_w)
-        row = np.concatenate([np.arange(begins[slot], begins[slot + 1]) for slot in slots])
-        return edges_s, row
+        placing = Placing(
+            step_s=self.step_s, noise=self.noise, lag_s=self.lag_s, ending=self.ending
+        )
+        return placing.edges(series, own, levels_w)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placing:
-    """How phases are found in a run whose levels are known."""
+    """How phases are found in a run whose levels are known.
+
+    Attributes:
+        ending: How many levels of the last stretch only a run's last one has.
+    """
 
     step_s: float
     noise: float
     lag_s: float
+    ending: int = 0
 
     def edges(
         self, series: RunSeries, own: MarkedStretches, levels_w: Sequence[FloatArray]
     ) -> tuple[FloatArray, IntArray]:
-        """Return where a run's phases begin by the program's clock, and whose stretches they are.
+        """Return where a run's phases begin by the program's clock, and which each is.
 
         Stretches between which a mark is missing are looked for together.
 
@@ -143,13 +150,19 @@ class Placing:
         """
         edges = [np.zeros(1)]
         known = np.flatnonzero(~own.guessed)
+        begins = np.concatenate(([0], np.cumsum([each.size for each in levels_w])))
+        rows = [np.arange(begins[slot], begins[slot + 1]) for slot in own.slots.tolist()]
+        for place, slot in enumerate(own.slots[:-1].tolist() if self.ending else ()):
+            if slot == len(levels_w) - 1:
+                rows[place] = rows[place][: -self.ending]
+        every_w = np.concatenate(levels_w)
         for first, last in pairwise(known):
-            levels = np.concatenate([levels_w[slot] for slot in own.slots[first:last]])
+            levels = every_w[np.concatenate(rows[first:last])]
             begin_s, end_s = own.edges_s[first], own.edges_s[last]
             inner = self._inner(series, begin_s, end_s, levels)
             inner[-1] = end_s
             edges.append(inner[1:])
-        return np.concatenate(edges), own.slots
+        return np.concatenate(edges), np.concatenate(rows)
 
     def _inner(
         self, series: RunSeries, begin_s: float, end_s: float, levels_w: FloatArray

@@ -85,9 +85,16 @@ class PhaseFinder:
             return self._published(series, used, marks, notes)
         lag_s = find_lag(chosen, marks, self.step_s)
         outline = marks.outline
-        levels_w = self._cut_alike(chosen, outline, len(marks.labels), lag_s)
+        levels_w, ending = self._cut_alike(chosen, outline, len(marks.labels), lag_s)
         return self._model(
-            chosen, outline, levels_w, marks=marks, lag_s=lag_s, notes=notes, used=used
+            chosen,
+            outline,
+            levels_w,
+            marks=marks,
+            lag_s=lag_s,
+            notes=notes,
+            used=used,
+            ending=ending,
         )
 
     def _marks(
@@ -145,16 +152,24 @@ class PhaseFinder:
 
     def _cut_alike(
         self, series: Sequence[RunSeries], outline: Outline, size: int, lag_s: float
-    ) -> list[FloatArray]:
+    ) -> tuple[list[FloatArray], int]:
         """Return the levels of every stretch: the same ones wherever a stretch is the same again.
 
         A first epoch may warm up, and a last one end in what nobody marked: they are cut apart, and
-        count as the same again as far as they are.
+        count as the same again as far as they are. How many levels only the last has is told too.
         """
         found: dict[tuple[int, str], list[tuple[RunSeries, float, float]]] = {}
         for each, own in zip(series, outline.runs, strict=True):
             bounds = [
-                (kind, self._which(slot, outline, size), first, last)
+                (
+                    kind,
+                    # Of an epoch beyond the usual ones, none but the last is the last.
+                    self._which(slot, outline, size)
+                    if slot < size - 1 or last == own.slots.size
+                    else "",
+                    first,
+                    last,
+                )
                 for slot, kind, (first, last) in zip(
                     own.slots, outline.kinds(own), pairwise(range(own.edges_s.size)), strict=True
                 )
@@ -164,6 +179,7 @@ class PhaseFinder:
                     place = (each, float(own.edges_s[first]), float(own.edges_s[last]))
                     found.setdefault((int(kind), which), []).append(place)
         levels: list[FloatArray] = []
+        ending = 0
         cut = {key: self._cut(places, lag_s) for key, places in found.items()}
         for slot in range(size):
             which = self._which(slot, outline, size)
@@ -187,8 +203,14 @@ class PhaseFinder:
                     own_levels = usual
                 if not self._in_most(places, lag_s, own_levels, usual, which):
                     own_levels = usual
+                ending = own_levels.size - usual.size if which == "last" else 0
             levels.append(own_levels)
-        return levels
+        if outline.length and not ending and outline.count == 2 and outline.end == size:
+            # Where all runs have two epochs, the first tells what the second has besides.
+            first_w, last_w = levels[-1 - outline.length], levels[-1]
+            if last_w.size > first_w.size and self._goes_with(last_w, first_w, "last"):
+                ending = last_w.size - first_w.size
+        return levels, ending
 
     @staticmethod
     def _no_more_of_it(own_w: FloatArray, usual_w: FloatArray, which: str) -> FloatArray:
@@ -204,11 +226,14 @@ class PhaseFinder:
     @staticmethod
     def _which(slot: int, outline: Outline, size: int) -> str:
         """Return whether a stretch is of the first epoch, or the last of a run that ends so."""
-        if not outline.length or outline.count < 2:
+        if not outline.length:
             return ""
-        if outline.first <= slot < outline.first + outline.length:
+        most = max(own.epochs for own in outline.runs)
+        # Of two epochs one may be the usual one: where all runs have two, the last is.
+        ends = slot == size - 1 == outline.end - 1 and most > min(outline.count, 2)
+        if outline.count > 1 and outline.first <= slot < outline.first + outline.length:
             return "first"
-        return "last" if slot == size - 1 == outline.end - 1 and outline.count > 2 else ""
+        return "last" if ends else ""
 
     def _goes_with(self, own_w: FloatArray, usual_w: FloatArray, which: str) -> bool:
         """Return whether levels are the usual ones, with more before or after them at most."""
@@ -358,17 +383,17 @@ class PhaseFinder:
         lag_s: float = 0.0,
         notes: Sequence[str] = (),
         used: Sequence[int],
+        ending: int = 0,
     ) -> PhaseModel:
         """Lay the levels of stretches into every run, and average what they come to."""
         noise = self._common_noise(series)
-        placing = Placing(step_s=self.step_s, noise=noise, lag_s=lag_s)
         parts = tuple(each.size for each in levels_w)
-        begins = np.concatenate(([0], np.cumsum(parts)))
+        placing = Placing(step_s=self.step_s, noise=noise, lag_s=lag_s, ending=ending)
         edges, rows = [], []
         for each, own in zip(series, outline.runs, strict=True):
-            edges_s, slots = placing.edges(each, own, levels_w)
+            edges_s, row = placing.edges(each, own, levels_w)
             edges.append(edges_s)
-            rows.append(np.concatenate([np.arange(begins[at], begins[at + 1]) for at in slots]))
+            rows.append(row)
         run_w = [
             np.array([self._mean_w((each, begin, end), lag_s) for begin, end in pairwise(edges_s)])
             if lag_s
@@ -389,6 +414,7 @@ class PhaseFinder:
             noise=noise,
             notes=notes,
             used=used,
+            ending=ending,
         )
 
     def _published(
@@ -475,6 +501,7 @@ def _averaged(
     noise: float,
     notes: Sequence[str],
     used: Sequence[int],
+    ending: int = 0,
 ) -> PhaseModel:
     """Average what phases of runs take and draw."""
     size = sum(parts)
@@ -520,6 +547,7 @@ def _averaged(
         lag_s=lag_s,
         step_s=step_s,
         noise=noise,
+        ending=ending,
         notes=tuple(notes),
         used=tuple(used),
     )

@@ -181,11 +181,13 @@ def _epochs(model: PhaseModel, least: int) -> Block | None:
     begins = np.concatenate(([0], np.cumsum(model.parts)))
     at = [int(begins[outline.first + outline.length * epoch]) for epoch in range(outline.count + 1)]
     if outline.count < 2:
-        return None
+        # Runs of one epoch say nothing of what repeats, unless others have more.
+        once = Block(first=at[0], length=at[1] - at[0] - model.ending, count=1)
+        return once if max(model.epochs) > 1 and once.length > 0 and at[0] >= least else None
     # The last epoch may end in phases that nobody marked.
     length = sum(model.parts[outline.first + outline.length :][: outline.length])
     if outline.count == 2:
-        length = min(length, at[1] - at[0])
+        length = min(length - model.ending, at[1] - at[0])
     warm = warm_up(model)
     whole = at[0] + warm + length == at[1] and at[0] + warm >= least
     rows = [range(begin, begin + length) for begin in at[1:-1]]

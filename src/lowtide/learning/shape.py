@@ -196,7 +196,8 @@ def _comes_at_random(rows: Sequence[Row], label: str) -> bool:
     """
     before, after = [], []
     for row in rows:
-        for place, said in enumerate(row.labels[1:], start=1):
+        # The last stretch ends with the run, whatever was said.
+        for place, said in enumerate(row.labels[1:-1], start=1):
             if said == label:
                 before.append(row.seconds[place - 1])
                 after.append(row.seconds[place])
@@ -269,6 +270,9 @@ def _proposals(row: Row) -> Iterator[Shape]:
             body = labels[begin + length : begin + 2 * length]
             head = labels[: begin + length]
             yield Shape(head=head, body=body, tail=labels[end:])
+            if end == size and not _even(row.seconds[begin:end], length):
+                # What was said when the last epoch was over may be called as if one began.
+                yield Shape(head=head, body=body, tail=labels[end - length :])
             if over:
                 # The last epoch lacks a mark, or the first does.
                 yield Shape(head=head, body=body, tail=tail)

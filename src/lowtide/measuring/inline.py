@@ -7,6 +7,7 @@ the end; the program neither waits for it nor fails by it.
 from __future__ import annotations
 
 import csv
+import inspect
 import math
 import os
 import re
@@ -19,7 +20,7 @@ from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from lowtide.certainty import marked
 from lowtide.errors import InvalidInput, LowtideError
@@ -54,13 +55,16 @@ class measure:  # noqa: N801 - it reads as what it does
     print(m)
     ```
 
-    As a decorator it measures every call, and prints what each came to. Marks set meanwhile, by
+    As a decorator, with or without parentheses, it measures every call, a coroutine's and a
+    generator's until it is done, and prints what each came to. Marks set meanwhile, by
     `lowtide.mark` here or in programs that are started, belong to it.
 
     Args:
         name: What is measured.
         grid: A synthetic grid, a provider's zone, a file, or a signal: what a kWh emits or costs.
-        out: A folder to keep the recording in; by default none is kept.
+        signal: The same; give one of both.
+        out: A folder to keep the recording in, those of later calls numbered beside it; by default
+            none is kept.
         meter: Meters to read, such as `rapl`; by default all that work here.
         interval_s: Time between samples.
         idle_s: How long to look at the idle machine before.
@@ -69,11 +73,18 @@ class measure:  # noqa: N801 - it reads as what it does
         watch: Told the watts at every sample, while it runs.
     """
 
+    def __new__(cls, name: Any = "measured", **how: Any) -> Any:
+        """Return what measures; of a function, as of `@lowtide.measure`, its calls."""
+        if callable(name):
+            return cls(getattr(name, "__name__", "measured"), **how)(name)
+        return super().__new__(cls)
+
     def __init__(
         self,
         name: str = "measured",
         *,
         grid: str | Path | Signal | Grid | None = None,
+        signal: str | Path | Signal | Grid | None = None,
         out: Path | str | None = None,
         meter: Sequence[str] = (),
         interval_s: float = 0.1,
@@ -88,7 +99,10 @@ class measure:  # noqa: N801 - it reads as what it does
         require_number(idle_s, "idle time", least=0.0)
         if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
             raise InvalidInput(f"warm-up calls are a number of 0 or more, not {warmup!r}")
+        if grid is not None and signal is not None:
+            raise InvalidInput("grid= and signal= say the same: give one of both")
         self.name = str(name)
+        grid = signal if grid is None else grid
         self.grid, self.out, self.meter = grid, out, tuple(meter)
         self.interval_s, self.idle_s, self.warmup, self.share = interval_s, idle_s, warmup, share
         self.watch = watch
@@ -159,21 +173,56 @@ class measure:  # noqa: N801 - it reads as what it does
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
         """Return a function whose calls are measured, after those of the warm-up."""
         calls = 0
+        if inspect.isasyncgenfunction(function):
+            raise InvalidInput(
+                f"{function.__name__} is an asynchronous generator, and is not measured by a "
+                "decorator: write `with lowtide.measure(NAME):` around what goes through it"
+            )
 
-        @wraps(function)
-        def measured(*args: P.args, **kwargs: P.kwargs) -> T:
+        def next_one() -> measure | None:
             nonlocal calls
             calls += 1
-            if calls <= self.warmup:
-                return function(*args, **kwargs)
-            again = self._again()
-            with again:
-                result = function(*args, **kwargs)
+            return self._again(calls - self.warmup) if calls > self.warmup else None
+
+        def tell(again: measure) -> None:
             # Who asks the decorator finds the last call there.
             self.run, self.paid, self.notes = again.run, again.paid, again.notes
             self._took_s, self._watts = again.duration_s, again.watts
             with suppress(OSError, ValueError):
                 print(again, file=sys.stderr)
+
+        if inspect.iscoroutinefunction(function):
+
+            @wraps(function)
+            async def awaited(*args: Any, **kwargs: Any) -> Any:
+                if (again := next_one()) is None:
+                    return await function(*args, **kwargs)
+                with again:
+                    result = await function(*args, **kwargs)
+                tell(again)
+                return result
+
+            return cast("Callable[P, T]", awaited)
+        if inspect.isgeneratorfunction(function):
+
+            @wraps(function)
+            def gone_through(*args: Any, **kwargs: Any) -> Any:
+                if (again := next_one()) is None:
+                    return (yield from function(*args, **kwargs))
+                with again:
+                    result = yield from function(*args, **kwargs)
+                tell(again)
+                return result
+
+            return cast("Callable[P, T]", gone_through)
+
+        @wraps(function)
+        def measured(*args: P.args, **kwargs: P.kwargs) -> T:
+            if (again := next_one()) is None:
+                return function(*args, **kwargs)
+            with again:
+                result = function(*args, **kwargs)
+            tell(again)
             return result
 
         return measured
@@ -197,11 +246,11 @@ class measure:  # noqa: N801 - it reads as what it does
         notes = "".join(f"; {note}" for note in self.notes)
         return f"{self.name}: {took}, {', '.join(parts)}{notes}"
 
-    def _again(self) -> measure:
+    def _again(self, number: int) -> measure:
         return measure(
             self.name,
             grid=self.grid,
-            out=self.out,
+            out=self.out if self.out is None or number == 1 else f"{self.out}-{number}",
             meter=self.meter,
             interval_s=self.interval_s,
             idle_s=self.idle_s,
@@ -218,6 +267,12 @@ class measure:  # noqa: N801 - it reads as what it does
         from lowtide.meters.source import choose_meters
         from lowtide.monitor.processes import ProcessTree
 
+        if self.grid is not None:
+            from lowtide.measuring.payment import check_grid
+
+            check_grid(self.grid)
+        if self.out is not None and Path(self.out).exists():
+            raise InvalidInput(f"{self.out} exists already: name a new folder to keep it in")
         sampler = Sampler(
             meters=choose_meters(self.meter, tell=self.notes.append),
             share=self.share,

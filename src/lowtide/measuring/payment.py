@@ -75,6 +75,14 @@ def pay(run: Run, grid: str | Path | Signal | Grid) -> Paid:
     )
 
 
+def check_grid(grid: str | Path | Signal | Grid) -> None:
+    """Refuse a grid that nobody knows, or a file that cannot be read; no provider is asked."""
+    from lowtide.grids.resolve import kind_of, resolve
+
+    if not isinstance(grid, Signal | Grid) and kind_of(str(grid), files=True) == "file":
+        resolve(str(grid), kind="file")
+
+
 def _resolved(name: str, run: Run) -> Signal | Grid:
     from lowtide.grids.resolve import kind_of, resolve
 

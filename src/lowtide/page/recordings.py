@@ -15,8 +15,8 @@ from lowtide.units import format_energy, format_hours
 # So many points of a run are drawn at most, each the mean of what it stands for.
 _POINTS = 1200
 _HEIGHT, _USE_HEIGHT = 200, 90
-# So many marks are written out; of more, every so manyth.
-_MOST_LABELS = 24
+# Words of marks that lie nearer than this, in pixels, would run into each other: one is written.
+_WORDS_APART = 12
 _TIME = "s after the program's start"
 # What of a program's and a machine's use is shown, as a share.
 _USES = (
@@ -111,16 +111,21 @@ def _lost(run: Run, x: Any) -> list[Any]:
 def _marks(run: Run) -> list[Any]:
     """Return where the program began and ended, and what it said in between."""
     ends = [{"at": 0.0, "label": "start"}, {"at": run.duration_s, "label": "end"}]
-    every = max(-(-len(run.events) // _MOST_LABELS), 1)
-    said = [
-        {
-            "at": event.time - run.start,
-            "label": event.label,
-            "written": event.label if number % every == 0 else "",
-            "checkpoint": "checkpoint" if event.checkpoint else "mark",
-        }
-        for number, event in enumerate(run.events)
-    ]
+    span_s = max(float(run.times[-1]), run.end) - float(run.times[0])
+    said: list[dict[str, Any]] = []
+    written_s = -np.inf
+    for event in run.events:
+        at_s = event.time - run.start
+        apart = at_s - written_s >= _WORDS_APART / WIDTH * span_s
+        written_s = at_s if apart else written_s
+        said.append(
+            {
+                "at": at_s,
+                "label": event.label,
+                "written": event.label if apart else "",
+                "checkpoint": "checkpoint" if event.checkpoint else "mark",
+            }
+        )
     x = alt.X("at:Q", title=_TIME)
     dashed = alt.Chart(inline(ends)).mark_rule(strokeDash=[4, 3], color=INK)
     layers = [dashed.encode(x=x, tooltip=["label:N"])]
