@@ -231,6 +231,22 @@ class Submission:
         room = sum(map(fit, nodes)) // parts
         return max(room, 1.0) if nodes else None
 
+    @property
+    def nodes(self) -> float:
+        """How many nodes one element of it asks for."""
+        return self._number("nodes")
+
+    def on_whole_nodes(self, nodes: Sequence[LikeNodes]) -> float:
+        """Return how many CPUs it keeps from others if it takes nodes for itself; else 0."""
+        largest = max((each.cpus for each in nodes), default=0.0)
+        return largest * self.nodes if "exclusive" in self.options else 0.0
+
+    @property
+    def tasks(self) -> int:
+        """How many elements an array has."""
+        spec = self.options.get("array", "").partition("%")[0]
+        return sum(_count_tasks(each) for each in spec.split(",")) or 1
+
     def _number(self, name: str, usual: float = 1.0) -> float:
         """Return the number that an option begins with."""
         found = re.match(r"\d+", self.options.get(name, ""))
@@ -242,8 +258,7 @@ class Submission:
         Args:
             room: How many elements run at once; None where nobody says.
         """
-        spec, _, at_once = self.options.get("array", "").partition("%")
-        tasks = sum(_count_tasks(each) for each in spec.split(",")) or 1
+        at_once, tasks = self.options.get("array", "").partition("%")[2], self.tasks
         most = (float(at_once) if at_once.isdecimal() else 0.0) or math.inf
         most = min(most, room or math.inf)
         return math.ceil(tasks / most) if most < tasks else 1

@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     from lowtide.acting.book import BookPage
     from lowtide.acting.journal import Journal
     from lowtide.acting.judge import Judgement
+    from lowtide.acting.promise import Promise
     from lowtide.acting.reckoning import Reckoning
     from lowtide.acting.slurm import SlurmBackend
     from lowtide.acting.submission import LikeNodes, Submission
+    from lowtide.acting.tag import Tag
     from lowtide.profile import PowerProfile
     from lowtide.signal import Signal
 
@@ -233,6 +235,7 @@ class _Order:
         self.kind = ""
         self.wrapped: Path | None = None
         self.latest: float | None = None
+        self.promise: Promise | None = None
         self.why = ""
         self.reckoning: Reckoning | None = None
 
@@ -241,6 +244,7 @@ class _Order:
     ) -> Judgement | None:
         """Decide when it begins; None where it is handed on as it is."""
         from lowtide.acting.backend import PENDING, Seen
+        from lowtide.acting.herd import herd_of
         from lowtide.acting.judge import Situation, judge
         from lowtide.acting.promise import Loops
         from lowtide.acting.tag import encode
@@ -275,6 +279,7 @@ class _Order:
         waves_s = (waves - 1) * (self.run_s + wait_s)
         self.tag = replace(self.tag, deadline=self.tag.deadline - waves_s)
         trusted = model.is_trusted(kind, now)
+        each_s = self.submission.on_whole_nodes(nodes)
         seen = Seen(
             id="new",
             state=PENDING,
@@ -282,14 +287,29 @@ class _Order:
             limit_s=self.submission.limit_s,
             kind=kind,
             partition=partition or "",
+            cpus=max(self.submission.cpus, cpus or 1.0, each_s),
+            gpus=self.submission.gpus,
+            nodes=self.submission.nodes,
+            tasks=self.submission.tasks,
         )
+        loops = look.loops or Loops()
+
+        def wait_of(job: Seen, tag: Tag) -> float:
+            if job is seen:
+                return wait_s
+            return max(
+                model.wait_s(job.kind, now, unknown_s=tag.wait_s),
+                look.backlog_s.get(job.partition.partition(",")[0], 0.0),
+            )
+
         situation = Situation(
             now=now,
             signal=signal,
             wait_s=lambda *_: wait_s if trusted and self.experience.is_trusted else None,
             closed=look.closed,
             taken=look.taken,
-            loops=look.loops or Loops(),
+            loops=loops,
+            herd=herd_of(look, loops, wait_of),
             profile=lambda _: self.profile,
             # Without a driver nobody stops it: it begins where that is best.
             powers=frozenset(("stop",) if journal.is_driven(now) else ()),
@@ -298,6 +318,7 @@ class _Order:
         if verdict is None or verdict.promise is None:
             return None
         self.tag = replace(self.tag, wait_s=wait_s)
+        self.promise = verdict.promise
         self.latest, self.why = verdict.promise.latest, self.why or verdict.why
         if self.latest < now:
             self.why = "its deadline is too early to be promised: it begins now"
@@ -584,10 +605,11 @@ def _show(row: dict[str, Any], order: _Order, now: float) -> None:
         say(f"Submitted batch job {row['job_id']}")
     parts = [f"begins {format_time(order.begin)}"] if order.begin > now + 1 else []
     parts.append(order.why)
-    if order.latest is not None and order.latest > now and order.deadline is not None:
+    if order.promise is not None and order.promise.latest > now and order.deadline is not None:
         parts.append(
             f"to be done by {format_time(order.deadline)} it has to begin by "
-            f"{format_time(order.latest)}, with {format_duration(order.tag.wait_s)} for the queue"
+            f"{format_time(order.promise.latest)}, with "
+            f"{format_duration(order.promise.wait_s)} for the queue"
         )
     if row["planned_saving"] is not None:
         parts.append(f"planned to save {format_percent(row['planned_saving'])} against now")
