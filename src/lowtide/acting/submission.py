@@ -106,6 +106,12 @@ _LEFT_ALONE = (
 )
 
 
+# Options of lowtide's that sbatch has not: behind its own they are a mistake.
+_OURS = frozenset(
+    ("finish-by", "grid", "seed", "how", "min-run", "saves", "dry-run", "check", "no-check", "json")
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LikeNodes:
     """Nodes of a partition that are alike.
@@ -152,6 +158,11 @@ class Submission:
             # A job of several parts, each with options of its own.
             return cls(before=tuple(words), script=None, arguments=(), text="")
         given, place = _parse(words)
+        if ours := sorted(_OURS & given.keys()):
+            raise InvalidInput(
+                f"--{ours[0]} is an option of lowtide's, and those come before sbatch's: "
+                f"lowtide sbatch --{ours[0]} ... {shlex.join(words[:1])} ..."
+            )
         rest = list(words[place:])
         script = None if "wrap" in given else rest.pop(0) if rest else None
         if script is None and "wrap" not in given:

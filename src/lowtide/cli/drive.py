@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.cli.options import GridName, How, Seed, SignalFile, StorePlace
+from lowtide.cli.options import How, Seed, SignalFile, StorePlace, UsualGrid, usual_grid
 from lowtide.cli.output import TABLE, Column, Form, print_rows, say, warn
 from lowtide.cli.queue import Everyone, make_driver, settle, tell_problems
 from lowtide.units import format_iso, format_minute, parse_duration
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def drive(
     signal: SignalFile = None,
-    grid: GridName = None,
+    grid: UsualGrid = None,
     seed: Seed = 0,
     how: How = None,
     all_users: Everyone = False,
@@ -83,10 +83,11 @@ def drive(
     from lowtide.errors import InvalidInput
     from lowtide.interruption import by_signals
 
-    if signal is None and grid is None:
+    if signal is None and usual_grid(signal, grid) is None:
         raise InvalidInput(
             "without a forecast every job would begin now: say which grid it is, --grid with a "
-            "provider's zone (gb, electricitymaps:DE, ...) or --signal FILE"
+            "provider's zone (gb, electricitymaps:DE, ...), LOWTIDE_GRID for all that follow, or "
+            "--signal FILE"
         )
     from lowtide.acting.notices import sender_for
 
@@ -133,6 +134,9 @@ def drive(
                 if senders and not dry_run:
                     _notify(turn, settled, book, senders)
                 if once:
+                    if not turn.reached:
+                        # That nothing is known of any job is no list of no jobs.
+                        raise typer.Exit(1)
                     _tell_turn(turn, driver, form)
                     return
                 _tell_moves(turn, dry=dry_run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass
@@ -23,13 +24,13 @@ SignalFile = Annotated[
     Path | None,
     typer.Option("--signal", help="File with carbon intensity or price; its format is recognised."),
 ]
-GridName = Annotated[
-    str | None,
-    typer.Option(
-        "--grid",
-        help="Grid instead of a file: a provider's zone (gb, gb:13, electricitymaps:DE, "
-        "watttime:CAISO_NORTH), or a synthetic one: sunny, windy, nuclear or coal.",
-    ),
+_GRID = (
+    "Grid instead of a file: a provider's zone (gb, gb:13, electricitymaps:DE, "
+    "watttime:CAISO_NORTH), or a synthetic one: sunny, windy, nuclear or coal."
+)
+GridName = Annotated[str | None, typer.Option("--grid", help=_GRID)]
+UsualGrid = Annotated[
+    str | None, typer.Option("--grid", help=f"{_GRID}  [default: LOWTIDE_GRID, if that is set]")
 ]
 Seed = Annotated[int, typer.Option(help="Which weather the synthetic grid has.")]
 How = Annotated[
@@ -235,7 +236,7 @@ class JobOptions:
     arrival: Arrival = None
     now: Now = None
     signal: SignalFile = None
-    grid: GridName = None
+    grid: UsualGrid = None
     forecast: ForecastName = None
     seed: Seed = 0
     how: How = None
@@ -328,6 +329,18 @@ def hidden(hint: Any) -> Any:
     option = copy(hint.__metadata__[0])
     option.hidden = True
     return Annotated[hint.__origin__, option]
+
+
+def usual_grid(file: Path | None, name: str | None) -> str | None:
+    """Return the grid that was named: by `--grid`, or where nothing was by `LOWTIDE_GRID`.
+
+    Args:
+        file: What `--signal` says.
+        name: What `--grid` says.
+    """
+    require_one_grid(file, name)
+    said = os.environ.get("LOWTIDE_GRID", "").strip() or None
+    return said if file is None and name is None else name
 
 
 def require_one_grid(file: Path | None, name: str | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import math
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.cli.options import GridName, How, Seed, SignalFile, StorePlace
+from lowtide.cli.options import How, Seed, SignalFile, StorePlace, UsualGrid, usual_grid
 from lowtide.cli.output import TABLE, Column, Form, print_rows, say, warn
 from lowtide.cli.run import forecaster, iso_or_none
 from lowtide.units import (
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     from lowtide.acting.driver import Driver, Turn
     from lowtide.acting.journal import Journal
     from lowtide.acting.judge import Judgement
+    from lowtide.acting.local_jobs import LocalJob
     from lowtide.acting.slurm import SlurmBackend
     from lowtide.acting.tag import Tag
+    from lowtide.acting.waits import Calibration
     from lowtide.store import Store
 
 # For how long jobs that have ended are listed.
@@ -44,7 +47,7 @@ Everyone = Annotated[
 
 def queue(
     signal: SignalFile = None,
-    grid: GridName = None,
+    grid: UsualGrid = None,
     seed: Seed = 0,
     how: How = None,
     all_users: Everyone = False,
@@ -78,13 +81,17 @@ def queue(
     if calibration:
         _tell_calibration(driver, form)
         return
-    tell_problems(turn)
+    here = journal.local.all(turn.now)
+    # Where there is no Slurm at all, what runs here is all there is.
+    is_known = turn.reached or (bool(here) and shutil.which("squeue") is None)
+    if turn.reached or not is_known:
+        tell_problems(turn)
     book = journal.book
     settle(turn, driver, journal, book, store)
     if report:
         _tell_report(book, journal, turn.now - days * 86_400.0, turn.now, form)
         return
-    looks_ahead = signal is not None or grid is not None
+    looks_ahead = signal is not None or usual_grid(signal, grid) is not None
     columns = (
         Column("job_id", "job"),
         Column("name", "name"),
@@ -94,13 +101,17 @@ def queue(
         Column("slack_s", "slack", format_duration),
         Column("wait_s", "queue", format_duration),
         Column("deadline", "done by", lambda text: text[:16].replace("T", " ")),
+        Column("promise", "promise"),
+        Column("sure", "how sure"),
         Column("progress_s", "saved", format_duration),
         Column("why", "why"),
     )
     pages = {page.token: page for page in book.pages(now=turn.now)}
+    calibrations: dict[str, Calibration] = {}
     rows = [
         {
             **_row(verdict, turn.now, looks_ahead=looks_ahead),
+            **_sure(verdict, driver, turn.now, calibrations),
             **_planned(pages.get(verdict.tag.token)),
         }
         for verdict in turn.verdicts
@@ -111,16 +122,43 @@ def queue(
         if page.is_over and turn.now - (page.ended or page.arrival) < _LISTED_S
     ]
 
+    local = [_local_row(job, turn.now) for job in here]
+
     def show() -> None:
-        if rows:
-            print_rows(columns, rows)
-        else:
+        if rows or local:
+            print_rows(columns, [*rows, *local])
+        elif turn.reached:
             say("no job that lowtide sbatch has submitted is in the queue")
+        if not is_known:
+            say("Slurm does not answer: which jobs are in its queue is not known")
         if ended:
             print()
             print_rows(ENDED, ended)
 
-    form.print(rows, columns=columns, document={"jobs": rows, "ended": ended}, show=show)
+    document = {"jobs": rows if is_known else None, "local": local, "ended": ended}
+    form.print([*rows, *local], columns=columns, document=document, show=show)
+    if not is_known:
+        raise typer.Exit(1)
+
+
+def _local_row(job: LocalJob, now: float) -> dict[str, Any]:
+    waits = job.what == "waits" and job.latest is not None and math.isfinite(job.latest)
+    return {
+        "job_id": f"here:{job.pid}",
+        "name": job.name,
+        "what": job.what,
+        "begin": iso_or_none(job.begin),
+        "latest": iso_or_none(job.latest) if waits and job.latest is not None else None,
+        "slack_s": job.latest - max(job.begin, now) if waits and job.latest is not None else None,
+        "wait_s": None,
+        "deadline": None if job.deadline is None else iso_or_none(job.deadline),
+        "promise": None,
+        "sure": None,
+        "progress_s": None,
+        "why": job.why,
+        "token": job.token,
+        "again": None if job.lives else job.again,
+    }
 
 
 JobNumber = Annotated[
@@ -270,6 +308,26 @@ def _watched(place: str | None) -> Iterator[Store | None]:
         return
     with store:
         yield store
+
+
+def _sure(
+    verdict: Judgement, driver: Driver, now: float, kept: dict[str, Calibration]
+) -> dict[str, Any]:
+    """Return which kind of promise a job has, and how sure it is."""
+    seen, promise = verdict.seen, verdict.promise
+    kind = "boost" if seen.is_next or "boost" in driver.backend.can() else "probability"
+    kind = "reservation" if seen.reserved is not None else kind
+    # What runs, or was promised nothing, has none.
+    is_kept = promise is not None and seen.state == "pending" and promise.latest >= now
+    known = kept.get(seen.kind)
+    if known is None:
+        known = kept[seen.kind] = driver.waits.calibration(seen.kind, now)
+    return {
+        "promise": kind if is_kept else None,
+        "starts": known.said if is_kept else None,
+        "late": known.late if is_kept else None,
+        "sure": known.sure if is_kept and kind == "probability" else None,
+    }
 
 
 def _planned(page: BookPage | None) -> dict[str, Any]:
