@@ -27,6 +27,8 @@ from lowtide.acting.tag import Tag, decode
 # turns that come late, wherever one job is laid behind another.
 _STEPS, _OFF_S, _SPARE_S = 40, 1.0, 120.0
 _HOUR_S = 3600.0
+# Of more than so many in a partition all count, whenever they begin.
+_MANY = 500
 # Later than any deadline, and no infinity: with those nothing can be reckoned.
 _NEVER = 1e11
 _Numbers = NDArray[np.float64]
@@ -76,10 +78,14 @@ class _Partition:
         self._rank = np.argsort(np.array(order, dtype=int))
         self._price = np.array([each.price for each in claims])
         self._work_s = [_seconds(claims, room, kind) for kind in (0, 1)]
-        self._total_s = float(max(each.sum() for each in self._work_s))
+        self.total_s = float(max(each.sum() for each in self._work_s))
         self._alike = [_alike_s(claims, room, kind) for kind in (0, 1)]
         self._needs = [np.array([each.size[kind] > 0 for each in claims]) for kind in (0, 1)]
         self._waits: _Numbers | None = None
+
+    def own_s(self, number: int) -> float:
+        """Return how long the partition takes for one job."""
+        return float(min(each[number] for each in self._work_s if each.any()))
 
     def with_claim(self, claim: Claim) -> _Partition:
         """Return the partition with one job more: that is the last."""
@@ -106,7 +112,7 @@ class _Partition:
         held = self._latest > -math.inf
         rank = self._rank[number]
         held &= (self._rank < rank) if first else (self._rank != rank)
-        if not held.any() or (self._room(self._total_s, self.begin)[held] >= 0).all():
+        if not held.any() or (self._room(self.total_s, self.begin)[held] >= 0).all():
             return True
         without = self._room(self._in_the_way(self._moved(number, _NEVER)), self.begin)
         moved = self._moved(number, at)
@@ -230,6 +236,9 @@ class Herd:
         place, number, claim = self._find(seen, tag, wait_s)
         if place is None or claim is None or len(place.claims) == 1:
             return 0.0
+        if len(place.claims) > _MANY:
+            # To look at each for each would take minutes.
+            return place.total_s - place.own_s(number)
         if seen.submitted is None or seen.state == RUNNING:
             return self._at_latest(place, number, claim)
         known_s = place.wait_s(number)
