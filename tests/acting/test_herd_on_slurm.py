@@ -72,7 +72,7 @@ def test_four_jobs_that_want_the_same_moment_on_one_node_are_all_in_time(one_nod
         )
         verdict = judge(seen, situation)
         assert verdict.promise.latest > look.now
-        begins[name] = verdict.moves[0].at
+        begins[name] = verdict.moves[0].at or look.now
         tag = replace(tag, begin=begins[name])
         subprocess.run(submission.command(tag, now=time.time()), check=True, capture_output=True)
     # Three of them can have it. Four would take longer than there is room for: one begins before.
