@@ -55,6 +55,8 @@ def order(begin: float) -> SimpleNamespace:
         # It says no, and nothing of the job.
         (slurm_problem("scontrol failed: Protocol authentication error"), 900.0, 300.0, True),
         (slurm_problem("slurm_load_jobs error: Access/permission denied"), 900.0, 300.0, True),
+        # An answer that tells of no job is none.
+        ("", 900.0, 300.0, True),
     ],
 )
 def test_in_doubt_a_job_is_not_submitted_again(said, begin_s, kept_s, has):
@@ -183,3 +185,43 @@ def test_who_was_seen_to_save_may_be_stopped_and_who_was_deaf_is_not_asked_again
 def tag_in(document) -> Tag:
     comment = next(word for word in document["command"] if word.startswith("--comment="))
     return decode(comment.partition("=")[2])[0]
+
+
+@pytest.mark.parametrize("option", ["--finish-by", "--grid", "--min-run", "--finish-by=+20h"])
+def test_what_is_lowtides_own_behind_what_is_sbatchs_is_refused(tools, capsys, option):
+    more = () if "=" in option else ("+20h",)
+    answer = run(capsys, "sbatch", "-t", "10", option, *more, "a.sh")
+    assert answer.code == 2
+    assert "come before sbatch's" in answer.err
+    # Behind the script it is the script's.
+    tools("sbatch", "echo 7")
+    assert run(capsys, "sbatch", "-t", "10", "a.sh", "--grid", "x").code == 0
+
+
+def test_silence_is_no_queue_without_jobs(tools, capsys):
+    tools("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    for words in (("queue", "--grid", "windy"), ("drive", "--once", "--grid", "windy")):
+        answer = run(capsys, *words)
+        assert answer.code == 1
+        assert "no job" not in answer.out
+        assert "0 jobs" not in answer.out
+        assert "ontact" in answer.err + answer.out
+    document = json.loads(run(capsys, "queue", "--json").out)
+    assert document["jobs"] is None
+
+
+def test_how_sure_it_is_is_said_and_what_it_comes_to_in_grams(tools, capsys):
+    document = handed_in(capsys)
+    assert document["promise"] == "probability"
+    assert document["sure"] == "unknown: 04:00:00 taken for the queue"
+    assert (document["wait_s"], document["starts"], document["unit"]) == (14400.0, 0, None)
+    words = (*WORDS[:4], "--profile", "h200", "--dry-run")
+    known = json.loads(run(capsys, "sbatch", *words, "--json", "-t", "9:00:00", "a.sh").out)
+    assert known["unit"] == "g"
+    assert known["planned"] < known["at_once"]
+    told = run(capsys, "sbatch", *words, "-t", "9:00:00", "a.sh").out
+    assert "that is a probability: unknown" in told
+    assert " g instead of " in told
+    # Nobody promised anything to who is due at once.
+    late = run(capsys, "sbatch", "--finish-by", "+1m", *WORDS[2:]).out
+    assert json.loads(late)["promise"] is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -367,6 +368,36 @@ def test_in_doubt_it_runs_now_and_says_why(words, reason, capsys):
     said = json.loads(answer.out)
     assert reason in said["why"]
     assert abs(time.time() - lt_time(said["begin"])) < PATIENCE_S
+
+
+def test_the_grid_of_the_environment_is_used_unless_another_is_named(tmp_path, monkeypatch, capsys):
+    words = ("run", "--finish-by", "+30h", "-t", "1:00:00", "--dry-run", "--json")
+    monkeypatch.delenv("LOWTIDE_GRID", raising=False)
+    unknown = json.loads(run(capsys, *words, "--", "true").out)
+    assert "--grid" in unknown["why"]
+    assert "LOWTIDE_GRID" in unknown["why"]
+    job = ("plan", "-t", "1:00:00", "--power", "100", "--deadline", "+30h", "--json")
+    assert "LOWTIDE_GRID" in run(capsys, *job).err
+    assert "LOWTIDE_GRID" in run(capsys, "drive", "--once").err
+    monkeypatch.setenv("LOWTIDE_GRID", "windy")
+    known = json.loads(run(capsys, *words, "--", "true").out)
+    assert known["synthetic"]
+    assert known["planned_saving"] is not None
+    assert run(capsys, *job).code == 0
+    assert run(capsys, "when", *job[1:-1]).code == 0
+    # A file that is named counts more.
+    now = int(time.time())
+    rows = "".join(f"{now + 3600 * hour},100\n" for hour in range(-1, 40))
+    (tmp_path / "s.csv").write_text("time,carbon_intensity (gCO2eq/kWh)\n" + rows)
+    named = run(capsys, *words, "--signal", str(tmp_path / "s.csv"), "--", "true")
+    assert not json.loads(named.out)["synthetic"]
+
+
+def test_grams_are_told_where_the_power_is_known(capsys):
+    words = ("run", "--finish-by", "+30h", "--grid", "windy", "--dry-run")
+    known = run(capsys, *words, "--profile", "h200", "--", "true").out
+    assert re.search(r"planned to save [\d.]+ % against running now \([\d.]+ g instead of", known)
+    assert " g " not in run(capsys, *words, "-t", "1:00:00", "--", "true").out
 
 
 def lt_time(text: str) -> float:

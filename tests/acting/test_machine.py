@@ -357,7 +357,7 @@ def test_whatever_goes_wrong():
     run_state_machine_as_test(
         Acting,
         settings=settings(
-            max_examples=drawn(30, 600),
+            max_examples=drawn(60, 600),
             stateful_step_count=35,
             deadline=None,
             suppress_health_check=list(HealthCheck),

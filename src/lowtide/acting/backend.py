@@ -37,6 +37,7 @@ class Seen:
         cpus: CPUs that it asks for.
         gpus: GPUs that it asks for.
         nodes: How many nodes it takes.
+        tasks: How many elements of an array it stands for.
         name: What it is called.
         user: Whose it is.
     """
@@ -60,8 +61,22 @@ class Seen:
     cpus: float | None = None
     gpus: float | None = None
     nodes: float | None = None
+    tasks: int = 1
     name: str = ""
     user: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What there is of a partition.
+
+    Attributes:
+        cpus: CPUs that are in use or free.
+        gpus: GPUs of it; 0 where nobody says.
+    """
+
+    cpus: float
+    gpus: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +93,9 @@ class Look:
         loops: What the backend's own loops take; None where it does not say.
         busy: Of each partition, until when what runs may go on and how many CPUs it holds.
         backlog_s: Of each partition with jobs in line, how long its CPUs take for all of them and
-            for what runs, by their limits.
+            for what runs, by their limits; those with a tag are none of them.
+        ahead: Jobs of others that are to begin later, and those of others that carry a tag.
+        rooms: What there is of each partition, where that is known.
     """
 
     jobs: Sequence[Seen]
@@ -90,6 +107,8 @@ class Look:
     loops: Loops | None = None
     busy: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     backlog_s: Mapping[str, float] = field(default_factory=dict)
+    ahead: Sequence[Seen] = ()
+    rooms: Mapping[str, Room] = field(default_factory=dict)
 
 
 class Backend(Protocol):

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lowtide.acting.backend import Backend, Look, Seen
+from lowtide.acting.herd import herd_of
 from lowtide.acting.judge import Judgement, Move, Rules, Situation, judge
 from lowtide.acting.promise import Loops
-from lowtide.acting.tag import Tag
+from lowtide.acting.tag import Tag, decode
 from lowtide.acting.waits import WaitModel
 from lowtide.errors import LowtideError, Refused, Unreachable
 from lowtide.profile import PowerProfile
@@ -79,6 +80,11 @@ def _latest(verdict: Judgement) -> float:
     return math.inf if verdict.promise is None else verdict.promise.latest
 
 
+def _rank(seen: Seen) -> tuple[float, float, str]:
+    tag, _ = decode(seen.comment)
+    return (math.inf, 0.0, seen.id) if tag is None else (tag.deadline, tag.arrival, tag.token)
+
+
 def _unknown(_: Tag) -> PowerProfile | None:
     return None
 
@@ -123,17 +129,23 @@ class Driver:
         problems: list[str] = []
         signal = self._expected(look.now, problems)
         self.waits.see(look.now, look.waits)
+        loops = self.loops or look.loops or Loops()
+
+        def wait_s(seen: Seen, tag: Tag) -> float | None:
+            return self._wait_s(seen, tag, look)
+
         situation = Situation(
             now=look.now,
             signal=signal,
-            wait_s=lambda seen, tag: self._wait_s(seen, tag, look),
+            wait_s=wait_s,
             profile=self.profile,
-            loops=self.loops or look.loops or Loops(),
+            loops=loops,
             rules=self.rules,
             powers=self.backend.can(),
             closed=look.closed,
             taken=look.taken,
             plans=self._plans,  # type: ignore[arg-type]
+            herd=herd_of(look, loops, wait_s),
         )
         verdicts = self._judged(look, situation, problems)
         if self.supposition is not None:
@@ -145,7 +157,8 @@ class Driver:
             joint, unplanned = self.together.begins(verdicts, look, signal)
             problems += unplanned
             if joint:
-                verdicts = self._judged(look, replace(situation, joint=joint), [])
+                herd = herd_of(look, loops, wait_s)
+                verdicts = self._judged(look, replace(situation, joint=joint, herd=herd), [])
         deeds: list[Deed] = []
         is_whole, since = True, self.backend.now()
         # Who has to begin first comes first.
@@ -171,16 +184,21 @@ class Driver:
 
     def _judged(self, look: Look, situation: Situation, problems: list[str]) -> list[Judgement]:
         """Return how each job stands; trouble with one is no trouble of the others."""
-        verdicts = []
-        for seen in look.jobs:
+        verdicts = {}
+        # Who comes first does not depend on who asks.
+        for seen in sorted(look.jobs, key=_rank) if situation.herd else look.jobs:
             try:
                 verdict = judge(seen, situation)
             except LowtideError as error:
                 problems.append(f"{seen.id}: {error}")
                 continue
-            if verdict is not None:
-                verdicts.append(verdict)
-        return verdicts
+            if verdict is None:
+                continue
+            verdicts[seen.id] = verdict
+            for move in verdict.moves:
+                if situation.herd and move.kind == "begin" and move.at is not None:
+                    situation.herd.settle(seen, move.at)
+        return [verdicts[seen.id] for seen in look.jobs if seen.id in verdicts]
 
     def _carry_out(self, verdict: Judgement, deeds: list[Deed]) -> bool:
         """Try the moves of a job; return whether the backend answers."""

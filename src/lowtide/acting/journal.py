@@ -17,6 +17,7 @@ from pathlib import Path
 
 from lowtide.acting.book import Book
 from lowtide.acting.experience import Experiences, Habits
+from lowtide.acting.local_jobs import LocalJobs
 from lowtide.acting.tag import Tag
 from lowtide.acting.waits import Wait, from_rows
 from lowtide.errors import FileProblem, LowtideError
@@ -104,6 +105,11 @@ class Journal:
     def book(self) -> Book:
         """The book of jobs that were handed in."""
         return Book(self.folder / "jobs")
+
+    @property
+    def local(self) -> LocalJobs:
+        """What waits or runs on this machine."""
+        return LocalJobs(self.folder / "local")
 
     @property
     def supposed(self) -> Path:

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from lowtide.acting.backend import PENDING, RUNNING, SUSPENDED, Seen
+from lowtide.acting.herd import Herd
 from lowtide.acting.promise import Loops, Promise, promise_of
 from lowtide.acting.tag import Tag, decode, encode
 from lowtide.errors import InvalidInput, LowtideError
@@ -97,6 +98,7 @@ class Situation:
         taken: When most nodes of a partition are kept for others.
         plans: Plans made before on the same signal: a cache, and no more than that.
         joint: When jobs that are planned with others had better begin, by their numbers.
+        herd: What jobs that are deferred leave to each other; None where nobody looks at that.
     """
 
     now: float
@@ -110,6 +112,7 @@ class Situation:
     taken: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     plans: MutableMapping[object, tuple[Stretch, ...]] = field(default_factory=dict)
     joint: Mapping[str, float] = field(default_factory=dict)
+    herd: Herd | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +240,8 @@ def _judge_pending(say: _Saying, situation: Situation) -> Judgement:
     # What is about to begin anyway is left alone, as long as the promise is kept.
     near = (told and begin <= now + rules.settle_s) or abs(wish.at - begin) < rules.least_move_s
     reserved = told and seen.reserved is not None and abs(seen.reserved - begin) <= rules.hand_s
-    if (near or reserved) and begin <= max(promise.latest, now):
+    # Where others come first it stays where it is.
+    if (near or reserved) and begin <= max(promise.latest, now, wish.at):
         moves = () if told else say.move("note", before=tag.begin, **_anew(seen, begin))
         if told and not reserved and _may_reserve(say, situation, begin):
             moves = (Move(kind="reserve", at=begin),)
@@ -247,7 +251,7 @@ def _judge_pending(say: _Saying, situation: Situation) -> Judgement:
         "begin",
         at=wish.at,
         before=seen.begin,
-        wait_s=promise.wait_s,
+        wait_s=promise.wait_s - promise.beside_s,
         **_anew(seen, wish.at),
     )
     what = "due" if wish.at <= now else "waits"
@@ -343,7 +347,7 @@ def _judge_running(say: _Saying, situation: Situation) -> Judgement:
         begin=again,
         before=tag.begin,
         restarts=seen.restarts,
-        wait_s=promise.wait_s,
+        wait_s=promise.wait_s - promise.beside_s,
         asked=asked + 1,
         asked_at=now,
     )
@@ -374,24 +378,31 @@ def _is_early(tag: Tag, at: float, rules: Rules) -> bool:
 def _promise(
     say: _Saying, situation: Situation, wait_s: float | None, *, ran_s: float = 0.0
 ) -> Promise:
+    known_s = wait_s if wait_s is not None else say.tag.wait_s or 0.0
+    herd = situation.herd
     return promise_of(
         say.tag,
         limit_s=say.seen.limit_s,
-        wait_s=wait_s if wait_s is not None else say.tag.wait_s or 0.0,
+        wait_s=known_s,
         loops=situation.loops,
         killed_at=say.seen.killed_at,
         ran_s=ran_s,
+        beside_s=0.0 if herd is None else herd.beside_s(say.seen, say.tag, known_s),
     )
 
 
 def _wish(say: _Saying, situation: Situation, promise: Promise, *, deferrable: bool) -> _Wish:
     """Return when a pending job should begin: as planned, no later than is safe, else now."""
-    now, signal = situation.now, situation.signal
+    now, signal, tag = situation.now, situation.signal, say.tag
     if not deferrable:
         return _Wish(now, "how long its class waits was foretold too badly: it runs now")
     if say.tag.run_s <= 0:
         return _Wish(now, "nobody says how long it takes: it runs now")
+    herd = situation.herd
     if promise.latest <= now:
+        begin = None if herd is None else herd.kind_begin(say.seen, tag, promise, now)
+        if begin is not None and begin > now and say.seen.submitted is not None:
+            return _Wish(begin, "others that wait have to begin first")
         return _Wish(now, "its deadline leaves no room to wait: it runs now")
     if signal is None:
         return _Wish(now, "there is no forecast: it runs now")
@@ -401,6 +412,11 @@ def _wish(say: _Saying, situation: Situation, promise: Promise, *, deferrable: b
     if not stretches:
         return _Wish(now, "no plan could be made: it runs now")
     at = min(situation.joint.get(say.seen.id, stretches[0].start), promise.latest)
+    if herd is not None and say.seen.id not in situation.joint:
+        found = herd.kind_begin(say.seen, tag, promise, at)
+        if found is None:
+            return _Wish(now, "others that wait need the same nodes: it runs now", stretches)
+        at = found
     if at <= now + situation.rules.settle_s:
         stops = "" if len(stretches) == 1 else ", with stops in dirtier hours"
         return _Wish(now, f"now is as clean as it gets for it{stops}", stretches)

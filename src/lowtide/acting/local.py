@@ -87,6 +87,11 @@ class LocalBackend:
         return self._seen.state == PENDING and self.begin_at <= time.time()
 
     @property
+    def runs_now(self) -> bool:
+        """Whether it runs."""
+        return self._seen.state == RUNNING
+
+    @property
     def is_paused(self) -> bool:
         """Whether it stands still in the midst of its work."""
         return self._paused_at is not None

@@ -55,6 +55,7 @@ class Promise:
         run_s: R: how long it takes from the next start on, at most.
         wait_s: W: how long the queue may keep it waiting.
         loops_s: σ: what the scheduler's loops take.
+        beside_s: The part of W that other jobs take which are deferred as this one is.
 
     >>> Promise(deadline=36000.0, run_s=7200.0, wait_s=14400.0, loops_s=271.0).latest
     14129.0
@@ -64,6 +65,7 @@ class Promise:
     run_s: float
     wait_s: float
     loops_s: float
+    beside_s: float = 0.0
 
     @property
     def latest(self) -> float:
@@ -86,6 +88,7 @@ def promise_of(
     loops: Loops,
     killed_at: float | None = None,
     ran_s: float = 0.0,
+    beside_s: float = 0.0,
 ) -> Promise:
     """Return the promise of a job as it stands.
 
@@ -94,12 +97,20 @@ def promise_of(
         killed_at: When Slurm itself would end the job, should its limit reach beyond (`--deadline`
             of sbatch): a job that is begun so late that it could is cancelled.
         ran_s: For how long it has been running, of a job that runs and would be stopped now.
+        beside_s: How much longer than that it waits for others that are deferred as it is.
     """
+    wait_s += beside_s
     run_s = _needed_s(tag, limit_s, pause_s=wait_s + loops.total_s, ran_s=ran_s)
     deadline = tag.deadline
     if killed_at is not None:
         deadline = min(deadline, killed_at - max((limit_s or run_s) - run_s, 0.0))
-    return Promise(deadline=deadline, run_s=run_s, wait_s=wait_s, loops_s=loops.total_s)
+    return Promise(
+        deadline=deadline,
+        run_s=run_s,
+        wait_s=wait_s,
+        loops_s=loops.total_s,
+        beside_s=beside_s,
+    )
 
 
 def _needed_s(tag: Tag, limit_s: float | None, *, pause_s: float, ran_s: float) -> float:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from lowtide.acting.backend import LEAVING, OVER, PENDING, RUNNING, SUSPENDED, Look, Seen
+from lowtide.acting.backend import LEAVING, OVER, PENDING, RUNNING, SUSPENDED, Look, Room, Seen
 from lowtide.acting.site import SlurmSite, read_site
 from lowtide.acting.tag import decode
 from lowtide.acting.waits import Wait, class_of
@@ -29,7 +29,14 @@ from lowtide.errors import (
     Unreachable,
 )
 from lowtide.slurm import SlurmClient
-from lowtide.slurm.fields import count_gpus, expand_nodes, parse_tres, read_instant, read_number
+from lowtide.slurm.fields import (
+    count_gpus,
+    expand_nodes,
+    parse_tres,
+    read_instant,
+    read_number,
+    requested_gpus,
+)
 from lowtide.slurm.records import SEPARATOR, QueuedJob
 from lowtide.states import read_state
 
@@ -64,6 +71,7 @@ _OURS = "lowtide_"
 # Higher than any that Slurm computes: those that it counts down begin just below 2 to the 32nd.
 _NEXT = 2**32 - 3
 # How Slurm says that it has put a job on hold itself, in one word or in four.
+_COUNTS = re.compile(r"\d+/\d+/\d+/\d+")
 _STUCK = re.compile(r"requeued.held|JobHoldMaxRequeue", re.IGNORECASE)
 
 
@@ -86,7 +94,7 @@ class SlurmBackend:
     client: SlurmClient = field(default_factory=lambda: SlurmClient(timeout_s=_PATIENCE_S))
     _reserved: Sequence[_Reservation] = field(default=(), init=False)
     _partitions: Mapping[str, frozenset[str]] = field(default_factory=dict, init=False)
-    _cpus: Mapping[str, float] = field(default_factory=dict, init=False)
+    _rooms: Mapping[str, Room] = field(default_factory=dict, init=False)
     _asked: float = field(default=-math.inf, init=False)
     _site: SlurmSite | None = field(default=None, init=False)
     _off_s: float = field(default=0.0, init=False)
@@ -110,11 +118,16 @@ class SlurmBackend:
         self._ask_site(asked)
         now = asked + self._off_s
         records: dict[str, list[QueuedJob]] = {}
+        ahead: dict[str, list[QueuedJob]] = {}
         others = []
         for job in queue:
-            if self.user not in (None, job.user):
+            tagged = "lt1:" in job.comment
+            is_ours = self.user in (None, job.user)
+            if not (tagged and is_ours) and (tagged or job.reason == "BeginTime"):
+                ahead.setdefault(job.job_id, []).append(job)
+            if not is_ours:
                 continue
-            if "lt1:" in job.comment:
+            if tagged:
                 records.setdefault(job.job_id, []).append(job)
             elif self.sees_others and "_" not in job.shown_id:
                 others.append(_seen([job], now))
@@ -146,7 +159,9 @@ class SlurmBackend:
             others=others,
             loops=loops,
             busy=busy,
-            backlog_s=_backlog(queue, self._cpus, now),
+            backlog_s=_backlog(queue, self._rooms, now),
+            ahead=[_seen(jobs, now) for jobs in ahead.values()],
+            rooms=self._rooms,
         )
 
     def past_waits(self) -> list[Wait]:
@@ -211,7 +226,7 @@ class SlurmBackend:
             if told is not None and not before - _CLOCKS_S <= told <= after + _CLOCKS_S:
                 self._off_s = told - (before + after) / 2
             self._asked = now
-            self._cpus = _read_cpus(self.client.tell("sinfo", "-h", "-o", "%R %C"))
+            self._rooms = _read_rooms(self.client.tell("sinfo", "-h", "-o", "%R %C %D %G"))
 
     def _taken(self, now: float) -> dict[str, list[tuple[float, float]]]:
         """Return when most nodes of a partition are going to be reserved, for others than us."""
@@ -366,6 +381,7 @@ def _seen(jobs: list[QueuedJob], now: float) -> Seen:
         cpus=job.cpus,
         gpus=job.gpus,
         nodes=job.nodes,
+        tasks=len(jobs),
         name=job.name,
         user=job.user or "",
     )
@@ -403,18 +419,30 @@ def _past_wait(line: str) -> Wait | None:
     return Wait(kind=kind, eligible=eligible, started=started, id=f"{number}/{eligible:.0f}")
 
 
-def _read_cpus(text: str) -> dict[str, float]:
-    """Return how many CPUs of each partition are in use or free, as `sinfo -o '%R %C'` says."""
-    found: dict[str, float] = {}
+def _read_rooms(text: str) -> dict[str, Room]:
+    """Return what there is of each partition, as `sinfo -o '%R %C %D %G'` says.
+
+    >>> _read_rooms("gpu 8/20/4/32 2 gpu:h200:4(S:0-1)")
+    {'gpu': Room(cpus=28.0, gpus=7.0)}
+    """
+    found: dict[str, Room] = {}
     for line in text.splitlines():
-        name, _, counts = line.strip().rpartition(" ")
-        numbers = [float(each) for each in counts.split("/") if each.isdigit()]
-        if len(numbers) == 4:
-            found[name.strip()] = found.get(name.strip(), 0.0) + sum(numbers[:2])
+        words = line.split()
+        place = next((i for i, each in enumerate(words) if _COUNTS.fullmatch(each)), 0)
+        if not place:
+            continue
+        used, free, _, total = map(float, words[place].split("/"))
+        nodes, *gres = [*words[place + 1 :], "0"] if len(words) > place + 1 else ["0"]
+        each = requested_gpus(re.sub(r"\([^)]*\)", "", "".join(gres[:1])))
+        # Nodes that are down have their GPUs with them.
+        gpus = each * (float(nodes) if nodes.isdigit() else 0.0) * (used + free) / max(total, 1.0)
+        name = " ".join(words[:place])
+        before = found.get(name, Room(0.0))
+        found[name] = Room(before.cpus + used + free, before.gpus + gpus)
     return found
 
 
-def _backlog(queue: Sequence[QueuedJob], cpus: Mapping[str, float], now: float) -> dict[str, float]:
+def _backlog(queue: Sequence[QueuedJob], rooms: Mapping[str, Room], now: float) -> dict[str, float]:
     """Return how long the CPUs of partitions take for all that runs and waits, by limits.
 
     This is what Slurm itself answers to `sbatch --test-only`, for all who wait and at no cost: it
@@ -425,6 +453,9 @@ def _backlog(queue: Sequence[QueuedJob], cpus: Mapping[str, float], now: float) 
     endless: dict[str, float] = {}
     for job in queue:
         state, count = read_state(job.state), job.cpus or 1.0
+        if "lt1:" in job.comment:
+            # What those take is counted job by job.
+            continue
         if state == "running" and job.started is not None:
             sums, left_s = held_s, None if job.limit_s is None else job.started + job.limit_s - now
         elif state == "pending" and (job.eligible or math.inf) <= now and job.reason in _COMPETES:
@@ -437,7 +468,8 @@ def _backlog(queue: Sequence[QueuedJob], cpus: Mapping[str, float], now: float) 
                 endless[name] = endless.get(name, 0.0) + count
             sums[name] = sums.get(name, 0.0) + count * max(left_s or 0.0, 0.0)
     return {
-        name: (waiting_s + held_s.get(name, 0.0)) / max(cpus[name] - endless.get(name, 0.0), 1.0)
+        name: (waiting_s + held_s.get(name, 0.0))
+        / max(rooms[name].cpus - endless.get(name, 0.0), 1.0)
         for name, waiting_s in line_s.items()
-        if name in cpus
+        if name in rooms
     }

@@ -106,6 +106,12 @@ _LEFT_ALONE = (
 )
 
 
+# Options of lowtide's that sbatch has not: behind its own they are a mistake.
+_OURS = frozenset(
+    ("finish-by", "grid", "seed", "how", "min-run", "saves", "dry-run", "check", "no-check", "json")
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LikeNodes:
     """Nodes of a partition that are alike.
@@ -152,6 +158,11 @@ class Submission:
             # A job of several parts, each with options of its own.
             return cls(before=tuple(words), script=None, arguments=(), text="")
         given, place = _parse(words)
+        if ours := sorted(_OURS & given.keys()):
+            raise InvalidInput(
+                f"--{ours[0]} is an option of lowtide's, and those come before sbatch's: "
+                f"lowtide sbatch --{ours[0]} ... {shlex.join(words[:1])} ..."
+            )
         rest = list(words[place:])
         script = None if "wrap" in given else rest.pop(0) if rest else None
         if script is None and "wrap" not in given:
@@ -231,6 +242,22 @@ class Submission:
         room = sum(map(fit, nodes)) // parts
         return max(room, 1.0) if nodes else None
 
+    @property
+    def nodes(self) -> float:
+        """How many nodes one element of it asks for."""
+        return self._number("nodes")
+
+    def on_whole_nodes(self, nodes: Sequence[LikeNodes]) -> float:
+        """Return how many CPUs it keeps from others if it takes nodes for itself; else 0."""
+        largest = max((each.cpus for each in nodes), default=0.0)
+        return largest * self.nodes if "exclusive" in self.options else 0.0
+
+    @property
+    def tasks(self) -> int:
+        """How many elements an array has."""
+        spec = self.options.get("array", "").partition("%")[0]
+        return sum(_count_tasks(each) for each in spec.split(",")) or 1
+
     def _number(self, name: str, usual: float = 1.0) -> float:
         """Return the number that an option begins with."""
         found = re.match(r"\d+", self.options.get(name, ""))
@@ -242,8 +269,7 @@ class Submission:
         Args:
             room: How many elements run at once; None where nobody says.
         """
-        spec, _, at_once = self.options.get("array", "").partition("%")
-        tasks = sum(_count_tasks(each) for each in spec.split(",")) or 1
+        at_once, tasks = self.options.get("array", "").partition("%")[2], self.tasks
         most = (float(at_once) if at_once.isdecimal() else 0.0) or math.inf
         most = min(most, room or math.inf)
         return math.ceil(tasks / most) if most < tasks else 1

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
 from lowtide.errors import InvalidInput
+from lowtide.units import format_duration
 
 DAY_S = 86_400.0
 # Until so many waits of a class are known that are a day old, what is usual is not: all who run at
@@ -77,6 +78,13 @@ class Calibration:
     def share(self) -> float | None:
         """The share that waited longer than was said; None where nothing was."""
         return self.late / self.said if self.said else None
+
+    @property
+    def sure(self) -> str:
+        """How sure what is said is, in words: by how often it was wrong."""
+        if not self.said:
+            return f"unknown: {format_duration(self.wait_s)} taken for the queue"
+        return f"{self.late} of {self.said} starts of this class waited longer than was said"
 
     @property
     def is_trusted(self) -> bool:

@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.cli.options import (
-    GridOptions,
-    StorePlace,
-)
+from lowtide.cli.options import StorePlace, UsualGridOptions
 from lowtide.cli.output import TABLE, Column, Form, print_rows, say, warn
 from lowtide.cli.queue import Everyone, make_driver, settle, tell_problems
 from lowtide.units import format_iso, format_minute, parse_duration
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
 
 def drive(
     *,
-    asked: GridOptions,
+    asked: UsualGridOptions,
     all_users: Everyone = False,
     once: Annotated[
         bool, typer.Option("--once", help="Look once, for cron or scrontab, and end.")
@@ -85,10 +82,11 @@ def drive(
     from lowtide.errors import InvalidInput
     from lowtide.interruption import by_signals
 
-    if asked.signal is None and asked.grid is None:
+    if asked.signal is None and asked.usual is None:
         raise InvalidInput(
             "without a forecast every job would begin now: say which grid it is, --grid with a "
-            "provider's zone (gb, electricitymaps:DE, ...) or --signal FILE"
+            "provider's zone (gb, electricitymaps:DE, ...), LOWTIDE_GRID for all that follow, or "
+            "--signal FILE"
         )
     from lowtide.acting.notices import sender_for
 
@@ -132,6 +130,9 @@ def drive(
                 if senders and not dry_run:
                     _notify(turn, settled, book, senders)
                 if once:
+                    if not turn.reached:
+                        # That nothing is known of any job is no list of no jobs.
+                        raise typer.Exit(1)
                     _tell_turn(turn, driver, form)
                     return
                 _tell_moves(turn, dry=dry_run)

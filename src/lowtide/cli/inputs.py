@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from lowtide.cli.moments import local_echo, parse_moment
-from lowtide.cli.options import HOW, JobOptions, require_one_grid
+from lowtide.cli.options import HOW, JobOptions, usual_grid
 from lowtide.cli.output import waiting, warn
 from lowtide.errors import InvalidInput, NotCovered, UnknownName
 from lowtide.formats.times import check_zone
@@ -175,12 +175,13 @@ def load_window(asked: JobOptions) -> Window:
     A file that says nothing of now is refused, unless it was said from when to count: an answer
     about a time that is long past looks like any other.
     """
+    asked = replace(asked, grid=usual_grid(asked.signal, asked.grid))
     file, name, now, arrival = asked.signal, asked.grid, asked.now, asked.arrival
-    require_one_grid(file, name)
     if file is None and name is None:
         raise InvalidInput(
             "say which grid the job runs on: --signal FILE, or --grid with a provider's zone (gb, "
-            "electricitymaps:DE, ...) or a synthetic one (sunny, windy, nuclear, coal)"
+            "electricitymaps:DE, ...) or a synthetic one (sunny, windy, nuclear, coal), or set "
+            "LOWTIDE_GRID"
         )
     kind = "file" if name is None else kind_of(name)
     if name is not None and now == "start":

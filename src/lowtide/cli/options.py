@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, update_wrapper
@@ -22,13 +23,13 @@ SignalFile = Annotated[
     Path | None,
     typer.Option("--signal", help="File with carbon intensity or price; its format is recognised."),
 ]
-GridName = Annotated[
-    str | None,
-    typer.Option(
-        "--grid",
-        help="Grid instead of a file: a provider's zone (gb, gb:13, electricitymaps:DE, "
-        "watttime:CAISO_NORTH), or a synthetic one: sunny, windy, nuclear or coal.",
-    ),
+_GRID = (
+    "Grid instead of a file: a provider's zone (gb, gb:13, electricitymaps:DE, "
+    "watttime:CAISO_NORTH), or a synthetic one: sunny, windy, nuclear or coal."
+)
+GridName = Annotated[str | None, typer.Option("--grid", help=_GRID)]
+UsualGrid = Annotated[
+    str | None, typer.Option("--grid", help=f"{_GRID}  [default: LOWTIDE_GRID, if that is set]")
 ]
 Seed = Annotated[int, typer.Option(help="Which weather the synthetic grid has.")]
 How = Annotated[
@@ -241,7 +242,7 @@ class JobOptions:
     arrival: Arrival = None
     now: Now = None
     signal: SignalFile = None
-    grid: GridName = None
+    grid: UsualGrid = None
     forecast: ForecastName = None
     seed: Seed = 0
     how: How = None
@@ -255,6 +256,18 @@ class GridOptions:
     grid: GridName = None
     seed: Seed = 0
     how: How = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsualGridOptions(GridOptions):
+    """The grid beside which jobs are run, which may be the same for all."""
+
+    grid: UsualGrid = None
+
+    @property
+    def usual(self) -> str | None:
+        """The name of the grid; None where none is said, or a file is."""
+        return usual_grid(self.signal, self.grid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,6 +347,18 @@ class grouped:  # noqa: N801 - a decorator
         if name != "__annotations__":
             raise AttributeError(name)
         return {key: each.annotation for key, each in self.__signature__.parameters.items()}
+
+
+def usual_grid(file: Path | None, name: str | None) -> str | None:
+    """Return the grid that was named: by `--grid`, or where nothing was by `LOWTIDE_GRID`.
+
+    Args:
+        file: What `--signal` says.
+        name: What `--grid` says.
+    """
+    require_one_grid(file, name)
+    said = os.environ.get("LOWTIDE_GRID", "").strip() or None
+    return said if file is None and name is None else name
 
 
 def require_one_grid(file: Path | None, name: str | None) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import getpass
 import math
 import os
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.cli.options import GridOptions, StorePlace
+from lowtide.cli.options import StorePlace, UsualGridOptions
 from lowtide.cli.output import TABLE, Column, Form, print_rows, say, warn
 from lowtide.cli.run import forecaster, iso_or_none
 from lowtide.units import (
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
     from lowtide.acting.driver import Driver, Turn
     from lowtide.acting.journal import Journal
     from lowtide.acting.judge import Judgement
+    from lowtide.acting.local_jobs import LocalJob
     from lowtide.acting.slurm import SlurmBackend
     from lowtide.acting.tag import Tag
+    from lowtide.acting.waits import Calibration
     from lowtide.store import Store
 
 # For how long jobs that have ended are listed.
@@ -43,7 +46,7 @@ Everyone = Annotated[
 
 def queue(
     *,
-    asked: GridOptions,
+    asked: UsualGridOptions,
     all_users: Everyone = False,
     store: StorePlace = None,
     form: Form = TABLE,
@@ -54,8 +57,10 @@ def queue(
     a week it is told what was planned, what that comes to at the starts that came, and what was
     measured, if a store of lowtide watch knows. No job is changed.
     """
-    turn, _, book = _settled(asked, all_users, store)
-    looks_ahead = asked.signal is not None or asked.grid is not None
+    turn, driver, journal = _settled(asked, all_users, store)
+    here = journal.local.all(turn.now)
+    is_known = _is_known(turn, here)
+    looks_ahead = asked.signal is not None or asked.usual is not None
     columns = (
         Column("job_id", "job"),
         Column("name", "name"),
@@ -65,13 +70,17 @@ def queue(
         Column("slack_s", "slack"),
         Column("wait_s", "queue"),
         Column("deadline", "done by", lambda text: text[:16].replace("T", " ")),
+        Column("promise", "promise"),
+        Column("sure", "how sure"),
         Column("progress_s", "saved"),
         Column("why", "why"),
     )
-    pages = {page.token: page for page in book.pages(now=turn.now)}
+    pages = {page.token: page for page in journal.book.pages(now=turn.now)}
+    calibrations: dict[str, Calibration] = {}
     rows = [
         {
             **_row(verdict, turn.now, looks_ahead=looks_ahead),
+            **_sure(verdict, driver, turn.now, calibrations),
             **_planned(pages.get(verdict.tag.token)),
         }
         for verdict in turn.verdicts
@@ -82,24 +91,61 @@ def queue(
         if page.is_over and turn.now - (page.ended or page.arrival) < _LISTED_S
     ]
 
+    local = [_local_row(job, turn.now) for job in here]
+
     def show() -> None:
-        print_rows(columns, rows, none="no job that lowtide sbatch has submitted is in the queue")
+        if rows or local:
+            print_rows(columns, [*rows, *local])
+        elif turn.reached:
+            say("no job that lowtide sbatch has submitted is in the queue")
+        if not is_known:
+            say("Slurm does not answer: which jobs are in its queue is not known")
         if ended:
             print()
             print_rows(ENDED, ended)
 
-    form.print(rows, columns=columns, document={"jobs": rows, "ended": ended}, show=show)
+    document = {"jobs": rows if is_known else None, "local": local, "ended": ended}
+    form.print([*rows, *local], columns=columns, document=document, show=show)
+    if not is_known:
+        raise typer.Exit(1)
 
 
-def _settled(asked: GridOptions, all_users: bool, store: str | None) -> tuple[Turn, Journal, Book]:
+def _local_row(job: LocalJob, now: float) -> dict[str, Any]:
+    waits = job.what == "waits" and job.latest is not None and math.isfinite(job.latest)
+    return {
+        "job_id": f"here:{job.pid}",
+        "name": job.name,
+        "what": job.what,
+        "begin": iso_or_none(job.begin),
+        "latest": iso_or_none(job.latest) if waits and job.latest is not None else None,
+        "slack_s": job.latest - max(job.begin, now) if waits and job.latest is not None else None,
+        "wait_s": None,
+        "deadline": None if job.deadline is None else iso_or_none(job.deadline),
+        "promise": None,
+        "sure": None,
+        "progress_s": None,
+        "why": job.why,
+        "token": job.token,
+        "again": None if job.lives else job.again,
+    }
+
+
+def _settled(
+    asked: UsualGridOptions, all_users: bool, store: str | None
+) -> tuple[Turn, Driver, Journal]:
     """Look at the queue, moving nothing, and find out what became of jobs that have left it."""
     driver, journal = make_driver(asked, all_users=all_users)
     driver.dry = True
     turn = driver.turn()
-    tell_problems(turn)
-    book = journal.book
-    settle(turn, driver, journal, book, store)
-    return turn, journal, book
+    if turn.reached or not _is_known(turn, journal.local.all(turn.now)):
+        tell_problems(turn)
+    settle(turn, driver, journal, journal.book, store)
+    return turn, driver, journal
+
+
+def _is_known(turn: Turn, here: Sequence[LocalJob]) -> bool:
+    """Return whether it is known what waits: without a Slurm, what runs here is all there is."""
+    return turn.reached or (bool(here) and shutil.which("squeue") is None)
 
 
 JobNumber = Annotated[
@@ -171,7 +217,7 @@ def _found(job: str) -> tuple[SlurmBackend, Seen, Tag, str]:
 
 
 def make_driver(
-    asked: GridOptions,
+    asked: UsualGridOptions,
     *,
     all_users: bool,
     reserves: bool = False,
@@ -246,6 +292,26 @@ def _watched(place: str | None) -> Iterator[Store | None]:
         return
     with store:
         yield store
+
+
+def _sure(
+    verdict: Judgement, driver: Driver, now: float, kept: dict[str, Calibration]
+) -> dict[str, Any]:
+    """Return which kind of promise a job has, and how sure it is."""
+    seen, promise = verdict.seen, verdict.promise
+    kind = "boost" if seen.is_next or "boost" in driver.backend.can() else "probability"
+    kind = "reservation" if seen.reserved is not None else kind
+    # What runs, or was promised nothing, has none.
+    is_kept = promise is not None and seen.state == "pending" and promise.latest >= now
+    known = kept.get(seen.kind)
+    if known is None:
+        known = kept[seen.kind] = driver.waits.calibration(seen.kind, now)
+    return {
+        "promise": kind if is_kept else None,
+        "starts": known.said if is_kept else None,
+        "late": known.late if is_kept else None,
+        "sure": known.sure if is_kept and kind == "probability" else None,
+    }
 
 
 def _planned(page: BookPage | None) -> dict[str, Any]:
@@ -337,7 +403,7 @@ def tell_problems(turn: Turn, said: set[str] | None = None) -> None:
                 said.add(problem)
 
 
-def waits(*, asked: GridOptions, all_users: Everyone = False, form: Form = TABLE) -> None:
+def waits(*, asked: UsualGridOptions, all_users: Everyone = False, form: Form = TABLE) -> None:
     """Say how often jobs waited longer than was foretold."""
     driver, _ = make_driver(asked, all_users=all_users)
     driver.dry = True
@@ -359,7 +425,7 @@ def waits(*, asked: GridOptions, all_users: Everyone = False, form: Form = TABLE
 
 def report(
     *,
-    asked: GridOptions,
+    asked: UsualGridOptions,
     all_users: Everyone = False,
     days: Annotated[float, typer.Option(min=0.0, help="How far back it goes, in days.")] = 7.0,
     store: StorePlace = None,
@@ -372,7 +438,8 @@ def report(
     from lowtide.acting.book import by_class
     from lowtide.acting.supposed import would_save
 
-    turn, journal, book = _settled(asked, all_users, store)
+    turn, _, journal = _settled(asked, all_users, store)
+    book = journal.book
     since = turn.now - days * 86_400.0
     pages = [page for page in book.pages(now=turn.now) if (page.ended or page.arrival) >= since]
     rows = by_class(pages)

@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lowtide.certainty import marked
-from lowtide.cli.options import (
-    GridOptions,
-    Profile,
-    Time,
-    require_one_grid,
-)
+from lowtide.cli.options import Profile, Time, UsualGridOptions
 from lowtide.cli.output import TABLE, Column, Form, forget_unwritten, say, warn
 from lowtide.errors import InvalidInput
 from lowtide.files import given_environment
@@ -24,6 +19,7 @@ from lowtide.units import format_duration, format_iso, format_number, format_per
 
 if TYPE_CHECKING:
     import signal as signals
+    from contextlib import AbstractContextManager
 
     from lowtide.acting.driver import Driver
     from lowtide.acting.local import LocalBackend
@@ -43,6 +39,9 @@ FinishBy = Annotated[
         metavar="TIME",
     ),
 ]
+NO_FORECAST = (
+    "there is no forecast: name your grid by --grid (gb, electricitymaps:DE, ...) or LOWTIDE_GRID"
+)
 _LOOK_S = 0.2
 # The end of the year 9999, after which nobody can write a date.
 _LAST = 253_402_300_000.0
@@ -58,7 +57,7 @@ def run(
     finish_by: FinishBy = None,
     length: Time = None,
     profile: Profile = None,
-    where: GridOptions,
+    where: UsualGridOptions,
     pause: Annotated[
         bool,
         typer.Option("--pause", help="Pause it in dirty hours; it keeps its memory meanwhile."),
@@ -129,7 +128,11 @@ def run(
     if dry_run:
         _tell(job, None, form=form)
         return
-    status = _carry_out(job, backend, driver, command, environment, meter, interval, out, form)
+    shown = _Shown(job, backend, command)
+    with shown.kept():
+        status = _carry_out(
+            job, backend, driver, shown, command, environment, meter, interval, out, form
+        )
     if status:
         raise typer.Exit(128 - status if status < 0 else status)
 
@@ -175,6 +178,7 @@ class _Job:
         self.signal: Signal | None = None
         self.missing_s: float | None = None
         self.is_late = False
+        self.latest: float | None = None
         self.troubles: list[str] = []
 
     def prepared(
@@ -187,7 +191,7 @@ class _Job:
         from lowtide.acting.driver import Driver
         from lowtide.acting.judge import Rules
         from lowtide.acting.local import LocalBackend
-        from lowtide.acting.promise import NO_LOOPS
+        from lowtide.acting.promise import Loops
         from lowtide.acting.tag import Tag, new_token
         from lowtide.acting.waits import WaitModel
         from lowtide.units import parse_duration
@@ -211,7 +215,10 @@ class _Job:
             forecast=forecast,
             profile=self._known,
             waits=WaitModel(unknown_s=0.0),
-            loops=NO_LOOPS,
+            # It is looked at each second, and what is done at the last moment is nearly late.
+            loops=Loops(
+                pass_s=1.0, requeue_s=0.0, kill_s=0.0, spare_s=min(60.0, 0.01 * self.run_s)
+            ),
             rules=Rules.on_this_machine(self.run_s, parse_duration(min_run)),
         )
         return backend, driver
@@ -246,6 +253,7 @@ class _Job:
         self.signal = signal
         begins = [move.at for move in verdict.moves if move.at is not None]
         self.begin = max(begins[0] if begins else self.now, self.now)
+        self.latest = None if verdict.promise is None else verdict.promise.latest
         self.why = verdict.why
         if self.deadline is None:
             self.why = "no --finish-by: it runs now"
@@ -254,6 +262,8 @@ class _Job:
         elif self.now + self.profile.run_s > self.deadline:
             late = format_duration(self.now + self.profile.run_s - self.deadline)
             self.why = f"it takes longer than is left, and will be late by {late}: it runs now"
+        elif signal is None:
+            self.why = f"{NO_FORECAST}: it runs now"
         if self.profile is None or signal is None:
             return
         work_s = self.profile.work_s
@@ -280,6 +290,7 @@ def _carry_out(
     job: _Job,
     backend: LocalBackend,
     driver: Driver,
+    shown: _Shown,
     command: list[str],
     environment: dict[str, str],
     meter: list[str] | None,
@@ -299,7 +310,7 @@ def _carry_out(
         choose_meters(meter)
     writer = None if out is None else RecordingWriter(out)
     every_s = min(60.0, max(_LOOK_S, 0.01 * job.run_s))
-    turns = _Turns(driver, backend, every_s)
+    turns = _Turns(driver, backend, every_s, shown.tell)
     warn(_words(job))
     try:
         turns.wait()
@@ -356,11 +367,56 @@ def _carry_out(
     return status
 
 
+class _Shown:
+    """How the job stands, where lowtide queue looks for it."""
+
+    def __init__(self, job: _Job, backend: LocalBackend, command: list[str]) -> None:
+        import os
+        import sys
+
+        from lowtide.acting.journal import Journal
+        from lowtide.acting.local_jobs import LocalJob, again
+
+        told = "" if job.deadline is None else format_iso(job.deadline)
+        self.backend, self.jobs = backend, Journal.of_user().local
+        self.job = LocalJob(
+            token=backend.tag.token,
+            pid=os.getpid(),
+            name=Path(command[0]).name,
+            arrival=job.now,
+            deadline=job.deadline,
+            begin=job.begin,
+            latest=job.latest,
+            what="waits",
+            why=job.why,
+            again=again(sys.argv[1:], Path.cwd(), job.deadline, told),
+        )
+
+    def kept(self) -> AbstractContextManager[None]:
+        """Show it for as long as this lasts."""
+        return self.jobs.kept(self.job)
+
+    def tell(self) -> None:
+        """Show how it stands now, where that has changed."""
+        from dataclasses import replace
+
+        backend = self.backend
+        what = "paused" if backend.is_paused else "runs" if backend.runs_now else "waits"
+        begin = self.job.begin if what == "runs" else backend.begin_at
+        job = replace(self.job, what=what, begin=begin)
+        if job != self.job:
+            self.job = job
+            self.jobs.put(job)
+
+
 class _Turns:
     """The driver's turns, taken beside whatever else is done."""
 
-    def __init__(self, driver: Driver, backend: LocalBackend, every_s: float) -> None:
+    def __init__(
+        self, driver: Driver, backend: LocalBackend, every_s: float, tell: Callable[[], None]
+    ) -> None:
         self.driver, self.backend, self.every_s = driver, backend, every_s
+        self._tell = tell
         self._next = time.monotonic() + every_s
         self._program: StartedProgram | None = None
         self._said: set[str] = set()
@@ -369,6 +425,7 @@ class _Turns:
     def wait(self, is_over: Callable[[], bool] = lambda: False) -> None:
         """Wait until the program is due."""
         while not self.backend.is_due and not is_over():
+            self._tell()
             self._turn()
             left_s = self.backend.begin_at - time.time()
             time.sleep(min(_LOOK_S, max(left_s, 0.01)))
@@ -387,6 +444,7 @@ class _Turns:
         if program.asked:
             return
         self._turn()
+        self._tell()
         if paused and not self.backend.is_paused:
             warn("goes on")
         elif not paused and self.backend.is_paused:
@@ -425,7 +483,7 @@ def read_finish(text: str | None, now: float) -> float | None:
 
 
 def forecaster(
-    asked: GridOptions, *, until: float | None = None
+    asked: UsualGridOptions, *, until: float | None = None
 ) -> Callable[[float], Signal | None]:
     """Return who says what is expected of a grid at a moment; nothing where no grid is named.
 
@@ -436,8 +494,8 @@ def forecaster(
     from lowtide.grid import deciding_signal
     from lowtide.grids.resolve import kind_of
 
-    file, grid, how = asked.signal, asked.grid, asked.how
-    require_one_grid(file, grid)
+    file, how = asked.signal, asked.how
+    grid = asked.usual
     if grid is not None and kind_of(grid) == "zone":
         from lowtide.grids.live import LiveGrid
 
@@ -490,11 +548,27 @@ def _words(job: _Job) -> str:
     """Return when it begins, why, and what that is worth."""
     wait_s = job.begin - job.now
     when = f"begins {format_time(job.begin)}, in {format_duration(wait_s)}" if wait_s > 1 else ""
-    worth = ""
-    known = job.reckoning
-    if known and known.planned_saving is not None:
-        worth = f"planned to save {format_percent(known.planned_saving)} against running now"
-    return "; ".join(filter(None, (when, job.why, worth)))
+    unit = None
+    if job.knows_power and job.signal is not None:
+        unit = job.signal.currency if job.signal.kind == "price" else "g"
+    value = worth(job.reckoning, unit, "running now") if job.reckoning else ""
+    return "; ".join(filter(None, (when, job.why, value)))
+
+
+def worth(known: Reckoning, unit: str | None, once: str) -> str:
+    """Return what a plan is to save, in words.
+
+    Args:
+        unit: Of amounts; None where they are not known, and shares alone are.
+        once: What it is compared with.
+    """
+    if known.planned_saving is None:
+        return ""
+    said = f"planned to save {format_percent(known.planned_saving)} against {once}"
+    if unit is None or known.planned is None or known.at_once is None:
+        return said
+    amounts = f"{format_number(known.planned)} {unit} instead of {format_number(known.at_once)}"
+    return f"{said} ({amounts} {unit})"
 
 
 def _reckon(

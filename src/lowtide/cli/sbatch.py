@@ -15,12 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.cli.options import (
-    GridOptions,
-    Profile,
-)
+from lowtide.cli.options import Profile, UsualGridOptions
 from lowtide.cli.output import TABLE, Column, Form, say, waiting, warn
-from lowtide.cli.run import FinishBy, forecaster, iso_or_none, read_finish
+from lowtide.cli.run import NO_FORECAST, FinishBy, forecaster, iso_or_none, read_finish, worth
 from lowtide.errors import (
     FileProblem,
     InvalidInput,
@@ -42,9 +39,12 @@ if TYPE_CHECKING:
     from lowtide.acting.book import BookPage
     from lowtide.acting.journal import Journal
     from lowtide.acting.judge import Judgement
+    from lowtide.acting.promise import Promise
     from lowtide.acting.reckoning import Reckoning
     from lowtide.acting.slurm import SlurmBackend
     from lowtide.acting.submission import LikeNodes, Submission
+    from lowtide.acting.tag import Tag
+    from lowtide.acting.waits import Calibration
     from lowtide.profile import PowerProfile
     from lowtide.signal import Signal
 
@@ -94,7 +94,7 @@ def sbatch(
     ] = None,
     finish_by: FinishBy = None,
     profile: Profile = None,
-    where: GridOptions,
+    where: UsualGridOptions,
     saves: Annotated[
         bool,
         typer.Option(
@@ -174,6 +174,15 @@ def sbatch(
         "latest": order.latest and iso_or_none(order.latest),
         "finish_by": None if deadline is None else format_iso(deadline),
         "why": order.why,
+        "wait_s": order.promise and order.promise.wait_s,
+        # A user alone can neither go first nor have nodes kept free.
+        "promise": "probability" if order.is_kept(now) else None,
+        "starts": order.calibration and order.calibration.said,
+        "late": order.calibration and order.calibration.late,
+        "sure": order.calibration and order.calibration.sure,
+        "planned": order.grams(forecast, "planned"),
+        "at_once": order.grams(forecast, "at_once"),
+        "unit": order.grams(forecast, "unit"),
         "planned_saving": order.reckoning and order.reckoning.planned_saving,
         "token": None if verdict is None else order.tag.token,
         "command": order.command(time.time()),
@@ -252,6 +261,8 @@ class _Order:
         self.kind = ""
         self.wrapped: Path | None = None
         self.latest: float | None = None
+        self.promise: Promise | None = None
+        self.calibration: Calibration | None = None
         self.why = ""
         self.reckoning: Reckoning | None = None
 
@@ -260,6 +271,7 @@ class _Order:
     ) -> Judgement | None:
         """Decide when it begins; None where it is handed on as it is."""
         from lowtide.acting.backend import PENDING, Seen
+        from lowtide.acting.herd import herd_of
         from lowtide.acting.judge import Situation, judge
         from lowtide.acting.promise import Loops
         from lowtide.acting.tag import encode
@@ -293,7 +305,9 @@ class _Order:
         waves = self.submission.waves(self.submission.at_once(nodes, cpus))
         waves_s = (waves - 1) * (self.run_s + wait_s)
         self.tag = replace(self.tag, deadline=self.tag.deadline - waves_s)
-        trusted = model.is_trusted(kind, now)
+        self.calibration = replace(model.calibration(kind, now), wait_s=wait_s)
+        trusted = self.calibration.is_trusted
+        each_s = self.submission.on_whole_nodes(nodes)
         seen = Seen(
             id="new",
             state=PENDING,
@@ -301,14 +315,29 @@ class _Order:
             limit_s=self.submission.limit_s,
             kind=kind,
             partition=partition or "",
+            cpus=max(self.submission.cpus, cpus or 1.0, each_s),
+            gpus=self.submission.gpus,
+            nodes=self.submission.nodes,
+            tasks=self.submission.tasks,
         )
+        loops = look.loops or Loops()
+
+        def wait_of(job: Seen, tag: Tag) -> float:
+            if job is seen:
+                return wait_s
+            return max(
+                model.wait_s(job.kind, now, unknown_s=tag.wait_s),
+                look.backlog_s.get(job.partition.partition(",")[0], 0.0),
+            )
+
         situation = Situation(
             now=now,
             signal=signal,
             wait_s=lambda *_: wait_s if trusted and self.experience.is_trusted else None,
             closed=look.closed,
             taken=look.taken,
-            loops=look.loops or Loops(),
+            loops=loops,
+            herd=herd_of(look, loops, wait_of),
             profile=lambda _: self.profile,
             # Without a driver nobody stops it: it begins where that is best.
             powers=frozenset(("stop",) if journal.is_driven(now) else ()),
@@ -317,7 +346,10 @@ class _Order:
         if verdict is None or verdict.promise is None:
             return None
         self.tag = replace(self.tag, wait_s=wait_s)
+        self.promise = verdict.promise
         self.latest, self.why = verdict.promise.latest, self.why or verdict.why
+        if signal is None:
+            self.why = f"{NO_FORECAST}; it begins now"
         if self.latest < now:
             self.why = "its deadline is too early to be promised: it begins now"
             if math.isfinite(self.latest):
@@ -341,6 +373,17 @@ class _Order:
             planned=amount(profile, verdict.plan or once, signal),
             at_once=amount(profile, once, signal),
         )
+
+    def is_kept(self, now: float) -> bool:
+        """Return whether anything was promised."""
+        return self.promise is not None and self.promise.latest >= now
+
+    def grams(self, signal: Signal | None, what: str) -> Any:
+        """Return an amount, or the unit of all; None where its power is not known."""
+        if signal is None or self.profile is None or self.reckoning is None:
+            return None
+        unit = signal.currency if signal.kind == "price" else "g"
+        return unit if what == "unit" else getattr(self.reckoning, what)
 
     def page(self, number: str, signal: Signal | None) -> BookPage:
         """Return what the book keeps of it."""
@@ -505,6 +548,10 @@ def _has(backend: SlurmBackend, number: str, order: _Order) -> bool:
         return True
     if order.tag.token in said:
         return True
+    if f"JobId={number}" not in said:
+        # An answer that tells of no job is none.
+        warn(f"it cannot be seen whether Slurm has kept job {number}: it tells nothing of it")
+        return True
     if '"id":"' in said.partition("lt1:{")[2]:
         # One of the user's own that was submitted after it, and has got its number.
         return False
@@ -598,13 +645,16 @@ def _show(row: dict[str, Any], order: _Order, now: float) -> None:
         say(f"Submitted batch job {row['job_id']}")
     parts = [f"begins {format_time(order.begin)}"] if order.begin > now + 1 else []
     parts.append(order.why)
-    if order.latest is not None and order.latest > now and order.deadline is not None:
+    if order.promise is not None and order.promise.latest > now and order.deadline is not None:
         parts.append(
             f"to be done by {format_time(order.deadline)} it has to begin by "
-            f"{format_time(order.latest)}, with {format_duration(order.tag.wait_s)} for the queue"
+            f"{format_time(order.promise.latest)}, with "
+            f"{format_duration(order.promise.wait_s)} for the queue"
         )
-    if row["planned_saving"] is not None:
-        parts.append(f"planned to save {format_percent(row['planned_saving'])} against now")
+    if order.is_kept(now) and order.calibration is not None and order.begin > now + 1:
+        parts.append(f"that is a probability: {order.calibration.sure}")
+    if order.reckoning is not None:
+        parts.append(worth(order.reckoning, row["unit"], "now"))
     if row["synthetic"]:
         parts.append("on a synthetic grid")
-    say("; ".join(parts))
+    say("; ".join(filter(None, parts)))
