@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 PATIENCE_S = 20.0
 _USER = "postgres"
@@ -37,7 +38,7 @@ def running_postgres() -> Iterator[str]:
     programs = find_programs()
     assert programs is not None
     folder = Path(tempfile.mkdtemp(prefix="postgres-"))
-    user = {"user": _USER, "group": _USER} if os.geteuid() == 0 else {}
+    user: dict[str, Any] = {"user": _USER, "group": _USER} if os.geteuid() == 0 else {}
     if user:
         shutil.chown(folder, _USER, _USER)
     environment = {**os.environ, "LC_ALL": "C", "HOME": str(folder)}
