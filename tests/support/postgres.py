@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -18,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from support.networks import free_port
 
 PATIENCE_S = 20.0
 _USER = "postgres"
@@ -100,7 +101,7 @@ def running_server() -> Iterator[Postgres]:
     folder = Path(tempfile.mkdtemp(prefix="postgres-"))
     if os.geteuid() == 0:
         shutil.chown(folder, _USER, _USER)
-    server = Postgres(folder=folder, port=_free_port())
+    server = Postgres(folder=folder, port=free_port())
     try:
         server.make()
         server.start()
@@ -115,12 +116,6 @@ def running_postgres() -> Iterator[str]:
     """Start a server, yield the address of an empty database, and end it."""
     with running_server() as server:
         yield server.address
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def _wait_for(address: str, log: Path) -> None:
