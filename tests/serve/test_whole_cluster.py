@@ -309,7 +309,7 @@ def test_everyone_sees_exactly_what_is_theirs(
             assert status == (200 if job in theirs else 404), (name, job)
             assert person.asks(f"/api/v1/jobs/{ref}/course")[0] == status
         # The command line.
-        rows = person.reads("jobs", "--source", "slurm")["jobs"]
+        rows = person.reads("jobs", "--source", "slurm")
         assert {row["name"] for row in rows if row["user"] in RUN} == theirs, name
         for job, (_, number) in jobs.items():
             shown = person.types("show", number, "--json")
