@@ -83,6 +83,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/watch.py
 	$(BIN)/python benchmarks/exposition.py
 	$(BIN)/python benchmarks/store.py
+	$(BIN)/python benchmarks/serve.py
 	$(BIN)/python benchmarks/act.py 1
 
 docs: $(VENV)/.dev

@@ -90,9 +90,9 @@ for line in sys.stdin:
 """
 
 
-def test_nothing_is_lost_or_doubled_by_kills(tmp_path: Path) -> None:
+def test_nothing_is_lost_or_doubled_by_kills(tmp_path: Path, place: str) -> None:
     chance = random.Random(11)
-    path = str(tmp_path / "centre.sqlite")
+    path = place
     with centre(path) as database:
         token = make_token(
             database,

@@ -194,3 +194,34 @@ def test_a_mirror_is_as_its_store(tmp_path: Path) -> None:
         source.close()
     wanted["5"] += 10_000.0
     assert found == pytest.approx(wanted)
+
+
+def test_a_centre_that_is_set_up_nowhere_says_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = tmp_path / "etc" / "serve.toml"
+    monkeypatch.setattr("lowtide.serve.settings.USUAL_PLACE", usual)
+    monkeypatch.delenv("LOWTIDE_STORE", raising=False)
+    for words in (("node-token", "n1"), ("tokens",)):
+        refused = run(capsys, "serve", *words)
+        assert refused.code == 2
+        assert f"none at {usual}" in refused.err
+        assert "--config FILE" in refused.err
+    usual.parent.mkdir()
+    usual.write_text('cluster = "alps"\n')
+    refused = run(capsys, "serve", "node-token", "n1")
+    assert refused.code == 2
+    assert "--store" in refused.err
+    usual.write_text(f'cluster = "alps"\nstore = "{tmp_path / "centre.sqlite"}"\n')
+    made = run(capsys, "serve", "node-token", "n1", "--json")
+    assert made.code == 0
+    assert json.loads(made.out)["token"].startswith("lt_")
+
+
+def test_a_machine_without_a_store_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOWTIDE_STORE", str(tmp_path / "none.sqlite"))
+    refused = run(capsys, "serve")
+    assert refused.code != 0
+    assert "start watching with lowtide watch" in refused.err

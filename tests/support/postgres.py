@@ -9,13 +9,16 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from support.networks import free_port
 
 PATIENCE_S = 20.0
 _USER = "postgres"
@@ -31,52 +34,80 @@ def find_programs() -> Path | None:
     return None
 
 
-@contextmanager
-def running_postgres() -> Iterator[str]:
-    """Start a server, yield the address of an empty database, and end it."""
-    programs = find_programs()
-    assert programs is not None
-    folder = Path(tempfile.mkdtemp(prefix="postgres-"))
-    user = {"user": _USER, "group": _USER} if os.geteuid() == 0 else {}
-    if user:
-        shutil.chown(folder, _USER, _USER)
-    environment = {**os.environ, "LC_ALL": "C", "HOME": str(folder)}
-    server = None
-    try:
-        data = folder / "data"
-        subprocess.run(
-            [programs / "initdb", "-D", data, "-A", "trust", "-E", "UTF8", "-U", "lowtide", "-N"],
-            check=True,
-            capture_output=True,
-            cwd=folder,
-            env=environment,
-            **user,
-        )
-        port = _free_port()
+@dataclass(kw_only=True)
+class Postgres:
+    """A server that a test may stop and start again.
+
+    Attributes:
+        folder: All that it reads and writes.
+        port: Where it listens.
+    """
+
+    folder: Path
+    port: int
+    _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """Its first database."""
+        return f"postgresql://lowtide@127.0.0.1:{self.port}/postgres"
+
+    def make(self) -> None:
+        """Make what it keeps."""
+        self._run("initdb", "-A", "trust", "-E", "UTF8", "-U", "lowtide", "-N").wait()
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
         settings = {"listen_addresses": "127.0.0.1", "fsync": "off", "unix_socket_directories": ""}
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        with (folder / "log").open("wb") as log:
-            server = subprocess.Popen(
-                [programs / "postgres", "-D", data, "-p", str(port), *options],
+        self._process = self._run("postgres", "-p", str(self.port), *options)
+        _wait_for(self.address, self.folder / "log")
+
+    def end(self, how: signal.Signals = signal.SIGINT) -> None:
+        """End it: connections that are open are closed.
+
+        Args:
+            how: SIGINT ends it in order, SIGQUIT as a crash would.
+        """
+        if self._process is None:
+            return
+        self._process.send_signal(how)
+        try:
+            self._process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def _run(self, program: str, *words: str) -> subprocess.Popen[bytes]:
+        programs = find_programs()
+        assert programs is not None
+        user: dict[str, Any] = {"user": _USER, "group": _USER} if os.geteuid() == 0 else {}
+        with (self.folder / "log").open("ab") as log:
+            return subprocess.Popen(
+                [programs / program, "-D", self.folder / "data", *words],
                 stdout=log,
                 stderr=log,
-                cwd=folder,
-                env=environment,
+                cwd=self.folder,
+                env={**os.environ, "LC_ALL": "C", "HOME": str(self.folder)},
                 start_new_session=True,
                 **user,
             )
-        address = f"postgresql://lowtide@127.0.0.1:{port}/postgres"
-        _wait_for(address, folder / "log")
-        yield address
+
+
+@contextmanager
+def running_server() -> Iterator[Postgres]:
+    """Start a server, yield it, and end it."""
+    folder = Path(tempfile.mkdtemp(prefix="postgres-"))
+    if os.geteuid() == 0:
+        shutil.chown(folder, _USER, _USER)
+    server = Postgres(folder=folder, port=free_port())
+    try:
+        server.make()
+        server.start()
+        yield server
     finally:
-        if server is not None:
-            # A fast end: connections that are still open are closed.
-            server.send_signal(signal.SIGINT)
-            try:
-                server.wait(PATIENCE_S)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()
+        server.end()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -94,10 +125,11 @@ def emptied(address: str, name: str) -> Iterator[str]:
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+@contextmanager
+def running_postgres() -> Iterator[str]:
+    """Start a server, yield the address of an empty database, and end it."""
+    with running_server() as server:
+        yield server.address
 
 
 def _wait_for(address: str, log: Path) -> None:

@@ -89,7 +89,7 @@ class Node:
 
     def push(self, database: Database, *, most: int = 1000) -> list[Receipt]:
         """Push all that there is, or so many pieces."""
-        answers = []
+        answers: list[Receipt] = []
         while len(answers) < most:
             parcel = self.outbox.next(now=self.watcher.time)
             if parcel is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,9 @@ class CentreLogin:
                 file.write(text)
             beside.replace(path)
         except OSError as error:
-            beside.unlink(missing_ok=True)
+            # Where it could not even be made, it cannot be looked for either.
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)
             raise FileProblem(f"cannot write {path}: {error.strerror}", path=path) from None
         return path
 

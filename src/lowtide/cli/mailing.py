@@ -24,13 +24,16 @@ def tell_users(place: str | None, config: Path | None, *, dry_run: bool, form: F
     from lowtide.errors import InvalidInput
     from lowtide.serve.mail import compose, letters, send
     from lowtide.serve.schema import bring_centre_up_to_date
-    from lowtide.serve.settings import Settings
+    from lowtide.serve.settings import find_settings
     from lowtide.store.database import Database
     from lowtide.store.tables import bring_up_to_date
 
-    if config is None or place is None:
-        raise InvalidInput("mails are sent by a centre: name its --config and its --store")
-    settings = Settings.read(config)
+    settings = find_settings(config)
+    place = place or settings.store
+    if not place:
+        raise InvalidInput(
+            "mails are sent by a centre: name its --store, or write it into its file"
+        )
     now = time.time()
     database = Database(place)
     try:

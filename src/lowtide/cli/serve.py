@@ -44,6 +44,15 @@ ConfigFile = Annotated[
 ]
 
 
+CentreConfig = Annotated[
+    Path | None,
+    typer.Option(
+        help="How the centre is set up, in TOML.  [default: /etc/lowtide/serve.toml]",
+        metavar="FILE",
+    ),
+]
+
+
 def serve(
     place: StorePlace = None,
     config: ConfigFile = None,
@@ -85,9 +94,7 @@ def serve(
 
 def node_token(
     node: Annotated[str, typer.Argument(help="The node, as it calls itself.", metavar="NODE")],
-    config: Annotated[
-        Path, typer.Option(help="How the centre is set up, in TOML.", metavar="FILE")
-    ],
+    config: CentreConfig = None,
     place: StorePlace = None,
     facts: Annotated[
         bool,
@@ -105,10 +112,10 @@ def node_token(
     """
     import time
 
-    from lowtide.serve.settings import Settings
+    from lowtide.serve.settings import find_settings
     from lowtide.serve.tokens import make_token, node_scope
 
-    settings = Settings.read(config)
+    settings = find_settings(config)
     with _centre(place, settings) as keeper:
         token = make_token(
             keeper.database,
@@ -129,9 +136,7 @@ def node_token(
 
 
 def tokens(
-    config: Annotated[
-        Path, typer.Option(help="How the centre is set up, in TOML.", metavar="FILE")
-    ],
+    config: CentreConfig = None,
     place: StorePlace = None,
     owner: Annotated[
         str | None,
@@ -155,13 +160,13 @@ def tokens(
     from dataclasses import asdict
 
     from lowtide.errors import InvalidInput
-    from lowtide.serve.settings import Settings
+    from lowtide.serve.settings import find_settings
     from lowtide.serve.tokens import end_all, list_tokens, take_back
     from lowtide.units import format_time
 
     if revoke_all and owner is None:
         raise InvalidInput("--revoke-all takes back all that somebody holds: say whose with --of")
-    with _centre(place, Settings.read(config)) as keeper:
+    with _centre(place, find_settings(config)) as keeper:
         database = keeper.database
         for number in revoke or ():
             if not take_back(database, number, owner=owner):
@@ -229,6 +234,7 @@ def _catch_up(mirror: Mirror) -> None:
 @contextmanager
 def _centre(place: str | None, settings: Settings) -> Iterator[Doorkeeper]:
     """Open the centre of a cluster."""
+    import os
     import time
 
     from lowtide.errors import InvalidInput
@@ -238,9 +244,11 @@ def _centre(place: str | None, settings: Settings) -> Iterator[Doorkeeper]:
     from lowtide.store.database import Database
     from lowtide.store.tables import bring_up_to_date
 
-    if place is None:
+    place = place or settings.store or os.environ.get("LOWTIDE_STORE")
+    if not place:
         raise InvalidInput(
-            "a centre has a store of its own: --store postgresql://user@host/name, or a file"
+            'a centre has a store of its own: write store = "postgresql://user@host/name" into its '
+            "file, or name one with --store"
         )
     if not settings.cluster:
         raise InvalidInput('a centre is that of a cluster: write cluster = "NAME" into its file')
@@ -259,13 +267,14 @@ def _centre(place: str | None, settings: Settings) -> Iterator[Doorkeeper]:
 def _looking_after(database: Database, settings: Settings) -> Iterator[Callable[[], None]]:
     """Give what a centre does every minute.
 
-    It closes what nobody hears of, and asks Slurm who is who and what became of jobs: once for the
-    cluster, and not from each node.
+    It closes what nobody hears of, makes old courses coarser, and asks Slurm who is who and what
+    became of jobs: once for the cluster, and not from each node.
     """
     import time
     from dataclasses import replace
 
     from lowtide.serve.ingest import take_facts
+    from lowtide.serve.keeping import grow_coarser
     from lowtide.serve.ledger import close_stale, last_end
     from lowtide.serve.people import Roster
     from lowtide.slurm.client import SlurmClient
@@ -286,6 +295,7 @@ def _looking_after(database: Database, settings: Settings) -> Iterator[Callable[
     def look() -> None:
         nonlocal people_due
         close_stale(database, now=time.time())
+        grow_coarser(database, settings.keep, now=time.time())
         if source is not None:
             source.hand_over(put)
         if settings.accounts_from == "slurm" and time.monotonic() >= people_due:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 
-from anyio import to_thread
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -16,7 +14,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
 
-from lowtide.errors import LowtideError
+from lowtide.errors import LowtideError, StoreProblem
 from lowtide.serve.api import ENDPOINTS, NOT_FOUND, answer
 from lowtide.serve.described import description, responses_of
 from lowtide.serve.doors import Doors
@@ -26,8 +24,9 @@ from lowtide.serve.gate import (
     for_whom,
     refuse_bad_input,
 )
+from lowtide.serve.gathering import Gathering
 from lowtide.serve.guards import for_ingest
-from lowtide.serve.ingest import PieceOrigin, receive
+from lowtide.serve.ingest import Arrival, PieceOrigin
 from lowtide.serve.metrics_proxy import Upstream
 from lowtide.serve.overview_pages import OverviewPages
 from lowtide.serve.pages import Pages
@@ -37,6 +36,8 @@ from lowtide.store.pieces import MOST_PACKED_BYTES
 
 LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1"))
 _LONGEST_NAME = 64
+# When to ask again of a store that does not answer.
+RETRY_S = 30
 # What is said to those who are turned away; the same whatever they asked for.
 _WORDS = {
     400: "what was asked cannot be understood",
@@ -75,6 +76,12 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
         status = error.status_code if isinstance(error, HTTPException) else 400
         return refuse(request.scope, status)
 
+    def come_again(request: Request, _error: Exception) -> Response:
+        # Here and not at the gate: what leaves the app has been answered with 500 by then.
+        response = refuse(request.scope, 503)
+        response.headers["Retry-After"] = str(RETRY_S)
+        return response
+
     app = FastAPI(
         title="lowtide",
         docs_url=None,
@@ -84,6 +91,7 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
     )
     app.state.exempt = keeper.settings.exempt
     app.add_exception_handler(LowtideError, refuse_bad_input)
+    app.add_exception_handler(StoreProblem, come_again)
     app.add_exception_handler(HTTPException, refused)
     app.add_exception_handler(RequestValidationError, _misasked)
     for path, endpoint in ENDPOINTS.items():
@@ -140,7 +148,7 @@ def _misasked(_request: Request, error: Exception) -> Response:
 
 def _door(keeper: Doorkeeper) -> Callable[[Request], Awaitable[Response]]:
     """Return the door for nodes."""
-    database = for_ingest(keeper.database)
+    gathering = Gathering(for_ingest(keeper.database), keeper.clock)
 
     @for_whom("node")
     async def take(request: Request) -> Response:
@@ -163,9 +171,7 @@ def _door(keeper: Doorkeeper) -> Callable[[Request], Awaitable[Response]]:
             seq=named["seq"],
             tells_all=kind == "ingest+facts",
         )
-        told = await to_thread.run_sync(
-            partial(receive, database, sender, bytes(body), now=keeper.clock())
-        )
+        told = await gathering.take(Arrival(sender, bytes(body)))
         document = {"seq": told.seq, "set_aside": told.reason}
         return answer(document, status=200 if told.taken else 409)
 

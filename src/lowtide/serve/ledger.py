@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from lowtide.errors import InvalidInput
 from lowtide.monitor.snapshot import FloatArray
@@ -32,6 +31,7 @@ from lowtide.serve.schema import (
 )
 from lowtide.serve.schema import jobs as rows_of
 from lowtide.states import NOT_OVER
+from lowtide.store.bulk import among, insert_rows, put_rows, update_rows
 from lowtide.store.database import Database
 from lowtide.store.jobs import JobTable, Question, as_they_stand, narrowed
 from lowtide.store.layout import FACTS, PLACE, TOTALS, as_numbers, padded, unpack_numbers
@@ -48,21 +48,35 @@ _STALE_AT_ONCE = 500
 # By how much the store's rows of jobs may be behind what nodes have told in ticks.
 BEHIND_S = 7200.0
 _HEADER = struct.Struct("<qI")
+# Any number, as long as no other program on the server has the same.
+_LOCK = 0x6C6F7777
+# A row that keeps these stays where it lies, and in all indexes.
+_STAYS = ("number", "over", "ref", "user", "account", "job_id", "shown_id")
 _TEXTS = ("job_id", "source", "user", "state", "account", "partition", "name", "comment", "hosts")
 
 # Hours since the epoch, and what was used in each, in the order of `SUMMED`.
 Hours = dict[int, FloatArray]
 
 
-def pack_hours(hours: Hours) -> bytes | None:
-    """Return the parts of a job by hour in bytes; None where one hour has it all."""
+def take_turns(connection: sa.Connection) -> None:
+    """Write to the books when nobody else does: two that change the same jobs would block."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+
+
+def pack_hours(hours: Hours, *, level: int = 6) -> bytes | None:
+    """Return the parts of a job by hour in bytes; None where one hour has it all.
+
+    Args:
+        level: How hard to pack; what is packed again in a minute need not be smallest.
+    """
     if len(hours) < 2:
         return None
     first = min(hours)
     table = np.zeros((max(hours) - first + 1, len(SUMMED)))
     for hour, values in hours.items():
         table[hour - first] = values
-    return _HEADER.pack(first, len(table)) + zlib.compress(table.T.astype("<f8").tobytes(), 6)
+    return _HEADER.pack(first, len(table)) + zlib.compress(table.T.astype("<f8").tobytes(), level)
 
 
 def unpack_hours(blob: bytes) -> Hours:
@@ -104,35 +118,57 @@ def settle(
         lambda: np.zeros(len(COUNTED) + len(SUMMED))
     )
     for part in in_parts(wanted):
+        mine = among(connection, (rows_of.c.number,), part)
         old = {
             row["number"]: dict(row)
-            for row in connection.execute(
-                sa.select(rows_of).where(rows_of.c.number.in_(part)).with_for_update()
-            ).mappings()
+            for row in connection.execute(sa.select(rows_of).where(mine)).mappings()
         }
         new = _rows(connection, part, now)
-        made = []
+        stayed, made, moved = [], [], []
         for number in part:
             before, row = old.get(number), new.get(number)
             if before is not None and before["settled"]:
                 _add(changes, before, -1)
-            if row is None:
-                continue
-            known = None if number in anew else before
-            row["ref"] = _ref(row) if before is None else before["ref"]
-            row["hours"] = pack_hours(_spread(connection, known, row, since.get(number, math.inf)))
-            if row["settled"]:
-                _add(changes, row, 1)
-            made.append(row)
-        if old:
-            connection.execute(sa.delete(rows_of).where(rows_of.c.number.in_(sorted(old))))
-        if made:
-            if connection.dialect.name == "postgresql":
-                found = (month_of(row["over"]) for row in made)
-                make_partitions(connection, [month for month in found if month is not None])
-            connection.execute(sa.insert(rows_of), made)
+            if row is not None:
+                known = None if number in anew else before
+                row["ref"] = _ref(row) if before is None else before["ref"]
+                hours = _spread(connection, known, row, since.get(number, math.inf))
+                row["hours"] = pack_hours(hours, level=6 if row["settled"] else 1)
+                if row["settled"]:
+                    _add(changes, row, 1)
+                if before is not None and all(before[name] == row[name] for name in _STAYS):
+                    stayed.append((before, row))
+                    continue
+                made.append(row)
+            if before is not None:
+                moved.append(number)
+        _replace(connection, stayed, made, moved)
     for length in USAGE:
         _write(connection, length, changes)
+
+
+def _replace(
+    connection: sa.Connection,
+    stayed: Sequence[tuple[dict[str, Any], dict[str, Any]]],
+    made: Sequence[dict[str, Any]],
+    moved: Sequence[int],
+) -> None:
+    """Write rows of jobs: what changed of those that stay, and others whole."""
+    if moved:
+        connection.execute(sa.delete(rows_of).where(among(connection, (rows_of.c.number,), moved)))
+    if made and connection.dialect.name == "postgresql":
+        found = (month_of(row["over"]) for row in made)
+        make_partitions(connection, [month for month in found if month is not None])
+    insert_rows(connection, rows_of, made)
+    news = [
+        name
+        for name in rows_of.c.keys()  # noqa: SIM118 - these are no keys of a mapping
+        if any(row[name] != before[name] for before, row in stayed)
+    ]
+    if news:
+        keys = ("number", "over")
+        changed = [{name: row[name] for name in (*keys, *news)} for _, row in stayed]
+        update_rows(connection, rows_of, keys, changed)
 
 
 def close_stale(database: Database, *, now: float) -> int:
@@ -148,6 +184,7 @@ def close_stale(database: Database, *, now: float) -> int:
         .limit(_STALE_AT_ONCE)
     )
     with database.writing() as connection:
+        take_turns(connection)
         numbers = connection.execute(question).scalars().all()
         settle(connection, numbers, now=now, since={})
     return len(numbers)
@@ -183,7 +220,7 @@ def standing(
             cluster.label("cluster"),
         )
         .outerjoin(origins, origins.c.job == jobs.c.id)
-        .where(jobs.c.id.in_(numbers))
+        .where(among(connection, (jobs.c.id,), numbers))
         .order_by(jobs.c.id)
     )
     if question is not None:
@@ -249,7 +286,7 @@ def _now(connection: sa.Connection, numbers: Sequence[int]) -> dict[int, FloatAr
             sa.func.coalesce(unit_now.c.totals, units.c.totals).label("used"),
         )
         .outerjoin(unit_now, unit_now.c.unit == units.c.id)
-        .where(units.c.job.in_(numbers))
+        .where(among(connection, (units.c.job,), numbers))
         .order_by(units.c.id)
     )
     for row in connection.execute(question):
@@ -365,7 +402,6 @@ def _write(
         summed[key] = summed[key] + values if key in summed else values
     names = (*COUNTED, *SUMMED)
     keys = ("begins", *DIMENSIONS)
-    kind: Any = postgresql if connection.dialect.name == "postgresql" else sqlite
     # In one order, so that two that change the same sums take turns.
     rows = []
     for key in sorted(summed):
@@ -375,10 +411,10 @@ def _write(
             rows.append(dict(zip((*keys, *names), (*key, *counted, *used), strict=True)))
     if not rows:
         return
-    insert = kind.insert(table)
-    added = {name: table.c[name] + insert.excluded[name] for name in names}
-    for row in rows:
-        connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=added), row)
-    if any(row["parts"] < 0 for row in rows):
+    put_rows(connection, table, rows, added=names)
+    if fewer := [tuple(row[key] for key in keys) for row in rows if row["parts"] < 0]:
         # What rounding leaves of jobs that went elsewhere is nobody's.
-        connection.execute(sa.delete(table).where(table.c.parts == 0))
+        theirs = [table.c[key] for key in keys]
+        for part in in_parts(fewer):
+            mine = among(connection, theirs, part)
+            connection.execute(sa.delete(table).where(table.c.parts == 0, mine))

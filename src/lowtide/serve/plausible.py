@@ -46,8 +46,8 @@ class Implausible(InvalidInput):
     """A piece tells of what cannot have been."""
 
 
-def check_piece(piece: Piece, *, cluster: str, host: str, now: float) -> Piece:
-    """Return a piece that can be true, as far as it can be told by itself."""
+def check_piece(piece: Piece, *, cluster: str, host: str, now: float) -> list[Look]:
+    """Refuse a piece that cannot be true, as far as it can be told by itself; return its ticks."""
     if piece.host != host or piece.cluster not in ("", cluster):
         raise Implausible(
             f"a node tells of itself: the token is that of {host}, and the piece tells of "
@@ -60,11 +60,9 @@ def check_piece(piece: Piece, *, cluster: str, host: str, now: float) -> Piece:
     for told in piece.facts:
         numbers = (told.known.get(name) for name in _MOMENTS)
         moments += [number for number in numbers if isinstance(number, float)]
-    for part in piece.units:
-        for blob in (part.totals, part.now):
-            if blob is not None:
-                seen = totals_of(blob)[[PLACE[name] for name in _SEEN]]
-                moments += seen[~np.isnan(seen)].tolist()
+    blobs = [blob for part in piece.units for blob in (part.totals, part.now) if blob is not None]
+    seen = sums_of(blobs)[:, [PLACE[name] for name in _SEEN]]
+    moments += seen[~np.isnan(seen)].tolist()
     if any(not (0 <= moment <= now + AHEAD_S) for moment in moments):
         raise Implausible(
             f"a node tells of what was: no moment is before 1970 or more than {AHEAD_S:g} s ahead"
@@ -83,8 +81,9 @@ def check_piece(piece: Piece, *, cluster: str, host: str, now: float) -> Piece:
     if not told_of <= known:
         raise Implausible("a piece names every unit that it tells of")
     _check_sizes(piece)
-    _check_energy(piece, [_unpacked(part) for part in piece.chunks], _looks(piece, known))
-    return piece
+    looks = _looks(piece, known)
+    _check_energy(piece, [_unpacked(part) for part in piece.chunks], looks)
+    return looks
 
 
 def _check_sizes(piece: Piece) -> None:
@@ -128,14 +127,14 @@ def _looks(piece: Piece, known: set[int]) -> list[Look]:
     return looks
 
 
-def totals_of(blob: bytes | None, names: tuple[str, ...] = TOTALS) -> FloatArray:
-    """Return sums that a node keeps, as far as they can be sums of anything."""
-    row: FloatArray = unpack_numbers([blob], names)[0]
-    if (np.abs(row) > _MOST).any() or (row < 0).any():
+def sums_of(blobs: Sequence[bytes | None], names: tuple[str, ...] = TOTALS) -> FloatArray:
+    """Return sums that a node keeps, a row for each, as far as they can be sums of anything."""
+    rows: FloatArray = unpack_numbers(blobs, names)
+    if (np.abs(rows) > _MOST).any() or (rows < 0).any():
         raise Implausible("what was used is neither endless nor less than nothing")
-    if names is TOTALS and row[PLACE["looks"]] > _MOST_LOOKS:
+    if names is TOTALS and (rows[:, PLACE["looks"]] > _MOST_LOOKS).any():
         raise Implausible("nobody looks so often")
-    return row
+    return rows
 
 
 def _check_energy(piece: Piece, points: Sequence[Points], looks: Sequence[Look]) -> None:
@@ -154,15 +153,15 @@ def _check_energy(piece: Piece, points: Sequence[Points], looks: Sequence[Look])
         node, *rest = _grown(points[place])[_OF_NODE]
         _check_sum(node, theirs + sum(rest), (len(inside) + 3) * _QUANTUM_J)
     if looks and piece.node_totals is not None:
-        before = np.nan_to_num(totals_of(piece.node_totals, NODE.counters))[_OF_NODE]
+        before = np.nan_to_num(sums_of([piece.node_totals], NODE.counters)[0])[_OF_NODE]
         after = np.nan_to_num(looks[-1].node[_OF_NODE], nan=0.0)
         node, *rest = after - before
-        theirs = 0.0
-        for part in piece.units:
-            if part.now is not None:
-                energy = [np.nan_to_num(totals_of(each)[PLACE["energy_j"]]) for each in
-                          (part.now, part.totals)]  # fmt: skip
-                theirs += float(energy[0] - energy[1])
+        seen = [part for part in piece.units if part.now is not None]
+        energy = [
+            np.nansum(sums_of(blobs)[:, PLACE["energy_j"]])
+            for blobs in ([part.now for part in seen], [part.totals for part in seen])
+        ]
+        theirs = float(energy[0] - energy[1])
         _check_sum(float(node), theirs + float(sum(rest)), 0.0)
 
 

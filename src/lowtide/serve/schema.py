@@ -71,6 +71,11 @@ jobs = sa.Table(
     sa.Index("centre_jobs_by_shown", "shown_id"),
     postgresql_partition_by="RANGE (over)",
 )
+# Those that go on are few, and asked for with every sum.
+_goes_on = sa.not_(jobs.c.settled)
+sa.Index("centre_jobs_going", jobs.c.last_seen, postgresql_where=_goes_on, sqlite_where=_goes_on)
+# Rows of these change each minute: beside each is room for the next.
+_FILLED_PERCENT = 50
 
 # What is summed: of what jobs used, the part of each hour. A job counts in the hour of its end, and
 # as a part in each in which it used anything: a sum without parts is none.
@@ -242,9 +247,12 @@ def bring_centre_up_to_date(database: Database) -> None:
                 kind = column.type.compile(connection.dialect)
                 name = connection.dialect.identifier_preparer.quote(column.name)
                 connection.exec_driver_sql(f"ALTER TABLE {jobs.name} ADD COLUMN {name} {kind}")
+        for index in jobs.indexes:
+            index.create(connection, checkfirst=True)
         if not is_file:
             connection.exec_driver_sql(
-                f"CREATE TABLE IF NOT EXISTS {jobs.name}_open PARTITION OF {jobs.name} DEFAULT"
+                f"CREATE TABLE IF NOT EXISTS {jobs.name}_open PARTITION OF {jobs.name} DEFAULT "
+                f"WITH (fillfactor = {_FILLED_PERCENT})"
             )
             # What is held back is said of these tables, and so after them.
             from lowtide.serve.guards import put_up

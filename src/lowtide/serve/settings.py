@@ -184,11 +184,55 @@ class MailSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeepSettings:
+    """For how long what is kept how finely, days.
+
+    Attributes:
+        looks_days: How long every look is kept.
+        minutes_days: How long a value per minute is kept; after that, one per hour.
+        courses_days: How long anything over time is kept; 0 for ever. What jobs came to stays.
+    """
+
+    looks_days: float = 7.0
+    minutes_days: float = 90.0
+    courses_days: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.looks_days <= self.minutes_days < math.inf:
+            raise InvalidInput(
+                "[keep] takes looks_days of 2 at least, and minutes_days no less than that"
+            )
+        if self.courses_days and not self.minutes_days <= self.courses_days < math.inf:
+            raise InvalidInput(
+                "courses_days in [keep] is 0, for ever, or no less than minutes_days"
+            )
+
+
+# Where a centre's settings are if nobody says where.
+USUAL_PLACE = Path("/etc/lowtide/serve.toml")
+
+
+def find_settings(config: Path | None) -> Settings:
+    """Read the settings of a centre.
+
+    Args:
+        config: The file; None for the usual one.
+    """
+    if config is None and not USUAL_PLACE.exists():
+        raise InvalidInput(
+            f"a centre is set up by a file, and there is none at {USUAL_PLACE}: write it, or name "
+            "another with --config FILE"
+        )
+    return Settings.read(USUAL_PLACE if config is None else config)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """How a centre is set up.
 
     Attributes:
         cluster: What the cluster is called.
+        store: Where everything is kept, a file or `postgresql://…`; `--store` goes before it.
         url: Where people find the centre; its host is the only one that is answered to.
         certificate: For TLS, a file; without one a proxy has to have it.
         key: What belongs to it.
@@ -220,9 +264,11 @@ class Settings:
         accounts: Accounts by name, for `accounts_from = "table"`.
         exempt: Which jobs are never named for waste.
         mail: How users are written to.
+        keep: For how long what is kept how finely.
     """
 
     cluster: str = ""
+    store: str = ""
     url: str = ""
     certificate: str = ""
     key: str = ""
@@ -248,6 +294,7 @@ class Settings:
     accounts: Mapping[str, Account] = field(default_factory=dict)
     exempt: Exempt = field(default_factory=Exempt)
     mail: MailSettings = field(default_factory=MailSettings)
+    keep: KeepSettings = field(default_factory=KeepSettings)
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -299,7 +346,7 @@ class Settings:
         if not isinstance(accounts, dict):
             raise InvalidInput(f"accounts in {path} are tables: [accounts.NAME]")
         parts: dict[str, type] = {"oidc": OidcSettings, "proxy_login": ProxyLogin}
-        parts |= {"exempt": Exempt, "mail": MailSettings}
+        parts |= {"exempt": Exempt, "mail": MailSettings, "keep": KeepSettings}
         for name, kind in parts.items():
             if name in given:
                 given[name] = kind(**_checked(kind, given[name], f"[{name}] of {path}"))

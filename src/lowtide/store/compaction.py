@@ -184,6 +184,22 @@ def _replace(
     connection.execute(sa.insert(chunks), made)
 
 
+def drop_courses(database: Database, limit: float, *, most: int) -> int:
+    """Delete what was seen over time before a moment, and leave what it came to.
+
+    Args:
+        limit: The moment, epoch seconds.
+        most: Stop after so many chunks.
+    """
+    with database.writing() as connection:
+        old = chunks.c.ends < limit
+        if (sent := sent_so_far(connection)) is not None:
+            old &= chunks.c.id < sent[0]
+        some = sa.select(chunks.c.id).where(old).order_by(chunks.c.ends).limit(most)
+        gone = sa.delete(chunks).where(chunks.c.id.in_(sa.select(some.subquery().c.id)))
+        return connection.execute(gone).rowcount
+
+
 # Watchers remember for a day what they saw, and count on from it.
 LEAST_AGE_S = 2 * DAY_S
 

@@ -103,6 +103,12 @@ class Database:
             self._rule(connection)
 
     @contextmanager
+    def glancing(self) -> Iterator[sa.Connection]:
+        """Give a connection for one question: a server is asked that alone, in no transaction."""
+        with self._explained(), self._engine.connect() as connection:
+            yield connection.execution_options(isolation_level="AUTOCOMMIT")
+
+    @contextmanager
     def holding(self) -> Iterator[sa.Connection]:
         """Give a connection of its own, outside of any transaction, that is closed in the end."""
         with self._explained(), self._engine.connect() as connection:
