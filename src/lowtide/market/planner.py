@@ -55,20 +55,29 @@ class QueueSolution:
     stopped: str
 
 
-class Budget:
-    """When to stop: near enough, or out of time."""
+class Clock:
+    """How much time there is, in CPU seconds, from now on."""
 
-    def __init__(self, auction: Auction, gap: float, seconds: float | None) -> None:
-        self._auction, self._gap = auction, gap
+    def __init__(self, seconds: float | None) -> None:
         self._seconds = math.inf if seconds is None else seconds
-        self._until = time.process_time() + self._seconds
-        self.stopped = "effort"
+        self._begun = time.process_time()
 
     def spent(self) -> float:
         """Return which share of the time there is has passed; 0 where there is any amount."""
-        if self._seconds == math.inf:
-            return 0.0
-        return 1.0 - (self._until - time.process_time()) / self._seconds
+        return (time.process_time() - self._begun) / self._seconds
+
+    def is_over(self) -> bool:
+        """Return whether time is up."""
+        return self.spent() > 1.0
+
+
+class Budget:
+    """When to stop: near enough, or out of time."""
+
+    def __init__(self, auction: Auction, gap: float, clock: Clock) -> None:
+        self._auction, self._gap, self._clock = auction, gap, clock
+        self.spent = clock.spent
+        self.stopped = "effort"
 
     def is_enough(self, total: float) -> bool:
         """Return whether a plan is near enough to the bound, or time is up."""
@@ -79,7 +88,7 @@ class Budget:
 
     def is_over(self) -> bool:
         """Return whether time is up."""
-        if time.process_time() > self._until:
+        if self._clock.is_over():
             self.stopped = "seconds"
             return True
         return False
@@ -90,7 +99,7 @@ def solve(
     *,
     gap: float,
     effort: float,
-    seconds: float | None,
+    clock: Clock,
     seed: int,
     starts: FloatArray | None = None,
     prices: Prices | None = None,
@@ -102,7 +111,7 @@ def solve(
         gap: How near to the bound is near enough.
         effort: How long to search, 1 for as long as usual. Counted in steps, so that the same
             seed gives the same plan.
-        seconds: CPU seconds after which the best so far is taken; None for any.
+        clock: When the best so far is taken.
         starts: When jobs start in a plan that is known, such as EASY's: no more are late than
             there, where its starts lie on slots.
         prices: Prices to begin with.
@@ -113,7 +122,7 @@ def solve(
     # Where a pass takes no time, the last thousandth of the bound is worth some more.
     patient = cells <= _FEW_CELLS
     auction = Auction(instance, prices, patient=patient)
-    budget = Budget(auction, gap, seconds)
+    budget = Budget(auction, gap, clock)
     if prices is None:
         auction.begin_with(first_prices(instance, budget.is_over))
     board: Board | None = None
