@@ -236,6 +236,7 @@ def _document(
     signal = deciding_signal(plan.simulation.signal)
     edges = plan.edges
     hours = plan.step_s / 3600
+    easy_held = None if plan.easy is None else plan.held(plan.easy)
     explained = None
     if quote is not None:
         explained = asdict(quote)
@@ -275,9 +276,9 @@ def _document(
                     for place, name in enumerate(plan.resources)
                 },
                 "held": float(held),
-                "easy_held": float(easy),
+                "easy_held": None if easy_held is None else float(easy_held[slot]),
             }
-            for slot, (held, easy) in enumerate(zip(plan.held(), plan.held(plan.easy), strict=True))
+            for slot, held in enumerate(plan.held())
         ],
         "runs": _runs(plan),
         "explained": explained,
@@ -308,6 +309,7 @@ def _show(plan: ClusterPlan, quote: Quote | None, zone: Zone) -> None:
             "effort": "A longer search (--effort) may come nearer.",
             "seconds": "Time was up (--seconds): a longer search may come nearer.",
         }[plan.stopped]
+        + "".join(f" There was no time for {each}." for each in plan.left_out)
     )
     summary = plan.summary()
     any_moment = summary["any_moment_bound_g"]
@@ -325,11 +327,11 @@ def _show(plan: ClusterPlan, quote: Quote | None, zone: Zone) -> None:
             told(plan.amount),
             "---" if easy is None else told(summary["easy_amount"]),
         ],
-        ["late jobs", str(summary["late"]), str(summary["easy_late"])],
+        ["late jobs", str(summary["late"]), "---" if easy is None else str(summary["easy_late"])],
         [
             "mean wait",
             format_duration(summary["mean_wait_s"]),
-            format_duration(summary["easy_mean_wait_s"]),
+            "---" if easy is None else format_duration(summary["easy_mean_wait_s"]),
         ],
         ["starts per job", f"{summary['mean_starts']:.2f}", "1.00"],
         ["saving", format_percent(plan.saving), ""],

@@ -32,7 +32,10 @@ _SPARE = 1e-9
 
 
 def place_on_nodes(
-    solution: QueueSolution, *, doing: Callable[[str, float], None] = lambda _what, _share: None
+    solution: QueueSolution,
+    *,
+    doing: Callable[[str, float], None] = lambda _what, _share: None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> tuple[Board, Placed]:
     """Return a plan whose runs each have nodes of their own, and which.
 
@@ -49,7 +52,7 @@ def place_on_nodes(
             tried.put(row)
         if best is None or tried.score < best.score:
             best = tried
-        if not tried.failed:
+        if not tried.failed or is_over():
             break
         rank = np.empty(order.size)
         rank[order] = np.arange(order.size)

@@ -130,13 +130,15 @@ def solve(
     enough = False
     for number in range(1, passes + 1):
         going = auction.advance(np.inf if board is None else board.total)
-        if number % _EVERY == 0 or not going:
-            auction.settle()
+        over = budget.is_over()
+        if number % _EVERY == 0 or not going or over:
+            if not over:
+                auction.settle()
             tried = construct(instance, auction.prices)
             board = tried if board is None or tried.total < board.total else board
             enough = budget.is_enough(board.total)
             doing("prices", number / passes)
-        if enough or not going:
+        if enough or over or not going:
             break
     if board is None:
         board = construct(instance, auction.prices)
@@ -166,13 +168,13 @@ def solve(
         if starts is not None:
             known = as_told(instance, starts, auction.prices)
             board = known if known.left_out.size < board.left_out.size else board
-        proof = prove_late(instance)
+        proof = prove_late(instance, budget.is_over)
         board, least = fewest_late(
             board, auction, proof, steps=steps, seed=seed, is_over=budget.is_over
         )
     late, total = board.left_out, board.total
     if late.size:
-        board = place_late(board, late)
+        board = place_late(board, late, budget.is_over)
     return QueueSolution(
         board=board,
         auction=auction,

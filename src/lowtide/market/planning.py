@@ -37,6 +37,8 @@ from lowtide.workload import Workload
 _WAIT = 0.025
 _LEAST_WAIT = 1e-4
 _DAY_S = 86400.0
+# EASY is left out where the clock has come this far before it.
+_EASY_BY = 0.25
 # So many jobs get through a queue of EASY's in a second without a kernel.
 _FEW = 2000
 
@@ -91,7 +93,9 @@ def plan_cluster(
             deadlines come first, and `print` names who does all the same.
         effort: How long to search, 1 for as long as usual; counted in steps, so that the same
             seed gives the same plan on any machine.
-        seconds: CPU seconds after which the best plan so far is taken; None for any number.
+        seconds: CPU seconds after which the best plan so far is taken; None for any number. Where
+            they are few, EASY and bounds for any moment are left out (`left_out`); laying the queue
+            out, placing each job once and carrying that out takes as long as it does.
         seed: What is drawn by chance.
         oversized: What to do with jobs that fit on no node: `refuse`, `drop` or `spread`.
         compare: Whether to tell it against EASY backfilling.
@@ -141,7 +145,7 @@ def plan_cluster(
     )
     require_alone(instance)
     easy = None
-    if compare or fair:
+    if fair or (compare and clock.spent() < _EASY_BY):
         doing("EASY", 0.0)
         served: Easy | OwnDiscipline = Easy()
         if len(workload) <= _FEW and cluster.off_after_s is None:
@@ -158,8 +162,9 @@ def plan_cluster(
         instance = solution.auction.instance
     else:
         solution = solve(instance, doing=doing, **budget)
+    left_out = ("EASY",) if compare and easy is None else ()
     plan = _told(workload, signal, easy, instance, solution, weights, clock.is_over, doing)
-    return replace(plan, _grid=grid)
+    return replace(plan, _grid=grid, left_out=left_out)
 
 
 def _told(
@@ -176,7 +181,7 @@ def _told(
     doing("carrying out", 0.0)
     board, placed = solution.board, None
     if not instance.whole_nodes:
-        board, placed = place_on_nodes(solution, doing=doing)
+        board, placed = place_on_nodes(solution, doing=doing, is_over=is_over)
     stretches = board.instance.stretches(board.delay, board.placed)
     away = [Away(begin=each.begin, end=each.end, nodes=each.nodes) for each in instance.away]
     simulation = replay(
@@ -199,7 +204,7 @@ def _told(
     lateness, least = solution.proof, solution.least_late
     if late and lateness is None:
         # On the sum of all nodes everybody was in time, and not on each of them.
-        lateness = prove_late(instance)
+        lateness = prove_late(instance, is_over)
         least = whole_jobs(lateness.bound)
     apart = least_of_nodes(simulation, instance)
     counted = board.total + _nodes_beyond(simulation, instance, board)

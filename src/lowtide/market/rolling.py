@@ -4,7 +4,7 @@ Each time the jobs that are there are planned together, from the last prices; wh
 the time up to the next step. A job that runs goes on, or is stopped where its rules allow. Jobs
 that can no longer be in time are given as little more time as lets them be placed, and hurry. Jobs
 of another time, such as yesterday's, stand for those that will yet come: room is left for them, at
-what they would emit in the dirtiest hour, and they never run.
+several times what they would emit in the dirtiest hour, and they never run.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ _MOST_SEARCHED = 1000
 _HURRY = 0.1
 # So many times as long is searched where somebody found no place.
 _LONGER = 5
+# Leaving a stand-in without room counts so many times what it would emit in the dirtiest hour.
+_REFUSED = 2.5
 # How much later, in steps, a job may be that found no place, and how often that is doubled.
 _LATER = 2
 _TRIES = 14
@@ -332,10 +334,11 @@ class Replanning:
         )
         require_whole_nodes(instance)
         if not real.all():
-            # A job that may come is worth what it would emit in the dirtiest hour.
+            # A job that may come is worth more than what it would emit in the dirtiest hour: had
+            # it no room, it would be late.
             dearest = float(np.abs(np.diff(instance.energy)).max()) * 3600 / self.step_s
             rows = instance.queue.jobs
-            rows["leave"][~real] = each_for * (jobs.energy_j / 3.6e6 * dearest)[~real]
+            rows["leave"][~real] = _REFUSED * each_for * (jobs.energy_j / 3.6e6 * dearest)[~real]
             # One that stands for a part of a job, or for several, holds and emits as much.
             rows["weight"][~real] = each_for
             instance.queue.need[~real] *= each_for

@@ -122,7 +122,8 @@ def planned_with(parameters: Parameters) -> dict[str, Any]:
 
     `reserved`, nodes that are not there for a time, and `power_cap`, a cap over time.
     """
-    said, found = parameters["cluster"], {}
+    said = parameters["cluster"]
+    found: dict[str, Any] = {}
     if "reserved" in said:
         rule = "cluster.reserved is a list of [begin, end, nodes], such as "
         rule += "[['2024-07-02T06:00Z', '2024-07-02T18:00Z', 2]]"
