@@ -11,6 +11,7 @@ jobs that may wait as drawn, stops as drawn, a perfect forecast). In each cell:
 
     python benchmarks/limited_machines.py FOLDER            the study: a table, figures, all cells
     python benchmarks/limited_machines.py FOLDER small      a few cells of few jobs
+    python benchmarks/limited_machines.py FOLDER load jobs=100 seed=11   one axis of other jobs
 
 A sweep of experiments cannot say this: no policy of the test bed knows all jobs, and a bound is no
 number of a run. Cells that FOLDER has are not computed again.
@@ -57,7 +58,7 @@ TITLES = {
     "season": "week that begins on",
     "error": "error of the forecast a day ahead",
 }
-JOBS, SEEDS = 100, (11,)
+JOBS, SEEDS = 300, (11, 12)
 SMALL_JOBS, SMALL = 30, {"load": (0.7, 0.95), "error": (0.0, 0.3)}
 
 
@@ -124,15 +125,23 @@ def measured(cell: Cell, count: int, seed: int) -> dict[str, Any]:
     return {**row, "cpu_s": process_time() - clock}
 
 
-def study(folder: Path, *, small: bool = False) -> pl.DataFrame:
+def known_cells(path: Path) -> list[dict[str, Any]]:
+    """Return the cells that a file has, as they were measured; none where there is no file."""
+    if not path.exists():
+        return []
+    return pl.read_csv(path, schema_overrides={"value": pl.String}).to_dicts()
+
+
+def study(
+    folder: Path, axes: Mapping[str, tuple[Any, ...]], count: int, seeds: tuple[int, ...]
+) -> pl.DataFrame:
     """Measure all cells, draw the figures, and return the table; what is known is kept."""
     folder.mkdir(parents=True, exist_ok=True)
     known_at = folder / "cells.csv"
-    rows: list[dict[str, Any]] = pl.read_csv(known_at).to_dicts() if known_at.exists() else []
-    count, seeds = (SMALL_JOBS, SEEDS[:1]) if small else (JOBS, SEEDS)
+    rows = known_cells(known_at)
     found: dict[tuple[Cell, int], dict[str, Any]] = {}
     for seed in seeds:
-        for axis, cell in cells(SMALL if small else AXES):
+        for axis, cell in cells(axes):
             key = {"axis": axis, "value": str(getattr(cell, axis)), "seed": seed, "jobs": count}
             if any(all(row[k] == v for k, v in key.items()) for row in rows):
                 continue
@@ -142,7 +151,7 @@ def study(folder: Path, *, small: bool = False) -> pl.DataFrame:
             print(axis, key["value"], seed, {k: v for k, v in rows[-1].items() if k not in key})
             write_whole(known_at, pl.DataFrame(rows).write_csv().encode())
     table = pl.DataFrame(rows)
-    for axis in SMALL if small else AXES:
+    for axis in axes:
         save_image(figure(table, axis), folder / f"limited-machines-{axis}.svg")
     return table
 
@@ -210,7 +219,12 @@ def main(arguments: list[str]) -> int:
     if not arguments:
         print(__doc__)
         return 2
-    print(told(study(Path(arguments[0]), small="small" in arguments)))
+    axes = SMALL if "small" in arguments else AXES
+    asked = {name: values for name, values in axes.items() if name in arguments} or axes
+    count = SMALL_JOBS if "small" in arguments else JOBS
+    count = next((int(each[5:]) for each in arguments if each.startswith("jobs=")), count)
+    seeds = next(((int(each[5:]),) for each in arguments if each.startswith("seed=")), SEEDS)
+    print(told(study(Path(arguments[0]), asked, count, seeds)))
     return 0
 
 

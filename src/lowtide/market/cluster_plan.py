@@ -366,6 +366,25 @@ class ClusterPlan:
         """
         return self.quote(job).why
 
+    def amounts(self, paid: Tally | None = None) -> FloatArray:
+        """Return what each job comes to, in what was minimised.
+
+        Args:
+            paid: Of other schedules of jobs; by default of this plan's.
+        """
+        paid = paid or self.tally
+        if self.weights is None:
+            return paid.amount
+        parts = (
+            (self.weights.get("carbon"), paid.carbon_g),
+            (self.weights.get("price"), paid.cost),
+        )
+        total: FloatArray = sum(
+            (weight * each for weight, each in parts if weight and each is not None),
+            np.zeros(paid.amount.size),
+        )
+        return total
+
     def moved(self, most: int = 10) -> list[Moved]:
         """Return who made room for whom: jobs that come to more than alone, and who runs there.
 

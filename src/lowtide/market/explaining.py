@@ -54,7 +54,7 @@ def explain_row(plan: ClusterPlan, row: int) -> Quote:
     rent = float((held * plan.prices.rent).sum())
     wait_s = float(plan.simulation.wait_s[row])
     at_once = _at_once(plan, row)
-    amount = float(tally.amount[row])
+    amount = float(plan.amounts()[row])
     hour = None if priced is None or later is None else max(priced - later, 0.0)
     quote = Quote(
         id=str(plan.jobs.id[row]),
@@ -77,9 +77,10 @@ def moved_jobs(plan: ClusterPlan, most: int) -> list[Moved]:
     instance, tally = without_waiting(plan.planned_on), plan.tally
     free = Auction(instance)
     free.price(Prices.nothing(instance))
-    more = tally.amount - free.cost
+    amounts = plan.amounts()
+    more = amounts - free.cost
     some = np.argsort(-more, kind="stable")[:most]
-    some = some[more[some] > _SAME * np.maximum(np.abs(tally.amount[some]), 1e-9)]
+    some = some[more[some] > _SAME * np.maximum(np.abs(amounts[some]), 1e-9)]
     alone = free.schedules()
     begin, end = plan.simulation.runs
     of, nodes = plan.stretches.job, plan.jobs.nodes
@@ -142,7 +143,7 @@ def _at_once(plan: ClusterPlan, row: int) -> float:
     own = plan.jobs.take(np.array([row]))
     pue = plan.planned_on.cluster.pue
     ran = tally(own, Stretches.one_each(own, own.arrival), plan.simulation.signal, pue=pue)
-    return float(ran.amount[0])
+    return float(plan.amounts(ran)[0])
 
 
 def _words(plan: ClusterPlan, row: int, quote: Quote, slack_s: float, instance: Instance) -> str:

@@ -163,7 +163,7 @@ def plan_cluster(
     else:
         solution = solve(instance, doing=doing, **budget)
     left_out = ("EASY",) if compare and easy is None else ()
-    plan = _told(workload, signal, easy, instance, solution, weights, clock.is_over, doing)
+    plan = _told(workload, signal, easy, instance, solution, weights, clock.is_over, doing, effort)
     return replace(plan, _grid=grid, left_out=left_out)
 
 
@@ -176,12 +176,13 @@ def _told(
     weights: Mapping[str, float] | None,
     is_over: Callable[[], bool],
     doing: Callable[[str, float], None],
+    effort: float,
 ) -> ClusterPlan:
     """Return a solution carried out by the simulator, and what is proven of it."""
     doing("carrying out", 0.0)
     board, placed = solution.board, None
     if not instance.whole_nodes:
-        board, placed = place_on_nodes(solution, doing=doing, is_over=is_over)
+        board, placed = place_on_nodes(solution, doing=doing, is_over=is_over, effort=effort)
     stretches = board.instance.stretches(board.delay, board.placed)
     away = [Away(begin=each.begin, end=each.end, nodes=each.nodes) for each in instance.away]
     simulation = replay(
