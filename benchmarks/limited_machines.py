@@ -38,6 +38,7 @@ from lowtide.job import INTERRUPTIBLE
 from lowtide.market.booking import Booked
 from lowtide.market.rolling import ClusterPolicy
 from lowtide.page.looks import save_image
+from lowtide.policies.policy import Policy
 
 # What each axis is varied over; the base is the first cell of all.
 AXES: Mapping[str, tuple[Any, ...]] = {
@@ -115,7 +116,10 @@ def measured(cell: Cell, count: int, seed: int) -> dict[str, Any]:
         "wait_h": float(plan.simulation.wait_s.mean()) / 3600,
     }
     models = LeadScaled(relative_error=cell.error, seed=seed) if cell.error else None
-    policies = {"online": ClusterPolicy(forecasts=models), "booked": Booked(start="carbon_time")}
+    policies: dict[str, Policy] = {
+        "online": ClusterPolicy(forecasts=models),
+        "booked": Booked(start="carbon_time"),
+    }
     for name, policy in policies.items():
         ran = lt.simulate(
             jobs, signal, policy=policy, cluster=cluster, baseline=None, repeat_signal=True
