@@ -224,4 +224,9 @@ def test_a_trace_names_those_that_come_before() -> None:
     }
     jobs = Workload.from_trace(Trace(columns=columns), wait="1h", dependencies=True)
     assert jobs.after.tolist() == [None, ("a",), ("a", "b")]
-    assert not Workload.from_trace(Trace(columns=columns), wait="1h").has_links
+    # Who is named in `after` is waited for unless it is said that nobody is.
+    assert Workload.from_trace(Trace(columns=columns), wait="1h").after.tolist() == [
+        *jobs.after.tolist()
+    ]
+    alone = Workload.from_trace(Trace(columns=columns), wait="1h", dependencies=False)
+    assert not alone.has_links

@@ -179,7 +179,7 @@ def _value_heading(sheet: Sheet, wish: Wish) -> str:
     found = [
         heading
         for heading in sheet.headings
-        if _family(heading) == family
+        if (family is not None and _family(heading) == family)
         # A cap is read where one is asked for: power stands beside carbon in many a table.
         or (family is None and _family(heading) not in (None, "power"))
     ]
