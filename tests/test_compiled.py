@@ -395,7 +395,7 @@ LONG = [f"{CLUSTER} --set queue.name=easy", f"{BULK}exact --set policy.step_s=18
 OTHERS = [
     f"{PLAN} -t 6:00:00 --power 300 --interruptible anywhere --explain",
     f"{PLAN} --profile h200 --interruptible checkpoints --explain",
-    "when --profile h200 --deadline +36h --grid windy --tradeoff --interruptible checkpoints",
+    "tradeoff --profile h200 --deadline +36h --grid windy --interruptible checkpoints",
     *(f"{CLUSTER} --set queue.name={each}" for each in ("fifo", "round_robin", "feedback")),
     *(f"{BULK}{each}" for each in ("exact", "wait_awhile", "threshold", "rolling", "advice")),
     f"{BULK}exact --set policy.step_s=1860 --set workload.interruptible=never",

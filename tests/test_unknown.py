@@ -26,8 +26,8 @@ from typer.main import get_command
 import lowtide as lt
 from lowtide.attribution import NodePower
 from lowtide.cli import app
-from lowtide.cli.node import PARSABLE, columns_of, document_of, header_of, table_of
-from lowtide.cli.output import plain_table
+from lowtide.cli.node import COLUMNS, document_of, rows_of, shown_columns
+from lowtide.cli.output import cells_of, plain_table
 from lowtide.grid import Grid
 from lowtide.monitor.metrics import Exposition
 from lowtide.monitor.snapshot import PRESSURES, GpuCounts, JobFacts, NodeCounts, Snapshot, Unit
@@ -248,8 +248,8 @@ def shown(world: World) -> tuple[dict[str, Any], tuple[str, ...]]:
             series, _, value = line.rpartition(" ")
             values[f"metrics {series}"] = float(value)
     _flatten("node --json", json.loads(json.dumps(document_of(tick))), values)
-    _table("node -P", *plain_table(columns_of(tick), PARSABLE), values)
-    _table("node text", header_of(tick), table_of(tick), values)
+    _table("node -P", *plain_table(rows_of(tick), COLUMNS), values)
+    _table("node text", *cells_of(shown_columns(tick), rows_of(tick)), values)
     return values, sentences
 
 

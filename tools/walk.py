@@ -4,8 +4,9 @@
     python tools/walk.py counter    from a counter of the kernel's to `lowtide jobs`
 
 Walks the way with the commands that a person would type, and watches every call. Printed are hops
-(pairs of modules of which one calls the other), modules (of which any function ran) and types (of
-which anything was made); with --names which ones. PYTHONPATH says which tree is walked:
+(pairs of modules of which one calls the other), modules (of which any function ran) and types
+(of which anything was made), what runs while a module is imported aside; with --names which ones.
+PYTHONPATH says which tree is walked:
 
     PYTHONPATH=OTHER/src python tools/walk.py jobs
 """
@@ -13,6 +14,7 @@ which anything was made); with --names which ones. PYTHONPATH says which tree is
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import os
 import signal
@@ -49,6 +51,8 @@ JOB = {
     "cgroup.procs": "",
 }
 WATCHED_S = 3.0
+# How many modules are being imported, in each thread.
+_IMPORTED = threading.local()
 
 
 @dataclass
@@ -62,7 +66,13 @@ class Counts:
     def see(self, frame: FrameType, event: str, _: object) -> None:
         """Take note of a call."""
         module = _module(frame)
-        if event != "call" or not module or frame.f_code.co_name == "<module>":
+        if not module or event not in ("call", "return"):
+            return
+        if not frame.f_code.co_flags & inspect.CO_NEWLOCALS:
+            # A module, or the body of a class: it runs once, and what it calls is on nobody's way.
+            _IMPORTED.depth = getattr(_IMPORTED, "depth", 0) + (1 if event == "call" else -1)
+            return
+        if event == "return" or getattr(_IMPORTED, "depth", 0) > 0:
             return
         self.modules.add(module)
         above = _module(frame.f_back)

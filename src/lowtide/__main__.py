@@ -31,6 +31,10 @@ def main() -> None:
         # All is done but leaving, which an interrupt would make look like a failure.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         sys.unraisablehook = before
+        # Of an interrupt within code that is made of a string, as compilers and libraries do on
+        # their way, Python keeps that nobody handled it, and ends `python -m` by that signal
+        # whatever was made of it. Other such code has it forget that.
+        exec("")  # noqa: S102 - it is empty
 
 
 def _interrupt_again(thrown_away: UnraisableHookArgs) -> None:

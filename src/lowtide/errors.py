@@ -22,7 +22,11 @@ LowtideError
 ├── FormatError (ValueError)      a file stops making sense; carries path, line, column
 ├── FileProblem (OSError)         a file cannot be read or written; carries path
 ├── MeterProblem (OSError)        a meter is absent, may not be read or does not answer
-├── SlurmProblem (OSError)        Slurm is absent or does not answer
+├── SlurmProblem (OSError)        Slurm is absent, does not answer or will not
+│   ├── SlurmSilent               nobody answers
+│   ├── NoSuchJob
+│   ├── NoSuchNode
+│   └── NoAccounting              nobody keeps what jobs came to
 ├── Unreachable (OSError)         whoever runs jobs does not answer: what became of it is not known
 ├── Refused (OSError)             whoever runs jobs will not do as asked
 ├── StoreProblem (OSError)        what was watched cannot be kept or read; carries where
@@ -245,7 +249,23 @@ class MeterProblem(LowtideError, OSError):
 
 
 class SlurmProblem(LowtideError, OSError):
-    """Slurm is absent or does not answer."""
+    """Slurm is absent, does not answer or will not do as asked."""
+
+
+class SlurmSilent(SlurmProblem):
+    """Slurm does not answer, so that it is not known what became of a request."""
+
+
+class NoSuchJob(SlurmProblem):
+    """Slurm does not know a job, or has forgotten it."""
+
+
+class NoSuchNode(SlurmProblem):
+    """Slurm knows no node of that name."""
+
+
+class NoAccounting(SlurmProblem):
+    """This Slurm keeps no accounting."""
 
 
 class Unreachable(LowtideError, OSError):

@@ -422,10 +422,16 @@ def format_quantity(name: str, value: Any) -> str:
     if not isinstance(value, float):
         counts = isinstance(value, int) and not isinstance(value, bool)
         return f"{value:,}" if counts else str(value)
-    for end, words in _WORDS.items():
-        if name.endswith(end):
-            return words(value)
-    return format_number(value)
+    return (words_for(name) or format_number)(value)
+
+
+def words_for(name: str) -> Callable[[float], str] | None:
+    """Return what tells a quantity in the unit that its name ends in; None where it names none.
+
+    >>> words_for("wait_s")(90), words_for("jobs")
+    ('00:01:30', None)
+    """
+    return next((words for end, words in _WORDS.items() if name.endswith(end)), None)
 
 
 def format_quantities(name: str, values: Sequence[Any]) -> list[str]:

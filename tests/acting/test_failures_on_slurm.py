@@ -392,6 +392,7 @@ def test_a_driver_killed_at_random_moments_loses_nothing_and_doubles_nothing(her
         assert (found.token, found.deadline) == (tag.token, float(int(tag.deadline)))
         if job.state == PENDING and job.begin is not None:
             assert job.begin <= max(tag.deadline - 1800.0, now + EXPIRES_S + PATIENCE_S)
+    print(f"{kills} kills of the driver, {stops} stops of the job")
     assert kills >= min(most, 10)
     assert stops, "it was never stopped"
     done = len(steps())

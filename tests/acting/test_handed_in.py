@@ -6,38 +6,27 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from lowtide.acting.book import BookPage
+from lowtide.acting.experience import Habit, script_key
+from lowtide.acting.journal import Journal
 from lowtide.acting.site import SlurmSite
 from lowtide.acting.submission import Submission
 from lowtide.acting.tag import Tag, decode
 from lowtide.acting.waits import UNKNOWN_WAIT_S
-from lowtide.errors import Refused, Unreachable
+from lowtide.errors import Unreachable
+from lowtide.slurm.client import slurm_problem
 from lowtide.slurm.records import SEPARATOR
 from support.commands import run
 
 NOW = time.time()
 OURS = f"JobId=5 JobName=a.sh\\n   UserId=ada({os.getuid()}) GroupId=ada(5)\\n   Comment="
-GONE = Refused("Invalid job id specified")
-
-
-@pytest.fixture
-def sbatch(monkeypatch):
-    """The verb's own module, on a Slurm that says what a test wants it to."""
-    module = sys.modules["lowtide.cli.sbatch"]
-    said = {}
-
-    def asked(backend, *command):
-        answer = said[command[0]]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    monkeypatch.setattr("lowtide.acting.slurm.asked", asked)
-    return SimpleNamespace(module=module, said=said)
+GONE = slurm_problem("scontrol failed: slurm_load_jobs error: Invalid job id specified")
 
 
 def order(begin: float) -> SimpleNamespace:
@@ -62,16 +51,21 @@ def order(begin: float) -> SimpleNamespace:
         (GONE, 900.0, 2.0, False),
         (GONE, 0.0, 300.0, False),
         (GONE, 0.0, 2.0, True),
-        (Unreachable("did not answer"), 900.0, 300.0, True),
+        (slurm_problem("scontrol did not answer within 15 s"), 900.0, 300.0, True),
         # It says no, and nothing of the job.
-        (Refused("scontrol failed: Protocol authentication error"), 900.0, 300.0, True),
-        (Refused("slurm_load_jobs error: Access/permission denied"), 900.0, 300.0, True),
+        (slurm_problem("scontrol failed: Protocol authentication error"), 900.0, 300.0, True),
+        (slurm_problem("slurm_load_jobs error: Access/permission denied"), 900.0, 300.0, True),
     ],
 )
-def test_in_doubt_a_job_is_not_submitted_again(sbatch, said, begin_s, kept_s, has):
-    sbatch.said["scontrol"] = said.replace("\\n", "\n") if isinstance(said, str) else said
-    backend = SimpleNamespace(site=SlurmSite(kept_s=kept_s))
-    assert sbatch.module._has(backend, "5", order(NOW + begin_s)) == has
+def test_in_doubt_a_job_is_not_submitted_again(said, begin_s, kept_s, has):
+    def tell(*command):
+        if isinstance(said, Exception):
+            raise said
+        return said.replace("\\n", "\n")
+
+    backend = SimpleNamespace(site=SlurmSite(kept_s=kept_s), client=SimpleNamespace(tell=tell))
+    sbatch = sys.modules["lowtide.cli.sbatch"]
+    assert sbatch._has(backend, "5", order(NOW + begin_s)) == has
 
 
 @pytest.fixture
@@ -156,3 +150,36 @@ def test_who_does_not_say_a_number_is_looked_for_and_never_a_traceback(tools, ca
     said = run(capsys, "sbatch", *words)
     assert said.code == 2
     assert "before you submit it again" in said.err
+
+
+def test_who_was_seen_to_save_may_be_stopped_and_who_was_deaf_is_not_asked_again(tools, capsys):
+    habits = Journal.of_user().habits
+    script = script_key("a.sh", Path("a.sh").read_text())
+    usual = tag_in(handed_in(capsys))
+    assert (usual.interruptible, usual.deaf) == (False, False)
+    seen = BookPage(token="1", job_id="1", arrival=NOW, deadline=NOW, script=script, stop_s=95.0)
+    for _ in range(2):
+        # Taken in once, however often it is settled.
+        habits.learn(seen)
+    answer = run(capsys, "sbatch", *WORDS)
+    assert "it was seen to save" in answer.err
+    saves = tag_in(json.loads(answer.out))
+    assert (saves.interruptible, saves.deaf, saves.stop_s) == (True, False, 95.0)
+    # Who has ruled out that it is started again is not wrapped.
+    ruled_out = run(capsys, "sbatch", *WORDS[:-1], "--no-requeue", "a.sh")
+    assert not tag_in(json.loads(ruled_out.out)).interruptible
+    habits.learn(replace(seen, token="2", stop_s=None, deaf=True))
+    answer = run(capsys, "sbatch", *WORDS[:-1], "--saves", "a.sh")
+    assert "planned to run through" in answer.err
+    assert tag_in(json.loads(answer.out)).deaf
+    assert not tag_in(handed_in(capsys)).interruptible
+    # Another script of that name is another, and a file that makes no sense says nothing.
+    assert habits.of(script_key("a.sh", "#!/bin/sh\n")) == Habit()
+    for text in ("", "[]", '{"x": 5}', json.dumps({script: [1, {"stop_s": "x"}]}), "\0"):
+        habits.path.write_text(text)
+        assert habits.of(script) == Habit()
+
+
+def tag_in(document) -> Tag:
+    comment = next(word for word in document["command"] if word.startswith("--comment="))
+    return decode(comment.partition("=")[2])[0]

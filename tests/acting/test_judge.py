@@ -17,10 +17,10 @@ from lowtide.acting.site import read_site
 from lowtide.acting.slurm import SlurmBackend
 from lowtide.acting.tag import MOST_BYTES, Tag, decode, encode
 from lowtide.acting.waits import Wait, WaitModel
-from lowtide.errors import Refused, SlurmProblem, Unreachable
+from lowtide.errors import Refused, Unreachable
 from lowtide.signal import Signal
+from lowtide.slurm.client import slurm_problem
 from lowtide.slurm.records import SEPARATOR, WAITING_FIELDS, queue_from_lines
-from support.nightly import drawn
 
 HOUR_S = 3600.0
 NOW = 1_700_000_000.0
@@ -161,6 +161,22 @@ def test_an_operator_boosts_what_has_to_begin_and_nobody_else():
     assert judge(new, situation(powers=powers, wait_s=lambda *_: HOUR_S)).moves == ()
     waited = replace(new, submitted=NOW - HOUR_S)
     assert judge(waited, situation(powers=powers, wait_s=lambda *_: HOUR_S)).moves != ()
+
+
+def test_who_was_deferred_and_is_let_begin_as_a_queue_grows_goes_first():
+    # Handed in an hour ago with ten hours to spare, when nobody stood in line.
+    told = replace(TAG, begin=SEEN.begin, wait_s=0.0, deadline=NOW + 13 * HOUR_S)
+    waits = seen(told, submitted=NOW - HOUR_S)
+    powers = frozenset(("stop", "boost"))
+    crowded = situation(powers=powers, wait_s=lambda *_: 20 * HOUR_S)
+    (move,) = judge(waits, crowded).moves
+    assert (move.kind, move.at) == ("begin", NOW)
+    due = replace(waits, begin=NOW - 1.0, comment=move.comment, why="Priority")
+    assert [move.kind for move in judge(due, crowded).moves] == ["boost"]
+    # Who never waited, and has a deadline that nobody could promise then, does not.
+    early = replace(told, begin=NOW - HOUR_S, wait_s=20 * HOUR_S)
+    never = replace(due, comment=encode(early))
+    assert judge(never, crowded).moves == ()
 
 
 def test_what_was_moved_by_hand_is_its_users():
@@ -331,7 +347,7 @@ class Told:
         self.told.append(command)
         if not self.problem:
             return ""
-        raise SlurmProblem(self.problem)
+        raise slurm_problem(self.problem)
 
 
 def test_elements_of_an_array_are_one_as_long_as_slurm_has_one_record_of_them():
@@ -553,7 +569,7 @@ def test_what_was_seen_too_long_ago_is_looked_at_again_before_it_is_moved():
 
 
 def test_ten_thousand_jobs_take_one_look_and_little_time_once_they_stand_as_they_should():
-    count = drawn(2_000, 10_000)
+    count = 10_000
     now = int(time.time())
     dirty = [500.0] * 10 + [100.0] * 60
     signal = Signal.from_values(dirty, start=now - 1800.0, step_s="1h")
@@ -587,8 +603,8 @@ def test_ten_thousand_jobs_take_one_look_and_little_time_once_they_stand_as_they
         spent.append(time.process_time() - begun)
     assert [len(turn.verdicts), sum(bool(each.moves) for each in turn.verdicts)] == [count, 0]
     assert len(asked) == 5
-    # Half a second for 10,000 on a quiet machine; others may be at work here.
-    assert min(spent) < 2.0
+    print(f"{count} jobs that stand as they should: {min(spent):.2f} s of CPU time a turn")
+    assert min(spent) < 0.5
 
 
 # As two releases print it, in parts.

@@ -19,9 +19,10 @@ from lowtide.acting.driver import Driver
 from lowtide.acting.judge import Rules
 from lowtide.acting.local import SAVED, LocalBackend
 from lowtide.acting.promise import NO_LOOPS
-from lowtide.acting.reckoning import amount, paused_and_running_w
+from lowtide.acting.reckoning import Reckoning, amount, paused_and_running_w
 from lowtide.acting.tag import Tag, decode
 from lowtide.acting.waits import WaitModel
+from lowtide.errors import Refused
 from lowtide.measuring.program import StartedProgram
 from lowtide.profile import Phase, PowerProfile
 from lowtide.signal import Signal
@@ -53,6 +54,8 @@ def wait_until(is_so) -> bool:
 
 class Pretended:
     """A program that does nothing but remember what it was told."""
+
+    asked = False
 
     def __init__(self):
         self.told = []
@@ -144,8 +147,9 @@ def test_what_it_takes_to_save_here_is_no_work(clock):
     backend, driver = made(day(*[100] * 9), run_s=HOUR_S, deadline_s=8 * HOUR_S, with_signal=12)
     driver.turn()
     for worked_s, progress_s in ((1800.0, 1800.0), (1200.0, 3000.0)):
-        # Whoever that is, it is nobody.
-        backend.started(SimpleNamespace(tree=SimpleNamespace(root=2**22 + 1)))
+        # Whoever listens, it is nobody.
+        hears = SimpleNamespace(listeners=lambda *_, **__: [2**22 + 1])
+        backend.started(SimpleNamespace(tree=hears))
         clock.s += worked_s
         backend.stop(backend.look().jobs[0])
         clock.s += 900.0
@@ -177,6 +181,125 @@ def test_all_of_a_program_is_paused_whatever_sessions_it_made():
     finally:
         program.kill()
         program.close()
+
+
+# Counts to twelve, a step each half a second, and saves where it is when it is asked to.
+SAVER = """
+import os, signal, sys, time
+time.sleep(float(os.environ.get("LATE", "0")))
+done = int(open("saved").read()) if os.path.exists("saved") else 0
+
+def save(*_):
+    open("saved", "w").write(str(done))
+    sys.exit(75)
+
+signal.signal(signal.SIGUSR1, save)
+open("ready", "w").close()
+while done < int(os.environ.get("STEPS", "12")):
+    time.sleep(0.5)
+    done += 1
+open("done", "w").close()
+"""
+WRAPPED = {
+    "a shell": "python3 saver.py || exit $?",
+    "a session of its own": "setsid -w python3 saver.py || exit $?",
+    "a shell that becomes it": "exec python3 saver.py",
+    "a shell in the background": "python3 saver.py & wait $!; exit $?",
+    "shells in shells": "sh -c 'bash -c \"python3 saver.py; exit \\$?\"; exit $?'; exit $?",
+    "beside a child that knows no signal": "sleep 60 & python3 saver.py; s=$?; kill $!; exit $s",
+}
+
+
+def started_in(folder, monkeypatch, words, **settings):
+    monkeypatch.chdir(folder)
+    (folder / "saver.py").write_text(SAVER)
+    (folder / "t.sh").write_text(words + "\n")
+    backend, driver = made(day(*[100] * 9), run_s=HOUR_S, deadline_s=1e9, **settings)
+    driver.turn()
+    environment = {**os.environ, "STEPS": "600"}
+    program = StartedProgram.start(["sh", "t.sh"], environment=environment)
+    backend.started(program)
+    return backend, program
+
+
+@pytest.mark.parametrize("how", list(WRAPPED))
+def test_whoever_listens_is_asked_to_save_and_nobody_else(how, tmp_path, monkeypatch):
+    backend, program = started_in(tmp_path, monkeypatch, WRAPPED[how], with_signal=signal.SIGUSR1)
+    try:
+        assert wait_until((tmp_path / "ready").exists)
+        backend.stop(backend.look().jobs[0])
+        assert wait_until(lambda: program.poll() is not None)
+        assert backend.ended(program.status), program.status
+        assert (tmp_path / "saved").exists()
+    finally:
+        program.kill()
+        program.close()
+
+
+def test_nobody_is_signalled_before_anybody_listens(tmp_path, monkeypatch):
+    monkeypatch.setenv("LATE", "2")
+    words = WRAPPED["a shell"]
+    backend, program = started_in(tmp_path, monkeypatch, words, with_signal=signal.SIGUSR1)
+    try:
+        with pytest.raises(Refused, match="nobody of the program listens for SIGUSR1"):
+            backend.stop(backend.look().jobs[0])
+        assert wait_until((tmp_path / "ready").exists)
+        assert program.poll() is None
+        # Asked again, it is heard.
+        backend.stop(backend.look().jobs[0])
+        assert wait_until(lambda: program.poll() is not None)
+        assert backend.ended(program.status)
+    finally:
+        program.kill()
+        program.close()
+
+
+def test_who_never_listens_is_deaf_and_left_to_run(clock):
+    grid = day(100, 900, 100, 100, 100, 100, 100, 100, 100)
+    backend, driver = made(grid, run_s=2 * HOUR_S, deadline_s=8 * HOUR_S, with_signal=12)
+    driver.turn()
+    backend.started(SimpleNamespace(tree=SimpleNamespace(listeners=lambda *_, **__: [])))
+    problems = set()
+    while clock.s < START + 2 * HOUR_S:
+        clock.s += 60.0
+        problems |= {deed.problem for deed in driver.turn().deeds}
+    tag, _ = decode(backend.look().jobs[0].comment)
+    assert tag.deaf
+    assert any("listens" in each for each in problems)
+    assert backend.look().jobs[0].state == "running"
+
+
+def run_dirty(tmp_path, monkeypatch, capfd, words, *more):
+    """Run a script of six seconds on a grid that is dirty from the third to the tenth."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "saver.py").write_text(SAVER)
+    (tmp_path / "t.sh").write_text(words + "\n")
+    now = time.time()
+    values = [9000.0 if 4 <= step < 12 else 100.0 for step in range(400)]
+    rows = [f"{now - 1 + step},{value}" for step, value in enumerate(values)]
+    text = "\n".join(["time,carbon_intensity (gCO2eq/kWh)", *rows]) + "\n"
+    (tmp_path / "s.csv").write_text(text)
+    options = ["--signal", "s.csv", "-t", "0:00:07", "--min-run", "1s", "-o", "rec", "--json"]
+    return run(capfd, "run", *options, *more, "--save-on", "USR1", "--", "sh", "t.sh")
+
+
+def test_a_script_around_a_program_that_saves_is_stopped_and_goes_on(tmp_path, monkeypatch, capfd):
+    words = WRAPPED["a shell"]
+    answer = run_dirty(tmp_path, monkeypatch, capfd, words, "--finish-by", "+5m")
+    assert answer.code == 0, answer.err
+    assert (tmp_path / "saved").exists(), answer.err
+    assert (tmp_path / "done").exists()
+    assert json.loads(answer.out)["exit_status"] == 0
+
+
+def test_what_failed_has_saved_nothing(tmp_path, monkeypatch, capfd):
+    words = "sleep 1; exit 3"
+    answer = run_dirty(tmp_path, monkeypatch, capfd, words, "--finish-by", "+5m")
+    assert answer.code == 3
+    assert json.loads(answer.out)["saving"] is None
+    for counts, saving in ((True, 0.5), (False, None)):
+        known = Reckoning(measured=1.0, replayed=1.0, at_once=2.0, counts=counts)
+        assert known.saving == saving
 
 
 KILLED = """

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from lowtide.acting.backend import PENDING, RUNNING, Seen
-from lowtide.acting.book import Book, BookPage
+from lowtide.acting.book import Begun, Book, BookPage
 from lowtide.acting.judge import Situation, judge
 from lowtide.acting.notices import Mail, Notice, Webhook, notices, send_new, sender_for
 from lowtide.acting.tag import Tag, encode
@@ -71,8 +71,9 @@ def test_what_is_told_of_a_job_that_is_not_over(changes, tag, told):
         ({"outcome": "completed", "ended": PAGE.deadline + 9.0}, ["missed"]),
         ({"outcome": "timeout", "ended": NOW + 60.0}, ["missed"]),
         ({"outcome": "cancelled", "ended": NOW + 60.0}, []),
-        # A saving is told once it was measured.
-        ({"outcome": "completed", "ended": NOW + 60.0}, []),
+        # A saving is told once it was measured, or is not going to be.
+        ({"outcome": "completed", "ended": NOW - 60.0}, []),
+        ({"outcome": "completed", "ended": NOW - 900.0}, ["done"]),
         ({"outcome": "completed", "ended": NOW + 60.0, "measured": 80.0}, ["done"]),
     ],
 )
@@ -87,6 +88,52 @@ def test_the_saving_is_told_in_grams_and_as_a_share():
     (notice,) = notices([], [page], now=NOW)
     # The same watts at its submission would have come to twice as much.
     assert "saved 90 g (50.0 %)" in notice.text or "saved 90 g (50 %)" in notice.text
+
+
+LATE = replace(PAGE, outcome="completed", ended=PAGE.deadline + 9.0, run_s=HOUR_S, wait_s=600.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"queued_s": 3 * HOUR_S}, "it waited 03:00:00 or more for its turn, and 00:10:00 were"),
+        ({"begun": (Begun(task="7", start=PAGE.deadline - 2 * HOUR_S),)}, "it ran for 02:00:09"),
+        ({"outcome": "node_fail"}, "its node failed"),
+        ({"begun_anew": True}, "as when a node fails"),
+        ({"held": True}, "it was held"),
+        ({"outcome": "timeout"}, "it did not come to its end"),
+        ({}, "why was not seen"),
+    ],
+)
+def test_who_is_late_is_told_why(changes, cause):
+    (notice,) = notices([], [replace(LATE, **changes)], now=NOW)
+    assert notice.kind == "missed"
+    assert cause in notice.text
+    assert notice.text.count(";") == 1, "and of nothing else"
+
+
+def test_the_book_sees_what_may_make_a_job_late(tmp_path):
+    book = Book(tmp_path)
+    tag = replace(TAG, wait_s=600.0, begin=NOW)
+    due = Seen(id="7", state=PENDING, submitted=NOW, begin=NOW, name="train", user="ada")
+    for now, changes in (
+        (NOW + 700.0, {}),
+        (NOW + 750.0, {"held": True, "why": "JobHeldUser"}),
+        (NOW + 5000.0, {}),
+        (NOW + 5100.0, {"state": RUNNING, "started": NOW + 5050.0, "restarts": 1}),
+    ):
+        book.see([replace(due, comment=encode(tag), **changes)], now=now)
+    (page,) = Book(tmp_path).pages(now=NOW)
+    assert (page.queued_s, page.held, page.begun_anew) == (5000.0, True, True)
+    assert (page.wait_s, page.run_s) == (600.0, HOUR_S)
+    # A stop that was asked for is no failure, and says how long it takes to save.
+    asked = replace(tag, token="t2", asked=1, asked_at=NOW - 60.0)
+    again = replace(due, id="8", comment=encode(asked), restarts=1, submitted=NOW - 25.0)
+    book.see([again], now=NOW)
+    page = Book(tmp_path).pages(now=NOW)[-1]
+    assert (page.begun_anew, page.stop_s, page.deaf) == (False, 35.0, False)
+    book.see([replace(again, comment=encode(replace(asked, deaf=True)))], now=NOW)
+    assert Book(tmp_path).pages(now=NOW)[-1].deaf
 
 
 class Sink:
@@ -162,7 +209,8 @@ def test_a_webhook_gets_it_as_json_and_its_address_is_in_no_message():
     assert "s3cret" not in str(caught.value)
 
 
-def test_mail_is_handed_in_with_one_head_whatever_a_job_is_called():
+def mailed(address, *sent):
+    """Return the sender and the lines that a mail server hears of what it sends, one after one."""
     said = []
 
     class Handler(socketserver.StreamRequestHandler):
@@ -186,17 +234,32 @@ def test_mail_is_handed_in_with_one_head_whatever_a_job_is_called():
                     self.wfile.write(b"250 yes\r\n")
 
     with socketserver.TCPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.handle_request, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         where = f"127.0.0.1:{server.server_address[1]}"
-        sender = sender_for("mailto:ada@example.org", {"LOWTIDE_SMTP": where})
-        assert sender == Mail(to="ada@example.org", server=where)
-        sender.send(NOTICE)
+        sender = sender_for(address, {"LOWTIDE_SMTP": where})
+        for each in sent:
+            sender.send(each)
+        server.shutdown()
         thread.join()
+    return sender, said
+
+
+def test_mail_is_handed_in_with_one_head_whatever_a_job_is_called():
+    sender, said = mailed("mailto:ada@example.org", NOTICE)
+    assert sender == Mail(to="ada@example.org", server=sender.server)
     assert "Subject: job 7 a Bcc: x@y: held" in said
     assert not any(line.startswith("Bcc") for line in said)
     with pytest.raises(ProviderProblem, match="takes no mail"):
         sender.send(NOTICE)
+
+
+def test_each_user_is_told_at_an_address_of_their_own():
+    users = ("ada", "bob", "eve@other", "x>\nBcc: y", "")
+    _, said = mailed("mailto:{user}@example.org", *(replace(NOTICE, user=user) for user in users))
+    told = [line.upper() for line in said if line.upper().startswith("RCPT")]
+    assert told == ["RCPT TO:<ADA@EXAMPLE.ORG>", "RCPT TO:<BOB@EXAMPLE.ORG>"]
+    assert said.count("From: lowtide@example.org") == 2
 
 
 @pytest.mark.parametrize("address", ["", "ada", "mailto:", "mailto:a b@c", "ftp://x/y", "https://"])

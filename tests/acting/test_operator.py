@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -211,12 +213,30 @@ def test_a_report_is_told_to_people_and_to_scripts(capsys, tmp_path, monkeypatch
     now = time.time()
     Book(tmp_path / "jobs").put(replace(PAGE, arrival=now - 60.0, deadline=now, ended=now - 5.0))
     supposing(tmp_path / "supposed.json", [replace(JOB, kind="main/1")])
-    document = json.loads(run(capsys, "queue", "--report", "--json").out)
+    document = json.loads(run(capsys, "queue", "report", "--json").out)
     assert [row["kind"] for row in document["classes"]] == ["main/1"]
     # What was supposed is of another year.
     assert document["supposed"] == []
-    head, row = run(capsys, "queue", "--report", "-P").out.splitlines()
+    head, row = run(capsys, "queue", "report", "-P").out.splitlines()
     assert_keys_as_kept("verbs/queue report.txt", document, head)
     assert row.startswith("main/1|1|1|0|60|66|70|g|")
-    shown = run(capsys, "queue", "--report", "--days", "9999").out
+    shown = run(capsys, "queue", "report", "--days", "9999").out
     assert "would save, by plan" in shown
+    for verb, option in (("report", "--report"), ("waits", "--calibration")):
+        new, old = (run(capsys, "queue", word, "--json") for word in (verb, option))
+        assert (new.code, new.out) == (old.code, old.out), option
+    (head,) = run(capsys, "queue", "waits", "-P").out.splitlines()
+    assert_keys_as_kept("verbs/queue waits.txt", json.loads(new.out), head)
+
+
+def test_what_is_forgotten_is_told(capsys, monkeypatch):
+    noted = []
+    backend = SimpleNamespace(note=lambda job, comment: noted.append((job.id, comment)))
+    found = (backend, Seen(id="7", state=PENDING, name="train"), None, "mine")
+    monkeypatch.setattr(sys.modules["lowtide.cli.queue"], "_found", lambda _: found)
+    document = json.loads(run(capsys, "queue", "forget", "7", "--json").out)
+    assert document["job_id"] == "7"
+    head, row = run(capsys, "queue", "forget", "7", "-P").out.splitlines()
+    assert row.startswith("7|train|job 7 is not looked after any more")
+    assert_keys_as_kept("verbs/queue forget.txt", document, head)
+    assert noted == [("7", "mine")] * 2

@@ -15,11 +15,11 @@ from lowtide.acting.journal import Journal
 from lowtide.acting.reckoning import Reckoning, replay
 from lowtide.acting.settling import Settler
 from lowtide.acting.tag import Tag, encode
-from lowtide.errors import SlurmProblem
 from lowtide.monitor.snapshot import JobFacts
 from lowtide.profile import Phase, PowerProfile
 from lowtide.schedule import Stretch
 from lowtide.signal import Signal
+from lowtide.slurm.client import slurm_problem
 from lowtide.store import Store
 from support.production import Job, Program, keep
 
@@ -43,15 +43,15 @@ class Slurm:
 
     def job(self, job_id):
         if self.silent:
-            raise SlurmProblem("Unable to contact slurm controller")
+            raise slurm_problem("Unable to contact slurm controller")
         if not self.facts:
-            raise SlurmProblem("scontrol: Invalid job id specified")
+            raise slurm_problem("scontrol: Invalid job id specified")
         return list(self.facts)
 
     def accounting(self, **_):
         if self.accounts:
             return []
-        raise SlurmProblem("Slurm accounting storage is disabled")
+        raise slurm_problem("Slurm accounting storage is disabled")
 
 
 def page(journal, profile=PROFILE, **changes) -> BookPage:
@@ -234,7 +234,8 @@ def test_what_nobody_knows_is_lost_after_two_looks_and_not_while_slurm_is_silent
     # Where nobody keeps accounts it may have ended long ago.
     assert settle(journal, None, once).outcome == "unknown"
     # It was not: there it is again.
-    back = twice.seen(Seen(id="7", state=PENDING), 0.0)
+    tag = Tag(token=job.token, deadline=job.deadline, arrival=job.arrival, run_s=60.0)
+    back = twice.seen(Seen(id="7", state=PENDING), tag, START)
     assert (back.missing, back.outcome) == (0, "")
 
 

@@ -688,6 +688,35 @@ def children_of(pid):
     return found
 
 
+@pytest.mark.parametrize("restarts", ["", "0", "1"])
+def test_who_goes_on_with_changed_programs_is_told_in_its_log_and_in_its_comment(
+    pretended, tmp_path, restarts
+):
+    now = int(time.time())
+    tag = Tag(token="k3", deadline=9e9, arrival=now - 3600.0, run_s=600.0)
+    Path(pretended["COMMENT"]).write_text(encode(tag, "mine") + "   \n")
+    (tmp_path / "src").mkdir()
+    for name in ("src/old.py", "src/new.py", "results.csv"):
+        (tmp_path / name).touch()
+    os.utime(tmp_path / "src/old.py", (now - 9000, now - 9000))
+    job = {**pretended, "SLURM_RESTART_COUNT": restarts}
+    (tmp_path / "job").write_text(wrap("#!/bin/bash\ntrue\n"))
+    words = ["bash", "job"]
+    done = subprocess.run(words, env=job, cwd=tmp_path, capture_output=True, text=True, check=True)
+    told = Path(pretended["TOLD"]).read_text()
+    if restarts != "1":
+        assert (done.stderr, told) == ("", "")
+        return
+    assert "changed since it was submitted: ./src/new.py -" in done.stderr
+    noted, text = decode(told.partition("Comment=")[2].strip())
+    assert (noted.changed, noted.token, text) == (True, "k3", "mine")
+    # What was said is not said to Slurm again.
+    Path(pretended["COMMENT"]).write_text(encode(noted, "mine"))
+    Path(pretended["TOLD"]).write_text("")
+    subprocess.run(words, env=job, cwd=tmp_path, capture_output=True, check=True)
+    assert Path(pretended["TOLD"]).read_text() == ""
+
+
 def test_who_cannot_be_requeued_goes_on_where_it_is(pretended, tmp_path):
     Path(pretended["COMMENT"]).write_text(encode(TAG))
     tool = Path(pretended["PATH"].partition(":")[0]) / "scontrol"

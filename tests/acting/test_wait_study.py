@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import random
 
 import pytest
 
+from lowtide import read_signal
 from lowtide.grids import synthetic_grid
 from support.wait_study import LineJob, WaitStudy, drawn_jobs, study
 
@@ -80,3 +82,23 @@ def test_a_queue_by_hand():
     for slack_s, late in ((1.9 * HOUR_S, 2), (2 * HOUR_S, 1), (3 * HOUR_S, 0)):
         found = study(jobs, GRID, WaitStudy(cpus=2, slack_s=slack_s, rule="at once"))
         assert found.missed == late
+
+
+def test_the_default_rule_on_a_real_clusters_jobs_misses_no_more_than_at_once(data):
+    with data("traces/scorelab.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    jobs = drawn_jobs(
+        *([float(row[name]) for row in rows] for name in ("arrival_time", "length")),
+        [int(row["cpus"]) for row in rows],
+    )
+    signal = read_signal(str(data("carbon/DE.csv")))
+    signal = signal.window(signal.start, signal.start + 120 * 86_400.0)
+    print(f"\n{len(jobs)} jobs of a real cluster on 700 CPUs, six hours of slack")
+    late = {}
+    for rule in ("at once", "7 days, estimate"):
+        found = study(jobs, signal, WaitStudy(cpus=700, slack_s=6 * HOUR_S, rule=rule))
+        late[rule] = found.missed / found.jobs
+        told = f"{found.missed} of {found.jobs} late ({late[rule]:.1%})"
+        print(f"{rule:18} load {found.load:.0%}  {told}  carbon {found.change:+.1%}")
+        assert found.load == pytest.approx(0.74, abs=0.02)
+    assert late["7 days, estimate"] <= late["at once"] + 0.005

@@ -170,6 +170,28 @@ def doctor():
     assert (done.returncode, done.stderr) == (130, "lowtide: interrupted\n")
 
 
+def test_an_interrupt_in_code_made_of_a_string_ends_as_any_other(tmp_path):
+    # Libraries make classes that way; `python -m` then died by the signal, though it was handled.
+    made = """
+import os, signal, time
+
+def doctor():
+    exec("os.kill(os.getpid(), signal.SIGINT); time.sleep(60)", globals())
+"""
+    script = LONG_KERNEL[: LONG_KERNEL.index("@compiled")] + made
+    script += LONG_KERNEL[LONG_KERNEL.index("\nfor each in") :]
+    (tmp_path / "made.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, "-m", "made"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (130, "lowtide: interrupted\n")
+
+
 # Python and its libraries on their way; the workload; the compiled loop of the queue.
 @pytest.mark.parametrize("when", [0.02, 0.3, 0.7, 1.2, 2.5])
 def test_simulate_ends_at_any_moment(tmp_path, when):

@@ -40,23 +40,28 @@ def test_what_was_an_option_is_a_verb_with_the_same_answer(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(capsys, "learn", "mine", "-o", "mine.toml").code == 0
-    for verb, option in (
-        (("learn", "check", "mine.toml", "mine"), ("learn", "mine", "--check", "mine.toml")),
-        (("learn", "sizes", "mine", "--by", "size"), ("learn", "mine", "--by", "size")),
-        (("model", "mine"), ("learn", "mine", "--utilisation")),
+    for verb, option, code, word in (
+        ("learn check mine.toml mine", "learn mine --check mine.toml", 0, '"predicted_j"'),
+        ("learn sizes mine --by size", "learn mine --by size", 2, "write mine@size=2"),
+        ("model mine", "learn mine --utilisation", 2, "--features"),
         (
-            ("profiles", "learn", "--from-recordings", "mine", "--library", "one"),
-            ("learn", "--from-recordings", "mine", "--library", "two"),
+            "profiles learn --from-recordings mine --library one",
+            "learn --from-recordings mine --library two",
+            0,
+            '"programs"',
         ),
     ):
-        new, old = (run(capsys, *words, "--json") for words in (verb, option))
+        new, old = (run(capsys, *words.split(), "--json") for words in (verb, option))
         assert (new.code, new.err, new.out.replace('"one"', '"two"')) == (
             old.code,
             old.err,
             old.out,
         )
-        assert new.out or "mine@size=2" in new.err or "--features" in new.err
-    assert folder.joinpath("one").is_dir()
+        assert new.code == code
+        assert word in (new.err if code else new.out)
+        assert not (new.out if code else new.err)
+    one, two = (sorted(each.name for each in (folder / name).iterdir()) for name in ("one", "two"))
+    assert one == two != []
 
 
 def test_json_has_profile_and_validation(capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +88,8 @@ def test_a_single_run_says_that_it_is_not_validated(capsys: pytest.CaptureFixtur
     [
         (("nowhere",), "no such file or folder: nowhere"),
         (("mine", "--baseline", "gone"), "unknown baseline 'gone'"),
-        (("mine", "--check", "mine.toml", "--events"), "--check learns nothing"),
+        (("mine", "--check", "mine.toml", "--events"), "No such option: --events"),
+        (("mine", "--features", "cpu"), "--features belongs to --machine"),
         (("mine", "--check", "none.toml"), "no such file: none.toml"),
         (("h200", "--check", "h200", "--baseline", "x"), "unknown baseline 'x'"),
         (("mine", "-o", "profile.yaml"), "a profile is a .toml or .json file"),

@@ -8,15 +8,14 @@ import math
 import pytest
 
 from lowtide.cli.node import (
-    PARSABLE,
-    columns_of,
+    COLUMNS,
     document_of,
-    header_of,
     notes_of,
+    rows_of,
     showing,
-    table_of,
+    shown_columns,
 )
-from lowtide.cli.output import TABLE, Form, plain_table
+from lowtide.cli.output import TABLE, Form, cells_of, plain_table
 from lowtide.monitor.tick import Tick
 from support.snapshots import GIB, gpu, tick, unit
 
@@ -24,8 +23,9 @@ TWO = (unit("1", user="ada", name="train"), unit("2", user="bob"))
 
 
 def cells(step: Tick, job: str) -> dict[str, str]:
-    (row,) = (row for row in table_of(step) if row[0] == job)
-    return dict(zip(header_of(step), row, strict=True))
+    header, rows = cells_of(shown_columns(step), rows_of(step))
+    (row,) = (row for row in rows if row[0] == job)
+    return dict(zip(header, row, strict=True))
 
 
 def test_sums_that_lack_a_part_are_marked_and_the_mark_is_explained() -> None:
@@ -47,7 +47,7 @@ def test_whole_sums_and_rounding_have_no_mark() -> None:
     step = tick(TWO, energy_j=1000.0, measured_j=1000.0, unpriced_j=1e-8)
     assert cells(step, "1")["CO2e"] == "0.5 g"
     assert notes_of(step) == []
-    assert "GPUs" not in header_of(step), "there are none"
+    assert "GPUs" not in cells(step, "1"), "there are none"
 
 
 def test_without_any_grid_grams_are_unknown_rather_than_at_least_nothing() -> None:
@@ -108,7 +108,7 @@ def test_programs_get_everything(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_columns_are_plain_numbers_in_si_units() -> None:
     step = tick(TWO, power_w=[12.25, math.nan], memory_bytes=GIB, measured=False)
-    header, cells_of = plain_table(columns_of(step), PARSABLE)
+    header, cells_of = plain_table(rows_of(step), COLUMNS)
     rows = [dict(zip(header, row, strict=True)) for row in cells_of]
     assert [row["job_id"] for row in rows] == ["1", "2", "idle", "unattributed", "node"]
     assert rows[0]["memory_bytes"] == "1073741824"

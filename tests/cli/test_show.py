@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lowtide.cli.output import print_table
+from lowtide.cli.output import print_page_table
 from lowtide.formats.sonar import read_ticks
+from lowtide.page.page import Table
 from lowtide.store import Store
 from support import ticks
 from support.commands import run
@@ -222,13 +223,14 @@ def test_tables_fit_the_terminal(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     header = ("what", "amount", "why")
     rows = [["memory", "35.7 GiB", "it held as much as it had asked for, and then some more"]]
-    print_table(header, rows)
+    print_page_table(Table(header=header, rows=rows))
     out = re.sub("\x1b\\[[0-9]*m", "", capsys.readouterr().out)
     assert "35.7 GiB" in out
     assert "memory" in out
     assert all(len(line.rstrip()) <= columns for line in out.splitlines())
     wide = [["memory", *["1234567 GiB"] * 8]]
-    print_table(("", *[f"column{number}" for number in range(8)]), wide)
+    header = ("", *[f"column{number}" for number in range(8)])
+    print_page_table(Table(header=header, rows=wide))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == (2 if columns == 200 else 9)
     assert "1234567 GiB" in lines[1]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.cli.node import PARSABLE, columns_of, document_of, notes_of
+from lowtide.cli.node import COLUMNS, document_of, notes_of, rows_of
 from lowtide.cli.output import plain_table
 from lowtide.grids import synthetic_grid
 from lowtide.monitor.metrics import node_page
@@ -80,7 +80,7 @@ def test_a_look_at_a_node_says_so_in_every_form() -> None:
     for made_up in (True, False):
         tick = replace(Watcher(time=start).tick([unit(1)]), synthetic=made_up)
         assert document_of(tick)["synthetic"] is made_up
-        header, rows = plain_table(columns_of(tick), PARSABLE)
+        header, rows = plain_table(rows_of(tick), COLUMNS)
         assert header[-1] == "synthetic"
         assert {row[-1] for row in rows} == {"yes" if made_up else "no"}
         assert any("synthetic" in note for note in notes_of(tick)) is made_up

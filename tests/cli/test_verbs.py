@@ -49,7 +49,8 @@ PAST = ("--now", "start")
 # These need the real data, and are run in tests/reproductions.
 OF_REAL_DATA = ("reproduce gaia", "reproduce wait-awhile")
 # These need a Slurm, and are run in tests/acting.
-OF_SLURM = ("drive", "queue", "queue forget", "queue hold", "queue release", "sbatch")
+OF_SLURM = ("drive", "queue", "queue waits", "queue forget", "queue hold", "queue release")
+OF_SLURM += ("queue report", "sbatch")
 # One goes on until it is told to stop, two need a centre: they are run in tests/serve.
 ENDLESS = ("serve", "login", "logout")
 # This needs a job, and is run in test_watch.py.
@@ -154,7 +155,7 @@ def test_every_verb_has_an_example() -> None:
 def test_examples_of_the_help_run(
     line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_endless = line.startswith("lowtide watch") and "--once" not in line
+    is_endless = line.startswith("lowtide watch")
     if is_endless or "--follow" in line:
         # One tick of it will do.
         module = sys.modules["lowtide.cli.watch"]
@@ -209,13 +210,13 @@ LINES = {
     "sweep": "lowtide sweep exp.toml -j 1",
     "profiles learn": "lowtide profiles learn --from-recordings e3",
     "report": "lowtide report worth-it-results --no-figures",
-    "when": "lowtide when -t 6:00:00 --deadline +24h --signal DE.csv --now start --tradeoff",
+    "watch": "lowtide watch --once",
 }
 
 
 LONG = ("demo", "learn", "report", "reproduce thesis", "simulate", "sweep", "warm")
 # Commands that look below the home, and no example does.
-LOOKING = ["grid gb:13", "grid watttime:DE", "watch --once --grid gb:13"]
+LOOKING = ["grid gb:13", "grid watttime:DE", "node --grid gb:13"]
 HOMES = {
     "whom nobody knows": {},
     "whose home is another's": {"HOME": "{closed}"},
@@ -279,7 +280,7 @@ BUYING = ("reserved_first", "spot_reserved")
 # Jobs that nobody recorded cannot start when they did.
 NOT_HERE = (*BUYING, "as_recorded")
 PLANNED = "plan -t 3:00:00 --power 300 --deadline +24h --grid windy --interruptible"
-WHEN = "when --profile h200 --deadline +24h --grid windy --tradeoff --interruptible"
+WHEN = "tradeoff --profile h200 --deadline +24h --grid windy --interruptible"
 KERNELS = [
     f"{PLANNED} anywhere --explain",
     f"{WHEN} checkpoints",
@@ -330,7 +331,8 @@ def test_after_warm_nothing_is_left_to_compile(files: Path) -> None:
 
 @pytest.mark.parametrize("verb", RUN_HERE)
 def test_every_verb_speaks_json_and_columns(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [word for word in shlex.split(EXAMPLES[verb][0])[1:] if word != "--json"]
+    line = LINES[verb] if verb == "watch" else EXAMPLES[verb][0]
+    words = [word for word in shlex.split(line)[1:] if word != "--json"]
     # What follows the verb at once cannot be taken for a word of a program that is to be run.
     named, rest = verb.split(), words[len(verb.split()) :]
     document = run(capsys, *named, "--json", *rest)
@@ -367,9 +369,9 @@ def test_help_shows_the_examples(
 
 
 def test_help_loads_nothing_heavy() -> None:
+    heavy = {"numpy", "scipy", "numba", "polars", "altair", "rich", "vl_convert"}
     script = (
-        "import sys, lowtide.cli\n"
-        "heavy = {'numpy', 'polars', 'altair', 'rich', 'vl_convert'} & set(sys.modules)\n"
+        f"import sys, lowtide.cli\nheavy = {heavy} & set(sys.modules)\n"
         "sys.exit(f'loaded {heavy}' if heavy else 0)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
@@ -467,7 +469,7 @@ def test_the_tradeoff_needs_no_watts(files: Path, capsys: pytest.CaptureFixture[
         [400, 300, 300, 100, 100, 300], start="2024-07-01T00:00Z", step_s="1h"
     )
     write_signal(signal, files / "curve.csv")
-    words = ("when", "-t", "60", "--deadline", "+6h", "--signal", "curve.csv", "--tradeoff", *PAST)
+    words = ("tradeoff", "-t", "60", "--deadline", "+6h", "--signal", "curve.csv", *PAST)
     known = json.loads(run(capsys, *words, "--power", "500", "--json").out)
     unknown = json.loads(run(capsys, *words, "--json").out)
     assert (known["unit"], known["baseline"]) == ("g", 200.0)
@@ -485,7 +487,7 @@ def test_the_tradeoff_of_a_job_without_slack_is_one_finish(
 ) -> None:
     signal = lt.Signal.from_values([400, 300], start="2024-07-01T00:00Z", step_s="1h")
     write_signal(signal, files / "curve.csv")
-    words = ("when", "-t", "120", "--deadline", "+2h", "--signal", "curve.csv", "--tradeoff")
+    words = ("tradeoff", "-t", "120", "--deadline", "+2h", "--signal", "curve.csv")
     words = (*words, "--interruptible", kind, "--power", "500", "--now", "start")
     told = json.loads(run(capsys, *words, "--json", "--image", "curve.svg").out)
     assert [row["finish"] for row in told["curve"]] == ["2024-07-01T02:00:00Z"]

@@ -23,6 +23,7 @@ from lowtide.meters import Roots
 from lowtide.monitor.exporter import Exporter
 from lowtide.monitor.metrics import Exposition
 from support.commands import run
+from support.faces import assert_keys_as_kept
 from support.lines import Line
 from support.snapshots import tick
 
@@ -131,24 +132,50 @@ def test_a_kill_costs_the_last_tick_at_most(tmp_path: Path) -> None:
     assert len(series) >= len(ticks) - 1
 
 
+def followed(folder: Path, *ways: tuple[str, ...]) -> list[str]:
+    """Follow a busy job in several ways for some seconds; return what each printed."""
+    job = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
+    places = [folder / str(number) for number in range(len(ways))]
+    following = [
+        subprocess.Popen(
+            [LOWTIDE, "watch", "follow", str(job.pid), "-o", str(place), *way],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for place, way in zip(places, ways, strict=True)
+    ]
+    try:
+        end = time.monotonic() + 60
+        while not all(place.exists() for place in places) and time.monotonic() < end:
+            time.sleep(0.1)
+        time.sleep(3.0)
+    finally:
+        job.kill()
+        job.wait()
+    said = [each.communicate(timeout=60)[0] for each in following]
+    assert {each.returncode for each in following} == {0}
+    return said
+
+
 def test_one_job_is_followed_closely_until_it_ends(tmp_path: Path) -> None:
     from lowtide.formats.recordings import read_recordings
 
-    work = "import time; end = time.time() + 5\nwhile time.time() < end: pass"
-    with subprocess.Popen([sys.executable, "-c", work], start_new_session=True) as job:
-        done = subprocess.run(
-            [LOWTIDE, "watch", "follow", str(job.pid), "-o", str(tmp_path / "followed")],
-            timeout=60,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    assert "next: lowtide learn" in done.stdout
-    (run_of_it,) = read_recordings(tmp_path / "followed")[0].runs
+    (words,) = followed(tmp_path, ())
+    assert "next: lowtide learn" in words
+    (run_of_it,) = read_recordings(tmp_path / "0")[0].runs
     assert run_of_it.power == "estimated"
     assert run_of_it.step_s == pytest.approx(0.1, abs=0.05)
     assert 1.0 < run_of_it.duration_s < 8.0
     assert run_of_it.columns["cpus_busy"].mean() > 0.1
+
+
+def test_what_was_followed_is_told_to_scripts_and_programs(tmp_path: Path) -> None:
+    said, columns = followed(tmp_path, *((form, "--interval", "0.5") for form in ("--json", "-P")))
+    told, lines = json.loads(said), columns.splitlines()
+    assert_keys_as_kept("verbs/watch follow.txt", told, lines[0])
+    assert told["folder"] == str(tmp_path / "0")
+    assert told["runs"][0]["run"] == lines[1].split("|")[0]
+    assert told["runs"][0]["energy_j"] > 0
 
 
 def test_a_job_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -176,22 +203,25 @@ def test_a_state_folder_that_cannot_be_made_is_said_with_the_cure(tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--fast", "1", "--once"], "leave out --once"),
-        (["-o", "x"], "lowtide watch follow"),
+        (["--fast", "1", "--once"], "No such option: --once"),
+        (["-o", "x"], "No such option: -o"),
         (["--no-store", "--store", "x"], "--no-store keeps nothing"),
         (["--insecure"], "nothing is: add --listen"),
         (["--token-file", "x"], "nothing is: add --listen"),
         (["--open"], "nothing is: add --listen"),
         (["--open", "--token-file", "x", "--listen", "127.0.0.1:0"], "leave out --token-file"),
-        (["--once", "--open"], "leave out --open"),
+        (["--once", "--open"], "No such option: --open"),
         (["--compat", "ceems"], "nothing is: add --listen"),
-        (["--once", "--listen", "127.0.0.1:0"], "leave out --listen"),
-        (["--once", "--compat", "ceems"], "leave out --compat"),
-        (["--once", "--store", "x"], "leave out --store"),
-        (["--once", "--insecure"], "leave out --insecure"),
-        (["--fast", "1", "--listen", "127.0.0.1:0", "--store", "x"], "leave out --listen, --store"),
-        (["--once", "--interval", "nan"], "--interval is a number of seconds, such as 5, not nan"),
-        (["--once", "--interval", "inf"], "not inf"),
+        (["--once", "--listen", "127.0.0.1:0"], "No such option: --listen"),
+        (["--once", "--store", "x"], "No such option: --store"),
+        (["--fast", "1", "--listen", "127.0.0.1:0"], "No such option: --listen"),
+        (["--interval", "nan"], "--interval is a number of seconds, such as 5, not nan"),
+        (["--interval", "inf"], "not inf"),
+        (["--push", "https://c/alps"], "give both --push and --push-token-file"),
+        (
+            ["--push", "https://c/alps", "--push-token-file", "x", "--no-store"],
+            "leave out --no-store",
+        ),
         (["--once", "--idle-power", "nan"], "an idle node draws 0 W or more, not nan W"),
         (["--once", "--marginal", "x.csv"], "goes with the average intensity in --signal"),
         (["--once", "--grid", "gb", "--marginal", "x.csv"], "AVERAGE+MARGINAL"),

@@ -68,7 +68,7 @@ def test_a_job_is_submitted(journal: Path, capsys: pytest.CaptureFixture[str]) -
     assert (tag.profile, tag.begin is not None) == ("", True)
 
 
-@pytest.mark.parametrize("words", [("queue",), ("queue", "--calibration"), ("drive", "--once")])
+@pytest.mark.parametrize("words", [("queue",), ("queue", "waits"), ("drive", "--once")])
 def test_jobs_are_looked_after(
     words: tuple[str, ...], journal: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

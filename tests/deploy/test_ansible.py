@@ -16,6 +16,7 @@ import re
 import shlex
 import shutil
 import socket
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -102,6 +103,27 @@ REFUSED = {
     ),
 }
 
+# The same for the centre.
+REFUSED_CENTRES = {
+    "nameless": ({"lowtide_centre_settings": {}}, "lowtide_centre_settings has no cluster"),
+    "cannot_serve": (
+        {"lowtide_package_extras": ["watch"]},
+        "Write lowtide_package_extras: [serve]",
+    ),
+    "told_password": (
+        {"lowtide_centre_store": "postgresql://lowtide:hunter2@db.example.org/lowtide"},
+        "write lowtide_centre_environment: {PGPASSWORD: ...}",
+    ),
+    "in_the_clear": (
+        {"lowtide_centre_listen": "0.0.0.0:8470"},
+        "Write lowtide_centre_listen: 127.0.0.1:8470 and put a proxy",
+    ),
+    "no_certificate": (
+        {"lowtide_centre_nginx_dir": "/etc/nginx/conf.d"},
+        "Name lowtide_centre_certificate and lowtide_centre_key",
+    ),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Told:
@@ -132,6 +154,11 @@ class Told:
         return said[0]
 
 
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return "{}:{}".format(*free.getsockname())
+
+
 class Control:
     """The machine that Ansible runs on: a folder with an inventory, a checkout and a wheelhouse."""
 
@@ -148,8 +175,7 @@ class Control:
             "PIP_NO_COMPILE": "1",
             "PYTHONPATH": str(self.needs()),
         }
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.address = "{}:{}".format(*free.getsockname())
+        self.address, self.centre_address = free_address(), free_address()
         self.checkout()
         self.wheel = self.build()
         self.wheelhouse()
@@ -227,6 +253,41 @@ class Control:
             "lowtide_service_arguments": ["--insecure"],
             "ansible_host": "192.0.2.7",
         }
+        shared = {"lowtide_prefix": str(self.root("edge") / "opt/lowtide")}
+        joined = {
+            **shared,
+            "lowtide_root": str(self.root("joined")),
+            "lowtide_listen": free_address(),
+            "lowtide_service_push": f"http://{self.centre_address}/alps",
+            "lowtide_service_push_from": "centre",
+            "lowtide_service_interval": 0.2,
+        }
+        centre = {
+            **shared,
+            "lowtide_package_extras": ["serve"],
+            "lowtide_centre_listen": self.centre_address,
+            "lowtide_centre_settings": {
+                "cluster": "alps",
+                "url": "https://energy.example.org",
+                "admins": ["adam", 'o"brien'],
+                "accounts": {"phys": {"leads": ["lea"]}, "phys.quark": {"parent": "phys"}},
+                "mail": {"sender": "hpc@example.org", "every_days": 7, "least_kwh": 0.5},
+            },
+        }
+        serving = {
+            **centre,
+            "lowtide_root": str(self.root("centre")),
+            "lowtide_centre_store": str(self.root("centre") / "centre.sqlite"),
+            "lowtide_centre_environment": {"PGPASSWORD": SECRET},
+            "lowtide_centre_mail": True,
+            "lowtide_centre_nginx_dir": str(self.root("centre") / "etc/lowtide"),
+            "lowtide_centre_certificate": "/etc/ssl/energy.pem",
+            "lowtide_centre_key": "/etc/ssl/energy.key",
+        }
+        refused_centres = {
+            host: {**centre, "lowtide_root": str(self.root(host)), **settings}
+            for host, (settings, _) in REFUSED_CENTRES.items()
+        }
         self.program("roots/old_python/python", "3.8")
         refused = {
             host: {
@@ -250,9 +311,11 @@ class Control:
                         "hosts": {
                             "edge": {"lowtide_root": str(self.root("edge")), **edge},
                             "here": here,
+                            "joined": joined,
                         },
                         "children": {"refused": {"hosts": refused}},
                     },
+                    "lowtide_centre": {"hosts": {"centre": serving, **refused_centres}},
                     "lowtide_operators": {"hosts": {"edge": {}}},
                     "lowtide_prometheus": {
                         "hosts": {
@@ -273,10 +336,10 @@ class Control:
         path.chmod(0o755)
         return path
 
-    def start(self, *arguments: str, playbook: str = "site.yml") -> subprocess.Popen[str]:
+    def start(self, *arguments: str, playbooks: str = "site.yml") -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "ansible", "playbook", "-i", "inventory.yml", *arguments]
         return subprocess.Popen(
-            [*command, str(ANSIBLE / playbook)],
+            [*command, *(str(ANSIBLE / name) for name in playbooks.split())],
             cwd=self.folder,
             env=self.environment,
             stdout=subprocess.PIPE,
@@ -316,10 +379,11 @@ class Runs:
     first: Told
     second: Told
     driving: Told
+    joining: Told
     traces: tuple[dict[str, object], dict[str, object]]
 
     def every(self) -> list[Told]:
-        return [self.check, self.first, self.second, self.driving]
+        return [self.check, self.first, self.second, self.driving, self.joining]
 
 
 @pytest.fixture(scope="module")
@@ -331,7 +395,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     checking = control.start("--check", "--diff", "--limit", "here,edge")
     second = end(control.start("--limit", "edge,central,refused"))
     # The package is there by now.
-    driving = end(control.start("--tags", "drive", playbook="drive.yml"))
+    joining = control.start(
+        *("--limit", "centre,joined", "--tags", "centre,service"), playbooks="centre.yml nodes.yml"
+    )
+    # Of a playbook in which a host failed, those after it are not run.
+    limit = ",".join(("edge", *REFUSED_CENTRES))
+    driving = end(
+        control.start("--limit", limit, "--tags", "drive,centre", playbooks="drive.yml centre.yml")
+    )
     check = end(checking)
     return Runs(
         control=control,
@@ -339,6 +410,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
         first=first,
         second=second,
         driving=driving,
+        joining=end(joining),
         traces=(before, traces()),
     )
 
@@ -415,17 +487,17 @@ def test_pip_is_given_the_source_with_its_extras(
     assert said == requirement
 
 
-def unit(runs: Runs, name: str) -> configparser.ConfigParser:
+def unit(runs: Runs, name: str, host: str = "edge") -> configparser.ConfigParser:
     parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), strict=True)
     parser.optionxform = str  # type: ignore[method-assign,assignment]
-    path = runs.control.root("edge") / "etc/systemd/system" / name
+    path = runs.control.root(host) / "etc/systemd/system" / name
     parser.read_string(path.read_text(encoding="utf-8"))
     return parser
 
 
-def command(runs: Runs, name: str) -> list[str]:
+def command(runs: Runs, name: str, host: str = "edge") -> list[str]:
     """What systemd would run."""
-    words = shlex.split(unit(runs, name)["Service"]["ExecStart"])
+    words = shlex.split(unit(runs, name, host)["Service"]["ExecStart"])
     return [word.replace("%%", "%").replace("$$", "$") for word in words]
 
 
@@ -478,7 +550,7 @@ def test_the_command_of_the_unit_answers_prometheus_and_keeps_what_it_sees(runs:
 
 
 def test_the_driver_only_counts_until_it_is_told_to_act(runs: Runs) -> None:
-    assert runs.driving.code == 0, runs.driving.text
+    assert runs.driving.recap("edge")["failed"] == 0, runs.driving.text
     root = runs.control.root("edge")
     table = str(root / "var/lib/lowtide-drive/begins")
     words = command(runs, "lowtide-drive.service")
@@ -496,6 +568,73 @@ def test_the_driver_only_counts_until_it_is_told_to_act(runs: Runs) -> None:
     environment = root / "etc/lowtide/drive.env"
     assert f'ELECTRICITYMAPS_TOKEN="{SECRET}"\n' in environment.read_text("utf-8")
     assert stat.S_IMODE(environment.stat().st_mode) == 0o600
+
+
+@contextlib.contextmanager
+def running(runs: Runs, name: str, host: str) -> Iterator[subprocess.Popen[str]]:
+    """Run what systemd would, until the block ends."""
+    process = subprocess.Popen(
+        command(runs, name, host),
+        env=runs.control.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def test_a_node_joins_the_centre_and_tells_it_of_itself(runs: Runs) -> None:
+    assert runs.joining.code == 0, runs.joining.text
+    token = runs.control.root("joined") / "etc/lowtide/push-token"
+    assert token.read_text("utf-8").startswith("lt_")
+    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+    assert token.read_text("utf-8").strip() not in runs.joining.text
+    (runs.control.root("joined") / "var/lib/lowtide").mkdir(parents=True)
+    store = runs.control.root("centre") / "centre.sqlite"
+    heard: list[tuple[str]] = []
+    with (
+        running(runs, "lowtide-serve.service", "centre") as serving,
+        running(runs, "lowtide-watch.service", "joined") as watching,
+    ):
+        deadline = time.monotonic() + 90
+        while not heard and serving.poll() is None and watching.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+            with contextlib.closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True)) as database:
+                heard = database.execute("SELECT DISTINCT host FROM incarnations").fetchall()
+    assert heard == [(os.uname().nodename,)]
+
+
+def test_the_centre_is_set_up_as_its_settings_say(runs: Runs) -> None:
+    from lowtide.serve.settings import Settings
+
+    folder = runs.control.root("centre") / "etc/lowtide"
+    settings = Settings.read(folder / "serve.toml")
+    assert (settings.cluster, settings.admins) == ("alps", ("adam", 'o"brien'))
+    assert settings.accounts["phys"].leads == ("lea",)
+    assert settings.accounts["phys.quark"].parent == "phys"
+    assert (settings.mail.every_days, settings.mail.least_kwh) == (7, 0.5)
+    assert stat.S_IMODE((folder / "serve.env").stat().st_mode) == 0o600
+    assert f'PGPASSWORD="{SECRET}"\n' in (folder / "serve.env").read_text("utf-8")
+    mailing = command(runs, "lowtide-mail.service", "centre")
+    assert mailing[1:3] == ["report", "--mail"]
+    timer = unit(runs, "lowtide-mail.timer", "centre")
+    assert timer["Timer"]["OnCalendar"] == "Mon..Fri 09:00"
+    site = (folder / "lowtide.conf").read_text("utf-8")
+    assert "server_name energy.example.org;" in site
+    assert f"proxy_pass http://{runs.control.centre_address};" in site
+    assert 'proxy_set_header X-Lowtide-Secret "";' in site
+
+
+@pytest.mark.parametrize("host", REFUSED_CENTRES)
+def test_a_wrong_setting_of_a_centre_is_refused(runs: Runs, host: str) -> None:
+    assert runs.driving.recap(host)["failed"] == 1
+    assert REFUSED_CENTRES[host][1] in runs.driving.failure(host)
+    assert not list(runs.control.root(host).rglob("*.toml"))
 
 
 def test_the_agent_pushes_to_the_server(runs: Runs) -> None:
@@ -595,7 +734,8 @@ def test_the_example_uses_variables_that_exist() -> None:
     text = (ANSIBLE / "inventory.example.yml").read_text(encoding="utf-8")
     known = {name for role in ROLES for name in variables(role)}
     used = set(re.findall(r"^\s*(lowtide_\w+):", text, re.M))
-    assert used - {"lowtide_nodes", "lowtide_operators", "lowtide_prometheus"} <= known
+    groups = {"lowtide_centre", "lowtide_nodes", "lowtide_operators", "lowtide_prometheus"}
+    assert used - groups <= known
 
 
 def test_the_example_reaches_its_own_machine_whatever_pythons_lie_about(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from lowtide.errors import FormatError, LowtideError
 from lowtide.formats import read_recordings
+from lowtide.formats.recording_clocks import offset_between
 from lowtide.formats.recording_parts import (
     CLOCK,
     GPUS,
@@ -22,7 +23,6 @@ from lowtide.formats.recording_parts import (
     MEASURES,
     SUM,
     WHOLE,
-    offset_between,
     read,
     write_joint_manifest,
 )

@@ -14,7 +14,8 @@ import pytest
 
 from lowtide.errors import FileProblem, FormatError, InvalidInput
 from lowtide.formats.counters import power_from_counter
-from lowtide.formats.recording_writer import RecordingWriter, append_event, write_recording
+from lowtide.formats.recording_folder import append_event
+from lowtide.formats.recording_writer import RecordingWriter, write_recording
 from lowtide.formats.recordings import read_recordings
 from lowtide.recording import Event, Recording, Run
 

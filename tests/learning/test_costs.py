@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lowtide.learning.costs import Cost, format_joules
 from lowtide.learning.intervals import welch
-from lowtide.learning.learned import Cost, format_joules
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import pytest
 
 from lowtide.errors import InvalidInput
 from lowtide.formats.recordings import read_recordings
-from lowtide.learning.phases import PhaseFinder, PhaseModel
+from lowtide.learning.phase_model import PhaseModel
+from lowtide.learning.phases import PhaseFinder
 from lowtide.learning.series import RunSeries, common_step_s
 from lowtide.recording import Recording
 from support.recordings import PHASES, make_run, make_runs

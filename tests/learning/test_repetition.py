@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lowtide.learning.phases import PhaseFinder, PhaseModel
+from lowtide.learning.phase_model import PhaseModel
+from lowtide.learning.phases import PhaseFinder
 from lowtide.learning.repetition import Block, find_block, find_structure
 from lowtide.learning.series import RunSeries, common_step_s
 from lowtide.recording import Recording, Run

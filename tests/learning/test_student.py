@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lowtide.learning.costs import stopping_costs
 from lowtide.learning.intervals import Interval, quantile, tail, welch
-from lowtide.learning.learned import stopping_costs
 from support.recordings import make_run
 
 

@@ -220,8 +220,8 @@ def test_on_the_command_line(
         (("learn", "e3", "--by", "gpus"), "write e3@gpus=2"),
         (("learn", "e3", "e5", "--by", "epochs"), "3 sizes or more"),
         (("learn", "--by", "epochs"), "3 sizes or more"),
-        (("learn", "h200", "--at", "epochs=3"), "belongs to --by"),
-        ((*words, "--check", "p.toml"), "--by goes without"),
+        (("learn", "h200", "--at", "epochs=3"), "Missing option '--by'"),
+        ((*words, "--check", "p.toml"), "No such option: --check"),
     ):
         answer = run(capsys, *wrong)
         assert answer.code == 2

@@ -15,7 +15,7 @@ import pytest
 
 from lowtide.errors import FileProblem
 from lowtide.formats import read_recordings
-from lowtide.formats.recording_parts import offset_between
+from lowtide.formats.recording_clocks import offset_between
 from lowtide.measuring.folders import part_writer
 from lowtide.measuring.tasks import Clocks, Companions, SlurmTask
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import subprocess
@@ -23,6 +24,7 @@ from lowtide.serve.tokens import READ_ALL, make_token
 from lowtide.store import Store
 from support.asking import serving
 from support.commands import run
+from support.faces import assert_keys_as_kept
 from support.pushed import CLUSTER, Node, centre
 from support.ticks import START, facts, unit
 
@@ -270,3 +272,32 @@ def test_numbers_of_the_centre_are_not_told(
     assert told["jobs"]["ref"]
     assert "id" not in told["jobs"]["columns"]
     assert not any(math.isnan(value or 0.0) for row in told["jobs"]["totals"] for value in row)
+
+
+def test_who_logs_in_and_out_is_told_in_every_form(
+    place: tuple[str, str, Doorkeeper],
+    as_user: Any,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def told(*words: str) -> tuple[dict[str, Any], str]:
+        said = []
+        for form in ("--json", "-P"):
+            token = as_user("ada").token
+            if words[0] == "login":
+                login_file().unlink()
+            monkeypatch.setattr("sys.stdin", io.StringIO(f"{token}\n"))
+            answer = run(capsys, *words, form)
+            assert answer.code == 0, answer.err
+            said.append(answer.out)
+        return json.loads(said[0]), said[1]
+
+    document, columns = told("login", place[1], "--with-token")
+    assert document == {"url": place[1], "user": "ada"}
+    assert_keys_as_kept("verbs/login.txt", document, columns.splitlines()[0])
+    document, columns = told("logout")
+    assert document == {"url": place[1], "logged_out": True, "token_ended": True}
+    assert_keys_as_kept("verbs/logout.txt", document, columns.splitlines()[0])
+    assert not login_file().exists()
+    assert json.loads(run(capsys, "logout", "--json").out)["logged_out"] is False
+    assert run(capsys, "logout").out == "You are not logged in to any centre.\n"

@@ -13,6 +13,7 @@ from starlette.routing import Route
 from lowtide.errors import InvalidInput
 from lowtide.serve.app import make_app
 from lowtide.serve.gate import HEADERS, audience_of, check_audiences
+from lowtide.serve.pace import Pace
 from lowtide.serve.tokens import IDLE_S, READ_OWN, begin_session, make_token, node_scope, take_back
 from support.asking import Client
 from support.pushed import CLUSTER, Node
@@ -30,6 +31,7 @@ DOORS = {
     "/api/v1/looks": "viewer",
     "/api/v1/me": "viewer",
     "/api/v1/nodes": "viewer",
+    "/api/v1/nodes/{name}": "viewer",
     "/api/v1/nodes/{name}/course": "viewer",
     "/api/v1/nodes/{name}/steps": "viewer",
     "/api/v1/openapi.json": "viewer",
@@ -305,3 +307,40 @@ def test_a_store_that_is_gone_is_told_and_no_more(tmp_path: Path) -> None:
             assert answer.status == 503
             assert answer.headers["retry-after"] == "30"
             assert b"secret" not in answer.body
+
+
+def test_nobody_keeps_others_waiting(one: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    passed = [100.0]
+    monkeypatch.setattr("lowtide.serve.gate.Pace", lambda most: Pace(most, lambda: passed[0]))
+    settings = replace(one.keeper.settings, requests_per_minute=6)
+    app = make_app(replace(one.keeper, settings=settings))
+    client = replace(one.client, app=app)
+    first, second, bobs = _token(one), _token(one), _token(one, owner="bob")
+    for _ in range(6):
+        assert client.get("/api/v1/me", authorization=first).status == 200
+    for path in ("/api/v1/me", "/jobs", "/login", "/static/lowtide.css"):
+        refused = client.get(path, authorization=first)
+        assert (refused.status, refused.headers["retry-after"]) == (429, "10")
+        for name, value in HEADERS.items():
+            assert refused.headers[name.lower()] == value
+    # Another token, another user: who asks too often keeps none of them waiting.
+    for shown in (second, bobs):
+        assert client.get("/api/v1/me", authorization=shown).status == 200
+    passed[0] += 9.0
+    assert client.get("/api/v1/me", authorization=first).headers["retry-after"] == "1"
+    passed[0] += 1.1
+    assert client.get("/api/v1/me", authorization=first).status == 200
+    assert client.get("/api/v1/me", authorization=first).status == 429
+    passed[0] += 1e6
+    assert [client.get("/api/v1/me", authorization=first).status for _ in range(7)][-2:] == [
+        200,
+        429,
+    ]
+    # All browsers of a user together, and nodes as well.
+    keys = [begin_session(one.keeper.database, "lea", now=NOW) for _ in range(3)]
+    found = [client.get("/api/v1/me", cookie=f"lowtide={keys[n % 3]}").status for n in range(7)]
+    assert found == [200] * 6 + [429]
+    with pytest.raises(InvalidInput, match="requests_per_minute"):
+        replace(settings, requests_per_minute=-1)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import getpass
+import io
 import json
+import re
 import secrets
 import shutil
 import subprocess
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -85,8 +88,9 @@ def test_a_seal_opens_once(client: Client, socket: str) -> None:
     seal = sealed(words_for(URL, _challenge(client)), socket)
     status, told = _enter(client, seal)
     assert (status, told["user"]) == (200, getpass.getuser())
-    assert client.get(f"/enter/{told['link']}").status == 303
-    assert client.get(f"/enter/{told['link']}").status == 401
+    # What it opens, and for whom, is in `test_entering`.
+    assert client.ask("POST", f"/enter/{told['link']}").status == 200
+    assert client.ask("POST", f"/enter/{told['link']}").status == 401
     assert _enter(client, seal)[0] == 401
     seal = sealed(words_for(URL, _challenge(client)), socket)
     token = _enter(client, seal, query="?token=1")[1]["token"]
@@ -126,6 +130,22 @@ def test_without_munge_there_is_no_such_door(keeper: Doorkeeper) -> None:
         assert client.ask("POST", "/login/challenge").status == 404
 
 
+class _Person:
+    """Opens in a browser what was printed, and types in what it shows."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+
+    def readline(self, _most: int = -1) -> str:
+        told = json.loads(self.capsys.readouterr().out)
+        assert set(told) == {"user", "link"}
+        opened = urllib.request.Request(told["link"], data=b"", method="POST")
+        with urllib.request.urlopen(opened, timeout=20) as page:
+            found = re.search(r"<b>(\d{6})</b>", page.read().decode())
+        assert found is not None
+        return found[1] + "\n"
+
+
 def test_people_log_in(
     keeper: Doorkeeper,
     socket: str,
@@ -136,9 +156,14 @@ def test_people_log_in(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     kept = tmp_path / "config" / "lowtide" / "centre.json"
     with serving(keeper) as url:
+        monkeypatch.setattr("sys.stdin", _Person(capsys))
         told = run(capsys, "login", url, "--browser", "--json", "--socket", socket)
         assert told.code == 0
-        assert json.loads(told.out)["link"].startswith(f"{url}/enter/lt_")
+        assert "go on in the browser" in told.err
+        monkeypatch.setattr("sys.stdin", io.StringIO("123456\n"))
+        wrong = run(capsys, "login", url, "--browser", "--socket", socket)
+        assert wrong.code != 0
+        assert "that is not the code" in wrong.err
         token = run(capsys, "login", url, "--token", "--socket", socket)
         assert token.out.startswith("lt_")
         assert not kept.exists()
@@ -146,9 +171,9 @@ def test_people_log_in(
         assert kept.stat().st_mode & 0o777 == 0o600
         assert "No such jobs" in run(capsys, "jobs").out
         # It is the same centre as before.
-        assert run(capsys, "login", "--browser", "--socket", socket).out.startswith(url)
+        assert run(capsys, "login", "--token", "--socket", socket).out.startswith("lt_")
         secret = json.loads(kept.read_text())["token"]
-        assert len(list_tokens(keeper.database, owner=None, now=time.time())) == 2
+        assert len(list_tokens(keeper.database, owner=None, now=time.time())) == 3
         assert run(capsys, "logout").code == 0
         assert not kept.exists()
         assert read_token(keeper.database, secret, now=time.time()) is None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.errors import SlurmProblem
+from lowtide.errors import NoAccounting, NoSuchJob, NoSuchNode, SlurmProblem, SlurmSilent
 from lowtide.monitor.snapshot import JobFacts
 from lowtide.slurm import SlurmClient
 from support.slurm import ask
@@ -103,6 +103,27 @@ def test_all_nodes_of_a_machine_are_asked_about_at_once(
         client.queue()
     asked = [line.split()[-1] for line in (tmp_path / "asked").read_text().splitlines()]
     assert asked == ["vm", "aud1,aud2", "n7", "n7"]
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("slurm_load_jobs error: Invalid job id specified", NoSuchJob),
+        ("slurm_load_node error: Invalid node name specified", NoSuchNode),
+        ("Slurm accounting storage is disabled", NoAccounting),
+        ("error: Unable to contact slurm controller (connect failure)", SlurmSilent),
+        ("Access/permission denied", SlurmProblem),
+        ("", SlurmProblem),
+    ],
+)
+def test_what_a_program_complains_of_is_told_apart_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, kind: type[SlurmProblem]
+) -> None:
+    stand_in(tmp_path, "scontrol", f"echo first; echo '{said}' >&2; exit 1")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(SlurmProblem, match=r"^scontrol failed: ") as caught:
+        SlurmClient().tell("scontrol", "show", "job", "5")
+    assert type(caught.value) is kind
 
 
 def test_a_dead_slurm_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

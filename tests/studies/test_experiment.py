@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lowtide.errors import FileProblem, FormatError, InvalidInput, UnknownName
-from lowtide.studies.experiment import Experiment, flatten, input_files
+from lowtide.studies.experiment import Experiment, input_files
+from lowtide.studies.settings import flatten
 
 BASE = """
 title = "A test"
@@ -358,3 +361,9 @@ def test_a_queue_may_be_called_as_simulate_calls_it() -> None:
     runs = [next(experiment.runs()) for experiment in both]
     assert all(run.shown["queue"] == {"name": "easy"} for run in runs)
     assert len({run.id for run in runs}) == 1
+
+
+def test_a_sweep_without_sites_loads_nothing_of_the_market():
+    code = "import lowtide.studies.run, sys; print([m for m in sys.modules if 'market' in m])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"

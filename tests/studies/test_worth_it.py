@@ -10,10 +10,11 @@ import pytest
 
 from lowtide.formats import read_signal
 from lowtide.studies.engines import Local
-from lowtide.studies.experiment import Experiment, flatten
+from lowtide.studies.experiment import Experiment
 from lowtide.studies.folder import sweep
 from lowtide.studies.report import make_sections
 from lowtide.studies.run import run_row
+from lowtide.studies.settings import flatten
 from lowtide.studies.study import read_study
 from lowtide.units import parse_duration
 from lowtide.workloads import generate

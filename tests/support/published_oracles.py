@@ -28,19 +28,25 @@ def decided(policy: object, job: Job, signal: Signal) -> Schedule | None:
         candidates = np.concatenate(([job.arrival], later))
         return run_from(job, float(candidates[np.argmin(signal.at(candidates))]))
     if isinstance(policy, Oracle):
-        delays_s, costs = cost_by_delay(job, signal)
-        if policy.step_s is not None:
-            delays_s, costs = on_steps(delays_s, costs, policy.step_s)
-        return run_from(job, job.arrival + first_lowest(delays_s, costs, np.inf))
+        delays_s = delays_to_try(job, signal, policy.step_s)
+        costs = [run_cost(phases_of(job), job, each, signal) for each in delays_s]
+        return run_from(job, job.arrival + first_best(delays_s, costs, max(map(abs, costs))))
     if isinstance(policy, LowestWindow | CarbonTime):
-        delays_s, costs, length_s = expected_costs(job, signal, policy.expected_s, policy.step_s)
+        # Expected is a run at 1 W. For every start alike it is cut to what the signal covers.
+        run_s = job.profile.run_s
+        length_s = min(policy.expected_s or run_s, max(signal.end - job.latest_start, run_s))
+        level = [(1.0, length_s)]
+        delays_s = delays_to_try(job, signal, policy.step_s, level)
+        costs = [run_cost(level, job, each, signal) for each in delays_s]
+        most = max(map(abs, costs))
         if isinstance(policy, LowestWindow):
-            return run_from(job, job.arrival + first_lowest(delays_s, costs, np.inf))
-        saved = (costs[0] - costs) / (delays_s + length_s)
-        # A saving that is rounding alone is none, and of equal ones the first is taken.
-        tie = TIE * float(np.abs(costs).max()) / length_s
-        best = int(np.argmax(saved >= saved.max() - tie))
-        return run_from(job, job.arrival + float(delays_s[best]))
+            return run_from(job, job.arrival + first_best(delays_s, costs, most))
+        # Per second until it would be done, as published: what is saved, less the more it waits.
+        missed = [
+            (cost - costs[0]) / (each + length_s)
+            for each, cost in zip(delays_s, costs, strict=True)
+        ]
+        return run_from(job, job.arrival + first_best(delays_s, missed, most / length_s))
     if isinstance(policy, WaitAwhile):
         begin = job.arrival + job.profile.startup_s
         return carry_out(job, cheapest_moments(signal, begin, job.deadline, job.profile.work_s))
@@ -51,102 +57,53 @@ def decided(policy: object, job: Job, signal: Signal) -> Schedule | None:
     return None
 
 
-def cost_by_delay(job: Job, signal: Signal) -> tuple[FloatArray, FloatArray]:
-    """Return the cost of an uninterrupted run as a piecewise-linear function of its delay.
+def phases_of(job: Job) -> list[tuple[float, float]]:
+    """Return what an uninterrupted run draws, one after another: watts and seconds."""
+    phases = (*job.profile.startup, *job.profile.work)
+    return [(phase.power_w, phase.duration_s) for phase in phases]
 
-    Args:
-        signal: What a kWh emits or costs; it covers the job's window.
 
-    Returns:
-        The delays at which the function bends, in seconds after arrival, from 0 to the slack; and
-        its values there, in grams (or money) times joules per kWh.
+def run_cost(phases: list[tuple[float, float]], job: Job, delay_s: float, signal: Signal) -> float:
+    """Return what a run comes to that starts so late, in grams times joules per kWh."""
+    total, now_s, most_s = 0.0, delay_s, signal.end - job.arrival
+    for power_w, duration_s in phases:
+        until_s = now_s + duration_s
+        within_s = [min(now_s, most_s), min(until_s, most_s)]
+        total += power_w * float(signal.integral(*within_s, origin=job.arrival))
+        # Instants are told to a part of a microsecond: as late as can be is a little too late.
+        total += power_w * (until_s - now_s - (within_s[1] - within_s[0])) * signal.values[-1]
+        now_s = until_s
+    return total
+
+
+def delays_to_try(
+    job: Job,
+    signal: Signal,
+    step_s: float | None,
+    phases: list[tuple[float, float]] | None = None,
+) -> list[float]:
+    """Return delays among which the cheapest is: no delay, the longest, and all that count.
+
+    With a step its multiples count. Else the cost is straight between delays at which an edge of
+    a phase meets one of the signal, so that it is lowest at one of these.
     """
-    offsets_s, falls_w = _power_falls(job.profile)
-    window = signal.window(job.arrival, job.deadline)
-    edges_s = window.edges[1:-1] - job.arrival
-    steps = np.diff(window.values)
     slack_s = max(job.slack_s, 0.0)
-
-    # The slope of Σ fall_k · C(delay + offset_k) is Σ fall_k · c(delay + offset_k): it changes
-    # where a step of the signal meets a change of power, by the product of the two.
-    first = np.searchsorted(edges_s, offsets_s, side="right")
-    last = np.searchsorted(edges_s, offsets_s + slack_s, side="left")
-    pairs = [
-        (edges_s[i:j] - offset_s, fall_w * steps[i:j])
-        for i, j, offset_s, fall_w in zip(first, last, offsets_s, falls_w, strict=True)
-    ]
-    meet_s = np.concatenate([pair[0] for pair in pairs])
-    bend = np.concatenate([pair[1] for pair in pairs])
-    inside = (meet_s > 0.0) & (meet_s < slack_s) & (bend != 0.0)
-    order = np.argsort(meet_s[inside], kind="stable")
-    delays_s = np.concatenate(([0.0], meet_s[inside][order], [slack_s]))
-
-    at_once = window.values[first]
-    # Summed, not multiplied as vectors: fused products would leave a slope where there is none.
-    slope = float(np.sum(falls_w * at_once))
-    slopes = slope + np.concatenate(([0.0], np.cumsum(bend[inside][order])))
-    now = signal.integral(np.zeros(offsets_s.size), offsets_s, origin=job.arrival)
-    return delays_s, falls_w @ now + np.concatenate(([0.0], np.cumsum(slopes * np.diff(delays_s))))
-
-
-def on_steps(
-    delays_s: FloatArray, costs: FloatArray, step_s: float
-) -> tuple[FloatArray, FloatArray]:
-    """Return multiples of a step among the delays, and what a run costs there.
-
-    Args:
-        delays_s: Where the cost bends, from 0 to the longest delay.
-    """
-    grid_s = np.arange(0.0, delays_s[-1] + 1e-9 * step_s, step_s)
-    return grid_s, np.interp(grid_s, delays_s, costs)
-
-
-def first_lowest(delays_s: FloatArray, costs: FloatArray, longest_s: float) -> float:
-    """Return the first delay, no longer than allowed, at which a run costs least."""
-    within = delays_s <= longest_s
-    if not within.all():
-        costs = np.append(costs[within], np.interp(longest_s, delays_s, costs))
-        delays_s = np.append(delays_s[within], longest_s)
-    tie = TIE * float(np.abs(costs).max())
-    return float(delays_s[np.flatnonzero(costs <= costs.min() + tie)[0]])
-
-
-def _power_falls(profile: PowerProfile) -> tuple[FloatArray, FloatArray]:
-    """Return when a run's power changes, seconds after its start, and by how much it falls."""
-    phases = (*profile.startup, *profile.work)
-    power_w = np.array([0.0, *(phase.power_w for phase in phases), 0.0])
-    offsets_s = np.concatenate(([0.0], np.cumsum([phase.duration_s for phase in phases])))
-    falls_w = -np.diff(power_w)
-    # The start stays even if nothing changes there, so that there is always one.
-    kept = (falls_w != 0.0) | (offsets_s == 0.0)
-    return offsets_s[kept], falls_w[kept]
-
-
-def expected_costs(
-    job: Job, signal: Signal, expected_s: float | None, step_s: float | None
-) -> tuple[FloatArray, FloatArray, float]:
-    """Return what a run of the expected length costs, by its delay.
-
-    Args:
-        expected_s: How long it is expected to run, None for as long as it does.
-        step_s: Step between delays, None for every delay at which the cost bends.
-
-    Returns:
-        The delays; the cost at each, for 1 W; and the length that was reckoned with.
-    """
-    run_s = job.profile.run_s
-    covered_s = max(signal.end - job.latest_start, run_s)
-    length_s = min(expected_s or run_s, covered_s)
-    level = Job(
-        id=job.id,
-        arrival=job.arrival,
-        deadline=job.latest_start + length_s,
-        profile=PowerProfile.constant(1.0, length_s),
-    )
-    delays_s, costs = cost_by_delay(level, signal)
     if step_s is not None:
-        delays_s, costs = on_steps(delays_s, costs, step_s)
-    return delays_s, costs, length_s
+        count = int((slack_s + 1e-9 * step_s) / step_s)
+        return [each * step_s for each in range(count + 1)]
+    offsets_s = [0.0]
+    for _, duration_s in phases or phases_of(job):
+        offsets_s.append(offsets_s[-1] + duration_s)
+    meet_s = {edge - job.arrival - each for edge in signal.edges.tolist() for each in offsets_s}
+    return sorted({0.0, slack_s, *(each for each in meet_s if 0.0 < each < slack_s)})
+
+
+def first_best(delays_s: list[float], costs: list[float], scale: float) -> float:
+    """Return the first delay at which a run costs least; what is rounding alone is no saving."""
+    least = min(costs)
+    return next(
+        each for each, cost in zip(delays_s, costs, strict=True) if cost <= least + TIE * scale
+    )
 
 
 def cheapest_moments(

@@ -112,6 +112,8 @@ class RunningSlurm(dict[str, str]):
     def __init__(self, environment: dict[str, str]) -> None:
         super().__init__(environment)
         self.daemons: dict[str, Daemon] = {}
+        # What stands before a command that somebody else is to run in its network.
+        self.network: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +178,7 @@ def running_slurm(
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         network = stack.enter_context(own_network(path)) if accounting else []
+        environment.network = network
         place = _Place(folder=folder, environment=environment, network=network)
         ports = _free_ports(nodes + 2)
         kept = slurm_accounting.settings(folder, ports[-1]) if accounting else _NO_ACCOUNTING

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from lowtide.acting.backend import RUNNING, Seen
+from lowtide.acting.backend import PENDING, RUNNING, Seen
 from lowtide.acting.reckoning import Reckoning
-from lowtide.acting.tag import decode
+from lowtide.acting.tag import Tag, decode
 from lowtide.errors import LowtideError
 from lowtide.files import read_document, write_whole
 from lowtide.schedule import Stretch
@@ -23,6 +23,8 @@ from lowtide.schedule import Stretch
 DAY_S = 86_400.0
 # For how long a job is kept after it was handed in.
 _KEPT_S = 400 * DAY_S
+# A wait that is shorter is none.
+_NOTABLE_S = 60.0
 # No amount, moment or count of a job is larger.
 _MOST = 1e15
 
@@ -74,6 +76,14 @@ class BookPage:
         duration_scale: The same of how long it takes.
         told: Which notices were sent.
         kind: The class that it waited with; empty where nobody has seen it.
+        wait_s: W: how long it was said to wait at most; None where nobody says.
+        run_s: R: how long it was said to take at most; None where nobody says.
+        queued_s: How long it was seen to wait for its turn, at least.
+        held: Whether somebody was seen to hold it.
+        script: Which jobs it behaves like when it is asked to stop, as `experience` has it.
+        deaf: Whether it was seen not to stop when it was asked.
+        stop_s: How long it took at most to save and leave; None where it was not seen to.
+        begun_anew: Whether it was seen to begin again without having been asked to stop.
     """
 
     token: str
@@ -102,6 +112,14 @@ class BookPage:
     duration_scale: float = 1.0
     told: tuple[str, ...] = ()
     kind: str = ""
+    wait_s: float | None = None
+    run_s: float | None = None
+    queued_s: float = 0.0
+    held: bool = False
+    begun_anew: bool = False
+    script: str = ""
+    deaf: bool = False
+    stop_s: float | None = None
 
     @property
     def is_over(self) -> bool:
@@ -123,6 +141,7 @@ class BookPage:
             replayed=self.replayed,
             measured=self.measured,
             at_once=self.planned_at_once if self.at_once is None else self.at_once,
+            counts=not self.is_over or self.in_time is True,
         )
 
     @property
@@ -132,11 +151,38 @@ class BookPage:
             return None
         return self.measured / self.replayed - 1.0
 
-    def seen(self, job: Seen, progress_s: float) -> BookPage:
+    @property
+    def ran_s(self) -> float | None:
+        """For how long it has worked in all its starts; None where that was not seen."""
+        if self.ended is None or len(self.stretches) != 1:
+            return None
+        (starts,) = self.stretches
+        return sum(each.work_s for each in starts) + self.ended - starts[-1].start
+
+    def seen(self, job: Seen, tag: Tag, now: float) -> BookPage:
         """Return the page with what a look tells of the job."""
         page = replace(self, missing=0, outcome="", ended=None) if self.missing else self
-        if page.kind != job.kind:
-            page = replace(page, kind=job.kind)
+        progress_s = tag.progress_s
+        said: dict[str, Any] = {
+            "deaf": tag.deaf,
+            "kind": job.kind,
+            "wait_s": tag.wait_s,
+            "run_s": tag.run_s or None,
+            "held": page.held or job.held,
+            "begun_anew": page.begun_anew or (job.restarts > tag.restarts and not tag.asked),
+        }
+        if job.state == PENDING and job.begin is not None and not job.held:
+            waited_s = now - job.begin
+            # A page is not written anew at every look.
+            if waited_s > max(1.25 * page.queued_s, _NOTABLE_S):
+                said["queued_s"] = waited_s
+        if job.state == PENDING and tag.asked_at is not None and job.submitted is not None:
+            # Its requeue counts as a submission: that is when it had saved.
+            took_s = job.submitted - tag.asked_at
+            if job.restarts > tag.restarts and took_s >= 0:
+                said["stop_s"] = max(took_s, page.stop_s or 0.0)
+        if any(getattr(page, name) != value for name, value in said.items()):
+            page = replace(page, **said)
         if job.state != RUNNING or job.started is None:
             return page
         found = Begun(task=job.id, start=job.started, progress_s=progress_s)
@@ -236,7 +282,7 @@ class Book:
                     profile=tag.profile,
                     kind=job.kind,
                 )
-            present[tag.token] = page.seen(job, tag.progress_s)
+            present[tag.token] = page.seen(job, tag, now)
         for page in present.values():
             self.put(page)
         return [page for token, page in known.items() if token not in present and not page.is_over]

@@ -1,4 +1,4 @@
-"""What runs taught of the profiles that jobs were planned by: mended after each, distrusted if off.
+"""What runs taught: of the profiles that jobs were planned by, and of who saves when it is asked.
 
 Runs are compared with those of the same job name, script, partition and profile. A profile is taken
 as its last runs came out. One that was off by more than a tenth twice in a row, in spite of that,
@@ -29,6 +29,8 @@ _MOST_MISSES = 2
 _MOST = 1000.0
 # How many runs count, and how many are kept.
 _LAST, _KEPT = 5, 20
+# Who takes longer than this to stop has not been seen to.
+_LONGEST_STOP_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +136,7 @@ class Experiences:
 
     def of(self, program: str) -> Experience:
         """Return what is known of a program; nothing where it cannot be read."""
-        rows = self._read().get(program)
+        rows = _read_document(self.path).get(program)
         rows = rows if isinstance(rows, list) else []
         found = [run for row in rows if (run := _read_run(row)) is not None]
         return Experience(runs=tuple(found))
@@ -155,15 +157,75 @@ class Experiences:
             duration=duration * page.duration_scale,
         )
         rows = [asdict(each) for each in (*known.runs, run)][-_KEPT:]
-        document = {**self._read(), page.program: rows}
+        document = {**_read_document(self.path), page.program: rows}
         write_whole(self.path, json.dumps(document), lasting=False)
 
-    def _read(self) -> dict[str, Any]:
-        try:
-            document = read_document(self.path, "json")
-        except LowtideError:
-            return {}
-        return document if isinstance(document, dict) else {}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habit:
+    """What was seen of a script that was asked to stop.
+
+    Attributes:
+        saves: Whether it has saved, and was not deaf since.
+        deaf: Whether it did not stop the last time that it was asked.
+        stop_s: How long it took at most to save and leave, of the last times; None where it never
+            has.
+    """
+
+    saves: bool = False
+    deaf: bool = False
+    stop_s: float | None = None
+
+
+class Habits:
+    """How scripts behave that are asked to stop, in one file.
+
+    Args:
+        path: The file; it is made when something is kept.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def of(self, script: str) -> Habit:
+        """Return what was seen of a script; nothing where it cannot be read."""
+        rows = self._rows(script)[-_LAST:]
+        took = [row["stop_s"] for row in rows if isinstance(row.get("stop_s"), int | float)]
+        deaf = bool(rows) and rows[-1].get("deaf") is True
+        return Habit(
+            saves=bool(took) and not deaf,
+            deaf=deaf,
+            stop_s=max((each for each in took if 0 <= each < _LONGEST_STOP_S), default=None),
+        )
+
+    def learn(self, page: BookPage) -> None:
+        """Take in how a job behaved, once; one that was never asked says nothing."""
+        rows = self._rows(page.script)
+        if not page.script or (page.stop_s is None and not page.deaf):
+            return
+        if any(row.get("token") == page.token for row in rows):
+            return
+        row = {"token": page.token, "deaf": page.deaf, "stop_s": page.stop_s}
+        document = {**_read_document(self.path), page.script: [*rows, row][-_KEPT:]}
+        write_whole(self.path, json.dumps(document), lasting=False)
+
+    def _rows(self, script: str) -> list[dict[str, Any]]:
+        rows = _read_document(self.path).get(script)
+        return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _read_document(path: Path) -> dict[str, Any]:
+    try:
+        document = read_document(path, "json")
+    except LowtideError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def script_key(name: str, script: str) -> str:
+    """Return what jobs have in common that behave alike when they are asked to stop."""
+    words = json.dumps([name, script])
+    return hashlib.sha256(words.encode(errors="surrogateescape")).hexdigest()[:12]
 
 
 def program_key(name: str, script: str, partition: str | None, profile: PowerProfile) -> str:

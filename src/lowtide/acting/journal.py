@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lowtide.acting.book import Book
-from lowtide.acting.experience import Experiences
+from lowtide.acting.experience import Experiences, Habits
 from lowtide.acting.tag import Tag
 from lowtide.acting.waits import Wait, from_rows
 from lowtide.errors import FileProblem, LowtideError
@@ -109,6 +109,11 @@ class Journal:
     def supposed(self) -> Path:
         """Where it is kept what waiting would save."""
         return self.folder / "supposed.json"
+
+    @property
+    def habits(self) -> Habits:
+        """What was seen of scripts that were asked to stop."""
+        return Habits(self.folder / "habits.json")
 
     @property
     def experiences(self) -> Experiences:

@@ -301,7 +301,9 @@ def _judge_due(say: _Saying, situation: Situation) -> Judgement:
         submitted = seen.submitted or now
         said_s = promise.wait_s if say.tag.wait_s is None else say.tag.wait_s
         promised = promise.latest + promise.wait_s - said_s >= submitted or seen.restarts
-        fair = submitted if promised else submitted + promise.wait_s
+        # Whose begin was taken back as a queue grew has waited for it until then.
+        gave_way = max(_written(say.tag), default=submitted) > submitted + situation.rules.hand_s
+        fair = submitted if promised or gave_way else submitted + promise.wait_s
         if now >= max(promise.latest, fair):
             moves.append(Move(kind="boost"))
     return say("due", "its begin has come: it waits for its turn", *moves, promise=promise)

@@ -1,8 +1,9 @@
 """A program on this machine that waits for clean hours, and is paused or saved in dirty ones.
 
 It is a backend of one job. What is paused keeps its memory and goes on where it stood; what can
-save is asked to by a signal, leaves with exit code 75 and is started again. Should this process be
-killed, whatever it has paused goes on.
+save is asked to by a signal, which is sent to whoever of it listens and to nobody else; it leaves
+with exit code 75 and is started again. Should this process be killed, whatever it has paused goes
+on.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from lowtide.acting.backend import OVER, PENDING, RUNNING, Look, Seen
+from lowtide.acting.gpu_pause import GpuPause
 from lowtide.acting.tag import Tag, decode, encode
 from lowtide.errors import Refused
 from lowtide.measuring.program import StartedProgram
@@ -22,8 +25,12 @@ from lowtide.schedule import Stretch
 
 # What a program that has saved and wants to go on exits with (EX_TEMPFAIL).
 SAVED = 75
-# Lets go on what is paused when whoever paused it is gone: each line names all that is.
-_GUARDIAN = 'while read -r line; do pids=$line; done; [ -z "$pids" ] || kill -CONT $pids'
+# Lets go on what is paused when whoever paused it is gone: each line names all that is. What it is
+# given besides is run for these then.
+_GUARDIAN = """\
+while read -r line; do pids=$line; done
+[ -z "$pids" ] || { kill -CONT $pids 2>/dev/null; [ $# = 0 ] || exec "$@" $pids; }
+"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,18 +40,24 @@ class LocalBackend:
     Attributes:
         tag: What the job would carry in its comment.
         with_signal: How it is asked to save; None to pause it where it stands.
+        gpus: Who takes it off its GPUs before it is paused; None to leave it there.
+        troubles: What went wrong with that, in words.
         runs: Its starts so far, with the work that each did.
         pauses: When it was paused, and when it went on.
     """
 
     tag: Tag
     with_signal: signal.Signals | None = None
+    gpus: GpuPause | None = None
+    troubles: list[str] = field(default_factory=list, init=False)
     runs: list[Stretch] = field(default_factory=list, init=False)
     pauses: list[tuple[float, float]] = field(default_factory=list, init=False)
     _seen: Seen = field(init=False)
     _program: StartedProgram | None = field(default=None, init=False)
     _paused_at: float | None = field(default=None, init=False)
     _asked_at: float | None = field(default=None, init=False)
+    _asks: int = field(default=0, init=False)
+    _gpus_do: str = field(default="", init=False)
     _guardian: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -105,11 +118,28 @@ class LocalBackend:
         if program is None or self._seen.state != RUNNING:
             raise Refused("the program does not run")
         if self.with_signal is not None:
+            self._asks += 1
+            # A shell around it, or a child, may not know the signal and would be ended by it.
+            heard = program.tree.listeners(self.with_signal, everyone=self._asks > 1)
+            if not heard:
+                name = signal.Signals(self.with_signal).name
+                raise Refused(f"nobody of the program listens for {name} now: it is not sent")
             self._asked_at = self._asked_at or time.time()
-            # Its children may not know the signal, and would be ended by it.
-            with suppress(ProcessLookupError):
-                os.kill(program.tree.root, self.with_signal)
+            for pid in heard:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, self.with_signal)
             return
+        if self.gpus is None:
+            self._stand_still(program)
+        elif not self._gpus_do:
+            # Stopped, it could not let go of its GPUs: it stands still once it has.
+            self._asked_at = time.time()
+            pids = program.tree.living()
+            self._guard(pids)
+            self.gpus.take_off(pids)
+            self._gpus_do = "leave"
+
+    def _stand_still(self, program: StartedProgram) -> None:
         self._guard(program.pause())
         self._paused_at = time.time()
         self._requeue(self._paused_at)
@@ -119,8 +149,11 @@ class LocalBackend:
 
         It is started before the program, of which it is no part.
         """
+        give_back = [sys.executable, "-m", "lowtide.acting.gpu_pause"] if self.gpus else []
         self._guardian = subprocess.Popen(  # noqa: S603 - our own words
-            ["/bin/sh", "-c", _GUARDIAN], stdin=subprocess.PIPE, start_new_session=True
+            ["/bin/sh", "-c", _GUARDIAN, "guardian", *give_back],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
         )
 
     def started(self, program: StartedProgram) -> None:
@@ -129,18 +162,47 @@ class LocalBackend:
         self._run(time.time())
 
     def attend(self) -> None:
-        """Let a paused program go on once its time has come."""
-        if self._program is not None and self.is_paused and self.is_due:
+        """Let a paused program go on once its time has come, or once it was told to end."""
+        if self._program is None:
+            return
+        if self.gpus is not None and self._gpus_do:
+            self._see_gpus(self.gpus, self._program)
+        if self.is_paused and (self.is_due or self._program.asked):
             self.go_on()
+
+    def _see_gpus(self, gpus: GpuPause, program: StartedProgram) -> None:
+        """Go on once the driver has done what it was asked."""
+        if gpus.is_busy:
+            return
+        problem, did, self._gpus_do = gpus.result(), self._gpus_do, ""
+        if problem:
+            told = "" if did == "come back" else "it goes on without a pause: "
+            self.troubles.append(f"{told}{problem}")
+        if did == "come back":
+            self._went_on()
+        elif problem:
+            # It has all that it had, and runs on.
+            self._asked_at = None
+            self._guard([])
+        else:
+            self._stand_still(program)
 
     def go_on(self) -> None:
         """Let a paused program go on now."""
-        if self._program is None or self._paused_at is None:
+        if self._program is None or self._paused_at is None or self._gpus_do:
             return
         self._program.resume()
+        if self.gpus is None:
+            self._went_on()
+        else:
+            # What it asks of its GPUs waits until it has them.
+            self.gpus.give_back()
+            self._gpus_do = "come back"
+
+    def _went_on(self) -> None:
         self._guard([])
         now = time.time()
-        self.pauses.append((self._paused_at, now))
+        self.pauses.append((self._paused_at or now, now))
         self._paused_at = None
         self._run(now)
 
@@ -165,7 +227,7 @@ class LocalBackend:
             self._guardian = None
 
     def _run(self, now: float) -> None:
-        self._asked_at = None
+        self._asked_at, self._asks = None, 0
         self._seen = replace(self._seen, state=RUNNING, started=now, begin=None)
 
     def _keep_run(self, now: float) -> float:

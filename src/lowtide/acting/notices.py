@@ -7,6 +7,7 @@ little, never twice. What could not be sent is taken back, and tried again at th
 from __future__ import annotations
 
 import json
+import re
 import smtplib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,12 +20,18 @@ from lowtide.acting.backend import PENDING, RUNNING
 from lowtide.acting.book import Book, BookPage
 from lowtide.acting.judge import Judgement
 from lowtide.errors import InvalidInput, LowtideError, ProviderProblem
-from lowtide.units import format_number, format_percent, format_time
+from lowtide.units import format_duration, format_number, format_percent, format_time
 
 KINDS = ("deferred", "at risk", "held", "lost", "missed", "done")
 # Where mail is handed in, unless somebody says otherwise.
 _MAIL = "localhost:25"
 _PATIENCE_S = 5.0
+# Who was not measured by so long after it has ended is not going to be.
+_MEASURED_S = 600.0
+# Stands for whose job it is in an address that notices go to.
+_USER = "{user}"
+# Names that may become part of an address.
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +83,7 @@ def notices(
                 token=tag.token,
             )
     for page in settled:
-        if found := _of_ended(page):
+        if found := _of_ended(page, now):
             yield Notice(
                 kind=found[0],
                 job_id=page.job_id,
@@ -129,21 +136,48 @@ def _of_live(verdict: Judgement, now: float) -> Iterator[tuple[str, str]]:
         yield "at risk", f"it may not be done by {due}: {verdict.why}"
 
 
-def _of_ended(page: BookPage) -> tuple[str, str] | None:
+def _of_ended(page: BookPage, now: float) -> tuple[str, str] | None:
     due = format_time(page.deadline)
     if page.outcome == "lost":
         return "lost", "nobody knows of it any more, and it was not seen to end: submit it again"
     if page.in_time is False:
         when = "" if page.ended is None else f" at {format_time(page.ended)}"
-        return "missed", f"it ended{when} ({page.outcome}), and was to be done by {due}"
-    known = page.reckoning
+        words = f"it ended{when} ({page.outcome}), and was to be done by {due}"
+        return "missed", "; ".join([words, *causes(page)])
     if page.in_time and page.measured is not None:
+        known, worth = page.reckoning, "what that saved is not known"
         share, saved = known.saving, known.saved
-        worth = ""
         if share is not None and saved is not None:
-            worth = f", which saved {format_number(saved)} {page.unit} ({format_percent(share)})"
-        return "done", f"it was done in time: {format_number(page.measured)} {page.unit}{worth}"
+            worth = f"which saved {format_number(saved)} {page.unit} ({format_percent(share)})"
+        return "done", (f"it was done in time: {format_number(page.measured)} {page.unit}, {worth}")
+    if page.in_time and (page.ended is None or now - page.ended > _MEASURED_S):
+        return "done", "it was done in time; nobody has measured it, and so no saving is told"
     return None
+
+
+def causes(page: BookPage) -> list[str]:
+    """Return in words why a job was late, as far as was seen: a hold, the queue, a node, R."""
+    found = []
+    if "fail" in page.outcome and page.outcome != "failed":
+        found.append("its node failed")
+    elif page.outcome != "completed":
+        found.append("it did not come to its end")
+    elif page.begun_anew:
+        found.append("it began again without having been asked to stop, as when a node fails")
+    if page.held:
+        found.append("it was held")
+    if page.queued_s > (page.wait_s or 0.0):
+        found.append(
+            f"it waited {format_duration(page.queued_s)} or more for its turn, and "
+            f"{format_duration(page.wait_s or 0.0)} were allowed for that"
+        )
+    ran_s = page.ran_s
+    if page.run_s and ran_s is not None and ran_s > page.run_s:
+        found.append(
+            f"it ran for {format_duration(ran_s)}, and was to take {format_duration(page.run_s)} "
+            "at most"
+        )
+    return found or ["why was not seen"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +185,7 @@ class Mail:
     """Sends notices by mail.
 
     Attributes:
-        to: Who gets them.
+        to: Who gets them; `{user}` in it stands for whose job it is.
         server: Where mail is handed in, as HOST or HOST:PORT.
     """
 
@@ -160,8 +194,13 @@ class Mail:
 
     def send(self, notice: Notice) -> None:
         """Hand it in."""
+        if _USER in self.to and not _PLAIN.fullmatch(notice.user):
+            # Whatever else it is, it is nobody's address; all others are told.
+            return
         message = EmailMessage()
-        message["From"] = message["To"] = self.to
+        message["To"] = to = self.to.replace(_USER, notice.user)
+        # An operator's notices come from the service, and not from whom they go to.
+        message["From"] = f"lowtide@{to.rpartition('@')[2]}" if _USER in self.to else to
         # Names are users' own, and may hold whatever would be a head of its own here.
         name = " ".join(notice.name.split())
         message["Subject"] = f"job {notice.job_id} {name}: {notice.kind}"

@@ -31,12 +31,14 @@ class Reckoning:
         replayed: By the profile at the starts that came.
         measured: By meters.
         at_once: By the profile, had it started when it was handed in.
+        counts: Whether it did what it was to, and in time: what failed has saved nothing.
     """
 
     planned: float | None = None
     replayed: float | None = None
     measured: float | None = None
     at_once: float | None = None
+    counts: bool = True
 
     @property
     def planned_saving(self) -> float | None:
@@ -47,13 +49,13 @@ class Reckoning:
 
     @property
     def saving(self) -> float | None:
-        """The share that was saved; None before anything was measured.
+        """The share that was saved; None before anything was measured, or where it failed.
 
         What was measured is set beside the same watts at submission: the replay's own error
         counts on neither side. Without a profile to replay, running at once is what was measured,
         at its mean power.
         """
-        if self.measured is None or not self.at_once:
+        if self.measured is None or not self.at_once or not self.counts:
             return None
         came = self.measured if self.replayed is None else self.replayed
         return 1.0 - came / self.at_once

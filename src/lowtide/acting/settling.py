@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from lowtide.acting.book import DAY_S, Book, BookPage
+from lowtide.acting.book import DAY_S, Begun, Book, BookPage
 from lowtide.acting.experience import Experiences
 from lowtide.acting.journal import Journal
 from lowtide.acting.reckoning import amount, measured, replay
 from lowtide.acting.tag import decode
-from lowtide.errors import InvalidInput, LowtideError, SlurmProblem
+from lowtide.errors import InvalidInput, LowtideError, NoAccounting, NoSuchJob, SlurmProblem
 from lowtide.hindsight.job import known_grid
 from lowtide.library.sources import run_of
 from lowtide.monitor.snapshot import JobFacts
@@ -73,6 +74,7 @@ class Settler:
         for page in settled:
             self.book.put(page)
             self.experiences.learn(page)
+            self.journal.habits.learn(page)
         return settled
 
     def _ended(self, page: BookPage) -> BookPage:
@@ -112,19 +114,14 @@ class Settler:
     def _facts(self, page: BookPage) -> list[JobFacts] | None:
         """Return what is known of a job's starts; None where nobody keeps accounts either."""
         found: list[JobFacts] = []
-        try:
+        with suppress(NoSuchJob):
             found = self.client.job(page.job_id)
-        except SlurmProblem as error:
-            if "invalid job id" not in str(error).lower():
-                raise
         found = [each for each in found if _is_of(each.comment, each.started, page)]
         if not found:
             try:
                 since = page.arrival - _OFF_S
                 found = self.client.accounting(since=since, ids=[page.job_id])
-            except SlurmProblem as error:
-                if "disabled" not in str(error).lower():
-                    raise
+            except NoAccounting:
                 return None
             found = [each for each in found if _is_of(each.comment, each.started, page)]
         return found
@@ -136,6 +133,10 @@ class Settler:
         records = self._records(page)
         runs = self._runs(page, records)
         profile = self.journal.profile_named(page.profile)
+        if runs and len(records) > len(page.begun):
+            # Nobody of this book has looked while it ran: another's driver has.
+            begun = tuple(Begun(task=each.shown_id, start=each.started) for each in records)
+            page = replace(page, begun=begun)
         tasks = _tasks(records, profile) if runs else page.stretches
         signal = self._grid(page, profile, records)
         if signal is None or not tasks:

@@ -20,7 +20,14 @@ from lowtide.acting.backend import LEAVING, OVER, PENDING, RUNNING, SUSPENDED, L
 from lowtide.acting.site import SlurmSite, read_site
 from lowtide.acting.tag import decode
 from lowtide.acting.waits import Wait, class_of
-from lowtide.errors import InvalidInput, LowtideError, Refused, SlurmProblem, Unreachable
+from lowtide.errors import (
+    InvalidInput,
+    LowtideError,
+    Refused,
+    SlurmProblem,
+    SlurmSilent,
+    Unreachable,
+)
 from lowtide.slurm import SlurmClient
 from lowtide.slurm.fields import count_gpus, expand_nodes, parse_tres, read_instant, read_number
 from lowtide.slurm.records import SEPARATOR, QueuedJob
@@ -29,11 +36,6 @@ from lowtide.states import read_state
 if TYPE_CHECKING:
     from lowtide.simulator.cluster import Cluster
 
-# How Slurm's programs say that nobody is there; all else is an answer.
-SILENCE = (
-    r"did not answer|unable to contact|unexpected message|connection refused|timed? ?out|"
-    r"zero bytes|communication (connection )?failure|try again|is not installed"
-)
 _STATES = {"running": RUNNING, "pending": PENDING, "suspended": SUSPENDED}
 # What waits for one of these does not wait for its turn.
 _NOT_IN_LINE = (
@@ -311,8 +313,7 @@ def asked(backend: SlurmBackend, *command: str) -> str:
 
 
 def _told(error: LowtideError) -> LowtideError:
-    message = str(error)
-    return Unreachable(message) if re.search(SILENCE, message, re.IGNORECASE) else Refused(message)
+    return (Unreachable if isinstance(error, SlurmSilent) else Refused)(str(error))
 
 
 def _from_now(at: float) -> str:

@@ -60,6 +60,8 @@ class Tag:
         min_run_s: How long it works at least before it is stopped; None for what is usual.
         released: Whether it was let go once after its backend had put it on hold.
         by_limit: Whether `run_s` is its time limit, and grows with that.
+        changed: Whether programs in its folder were changed since it was submitted, and it has
+            begun again with them.
     """
 
     token: str
@@ -83,6 +85,7 @@ class Tag:
     min_run_s: float | None = None
     released: bool = False
     by_limit: bool = False
+    changed: bool = False
 
     def __post_init__(self) -> None:
         _check(self)
@@ -111,12 +114,13 @@ _KEYS = {
     "min_run_s": "mr",
     "released": "rl",
     "by_limit": "bl",
+    "changed": "cf",
 }
 _UP = ("run_s", "startup_s", "stop_s", "wait_s")
 _INSTANTS = ("deadline", "arrival", "begin", "before", "asked_at")
 _SECONDS = (*_UP, *_INSTANTS, "progress_s", "min_run_s")
 _COUNTS = {"restarts": 0, "max_starts": 1, "asked": 0}
-_FLAGS = ("interruptible", "deaf", "users_own", "released", "by_limit")
+_FLAGS = ("interruptible", "deaf", "users_own", "released", "by_limit", "changed")
 # Shell wrappers rewrite these in place, so they are there even where they say nothing.
 _ALWAYS = ("token", "deadline", "arrival", "run_s", "progress_s")
 _DEFAULTS = {each.name: each.default for each in fields(Tag)}

@@ -14,8 +14,8 @@ import re
 import shlex
 from signal import SIGTERM, Signals
 
-from lowtide.acting.slurm import SILENCE
 from lowtide.errors import InvalidInput
+from lowtide.slurm.client import SILENCE
 
 _END = "END_OF_THE_SCRIPT_THAT_LOWTIDE_WRAPS"
 # Whoever gets this requeues a job: progress first, since that may be written while it runs. Who
@@ -111,6 +111,26 @@ fi
 rm -f "$ck.saving"
 LOWTIDE_CHECKPOINT="$ck"
 """
+# The script is as it was submitted, and what it runs is what lies in its folder by now: who goes on
+# from what another program has saved should be told.
+_CHANGED = r"""
+if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then
+  said="$(unset ${!SQUEUE_*}; timeout 15 squeue -h -j "$id" -O State:20,Comment:1100 2>/dev/null)"
+  said="$(printf '%s' "${said:20}" | sed -e 's/^ *//' -e 's/ *$//' -e 1q)"
+  since="$(printf '%s' "$said" | sed -n 's/.*lt1:{[^}]*"a":\([0-9][0-9]*\).*/\1/p')"
+  [ -z "$since" ] || changed="$(timeout 15 find . -maxdepth 3 -type f -newermt "@$since" \
+    -regex '.*\.\(py\|sh\|R\|jl\|m\|pl\|lua\|c\|cc\|cpp\|h\|f\|f90\)' 2>/dev/null \
+    | sort | head -n 9 | tr '\n' ' ')"
+  if [ -n "$changed" ]; then
+    echo "lowtide: changed since it was submitted: ${changed}- what it saved is of what it was" >&2
+    case "$said" in *'"cf":1'*) ;; *)
+      said="$(printf '%s' "$said" | sed 's/\(.*lt1:{\)/\1"cf":1,/')"
+      timeout 15 "$LOWTIDE_SCONTROL" update "JobId=$id" "Comment=$said" ;;
+    esac
+  fi
+fi
+since=0
+"""
 _WRAPPER = r"""
 # Who submits from within a job that is wrapped hands its path on: what lies there is not for us.
 rest="$PATH:" PATH=
@@ -138,6 +158,7 @@ if [ -z "$LOWTIDE_FOLDER" ]; then echo "lowtide: no folder takes the script" >&2
 @CHECKPOINT@
 id="$SLURM_JOB_ID" asked=0 ended= since=0
 [ -n "$SLURM_ARRAY_TASK_ID" ] && id="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
+@CHANGED@
 # Whether a process handles the signal, or keeps it back to take when it likes to.
 has() {
   local name mask
@@ -237,6 +258,7 @@ def wrap(script: str, checkpoint: str = "", *, signal: str = "") -> str:
         "@CHECKPOINT@": _CHECKPOINT.replace("@PATH@", shlex.quote(checkpoint))
         if checkpoint
         else "",
+        "@CHANGED@": _CHANGED,
         # As the kernel takes it: whatever follows the interpreter is one word, quotes and all.
         "@INTERPRETER@": shlex.join(first[2:].strip().split(maxsplit=1)),
         "@ASK@": ask.name.removeprefix("SIG"),

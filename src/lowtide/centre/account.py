@@ -117,6 +117,8 @@ def checked_url(url: str) -> str:
 def prove_by_munge(url: str, *, wants_token: bool, socket: str = "") -> dict[str, Any]:
     """Log in by munge; return what the centre gives: the user, and a token or a link.
 
+    With a link comes what `confirm_browser` takes.
+
     Args:
         socket: Where munge listens; empty for the usual place.
     """
@@ -130,9 +132,22 @@ def prove_by_munge(url: str, *, wants_token: bool, socket: str = "") -> dict[str
         raise InvalidInput(f"this centre goes by another name: lowtide login {its}")
     seal = sealed(words_for(its, str(asked.get("challenge", ""))), socket)
     told = _told(*ask(f"{base}/login/munge" + "?token=1" * wants_token, body=seal.encode()))
-    if not isinstance(told.get("token" if wants_token else "link"), str):
+    if not all(
+        isinstance(told.get(n), str) for n in (("token",) if wants_token else ("link", "confirm"))
+    ):
         raise Unreachable(f"{base} does not answer as a centre of lowtide's")
     return told
+
+
+def confirm_browser(url: str, confirm: str, code: str) -> None:
+    """Tell a centre the code that a browser shows.
+
+    Args:
+        confirm: What came with the link that the browser has opened.
+    """
+    from lowtide.centre.asking import ask
+
+    _told(*ask(f"{checked_url(url)}/login/link", body=f"{confirm} {code.strip()}".encode()))
 
 
 def _told(status: int, told: dict[str, Any]) -> dict[str, Any]:

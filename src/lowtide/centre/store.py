@@ -104,7 +104,10 @@ class CentreStore(Store):
 
     def hosts(self) -> list[HostRecord]:
         """Return the hosts that are or were watched: of many, some on which jobs ran."""
-        rows = self._ask("/nodes", {}).get("nodes") or []
+        told = self._ask("/nodes", {})
+        rows = told.get("nodes") or []
+        # What others did on the nodes is told to those who see all, and so is the sum of the nodes.
+        self.has_all_hosts = told.get("whole", True) is True
         if len(rows) > MOST_NODES:
             self.has_all_hosts = False
             rows = [row for row in rows if row["name"] in self._ran_on][:MOST_NODES]

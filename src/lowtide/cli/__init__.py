@@ -28,11 +28,13 @@ from lowtide.cli.login import login, logout
 from lowtide.cli.measure import mark, measure
 from lowtide.cli.model import model
 from lowtide.cli.node import node
+from lowtide.cli.older import spelt_anew
 from lowtide.cli.options import HOW, grouped
 from lowtide.cli.plan import demo, plan
 from lowtide.cli.plan_cluster import plan_cluster
 from lowtide.cli.profiles import profiles
-from lowtide.cli.queue import forget, hold, queue, release
+from lowtide.cli.queue import forget, hold, queue, release, waits
+from lowtide.cli.queue import report as queue_report
 from lowtide.cli.recording import recording
 from lowtide.cli.reproduce import reproduce
 from lowtide.cli.run import run
@@ -107,6 +109,8 @@ for name, second in (
     ("grid backtest", backtest),
     ("learn check", check),
     ("learn sizes", sizes),
+    ("queue report", queue_report),
+    ("queue waits", waits),
     ("queue release", release),
     ("queue hold", hold),
     ("queue forget", forget),
@@ -157,7 +161,10 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     ensure_home()
-    if " ".join(sys.argv[1:3]) in (each.name for each in app.registered_commands):
+    two = {each.name for each in app.registered_commands}
+    if " ".join(sys.argv[1:3]) not in two:
+        sys.argv[1:] = spelt_anew(sys.argv[1:])
+    if " ".join(sys.argv[1:3]) in two:
         sys.argv[1:3] = [" ".join(sys.argv[1:3])]
     if sys.argv[1:2] == ["sbatch"]:
         sys.argv[2:] = parted(sys.argv[2:])

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.cli.options import GridName, How, Seed, SignalFile, StorePlace
+from lowtide.cli.options import (
+    GridOptions,
+    StorePlace,
+)
 from lowtide.cli.output import TABLE, Column, Form, print_rows, say, warn
 from lowtide.cli.queue import Everyone, make_driver, settle, tell_problems
 from lowtide.units import format_iso, format_minute, parse_duration
@@ -22,10 +25,8 @@ if TYPE_CHECKING:
 
 
 def drive(
-    signal: SignalFile = None,
-    grid: GridName = None,
-    seed: Seed = 0,
-    how: How = None,
+    *,
+    asked: GridOptions,
     all_users: Everyone = False,
     once: Annotated[
         bool, typer.Option("--once", help="Look once, for cron or scrontab, and end.")
@@ -38,7 +39,7 @@ def drive(
         str | None,
         typer.Option(
             help="With --dry-run: count what would be saved could every job be done so much later "
-            "than at once; lowtide queue --report tells it.",
+            "than at once; lowtide queue report tells it.",
             metavar="DURATION",
         ),
     ] = None,
@@ -68,7 +69,8 @@ def drive(
     notify: Annotated[
         list[str] | None,
         typer.Option(
-            help="Tell users of their jobs, once each: mailto:ada@example.org, or https://…",
+            help="Tell users of their jobs, once each: mailto:ada@example.org, "
+            "mailto:{user}@example.org for jobs of all users, or https://…",
             metavar="ADDRESS",
         ),
     ] = None,
@@ -83,7 +85,7 @@ def drive(
     from lowtide.errors import InvalidInput
     from lowtide.interruption import by_signals
 
-    if signal is None and grid is None:
+    if asked.signal is None and asked.grid is None:
         raise InvalidInput(
             "without a forecast every job would begin now: say which grid it is, --grid with a "
             "provider's zone (gb, electricitymaps:DE, ...) or --signal FILE"
@@ -99,10 +101,7 @@ def drive(
         )
     slack_s = None if suppose is None else parse_duration(suppose)
     driver, journal = make_driver(
-        signal,
-        grid,
-        seed,
-        how,
+        asked,
         all_users=all_users,
         reserves=reserve,
         sees_others=suppose is not None,

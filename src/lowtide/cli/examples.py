@@ -13,8 +13,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "when": (
         "lowtide when -t 6:00:00 --deadline +24h --signal DE.csv --now start",
         "lowtide when --profile h200 --deadline +2d --grid sunny",
-        "lowtide when -t 8:00:00 --power 300 --deadline +2d --grid windy --tradeoff "
-        "--interruptible anywhere",
     ),
     "tradeoff": (
         "lowtide tradeoff -t 8:00:00 --power 300 --deadline +2d --grid windy "
@@ -52,7 +50,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lowtide sbatch --finish-by 8am --grid gb -t 2:00:00 train.sh",
         "lowtide sbatch --finish-by +2d --grid gb --profile h200 --saves --gpus=1 train.sh",
     ),
-    "queue": ("lowtide queue --grid gb", "lowtide queue --calibration"),
+    "queue": ("lowtide queue --grid gb", "lowtide queue --all-users"),
+    "queue report": ("lowtide queue report --days 30",),
+    "queue waits": ("lowtide queue waits",),
     "queue release": ("lowtide queue release 4711",),
     "queue hold": ("lowtide queue hold 4711",),
     "queue forget": ("lowtide queue forget 4711_3",),
@@ -118,7 +118,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "reproduce gaia": ("lowtide reproduce gaia --zone US-CAL-CISO --out gaia",),
     "reproduce wait-awhile": ("lowtide reproduce wait-awhile --zone fr",),
     "watch": (
-        "lowtide watch --once",
+        "lowtide watch",
         "lowtide watch --interval 5 --store node.sqlite",
         "lowtide watch --listen 127.0.0.1:9470 --token-file token --grid windy --pue 1.3",
     ),

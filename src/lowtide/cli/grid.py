@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -16,12 +17,11 @@ from lowtide.cli.output import (
     Column,
     Form,
     print_rows,
-    print_table,
     progress,
     say,
     say_all,
 )
-from lowtide.units import MISSING, format_iso
+from lowtide.units import format_iso
 
 if TYPE_CHECKING:
     from lowtide.forecast import ForecastModel, Replay
@@ -340,27 +340,23 @@ def _show_tested(tested: Sequence[_Tested]) -> None:
         say(f"{each.name}, {each.history.label}: {len(each.at)} moments from {span}")
         say_all((each.history.caveat, *each.out))
         leads = sorted({row.lead_h for row in each.errors})
-        by_lead = {(row.model, row.lead_h): row for row in each.errors}
-        models = list(dict.fromkeys(row.model for row in each.errors))
-        headings = [format_hours(3600 * lead) for lead in leads]
         say(f"Mean absolute error up to each lead, {each.history.unit}:")
-
-        def cell(model: str, lead: float, by_lead: Any = by_lead) -> str:
-            row = by_lead.get((model, lead))
-            return MISSING if row is None else format_number(row.error)
-
-        rows = [[model, *(cell(model, lead) for lead in leads)] for model in models]
-        bands = [by_lead.get(("auto", lead)) for lead in leads]
-        rows.append(
-            [
-                "in auto's band",
-                *(
-                    MISSING if band is None or band.covered is None else f"{band.covered:.0%}"
-                    for band in bands
-                ),
-            ]
+        rows: dict[str, dict[Any, str | None]] = {}
+        for row in each.errors:
+            told = rows.setdefault(row.model, {"model": row.model, **dict.fromkeys(leads)})
+            told[row.lead_h] = format_number(row.error)
+        band = {
+            row.lead_h: f"{row.covered:.0%}"
+            for row in each.errors
+            if row.model == "auto" and row.covered is not None
+        }
+        print_rows(
+            (
+                Column("model", "model"),
+                *(Column("", format_hours(3600 * lead), read=itemgetter(lead)) for lead in leads),
+            ),
+            [*rows.values(), {"model": "in auto's band", **dict.fromkeys(leads), **band}],
         )
-        print_table(["model", *headings], rows)
         say(f"What {each.regrets[0].jobs} jobs come to, {each.history.unit}:")
         print_rows(
             (
@@ -369,7 +365,7 @@ def _show_tested(tested: Sequence[_Tested]) -> None:
                 Column("at_once", "at once", format_number),
                 Column("foreseen", "planned", format_number),
                 Column("perfect", "perfect", format_number),
-                Column("saving", "saving", format_percent),
+                Column("saving", "saving"),
                 Column("possible", "possible", format_percent),
                 Column("kept", "kept", format_percent),
                 Column("regret", "regret", format_number),

@@ -12,14 +12,12 @@ import typer
 from lowtide.cli.model import (
     Baseline,
     Events,
+    Features,
     IdleAfter,
     IdleBefore,
-    ModelOptions,
     Recordings,
-    learn_model,
     read_runs,
 )
-from lowtide.cli.options import hidden
 from lowtide.cli.output import (
     TABLE,
     Column,
@@ -31,21 +29,12 @@ from lowtide.cli.output import (
     say_all,
     waiting,
 )
-from lowtide.cli.profiles import ProductionOptions, learn_library
 from lowtide.units import MISSING
 
 if TYPE_CHECKING:
     from lowtide.learning.intervals import Interval
     from lowtide.learning.learned import Learned
     from lowtide.learning.validation import Validation
-    from lowtide.recording import Recording
-
-    # Before they were verbs of their own, these were options of this one.
-    Utilisation = ModelOptions
-    Production = ProductionOptions
-else:
-    Utilisation = hidden(ModelOptions)
-    Production = hidden(ProductionOptions)
 
 
 def learn(
@@ -78,12 +67,7 @@ def learn(
         float | None,
         typer.Option(help="Of --machine: how many times as fast it is.  [default: 1]"),
     ] = None,
-    check: Annotated[str | None, typer.Option(hidden=True)] = None,
-    by: Annotated[str | None, typer.Option(hidden=True)] = None,
-    at: Annotated[str | None, typer.Option(hidden=True)] = None,
-    utilisation: Annotated[bool, typer.Option("--utilisation", hidden=True)] = False,
-    of_model: Utilisation = Utilisation(),  # noqa: B008 - frozen
-    production: Production = Production(),  # noqa: B008 - frozen
+    features: Features = None,
     form: Form = TABLE,
 ) -> None:
     """Learn a power profile from runs, and say how good it is.
@@ -92,56 +76,19 @@ def learn(
     it. Stops and kills with their resumption tell startup from work and what stopping costs.
 
     lowtide learn check compares a profile with runs, lowtide learn sizes learns how a program grows
-    with its size, lowtide profiles learn every program among runs that happened anyway (also as
-    learn --from-store), and lowtide model what a machine draws from how busy it is.
+    with its size, lowtide profiles learn every program among runs that happened anyway, and lowtide
+    model what a machine draws from how busy it is.
     """
     from lowtide.errors import InvalidInput
     from lowtide.learning import learn as learn_profile
 
-    if production.asked:
-        if utilisation or of_model.given or (events, out, image, check, machine) != (None,) * 5:
-            raise InvalidInput(
-                "a library is learned without --events, --no-events, --check, --machine, "
-                "--utilisation, -o and --image: lowtide profiles shows what is in it"
-            )
-        learn_library(recordings or [], production, form)
-        return
-    if by is not None:
-        if utilisation or of_model.given or (image, check, machine) != (None,) * 3:
-            raise InvalidInput("--by goes without --utilisation, --machine, --check and --image")
-        from lowtide.cli.scaling import learn_scaling
-
-        options = {"events": events, "baseline": baseline}
-        learn_scaling(recordings or [], by, at, (idle_before, idle_after), options, out, form)
-        return
-    if at is not None:
-        raise InvalidInput("--at names a size, and belongs to --by")
-    if production.given:
-        raise InvalidInput(
-            f"{production.given[0]} belongs to --from-store, --from-prometheus or --from-recordings"
-        )
     if machine is not None and image is not None:
         raise InvalidInput("--image draws runs over their profile, and none ran on --machine")
     if speed is not None and machine is None:
         raise InvalidInput("--speed says how fast another machine is, and belongs to --machine")
-    if utilisation:
-        if (events, check, machine) != (None,) * 3 or baseline != "included":
-            raise InvalidInput(
-                "--utilisation goes without --events, --no-events, --check, --baseline, --machine"
-            )
-        idle = (idle_before, idle_after)
-        learn_model(recordings, of_model, idle, out=out, image=image, form=form)
-        return
-    if others := [each for each in of_model.given if machine is None or each != "--features"]:
-        raise InvalidInput(f"{others[0]} belongs to --utilisation")
+    if features is not None and machine is None:
+        raise InvalidInput("--features belongs to --machine, and to lowtide model")
     read = read_runs(recordings, idle_before, idle_after)
-    if check is not None:
-        if (events, out, image, machine) != (None,) * 4:
-            raise InvalidInput(
-                "--check learns nothing: leave out --events, --no-events, --machine, -o and --image"
-            )
-        _compare(check, read, baseline, form=form)
-        return
     require_figure(image)
     if out is not None:
         from lowtide.profile import profile_path
@@ -153,10 +100,12 @@ def learn(
             from lowtide.learning.transfer import on_machine
             from lowtide.meters.power_model import UtilisationModel
 
-            features = None if of_model.features is None else of_model.features.split(",")
-            model = UtilisationModel.load(machine)
-            faster = 1.0 if speed is None else speed
-            learned = on_machine(learned, model, features=features, speed=faster)
+            learned = on_machine(
+                learned,
+                UtilisationModel.load(machine),
+                features=None if features is None else features.split(","),
+                speed=1.0 if speed is None else speed,
+            )
     written = Written()
     written.add(out, learned.dump)
     if image is not None:
@@ -228,26 +177,24 @@ def check(
 
     A stop or kill counts together with its resumption. Nothing is learned.
     """
-    _compare(profile, read_runs(recordings, idle_before, idle_after), baseline, form=form)
-
-
-def _compare(profile: str, recordings: list[Recording], baseline: str, *, form: Form) -> None:
     from dataclasses import asdict
 
     from lowtide.cli.inputs import named_profile
     from lowtide.errors import InvalidInput, UnknownName
-    from lowtide.learning import check
+    from lowtide.learning import check as check_profile
     from lowtide.learning.checking import comparable, summaries
-    from lowtide.learning.learned import BASELINES, format_joules, idle_power_w, noted
+    from lowtide.learning.costs import format_joules
+    from lowtide.learning.learned import BASELINES, idle_power_w, noted
     from lowtide.recording import runs_of
 
     if baseline not in BASELINES:
         raise UnknownName("baseline", baseline, BASELINES)
-    runs = runs_of(recordings)
+    read = read_runs(recordings, idle_before, idle_after)
+    runs = runs_of(read)
     baseline_w = idle_power_w(runs) if baseline == "excluded" else 0.0
     known = named_profile(profile)
-    checks = check(known, runs, baseline_w=baseline_w)
-    notes = [*noted(recordings), *comparable(runs, known)[1]]
+    checks = check_profile(known, runs, baseline_w=baseline_w)
+    notes = [*noted(read), *comparable(runs, known)[1]]
     if not checks:
         raise InvalidInput(
             "nothing to compare with: there is no uninterrupted run, and no stop or kill with its "

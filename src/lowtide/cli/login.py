@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lowtide.cli.output import TABLE, Form, say
+from lowtide.cli.output import TABLE, Form, say, say_all, warn
 
 
 def login(
@@ -18,7 +18,10 @@ def login(
     ] = None,
     browser: Annotated[
         bool,
-        typer.Option("--browser", help="Print a link that opens its pages, once, within a minute."),
+        typer.Option(
+            "--browser",
+            help="Print a link to its pages, and read the code that the browser shows.",
+        ),
     ] = False,
     token: Annotated[
         bool, typer.Option("--token", help="Print a token for programs, and keep nothing.")
@@ -44,7 +47,13 @@ def login(
     """
     import sys
 
-    from lowtide.centre.account import CentreLogin, checked_url, prove_by_munge, read_login
+    from lowtide.centre.account import (
+        CentreLogin,
+        checked_url,
+        confirm_browser,
+        prove_by_munge,
+        read_login,
+    )
     from lowtide.errors import InvalidInput
 
     if browser + token + with_token > 1:
@@ -57,9 +66,15 @@ def login(
     base = checked_url(url)
     if browser or token:
         told = prove_by_munge(base, wants_token=token, socket=socket)
+        confirm = told.pop("confirm", "")
         if browser:
             told["link"] = f"{base}/enter/{told['link']}"
         form.print([told], document=told, show=lambda: say(told["token" if token else "link"]))
+        if browser:
+            sys.stdout.flush()
+            warn("Open it, and type the code that it shows here:")
+            confirm_browser(base, confirm, sys.stdin.readline(100))
+            warn("That is the code: go on in the browser.")
         return
     if with_token:
         secret = sys.stdin.readline(1000).strip()
@@ -78,7 +93,7 @@ def login(
     )
 
 
-def logout() -> None:
+def logout(form: Form = TABLE) -> None:
     """Log out of the centre, and end the token that was kept.
 
     A centre that is away is told nothing: the token ends by itself, or its staff ends it.
@@ -92,13 +107,18 @@ def logout() -> None:
         # What is no login any more is nothing to keep.
         known = None
     path = login_file()
-    if not path.exists():
-        say("You are not logged in to any centre.")
-        return
-    if known is not None:
+    there, ended, words = path.exists(), False, []
+    if there and known is not None:
         try:
             known.ask("/api/v1/token", method="DELETE")
+            ended = True
         except (Refused, Unreachable) as error:
-            say(f"The token could not be ended there: {error}")
+            words.append(f"The token could not be ended there: {error}")
     path.unlink(missing_ok=True)
-    say("You are logged out: lowtide jobs, show and usage read this machine's store.")
+    words.append(
+        "You are logged out: lowtide jobs, show and usage read this machine's store."
+        if there
+        else "You are not logged in to any centre."
+    )
+    told = {"url": known and known.url, "logged_out": there, "token_ended": ended}
+    form.print([told], document=told, show=lambda: say_all(words))

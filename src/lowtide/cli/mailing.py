@@ -57,21 +57,17 @@ def tell_users(place: str | None, config: Path | None, *, dry_run: bool, form: F
                     say(f"Subject: {drafts[each.user]['Subject']}")
                     print()
                     print(drafts[each.user].get_content())
-        if not rows:
-            say("No job was seen to hold what it did not use.")
-            return
-        print_rows(_columns(), rows)
+        print_rows(_columns(), rows, none="No job was seen to hold what it did not use.")
 
     form.print(rows, columns=_columns(), document={"sent": len(sent), "users": rows}, show=show)
 
 
 def _columns() -> list[Column]:
-    from lowtide.units import format_energy
 
     return [
         Column("user", "user"),
         Column("jobs", "jobs"),
-        Column("energy_j", "for nothing", format_energy),
+        Column("energy_j", "for nothing"),
         Column("sent", "sent", plain),
         Column("why_not", "why not"),
     ]

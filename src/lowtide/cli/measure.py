@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,15 +19,67 @@ from lowtide.cli.output import TABLE, Column, Form, forget_unwritten, print_rows
 from lowtide.files import given_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from lowtide.formats.recording_writer import RecordingWriter
+    from lowtide.measuring import Recorder, Sampler
+    from lowtide.measuring.callbacks import Step
     from lowtide.measuring.sampler import Sample
-    from lowtide.measuring.tasks import SlurmTask
+    from lowtide.measuring.tasks import Companions, SlurmTask
     from lowtide.recording import Recording, Run, Unmeasured
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What is run, how often, where it is stopped, and what of its output is an event."""
+
+    repeat: Annotated[int, typer.Option(min=1, help="How often to run it.")] = 1
+    cooldown: Annotated[float, typer.Option(min=0.0, help="Seconds to wait between runs.")] = 10.0
+    idle: Annotated[
+        float, typer.Option(min=0.0, help="Seconds of idle time to measure before and after.")
+    ] = 5.0
+    experiment: Annotated[
+        str,
+        typer.Option(
+            help="What to do: full, stop-resume, kill-resume, startup (until a mark), idle."
+        ),
+    ] = "full"
+    stop_after_mark: Annotated[
+        str | None, typer.Option(help="The mark at which a run is stopped or killed.")
+    ] = None
+    stop_delay: Annotated[float, typer.Option(min=0.0, help="Seconds after that mark.")] = 0.0
+    resume: Annotated[
+        str | None, typer.Option(help="The command that resumes.  [default: the same]")
+    ] = None
+    before: Annotated[
+        str, typer.Option(help="A shell command to run first, unmeasured: 'rm -rf checkpoints'.")
+    ] = ""
+    event: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--event",
+            help="LABEL=REGEX: a line of output that matches is an event; {} in the label stands "
+            "for the first group.",
+        ),
+    ] = None
+
+    def steps(self, command: list[str]) -> list[tuple[str, Step]]:
+        """Return what is run, by name, in the order of time."""
+        import shlex
+
+        from lowtide.measuring.callbacks import plan
+
+        return plan(
+            self.experiment,
+            command,
+            repeat=self.repeat,
+            resume=shlex.split(self.resume) if self.resume else (),
+            stop_mark=self.stop_after_mark,
+            stop_delay_s=self.stop_delay,
+            before=self.before,
+        )
+
+
 def measure(
+    *,
     command: Annotated[
         list[str] | None, typer.Argument(help="What to run, after --: -- python train.py")
     ] = None,
@@ -40,35 +92,7 @@ def measure(
         ),
     ] = None,
     interval: Annotated[float, typer.Option(min=0.01, help="Seconds between samples.")] = 0.1,
-    repeat: Annotated[int, typer.Option(min=1, help="How often to run it.")] = 1,
-    cooldown: Annotated[float, typer.Option(min=0.0, help="Seconds to wait between runs.")] = 10.0,
-    idle: Annotated[
-        float, typer.Option(min=0.0, help="Seconds of idle time to measure before and after.")
-    ] = 5.0,
-    experiment: Annotated[
-        str,
-        typer.Option(
-            help="What to do: full, stop-resume, kill-resume, startup (until a mark), idle."
-        ),
-    ] = "full",
-    stop_after_mark: Annotated[
-        str | None, typer.Option(help="The mark at which a run is stopped or killed.")
-    ] = None,
-    stop_delay: Annotated[float, typer.Option(min=0.0, help="Seconds after that mark.")] = 0.0,
-    resume: Annotated[
-        str | None, typer.Option(help="The command that resumes.  [default: the same]")
-    ] = None,
-    before: Annotated[
-        str, typer.Option(help="A shell command to run first, unmeasured: 'rm -rf checkpoints'.")
-    ] = "",
-    event: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--event",
-            help="LABEL=REGEX: a line of output that matches is an event; {} in the label stands "
-            "for the first group.",
-        ),
-    ] = None,
+    runs: RunOptions,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -108,66 +132,34 @@ def measure(
     """
     # Libraries leave words for themselves there when they are imported.
     environment = given_environment()
-    import shlex
-
-    from lowtide.measuring import Recorder, Sampler
-    from lowtide.measuring.callbacks import plan
-    from lowtide.measuring.folders import kept_elsewhere
-    from lowtide.measuring.program import refusal
+    from lowtide.measuring import Recorder
     from lowtide.measuring.tasks import Clocks, Companions, SlurmTask
-    from lowtide.meters.source import choose_meters, gpu_meters
 
-    steps = plan(
-        experiment,
-        command or [],
-        repeat=repeat,
-        resume=shlex.split(resume) if resume else (),
-        stop_mark=stop_after_mark,
-        stop_delay_s=stop_delay,
-        before=before,
-    )
-    patterns = [_pattern(each) for each in event or []]
+    steps = runs.steps(command or [])
+    patterns = [_pattern(each) for each in runs.event or []]
     priced_by = grid_of(signal, grid)
     # What --before makes is not there yet.
-    for words in [] if before else {tuple(step.command): None for _, step in steps if step.command}:
-        if (refused := refusal(words)) is not None:
-            warn(f"{refused[1]}. Nothing was run or kept")
-            raise typer.Exit(refused[0])
-    left_out: list[str] = []
+    if not runs.before:
+        _refuse_what_cannot_run(steps)
     task = SlurmTask.of(environment)
     # On each machine one of many tasks reads the meters; the others look at GPUs of their own.
     companions = Companions(task=task) if task is not None and task.tasks > 1 else None
-    follows = companions is not None and not companions.lead()
     # What one says for all, the others need not say again.
-    tell: Callable[[str], None] = (lambda _: None) if follows and form.for_people else remark
-    choose = partial(choose_meters, meter or [], tell=left_out.append)
-    sampler = Sampler(
-        # What was named has to open for all of them, or for none.
-        meters=gpu_meters() if follows and not meter else choose(),
-        share=share,
-        gpus=gpus.strip(),
-        named=bool(meter),
-        left_out=left_out,
-        companions=companions,
-        successor=choose,
-    )
-    sampler.open()
-    for text in sampler.left_out:
-        warn(text)
-    status: int | None = 0
-    missed = ""
+    silent = companions is not None and not companions.lead()
+    shown = not (silent and form.for_people)
+    tell: Callable[[str], None] = remark if shown else (lambda _: None)
+    sampler = _open_sampler(meter or [], companions, only_gpus=silent, share=share, gpus=gpus)
     try:
         writer = _writer(task, out)
-        folder = writer.folder
         recorder = Recorder(
             writer=writer,
             sampler=sampler,
             interval_s=interval,
-            idle_s=idle if experiment != "idle" else max(idle, 1.0),
+            idle_s=runs.idle if runs.experiment != "idle" else max(runs.idle, 1.0),
             patterns=patterns,
             to_stderr=not form.for_people,
             environment=environment,
-            clocks=Clocks(part=folder, prefix=task.prefix, now=sampler.now)
+            clocks=Clocks(part=writer.folder, prefix=task.prefix, now=sampler.now)
             if task is not None and task.nodes > 1
             else None,
             say=tell,
@@ -177,42 +169,16 @@ def measure(
             tell(f"Reading {'; '.join(sampler.names)} every {interval:g} s")
         try:
             with recorder.heeding_signals():
-                for number in range(warmup if command else 0):
-                    remark(f"warm-up {number + 1} of {warmup}, not measured")
-                    if (ended := recorder.warm_up(command or [])) and not recorder.interrupted:
-                        warn(f"the warm-up exited with {ended}; the runs are measured all the same")
-                for number, (name, step) in enumerate(steps):
-                    if number:
-                        recorder.rest(cooldown)
-                    if recorder.interrupted:
-                        break
-                    tell(f"{name} ({number + 1} of {len(steps)})")
-                    status = recorder.run(name, step)
-                    if status:
-                        remark(f"{name} exited with {status}; its recording is kept")
-                    if recorder.missed:
-                        missed = f"{name} was not stopped: {recorder.missed}"
-                        break
-                    if step.stop_mark and not recorder.interrupted:
-                        # That it was ended is what was asked for.
-                        status = 0
+                _warm_up(recorder, command or [], warmup)
+                status, missed = _run_steps(recorder, steps, runs.cooldown, tell)
         finally:
             hangs = recorder.close()
         if recorder.interrupted:
-            remark(f"Interrupted; what was measured until then is in {folder}")
+            remark(f"Interrupted; what was measured until then is in {writer.folder}")
             status = 128 + recorder.interrupted
     finally:
         sampler.close()
-    try:
-        if hangs:
-            elsewhere = kept_elsewhere(folder.name, recorder.escape)
-            where = f"the rest is in {elsewhere}" if elsewhere else "the rest is lost"
-            warn(f"the recording is not whole: {hangs}; {where}")
-        shown = not (follows and form.for_people)
-        _report(recorder.writer, task, priced_by, shown=shown, form=form)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - rich exits where nobody reads
-        # Whatever became of the recording, how the program ended is passed on.
-        warn(f"the recording cannot be shown: {error}")
+    _hand_over(recorder, hangs, task, priced_by, shown=shown, form=form)
     if missed:
         warn(f"{missed}. Nothing more was run: name a mark that comes, with --stop-after-mark")
     forget_unwritten()
@@ -221,6 +187,119 @@ def measure(
     if status:
         # As shells do: what a signal ended has 128 and its number.
         raise typer.Exit(128 - status if status < 0 else status)
+
+
+def _refuse_what_cannot_run(steps: Sequence[tuple[str, Step]]) -> None:
+    """End as a shell does where there is no such program, before anything is run or kept."""
+    from lowtide.measuring.program import refusal
+
+    for words in {tuple(step.command): None for _, step in steps if step.command}:
+        if (refused := refusal(words)) is not None:
+            warn(f"{refused[1]}. Nothing was run or kept")
+            raise typer.Exit(refused[0])
+
+
+def _open_sampler(
+    named: list[str], companions: Companions | None, *, only_gpus: bool, share: str, gpus: str
+) -> Sampler:
+    """Return what reads the meters, and say which it does without.
+
+    Args:
+        named: The meters that were asked for; empty for all that work here.
+        only_gpus: Whether another task on this machine reads the rest.
+    """
+    from lowtide.measuring import Sampler
+    from lowtide.meters.source import choose_meters, gpu_meters
+
+    left_out: list[str] = []
+    choose = partial(choose_meters, named, tell=left_out.append)
+    sampler = Sampler(
+        # What was named has to open for all of them, or for none.
+        meters=gpu_meters() if only_gpus and not named else choose(),
+        share=share,
+        gpus=gpus.strip(),
+        named=bool(named),
+        left_out=left_out,
+        companions=companions,
+        successor=choose,
+    )
+    sampler.open()
+    for text in sampler.left_out:
+        warn(text)
+    return sampler
+
+
+def _warm_up(recorder: Recorder, command: list[str], times: int) -> None:
+    for number in range(times if command else 0):
+        remark(f"warm-up {number + 1} of {times}, not measured")
+        if (ended := recorder.warm_up(command)) and not recorder.interrupted:
+            warn(f"the warm-up exited with {ended}; the runs are measured all the same")
+
+
+def _run_steps(
+    recorder: Recorder,
+    steps: Sequence[tuple[str, Step]],
+    cooldown_s: float,
+    tell: Callable[[str], None],
+) -> tuple[int | None, str]:
+    """Run all steps; return how the last ended, and what mark never came, if one did not."""
+    status: int | None = 0
+    for number, (name, step) in enumerate(steps):
+        if number:
+            recorder.rest(cooldown_s)
+        if recorder.interrupted:
+            break
+        tell(f"{name} ({number + 1} of {len(steps)})")
+        status = recorder.run(name, step)
+        if status:
+            remark(f"{name} exited with {status}; its recording is kept")
+        if recorder.missed:
+            return status, f"{name} was not stopped: {recorder.missed}"
+        if step.stop_mark and not recorder.interrupted:
+            # That it was ended is what was asked for.
+            status = 0
+    return status, ""
+
+
+def _hand_over(
+    recorder: Recorder,
+    hangs: str,
+    task: SlurmTask | None,
+    grid: str | None,
+    *,
+    shown: bool,
+    form: Form,
+) -> None:
+    """Print what was recorded; what could not be written where it belongs is kept elsewhere.
+
+    Whatever becomes of that, how the program ended is passed on.
+
+    Args:
+        hangs: Why the recording is not whole, empty where it is.
+        grid: What says what a kWh emits, None where nobody asked.
+        shown: Whether this is for anybody to read: of many tasks on a machine, one tells.
+    """
+    from lowtide.formats.recording_writer import write_recording
+    from lowtide.measuring.folders import kept_elsewhere
+
+    writer, folder = recorder.writer, recorder.writer.folder
+    try:
+        if hangs:
+            elsewhere = kept_elsewhere(folder.name, recorder.escape)
+            where = f"the rest is in {elsewhere}" if elsewhere else "the rest is lost"
+            warn(f"the recording is not whole: {hangs}; {where}")
+        recording = writer.recording()
+        if writer.unwritten:
+            elsewhere = kept_elsewhere(folder.name, partial(write_recording, recording))
+            where = f"all of it is in {elsewhere}" if elsewhere else "what is not there is lost"
+            warn(f"the recording is not whole: {writer.unwritten}; {where}")
+            folder = elsewhere or folder
+        if shown:
+            part_of = task if writer.part else None
+            show = partial(_show, folder=folder, task=part_of)
+            tell_runs(recording, folder, grid, form=form, show=show)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - rich exits where nobody reads
+        warn(f"the recording cannot be shown: {error}")
 
 
 def _writer(task: SlurmTask | None, out: Path | None) -> RecordingWriter:
@@ -256,49 +335,26 @@ def _show_watts(sample: Sample) -> None:
     print(f"\r{sample.power_w:8.1f} W ", end="", file=sys.stderr, flush=True)
 
 
-def _report(
-    writer: RecordingWriter, task: SlurmTask | None, grid: str | None, *, shown: bool, form: Form
+def tell_runs(
+    recording: Recording,
+    folder: Path,
+    grid: str | None = None,
+    *,
+    form: Form,
+    show: Callable[[list[dict[str, Any]]], None],
 ) -> None:
-    """Print what was recorded; what could not be written where it belongs is kept elsewhere.
+    """Print what is known of each run of a recording.
 
     Args:
         grid: What says what a kWh emits, None where nobody asked.
-        shown: Whether this is for anybody to read: of many tasks on a machine, one tells.
-    """
-    from lowtide.formats.recording_writer import write_recording
-    from lowtide.measuring.folders import kept_elsewhere
-
-    recording, folder = writer.recording(), writer.folder
-    if writer.unwritten:
-        elsewhere = kept_elsewhere(folder.name, partial(write_recording, recording))
-        where = f"all of it is in {elsewhere}" if elsewhere else "what is not there is lost"
-        warn(f"the recording is not whole: {writer.unwritten}; {where}")
-        folder = elsewhere or folder
-    if shown:
-        _print(recording, folder, task if writer.part else None, grid, form=form)
-
-
-def _print(
-    recording: Recording, folder: Path, task: SlurmTask | None, grid: str | None, *, form: Form
-) -> None:
-    """Print what each run came to; what is not known is null, empty or ---.
-
-    Args:
-        task: Whose part of the recording this is, None where it is all of it.
-        grid: What says what a kWh emits, None where nobody asked.
+        show: What prints it for people.
     """
     rows = run_rows(recording, grid)
-
-    def show() -> None:
-        # Stdout is the program's, and may be a file that holds nothing else: x.gz, a picture.
-        with redirect_stdout(sys.stderr):
-            _show(rows, folder, task)
-
     form.print(
         rows,
         columns=[Column(name) for name in rows[0] if name != "notes"] if rows else (),
         document={"folder": str(folder), "runs": rows, "notes": list(recording.notes)},
-        show=show,
+        show=lambda: show(rows),
         digits=None,
     )
 
@@ -370,44 +426,51 @@ def _pattern(text: str) -> tuple[re.Pattern[str], str]:
 
 
 def _show(rows: list[dict[str, Any]], folder: Path, task: SlurmTask | None) -> None:
-    show_runs(rows)
-    for row in rows:
-        for note in row["notes"]:
-            say(f"{row['run']}: {note}")
-    if task is None:
-        say(f"Kept in {folder}" + _next_step(rows, folder))
-        return
-    who = "element" if task.tasks == 1 else "task"
-    say(
-        f"Kept in {folder}, the part of this {'machine' if task.tasks > 1 else who}; once every "
-        f"{who} is over: lowtide learn {folder.parent}"
-    )
+    """Print what each run came to.
+
+    Args:
+        task: Whose part of the recording this is, None where it is all of it.
+    """
+    # Stdout is the program's, and may be a file that holds nothing else: x.gz, a picture.
+    with redirect_stdout(sys.stderr):
+        show_runs(rows)
+        for row in rows:
+            for note in row["notes"]:
+                say(f"{row['run']}: {note}")
+        if task is None:
+            say(f"Kept in {folder}" + _next_step(rows, folder))
+            return
+        who = "element" if task.tasks == 1 else "task"
+        say(
+            f"Kept in {folder}, the part of this {'machine' if task.tasks > 1 else who}; once "
+            f"every {who} is over: lowtide learn {folder.parent}"
+        )
 
 
 def show_runs(rows: list[dict[str, Any]]) -> None:
     """Print what each run came to, as a table."""
     from lowtide.certainty import marks_for
-    from lowtide.units import format_duration, format_energy, format_mass, format_number
+    from lowtide.units import format_number
 
     def lacking(row: dict[str, Any]) -> str:
         # Where nothing was measured at all, nothing is known of what lacks either.
         return marks_for(partial=(row["missing_s"] or 0) > 0)
 
-    def at_least(key: str, heading: str, show: Callable[[float], str]) -> Column:
+    def at_least(key: str, heading: str, show: Callable[[float], str] | None = None) -> Column:
         """Return a column that says of what part of the time is lacking."""
         return Column(key, heading, show, marks=lacking)
 
     paid = []
     if any(row.get("carbon_g") is not None for row in rows):
-        paid.append(at_least("carbon_g", "CO2e", format_mass))
+        paid.append(at_least("carbon_g", "CO2e"))
     if any(row.get("cost") is not None for row in rows):
         currency = next(row["currency"] for row in rows if row["cost"] is not None)
         paid.append(at_least("cost", f"cost, {currency}", format_number))
     print_rows(
         (
             Column("run", "run"),
-            Column("duration_s", "elapsed", format_duration),
-            at_least("energy_j", "energy", format_energy),
+            Column("duration_s", "elapsed"),
+            at_least("energy_j", "energy"),
             Column("mean_w", "mean W", "{:.1f}".format),
             *paid,
             Column("power", "power"),

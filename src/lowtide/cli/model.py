@@ -62,20 +62,21 @@ IdleAfter = Annotated[
         metavar="SECONDS",
     ),
 ]
+Features = Annotated[
+    str | None,
+    typer.Option(
+        help="What to go by, such as cpu,disk or gpu=gpu_util/100 or disk=rate(read_bytes)."
+        "  [default: all use that was recorded]",
+        metavar="NAME[=COLUMN],...",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
     """How a machine's power is learned from its use, or entered."""
 
-    features: Annotated[
-        str | None,
-        typer.Option(
-            help="What to go by, such as cpu,disk or gpu=gpu_util/100 or disk=rate(read_bytes)."
-            "  [default: all use that was recorded]",
-            metavar="NAME[=COLUMN],...",
-        ),
-    ] = None
+    features: Features = None
     usage: Annotated[
         list[Path] | None,
         typer.Option(
@@ -129,40 +130,6 @@ def model(
     The simplest model is taken that runs left out in turn support. lowtide measure and watch take
     it as --meter estimate:MODEL where there is no sensor.
     """
-    learn_model(recordings, asked, (idle_before, idle_after), out=out, image=image, form=form)
-
-
-def read_runs(
-    recordings: list[str] | None, idle_before: str | None, idle_after: str | None
-) -> list[Recording]:
-    """Return the measured runs that were named: folders, files, or samples of lowtide's own."""
-    from lowtide.formats.recordings import read_recordings
-    from lowtide.samples import sample_recording, sample_recordings
-
-    if not recordings:
-        raise InvalidInput("name the measured runs to learn from: lowtide learn RECORDING...")
-    samples = sample_recordings()
-    return read_recordings(
-        [sample_recording(name) if name in samples else Path(name) for name in recordings],
-        idle_before=idle_before,
-        idle_after=idle_after,
-    )
-
-
-def learn_model(
-    recordings: list[str] | None,
-    asked: ModelOptions,
-    idle: tuple[str | None, str | None],
-    *,
-    out: Path | None,
-    image: Path | None,
-    form: Form,
-) -> None:
-    """Learn a power model from runs or enter one, show it and write what was asked for.
-
-    Args:
-        idle: How long pinpoint measured the idle machine before and after each program.
-    """
     from lowtide.formats.model_tables import read_usage
     from lowtide.learning.utilisation import learn_utilisation, write_card
 
@@ -177,7 +144,7 @@ def learn_model(
         return
     if asked.source is not None:
         raise InvalidInput("--source says where a --table comes from")
-    runs = read_runs(recordings, *idle)
+    runs = read_runs(recordings, idle_before, idle_after)
     for path, suffix, what in ((out, ".json", "utilisation model"), (card, ".md", "model card")):
         if path is not None and path.suffix != suffix:
             raise InvalidInput(f"a {what} is a {suffix} file, not {path.name!r}")
@@ -212,6 +179,23 @@ def learn_model(
     written.settle()
     if learned.model is None:
         raise InvalidInput(f"{learned.why}. Nothing is saved; --rung NAME would insist on a rung")
+
+
+def read_runs(
+    recordings: list[str] | None, idle_before: str | None, idle_after: str | None
+) -> list[Recording]:
+    """Return the measured runs that were named: folders, files, or samples of lowtide's own."""
+    from lowtide.formats.recordings import read_recordings
+    from lowtide.samples import sample_recording, sample_recordings
+
+    if not recordings:
+        raise InvalidInput("name the measured runs to learn from: lowtide learn RECORDING...")
+    samples = sample_recordings()
+    return read_recordings(
+        [sample_recording(name) if name in samples else Path(name) for name in recordings],
+        idle_before=idle_before,
+        idle_after=idle_after,
+    )
 
 
 def enter_table(path: Path, *, source: str | None, out: Path | None, form: Form) -> None:

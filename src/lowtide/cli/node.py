@@ -6,45 +6,31 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.certainty import is_estimated, lacks_grams, mark_notes, marked, marks_in
+from lowtide.certainty import is_estimated, lacks_grams, mark_notes, marks_for, marks_in
 from lowtide.cli.options import NodeOptions
 from lowtide.cli.output import (
     SYNTHETIC,
     TABLE,
     Column,
     Form,
+    cells_of,
     fit_table,
     make_table,
     print_json_line,
-    print_table,
+    print_rows,
     say_all,
 )
-from lowtide.units import GIB, MISSING, format_count, format_energy, format_mass
+from lowtide.units import GIB, MISSING, format_count
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from lowtide.monitor.tick import Tick
-
-HEADER = (
-    *("job", "kind", "user", "CPUs", "memory", "GPUs", "on GPU", "power", "energy", "CO2e"),
-    "name",
-)
-# What programs get of each job in columns, where what is no job's has some of them alone.
-PARSABLE = tuple(
-    map(
-        Column,
-        (
-            *("job_id", "source", "user", "cpus_busy", "reserved_cpus", "memory_bytes"),
-            *("gpus_busy", "reserved_gpus", "gpus", "power_w", "energy_j", "carbon_g"),
-            *("unmetered_s", "unpriced_j", "power", "name", "synthetic"),
-        ),
-    )
-)
 
 
 def node(
@@ -95,8 +81,8 @@ def showing(*, form: Form, once: bool, quiet: bool = False) -> Iterator[Callable
             print_json_line(document_of(tick))
         else:
             form.print(
-                columns_of(tick) if form.parsable else (),
-                columns=PARSABLE,
+                rows_of(tick) if form.parsable else (),
+                columns=COLUMNS,
                 document=lambda: document_of(tick),
                 show=lambda: _show_table(tick),
             )
@@ -122,91 +108,67 @@ def _renewing() -> Iterator[Callable[[Tick], None]]:
         def renew(tick: Tick) -> None:
             notes = notes_of(tick)
             size = shutil.get_terminal_size()
-            rows = table_of(tick, most=size.lines - 8 - len(notes))
-            table = _fit(header_of(tick), rows, size.columns)
+            rows = rows_of(tick, most=size.lines - 8 - len(notes))
+            table = _fit(shown_columns(tick), rows, size.columns)
             live.update(Group(table, *map(Text, notes)), refresh=True)
 
         yield renew
 
 
-def _fit(header: list[str], rows: list[list[str]], room: int) -> Table:
+def _fit(columns: Sequence[Column], rows: list[dict[str, Any]], room: int) -> Table:
     """Return a table without what there is no room for."""
     for leave in ("", "kind", "name", "user", "memory"):
-        kept = [place for place, name in enumerate(header) if name != leave]
-        header = [header[place] for place in kept]
-        rows = [[row[place] for place in kept] for row in rows]
-        if (table := fit_table(header, rows, room)) is not None:
+        columns = [column for column in columns if column.heading != leave]
+        if (table := fit_table(*cells_of(columns, rows), room)) is not None:
             return table
-    return make_table(header, rows)
+    return make_table(*cells_of(columns, rows))
 
 
 def _show_table(tick: Tick) -> None:
-    print_table(header_of(tick), table_of(tick))
-    say_all(notes_of(tick))
+    print_rows(shown_columns(tick), rows_of(tick))
+    say_all(_remarks(tick))
 
 
-def header_of(tick: Tick) -> list[str]:
-    """Return the names of the table's columns: those of GPUs only where any are known to be."""
-    return _shown(tick, HEADER)
+def shown_columns(tick: Tick) -> list[Column]:
+    """Return the columns of the table: those of GPUs only where any are known to be."""
+    has_gpus = tick.gpus or tick.gpus_unread
+    return [each for each in COLUMNS if has_gpus or each.heading not in ("GPUs", "on GPU")]
 
 
-def table_of(tick: Tick, *, most: int | None = None) -> list[list[str]]:
-    """Return the rows of a table: jobs by what they draw, then what is not a job's, then the node.
+def rows_of(tick: Tick, *, most: int | None = None) -> list[dict[str, Any]]:
+    """Return the rows: jobs by what they draw, then what is not a job's, then the node.
 
     Args:
-        most: How many jobs to show; None for all.
+        most: How many jobs there are at most, the others being told as one; None for all.
     """
-    order = _order(tick)
-    shown = order if most is None else order[: max(most, 0)]
-    held = _held(tick)
-    rows = [_job_row(tick, place, held) for place in shown]
-    if len(shown) < len(order):
-        hidden = order[len(shown) :]
-        watts = sum(_or_zero(float(tick.shares.power_w[place])) for place in hidden)
-        estimated = any(_is_estimated(tick, place) for place in hidden)
-        rows.append([f"{len(hidden)} more", *[""] * 6, _watts(watts, estimated), "", "", ""])
-    lacks_power, lacks_grid = _node_lacks(tick)
-    estimated = not tick.shares.measured
-    for name, watts, joules, grams in _rest(tick):
-        energy = marked(format_energy(_known(joules)), partial=lacks_power, estimated=estimated)
-        mass = marked(format_mass(_known(grams)), partial=lacks_grid, estimated=estimated)
-        rows.append([name, *[""] * 6, _watts(watts, estimated), energy, mass, ""])
-    return [_shown(tick, row) for row in rows]
-
-
-def notes_of(tick: Tick) -> list[str]:
-    """Return what belongs below the table: what its marks mean, and what was left out."""
-    notes = mark_notes(marks_in(table_of(tick)))
-    if tick.synthetic:
-        notes.append(f"{SYNTHETIC}.")
-    if tick.rejected:
-        notes.append(
-            f"{format_count(tick.rejected, 'reading')} made no sense, and were left out."
-            if tick.rejected > 1
-            else "1 reading made no sense, and was left out."
-        )
-    return notes
-
-
-def columns_of(tick: Tick) -> list[dict[str, Any]]:
-    """Return the rows for programs: jobs, then what is no job's."""
     from lowtide.monitor.quantities import TOLD
 
-    held = _held(tick)
-    rows = []
-    for place in _order(tick):
+    held, order, now = _held(tick), _order(tick), tick.shares.measured
+    shown = order if most is None else order[: max(most, 0)]
+    rows: list[dict[str, Any]] = []
+    for place in shown:
         unit, watts = tick.units[place], float(tick.shares.power_w[place])
+        energies = float(tick.measured_j[place]), float(tick.energy_j[place])
         measured = None if math.isnan(watts) else "measured"
         rows.append(
             {
                 **{name: float(getattr(tick, name)[place]) for name in TOLD},
                 "job_id": unit.job_id,
                 "source": unit.source,
-                "user": unit.user,
+                "user": unit.user or None,
                 "gpus": held.get(place, []),
                 "power_w": watts,
                 "power": "estimated" if _is_estimated(tick, place) else measured,
+                "estimated": _is_partly(*energies, now),
                 "name": unit.name,
+            }
+        )
+    if hidden := order[len(shown) :]:
+        rows.append(
+            {
+                "job_id": f"{len(hidden)} more",
+                "power_w": sum(_or_zero(float(tick.shares.power_w[place])) for place in hidden),
+                "power": "estimated" * any(_is_estimated(tick, place) for place in hidden),
             }
         )
     for name, watts, joules, grams in _rest(tick):
@@ -219,10 +181,29 @@ def columns_of(tick: Tick) -> list[dict[str, Any]]:
                 "unmetered_s": tick.node_unmetered_s,
                 "unpriced_j": tick.node_unpriced_j,
                 "power": _word_for_power(tick),
+                "estimated": not now,
             }
         )
-    every = dict.fromkeys(column.key for column in PARSABLE) | {"synthetic": tick.synthetic}
+    # Nothing is told where a row has none of it, as what is no job's has no user.
+    every = dict.fromkeys((column.key for column in COLUMNS), "") | {"synthetic": tick.synthetic}
     return [every | row for row in rows]
+
+
+def notes_of(tick: Tick) -> list[str]:
+    """Return what belongs below the table: what its marks mean, and what was left out."""
+    _, cells = cells_of(shown_columns(tick), rows_of(tick))
+    return [*mark_notes(marks_in(cells)), *_remarks(tick)]
+
+
+def _remarks(tick: Tick) -> list[str]:
+    notes = [f"{SYNTHETIC}."] if tick.synthetic else []
+    if tick.rejected:
+        notes.append(
+            f"{format_count(tick.rejected, 'reading')} made no sense, and were left out."
+            if tick.rejected > 1
+            else "1 reading made no sense, and was left out."
+        )
+    return notes
 
 
 def document_of(tick: Tick) -> dict[str, Any]:
@@ -286,34 +267,6 @@ def document_of(tick: Tick) -> dict[str, Any]:
     }
 
 
-def _job_row(tick: Tick, place: int, held: dict[int, list[str]]) -> list[str]:
-    unit = tick.units[place]
-    lacks_power, lacks_grid = _lacks(tick, place)
-    joules, grams = float(tick.energy_j[place]), float(tick.carbon_g[place])
-    estimated = _is_partly(float(tick.measured_j[place]), joules, tick.shares.measured)
-    return [
-        unit.job_id,
-        unit.source,
-        unit.user or MISSING,
-        _of(tick.cpus_busy[place], tick.reserved_cpus[place]),
-        _memory(float(tick.memory_bytes[place])),
-        _of(tick.gpus_busy[place], tick.reserved_gpus[place]),
-        ", ".join(name.removeprefix("gpu-") for name in held.get(place, ())) or MISSING,
-        _watts(float(tick.shares.power_w[place]), _is_estimated(tick, place)),
-        marked(format_energy(_known(joules)), partial=lacks_power, estimated=estimated),
-        marked(format_mass(_known(grams)), partial=lacks_grid, estimated=estimated),
-        unit.name,
-    ]
-
-
-def _shown(tick: Tick, row: Sequence[str]) -> list[str]:
-    return [
-        cell
-        for name, cell in zip(HEADER, row, strict=True)
-        if tick.gpus or tick.gpus_unread or name not in ("GPUs", "on GPU")
-    ]
-
-
 def _order(tick: Tick) -> list[int]:
     return sorted(
         range(len(tick.units)),
@@ -345,25 +298,6 @@ def _rest(tick: Tick) -> tuple[tuple[str, float, float, float], ...]:
     )
 
 
-def _lacks(tick: Tick, place: int) -> tuple[bool, bool]:
-    """Say whether a job's energy lacks a part, and whether its grams do."""
-    joules, grams = float(tick.energy_j[place]), float(tick.carbon_g[place])
-    return _partial(joules, grams, float(tick.unmetered_s[place]), float(tick.unpriced_j[place]))
-
-
-def _node_lacks(tick: Tick) -> tuple[bool, bool]:
-    return _partial(
-        tick.node_energy_j, tick.node_carbon_g, tick.node_unmetered_s, tick.node_unpriced_j
-    )
-
-
-def _partial(
-    joules: float, grams: float, unmetered_s: float, unpriced_j: float
-) -> tuple[bool, bool]:
-    lacks_grid = lacks_grams(joules, unmetered_s, unpriced_j)
-    return unmetered_s > 0 and not math.isnan(joules), lacks_grid and not math.isnan(grams)
-
-
 def _is_estimated(tick: Tick, place: int) -> bool:
     """Say whether a model had a part in what a job is charged with now."""
     measured_w, watts = float(tick.shares.measured_w[place]), float(tick.shares.power_w[place])
@@ -382,24 +316,55 @@ def _word_for_power(tick: Tick) -> str:
     return "part" if tick.shares.node_measured_w > 0 else "estimated"
 
 
-def _watts(watts: float, estimated: bool) -> str:
-    text = MISSING if math.isnan(watts) else f"{watts:.1f} W"
-    return marked(text, estimated=estimated)
+def _or_zero(value: float) -> float:
+    return 0.0 if math.isnan(value) else float(value)
 
 
-def _of(used: float, kept: float) -> str:
+def _of(row: dict[str, Any], what: str) -> str:
     """Return what is used, of what is kept for it where that is known."""
+    used, kept = row[f"{what}_busy"], row[f"reserved_{what}"]
+    if used == "":
+        return ""
     text = MISSING if math.isnan(used) else f"{used:.2f}"
     return text if math.isnan(kept) or (math.isnan(used) and not kept) else f"{text}/{kept:g}"
 
 
-def _memory(held_bytes: float) -> str:
-    return MISSING if math.isnan(held_bytes) else f"{held_bytes / GIB:.2f} GiB"
+def _power_marks(row: dict[str, Any]) -> str:
+    return marks_for(estimated=row["power"] in ("estimated", "part"))
 
 
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value
+def _energy_marks(row: dict[str, Any]) -> str:
+    return marks_for(partial=row["unmetered_s"] > 0, estimated=row["estimated"])
 
 
-def _or_zero(value: float) -> float:
-    return 0.0 if math.isnan(value) else float(value)
+def _mass_marks(row: dict[str, Any]) -> str:
+    lacks = lacks_grams(row["energy_j"], row["unmetered_s"], row["unpriced_j"])
+    return marks_for(partial=lacks, estimated=row["estimated"])
+
+
+# What people and programs get of each job; what is no job's has some of them alone.
+COLUMNS = (
+    Column("job_id", "job"),
+    Column("source", "kind"),
+    Column("user", "user"),
+    Column("cpus_busy"),
+    Column("reserved_cpus"),
+    Column("", "CPUs", read=partial(_of, what="cpus")),
+    Column("memory_bytes", "memory", lambda held_bytes: f"{held_bytes / GIB:.2f} GiB"),
+    Column("gpus_busy"),
+    Column("reserved_gpus"),
+    Column("", "GPUs", read=partial(_of, what="gpus")),
+    Column(
+        "gpus",
+        "on GPU",
+        lambda held: ", ".join(name.removeprefix("gpu-") for name in held) or MISSING,
+    ),
+    Column("power_w", "power", "{:.1f} W".format, marks=_power_marks),
+    Column("energy_j", "energy", marks=_energy_marks),
+    Column("carbon_g", "CO2e", marks=_mass_marks),
+    Column("unmetered_s"),
+    Column("unpriced_j"),
+    Column("power"),
+    Column("name", "name"),
+    Column("synthetic"),
+)

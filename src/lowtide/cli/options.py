@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from copy import copy
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, update_wrapper
 from pathlib import Path
@@ -185,6 +184,13 @@ ZoneOrGrid = Annotated[
         "synthetic one: sunny, windy, nuclear or coal.",
     ),
 ]
+SlurmNode = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What Slurm calls this node, where that is not found; once for each slurmd.",
+        metavar="NAME",
+    ),
+]
 Procfs = Annotated[Path, typer.Option(help="Where /proc is, for recorded trees.")]
 Sysfs = Annotated[Path, typer.Option(help="Where /sys is, for recorded trees.")]
 Cgroupfs = Annotated[
@@ -242,6 +248,16 @@ class JobOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GridOptions:
+    """The grid that something is seen beside, or planned on."""
+
+    signal: SignalFile = None
+    grid: GridName = None
+    seed: Seed = 0
+    how: How = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
     """How a node is looked at, as `watch` and `node` take it."""
 
@@ -254,6 +270,7 @@ class NodeOptions:
     how: How = None
     seed: Seed = 0
     pue: Pue = 1.0
+    slurm_node: SlurmNode = None
     procfs: Procfs = Path("/proc")
     sysfs: Sysfs = Path("/sys")
     cgroupfs: Cgroupfs = None
@@ -317,17 +334,6 @@ class grouped:  # noqa: N801 - a decorator
         if name != "__annotations__":
             raise AttributeError(name)
         return {key: each.annotation for key, each in self.__signature__.parameters.items()}
-
-
-def hidden(hint: Any) -> Any:
-    """Return an option, or a group of them, that is taken and not listed: an older spelling."""
-    if isinstance(hint, type) and is_dataclass(hint):
-        hints = get_type_hints(hint, include_extras=True)
-        more = {"__annotations__": {name: hidden(each) for name, each in hints.items()}}
-        return type(hint.__name__, (hint,), {**more, "__module__": __name__})
-    option = copy(hint.__metadata__[0])
-    option.hidden = True
-    return Annotated[hint.__origin__, option]
 
 
 def require_one_grid(file: Path | None, name: str | None) -> None:

@@ -1,7 +1,7 @@
 """What a verb prints: a table for people, columns for scripts, JSON for programs.
 
 A verb finds rows, says with `Column` what stands in them, and a `Form` prints them as was asked
-for, with what the marks mean that figures have.
+for, with what the marks mean that figures have. Tables that a page has too come as its `Table`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lowtide.certainty import Marked, mark_notes, marks_in
 from lowtide.cli.options import AsJson, Parsable
 from lowtide.errors import FileProblem, InvalidInput
-from lowtide.units import MISSING
+from lowtide.units import MISSING, words_for
 
 if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
+
+    from lowtide.page.page import Table as PageTable
 
 Item = TypeVar("Item")
 
@@ -49,14 +51,15 @@ class Column:
     Attributes:
         key: What programs call it; it names the unit. Empty where it is for people alone.
         heading: What people call it; None where it is for programs alone.
-        show: How a known value is written for people.
+        show: How a known value is written for people; by default in the unit that its key ends
+            with. An empty text stays one: nothing is told there.
         read: Where a row has its value; by default under the key.
         marks: How sure a row's value is (`certainty.marks_for`); by default nothing is said.
     """
 
     key: str
     heading: str | None = None
-    show: Callable[[Any], str] = str
+    show: Callable[[Any], str] | None = None
     read: Callable[[Any], Any] | None = None
     marks: Callable[[Any], str] | None = None
 
@@ -71,7 +74,9 @@ class Column:
     def text(self, row: Any) -> str:
         """Return the same for people."""
         value = self.value(row)
-        text = MISSING if value is None else self.show(value)
+        if value is None or value == "":
+            return MISSING if value is None else ""
+        text = (self.show or words_for(self.key) or str)(value)
         return text if self.marks is None else Marked(text, self.marks(row))
 
 
@@ -112,6 +117,7 @@ class Form:
         *,
         document: Any = None,
         show: Callable[[], None] | None = None,
+        none: str = "",
         digits: int | None = 10,
     ) -> None:
         """Print what a verb found.
@@ -121,6 +127,7 @@ class Form:
             columns: What stands in the rows; by default whatever the first has.
             document: What JSON holds, or what makes it; by default the rows.
             show: What prints it for people; by default a table of the rows.
+            none: What that says where there are no rows.
             digits: How many digits numbers have for scripts; None for all.
         """
         if self.as_json:
@@ -131,7 +138,7 @@ class Form:
         elif show is not None:
             show()
         else:
-            print_rows(columns or (), rows)
+            print_rows(columns or (), rows, none=none)
 
 
 # What is asked for unless something else is.
@@ -179,16 +186,39 @@ def plain_table(
     return [column.key for column in told], cells
 
 
-def print_rows(columns: Sequence[Column], rows: Iterable[Any], *, most: int | None = None) -> None:
+def print_rows(
+    columns: Sequence[Column],
+    rows: Iterable[Any],
+    *,
+    none: str = "",
+    marks: str = "",
+    most: int | None = None,
+) -> None:
     """Print rows as a table for people, and below it what its marks mean.
 
     Args:
+        none: What to say instead where there are no rows.
+        marks: Those of what is told below it.
         most: How many characters a line has off a terminal, where that is not whatever it takes.
     """
+    header, cells = cells_of(columns, rows)
+    if none and not cells:
+        say(none)
+        return
+    _print_cells(header, cells, most=most)
+    say_all(mark_notes(marks_in(cells) | set(marks)))
+
+
+def print_page_table(table: PageTable) -> None:
+    """Print for people a table that a page has, too."""
+    _print_cells(table.header, table.rows)
+
+
+def cells_of(columns: Sequence[Column], rows: Iterable[Any]) -> tuple[list[str], list[list[str]]]:
+    """Return the headings and cells of rows, for people."""
     shown = [column for column in columns if column.heading is not None]
     cells = [[column.text(row) for column in shown] for row in rows]
-    print_table([column.heading or "" for column in shown], cells, most=most)
-    say_all(mark_notes(marks_in(cells)))
+    return [column.heading or "" for column in shown], cells
 
 
 def print_json(document: Any) -> None:
@@ -252,7 +282,7 @@ def print_parsable(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None
         print("|".join(cell.replace("|", "/") for cell in row))
 
 
-def print_table(
+def _print_cells(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, most: int | None = None
 ) -> None:
     """Print a table for people, coloured on a terminal only.

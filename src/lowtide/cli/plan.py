@@ -11,11 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lowtide.cli.options import JobOptions, Seed, Tz, placed
-from lowtide.cli.output import TABLE, Column, Form, print_rows, print_table, say, say_all, waiting
+from lowtide.cli.output import (
+    TABLE,
+    Column,
+    Form,
+    print_page_table,
+    print_rows,
+    say,
+    say_all,
+    waiting,
+)
 from lowtide.units import (
     MISSING,
-    format_duration,
+    format_hours,
     format_iso,
+    format_mass,
     format_minute,
     format_number,
     format_percent,
@@ -62,13 +72,11 @@ def plan(
     With --forecast what the file says until now is enough; where it goes on, what the plan comes to
     is told by that, and what not knowing it cost.
     """
-    from lowtide.cli.chart import draw
-    from lowtide.cli.inputs import Zone, done_between, kept_surely, load_profile, load_window
+    from lowtide.cli.inputs import Zone, kept_surely, load_profile, load_window
     from lowtide.errors import InvalidInput
     from lowtide.job import Job
     from lowtide.policies.explain import explain as explained
     from lowtide.studies.comparison import compare
-    from lowtide.units import format_hours, format_iso, format_mass
 
     if explain and form.parsable:
         raise InvalidInput("-P has one line per policy and no room for --explain: use --json")
@@ -112,6 +120,26 @@ def plan(
         }
         form.print(result.plans, columns=PLAN_COLUMNS, document=document)
         return
+    _show(result, window, regrets, zone)
+    if why is not None:
+        print()
+        show_explanation(why, unit=_unit(result), zone=zone)
+    for what, path in (("schedule", output), ("report", report)):
+        if path is not None:
+            print(f"{what} written to {path}")
+
+
+def _unit(result: Comparison) -> str:
+    """Return what plans are counted in."""
+    return result.signal.currency if result.signal.kind == "price" else "g"
+
+
+def _show(result: Comparison, window: Window, regrets: Sequence[Regret], zone: Zone) -> None:
+    """Print the plans over the curve, as a table, and the best of them in full."""
+    from lowtide.cli.chart import draw
+    from lowtide.cli.inputs import done_between
+
+    job, best = result.job, result.cleanest
     say_all((window.note, result.note))
     print()
     marks = [
@@ -120,7 +148,7 @@ def plan(
     ]
     print(draw(result.signal.window(job.arrival, job.deadline), marks=marks, tz=zone.tz))
     print()
-    print_table(result.headings(zone.name), result.rows(zone.tz))
+    print_page_table(result.table(zone.name, zone.tz))
     print()
     for each in result.plans:
         if each.note:
@@ -130,35 +158,33 @@ def plan(
     print(best.schedule.told(zone.tz, zone.name))
     if (told := zone.told(best.schedule.start)).endswith("here)"):
         say(f"It starts {told}.")
-    if watts.spread is not None:
-        say(done_between(watts, best.schedule.end, zone))
-    price = result.signal.kind == "price"
-    unit = result.signal.currency if price else "g"
+    if job.profile.spread is not None:
+        say(done_between(job.profile, best.schedule.end, zone))
+    say_all((_decided(best, result),))
+
+
+def _decided(best: Plan, result: Comparison) -> str:
+    """Return at which moments it was decided, and what others could gain; empty for nothing."""
+    how = "without losing work" if best.step_s is None else f"every {format_hours(best.step_s)}"
     if best.resolution_gap and best.lower_bound is not None:
         least = best.lower_bound - best.resolution_gap
         told = (
-            f"costs less than {least:.4g} {unit}"
-            if price
+            f"costs less than {least:.4g} {_unit(result)}"
+            if result.signal.kind == "price"
             else f"emits less than {format_mass(least)}"
         )
-        how = "without losing work" if best.step_s is None else f"every {format_hours(best.step_s)}"
-        say(f"Decided {how}: no schedule at all {told}.")
-    elif best.policy == "exact" and best.resolution_gap is None and best.step_s is None:
-        say(
-            "Decided without losing work. What that could gain, as restarts are cheaper than the "
-            "first start, would take too long to find."
+        return f"Decided {how}: no schedule at all {told}."
+    if best.policy != "exact" or best.resolution_gap is not None:
+        return ""
+    if best.step_s is None:
+        return (
+            f"Decided {how}. What that could gain, as restarts are cheaper than the first start, "
+            "would take too long to find."
         )
-    elif best.policy == "exact" and best.resolution_gap is None:
-        say(
-            f"Decided every {format_hours(best.step_s or 0.0)}. What other moments would gain is "
-            "not known for a job that draws more while suspended than at other times."
-        )
-    if why is not None:
-        print()
-        show_explanation(why, unit=unit, zone=zone)
-    for what, path in (("schedule", output), ("report", report)):
-        if path is not None:
-            print(f"{what} written to {path}")
+    return (
+        f"Decided {how}. What other moments would gain is not known for a job that draws more "
+        "while suspended than at other times."
+    )
 
 
 def _with_forecast(name: str, window: Window) -> str | Policy:
@@ -227,7 +253,7 @@ def show_explanation(reasons: Explanation, *, unit: str, zone: Zone) -> None:
                 "start", f"start ({zone.name})", lambda instant: format_minute(instant, zone.tz)
             ),
             Column("end", f"end ({zone.name})", lambda instant: format_minute(instant, zone.tz)),
-            Column("work_s", "work", format_duration),
+            Column("work_s", "work"),
             Column("amount", unit, format_number),
             Column("overhead", "overhead", format_number),
             Column("mean", f"{unit}/kWh", format_number),
@@ -366,7 +392,7 @@ def demo(
     def show() -> None:
         say(result.note)
         print()
-        print_table(result.header, result.rows())
+        print_page_table(result.table())
         print()
         say("Policies decide as published; repeated startups and lost work are paid for.")
         print(f"report:  {report.resolve()}")

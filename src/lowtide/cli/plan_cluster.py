@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lowtide.cli.options import Data, RepeatSignal, Settings, read_settings
-from lowtide.cli.output import TABLE, Column, Form, print_table, progress, say, say_all
+from lowtide.cli.output import TABLE, Column, Form, print_rows, progress, say, say_all
 
 if TYPE_CHECKING:
     from lowtide.cli.inputs import Zone
@@ -320,28 +320,27 @@ def _show(plan: ClusterPlan, quote: Quote | None, zone: Zone) -> None:
             f"{told(any_moment)}: {share} less than this one, waiting apart."
         )
     print()
-    easy = plan.easy
+    beside = {
+        "emissions or cost": (told, plan.amount, summary["easy_amount"]),
+        "late jobs": (str, summary["late"], summary["easy_late"]),
+        "mean wait": (format_duration, summary["mean_wait_s"], summary["easy_mean_wait_s"]),
+        "starts per job": ("{:.2f}".format, summary["mean_starts"], 1.0),
+        "saving": (format_percent, plan.saving, ""),
+        "saving of the best possible plan, at most": (format_percent, plan.most_saving, ""),
+    }
     rows = [
-        [
-            "emissions or cost",
-            told(plan.amount),
-            "---" if easy is None else told(summary["easy_amount"]),
-        ],
-        ["late jobs", str(summary["late"]), "---" if easy is None else str(summary["easy_late"])],
-        [
-            "mean wait",
-            format_duration(summary["mean_wait_s"]),
-            "---" if easy is None else format_duration(summary["easy_mean_wait_s"]),
-        ],
-        ["starts per job", f"{summary['mean_starts']:.2f}", "1.00"],
-        ["saving", format_percent(plan.saving), ""],
-        ["saving of the best possible plan, at most", format_percent(plan.most_saving), ""],
+        {"what": what, "words": words, "plan": ours, "EASY": theirs}
+        for what, (words, ours, theirs) in beside.items()
     ]
     paid = plan.paid()
     for name, (ours, theirs) in (paid if len(paid) > 1 else {}).items():
-        said = [format_number(each) for each in (ours, theirs) if each is not None]
-        rows.append([f"jobs by {name}", *said, *["---"] * (2 - len(said))])
-    print_table(["what", "plan", "EASY"], rows)
+        what = f"jobs by {name}"
+        rows.append({"what": what, "words": format_number, "plan": ours, "EASY": theirs})
+    for row in rows:
+        row |= {
+            key: row["words"](row[key]) for key in ("plan", "EASY") if row[key] not in (None, "")
+        }
+    print_rows([Column(key, key) for key in ("what", "plan", "EASY")], rows)
     unit = _unit(plan, signal)
     for name in plan.scarce:
         price = plan.prices.rent[plan.resources.index(name)] * 3600 / plan.step_s
@@ -351,7 +350,7 @@ def _show(plan: ClusterPlan, quote: Quote | None, zone: Zone) -> None:
             say(f"What an hour of one {one} is worth{f', {unit}' if unit else ''}")
             print(draw_curve(price, float(plan.edges[0]), float(plan.edges[-1]), unit, tz=zone.tz))
             print()
-            print_table(*_days(plan, name, price, zone, unit))
+            print_rows(*_days(plan, name, price, zone, unit))
         say(f"One more {one} for the whole time would save about {told(plan.worth(name))}.")
     _show_moved(plan, zone)
     for each in plan.late[:_SHOWN_LATE]:
@@ -385,26 +384,25 @@ def _show_moved(plan: ClusterPlan, zone: Zone) -> None:
 
     told = amount_in_words(plan)
     rows = [
-        [
-            each.id,
-            format_time(each.alone, zone.tz),
-            format_time(each.start, zone.tz),
-            told(each.more),
-            ", ".join(each.to) or "---",
-        ]
+        {
+            "id": each.id,
+            "alone": format_time(each.alone, zone.tz),
+            "start": format_time(each.start, zone.tz),
+            "more": told(each.more),
+            "to": ", ".join(each.to) or None,
+        }
         for each in plan.moved(_SHOWN_MOVED)
     ]
     if rows:
         print()
         say("Who made most room for others")
-        print_table(
-            ["job", "alone it would start", "starts", "comes to more by", "there run"], rows
-        )
+        heads = ("job", "alone it would start", "starts", "comes to more by", "there run")
+        print_rows([Column(*pair) for pair in zip(rows[0], heads, strict=True)], rows)
 
 
 def _days(
     plan: ClusterPlan, name: str, price: Any, zone: Zone, unit: str
-) -> tuple[list[str], list[list[str]]]:
+) -> tuple[tuple[Column, ...], list[dict[str, Any]]]:
     """Return what an hour of one of a resource is worth, day by day."""
     from datetime import UTC, datetime
 
@@ -421,17 +419,22 @@ def _days(
     rows = []
     for day, slots in days.items():
         dearest = max(slots, key=lambda slot: price[slot])
-        free = sum(price[slot] < 5e-3 for slot in slots) * plan.step_s / 3600
         rows.append(
-            [
-                day,
-                f"{free:g} h",
-                f"{moments[dearest]:%H:%M}" if price[dearest] >= 5e-3 else "---",
-                format_number(float(price[dearest])),
-                format_number(float(price[slots].mean())),
-                f"{100 * held[slots].sum() / max(there[slots].sum(), 1e-9):.0f} %",
-            ]
+            {
+                "day": day,
+                "free": sum(price[slot] < 5e-3 for slot in slots) * plan.step_s / 3600,
+                "dearest": moments[dearest] if price[dearest] >= 5e-3 else None,
+                "then": float(price[dearest]),
+                "mean": float(price[slots].mean()),
+                "held": held[slots].sum() / max(there[slots].sum(), 1e-9),
+            }
         )
-    then = f"{unit or 'worth'} a {one}-hour then"
-    head = [f"day ({zone.name})", "free", "dearest at", then, "mean", "held"]
-    return head, rows
+    columns = (
+        Column("day", f"day ({zone.name})"),
+        Column("free", "free", "{:g} h".format),
+        Column("dearest", "dearest at", "{:%H:%M}".format),
+        Column("then", f"{unit or 'worth'} a {one}-hour then", format_number),
+        Column("mean", "mean", format_number),
+        Column("held", "held", lambda share: f"{100 * share:.0f} %"),
+    )
+    return columns, rows

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowtide.cli.output import Column, Form, print_table, progress, say
+from lowtide.cli.output import Column, Form, print_rows, progress, say
 
 if TYPE_CHECKING:
     from lowtide.market import SitesPlan
@@ -124,25 +126,27 @@ def _show(plan: SitesPlan) -> None:
 
     say(f"{plan}.")
     print()
-    rows = []
-    for name, each in plan.summary()["sites"].items():
-        nodes = [place for place in plan.resources if place.endswith(f" at {name}")]
-        rows.append(
-            [
-                name,
-                format_count(each["nodes"], "node"),
-                str(each["jobs"]),
-                told(each["amount"]),
-                told(each["nodes_amount"]),
-                told(plan.worth(nodes[0])),
-            ]
-        )
-    head = ["site", "machines", "jobs", "jobs come to", "nodes come to", "one more is worth"]
-    print_table(head, rows)
-    if len(set(plan.width.tolist())) > 1:
+
+    def one_more(name: str) -> float:
+        return plan.worth(next(each for each in plan.resources if each.endswith(f" at {name}")))
+
+    print_rows(
+        (
+            Column("name", "site"),
+            Column("nodes", "machines", lambda count: format_count(count, "node")),
+            Column("jobs", "jobs"),
+            Column("amount", "jobs come to", told),
+            Column("nodes_amount", "nodes come to", told),
+            Column("", "one more is worth", told, lambda site: one_more(site["name"])),
+        ),
+        [{"name": name, **each} for name, each in plan.summary()["sites"].items()],
+    )
+    if len(widths := Counter(sorted(plan.width.tolist()))) > 1:
         print()
-        widths = sorted(set(plan.width.tolist()))
-        many = [[f"{width:g}", str(int((plan.width == width).sum()))] for width in widths]
-        print_table(["times its nodes", "jobs"], many)
+        columns = (
+            Column("", "times its nodes", "{:g}".format, itemgetter(0)),
+            Column("", "jobs", read=itemgetter(1)),
+        )
+        print_rows(columns, widths.items())
     for row in plan.late[:10].tolist():
         say(f"Job {plan.jobs.id[row]} is late, at {plan.site[row]}.")

@@ -100,11 +100,6 @@ class ProductionOptions:
     library: Folder = None
 
     @property
-    def asked(self) -> bool:
-        """Whether a library is to be learned at all."""
-        return self.from_store or self.from_recordings or self.from_prometheus is not None
-
-    @property
     def given(self) -> list[str]:
         """The options that were given."""
         return [
@@ -530,7 +525,7 @@ _PHASES = (
     Column("times", "times"),
     Column("duration_s", "each for", format_hours),
     Column("power_w", "power", "{:.4g} W".format),
-    Column("energy_j", "energy in all", format_energy),
+    Column("energy_j", "energy in all"),
 )
 
 

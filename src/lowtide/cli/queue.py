@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.cli.options import GridName, How, Seed, SignalFile, StorePlace
+from lowtide.cli.options import GridOptions, StorePlace
 from lowtide.cli.output import TABLE, Column, Form, print_rows, say, warn
 from lowtide.cli.run import forecaster, iso_or_none
 from lowtide.units import (
-    format_duration,
     format_number,
     format_percent,
 )
@@ -43,26 +42,9 @@ Everyone = Annotated[
 
 
 def queue(
-    signal: SignalFile = None,
-    grid: GridName = None,
-    seed: Seed = 0,
-    how: How = None,
+    *,
+    asked: GridOptions,
     all_users: Everyone = False,
-    calibration: Annotated[
-        bool,
-        typer.Option("--calibration", help="Say how often jobs waited longer than was foretold."),
-    ] = False,
-    report: Annotated[
-        bool,
-        typer.Option(
-            "--report",
-            help="Say what jobs that have ended came to, class by class, and what lowtide drive "
-            "--suppose has counted.",
-        ),
-    ] = False,
-    days: Annotated[
-        float, typer.Option(min=0.0, help="How far back --report goes, in days.")
-    ] = 7.0,
     store: StorePlace = None,
     form: Form = TABLE,
 ) -> None:
@@ -72,29 +54,18 @@ def queue(
     a week it is told what was planned, what that comes to at the starts that came, and what was
     measured, if a store of lowtide watch knows. No job is changed.
     """
-    driver, journal = make_driver(signal, grid, seed, how, all_users=all_users)
-    driver.dry = True
-    turn = driver.turn()
-    if calibration:
-        _tell_calibration(driver, form)
-        return
-    tell_problems(turn)
-    book = journal.book
-    settle(turn, driver, journal, book, store)
-    if report:
-        _tell_report(book, journal, turn.now - days * 86_400.0, turn.now, form)
-        return
-    looks_ahead = signal is not None or grid is not None
+    turn, _, book = _settled(asked, all_users, store)
+    looks_ahead = asked.signal is not None or asked.grid is not None
     columns = (
         Column("job_id", "job"),
         Column("name", "name"),
         Column("what", "stands"),
         Column("begin", "begins (UTC)", lambda text: text[:16].replace("T", " ")),
         Column("latest", "has to by", lambda text: text[:16].replace("T", " ")),
-        Column("slack_s", "slack", format_duration),
-        Column("wait_s", "queue", format_duration),
+        Column("slack_s", "slack"),
+        Column("wait_s", "queue"),
         Column("deadline", "done by", lambda text: text[:16].replace("T", " ")),
-        Column("progress_s", "saved", format_duration),
+        Column("progress_s", "saved"),
         Column("why", "why"),
     )
     pages = {page.token: page for page in book.pages(now=turn.now)}
@@ -112,15 +83,23 @@ def queue(
     ]
 
     def show() -> None:
-        if rows:
-            print_rows(columns, rows)
-        else:
-            say("no job that lowtide sbatch has submitted is in the queue")
+        print_rows(columns, rows, none="no job that lowtide sbatch has submitted is in the queue")
         if ended:
             print()
             print_rows(ENDED, ended)
 
     form.print(rows, columns=columns, document={"jobs": rows, "ended": ended}, show=show)
+
+
+def _settled(asked: GridOptions, all_users: bool, store: str | None) -> tuple[Turn, Journal, Book]:
+    """Look at the queue, moving nothing, and find out what became of jobs that have left it."""
+    driver, journal = make_driver(asked, all_users=all_users)
+    driver.dry = True
+    turn = driver.turn()
+    tell_problems(turn)
+    book = journal.book
+    settle(turn, driver, journal, book, store)
+    return turn, journal, book
 
 
 JobNumber = Annotated[
@@ -192,10 +171,7 @@ def _found(job: str) -> tuple[SlurmBackend, Seen, Tag, str]:
 
 
 def make_driver(
-    signal: Any,
-    grid: str | None,
-    seed: int,
-    how: list[str] | None,
+    asked: GridOptions,
     *,
     all_users: bool,
     reserves: bool = False,
@@ -209,7 +185,7 @@ def make_driver(
 
     journal = Journal.of_user()
     model = WaitModel(looked=journal.looked)
-    forecast = forecaster(signal, grid, seed=seed, how=how, until=time.time() + 7 * 86_400.0)
+    forecast = forecaster(asked, until=time.time() + 7 * 86_400.0)
     user = None if all_users else who_asks()
     backend = SlurmBackend(
         user=user, operator=all_users, reserves=reserves, sees_others=sees_others
@@ -317,7 +293,7 @@ ENDED = (
     Column("replayed", "replayed", format_number),
     Column("measured", "measured", format_number),
     Column("unit", "in"),
-    Column("saving", "saved", format_percent),
+    Column("saving", "saved"),
 )
 
 
@@ -332,6 +308,8 @@ def _row(verdict: Judgement, now: float, *, looks_ahead: bool) -> dict[str, Any]
         ahead = begin is not None and begin > now
         what = "waits" if ahead else "due"
         why = "as it was planned last" if ahead else "its begin has come: it waits for its turn"
+    if tag.changed:
+        why += "; it went on with programs that were changed since it was submitted"
     return {
         "job_id": seen.id,
         "name": seen.name or None,
@@ -359,7 +337,11 @@ def tell_problems(turn: Turn, said: set[str] | None = None) -> None:
                 said.add(problem)
 
 
-def _tell_calibration(driver: Driver, form: Form) -> None:
+def waits(*, asked: GridOptions, all_users: Everyone = False, form: Form = TABLE) -> None:
+    """Say how often jobs waited longer than was foretold."""
+    driver, _ = make_driver(asked, all_users=all_users)
+    driver.dry = True
+    driver.turn()
     now = time.time()
     rows = [driver.waits.calibration(kind, now) for kind in driver.waits.kinds]
     columns = (
@@ -368,23 +350,31 @@ def _tell_calibration(driver: Driver, form: Form) -> None:
         Column("said", "foretold"),
         Column("late", "later"),
         Column("share", "share", format_percent),
-        Column("wait_s", "queue takes up to", format_duration),
+        Column("wait_s", "queue takes up to"),
         Column("is_trusted", "deferred", lambda yes: "yes" if yes else "no"),
     )
     documents = [{each.key: each.value(row) for each in columns} for row in rows]
-    form.print(
-        documents,
-        columns=columns,
-        document={"classes": documents},
-        show=lambda: print_rows(columns, documents),
-    )
+    form.print(documents, columns=columns, document={"classes": documents})
 
 
-def _tell_report(book: Book, journal: Journal, since: float, now: float, form: Form) -> None:
+def report(
+    *,
+    asked: GridOptions,
+    all_users: Everyone = False,
+    days: Annotated[float, typer.Option(min=0.0, help="How far back it goes, in days.")] = 7.0,
+    store: StorePlace = None,
+    form: Form = TABLE,
+) -> None:
+    """Say what jobs that have ended came to, class by class.
+
+    And what lowtide drive --suppose has counted.
+    """
     from lowtide.acting.book import by_class
     from lowtide.acting.supposed import would_save
 
-    pages = [page for page in book.pages(now=now) if (page.ended or page.arrival) >= since]
+    turn, journal, book = _settled(asked, all_users, store)
+    since = turn.now - days * 86_400.0
+    pages = [page for page in book.pages(now=turn.now) if (page.ended or page.arrival) >= since]
     rows = by_class(pages)
     supposed = would_save(journal.supposed, since=since)
     columns = (
@@ -399,21 +389,18 @@ def _tell_report(book: Book, journal: Journal, since: float, now: float, form: F
         Column("plan_gap", "plan off", format_percent),
         Column("profile_gap", "profile off", format_percent),
         Column("measured_jobs", "measured jobs"),
-        Column("saving", "saved", format_percent),
+        Column("saving", "saved"),
     )
     would = (
         Column("kind", "class"),
         Column("jobs", "jobs"),
         Column("deferred", "would wait"),
         Column("cpu_hours", "CPU hours by limits", format_number),
-        Column("saving", "would save, by plan", format_percent),
+        Column("saving", "would save, by plan"),
     )
 
     def show() -> None:
-        if rows:
-            print_rows(columns, rows)
-        else:
-            say("no job of lowtide sbatch has ended in that time")
+        print_rows(columns, rows, none="no job of lowtide sbatch has ended in that time")
         if supposed:
             print()
             print_rows(would, supposed)

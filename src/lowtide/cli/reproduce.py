@@ -13,8 +13,8 @@ from lowtide.cli.output import (
     TABLE,
     Form,
     print_json,
+    print_page_table,
     print_parsable,
-    print_table,
     say,
     tracked,
 )
@@ -135,6 +135,6 @@ def _hand_over(findings: Findings, *, out: Path | None, form: Form) -> None:
         say(section.answer)
         for table in section.tables:
             print()
-            print_table(table.header, table.rows)
+            print_page_table(table)
     for path in written:
         print(f"written: {path}")

@@ -12,11 +12,8 @@ import typer
 
 from lowtide.certainty import marked
 from lowtide.cli.options import (
-    GridName,
-    How,
+    GridOptions,
     Profile,
-    Seed,
-    SignalFile,
     Time,
     require_one_grid,
 )
@@ -54,19 +51,25 @@ _AHEAD_S = 2 * 86_400.0
 
 
 def run(
+    *,
     command: Annotated[
         list[str] | None, typer.Argument(help="What to run, after --: -- python train.py")
     ] = None,
     finish_by: FinishBy = None,
     length: Time = None,
     profile: Profile = None,
-    signal: SignalFile = None,
-    grid: GridName = None,
-    seed: Seed = 0,
-    how: How = None,
+    where: GridOptions,
     pause: Annotated[
         bool,
         typer.Option("--pause", help="Pause it in dirty hours; it keeps its memory meanwhile."),
+    ] = False,
+    pause_gpu: Annotated[
+        bool,
+        typer.Option(
+            "--pause-gpu",
+            help="Pause it, and move what it has on NVIDIA GPUs to the host meanwhile, so that "
+            "they stand idle: with a driver from 570 on.",
+        ),
     ] = False,
     save_on: Annotated[
         str | None,
@@ -106,16 +109,22 @@ def run(
 
     if not command:
         raise InvalidInput("say what to run: lowtide run --finish-by +12h -- python train.py")
-    if pause and save_on:
+    if (pause or pause_gpu) and save_on:
         raise InvalidInput("a program is paused or saves: give --pause or --save-on, not both")
     if (refused := refusal(command)) is not None:
         warn(f"{refused[1]}. Nothing was run")
         raise typer.Exit(refused[0])
     job = _Job(
-        finish_by=finish_by, length=length, profile=profile, pauses=pause, saves=save_on is not None
+        finish_by=finish_by,
+        length=length,
+        profile=profile,
+        pauses=pause or pause_gpu,
+        saves=save_on is not None,
     )
-    forecast = forecaster(signal, grid, seed=seed, how=how, until=job.deadline)
+    forecast = forecaster(where, until=job.deadline)
     backend, driver = job.prepared(forecast, _signal_named(save_on), min_run)
+    if pause_gpu:
+        _pause_gpus(backend, driver)
     job.planned(driver, forecast(time.time()))
     if dry_run:
         _tell(job, None, form=form)
@@ -165,6 +174,8 @@ class _Job:
         self.reckoning: Reckoning | None = None
         self.signal: Signal | None = None
         self.missing_s: float | None = None
+        self.is_late = False
+        self.troubles: list[str] = []
 
     def prepared(
         self,
@@ -253,6 +264,18 @@ class _Job:
         )
 
 
+def _pause_gpus(backend: LocalBackend, driver: Driver) -> None:
+    """Have a program taken off its GPUs when it is paused."""
+    from dataclasses import replace
+
+    from lowtide.acting.gpu_pause import TAKES, Cuda, GpuPause
+
+    backend.gpus = GpuPause(cuda=Cuda())
+    driver.loops = TAKES
+    # Much memory takes long: who is still at it is not asked again.
+    driver.rules = replace(driver.rules, patience_s=600.0)
+
+
 def _carry_out(
     job: _Job,
     backend: LocalBackend,
@@ -325,7 +348,7 @@ def _carry_out(
     finally:
         sampler.close()
     try:
-        _reckon(job, backend, recorder, driver)
+        _reckon(job, backend, recorder, driver, status)
         _tell(job, recorder, form=form, status=status)
     except Exception as error:  # noqa: BLE001 - how the program ended is passed on all the same
         warn(f"what it came to cannot be shown: {error}")
@@ -341,6 +364,7 @@ class _Turns:
         self._next = time.monotonic() + every_s
         self._program: StartedProgram | None = None
         self._said: set[str] = set()
+        self._troubles = 0
 
     def wait(self, is_over: Callable[[], bool] = lambda: False) -> None:
         """Wait until the program is due."""
@@ -354,11 +378,14 @@ class _Turns:
         if program is not self._program:
             self._program = program
             self.backend.started(program)
-        if program.asked:
-            return
         # Whatever becomes of the rest, what is paused goes on when its time has come.
         paused = self.backend.is_paused
         self.backend.attend()
+        while self._troubles < len(self.backend.troubles):
+            warn(self.backend.troubles[self._troubles])
+            self._troubles += 1
+        if program.asked:
+            return
         self._turn()
         if paused and not self.backend.is_paused:
             warn("goes on")
@@ -370,8 +397,10 @@ class _Turns:
         if now < self._next:
             return
         self._next = now + self.every_s
-        for problem in self.driver.turn().problems:
-            if problem not in self._said:
+        turn = self.driver.turn()
+        deaf = [deed.verdict.why for deed in turn.deeds if deed.verdict.what == "runs"]
+        for problem in (*turn.problems, *(deed.problem for deed in turn.deeds), *deaf):
+            if problem and problem not in self._said:
                 self._said.add(problem)
                 warn(problem)
 
@@ -396,12 +425,7 @@ def read_finish(text: str | None, now: float) -> float | None:
 
 
 def forecaster(
-    file: Path | None,
-    grid: str | None,
-    *,
-    seed: int = 0,
-    how: list[str] | None = None,
-    until: float | None = None,
+    asked: GridOptions, *, until: float | None = None
 ) -> Callable[[float], Signal | None]:
     """Return who says what is expected of a grid at a moment; nothing where no grid is named.
 
@@ -412,6 +436,7 @@ def forecaster(
     from lowtide.grid import deciding_signal
     from lowtide.grids.resolve import kind_of
 
+    file, grid, how = asked.signal, asked.grid, asked.how
     require_one_grid(file, grid)
     if grid is not None and kind_of(grid) == "zone":
         from lowtide.grids.live import LiveGrid
@@ -441,7 +466,7 @@ def forecaster(
             if key not in kept:
                 kept.clear()
                 end = max(until or now, now + _AHEAD_S)
-                found = find_grid(grid, "synthetic", since=now, until=end, how=how, seed=seed)
+                found = find_grid(grid, "synthetic", since=now, until=end, how=how, seed=asked.seed)
                 kept[key] = deciding_signal(found.grid)
         return next(iter(kept.values()), None)
 
@@ -472,13 +497,16 @@ def _words(job: _Job) -> str:
     return "; ".join(filter(None, (when, job.why, worth)))
 
 
-def _reckon(job: _Job, backend: LocalBackend, recorder: Recorder, driver: Driver) -> None:
+def _reckon(
+    job: _Job, backend: LocalBackend, recorder: Recorder, driver: Driver, status: int | None
+) -> None:
     from dataclasses import replace
 
     from lowtide.acting.reckoning import Reckoning, amount, measured
 
     # The grid as it came to be, as far as is known by now.
     signal = driver.forecast(time.time()) or job.signal
+    job.troubles = backend.troubles
     if signal is None:
         return
     known = job.reckoning or Reckoning()
@@ -491,7 +519,14 @@ def _reckon(job: _Job, backend: LocalBackend, recorder: Recorder, driver: Driver
         job.learn_pauses(runs, backend.pauses)
     replayed = amount(job.profile, backend.runs, signal) if job.profile else None
     job.signal = signal
-    job.reckoning = replace(known, replayed=replayed, measured=measured(runs, signal))
+    ended = max((run.end for run in recording.runs), default=time.time())
+    job.is_late = job.deadline is not None and ended > job.deadline
+    job.reckoning = replace(
+        known,
+        replayed=replayed,
+        measured=measured(runs, signal),
+        counts=not status and not job.is_late,
+    )
 
 
 def _tell(job: _Job, recorder: Recorder | None, *, form: Form, status: int | None = None) -> None:
@@ -516,6 +551,7 @@ def _tell(job: _Job, recorder: Recorder | None, *, form: Form, status: int | Non
         "folder": None if recorder is None else str(recorder.writer.folder),
         "synthetic": job.signal is not None and job.signal.synthetic,
         "missing_s": job.missing_s,
+        "pause_problem": "; ".join(job.troubles) or None,
     }
 
     def show() -> None:
@@ -531,6 +567,10 @@ def _tell(job: _Job, recorder: Recorder | None, *, form: Form, status: int | Non
         ]
         if row["saving"] is not None:
             parts.append(f"saved {format_percent(row['saving'])} against running at once")
+        elif job.is_late:
+            parts.append("it was late: no saving is counted")
+        elif row["exit_status"]:
+            parts.append("it failed: no saving is counted")
         if row["synthetic"]:
             parts.append("on a synthetic grid")
         warn("; ".join([*parts, f"kept in {row['folder']}"]))

@@ -15,10 +15,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.cli.options import GridName, How, Profile, Seed, SignalFile
+from lowtide.cli.options import (
+    GridOptions,
+    Profile,
+)
 from lowtide.cli.output import TABLE, Column, Form, say, waiting, warn
 from lowtide.cli.run import FinishBy, forecaster, iso_or_none, read_finish
-from lowtide.errors import FileProblem, InvalidInput, LowtideError, Refused, Unreachable
+from lowtide.errors import (
+    FileProblem,
+    InvalidInput,
+    LowtideError,
+    NoSuchJob,
+    Refused,
+    SlurmProblem,
+    Unreachable,
+)
 from lowtide.units import (
     format_duration,
     format_iso,
@@ -76,16 +87,14 @@ def parted(words: list[str]) -> list[str]:
 
 
 def sbatch(
+    *,
     words: Annotated[
         list[str] | None,
         typer.Argument(help="What you would give sbatch: its options, the script, its arguments."),
     ] = None,
     finish_by: FinishBy = None,
     profile: Profile = None,
-    signal: SignalFile = None,
-    grid: GridName = None,
-    seed: Seed = 0,
-    how: How = None,
+    where: GridOptions,
     saves: Annotated[
         bool,
         typer.Option(
@@ -141,7 +150,7 @@ def sbatch(
     if checkpoint and not saves:
         raise InvalidInput("--checkpoint names what a job saves to: say that it does, with --saves")
     backend, journal = SlurmBackend(), Journal.of_user()
-    forecast = forecaster(signal, grid, seed=seed, how=how, until=deadline)(now)
+    forecast = forecaster(where, until=deadline)(now)
     order = _Order(
         submission=submission,
         profile=known,
@@ -152,6 +161,10 @@ def sbatch(
         min_run_s=parse_duration(min_run),
         checkpoint=checkpoint or "",
     )
+    if order.tag.deaf:
+        warn("it did not stop when it was asked the last time: it is planned to run through")
+    elif order.tag.interruptible and not saves:
+        warn("it was seen to save when it was asked: it may be stopped, as with --saves")
     verdict = order.judged(backend, journal, forecast, now)
     with _laying_down():
         order.lay_down(verdict, journal, dry=dry_run)
@@ -192,12 +205,16 @@ class _Order:
         min_run_s: float,
         checkpoint: str,
     ) -> None:
-        from lowtide.acting.experience import Experience, program_key
+        from lowtide.acting.experience import Experience, program_key, script_key
         from lowtide.acting.judge import Rules
         from lowtide.acting.tag import Tag, new_token
 
         self.submission, self.deadline = submission, deadline
         self.checkpoint = checkpoint
+        self.script = script_key(submission.name, submission.text)
+        self.habit = habit = journal.habits.of(self.script)
+        # Seen to save once, it does so again, unless its user rules out that it is started again.
+        saves = saves or (habit.saves and submission.may_be_stopped)
         self.program, self.experience = "", Experience()
         limit_s = submission.limit_s
         lengths = [] if limit_s is None else [limit_s]
@@ -221,9 +238,11 @@ class _Order:
             startup_s=(profile.startup_s if profile else 0.0)
             or (min(_STARTUP_S, min_run_s, 0.1 * (self.run_s or 0.0)) if saves else 0.0),
             # Nobody lets a job save that takes longer to than it has worked.
-            stop_s=(profile.stop_s if profile else 0.0)
+            stop_s=max(profile.stop_s if profile else 0.0, habit.stop_s or 0.0)
             or (min(_STOP_S, min_run_s) if saves else 0.0),
             interruptible=saves,
+            # It would be asked in vain, and is planned in one piece.
+            deaf=saves and habit.deaf,
             by_limit=not saves and limit_s is not None and self.run_s == limit_s,
             # What is usual is not said: the comment is short.
             min_run_s=None if min_run_s == Rules().least_run_s else min_run_s,
@@ -345,6 +364,7 @@ class _Order:
             energy_scale=energy,
             duration_scale=duration,
             kind=self.kind,
+            script=self.script if self.tag.interruptible else "",
         )
 
     def lay_down(self, verdict: Judgement | None, journal: Journal, *, dry: bool) -> None:
@@ -472,23 +492,17 @@ def _waited_for(command: list[str]) -> str:
 
 def _has(backend: SlurmBackend, number: str, order: _Order) -> bool:
     """Return whether Slurm has kept a job. In doubt it has: two of one job are worse than none."""
-    from lowtide.acting.slurm import asked
-    from lowtide.slurm.client import NO_JOB
-
     try:
-        said = asked(backend, "scontrol", "show", "job", number)
-    except Unreachable as error:
-        warn(f"it cannot be seen whether Slurm has kept job {number}: {error}")
-        return True
-    except Refused as error:
-        if NO_JOB not in str(error).lower():
-            # It says no, and nothing of the job.
-            warn(f"it cannot be seen whether Slurm has kept job {number}: {error}")
-            return True
+        said = backend.client.tell("scontrol", "show", "job", number)
+    except NoSuchJob:
         site = backend.site
         # Who has begun may have ended, and be forgotten by now.
         ahead = order.begin > time.time() + 1.0
         return not ahead and site is not None and site.kept_s < 2 * _SETTLED_S
+    except SlurmProblem as error:
+        # It does not answer, or says no and nothing of the job.
+        warn(f"it cannot be seen whether Slurm has kept job {number}: {error}")
+        return True
     if order.tag.token in said:
         return True
     if '"id":"' in said.partition("lt1:{")[2]:

@@ -59,26 +59,6 @@ def sizes(
 
     Each size is left out in turn to see how well the others tell it.
     """
-    options = {"events": events, "baseline": baseline}
-    learn_scaling(recordings or [], by, at, (idle_before, idle_after), options, out, form)
-
-
-def learn_scaling(
-    recordings: Sequence[str],
-    by: str,
-    at: str | None,
-    idle: tuple[str | None, str | None],
-    options: Mapping[str, Any],
-    out: Path | None,
-    form: Form,
-) -> None:
-    """Learn how a program grows, say how sure that is, and what another size comes to.
-
-    Args:
-        by: The names of what its size is told by, with commas.
-        at: The size that is asked for.
-        options: How each size is learned.
-    """
     from lowtide.library.scaling import fit_scaling, read_size
 
     names = [name.strip() for name in by.split(",") if name.strip()]
@@ -87,8 +67,9 @@ def learn_scaling(
     if out is not None and at is None:
         raise InvalidInput("-o writes the profile of one size: say which with --at")
     wanted = None if at is None else read_size(at, names, "--at")
+    idle, options = (idle_before, idle_after), {"events": events, "baseline": baseline}
     with waiting("learning"):
-        sized = [_sized(each, names, idle, options) for each in recordings]
+        sized = [_sized(each, names, idle, options) for each in recordings or ()]
         scaling = fit_scaling(names, sized)
     foretold, written = None, Written()
     if wanted is not None:
@@ -195,10 +176,10 @@ def _columns(names: Sequence[str]) -> tuple[Column, ...]:
         Column("recording", "recording"),
         *(Column(name, name, "{:g}".format) for name in names),
         Column("runs", "runs"),
-        Column("energy_j", "energy", format_energy),
+        Column("energy_j", "energy"),
         Column("energy_left_out_j"),
         off("energy_j", "energy_left_out_j"),
-        Column("duration_s", "duration", format_duration),
+        Column("duration_s", "duration"),
         Column("duration_left_out_s"),
         off("duration_s", "duration_left_out_s"),
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lowtide.cli.options import StorePlace
-from lowtide.cli.output import TABLE, Column, Form, print_table, say, warn
+from lowtide.cli.output import TABLE, Column, Form, say, warn
 
 if TYPE_CHECKING:
     import socket as sockets
@@ -157,6 +157,7 @@ def tokens(
     from lowtide.errors import InvalidInput
     from lowtide.serve.settings import Settings
     from lowtide.serve.tokens import end_all, list_tokens, take_back
+    from lowtide.units import format_time
 
     if revoke_all and owner is None:
         raise InvalidInput("--revoke-all takes back all that somebody holds: say whose with --of")
@@ -170,33 +171,18 @@ def tokens(
         found = list_tokens(database, owner=owner, now=time.time())
     rows = [asdict(each) for each in found]
 
-    def show() -> None:
-        from lowtide.units import MISSING, format_time
-
-        if not rows:
-            say("Nobody holds a token." if owner is None else f"{owner} holds no token.")
-            return
-        times = ("made", "expires", "used")
-        print_table(
-            ("number", "owner", "scope", "note", *(f"{name} (UTC)" for name in times)),
-            [
-                [
-                    str(row["number"]),
-                    *(row[name] or MISSING for name in ("owner", "scope", "note")),
-                    *(MISSING if row[name] is None else format_time(row[name]) for name in times),
-                ]
-                for row in rows
-            ],
-        )
-
-    form.print(
-        rows,
-        columns=[
-            Column(name) for name in ("number", "owner", "scope", "note", "made", "expires", "used")
-        ],
-        document={"tokens": rows},
-        show=show,
+    columns = (
+        Column("number", "number"),
+        *(Column(name, name, read=_of(name)) for name in ("owner", "scope", "note")),
+        *(Column(name, f"{name} (UTC)", format_time) for name in ("made", "expires", "used")),
     )
+    none = "Nobody holds a token." if owner is None else f"{owner} holds no token."
+    form.print(rows, columns=columns, document={"tokens": rows}, none=none)
+
+
+def _of(name: str) -> Callable[[dict[str, Any]], str | None]:
+    """Return what reads a text of a row, None where that is empty."""
+    return lambda row: row[name] or None
 
 
 @contextmanager

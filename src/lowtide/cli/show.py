@@ -9,14 +9,11 @@ import typer
 
 from lowtide.cli.jobs import opened
 from lowtide.cli.options import (
-    GridName,
-    How,
+    GridOptions,
     ReadPlace,
-    Seed,
-    SignalFile,
     require_one_grid,
 )
-from lowtide.cli.output import SYNTHETIC, TABLE, Form, print_table, say, say_all, waiting
+from lowtide.cli.output import SYNTHETIC, TABLE, Form, print_page_table, say, say_all, waiting
 from lowtide.cli.queue import acted_document
 
 if TYPE_CHECKING:
@@ -41,6 +38,7 @@ _NAMED = 20
 
 
 def show(
+    *,
     job: Annotated[str, typer.Argument(help="The job: its number, or 4711_3, or a unit's name.")],
     start: Annotated[
         int | None,
@@ -50,10 +48,7 @@ def show(
             metavar="N",
         ),
     ] = None,
-    signal: SignalFile = None,
-    grid: GridName = None,
-    seed: Seed = 0,
-    how: How = None,
+    asked: GridOptions,
     wait: Annotated[
         list[str] | None,
         typer.Option(
@@ -87,10 +82,10 @@ def show(
         raise UnknownName("way to stop a job that was watched", interruptible, _STOPS)
     if html is not None and not html.parent.is_dir():
         raise InvalidInput(f"there is no folder {html.parent} to write {html.name} into: make it")
-    if signal is None:
-        refuse_how(how, "what was watched")
-    require_one_grid(signal, grid)
-    curve = None if signal is None else read_signal(str(signal), **read_how(how))
+    if asked.signal is None:
+        refuse_how(asked.how, "what was watched")
+    require_one_grid(asked.signal, asked.grid)
+    curve = None if asked.signal is None else read_signal(str(asked.signal), **read_how(asked.how))
     waits_s = [parse_duration(each) for each in wait] if wait else WAITS_S
     with opened(store) as kept:
         record, others = _chosen(kept, job, start)
@@ -103,7 +98,7 @@ def show(
                 kept,
                 record,
                 signal=curve,
-                beyond=_beyond(grid, seed, record.first_seen),
+                beyond=_beyond(asked.grid, asked.seed, record.first_seen),
                 waits_s=waits_s,
                 interruptible=interruptible,
                 library=Library(),
@@ -224,9 +219,9 @@ def _print(told: Hindsight, others: list[JobRecord]) -> None:
         as_expected,
         drawn,
         headline,
-        phase_rows,
-        use_rows,
-        waiting_rows,
+        phase_table,
+        use_table,
+        waiting_table,
     )
 
     say_all(headline(told))
@@ -241,7 +236,7 @@ def _print(told: Hindsight, others: list[JobRecord]) -> None:
         print()
         print(curve)
     print()
-    print_table(*use_rows(told.behaviour))
+    print_page_table(use_table(told.behaviour))
     print()
     for verdict in told.verdicts:
         say(f"{verdict.question} {verdict.answer}: {verdict.evidence}.")
@@ -250,9 +245,9 @@ def _print(told: Hindsight, others: list[JobRecord]) -> None:
     if told.phases is not None:
         print()
         say("Phases found in what it drew:")
-        print_table(*phase_rows(told.phases.found))
+        print_page_table(phase_table(told.phases.found))
     print()
-    print_table(*waiting_rows(told))
+    print_page_table(waiting_table(told))
     say_all(told.notes)
 
 

@@ -17,7 +17,7 @@ from lowtide.cli.options import (
     Settings,
     read_settings,
 )
-from lowtide.cli.output import TABLE, Column, Form, print_table, progress, say
+from lowtide.cli.output import TABLE, Column, Form, print_rows, progress, say
 
 if TYPE_CHECKING:
     import polars as pl
@@ -205,27 +205,30 @@ def _tell(simulation: Simulation, summary: dict[str, Any]) -> None:
         there = {key: name for key, name in keys.items() if key in summary}
         if any(summary[key] is not None for key in there):
             rows += [
-                [group if number == 0 else "", name, _format(key, summary)]
+                {
+                    "of": group if number == 0 else "",
+                    "what": name,
+                    "comes to": _format(key, summary),
+                }
                 for number, (key, name) in enumerate(there.items())
             ]
     print()
-    print_table(*_amounts(simulation, summary))
+    print_rows(*_amounts(simulation, summary))
     print()
-    print_table(["of", "what", "comes to"], rows)
+    print_rows([Column(key, key) for key in ("of", "what", "comes to")], rows)
     print()
-    print_table(
-        ["per job", *_QUANTILES.values()],
-        [
-            [words, *(_format(f"{part}_{name}", summary) for part in _QUANTILES)]
-            for name, words in _SPREADS.items()
-            if f"mean_{name}" in summary
-        ],
-    )
+    quantiles = [
+        {"of": words, **{part: _format(f"{part}_{name}", summary) for part in _QUANTILES}}
+        for name, words in _SPREADS.items()
+        if f"mean_{name}" in summary
+    ]
+    columns = [Column(part, heading, str) for part, heading in _QUANTILES.items()]
+    print_rows([Column("of", "per job"), *columns], quantiles)
 
 
 def _amounts(
     simulation: Simulation, summary: Mapping[str, Any]
-) -> tuple[list[str], list[list[str]]]:
+) -> tuple[list[Column], list[dict[str, str]]]:
     """Return what jobs, nodes and both came to, beside the same under the baseline.
 
     A saving stands beside the two numbers that it is told of.
@@ -254,15 +257,18 @@ def _amounts(
         theirs = [summary[f"baseline_{part}{what}"] for part in parts.values()] if compared else []
         texts = words([*ours, *theirs])
         for number, part in enumerate(parts):
-            row = [name if number == 0 else "", part, texts[number]]
+            row = {"what": name if number == 0 else "", "of": part, "ours": texts[number]}
             if compared:
                 against = theirs[number]
                 saved = 1 - ours[number] / against if against and against > 0 else None
-                row += [texts[len(ours) + number], format_percent(saved)]
+                row |= {"theirs": texts[len(ours) + number], "saved": format_percent(saved)}
             rows.append(row)
-    policy, baseline = simulation.policy, simulation.baseline_policy
-    header = ["what", "of", f"by {policy}"]
-    return [*header, f"by {baseline}", "saving"] if compared else header, rows
+    columns = [Column("what", "what"), Column("of", "of")]
+    columns.append(Column("ours", f"by {simulation.policy}"))
+    if compared:
+        columns.append(Column("theirs", f"by {simulation.baseline_policy}"))
+        columns.append(Column("saved", "saving"))
+    return columns, rows
 
 
 def _format(key: str, summary: Mapping[str, Any]) -> str:

@@ -31,7 +31,7 @@ _COUNTS = (Column("table", read=lambda pair: pair[0]), Column("rows", read=lambd
 def info(place: StorePlace = None, form: Form = TABLE) -> None:
     """Say what the store holds: jobs, hosts, values and bytes."""
     from lowtide.store import Store
-    from lowtide.units import format_count, format_duration, format_size, format_time
+    from lowtide.units import format_count, format_size, format_time
 
     with Store.open(place, readonly=True) as kept:
         facts = _facts(kept)
@@ -53,7 +53,7 @@ def info(place: StorePlace = None, form: Form = TABLE) -> None:
                 (
                     Column("name", "host"),
                     Column("last_time", "last seen", format_time),
-                    Column("interval_s", "interval", format_duration),
+                    Column("interval_s", "interval"),
                 ),
                 facts["hosts"],
             )

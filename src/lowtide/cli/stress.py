@@ -16,7 +16,6 @@ from lowtide.cli.output import (
     Column,
     Form,
     print_rows,
-    print_table,
     progress,
     say,
     say_all,
@@ -100,13 +99,7 @@ def plan(
         made.dump(out)
     form.print(
         made.parts,
-        columns=(
-            Column("part", read=str),
-            Column("lowest", read=lambda part: float(made.of(part).min())),
-            Column("highest", read=lambda part: float(made.of(part).max())),
-            Column("mean", read=lambda part: float(made.of(part).mean())),
-            Column("largest_correlation", read=lambda part: _largest_correlation(made, part)),
-        ),
+        columns=_plan_columns(made),
         document=lambda: _plan_document(made, out),
         show=lambda: _show_plan(made, out),
     )
@@ -205,37 +198,40 @@ def _extent(plan: LoadPlan) -> str:
     return f"{steps}, {format_hours(plan.duration_s)}: {', '.join(plan.parts)}"
 
 
+def _plan_columns(plan: LoadPlan) -> list[Column]:
+    found = {frozenset(pair): value for pair, value in plan.correlations().items()}
+
+    def percent(level: float) -> str:
+        return format_percent(level / 100)
+
+    def correlation(other: str) -> Column:
+        return Column(
+            "",
+            f"r with {other}",
+            # Adding 0 leaves no "-0.00".
+            lambda value: f"{round(value, 2) + 0.0:.2f}",
+            lambda part: "" if part == other else found[frozenset((part, other))],
+        )
+
+    return [
+        Column("part", "part", read=str),
+        Column("lowest", "lowest", percent, lambda part: float(plan.of(part).min())),
+        Column("highest", "highest", percent, lambda part: float(plan.of(part).max())),
+        Column("mean", "mean", percent, lambda part: float(plan.of(part).mean())),
+        *(correlation(other) for other in (plan.parts if len(plan.parts) > 1 else ())),
+        Column("largest_correlation", read=lambda part: _largest_correlation(plan, part)),
+    ]
+
+
 def _show_plan(plan: LoadPlan, out: Path | None) -> None:
     import os
 
     from lowtide.units import format_count
 
-    def signed(value: float) -> str:
-        # Adding 0 leaves no "-0.00".
-        return MISSING if math.isnan(value) else f"{round(value, 2) + 0.0:.2f}"
-
     say(f"{plan.shape}, seed {plan.seed}: {_extent(plan)}")
     for part in plan.parts:
         print(f"{part:>7} {_sparkline(plan.of(part))}")
-    found = {frozenset(pair): value for pair, value in plan.correlations().items()}
-    others = plan.parts if len(plan.parts) > 1 else ()
-    print_table(
-        ("part", "lowest", "highest", "mean", *(f"r with {other}" for other in others)),
-        [
-            [
-                part,
-                *(
-                    format_percent(float(share) / 100)
-                    for share in (plan.of(part).min(), plan.of(part).max(), plan.of(part).mean())
-                ),
-                *(
-                    "" if other == part else signed(found[frozenset((part, other))])
-                    for other in others
-                ),
-            ]
-            for part in plan.parts
-        ],
-    )
+    print_rows(_plan_columns(plan), plan.parts)
     here = os.cpu_count() or 1
     if plan.cores is not None and plan.cores > here:
         say(f"For another machine: this one has {format_count(here, 'core')}, not {plan.cores}.")

@@ -23,7 +23,16 @@ from lowtide.cli.options import (
     read_settings,
     read_slurm,
 )
-from lowtide.cli.output import TABLE, Column, Form, print_table, progress, say, tracked
+from lowtide.cli.output import (
+    TABLE,
+    Column,
+    Form,
+    print_page_table,
+    print_rows,
+    progress,
+    say,
+    tracked,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -242,7 +251,7 @@ def _tell(results: ResultFolder, ran: int, took_s: float) -> None:
     print(f"{done} done, {len(failed)} failed; {ran} run now{took}.")
     if done:
         print()
-        print_table(*_in_words(_groups(results), _currency(results)))
+        print_rows(*_in_words(_groups(results), _currency(results)))
         for remark in _remarks(results):
             print()
             say(remark)
@@ -315,7 +324,7 @@ def _groups(results: ResultFolder) -> pl.DataFrame:
     )
 
 
-def _in_words(groups: pl.DataFrame, currency: str) -> tuple[list[str], list[list[str]]]:
+def _in_words(groups: pl.DataFrame, currency: str) -> tuple[list[Column], list[dict[str, str]]]:
     """Return the groups for people: a column has one unit, and none that another has too."""
     from lowtide.units import format_quantities
 
@@ -327,17 +336,20 @@ def _in_words(groups: pl.DataFrame, currency: str) -> tuple[list[str], list[list
             # Without nodes of their own jobs are all there is.
             shown = shown.drop(part, "node_carbon_g", strict=False)
 
-    columns = [
-        [str(each) for each in shown[name]]
+    texts = {
+        name: [str(each) for each in shown[name]]
         if shown[name].dtype.is_integer()
         else format_quantities(name, shown[name].to_list())
         for name in shown.columns
+    }
+    columns = []
+    for name in texts:
+        heading = _MEANS.get(name, name)
+        paid = f", {currency}" if heading.startswith("cost") and currency else ""
+        columns.append(Column(name, heading + paid, str))
+    return columns, [
+        dict(zip(texts, row, strict=True)) for row in zip(*texts.values(), strict=True)
     ]
-    heads = [_MEANS.get(name, name) for name in shown.columns]
-    heads = [
-        head + f", {currency}" * (head.startswith("cost") and bool(currency)) for head in heads
-    ]
-    return heads, [list(row) for row in zip(*columns, strict=True)]
 
 
 def _document(results: ResultFolder, ran: int, took_s: float) -> dict[str, Any]:
@@ -455,7 +467,7 @@ def report(
     failed = f", {study.failed.height} more failed" if study.failed.height else ""
     say(f"{study.title}: {len(study)} runs{failed}, {study.grids}.")
     print()
-    print_table(table.header, table.rows)
+    print_page_table(table)
     for section in written.sections:
         print()
         say(section.question)

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.cli.options import GridName, How, Seed, SignalFile, Tz
+from lowtide.cli.options import (
+    GridOptions,
+    Tz,
+)
 from lowtide.cli.output import (
     TABLE,
     Column,
     Form,
     Written,
-    print_table,
+    print_page_table,
     require_figure,
     say,
     say_all,
@@ -30,6 +33,7 @@ _DAY_S = 86_400.0
 
 
 def trace(
+    *,
     file: Annotated[Path, typer.Argument(help="The trace; its format is recognised.")],
     time_unit: Annotated[
         str | None, typer.Option(help="Unit of times in a plain job table: s, min or h.")
@@ -44,10 +48,7 @@ def trace(
     cpus: Annotated[
         float | None, typer.Option(help="How many CPUs there are: tells utilisation.")
     ] = None,
-    signal: SignalFile = None,
-    grid: GridName = None,
-    seed: Seed = 0,
-    how: How = None,
+    asked: GridOptions,
     tz: Tz = None,
     html: Annotated[
         Path | None, typer.Option(help="Write all of it as one HTML page.", metavar="FILE")
@@ -69,14 +70,12 @@ def trace(
     from lowtide.studies.portrait import Portrait
 
     require_figure(image)
-    if signal is not None and grid is not None:
+    if asked.signal is not None and asked.grid is not None:
         raise InvalidInput("a trace is shown beside one grid: give --signal or --grid, not both")
     zone = Zone.named(tz)
     with waiting(f"reading {file.name}"):
         found = read_jobs(file, format=layout, time_unit=time_unit, start=start)
-    portrait = Portrait(
-        trace=found, signal=_signal(signal, grid, seed, how, found), tz=zone.tz, cpus=cpus
-    )
+    portrait = Portrait(trace=found, signal=_signal(asked, found), tz=zone.tz, cpus=cpus)
     written = Written()
     written.add(html, lambda path: portrait.page().write(path))
     if image is not None:
@@ -107,25 +106,23 @@ _KEYS = (
 )
 
 
-def _signal(
-    file: Path | None, grid: str | None, seed: int, how: list[str] | None, trace: Trace
-) -> Signal | None:
+def _signal(asked: GridOptions, trace: Trace) -> Signal | None:
     """Return the curve to show beside the trace, None where none was asked for."""
     from lowtide.cli.inputs import find_grid, refuse_how
     from lowtide.grid import deciding_signal
     from lowtide.grids.resolve import kind_of
 
-    name = grid if file is None else str(file)
+    name = asked.grid if asked.signal is None else str(asked.signal)
     if name is None:
-        refuse_how(how, "a trace alone: --signal or --grid names a grid")
+        refuse_how(asked.how, "a trace alone: --signal or --grid names a grid")
         return None
     first, last = float(trace.arrival[0]), float(trace.arrival[-1])
-    kind = "file" if file is not None else kind_of(name, files=False)
+    kind = "file" if asked.signal is not None else kind_of(name, files=False)
     weather: dict[str, Any] = {}
     if kind == "synthetic":
         days = min(max(int((last - first) / _DAY_S) + 2, 7), 366)
-        weather = {"days": days, "seed": seed}
-    return deciding_signal(find_grid(name, kind, since=first, how=how, **weather).grid)
+        weather = {"days": days, "seed": asked.seed}
+    return deciding_signal(find_grid(name, kind, since=first, how=asked.how, **weather).grid)
 
 
 def _rows(portrait: Portrait) -> list[dict[str, Any]]:
@@ -159,7 +156,6 @@ def _document(portrait: Portrait) -> dict[str, Any]:
 
 def _show(portrait: Portrait, zone: Zone) -> None:
     """Tell people."""
-    from lowtide.studies.portrait import PARTS
     from lowtide.units import format_count, format_duration, format_number, format_percent
 
     told, (first, last) = portrait.summary(), portrait.span
@@ -177,14 +173,14 @@ def _show(portrait: Portrait, zone: Zone) -> None:
             say(f"{format_count(count, 'job')} of them {words}.")
     say_all(f"{note[0].upper()}{note[1:]}." for note in portrait.notes)
     print()
-    print_table(["per job", "known", *PARTS.values()], portrait.spread_rows())
+    print_page_table(portrait.spread_table())
     print()
-    print_table(["state", "jobs", "share", "core-h", "share of core-h"], portrait.state_rows())
+    print_page_table(portrait.state_table())
     print()
     name = f"hour ({zone.name})" if portrait.dated else "hour of the trace"
-    print_table(portrait.slot_head(name), portrait.slot_rows(portrait.hours))
+    print_page_table(portrait.slot_table(name, portrait.hours))
     print()
-    print_table(portrait.slot_head("weekday"), portrait.slot_rows(portrait.weekdays))
+    print_page_table(portrait.slot_table("weekday", portrait.weekdays))
     if told["mean_held_cpus"] is not None:
         share = "" if told["utilisation"] is None else f", {format_percent(told['utilisation'])}"
         of = "" if portrait.cpus is None else f" of {portrait.cpus:g} CPUs"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lowtide.certainty import is_estimated, mark_notes, marked, marks_for
+from lowtide.certainty import is_estimated, marked, marks_for
 from lowtide.cli.jobs import opened, sources_of, users_of, window
 from lowtide.cli.options import ReadPlace, Since, Sources, Until, Users
 from lowtide.cli.output import (
@@ -15,10 +14,9 @@ from lowtide.cli.output import (
     TABLE,
     Column,
     Form,
-    print_table,
+    print_rows,
     progress,
     say,
-    say_all,
 )
 
 if TYPE_CHECKING:
@@ -110,17 +108,17 @@ def _document(accounts: Accounts, by: str) -> dict[str, Any]:
             {
                 by: row.label,
                 "jobs": row.jobs,
-                "cpu_h": _known(row.cpu_s / 3600),
-                "core_h": _known(row.core_s / 3600),
-                "gpu_h": _known(row.gpu_s / 3600),
-                "energy_j": _known(row.energy_j),
-                "measured_j": _known(row.measured_j),
-                "carbon_g": _known(row.carbon_g),
-                "watched": _known(row.watched),
+                "cpu_h": row.cpu_s / 3600,
+                "core_h": row.core_s / 3600,
+                "gpu_h": row.gpu_s / 3600,
+                "energy_j": row.energy_j,
+                "measured_j": row.measured_j,
+                "carbon_g": row.carbon_g,
+                "watched": row.watched,
                 "unknown_duration": row.unknown_duration,
-                "unmetered_s": _known(row.unmetered_s),
-                "unpriced_j": _known(row.unpriced_j),
-                "cpu_efficiency": _known(row.cpu_efficiency),
+                "unmetered_s": row.unmetered_s,
+                "unpriced_j": row.unpriced_j,
+                "cpu_efficiency": row.cpu_efficiency,
                 "compared_jobs": row.compared,
                 "lacking": [_HOURS.get(name, name) for name in row.lacking],
             }
@@ -133,65 +131,57 @@ def _document(accounts: Accounts, by: str) -> dict[str, Any]:
     }
 
 
-def _known(value: float) -> float | None:
-    return None if value != value else value
-
-
 def _show(accounts: Accounts, by: str) -> None:
-    from lowtide.units import MISSING, format_energy, format_mass, format_percent
+    from lowtide.units import format_percent
 
-    def quantity(text: str, row: Account, guess: bool, name: str) -> str:
-        return marked(text, estimated=guess, partial=name in row.lacking)
-
-    def hours(row: Account, name: str) -> str:
-        seconds = getattr(row, name)
-        text = MISSING if seconds != seconds else f"{seconds / 3600:,.1f}"
-        return quantity(text, row, False, name)
+    def quantity(name: str, heading: str) -> Column:
+        hours = name in _HOURS
+        return Column(
+            name,
+            heading,
+            "{:,.1f}".format if hours else None,
+            (lambda row: getattr(row, name) / 3600) if hours else None,
+            lambda row: marks_for(
+                estimated=not hours and is_estimated(row.energy_j, row.measured_j),
+                partial=name in row.lacking,
+            ),
+        )
 
     rows = accounts.rows
-    guessed = [is_estimated(row.energy_j, row.measured_j) for row in rows]
     # Bars show energy; where nobody knows any, time.
-    by_energy = any(row.energy_j > 0 for row in rows)
-    sizes = [row.energy_j if by_energy else row.cpu_s for row in rows]
-    most = max((size for size in sizes if size == size), default=0.0)
-    shows_watched = by in ("day", "hour", "weekday")
-    cells = []
-    for row, guess, size in zip(rows, guessed, sizes, strict=True):
-        cells.append(
-            [
-                row.label,
-                MISSING if row.watched == 0 else str(row.jobs),
-                hours(row, "cpu_s"),
-                hours(row, "core_s"),
-                format_percent(row.cpu_efficiency),
-                hours(row, "gpu_s"),
-                quantity(format_energy(row.energy_j), row, guess, "energy_j"),
-                quantity(format_mass(row.carbon_g), row, guess, "carbon_g"),
-                *([format_percent(row.watched)] if shows_watched else []),
-                "no data" if row.watched == 0 else _bar(size / most if most > 0 else 0.0),
-            ]
-        )
-    heading = by if not shows_watched else f"{by} ({accounts.zone})"
-    print_table(
+    bars = "energy_j" if any(row.energy_j > 0 for row in rows) else "cpu_s"
+    most = max((size for row in rows if (size := getattr(row, bars)) == size), default=0.0)
+
+    def bar(row: Account) -> str:
+        return _bar(getattr(row, bars) / most if most > 0 else 0.0) if row.watched else "no data"
+
+    guessed = any(is_estimated(row.energy_j, row.measured_j) for row in rows)
+    nodes_lack = accounts.nodes is not None and bool(accounts.nodes.lacking)
+    by_time = by in ("day", "hour", "weekday")
+    print_rows(
         (
-            *(heading, "jobs", "CPU-h", "core-h", "CPUEff", "GPU-h", "energy", "CO2e"),
-            *(("watched",) if shows_watched else ()),
-            "",
+            Column("label", f"{by} ({accounts.zone})" if by_time else by),
+            Column("jobs", "jobs", read=lambda row: row.jobs if row.watched else None),
+            quantity("cpu_s", "CPU-h"),
+            quantity("core_s", "core-h"),
+            Column("cpu_efficiency", "CPUEff", format_percent),
+            quantity("gpu_s", "GPU-h"),
+            quantity("energy_j", "energy"),
+            quantity("carbon_g", "CO2e"),
+            *([Column("watched", "watched", format_percent)] if by_time else ()),
+            Column("", "", read=bar),
         ),
-        cells,
+        rows,
+        marks=marks_for(estimated=guessed, partial=nodes_lack),
     )
-    _explain(accounts, guessed)
+    _explain(accounts, guessed=guessed)
 
 
-def _explain(accounts: Accounts, guessed: Sequence[bool]) -> None:
+def _explain(accounts: Accounts, *, guessed: bool) -> None:
     from lowtide.units import format_count, format_time
 
-    partial = any(row.lacking for row in accounts.rows)
-    if accounts.nodes is not None:
-        partial = partial or bool(accounts.nodes.lacking)
-    say_all(mark_notes(marks_for(estimated=any(guessed), partial=partial)))
     if accounts.nodes is not None and accounts.nodes.energy_j == accounts.nodes.energy_j:
-        say(_told_of_nodes(accounts.nodes, estimated=any(guessed)))
+        say(_told_of_nodes(accounts.nodes, estimated=guessed))
     if unknown := sum(row.unknown_duration for row in accounts.rows):
         say(
             f"{format_count(unknown, 'job')} of unknown duration (seen once): in CPU-h and energy, "

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,19 +16,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lowtide.cli.options import NodeOptions, placed, require_one_grid
+from lowtide.cli.options import NodeOptions, placed
 from lowtide.cli.output import TABLE, Form, say, warn
 from lowtide.errors import InvalidInput, UnknownName
 
 if TYPE_CHECKING:
-    from lowtide.grid import Grid
     from lowtide.grids.live import LiveGrid
     from lowtide.monitor.exporter import Exporter
     from lowtide.monitor.metrics import Exposition
     from lowtide.monitor.tick import Tick
-    from lowtide.signal import Signal
     from lowtide.store import Store
-    from lowtide.watching.emissions import Emissions
     from lowtide.watching.pushing import Pusher
     from lowtide.watching.service import Service, Watch
     from lowtide.watching.slurm_facts import FactsSource
@@ -36,63 +33,20 @@ if TYPE_CHECKING:
 
 # The last is another word for `none`: what others tell is in the store, whoever reads it.
 FACTS_FROM = ("squeue", "cluster", "none", "store")
-# How far a synthetic grid goes from today.
-_SYNTHETIC_DAYS = 400
-# How long the first answer of a provider is waited for.
-_ANSWER_S = 3.0
-# What of `--how` is true of the file with marginal intensity, too.
-_SHARED = ("format", "gaps", "tz", "zone")
-
 
 Embodied = Annotated[
     float | None, typer.Option(min=0.0, help="What making the node emitted, in kg CO2e.")
 ]
 Lifetime = Annotated[str, typer.Option(help="How long the node is expected to serve.")]
-SlurmNode = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="What Slurm calls this node, where that is not found; once for each slurmd.",
-        metavar="NAME",
-    ),
-]
+# Where the places of recorded trees stand among the options.
+_PLACED = {"slurm_node": "facts_from", "procfs": "slurm_node", "sysfs": "procfs"}
+_PLACED |= {"cgroupfs": "sysfs"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
-    """How Slurm is asked about jobs.
+class ServingOptions:
+    """To whom metrics are served, and of what."""
 
-    Attributes:
-        facts_from: Who asks, one of `FACTS_FROM`.
-        nodes: What Slurm calls this node; empty where that is not known.
-        soonest_s: The least time between two questions.
-    """
-
-    facts_from: str
-    nodes: tuple[str, ...]
-    soonest_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Pushing:
-    """To which centre is told what is kept, by which token, and how often."""
-
-    address: str
-    token_file: Path
-    every_s: float
-
-
-@placed(procfs="slurm_node", sysfs="procfs", cgroupfs="sysfs")
-def watch(
-    *,
-    interval: Annotated[
-        float | None,
-        typer.Option(min=0.05, help="Seconds between ticks.  [default: 10]", show_default=False),
-    ] = None,
-    once: Annotated[
-        bool, typer.Option("--once", help="Take one sample, print it and end.")
-    ] = False,
-    fast: Annotated[str | None, typer.Option(hidden=True)] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", hidden=True)] = None,
     listen: Annotated[
         str | None,
         typer.Option(
@@ -100,7 +54,7 @@ def watch(
             "may open that file. On a port anybody is told of the node alone.",
             metavar="ADDRESS",
         ),
-    ] = None,
+    ] = None
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -108,24 +62,58 @@ def watch(
             "credentials_file. It is made where it is not there.",
             metavar="FILE",
         ),
-    ] = None,
+    ] = None
     open_to_all: Annotated[
         bool, typer.Option("--open", help="Tell of jobs everybody who can reach the port.")
-    ] = False,
+    ] = False
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen where other machines can ask, unencrypted.")
-    ] = False,
+    ] = False
     compat: Annotated[
         list[str] | None, typer.Option(help="Also serve the names of another system: ceems.")
-    ] = None,
+    ] = None
+
+    def check(self) -> None:
+        """Refuse what has no effect, or contradicts itself."""
+        given = {
+            "--compat": self.compat,
+            "--insecure": self.insecure,
+            "--token-file": self.token_file,
+            "--open": self.open_to_all,
+        }
+        moot = [name for name, value in given.items() if value] if self.listen is None else []
+        if moot:
+            raise InvalidInput(
+                f"{moot[0]} says what is served to whom, and nothing is: add --listen"
+            )
+        if self.open_to_all and self.token_file is not None:
+            raise InvalidInput("--open tells of jobs without a token: leave out --token-file")
+
+    def exporter(self, stale_s: float) -> Exporter:
+        """Return who serves them, and for how long what was seen last."""
+        from lowtide.monitor import exporter
+
+        return exporter.Exporter(
+            address=str(self.listen),
+            insecure=self.insecure,
+            token="" if self.token_file is None else exporter.load_token(self.token_file),
+            open_to_all=self.open_to_all,
+            stale_s=stale_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepingOptions:
+    """Where what is seen is kept, and which centre is told."""
+
     store: Annotated[
         str | None,
         typer.Option(
             help="Where to keep it: a file or a postgresql:// address.  [default: LOWTIDE_STORE, "
             "or below the user's or the system's state folder]"
         ),
-    ] = None,
-    no_store: Annotated[bool, typer.Option("--no-store", help="Keep nothing.")] = False,
+    ] = None
+    no_store: Annotated[bool, typer.Option("--no-store", help="Keep nothing.")] = False
     push: Annotated[
         str | None,
         typer.Option(
@@ -133,11 +121,31 @@ def watch(
             "serve node-token prints it. Nothing waits for it, and nothing is lost without it.",
             metavar="ADDRESS",
         ),
-    ] = None,
+    ] = None
     push_token_file: Annotated[
         Path | None,
         typer.Option(help="The file with this node's token for the centre.", metavar="FILE"),
+    ] = None
+
+    def check(self) -> None:
+        """Refuse what contradicts itself."""
+        if (self.push is None) != (self.push_token_file is None):
+            raise InvalidInput("a centre takes a token: give both --push and --push-token-file")
+        if self.push is not None and self.no_store:
+            raise InvalidInput("--push tells of what is kept: leave out --no-store")
+        if self.no_store and self.store is not None:
+            raise InvalidInput("--no-store keeps nothing: leave out --store")
+
+
+@placed(**_PLACED)
+def watch(
+    *,
+    interval: Annotated[
+        float | None,
+        typer.Option(min=0.05, help="Seconds between ticks.  [default: 10]", show_default=False),
     ] = None,
+    serving: ServingOptions,
+    keeping: KeepingOptions,
     asked: NodeOptions,
     embodied: Embodied = None,
     lifetime: Lifetime = "1461d",
@@ -150,7 +158,6 @@ def watch(
             metavar="squeue|cluster|none",
         ),
     ] = "squeue",
-    slurm_node: SlurmNode = None,
     form: Form = TABLE,
 ) -> None:
     """Watch this node: what each job uses, draws and emits.
@@ -158,86 +165,40 @@ def watch(
     Jobs are Slurm's, containers, systemd's units and groups of processes. Everything adds up to the
     node. The first numbers come after a second; without a sensor they are estimated, and marked
     with ~. It is kept in a store that lowtide jobs, show and usage read, and served to Prometheus
-    with --listen. lowtide watch follow measures one job ten times a second.
+    with --listen. lowtide node takes a single sample, and lowtide watch follow measures one job ten
+    times a second.
     """
     # NumPy's library for matrices takes memory for every core of a node, and none are multiplied.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _give_memory_back()
     from lowtide.cli.node import showing
-    from lowtide.errors import InvalidInput
-    from lowtide.monitor.exporter import Exporter, load_token
-    from lowtide.monitor.metrics import Exposition
-    from lowtide.monitor.owners import find_slurm_nodes
+    from lowtide.monitor import metrics
 
-    serving = {
-        "--listen": listen,
-        "--compat": compat,
-        "--insecure": insecure or None,
-        "--token-file": token_file,
-        "--open": open_to_all or None,
-    }
-    if once:
-        _refuse(serving | {"--store": store}, "--once takes one sample, and neither keeps nor")
-    if fast is not None:
-        _refuse(
-            serving | {"--once": once or None, "--store": store},
-            "--fast follows one job into a recording of its own, and neither keeps nor",
-        )
-    if out is not None and fast is None:
-        raise InvalidInput("-o says where a recording goes, as of lowtide watch follow JOB")
     if facts_from not in FACTS_FROM:
         raise UnknownName("--facts-from", facts_from, FACTS_FROM)
-    if fast is not None:
-        follow(
-            job=fast,
-            interval=interval,
-            out=out,
-            asked=asked,
-            embodied=embodied,
-            lifetime=lifetime,
-            slurm_node=slurm_node,
-        )
-        return
     every_s = checked_interval(interval, 10.0)
-    if (push is None) != (push_token_file is None):
-        raise InvalidInput("a centre takes a token: give both --push and --push-token-file")
-    if push is not None and (no_store or once):
-        raise InvalidInput("--push tells of what is kept: leave out --no-store and --once")
-    if no_store and store is not None:
-        raise InvalidInput("--no-store keeps nothing: leave out --store")
-    if listen is None and (given := [name for name, value in serving.items() if value]):
-        raise InvalidInput(f"{given[0]} says what is served to whom, and nothing is: add --listen")
-    if open_to_all and token_file is not None:
-        raise InvalidInput("--open tells of jobs without a token: leave out --token-file")
-    named = tuple(slurm_node or ()) or _named_by_slurm(find_slurm_nodes(str(asked.procfs)))
+    keeping.check()
+    serving.check()
     with ExitStack() as stack:
         node, service = stack.enter_context(
-            opened(asked, interval_s=every_s, nodes=named, embodied_kg=embodied, lifetime=lifetime)
+            opened(asked, interval_s=every_s, embodied_kg=embodied, lifetime=lifetime)
         )
         sinks = []
-        if not once:
-            if not no_store:
-                asking = Asking(facts_from=facts_from, nodes=named, soonest_s=max(every_s, 1.0))
-                to = None
-                if push is not None and push_token_file is not None:
-                    to = Pushing(push, push_token_file, every_s=min(6 * every_s, 60.0))
-                sinks.append(stack.enter_context(_keeping(store, node, asking, to)))
-            if listen is not None:
-                page = Exposition(compat=tuple(compat or ()))
-                exporter = Exporter(
-                    address=listen,
-                    insecure=insecure,
-                    token="" if token_file is None else load_token(token_file),
-                    open_to_all=open_to_all,
-                    stale_s=max(60.0, 3 * every_s),
-                )
-                sinks.append(stack.enter_context(_serving(page, exporter, node.watcher, asked)))
-        show = stack.enter_context(showing(form=form, once=once, quiet=not once))
-        service.sinks = [*sinks, show]
-        run(service, ticks=1 if once else None)
+        if not keeping.no_store:
+            facts = partial(_facts_source, node, facts_from, slurm_names(asked), every_s)
+            keep = _keeping(keeping, node, facts, every_s=every_s)
+            sinks.append(stack.enter_context(keep))
+        if serving.listen is not None:
+            page = metrics.Exposition(compat=tuple(serving.compat or ()))
+            exporter = serving.exporter(max(60.0, 3 * every_s))
+            serve = _serving(page, exporter, node.watcher, asked)
+            sinks.append(stack.enter_context(serve))
+        sinks.append(stack.enter_context(showing(form=form, once=False, quiet=True)))
+        service.sinks = sinks
+        run(service, ticks=None)
 
 
-@placed(procfs="slurm_node", sysfs="procfs", cgroupfs="sysfs")
+@placed(slurm_node="lifetime", procfs="slurm_node", sysfs="procfs", cgroupfs="sysfs")
 def follow(
     *,
     job: Annotated[
@@ -255,26 +216,27 @@ def follow(
     asked: NodeOptions,
     embodied: Embodied = None,
     lifetime: Lifetime = "1461d",
-    slurm_node: SlurmNode = None,
+    form: Form = TABLE,
 ) -> None:
     """Record one job of this node until it ends.
 
     What lowtide learn reads comes of it, of a job that nobody started to measure.
     """
+    every_s = checked_interval(interval, 0.1)
+    with opened(asked, interval_s=every_s, embodied_kg=embodied, lifetime=lifetime) as (
+        node,
+        service,
+    ):
+        follow_job(job, service, node, out, form)
+
+
+def slurm_names(asked: NodeOptions) -> tuple[str, ...]:
+    """Return what Slurm calls this node: as slurmd was told, or as whoever started this was."""
     from lowtide.monitor.owners import find_slurm_nodes
 
-    every_s = checked_interval(interval, 0.1)
-    named = tuple(slurm_node or ()) or _named_by_slurm(find_slurm_nodes(str(asked.procfs)))
-    with opened(
-        asked, interval_s=every_s, nodes=named, embodied_kg=embodied, lifetime=lifetime
-    ) as (node, service):
-        follow_job(job, service, node, out)
-
-
-def _named_by_slurm(found: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what Slurm calls this node: as slurmd was told, or as whoever started this was."""
     told = os.environ.get("SLURMD_NODENAME")
-    return found or ((told,) if told else ())
+    found = find_slurm_nodes(str(asked.procfs))
+    return tuple(asked.slurm_node or ()) or found or ((told,) if told else ())
 
 
 def _give_memory_back() -> None:
@@ -304,13 +266,6 @@ def checked_interval(interval_s: float | None, usual_s: float) -> float:
     return every_s
 
 
-def _refuse(options: Mapping[str, object], why: str) -> None:
-    """Refuse options that would have no effect."""
-    given = [name for name, value in options.items() if value is not None]
-    if given:
-        raise InvalidInput(f"{why} serves anything: leave out {', '.join(given)}")
-
-
 def run(service: Service, *, ticks: int | None) -> None:
     """Take ticks until there were enough, or until the user or the system says to stop.
 
@@ -330,12 +285,13 @@ def run(service: Service, *, ticks: int | None) -> None:
             signals.signal(number, handler)
 
 
-def follow_job(job: str, service: Service, opened: Watch, folder: Path | None) -> None:
+def follow_job(job: str, service: Service, opened: Watch, folder: Path | None, form: Form) -> None:
     """Write what one job draws into a recording, until it ends or the user interrupts.
 
     Args:
         folder: Where the recording goes; None for a folder named like the job.
     """
+    from lowtide.cli.measure import tell_runs
     from lowtide.formats.recording_writer import RecordingWriter
     from lowtide.watching.record_job import JobRecorder, find_job
     from lowtide.watching.service import FIRST_S
@@ -359,12 +315,17 @@ def follow_job(job: str, service: Service, opened: Watch, folder: Path | None) -
             run(service, ticks=None)
         finally:
             recorder.close()
-    say(f"Kept in {folder}; next: lowtide learn {folder}")
+    words = f"Kept in {folder}; next: lowtide learn {folder}"
+    tell_runs(writer.recording(), folder, form=form, show=lambda _: say(words))
 
 
 @contextmanager
 def _keeping(
-    store: str | None, opened: Watch, asking_for: Asking, pushing: Pushing | None
+    where: KeepingOptions,
+    opened: Watch,
+    facts_of: Callable[[Store], FactsSource | None],
+    *,
+    every_s: float,
 ) -> Iterator[Callable[[Tick], None]]:
     """Keep ticks, what Slurm says of jobs, their phases, and what was learned of the idle node."""
     from lowtide.store import Store
@@ -372,7 +333,7 @@ def _keeping(
     from lowtide.watching.power import FILE_NAME, FloorMemory, load_floor
     from lowtide.watching.writer import Endings, Keeper
 
-    place = store or default_place()
+    place = where.store or default_place()
     beside = default_place(environment={}) if "://" in place else place
     memory = Path(beside).parent / FILE_NAME
     watcher = opened.watcher
@@ -381,7 +342,7 @@ def _keeping(
     after = [FloorMemory(path=memory, floor=watcher.floor).take, Endings(store=kept).take]
     at_last = []
     with ExitStack() as asking:
-        facts = _facts_source(kept, opened, asking_for)
+        facts = facts_of(kept)
         if facts is not None:
             hand_over = partial(facts.hand_over, kept.put_facts)
             after += [lambda tick: facts.see(tick.units), lambda _: hand_over()]
@@ -391,33 +352,35 @@ def _keeping(
         if facts is not None:
             facts.open()
             asking.callback(facts.close)
-        if pushing is not None:
-            asking.enter_context(_pushing(kept, watcher.host, pushing))
+        if where.push is not None and where.push_token_file is not None:
+            to = where.push, where.push_token_file
+            pusher = _pusher(kept, watcher.host, *to, every_s=min(6 * every_s, 60.0))
+            asking.enter_context(pusher)
         try:
             yield keeper.take
         finally:
             _remember(memory, watcher)
 
 
-def _pushing(kept: Store, host: str, to: Pushing) -> Pusher:
+def _pusher(kept: Store, host: str, address: str, token_file: Path, *, every_s: float) -> Pusher:
     """Return who tells a centre what is kept."""
     from lowtide.errors import FileProblem
     from lowtide.monitor.exporter import load_token
     from lowtide.watching.pushing import CentreAddress, Pusher
 
-    if not to.token_file.exists():
+    if not token_file.exists():
         raise FileProblem(
-            f"there is no token in {to.token_file}: write there what lowtide serve node-token "
-            f"{host} prints, for the watcher alone to read",
-            path=to.token_file,
+            f"there is no token in {token_file}: write there what lowtide serve node-token {host} "
+            "prints, for the watcher alone to read",
+            path=token_file,
         )
     return Pusher(
         outbox=kept.outbox(host),
-        centre=CentreAddress.read(to.address),
+        centre=CentreAddress.read(address),
         host=host,
-        token=load_token(to.token_file),
+        token=load_token(token_file),
         say=warn,
-        every_s=to.every_s,
+        every_s=every_s,
     )
 
 
@@ -432,8 +395,16 @@ def _remember(memory: Path, watcher: Watcher) -> None:
         warn(f"{error}; how little the node draws when idle is learned anew at the next start")
 
 
-def _facts_source(kept: Store, opened: Watch, asking: Asking) -> FactsSource | None:
-    """Return who asks Slurm about jobs, from where an earlier watch left off; None without it."""
+def _facts_source(
+    opened: Watch, facts_from: str, nodes: tuple[str, ...], every_s: float, kept: Store
+) -> FactsSource | None:
+    """Return who asks Slurm about jobs, from where an earlier watch left off; None without it.
+
+    Args:
+        facts_from: Who asks, one of `FACTS_FROM`.
+        nodes: What Slurm calls this node; empty where that is not known.
+        every_s: The seconds between two ticks.
+    """
     from lowtide.slurm.client import SlurmClient
     from lowtide.watching.slurm_facts import FactsSource
 
@@ -441,19 +412,19 @@ def _facts_source(kept: Store, opened: Watch, asking: Asking) -> FactsSource | N
         return None
     watcher = opened.watcher
     watcher.cluster = SlurmClient.find_cluster()
-    if asking.facts_from in ("none", "store"):
+    if facts_from in ("none", "store"):
         return None
     host = watcher.host
-    whole = asking.facts_from == "cluster"
+    whole = facts_from == "cluster"
     client = SlurmClient(
-        node=None if whole else ",".join(asking.nodes) or host,
-        is_guess=not asking.nodes,
+        node=None if whole else ",".join(nodes) or host,
+        is_guess=not nodes,
         cluster=watcher.cluster,
     )
     follows = whole or "://" not in kept.name
     return FactsSource(
         client=client,
-        soonest_s=asking.soonest_s,
+        soonest_s=max(every_s, 1.0),
         # Every node of a shared store would ask for the same jobs, and write them.
         follows_waiting=follows,
         every_s=60.0 if whole else 240.0,
@@ -504,20 +475,16 @@ def opened(
     asked: NodeOptions,
     *,
     interval_s: float,
-    nodes: Sequence[str] = (),
     embodied_kg: float | None = None,
     lifetime: str = "1461d",
 ) -> Iterator[tuple[Watch, Service]]:
-    """Open what reads this node, and what takes its ticks; sinks are still to be named.
-
-    Args:
-        nodes: What Slurm calls this node, where that is known.
-    """
+    """Open what reads this node, and what takes its ticks; sinks are still to be named."""
+    from lowtide.cli.node_grid import load_emissions, load_live
     from lowtide.meters import Roots
     from lowtide.watching.service import Service, open_watch
 
-    live = _load_live(asked)
-    emissions = _load_emissions(asked, live, embodied_kg, lifetime)
+    live = load_live(asked)
+    emissions = load_emissions(asked, live, embodied_kg, lifetime)
     with open_watch(
         meters=asked.meter or (),
         roots=Roots(sysfs=asked.sysfs, procfs=asked.procfs),
@@ -525,7 +492,7 @@ def opened(
         emissions=emissions,
         rules=asked.rules,
         idle_w=asked.idle_power,
-        nodes=tuple(nodes),
+        nodes=slurm_names(asked),
     ) as watch:
         service = Service(
             watcher=watch.watcher,
@@ -540,24 +507,6 @@ def opened(
             service.close()
 
 
-def _load_live(asked: NodeOptions) -> LiveGrid | None:
-    """Return the grid of a provider's zone, kept up to date; None where none is named."""
-    if asked.grid is None or asked.signal is not None:
-        # What reads signals takes as much memory as all the rest of a watch.
-        return None
-    from lowtide.cli.inputs import refuse_how
-    from lowtide.grids.live import LiveGrid
-    from lowtide.grids.providers import names_a_zone
-
-    if not names_a_zone(asked.grid):
-        return None
-    refuse_how(asked.how, "a provider")
-    live = LiveGrid.named(asked.grid)
-    live.grid(time.time())
-    live.wait(_ANSWER_S)
-    return live
-
-
 def _renewing(live: LiveGrid | None, opened: Watch) -> list[Callable[[float], None]]:
     """Return what keeps the grid of a watch up to date."""
     if live is None:
@@ -568,71 +517,3 @@ def _renewing(live: LiveGrid | None, opened: Watch) -> list[Callable[[float], No
         watcher.emissions = watcher.emissions.renewed(live, now)
 
     return [renew]
-
-
-def _load_emissions(
-    asked: NodeOptions, live: LiveGrid | None, embodied_kg: float | None, lifetime: str
-) -> Emissions:
-    """Return how energy becomes grams."""
-    from lowtide.units import parse_duration
-    from lowtide.watching.emissions import Emissions
-
-    require_one_grid(asked.signal, asked.grid)
-    if asked.marginal is not None and asked.signal is None:
-        raise InvalidInput(
-            "--marginal goes with the average intensity in --signal FILE; a provider's zone of "
-            "each kind is --grid AVERAGE+MARGINAL, as in electricitymaps:DE+watttime:DE"
-        )
-    if asked.how and asked.signal is None and asked.grid is None:
-        raise InvalidInput("--how says how to read a file: add --signal FILE")
-    grid = None
-    if live is None and (asked.grid is not None or asked.signal is not None):
-        grid = _load_grid(asked)
-    return Emissions(
-        grid=grid,
-        pue=asked.pue,
-        embodied_g=None if embodied_kg is None else 1000.0 * embodied_kg,
-        lifetime_s=parse_duration(lifetime),
-    )
-
-
-def _load_grid(asked: NodeOptions) -> Grid:
-    from lowtide.cli.inputs import find_grid, read_how
-    from lowtide.grid import Grid
-
-    if asked.signal is None:
-        midnight = time.time() // 86400 * 86400
-        found = find_grid(
-            str(asked.grid),
-            "synthetic",
-            since=midnight,
-            days=_SYNTHETIC_DAYS,
-            how=asked.how,
-            seed=asked.seed,
-        )
-        return Grid(**found.signals)
-    said = read_how(asked.how)
-    average = _read(
-        asked.signal,
-        said,
-        "average",
-        "what is reported is counted by the average; marginal intensity goes with it as --marginal",
-    )
-    if asked.marginal is None:
-        return Grid(average=average)
-    beside = {key: value for key, value in said.items() if key in _SHARED}
-    marginal = _read(
-        asked.marginal, {**beside, "kind": "marginal"}, "marginal", "it goes with --signal"
-    )
-    return Grid(average=average, marginal=marginal)
-
-
-def _read(path: Path, said: dict[str, str], kind: str, rule: str) -> Signal:
-    from lowtide.formats import read_signal
-
-    read = read_signal(str(path), **said)
-    if read.kind == "price":
-        raise InvalidInput(f"{path} has prices: emissions need a carbon intensity")
-    if read.kind != kind:
-        raise InvalidInput(f"{path} has {read.kind} intensity: {rule}")
-    return read

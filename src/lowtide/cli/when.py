@@ -50,19 +50,6 @@ _DRAWN_S = 1.0
 def when(
     *,
     asked: JobOptions,
-    tradeoff: Annotated[
-        bool, typer.Option("--tradeoff", help="Say the least it can emit for every finish time.")
-    ] = False,
-    interruptible: Annotated[
-        str | None,
-        typer.Option(
-            help="With --tradeoff: where it may be stopped: never, anywhere, checkpoints."
-            "  [default: never]"
-        ),
-    ] = None,
-    image: Annotated[
-        Path | None, typer.Option(help="With --tradeoff: also draw it into this .png or .svg.")
-    ] = None,
     tz: Tz = None,
     form: Form = TABLE,
 ) -> None:
@@ -74,7 +61,6 @@ def when(
     """
     from lowtide.cli.inputs import Zone
     from lowtide.cli.plan import forecast_document, signal_document
-    from lowtide.errors import InvalidInput
     from lowtide.studies.comparison import starts_by_patience
     from lowtide.units import (
         format_iso,
@@ -82,12 +68,6 @@ def when(
 
     job, window, signal, knows_power = _asked_for(asked)
     zone = Zone.named(tz)
-    if tradeoff:
-        job = replace(job, interruptible=interruptible or "never")
-        _tell_tradeoff(job, window, signal, knows_power, zone, image, form)
-        return
-    if interruptible is not None or image is not None:
-        raise InvalidInput("--interruptible and --image go with --tradeoff")
     options = starts_by_patience(job, signal)
     documents = [option.document(knows_power=knows_power) for option in options]
 
@@ -136,10 +116,65 @@ def tradeoff(
     with --power or --profile the emissions are told too.
     """
     from lowtide.cli.inputs import Zone
+    from lowtide.policies.tradeoff import tradeoff as every_finish
 
     job, window, signal, knows_power = _asked_for(asked)
     job, zone = replace(job, interruptible=interruptible), Zone.named(tz)
-    _tell_tradeoff(job, window, signal, knows_power, zone, image, form)
+    require_figure(image)
+    with waiting("planning for every finish"):
+        every = every_finish(job, signal)
+    unit = signal.currency if signal.kind == "price" else "g"
+    if not knows_power:
+        # Nobody knows its watts.
+        every, unit = _in_percent(every), "% of run_now"
+    written = Written()
+    if image is not None:
+        from lowtide.page.looks import save_image, tradeoff_chart
+
+        what = "cost" if signal.kind == "price" else "CO2e"
+        chart = tradeoff_chart(every, unit=unit, what=what, of=signal.label)
+        written.add(image, partial(save_image, chart))
+    earliest, latest = float(every.finish[0]), float(every.finish[-1])
+    knee = float(every.finish[every.knee])
+    ladder = {earliest + 3600 * hours for hours in _EXTRA_H if earliest + 3600 * hours < latest}
+
+    def saving(finish: float) -> float | None:
+        return 1 - every.by(finish) / every.baseline if every.baseline > 0 else None
+
+    columns = (
+        Column("finish", read=format_iso),
+        Column("", f"done by ({zone.name})", lambda at: format_minute(at, zone.tz), float),
+        Column("", "later by", format_duration, lambda finish: finish - earliest),
+        Column("amount", f"least {unit}", lambda least: f"{least:.4g}", every.by),
+        Column("saving", "saving", read=saving),
+        Column("knee", "", lambda is_knee: "knee" * is_knee, lambda finish: finish == knee),
+        Column("synthetic", read=lambda _: every.synthetic),
+    )
+    rows = sorted(ladder | {knee, latest})
+
+    def show() -> None:
+        say_all((window.note,))
+        _draw(every, signal, unit, knee, zone)
+        print()
+        print_rows(columns, rows)
+        print()
+        say(
+            f"Done by {zone.told(knee)}: saves {format_percent(saving(knee))}; "
+            f"by {zone.told(latest)}: {format_percent(saving(latest))}."
+        )
+
+    form.print(
+        rows,
+        columns=columns,
+        document=lambda: {
+            "signal": signal_document(signal.window(job.arrival, job.deadline)),
+            "note": window.note,
+            "unit": unit,
+            **_document(every),
+        },
+        show=show,
+    )
+    written.settle()
 
 
 def _asked_for(asked: JobOptions) -> tuple[Job, Window, Signal, bool]:
@@ -188,7 +223,7 @@ def _show(
     print()
     print_rows(
         (
-            Column("patience_s", "may wait", format_duration),
+            Column("patience_s", "may wait"),
             Column("", f"start ({zone.name})", minute, lambda each: each.plan.schedule.start),
             Column("", f"done ({zone.name})", minute, lambda each: each.plan.schedule.end),
             Column("mean", f"mean {signal.unit}", format_number),
@@ -210,77 +245,6 @@ def _show(
         )
     if job.profile.spread is not None:
         say(done_between(job.profile, schedule.end, zone))
-
-
-def _tell_tradeoff(
-    job: Job,
-    window: Window,
-    signal: Signal,
-    knows_power: bool,
-    zone: Zone,
-    image: Path | None,
-    form: Form,
-) -> None:
-    """Print the trade-off of a job, with the knee marked.
-
-    Where its watts are not known, everything is told in percent of running at once.
-    """
-    from lowtide.policies.tradeoff import tradeoff
-
-    require_figure(image)
-    with waiting("planning for every finish"):
-        every = tradeoff(job, signal)
-    unit = signal.currency if signal.kind == "price" else "g"
-    if not knows_power:
-        every, unit = _in_percent(every), "% of run_now"
-    written = Written()
-    if image is not None:
-        from lowtide.page.looks import save_image, tradeoff_chart
-
-        what = "cost" if signal.kind == "price" else "CO2e"
-        chart = tradeoff_chart(every, unit=unit, what=what, of=signal.label)
-        written.add(image, partial(save_image, chart))
-    earliest, latest = float(every.finish[0]), float(every.finish[-1])
-    knee = float(every.finish[every.knee])
-    ladder = {earliest + 3600 * hours for hours in _EXTRA_H if earliest + 3600 * hours < latest}
-
-    def saving(finish: float) -> float | None:
-        return 1 - every.by(finish) / every.baseline if every.baseline > 0 else None
-
-    columns = (
-        Column("finish", read=format_iso),
-        Column("", f"done by ({zone.name})", lambda at: format_minute(at, zone.tz), float),
-        Column("", "later by", format_duration, lambda finish: finish - earliest),
-        Column("amount", f"least {unit}", lambda least: f"{least:.4g}", every.by),
-        Column("saving", "saving", format_percent, saving),
-        Column("knee", "", lambda is_knee: "knee" * is_knee, lambda finish: finish == knee),
-        Column("synthetic", read=lambda _: every.synthetic),
-    )
-    rows = sorted(ladder | {knee, latest})
-
-    def show() -> None:
-        say_all((window.note,))
-        _draw(every, signal, unit, knee, zone)
-        print()
-        print_rows(columns, rows)
-        print()
-        say(
-            f"Done by {zone.told(knee)}: saves {format_percent(saving(knee))}; "
-            f"by {zone.told(latest)}: {format_percent(saving(latest))}."
-        )
-
-    form.print(
-        rows,
-        columns=columns,
-        document=lambda: {
-            "signal": signal_document(signal.window(job.arrival, job.deadline)),
-            "note": window.note,
-            "unit": unit,
-            **_document(every),
-        },
-        show=show,
-    )
-    written.settle()
 
 
 def _draw(every: Tradeoff, signal: Signal, unit: str, knee: float, zone: Zone) -> None:

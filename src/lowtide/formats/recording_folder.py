@@ -28,8 +28,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide import files
-from lowtide.errors import FormatError, InvalidInput, UnknownName
+from lowtide.errors import FileProblem, FormatError, InvalidInput, UnknownName
 from lowtide.formats.counters import counter_factor
+from lowtide.marks import append_line
 from lowtide.recording import Event, Recording, Run, Unmeasured, reach_s
 from lowtide.signal import FloatArray
 
@@ -339,3 +340,18 @@ def valid_parts(folder: Path) -> list[Path]:
             low <= first and last <= high and (low, high) != (first, last) for low, high in joined
         )
     ]
+
+
+def append_event(folder: Path | str, run: str, event: Event) -> None:
+    """Add a line to a recording's events; other processes may do so too."""
+    path = Path(folder) / EVENTS
+    try:
+        append_line(
+            str(path),
+            time_s=event.time,
+            run=run,
+            label=event.label,
+            checkpoint=event.checkpoint,
+        )
+    except OSError as error:
+        raise FileProblem(f"cannot write {path}: {error.strerror}", path=path) from error

@@ -30,6 +30,7 @@ import numpy as np
 from lowtide import files
 from lowtide.errors import FormatError, LowtideError
 from lowtide.formats import recording_folder
+from lowtide.formats.recording_clocks import Offset, offset_between
 from lowtide.formats.recording_folder import MANIFEST
 from lowtide.recording import Event, Recording, Run, Unmeasured
 from lowtide.signal import FloatArray
@@ -96,50 +97,6 @@ class _Part:
     def node(self) -> int:
         """Which of the job's nodes it ran on."""
         return self.about.get("node") or 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offset:
-    """What the clock of one machine shows more than that of another.
-
-    Attributes:
-        low_s: It is no less than this.
-        high_s: It is no more than this.
-    """
-
-    low_s: float = -math.inf
-    high_s: float = math.inf
-
-    @property
-    def half_s(self) -> float:
-        """How well it is known."""
-        return (self.high_s - self.low_s) / 2
-
-    @property
-    def shift_s(self) -> float:
-        """What to go by: none where the clocks may well agree."""
-        return 0.0 if self.low_s <= 0 <= self.high_s else (self.low_s + self.high_s) / 2
-
-
-def offset_between(
-    ours: Iterable[tuple[float, float]], theirs: Iterable[tuple[float, float]]
-) -> Offset:
-    """Return what our clock shows more than theirs.
-
-    What is read was written before, whatever the file system did in between: that is all it goes
-    by, so that slow and lazy file systems make it less sure, and never wrong.
-
-    Args:
-        ours: What we read of their clock, each with what ours showed then.
-        theirs: What they read of ours, each with what theirs showed then.
-
-    >>> offset_between([(100.0, 160.5)], [(161.0, 101.25)])
-    Offset(low_s=59.75, high_s=60.5)
-    """
-    return Offset(
-        low_s=max((written - read for written, read in theirs), default=-math.inf),
-        high_s=min((read - written for written, read in ours), default=math.inf),
-    )
 
 
 def recognises(path: Path) -> bool:

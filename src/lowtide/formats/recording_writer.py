@@ -27,12 +27,12 @@ from lowtide.formats.recording_folder import (
     FORMAT,
     MANIFEST,
     VERSION,
+    append_event,
     put_together,
     read_events,
     read_samples,
     valid_parts,
 )
-from lowtide.marks import append_line
 from lowtide.recording import Event, Recording, Run
 
 if TYPE_CHECKING:
@@ -528,21 +528,6 @@ class RecordingWriter:
             document["part"] = self.part
         files.write_whole(self.folder / MANIFEST, json.dumps(document, indent=1) + "\n")
         self._unsaid = False
-
-
-def append_event(folder: Path | str, run: str, event: Event) -> None:
-    """Add a line to a recording's events; other processes may do so too."""
-    path = Path(folder) / EVENTS
-    try:
-        append_line(
-            str(path),
-            time_s=event.time,
-            run=run,
-            label=event.label,
-            checkpoint=event.checkpoint,
-        )
-    except OSError as error:
-        raise FileProblem(f"cannot write {path}: {error.strerror}", path=path) from error
 
 
 def write_recording(recording: Recording, folder: Path | str) -> None:

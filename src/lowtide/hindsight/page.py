@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lowtide.hindsight.job import Hindsight, binned
-from lowtide.hindsight.words import drawn, headline, phase_rows, use_rows, waiting_rows
+from lowtide.hindsight.words import drawn, headline, phase_table, use_table, waiting_table
 from lowtide.page.looks import (
     BLUE,
     RED,
@@ -46,18 +46,22 @@ def write_page(told: Hindsight, path: Path | str) -> None:
             notes=[_LEGEND],
             parts=[] if used is None else [make_figure("use", used)],
         ),
-        _told("What it asked for and what it used", *use_rows(told.behaviour)),
-        _told(
-            "What that says",
-            ("question", "answer", "evidence"),
-            [[each.question, each.answer, each.evidence] for each in told.verdicts],
+        Section(question="What it asked for and what it used", parts=[use_table(told.behaviour)]),
+        Section(
+            question="What that says",
+            parts=[
+                Table(
+                    header=("question", "answer", "evidence"),
+                    rows=[[each.question, each.answer, each.evidence] for each in told.verdicts],
+                )
+            ],
         ),
         Section(question="What it drew and emitted", answer=" ".join(drawn(told.record))),
     ]
     if told.phases is not None:
-        sections.append(_told("Phases found in what it drew", *phase_rows(told.phases.found)))
-    header, rows = waiting_rows(told)
-    saved: list[Table | Figure] = [Table(header=header, rows=rows)]
+        found = phase_table(told.phases.found)
+        sections.append(Section(question="Phases found in what it drew", parts=[found]))
+    saved: list[Table | Figure] = [waiting_table(told)]
     if told.waiting and told.signal is not None and told.phases is not None:
         deadline = told.arrival + told.phases.profile.run_s + told.waiting[-1].wait_s
         schedules: dict[str, Schedule] = {
@@ -75,10 +79,6 @@ def write_page(told: Hindsight, path: Path | str) -> None:
         sections=sections,
         footer=f"Last seen {format_time(told.record.last_seen)}; times are UTC.",
     ).write(path)
-
-
-def _told(question: str, header: tuple[str, ...], rows: list[list[str]]) -> Section:
-    return Section(question=question, parts=[Table(header=header, rows=rows)])
 
 
 def _use_chart(told: Hindsight) -> alt.VConcatChart | None:

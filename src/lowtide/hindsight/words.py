@@ -12,6 +12,7 @@ from lowtide.hindsight.job import Hindsight
 from lowtide.hindsight.phases import FoundPhase
 from lowtide.library import Expectation
 from lowtide.monitor.verdicts import Behaviour, Use, whole_percent
+from lowtide.page.page import Table
 from lowtide.slurm.fields import shorten_nodes
 from lowtide.store import JobRecord
 from lowtide.units import (
@@ -26,8 +27,6 @@ from lowtide.units import (
     format_percent,
     format_time,
 )
-
-Table = tuple[tuple[str, ...], list[list[str]]]
 
 # How sure a figure is, in the words it is shown with.
 _POWER = {"measured": "measured", "estimated": "estimated", "part": "measured in part"}
@@ -53,7 +52,7 @@ def headline(told: Hindsight) -> list[str]:
     return lines
 
 
-def use_rows(behaviour: Behaviour) -> Table:
+def use_table(behaviour: Behaviour) -> Table:
     """Return what was asked for against what was used."""
     named = (
         ("cores", behaviour.cpus, _plain),
@@ -78,7 +77,7 @@ def use_rows(behaviour: Behaviour) -> Table:
         *("", "asked", "mean", "peak"),
         *("mean/asked", "peak/asked", "mean/node", "peak/node"),
     )
-    return header, rows
+    return Table(header=header, rows=rows)
 
 
 def drawn(record: JobRecord) -> list[str]:
@@ -152,7 +151,7 @@ def _least(partial: bool) -> str:
     return "at least " if partial else ""
 
 
-def phase_rows(found: Sequence[FoundPhase]) -> Table:
+def phase_table(found: Sequence[FoundPhase]) -> Table:
     """Return the phases, those that repeat once."""
     rows = [
         [
@@ -164,10 +163,10 @@ def phase_rows(found: Sequence[FoundPhase]) -> Table:
         ]
         for phase in found
     ]
-    return ("phase", "times", "each for", "power", "energy in all"), rows
+    return Table(header=("phase", "times", "each for", "power", "energy in all"), rows=rows)
 
 
-def waiting_rows(told: Hindsight) -> Table:
+def waiting_table(told: Hindsight) -> Table:
     """Return what waiting would have come to."""
     price = told.signal is not None and told.signal.kind == "price"
     header = (
@@ -179,7 +178,7 @@ def waiting_rows(told: Hindsight) -> Table:
         "saves",
     )
     if math.isnan(told.at_once):
-        return header, [[MISSING] * len(header)]
+        return Table(header=header, rows=[[MISSING] * len(header)])
 
     def amount(value: float) -> str:
         unit = told.signal.unit.removesuffix("/kWh") if told.signal is not None else ""
@@ -208,7 +207,7 @@ def waiting_rows(told: Hindsight) -> Table:
                 format_percent(made.saving),
             ]
         )
-    return header, rows
+    return Table(header=header, rows=rows)
 
 
 def _asked(use: Use, what: str) -> str:

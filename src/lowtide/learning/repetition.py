@@ -11,7 +11,7 @@ import numpy as np
 from lowtide.learning.alignment import align
 from lowtide.learning.intervals import quantile
 from lowtide.learning.marks import plain_label
-from lowtide.learning.phases import PhaseModel
+from lowtide.learning.phase_model import PhaseModel
 from lowtide.learning.series import RunSeries, even_edges
 from lowtide.signal import FloatArray
 

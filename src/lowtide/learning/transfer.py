@@ -14,8 +14,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from lowtide.certainty import marked
 from lowtide.errors import InvalidInput
-from lowtide.learning.learned import Learned, PhaseFit, format_joules, make_profile, with_intervals
+from lowtide.learning.costs import format_joules
+from lowtide.learning.learned import Learned, PhaseFit, make_profile, with_intervals
 from lowtide.learning.observations import IntArray, use_between
 from lowtide.meters.power_model import Estimated, UtilisationModel
 from lowtide.profile import Phase, PowerProfile, Spread
@@ -166,7 +168,8 @@ def _told(
 ) -> list[str]:
     """Return what a reader has to know of a profile of another machine."""
     energy_j = profile.energy_j
-    said = f"~{format_joules(energy_j)} on another machine, by its model ({model.source})"
+    drawn = marked(format_joules(energy_j), estimated=True)
+    said = f"{drawn} on another machine, by its model ({model.source})"
     if model.band is None or shares is None:
         said += "; how far off that is nobody has found out"
     else:

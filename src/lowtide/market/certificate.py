@@ -19,8 +19,7 @@ from lowtide.market.instance import Instance
 from lowtide.market.prices import Prices
 from lowtide.profile import Phase
 from lowtide.signal import FloatArray, Signal
-
-_KWH_J = 3.6e6
+from lowtide.units import JOULES_PER_KWH
 
 
 def certify(
@@ -125,7 +124,8 @@ class _Backwards:
         low, high = (np.clip(self.delays_s + at_s, 0.0, self.end_s) for at_s in (begin_s, end_s))
         cost = self.weight * self.signal.integral(low, high, origin=self.base)
         cost += self.power.integral(low, high, origin=self.base)
-        paid: FloatArray = watts / _KWH_J * cost + rent.integral(low, high, origin=self.base)
+        paid: FloatArray = rent.integral(low, high, origin=self.base)
+        paid += watts / JOULES_PER_KWH * cost
         return paid
 
     def _phases(self, phases: tuple[Phase, ...], begin_s: float) -> FloatArray:
@@ -152,11 +152,11 @@ class _Backwards:
     def _suspended(self, until_s: float) -> FloatArray:
         """Return what being suspended from `base` to a time after it costs, by the delay."""
         spent = np.zeros(self.delays_s.size)
-        watts = self.job.profile.suspended_power_w
+        per_s = self.job.profile.suspended_power_w / JOULES_PER_KWH
         end = np.clip(self.delays_s + until_s, 0.0, self.end_s)
         zero = np.zeros(end.size)
-        spent += watts / _KWH_J * self.weight * self.signal.integral(zero, end, origin=self.base)
-        spent += watts / _KWH_J * self.power.integral(zero, end, origin=self.base)
+        spent += per_s * self.weight * self.signal.integral(zero, end, origin=self.base)
+        spent += per_s * self.power.integral(zero, end, origin=self.base)
         spent += self.stopped.integral(zero, end, origin=self.base)
         return spent
 

@@ -23,9 +23,11 @@ from lowtide.market.proofs import Proof
 from lowtide.registry import chart_of
 from lowtide.schedule import Schedule
 from lowtide.signal import FloatArray, Signal
+from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.results import Simulation
 from lowtide.steps import Steps
 from lowtide.units import (
+    JOULES_PER_KWH,
     format_count,
     format_duration,
     format_html,
@@ -580,9 +582,17 @@ def amount_of(simulation: Simulation, weights: Mapping[str, float] | None) -> fl
 
 def least_of_nodes(simulation: Simulation, instance: Instance) -> float:
     """Return what nodes come to whatever is planned: those that are never off, or always."""
-    cluster, spans = instance.cluster, simulation.node_spans
-    if spans is None or not cluster.draws_power:
+    spans = simulation.node_spans
+    if spans is None:
         return 0.0
-    watts = cluster.idle_power_w if cluster.off_after_s is None else cluster.off_power_w
     begin, end = float(spans.begin.min()), float(spans.end.max())
-    return instance.signal.integral(begin, end) * watts * cluster.nodes * cluster.pue / 3.6e6
+    return least_while_idle(instance.cluster, instance.signal, begin, end)
+
+
+def least_while_idle(cluster: Cluster, signal: Signal, begin: float, end: float) -> float:
+    """Return what nodes come to that nobody uses: those that are never off, or always."""
+    watts = cluster.idle_power_w if cluster.off_after_s is None else cluster.off_power_w
+    if not watts:
+        return 0.0
+    counted = float(signal.integral(begin, min(end, signal.end)))
+    return counted * watts * cluster.nodes * cluster.pue / JOULES_PER_KWH

@@ -15,6 +15,7 @@ from lowtide.errors import InvalidInput, TooLaborious
 from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S
 from lowtide.market.kernels import Desk, Queue, Room, Tariff
 from lowtide.market.layout import Standing, cells_of, lay_out
+from lowtide.policies.gridded import common_steps
 from lowtide.precedence import Links, links_of, windows
 from lowtide.signal import FloatArray, Signal
 from lowtide.simulator.cluster import Cluster
@@ -475,10 +476,7 @@ def _common_step(jobs: Workload, signal: Signal, closed: Sequence[Reserved]) -> 
             np.array([signal.step_s, *phases]),
         )
     )
-    whole_ms = np.round(1000 * lengths)
-    if np.any(np.abs(1000 * lengths - whole_ms) > 1e-3):
-        return None
-    common_s = float(np.gcd.reduce(whole_ms.astype(np.int64))) / 1000
+    common_s = float(common_steps(lengths)[0])
     return common_s if common_s * max(_PARTS) >= signal.step_s - 1e-9 else None
 
 

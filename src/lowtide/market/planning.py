@@ -29,7 +29,7 @@ from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.disciplines import Easy, OwnDiscipline
 from lowtide.simulator.results import Simulation
 from lowtide.simulator.simulation import as_workload, on_machines, simulate
-from lowtide.units import DurationLike, TimeLike, parse_duration
+from lowtide.units import JOULES_PER_KWH, DurationLike, TimeLike, parse_duration
 from lowtide.workload import Workload
 
 # What an hour of delay counts by default: this share of what waiting for up to a day would save on
@@ -276,7 +276,7 @@ def _late(simulation: Simulation, board: Board, instance: Instance) -> tuple[Lat
 
 def wait_rate(wait: float | str | None, jobs: Workload, signal: Signal) -> FloatArray:
     """Return what a second of delay counts for each job."""
-    kw_for_a_second: FloatArray = jobs.energy_j / jobs.run_s / 3.6e6
+    kw_for_a_second: FloatArray = jobs.energy_j / jobs.run_s / JOULES_PER_KWH
     if wait is None:
         return _usual_wait(jobs, signal) * kw_for_a_second
     rule = (

@@ -32,7 +32,7 @@ from lowtide.profile import Phase, PowerProfile
 from lowtide.signal import Signal
 from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.simulation import reaching
-from lowtide.units import DurationLike, parse_duration
+from lowtide.units import JOULES_PER_KWH, DurationLike, parse_duration
 from lowtide.workload import IntArray, Workload
 
 _PASSES = 15
@@ -195,9 +195,9 @@ class Replanning:
         self.over: list[_Live] = []
         self.prices: tuple[float, Prices] | None = None
         mean = float(np.abs(signal.values).mean())
-        self.wait = policy.wait * mean * jobs.energy_j / jobs.run_s / 3.6e6
+        self.wait = policy.wait * mean * jobs.energy_j / jobs.run_s / JOULES_PER_KWH
         dearest = float(np.abs(signal.values).max()) * cluster.pue
-        whole_g = dearest * np.maximum(jobs.peak_w, 1e-3) * jobs.run_s / 3.6e6
+        whole_g = dearest * np.maximum(jobs.peak_w, 1e-3) * jobs.run_s / JOULES_PER_KWH
         self.hurry = _HURRY * whole_g / 3600
 
     def run(self) -> Stretches:
@@ -338,7 +338,8 @@ class Replanning:
             # it no room, it would be late.
             dearest = float(np.abs(np.diff(instance.energy)).max()) * 3600 / self.step_s
             rows = instance.queue.jobs
-            rows["leave"][~real] = _REFUSED * each_for * (jobs.energy_j / 3.6e6 * dearest)[~real]
+            worst = jobs.energy_j / JOULES_PER_KWH * dearest
+            rows["leave"][~real] = _REFUSED * each_for * worst[~real]
             # One that stands for a part of a job, or for several, holds and emits as much.
             rows["weight"][~real] = each_for
             instance.queue.need[~real] *= each_for

@@ -18,7 +18,7 @@ from lowtide.accounting import Stretches
 from lowtide.errors import InvalidInput
 from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.market.certificate import certify
-from lowtide.market.cluster_plan import words_of_proof
+from lowtide.market.cluster_plan import least_while_idle, words_of_proof
 from lowtide.market.instance import Instance, make_instance
 from lowtide.market.joining import Joined, Site, join, of_site
 from lowtide.market.nodes import place_on_nodes
@@ -404,14 +404,7 @@ def _horizon(jobs: Workload, end: FloatArray) -> tuple[float, float]:
 
 def _always(sites: Mapping[str, Site], begin: float, until: float) -> float:
     """Return what nodes come to whatever is planned: those that are never off, or always."""
-    total = 0.0
-    for site in sites.values():
-        cluster = site.cluster
-        watts = cluster.idle_power_w if cluster.off_after_s is None else cluster.off_power_w
-        if watts:
-            counted = float(site.signal.integral(begin, min(until, site.signal.end)))
-            total += counted * watts * cluster.nodes * cluster.pue / 3.6e6
-    return total
+    return sum(least_while_idle(each.cluster, each.signal, begin, until) for each in sites.values())
 
 
 def _without_waiting(instance: Instance, joined: Joined) -> Instance:

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from lowtide.certainty import marked
 from lowtide.errors import InvalidInput, LowtideError
 from lowtide.marks import CLOCK_VARIABLE, EVENTS_VARIABLE, RUN_VARIABLE, clock_words, mark
 from lowtide.units import MISSING, format_duration, format_energy, format_mass, require_number
@@ -183,11 +184,11 @@ class measure:  # noqa: N801 - it reads as what it does
 
     def __str__(self) -> str:
         told = self.run is not None and not math.isnan(self.energy_j)
-        parts = [format_energy(self.energy_j) if told else MISSING]
-        if self.run is not None and self.run.power == "estimated":
-            parts[0] = f"~{parts[0]} (estimated)"
-        if told and self.run is not None and self.run.missing_s > 0:
-            parts[0] = f">{parts[0]}"
+        guessed = told and self.run is not None and self.run.power == "estimated"
+        partial = self.run is not None and self.run.missing_s > 0
+        energy = format_energy(self.energy_j) if told else MISSING
+        energy = marked(energy, estimated=guessed, partial=partial)
+        parts = [f"{energy} (estimated)" if guessed else energy]
         if self.paid is not None:
             parts += self.paid.words()
         elif self.carbon_g is not None:

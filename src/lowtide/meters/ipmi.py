@@ -16,6 +16,7 @@ from lowtide.meters.meter import (
     NoAnswer,
     Reading,
     Roots,
+    ToolFailed,
     checked,
     run_tool,
     silent,
@@ -61,7 +62,7 @@ class Ipmi(BaseMeter):
         except NoAnswer as error:
             return silent(cls.name, error)
         except MeterProblem as error:
-            if _NO_DEVICE in str(error):
+            if isinstance(error, ToolFailed) and _NO_DEVICE in error.said:
                 return Found(meter=cls.name, state="absent", what=str(error))
             return Found(meter=cls.name, state="no permission", what=str(error), cure=_CURE)
         if not watts > 0:

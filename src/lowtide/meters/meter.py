@@ -38,6 +38,19 @@ class NoAnswer(MeterProblem):
     """A meter is there, and says nothing."""
 
 
+class ToolFailed(MeterProblem):
+    """A tool ended with an error.
+
+    Attributes:
+        tool: The tool.
+        said: The last that it said.
+    """
+
+    def __init__(self, command: Sequence[str], said: str) -> None:
+        super().__init__(f"{' '.join(command)} failed: {said or 'no message'}")
+        self.tool, self.said = command[0], said
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roots:
     """Where the kernel's files are; elsewhere for trees that were recorded.
@@ -334,8 +347,7 @@ def run_tool(
     finally:
         RUNNING.discard(tool)
     if tool.returncode:
-        said = (complained or printed).strip().splitlines()
-        raise MeterProblem(f"{' '.join(command)} failed: {said[-1] if said else 'no message'}")
+        raise ToolFailed(command, "".join((complained or printed).strip().splitlines()[-1:]))
     return printed
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -27,6 +28,8 @@ _LONGEST_S = 1.0
 _LEAST_READ = 2
 # CPU time that is missing for longer than this does not turn up any more.
 _LATE_S = 1.0
+# How often, and how far apart, it is looked whether a process goes on keeping a signal back.
+_LOOKS, _LOOK_S = 5, 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +187,35 @@ class ProcessTree:
         stats = {pid: self._stat(pid) for pid in self.walk()}
         return [pid for pid, stat in stats.items() if stat is not None and not stat.dead]
 
+    def listeners(self, what: signal.Signals, *, everyone: bool = False) -> list[int]:
+        """Look up now who of the tree handles a signal, and would not be ended by it.
+
+        Whoever listens passes it on to those below if need be: told twice, a program would begin to
+        save in the midst of saving.
+
+        Args:
+            everyone: Whether those below who listen are told as well, but never a fork of one that
+                does: a worker has the handlers of its program, and would save beside it.
+        """
+        self.walk()
+        found: list[int] = []
+        left = [(pid, b"") for pid in self._adopted]
+        left += [] if self._rootless else [(self.root, b"")]
+        seen = set()
+        while left:
+            pid, told = left.pop()
+            words = read_or_empty(f"{self.procfs}/{pid}/cmdline")
+            if pid in seen or (told and words == told):
+                continue
+            seen.add(pid)
+            listens = _listens(pid, what, self.procfs)
+            if listens:
+                found.append(pid)
+            if everyone or not listens:
+                below = words if listens else b""
+                left += [(child, below) for child in children_of(pid, self.procfs)]
+        return found
+
     def bury(self, pid: int, cpu_s: float) -> None:
         """Keep counting what a process has used that has been waited for.
 
@@ -309,6 +341,23 @@ class ProcessTree:
                     elif key == b"write_bytes":
                         written += parse_count(value)
         return read, written
+
+
+def _listens(pid: int, what: signal.Signals, procfs: Path) -> bool:
+    """Return whether a process handles a signal, or keeps it back to take when it likes to.
+
+    A shell keeps all of them back for the moment in which it starts a program.
+    """
+    for _ in range(_LOOKS):
+        status = read_or_empty(f"{procfs}/{pid}/status")
+        masks = dict(line.split(b":", 1) for line in status.splitlines() if b":" in line)
+        handled, kept = (
+            int(masks.get(name, b"0"), 16) >> (what - 1) & 1 for name in (b"SigCgt", b"SigBlk")
+        )
+        if handled or not kept:
+            return bool(handled)
+        time.sleep(_LOOK_S)
+    return True
 
 
 def children_of(pid: int, procfs: Path = Path("/proc")) -> list[int]:

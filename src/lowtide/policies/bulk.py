@@ -198,7 +198,7 @@ def _steps(
     own_s = np.where(place < 0, work_s, np.append(_units(jobs), np.nan)[place])
     offset_s = (base - signal.start) % signal.step_s
     lengths_s = np.stack([own_s, slack_s, np.full(rows.size, signal.step_s), offset_s])
-    common_s = gridded.common_steps(lengths_s)
+    common_s = gridded.common_steps(lengths_s)[0]
 
     def fits(some: IntArray, step_s: FloatArray, most: float) -> BoolArray:
         cells = np.maximum(np.ceil(work_s[some] / step_s - 1e-9), 1)
@@ -229,11 +229,7 @@ def _units(jobs: Jobs) -> FloatArray:
     """Return the longest step that divides all phases of each profile, NaN where there is none."""
     if not jobs.suspended_w.size:
         return np.empty(0)
-    whole_ms = np.round(1000 * jobs.durations_s)
-    first = jobs.bounds[: -1 : int(PARTS)]
-    off = np.abs(1000 * jobs.durations_s - whole_ms) > gridded.SAME_MS
-    divisor = np.gcd.reduceat(whole_ms.astype(np.int64), first)
-    return np.where(np.logical_or.reduceat(off, first), np.nan, divisor / 1000)
+    return gridded.common_steps(jobs.durations_s, jobs.bounds[: -1 : int(PARTS)])
 
 
 def _off_grid(jobs: Jobs, place: IntArray, work_s: FloatArray, step_s: FloatArray) -> FloatArray:

@@ -398,10 +398,7 @@ class Exact:
 
 
 def common_step(problem: Problem) -> float | None:
-    """Return the longest step that divides every duration that matters, None if there is none.
-
-    Durations are compared to the millisecond.
-    """
+    """Return the longest step that divides every duration that matters, None if there is none."""
     profile, base = problem.job.profile, problem.base
     edges_s, _ = problem.work
     lengths = {
@@ -416,14 +413,7 @@ def common_step(problem: Problem) -> float | None:
         lengths |= {phase.duration_s for phase in problem.resuming}
     for signal in problem.signals:
         lengths |= {signal.step_s, (base - signal.start) % signal.step_s}
-    # As `gridded.common_steps` does for many jobs, which would take longer for one.
-    divisor = 0
-    for length_s in lengths:
-        whole_ms = round(1000 * length_s)
-        if abs(1000 * length_s - whole_ms) > gridded.SAME_MS:
-            return None
-        divisor = math.gcd(divisor, whole_ms)
-    return divisor / 1000 if divisor else None
+    return gridded.common_step(lengths)
 
 
 def resolution_gap(

@@ -9,7 +9,7 @@ shifted, without costing more, until its decisions fall on the grid.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,6 +35,8 @@ _SPECIAL_EFFORT = 25
 
 # Durations closer than this to whole milliseconds are whole.
 SAME_MS = 1e-3
+# One group: it begins at the first row.
+_ONE = np.zeros(1, dtype=np.int64)
 
 # A rent of nothing, for jobs whose machine costs nothing. As unchangeable as the arrays of a
 # signal: kernels are compiled anew for every kind of array.
@@ -118,16 +120,35 @@ def size_of(problem: Problem, step_s: float) -> Size:
     )
 
 
-def common_steps(lengths_s: FloatArray) -> FloatArray:
-    """Return the longest steps that divide columns of durations, NaN where there is none.
+def common_steps(lengths_s: FloatArray, first: npt.NDArray[np.int64] = _ONE) -> FloatArray:
+    """Return the longest steps that divide groups of durations, NaN where there is none.
 
     Durations are compared to the millisecond.
+
+    Args:
+        lengths_s: Durations; of several columns each is by itself.
+        first: The row at which each group begins; by default they are one.
     """
-    with np.errstate(invalid="ignore"):
-        whole_ms = np.round(1000 * lengths_s)
-        exact = np.all(np.abs(1000 * lengths_s - whole_ms) <= SAME_MS, axis=0)
-    divisor = np.gcd.reduce(np.where(exact, whole_ms, 0.0).astype(np.int64), axis=0)
-    return np.where(divisor > 0, divisor / 1000, np.nan)
+    length_ms = 1000 * lengths_s
+    whole_ms = np.rint(length_ms)
+    off = ~(np.abs(length_ms - whole_ms) <= SAME_MS)
+    divisor = np.gcd.reduceat(np.where(off, 0.0, whole_ms).astype(np.int64), first)
+    divided = (divisor > 0) & ~np.logical_or.reduceat(off, first)
+    return np.where(divided, divisor / 1000, np.nan)
+
+
+def common_step(lengths_s: Iterable[float]) -> float | None:
+    """Return the longest step that divides a few durations, as `common_steps`, None for no such.
+
+    Arrays take 30 µs for so few, a third of what a small plan takes.
+    """
+    divisor = 0
+    for length_s in lengths_s:
+        whole_ms = round(1000 * length_s)
+        if abs(1000 * length_s - whole_ms) > SAME_MS:
+            return None
+        divisor = math.gcd(divisor, whole_ms)
+    return divisor / 1000 if divisor else None
 
 
 def divides(step_s: FloatArray | float, common_s: FloatArray | float) -> npt.NDArray[np.bool_]:

@@ -22,11 +22,10 @@ from starlette.responses import Response
 from lowtide.errors import InvalidInput
 from lowtide.serve.gate import for_whom
 from lowtide.serve.overview import waste
-from lowtide.serve.telling import node_steps, steps_of, synthetic, table_of
+from lowtide.serve.telling import Question, node_steps, steps_of, synthetic, table_of
 from lowtide.serve.tokens import list_tokens
 from lowtide.serve.viewer import MOST_ROWS, ORDERS, Viewer, VisibleJob, Wanted
-from lowtide.store import Series
-from lowtide.store.jobs import Question
+from lowtide.store.records import Series
 
 MOST_POINTS = 2000
 _DAY_S = 86400
@@ -193,8 +192,16 @@ def course(
 
 @_get("/nodes")
 def nodes(request: Request) -> Response:
-    """List the nodes, and when each was last heard of."""
-    return answer({"nodes": viewer_of(request).nodes()})
+    """List the nodes, when each was last heard of, and whether their whole past may be seen."""
+    viewer = viewer_of(request)
+    return answer({"nodes": viewer.nodes(), "whole": viewer.sees_all})
+
+
+@_get("/nodes/{name}")
+def node(request: Request, name: str) -> Response:
+    """Tell whether a node is busy and what it draws, of the last full quarter of an hour."""
+    found = viewer_of(request).node_now(name)
+    return answer(NOT_FOUND, status=404) if found is None else answer(asdict(found))
 
 
 @_get("/nodes/{name}/course")
@@ -205,7 +212,10 @@ def node_course(
     start: _Moment = None,
     end: _Moment = None,
 ) -> Response:
-    """Tell what a node did over time, in columns; the last day by default."""
+    """Tell what a node did over time, in columns; the last day by default.
+
+    Who does not see all is told of the time in which jobs ran there that they may see.
+    """
     viewer = viewer_of(request)
     begin = viewer.now - _DAY_S if start is None else start
     series = viewer.node_course(name, start=begin, end=end)
@@ -254,7 +264,7 @@ def health(request: Request) -> Response:
 def tokens(request: Request) -> Response:
     """List the user's tokens, which are themselves not shown."""
     viewer = viewer_of(request)
-    found = list_tokens(viewer.database, owner=viewer.user, now=viewer.now)
+    found = list_tokens(viewer.seen, owner=viewer.user, now=viewer.now)
     return answer({"tokens": [asdict(each) for each in found]})
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from anyio import to_thread
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,6 +18,7 @@ from starlette.types import ASGIApp, Scope
 
 from lowtide.errors import LowtideError
 from lowtide.serve.api import ENDPOINTS, NOT_FOUND, answer
+from lowtide.serve.described import description, responses_of
 from lowtide.serve.doors import Doors
 from lowtide.serve.gate import (
     Doorkeeper,
@@ -24,6 +26,7 @@ from lowtide.serve.gate import (
     for_whom,
     refuse_bad_input,
 )
+from lowtide.serve.guards import for_ingest
 from lowtide.serve.ingest import PieceOrigin, receive
 from lowtide.serve.metrics_proxy import Upstream
 from lowtide.serve.overview_pages import OverviewPages
@@ -41,6 +44,7 @@ _WORDS = {
     403: "this form did not come from a page of this server: open the page again",
     404: NOT_FOUND["error"],
     405: NOT_FOUND["error"],
+    429: "you ask too often: wait as long as the answer says",
     421: "this server goes by another name",
     500: "an error of lowtide's own; the server's log has it",
     503: "the store does not answer: try again in a while",
@@ -81,12 +85,15 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
     app.state.exempt = keeper.settings.exempt
     app.add_exception_handler(LowtideError, refuse_bad_input)
     app.add_exception_handler(HTTPException, refused)
+    app.add_exception_handler(RequestValidationError, _misasked)
     for path, endpoint in ENDPOINTS.items():
-        app.add_api_route(path, endpoint, methods=["GET"], response_model=None)
+        app.add_api_route(
+            path, endpoint, methods=["GET"], response_model=None, responses=responses_of(path)
+        )
 
     @for_whom("viewer")
     def described(_request: Request) -> Response:
-        return answer(app.openapi())
+        return answer(description(app.openapi()))
 
     @for_whom("viewer")
     def end_token(request: Request) -> Response:
@@ -112,14 +119,28 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
     static.audience = "public"  # type: ignore[attr-defined]
     routes.append(Mount("/static", static))
     if keeper.settings.prometheus:
-        upstream = Upstream(keeper.settings.prometheus, keeper.settings.prometheus_label)
+        settings = keeper.settings
+        upstream = Upstream(
+            settings.prometheus,
+            settings.prometheus_label,
+            frozenset(settings.prometheus_labels) | {settings.prometheus_label, "__name__"},
+            settings.prometheus_days * 86400.0,
+        )
         routes += upstream.routes()
     app.router.routes += routes
     return Gate(app, routes=app.router.routes, keeper=keeper, hosts=hosts, refuse=refuse)
 
 
+def _misasked(_request: Request, error: Exception) -> Response:
+    """Say what of a question cannot be understood, as everything else that cannot be is told."""
+    found = error.errors() if isinstance(error, RequestValidationError) else ()
+    words = (f"{each['loc'][-1]}: {each['msg'][:1].lower()}{each['msg'][1:]}" for each in found)
+    return answer({"error": "; ".join(words)}, status=400)
+
+
 def _door(keeper: Doorkeeper) -> Callable[[Request], Awaitable[Response]]:
     """Return the door for nodes."""
+    database = for_ingest(keeper.database)
 
     @for_whom("node")
     async def take(request: Request) -> Response:
@@ -143,7 +164,7 @@ def _door(keeper: Doorkeeper) -> Callable[[Request], Awaitable[Response]]:
             tells_all=kind == "ingest+facts",
         )
         told = await to_thread.run_sync(
-            partial(receive, keeper.database, sender, bytes(body), now=keeper.clock())
+            partial(receive, database, sender, bytes(body), now=keeper.clock())
         )
         document = {"seq": told.seq, "set_aside": told.reason}
         return answer(document, status=200 if told.taken else 409)

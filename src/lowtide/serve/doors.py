@@ -21,6 +21,7 @@ from starlette.routing import Route
 from lowtide.errors import InvalidInput, Refused, Unreachable
 from lowtide.monitor.exporter import load_token
 from lowtide.serve.api import answer
+from lowtide.serve.entering import confirm_link, make_link
 from lowtide.serve.gate import Doorkeeper, for_whom
 from lowtide.serve.login import (
     MOST_BEGUN,
@@ -31,7 +32,6 @@ from lowtide.serve.login import (
     check_password,
     count_try,
     forget_tries,
-    make_link,
     make_reading_token,
     prove,
 )
@@ -88,6 +88,7 @@ class Doors:
             found += [
                 Route("/login/challenge", self.begin_munge, methods=["POST"]),
                 Route("/login/munge", self.end_munge, methods=["POST"]),
+                Route("/login/link", self.end_link, methods=["POST"]),
             ]
         if settings.pam:
             found.append(Route("/login/password", self.password, methods=["POST"]))
@@ -132,9 +133,24 @@ class Doors:
             return answer({"error": str(error)}, status=401)
         except (InvalidInput, Unreachable) as error:
             return answer({"error": str(error)}, status=503)
-        make = make_reading_token if request.query_params.get("token") else make_link
-        made = await to_thread.run_sync(partial(make, database, user, now=now))
-        return answer({"user": user, "token" if make is make_reading_token else "link": made})
+        if request.query_params.get("token"):
+            token = await to_thread.run_sync(partial(make_reading_token, database, user, now=now))
+            return answer({"user": user, "token": token})
+        link, confirm = await to_thread.run_sync(partial(make_link, database, user, now=now))
+        return answer({"user": user, "link": link, "confirm": confirm})
+
+    @for_whom("public")
+    async def end_link(self, request: Request) -> Response:
+        """Take the code that a browser shows, from where its link was asked for."""
+        body = await _body(request)
+        if not await self._may(("begin " + self._from(request),), MOST_BEGUN):
+            return _later()
+        confirm, _, code = (body or b"").decode("ascii", "replace").partition(" ")
+        take = partial(confirm_link, self._keeper.database, confirm, code)
+        if not await to_thread.run_sync(partial(take, now=self._keeper.clock())):
+            words = "that is not the code, or nobody has opened the link, or it is too old"
+            return answer({"error": words}, status=401)
+        return answer({"confirmed": True})
 
     @for_whom("public")
     async def password(self, request: Request) -> Response:

@@ -19,7 +19,7 @@ from lowtide.profile import PowerProfile
 from lowtide.schedule import Schedule
 from lowtide.serve.api import thinned
 from lowtide.signal import Signal
-from lowtide.store import JobRecord, Series
+from lowtide.store.records import JobRecord, Series
 from lowtide.units import MISSING, format_duration, format_energy, format_mass, format_number
 
 # How a course is drawn: so many points, in a box of this size.
@@ -80,7 +80,8 @@ def guessed(text: str) -> str:
 
 def _mark_sum(sums: Mapping[str, Any], text: str, lacking: bool) -> str:
     estimated = is_estimated(sums["energy_j"] or 0.0, sums["measured_j"] or 0.0)
-    lacking = lacking or (sums["unmetered_s"] or 0.0) > 0
+    # Of an account that they do not lead people may be told a part of the sum.
+    lacking = lacking or (sums["unmetered_s"] or 0.0) > 0 or bool(sums.get("partial"))
     return marked(text, estimated=estimated, partial=lacking)
 
 

@@ -8,6 +8,7 @@ browsers from doing what no page of ours asks of them.
 from __future__ import annotations
 
 import hmac
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lowtide.errors import InvalidInput, Refused, StoreProblem
 from lowtide.monitor.exporter import load_token
 from lowtide.serve.login import known_name
+from lowtide.serve.pace import Pace
 from lowtide.serve.people import rights_of
 from lowtide.serve.settings import SOCKET, Settings
 from lowtide.serve.tokens import (
@@ -207,7 +209,14 @@ class Doorkeeper:
             rights = Rights()
         elif shown.scope == READ_PROJECT:
             rights = Rights(leads=rights.leads, member=rights.member)
-        return Viewer(self.database, shown.owner, rights, now)
+        return Viewer(
+            self.database,
+            shown.owner,
+            rights,
+            now,
+            least_users=self.settings.least_users,
+            opens_totals=self.settings.cluster_totals == "all",
+        )
 
 
 class Gate:
@@ -234,6 +243,7 @@ class Gate:
         self._keeper = keeper
         self._hosts = hosts
         self._refuse = refuse
+        self._pace = Pace(keeper.settings.requests_per_minute)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer."""
@@ -284,6 +294,12 @@ class Gate:
         state = scope.setdefault("state", {})
         shown = await to_thread.run_sync(partial(self._keeper.shown, scope, now=now))
         state["shown"] = shown
+        if shown is not None:
+            wait_s = self._pace.wait_s(shown.number or shown.owner)
+            if wait_s:
+                response = self._refuse(scope, 429)
+                response.headers["Retry-After"] = str(math.ceil(wait_s))
+                return response
         if scope["method"] not in _SAFE and audience != "node":
             # Who logs in may have an old session, and no form of it.
             session = None if audience == "public" else shown

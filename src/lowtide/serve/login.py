@@ -21,12 +21,11 @@ from lowtide.errors import Refused, Unreachable
 from lowtide.serve import pam_check
 from lowtide.serve.schema import tries
 from lowtide.serve.settings import Settings
-from lowtide.serve.tokens import LINK, READ_ALL, make_token, use_once
+from lowtide.serve.tokens import READ_ALL, make_token, use_once
 from lowtide.store.database import Database
 
 _LOG = logging.getLogger("lowtide.serve")
 CHALLENGE = "challenge"
-LINK_S = 60.0
 TOKEN_S = 30 * 86400.0
 # A credential of munge's with our few words is far shorter, and so are a name and a password.
 MOST_BYTES = 5000
@@ -102,11 +101,6 @@ def known_name(name: str) -> str:
         return pwd.getpwnam(name).pw_name
     except KeyError:
         return name
-
-
-def make_link(database: Database, user: str, *, now: float) -> str:
-    """Return what opens a session of a browser, once, within a minute."""
-    return make_token(database, owner=user, scope=LINK, lasts_s=LINK_S, now=now)
 
 
 def make_reading_token(database: Database, user: str, *, now: float) -> str:

@@ -25,7 +25,18 @@ from starlette.routing import Route
 from lowtide.errors import InvalidInput, LowtideError
 from lowtide.serve.api import NOT_FOUND, answer, viewer_of
 from lowtide.serve.gate import for_whom
-from lowtide.serve.promql import Owners, check_range, everything, restrict, restrict_selector
+from lowtide.serve.people import metric_owners
+from lowtide.serve.promql import (
+    Limits,
+    Owners,
+    check_range,
+    everything,
+    restrict,
+    restrict_selector,
+    selector_texts,
+)
+from lowtide.serve.settings import SHOWN_LABELS
+from lowtide.serve.viewer import Viewer
 from lowtide.units import parse_duration
 
 PATH = "/prometheus/api/v1"
@@ -37,6 +48,8 @@ _QUERIES = {
 _LISTS = ("series", "labels")
 _SELECTIONS = ("match[]", "start", "end", "limit")
 _PATIENCE_S = 30.0
+# A dashboard asks the same again and again: it is written down once in so long a time.
+_AGAIN_S = 3600.0
 _MOST_BODY_BYTES = 20_000
 _MOST_ANSWER_BYTES = 50_000_000
 # What the server says of a query that it refuses, and no more than that is passed on.
@@ -50,10 +63,14 @@ class Upstream:
     Attributes:
         url: Where it is, as seen from here.
         label: The label of its series that says whose they are.
+        labels: Those that are told, and may be named, to who does not see all.
+        keeps_s: How far back it is asked for those.
     """
 
     url: str
     label: str = "user"
+    labels: frozenset[str] = frozenset(SHOWN_LABELS)
+    keeps_s: float = 400 * 86400.0
 
     def __post_init__(self) -> None:
         if urllib.parse.urlsplit(self.url).scheme not in ("http", "https"):
@@ -74,21 +91,77 @@ class Upstream:
         @for_whom("viewer")
         async def ask(request: Request) -> Response:
             viewer = viewer_of(request)
-            owners = None if viewer.sees_all else Owners(self.label, (viewer.user,))
             path = what
             if what == "values":
                 label = request.path_params["label"]
                 if not (label.isascii() and label.isidentifier()):
                     return answer(NOT_FOUND, status=404)
+                if not (viewer.sees_all or label in self.labels):
+                    return answer(NOT_FOUND, status=404)
                 path = f"label/{label}/values"
             try:
-                wanted = narrowed(what, await _given(request), owners)
+                given = await _given(request)
             except LowtideError as error:
                 return answer(_failed(str(error)), status=400)
-            status, document = await to_thread.run_sync(partial(self.ask, path, wanted))
-            return answer(document, status=status)
+            return await to_thread.run_sync(partial(self._answered, viewer, what, path, given))
 
         return ask
+
+    def _answered(
+        self, viewer: Viewer, what: str, path: str, given: Mapping[str, Sequence[str]]
+    ) -> Response:
+        """Answer a viewer, each with what they may see."""
+        owners = limits = None
+        if not viewer.sees_all:
+            owners = Owners(self.label, metric_owners(viewer))
+            limits = Limits(labels=self.labels, now=viewer.now, keeps_s=self.keeps_s)
+        try:
+            wanted = narrowed(what, given, owners, limits)
+        except LowtideError as error:
+            return answer(_failed(str(error)), status=400)
+        status, document = self.ask(path, wanted)
+        if status == 200 and owners is not None:
+            document["data"] = _stripped(what, document["data"], self.labels)
+        elif status == 200:
+            self._note(viewer, path, wanted, document["data"])
+        return answer(document, status=status)
+
+    def _note(self, viewer: Viewer, path: str, wanted: Mapping[str, str], data: Any) -> None:
+        """Write down what the staff asked for, and for whom it is a look at what is theirs.
+
+        That are those whose series are told, and those of whom a sum has so few that it is told to
+        nobody else.
+        """
+        query = wanted.get("query") or wanted.get("match[]") or path
+        viewer.note({""}, f"metrics: {query}", every_s=_AGAIN_S, of_nobody=True)
+        series = data.get("result", []) if isinstance(data, dict) else data
+        metrics = [
+            each.get("metric", each) for each in (series or ()) if isinstance(each, dict)
+        ]  # fmt: skip
+        seen = {str(each[self.label]) for each in metrics if self.label in each}
+        if "query" in wanted:
+            seen |= self._summed(viewer, wanted)
+        viewer.note(seen, f"metrics: {query}", every_s=_AGAIN_S)
+
+    def _summed(self, viewer: Viewer, wanted: Mapping[str, str]) -> set[str]:
+        """Return whose series a query reads, of selectors that read those of a few."""
+        try:
+            selectors = selector_texts(wanted["query"])
+        except LowtideError:
+            # What the server has learned since is not read here: its answer says whose it is.
+            return set()
+        found: set[str] = set()
+        for selector, back_s in selectors.items():
+            span = {}
+            if back_s is not None:
+                moment = wanted.get("time", repr(viewer.now))
+                first, last = wanted.get("start", moment), wanted.get("end", moment)
+                span = {"start": repr(max(float(first) - back_s, 0.0)), "end": last}
+            status, told = self.ask(f"label/{self.label}/values", {"match[]": selector, **span})
+            owners = set(map(str, told["data"])) if status == 200 else set()
+            if len(owners) < viewer.least_users:
+                found |= owners
+        return found
 
     def ask(self, path: str, wanted: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
         """Return what the server answers: its data, or why it refuses, and nothing else of it."""
@@ -117,7 +190,10 @@ class Upstream:
 
 
 def narrowed(
-    what: str, given: Mapping[str, Sequence[str]], owners: Owners | None
+    what: str,
+    given: Mapping[str, Sequence[str]],
+    owners: Owners | None,
+    limits: Limits | None = None,
 ) -> dict[str, str]:
     """Return what the server is asked, for those who may see a part of it alone.
 
@@ -125,6 +201,7 @@ def narrowed(
         what: `query`, `query_range`, `series`, `labels` or `values`.
         given: What was asked, by its name.
         owners: Whose series may be seen; None for all.
+        limits: What may be named, and how far may be looked; None for everything.
     """
     known = _QUERIES.get(what, _SELECTIONS)
     for name, values in given.items():
@@ -141,6 +218,10 @@ def narrowed(
         if not said["limit"].isdecimal():
             raise InvalidInput("limit is a number, such as 100")
         wanted["limit"] = str(int(said["limit"]))
+    if limits is not None:
+        for name in ("query", "match[]"):
+            if name in said:
+                limits.check(said[name])
     if what in _QUERIES:
         if "query" not in said:
             raise InvalidInput("query is missing")
@@ -160,6 +241,30 @@ def narrowed(
         check_range(float(wanted["start"]), float(wanted["end"]), step_s)
         wanted["step"] = repr(step_s)
     return wanted
+
+
+def _stripped(what: str, data: Any, labels: frozenset[str]) -> Any:
+    """Return an answer without the labels that are not told."""
+    if isinstance(data, dict):
+        result = data.get("result")
+        if isinstance(result, list):
+            result = [_without(each, labels) for each in result]
+        return {"resultType": data.get("resultType"), "result": result}
+    if not isinstance(data, list):
+        return None
+    if what == "labels":
+        return [each for each in data if each in labels]
+    return [_kept(each, labels) if isinstance(each, dict) else each for each in data]
+
+
+def _without(each: Any, labels: frozenset[str]) -> Any:
+    if not isinstance(each, dict):
+        return each
+    return {**each, "metric": _kept(each.get("metric", {}), labels)}
+
+
+def _kept(metric: Mapping[str, Any], labels: frozenset[str]) -> dict[str, Any]:
+    return {name: value for name, value in metric.items() if name in labels}
 
 
 async def _given(request: Request) -> dict[str, list[str]]:

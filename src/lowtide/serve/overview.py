@@ -22,7 +22,7 @@ from lowtide.errors import InvalidInput
 from lowtide.hindsight.waste import RULES, Finding, find_waste
 from lowtide.serve.settings import Exempt
 from lowtide.serve.viewer import Viewer, VisibleJob, Wanted
-from lowtide.store import Series
+from lowtide.store.records import Series
 from lowtide.units import format_time
 
 DAY_S = 86400.0
@@ -37,7 +37,7 @@ METHOD = (
 )
 _COLUMNS = (
     *("jobs", "energy_j", "measured_j", "carbon_g", "marginal_g", "embodied_g", "core_s", "gpu_s"),
-    *("unmetered_s", "unpriced_j", "without_energy", "without_carbon"),
+    *("unmetered_s", "unpriced_j", "without_energy", "without_carbon", "partial"),
 )
 
 
@@ -151,7 +151,7 @@ class MonthReport:
         import polars as pl
 
         kinds = {"account": pl.String, "jobs": pl.Int64, "without_energy": pl.Int64}
-        kinds |= {"without_carbon": pl.Int64}
+        kinds |= {"without_carbon": pl.Int64, "partial": pl.Boolean}
         frame = pl.DataFrame(
             [{name: row[name] for name in ("account", *_COLUMNS)} for row in self.rows],
             schema={name: kinds.get(name, pl.Float64) for name in ("account", *_COLUMNS)},

@@ -35,7 +35,6 @@ from lowtide.serve.viewer import Viewer
 _MONTHS = 6
 _DAYS = (7, 30, 90)
 _TOKEN_DAYS = (7, 30, 90, 365)
-_LATELY_S = 900.0
 
 
 class OverviewPages:
@@ -112,7 +111,13 @@ class OverviewPages:
         leads = viewer.sees_all or named in viewer.rights.leads
         users = viewer.usage("user", start=last - 30 * DAY_S, end=last, wanted=of) if leads else []
         return self._renderer.page(
-            request, "project.html", name=account, trend=trend, users=users, leads=leads
+            request,
+            "project.html",
+            name=account,
+            trend=trend,
+            users=users,
+            leads=leads,
+            least=viewer.least_users,
         )
 
     @for_whom("viewer")
@@ -138,15 +143,16 @@ class OverviewPages:
     def cluster(self, request: Request) -> Response:
         """Show the power now, what it adds up to, and the grid."""
         viewer: Viewer = request.state.viewer
-        courses = viewer.node_courses(start=viewer.now - _LATELY_S)
+        courses = viewer.cluster_courses()
         names = [each["name"] for each in viewer.nodes()]
-        day = viewer.node_course(names[0], start=viewer.now - DAY_S) if names else None
+        day = viewer.grid_course(names[0], start=viewer.now - DAY_S) if names else None
         return self._renderer.page(
             request,
             "cluster.html",
-            now=cluster_now(courses),
+            now=None if courses is None else cluster_now(courses),
             nodes=len(names),
-            told=sum(len(each) > 0 for each in courses.values()),
+            told=sum(len(each) > 0 for each in (courses or {}).values()),
+            least=viewer.least_users,
             grid=[] if day is None else panels(day, NODE_PANELS[2:3]),
         )
 

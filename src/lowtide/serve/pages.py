@@ -36,10 +36,11 @@ from lowtide.serve.drawing import (
     summed_energy,
     summed_mass,
 )
+from lowtide.serve.entering import CODE_S, open_link
 from lowtide.serve.gate import Doorkeeper, for_whom
 from lowtide.serve.overview import WEEK_S, waste
 from lowtide.serve.rendering import Renderer
-from lowtide.serve.tokens import LINK, end_session, use_once
+from lowtide.serve.tokens import LINK, PREFIX, end_session, use_once
 from lowtide.serve.viewer import ORDERS, Viewer, VisibleJob, Wanted
 from lowtide.signal import Signal
 from lowtide.states import STATES
@@ -59,6 +60,7 @@ _SUMS = (
     *("without_energy", "without_carbon"),
 )
 _DAY_S = 86400.0
+_USED = "this link was used, or opened in another browser, or is too old: ask for another"
 # How long a next job is taken to be able to wait.
 _WAIT_S = 24 * 3600.0
 _LONGEST_S = 7 * _DAY_S
@@ -84,6 +86,7 @@ class Pages:
             Route("/usage", self.usage),
             Route("/looks", self.looks),
             Route("/enter/{key}", self.enter),
+            Route("/enter/{key}", self.enter_by_code, methods=["POST"]),
             Route("/leave", self.leave, methods=["POST"]),
         ]
 
@@ -139,14 +142,11 @@ class Pages:
         if seen is None:
             return self._renderer.nothing()
         found, told = seen
-        tables = [
-            ("What was asked for, and what was used", words.use_rows(told.behaviour)),
-            ("Phases", words.phase_rows(told.phases.found) if told.phases else ((), [])),
-            (
-                "What waiting would have saved",
-                words.waiting_rows(told) if told.waiting else ((), []),
-            ),
-        ]
+        tables = {"What was asked for, and what was used": words.use_table(told.behaviour)}
+        if told.phases:
+            tables["Phases"] = words.phase_table(told.phases.found)
+        if told.waiting:
+            tables["What waiting would have saved"] = words.waiting_table(told)
         return self._renderer.page(
             request,
             "job.html",
@@ -155,7 +155,7 @@ class Pages:
             lines=[*words.headline(told)[1:], *words.drawn(found.record)],
             verdicts=told.verdicts,
             notes=told.notes,
-            tables=[(title, *table) for title, table in tables if table[1]],
+            tables=[(title, each.header, each.rows) for title, each in tables.items() if each.rows],
             panels=job_panels(told),
             plan=plan_figure(told),
             script=self._script(viewer, told),
@@ -178,7 +178,7 @@ class Pages:
         """Return what the grid of a node is expected to be, for as long as a job may take."""
         if host is None or run_s > _LONGEST_S - WAITS_S[-1]:
             return None
-        series = viewer.node_course(host, start=viewer.now - HISTORY_S)
+        series = viewer.grid_course(host, start=viewer.now - HISTORY_S)
         if series is None:
             return None
         return expected_grid(series, now=viewer.now, ahead_s=run_s + WAITS_S[-1])
@@ -249,7 +249,7 @@ class Pages:
 
     @for_whom("viewer")
     def node(self, request: Request) -> Response:
-        """Show what a node did in the last day, and my jobs on it."""
+        """Show what a node does, what it did while my jobs ran there, and these."""
         viewer: Viewer = request.state.viewer
         name = request.path_params["name"]
         series = viewer.node_course(name, start=viewer.now - _DAY_S)
@@ -259,6 +259,7 @@ class Pages:
             request,
             "node.html",
             name=name,
+            now=viewer.node_now(name),
             panels=panels(series, NODE_PANELS),
             jobs=viewer.jobs(Wanted(host=name), most=20),
         )
@@ -279,12 +280,31 @@ class Pages:
 
     @for_whom("public")
     def enter(self, request: Request) -> Response:
-        """Begin a session by a link that works once."""
-        now = self._keeper.clock()
-        owner = use_once(self._keeper.database, request.path_params["key"], scope=LINK, now=now)
-        if owner is None:
-            return self._renderer.refusal("this link was used, or is too old: ask for another", 401)
-        return self._keeper.let_in(request.headers, owner)
+        """Begin a session by a link of this machine's own, or ask whether to open another's."""
+        key, now = request.path_params["key"], self._keeper.clock()
+        owner = use_once(self._keeper.database, key, scope=LINK, now=now)
+        if owner is not None:
+            return self._keeper.let_in(request.headers, owner)
+        if key.startswith(PREFIX):
+            return self._renderer.refusal(_USED, 401)
+        # Programs follow links, too: the first browser in which somebody presses is the one.
+        return self._renderer.plain("enter.html", key=key, code="", words="")
+
+    @for_whom("public")
+    def enter_by_code(self, request: Request) -> Response:
+        """Show a browser its code, and let it in once that was typed in at the terminal."""
+        keeper, key = self._keeper, request.path_params["key"]
+        name = keeper.login_cookie
+        browser = keeper.cookie_value(request.headers, name)
+        shown = open_link(keeper.database, key, browser, now=keeper.clock())
+        if shown is None:
+            return self._renderer.refusal(_USED, 401)
+        if shown.owner:
+            return keeper.let_in(request.headers, shown.owner)
+        words = "The code was not typed in yet" if shown.browser == browser else ""
+        page = self._renderer.plain("enter.html", key=key, code=shown.code, words=words)
+        keeper.set_cookie(page, name, shown.browser, lasts_s=CODE_S)
+        return page
 
     @for_whom("viewer")
     def leave(self, request: Request) -> Response:
@@ -292,7 +312,7 @@ class Pages:
         end_session(self._keeper.database, self._keeper.session_key(request.headers))
         response = self._renderer.refusal("you have left", 200)
         # Browsers let go of a guarded name only where it is as guarded as it was.
-        response.delete_cookie(self._keeper.cookie, secure=self._keeper.settings.is_encrypted)
+        self._keeper.set_cookie(response, self._keeper.cookie, "", lasts_s=0.0)
         return response
 
 

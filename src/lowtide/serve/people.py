@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 import sqlalchemy as sa
 
 from lowtide.errors import SlurmProblem
-from lowtide.serve.schema import accounts, members, staff
+from lowtide.serve.schema import accounts, jobs, members, staff
 from lowtide.serve.settings import Settings
-from lowtide.serve.viewer import Rights, Role
+from lowtide.serve.sums import among
+from lowtide.serve.viewer import Rights, Role, Viewer
 from lowtide.store.database import Database
 
 # What Slurm's levels are here. An operator sees all there, too.
@@ -152,6 +153,32 @@ def rights_of(database: Database, user: str, *, visibility: str = "sums") -> Rig
         led |= member
     role: Role = found if found in ("support", "admin") else "user"
     return Rights(role=role, leads=_joined(led), member=_joined(member))
+
+
+def metric_owners(viewer: Viewer) -> tuple[str, ...]:
+    """Return whose series somebody may see who does not see all.
+
+    A series names its user, and not the account that pays. So who leads accounts may see the
+    series of those who can use no other: who is in one besides, or ever had a job elsewhere, shows
+    theirs to themselves alone.
+    """
+    led = viewer.rights.leads
+    if not led:
+        return (viewer.user,)
+    inside, current = among(members, led), members.c.until.is_(None)
+    elsewhere = sa.union(
+        sa.select(members.c.user).where(current, sa.not_(inside)),
+        sa.select(jobs.c.user).where(
+            jobs.c.user.in_(sa.select(members.c.user).where(inside)),
+            sa.or_(jobs.c.account.is_(None), sa.not_(among(jobs, led))),
+            # Of a job that goes on it may not be known yet what pays for it.
+            sa.or_(jobs.c.settled, jobs.c.account.is_not(None)),
+        ),
+    )
+    with viewer.database.reading() as connection:
+        found = set(connection.execute(sa.select(members.c.user).where(inside, current)).scalars())
+        found -= set(connection.execute(elsewhere).scalars())
+    return tuple(sorted({*found, viewer.user} - {""}))
 
 
 def _joined(pairs: Iterable[tuple[str, str]]) -> frozenset[str]:

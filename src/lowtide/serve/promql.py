@@ -20,6 +20,7 @@ from typing import Any
 import promql_parser as promql
 
 from lowtide.errors import InvalidInput, LowtideError
+from lowtide.units import format_duration
 
 # As many points as a server answers with, and no more steps within a subquery.
 MOST_POINTS = 11_000
@@ -29,6 +30,10 @@ _DEEPENS = re.compile(r"[(\-+*/%^<>=!]|\b(?:and|or|unless|atan2)\b", re.IGNORECA
 _DEEPEST = 150
 _NAME = re.compile(r"[a-zA-Z_]\w*", re.ASCII)
 _METRIC = re.compile(r"[a-zA-Z_:][\w:]*", re.ASCII)
+_LABEL = re.compile(r"\w+", re.ASCII)
+_IN_BRACKETS = re.compile(r"\(([^)]*)\)")
+_OFFSET = re.compile(r"offset -?(\d+)ms")
+_AT = re.compile(r"@ ([\d.]+)")
 _OPERATORS = {
     str(promql.MatchOp.Equal): "=",
     str(promql.MatchOp.NotEqual): "!=",
@@ -72,6 +77,79 @@ class Owners:
     def matcher(self) -> tuple[str, str, str]:
         """The label, the operator and the value; regular expressions match a value as a whole."""
         return self.label, "=~", "|".join(map(_literal, self.values))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a query may name, and how far it may look.
+
+    Attributes:
+        labels: The labels that may be named; what others hold is not for everybody.
+        now: The present moment, epoch seconds.
+        keeps_s: How long the server keeps what it has.
+    """
+
+    labels: frozenset[str]
+    now: float
+    keeps_s: float
+
+    def check(self, query: str) -> None:
+        """Refuse a query that goes beyond."""
+        with _careful():
+            for node in _nodes(_tree(_parsed(query), None)):
+                for name in _named_labels(node):
+                    if name not in self.labels:
+                        raise InvalidInput(
+                            f"the label {name!r} is not known here: known are "
+                            f"{', '.join(sorted(self.labels))}"
+                        )
+                self._check_reach(node)
+
+    def _check_reach(self, node: _Tree) -> None:
+        moved = str(node[-1]) if node[0] in ("selector", "subquery") else ""
+        reach_s = [float(found) / 1000 for found in _OFFSET.findall(moved)]
+        reach_s += [abs(self.now - float(found)) for found in _AT.findall(moved)]
+        if node[0] in ("range", "subquery"):
+            reach_s.append(node[2] / timedelta(seconds=1))
+        if max(reach_s, default=0.0) > self.keeps_s:
+            raise InvalidInput(
+                f"what is asked about is {format_duration(self.keeps_s)} from now at most, and "
+                "ranges and offsets are no longer"
+            )
+
+
+def selector_texts(query: str) -> dict[str, float | None]:
+    """Return the selectors of a query, and how far back of its time it looks.
+
+    It is None, for all of them, where the query looks at moments of its own.
+    """
+    with _careful():
+        nodes = list(_nodes(_tree(_parsed(query), None)))
+    back_s: float | None = 300.0
+    for node in nodes:
+        if node[0] in ("selector", "subquery") and node[-1]:
+            back_s = None
+        elif node[0] in ("range", "subquery") and back_s is not None:
+            back_s += node[2] / timedelta(seconds=1)
+    return {f"{node[1] or ''}{{{_matchers(node[2])}}}": back_s for node in nodes
+            if node[0] == "selector"}  # fmt: skip
+
+
+def _named_labels(node: _Tree) -> Iterator[str]:
+    """Yield the labels that a part of a query names itself."""
+    match node:
+        case ("selector", _, said, _):
+            yield from (name for name, _, _ in said)
+        case ("aggregate", operator, grouping, *inner):
+            yield from _LABEL.findall("".join(_IN_BRACKETS.findall(grouping)))
+            if operator == "count_values" and inner[0][0] == "string":
+                yield inner[0][1]
+        case ("operator", _, matching, *_):
+            yield from _LABEL.findall(" ".join(_IN_BRACKETS.findall(matching)))
+        case ("call", "label_replace", _, to, _, source, _):
+            yield from (each[1] for each in (to, source))
+        case ("call", "label_join", _, to, _, *sources):
+            yield from (each[1] for each in (to, *sources))
 
 
 def restrict(query: str, owners: Owners) -> str:

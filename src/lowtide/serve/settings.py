@@ -21,6 +21,12 @@ from lowtide.store import JobRecord
 # Neither quotes nor spaces nor line breaks: such an address needs no escaping in a header.
 _ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*@[A-Za-z0-9][A-Za-z0-9.-]*")
 VISIBILITIES = ("sums", "jobs")
+TOTALS = ("groups", "all")
+# What lowtide's own series are told apart by, and what Prometheus says of where it has them from.
+SHOWN_LABELS = (
+    *("__name__", "user", "host", "source", "job_id", "cluster", "name", "kind", "meter"),
+    *("gpu", "uuid", "socket", "instance", "job"),
+)
 SOURCES = ("table", "slurm")
 # What `proxy` is where the proxy comes by a Unix socket.
 SOCKET = "unix"
@@ -190,6 +196,10 @@ class Settings:
             a Unix socket; empty where there is none.
         accounts_from: Who knows accounts and their coordinators: `slurm`, or this file's `table`.
         project_visibility: What members of an account see of it: `sums`, or `jobs`.
+        least_users: So many others have to be in a sum for it to be told to somebody who may not
+            see their jobs.
+        cluster_totals: Who is told what all nodes do together: those who see all, and others while
+            such a group of `least_users` has jobs (`groups`), or everybody always (`all`).
         munge: Whether whoever holds a munge credential of this cluster may log in by it.
         munge_socket: Where munge listens; empty for the usual place.
         pam: The service of PAM's by which passwords are checked; empty where none are taken.
@@ -200,9 +210,13 @@ class Settings:
             besides them `slurm`, which the centre asks itself.
         support: Who sees everybody's jobs, which is written down.
         admins: Who does besides what is to be done.
+        requests_per_minute: How often each token, and each user's browsers, may ask; 0 for as often
+            as they like.
         prometheus: Where a Prometheus is whose metrics people may ask for here, each for their own;
             empty where none is.
         prometheus_label: The label of its series that says whose they are.
+        prometheus_labels: The labels that are told, and may be named, to those who do not see all.
+        prometheus_days: How long it keeps what it has: who does not see all is told of no more.
         accounts: Accounts by name, for `accounts_from = "table"`.
         exempt: Which jobs are never named for waste.
         mail: How users are written to.
@@ -215,6 +229,8 @@ class Settings:
     proxy: str = ""
     accounts_from: str = "table"
     project_visibility: str = "sums"
+    least_users: int = 5
+    cluster_totals: str = "groups"
     munge: bool = False
     munge_socket: str = ""
     pam: str = ""
@@ -224,8 +240,11 @@ class Settings:
     facts_from: str = "nodes"
     support: tuple[str, ...] = ()
     admins: tuple[str, ...] = ()
+    requests_per_minute: int = 1200
     prometheus: str = ""
     prometheus_label: str = "user"
+    prometheus_labels: tuple[str, ...] = SHOWN_LABELS
+    prometheus_days: int = 400
     accounts: Mapping[str, Account] = field(default_factory=dict)
     exempt: Exempt = field(default_factory=Exempt)
     mail: MailSettings = field(default_factory=MailSettings)
@@ -235,9 +254,16 @@ class Settings:
             ("accounts_from", self.accounts_from, SOURCES),
             ("project_visibility", self.project_visibility, VISIBILITIES),
             ("facts_from", self.facts_from, TELLERS),
+            ("cluster_totals", self.cluster_totals, TOTALS),
         ):
             if value not in known:
                 raise UnknownName(name, value, known)
+        if self.prometheus_days < 1:
+            raise InvalidInput("prometheus_days is 1 at least: for so long Prometheus keeps series")
+        if self.requests_per_minute < 0:
+            raise InvalidInput("requests_per_minute is 0 at least, which is as often as they like")
+        if self.least_users < 2:
+            raise InvalidInput("least_users is 2 at least: a sum of one user is that user")
         if bool(self.certificate) != bool(self.key):
             raise InvalidInput("TLS takes a certificate and its key: name both files, or neither")
         if (self.munge or self.oidc.issuer) and not self.url:

@@ -16,7 +16,8 @@ from lowtide.serve.ledger import BEHIND_S, standing
 from lowtide.serve.schema import jobs
 from lowtide.serve.viewer import Viewer
 from lowtide.store import Retention, Series, Store
-from lowtide.store.jobs import JobTable, Question, by_id, filtered
+from lowtide.store.jobs import JobTable, by_id, filtered
+from lowtide.store.jobs import Question as Question
 from lowtide.store.layout import FACTS, TOTALS
 
 MOST_JOBS = 2000
@@ -35,7 +36,7 @@ def table_of(
     """
     numbers = viewer.numbers(list(_rules(question)), after=after, most=MOST_JOBS)
     following = list(numbers.values())[-1] if len(numbers) == MOST_JOBS else None
-    with viewer.database.reading() as connection:
+    with viewer.reading() as connection:
         table = None
         if numbers:
             table = standing(connection, list(numbers), now=viewer.now, question=question)
@@ -45,7 +46,7 @@ def table_of(
     if table is not None and len(table):
         found["jobs"] = _document(table, numbers)
         if with_phases:
-            texts = Store(viewer.database, Retention()).phases_of_many(table.columns["id"])
+            texts = Store(viewer.seen, Retention()).phases_of_many(table.columns["id"])
             found["jobs"]["phases"] = [texts.get(number) for number in table.columns["id"]]
     return found
 
@@ -93,9 +94,7 @@ def steps_of(
     series = viewer.course(ref, start=start, end=end)
     if series is None:
         return None
-    found = viewer.numbers([jobs.c.ref == ref], most=1)
-    texts = Store(viewer.database, Retention()).phases_of_many(list(found))
-    return {**_steps(series, after), "phases": next(iter(texts.values()), None)}
+    return {**_steps(series, after), "phases": viewer.phases(ref)}
 
 
 def node_steps(
@@ -120,4 +119,4 @@ def _steps(series: Series, after: float | None) -> dict[str, Any]:
 
 def synthetic(viewer: Viewer) -> list[tuple[str, float, float]]:
     """Return when which node's grams were those of a synthetic grid."""
-    return Store(viewer.database, Retention()).synthetic()
+    return Store(viewer.seen, Retention()).synthetic()

@@ -143,7 +143,8 @@ def list_tokens(database: Database, *, owner: str | None, now: float) -> list[To
         now: The present moment, epoch seconds.
     """
     lasting = sa.or_(*(tokens.c.scope.startswith(kind) for kind in _LASTING))
-    question = sa.select(tokens).where(lasting, tokens.c.expires > now)
+    known = [each for each in tokens.c if each is not tokens.c.digest]
+    question = sa.select(*known).where(lasting, tokens.c.expires > now)
     if owner is not None:
         question = question.where(tokens.c.owner == owner)
     with database.reading() as connection:

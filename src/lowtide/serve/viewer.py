@@ -1,15 +1,16 @@
 """Who looks, and what they may see: the only way to rows.
 
 Whatever a page or a program is told comes from a `Viewer`, which adds to every question whose rows
-may answer it. On PostgreSQL the server holds the same rule by itself, should a question ever lack
-it. What is not theirs and what is not there look the same.
+may answer it. On PostgreSQL the server holds the same rule by itself (`serve.guards`), should a
+question ever lack it. What is not theirs and what is not there look the same. Whenever the staff
+is given somebody's row, or a sum that is one user's, it is written down whose.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -18,31 +19,27 @@ import sqlalchemy as sa
 from lowtide.errors import InvalidInput, UnknownName
 from lowtide.hindsight.job import Hindsight, look_back
 from lowtide.hindsight.waste import LEAST_S, ZOMBIE_S
-from lowtide.serve.ledger import HOUR_S, parts_of
+from lowtide.serve.guards import for_viewer
+from lowtide.serve.node_views import QUARTER_S, NodeNow, Span, last_quarter, now_of, within
 from lowtide.serve.schema import (
-    BETWEEN,
-    COUNTED,
-    DIMENSIONS,
-    LEADS,
-    MEMBER,
-    READER,
-    SEES,
-    SUMMED,
     USAGE,
-    WHO,
     accounts,
     audit,
     incarnations,
     jobs,
+    members,
     quarantine,
+    unit_now,
 )
+from lowtide.serve.sums import among, usage
 from lowtide.states import NOT_OVER, STATES
 from lowtide.store import JobRecord, Retention, Series, Store
 from lowtide.store.database import Database
 from lowtide.store.jobs import read_hosts
+from lowtide.store.layout import PLACE, TOTALS, unpack_numbers
 from lowtide.store.records import HostRecord
 from lowtide.store.series import Histories
-from lowtide.store.tables import split
+from lowtide.store.tables import hosts, split, units
 
 Role = Literal["user", "support", "admin", "owner"]
 # Who sees all; the owner of a machine looks at what is theirs, the others are written down.
@@ -54,6 +51,10 @@ ORDERS = ("over", "energy_j", "carbon_g", "elapsed_s", "started")
 _RECORD = tuple(field.name for field in fields(JobRecord))
 # For how long a job that nobody hears of is said to run.
 _SILENT_S = 180.0
+# What programs and pages ask again by themselves is written down once in so long a time.
+_AGAIN_S = 3600.0
+# So much is kept of what somebody looked at.
+_LONGEST_LOOK = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,12 +161,33 @@ class Viewer:
         user: Who it is.
         rights: What they are to others.
         now: The present moment, epoch seconds.
+        least_users: So many others have to be in a sum that is told to somebody who may not see
+            what each of them did.
+        opens_totals: Whether everybody is told what all nodes do together, however few use them.
     """
 
     database: Database = field(repr=False)
     user: str
     rights: Rights
     now: float
+    least_users: int = 5
+    opens_totals: bool = False
+
+    @property
+    def seen(self) -> Database:
+        """The centre, which on a server gives what this viewer may see and nothing else."""
+        rights = self.rights
+        return for_viewer(
+            self.database,
+            user=self.user,
+            sees_all=self.sees_all,
+            leads=rights.leads,
+            member=rights.member,
+        )
+
+    def reading(self) -> AbstractContextManager[sa.Connection]:
+        """Give a connection that, on a server, is held to what may be seen."""
+        return self.seen.reading()
 
     @property
     def sees_all(self) -> bool:
@@ -196,10 +218,10 @@ class Viewer:
         if after is not None:
             place = sa.tuple_(by, jobs.c.ref) < sa.tuple_(*map(sa.literal, after))
             question = question.where(place)
-        with self._reading() as connection:
-            rows = connection.execute(question.where(self._mine()).limit(most)).mappings()
+        with self.reading() as connection:
+            rows = connection.execute(question.where(self.may_see(jobs)).limit(most)).mappings()
             found = [self._found(dict(row)) for row in rows]
-        self._note({each.record.user or "" for each in found}, "jobs")
+        self.note({each.record.user or "" for each in found}, "jobs")
         return found
 
     def numbers(
@@ -213,16 +235,18 @@ class Viewer:
             rules: What a row of `schema.jobs` has to be.
             after: The `ref` of the job behind which the list goes on.
         """
-        question = sa.select(jobs.c.number, jobs.c.ref, jobs.c.user).where(*rules, self._mine())
-        with self._reading() as connection:
+        question = sa.select(jobs.c.number, jobs.c.ref, jobs.c.user).where(
+            *rules, self.may_see(jobs)
+        )
+        with self.reading() as connection:
             if after:
-                place = sa.select(jobs.c.number).where(jobs.c.ref == after, self._mine())
+                place = sa.select(jobs.c.number).where(jobs.c.ref == after, self.may_see(jobs))
                 number = connection.execute(place).scalar()
                 if number is None:
                     raise InvalidInput("after is what the list before gave as next")
                 question = question.where(jobs.c.number > number)
             rows = connection.execute(question.order_by(jobs.c.number).limit(most)).all()
-        self._note({row.user or "" for row in rows}, "jobs")
+        self.note({row.user or "" for row in rows}, "jobs")
         return {row.number: row.ref for row in rows}
 
     def job(self, ref: str) -> VisibleJob | None:
@@ -230,7 +254,7 @@ class Viewer:
         row = self._row(ref)
         if row is None:
             return None
-        self._note({row["user"] or ""}, f"job {row['shown_id']}")
+        self.note({row["user"] or ""}, f"job {row['shown_id']}")
         return self._found(row)
 
     def course(
@@ -240,23 +264,31 @@ class Viewer:
         row = self._row(ref)
         if row is None:
             return None
+        self.note({row["user"] or ""}, f"course of job {row['shown_id']}")
         # The row was given: what follows asks for that job alone.
-        with self.database.reading() as connection:
+        with self.reading() as connection:
             ran_on = [each.number for each in self._hosts(connection, split(row["hosts"]))]
             known = Histories(connection, start=start, end=end, hosts=ran_on)
             return next(known.of_jobs([row["number"]]))
+
+    def phases(self, ref: str) -> str | None:
+        """Return the phases that were found in a job, as JSON; None where there are none."""
+        row = self._row(ref)
+        if row is None:
+            return None
+        return Store(self.seen, Retention()).phases_of_many([row["number"]]).get(row["number"])
 
     def look_back(self, ref: str) -> tuple[VisibleJob, Hindsight] | None:
         """Return everything that is known of a job; None where there is none such to be seen."""
         found = self.job(ref)
         if found is None:
             return None
-        return found, look_back(Store(self.database, Retention()), found.record)
+        return found, look_back(Store(self.seen, Retention()), found.record)
 
     def behind(self, found: VisibleJob) -> tuple[Series, list[Series]]:
         """Return what a job that was found used over time, and what its nodes did meanwhile."""
         record = found.record
-        with self.database.reading() as connection:
+        with self.reading() as connection:
             ran_on = self._hosts(connection, record.hosts)
             known = Histories(connection, hosts=[each.number for each in ran_on])
             series = next(known.of_jobs([record.number]))
@@ -274,19 +306,33 @@ class Viewer:
                 meanwhile.of_nodes([(each.node_unit, each.number) for each in ran_on])
             )
 
-    def node_courses(self, *, start: float) -> dict[str, Series]:
-        """Return what all nodes did since a moment; nobody's name is in it."""
-        with self.database.reading() as connection:
+    def cluster_courses(self) -> dict[str, Series] | None:
+        """Return what all nodes did of late; None where that is not to be told.
+
+        Who does not see all is told it of the last full quarter of an hour, if enough others had
+        jobs in it: what one of them drew is in no difference of two such sums.
+        """
+        start, end = self.now - QUARTER_S, None
+        if not self.sees_all:
+            start, end = last_quarter(self.now)
+            if not self.opens_totals and self._others(start, end) < self.least_users:
+                return None
+        with self.reading() as connection:
             known = read_hosts(connection)
-            histories = Histories(connection, start=start, hosts=[each.number for each in known])
+            numbers = [each.number for each in known]
+            histories = Histories(connection, start=start, end=end, hosts=numbers)
             wanted = [(each.node_unit, each.number) for each in known]
-            return dict(zip([each.name for each in known], histories.of_nodes(wanted), strict=True))
+            found = [
+                series if end is None else within(series, [(start, end)])
+                for series in histories.of_nodes(wanted)
+            ]
+        return dict(zip([each.name for each in known], found, strict=True))
 
     def accounts(self) -> list[str]:
         """Return the accounts of which sums may be seen, as `CLUSTER/ACCOUNT`."""
         if not self.sees_all:
             return sorted(self.rights.leads | self.rights.member)
-        with self.database.reading() as connection:
+        with self.reading() as connection:
             named = connection.execute(sa.select(accounts.c.cluster, accounts.c.account)).all()
             used = connection.execute(
                 sa.select(USAGE[86400].c.cluster, USAGE[86400].c.account).distinct()
@@ -298,8 +344,8 @@ class Viewer:
     ) -> list[dict[str, Any]]:
         """Return what was used between two moments, summed up by one thing.
 
-        Those who lead nothing are told sums of the accounts that they are in, and of themselves;
-        what is below that is nobody's but theirs.
+        What may be seen is in every sum. Of an account that somebody is in and does not lead they
+        are told what `serve.sums` says; such a sum is marked `partial`.
 
         Args:
             by: One of `DIMENSIONS`, `hour` or `day`.
@@ -307,41 +353,22 @@ class Viewer:
             end: A full hour.
             wanted: What the jobs have to be, by `DIMENSIONS`.
         """
-        if by not in (*DIMENSIONS, "hour", "day"):
-            raise UnknownName("--by", by, (*DIMENSIONS, "hour", "day"))
-        if start % HOUR_S or end % HOUR_S or not 0 <= start < end:
-            raise InvalidInput("usage is told from one full hour to a later one")
-        of = {name: value for name, value in (wanted or {}).items() if name in DIMENSIONS}
-        sums: dict[Any, dict[str, Any]] = {}
-        with self._reading() as connection:
-            for table, first, last in _stretches(start, end, hourly=by == "hour"):
-                key = table.c.begins if by in ("hour", "day") else table.c[by]
-                question = (
-                    sa.select(key, *(sa.func.sum(table.c[name]) for name in (*COUNTED, *SUMMED)))
-                    .where(table.c.begins >= first, table.c.begins < last)
-                    .where(*(table.c[name] == value for name, value in of.items()))
-                    .where(self._counted(table, by, of))
-                    .group_by(key)
-                )
-                for group, *values in connection.execute(question):
-                    name = _day(group) if by == "day" else group
-                    _add(sums, name, dict(zip((*COUNTED, *SUMMED), values, strict=True)))
-        # Of those that go on a member is told the sum alone, and the server would hold back rows.
-        going = sa.select(jobs).where(sa.not_(jobs.c.settled), jobs.c.last_seen >= start)
-        going = going.where(*(jobs.c[name] == value for name, value in of.items()))
-        with self.database.reading() as connection:
-            for row in connection.execute(going.where(self._counted(jobs, by, of))).mappings():
-                _add_going(sums, dict(row), by, start, end)
-        for here in sums.values():
-            for name, lacking in (("energy_j", "without_energy"), ("carbon_g", "without_carbon")):
-                # Where nobody knows of any job, the sum is not 0.
-                if here[lacking] and not here[name]:
-                    here[name] = None
-        return [{by: group, **sums[group]} for group in sorted(sums)]
+        return usage(self, by, start=start, end=end, wanted=wanted or {})
+
+    def going(self, connection: sa.Connection, accounts: frozenset[str]) -> list[Mapping[str, Any]]:
+        """Return the jobs that go on in accounts that the viewer is in, for sums of these."""
+        if self.database.is_file:
+            question: sa.Executable = sa.select(jobs).where(
+                sa.not_(jobs.c.settled), among(jobs, accounts)
+            )
+        else:
+            question = sa.text("SELECT * FROM lowtide_going()")
+        rows = map(dict, connection.execute(question).mappings())
+        return [row for row in rows if f"{row['cluster']}/{row['account']}" in accounts]
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return the nodes, and when each was last heard of."""
-        with self.database.reading() as connection:
+        with self.reading() as connection:
             known = {row.host: row for row in connection.execute(
                 sa.select(incarnations).order_by(incarnations.c.received)
             )}  # fmt: skip
@@ -360,18 +387,82 @@ class Viewer:
     def node_course(self, name: str, *, start: float, end: float | None = None) -> Series | None:
         """Return what a node did over time; None where there is none such.
 
-        Nobody's name is in it: how many jobs it had, and what all of them drew.
+        Who does not see all is told of the time in which jobs ran there that they may see, and
+        besides that only what is nobody's.
         """
-        with self.database.reading() as connection:
-            known = [each for each in read_hosts(connection) if each.name == name]
+        series = self._course_of(name, start, end)
+        if series is None or self.rights.role == "owner":
+            return series
+        until = self.now if end is None else end
+        if self.sees_all:
+            owners = {user for user, _ in self._seen_on(name, start, until)}
+            self.note(owners, f"node {name}", every_s=_AGAIN_S)
+            return series
+        return within(series, [span for _, span in self._seen_on(name, start, until)])
+
+    def grid_course(self, name: str, *, start: float) -> Series | None:
+        """Return what is known of the grid by a node; None where there is none such."""
+        series = self._course_of(name, start, None)
+        return None if series is None else within(series, [])
+
+    def node_now(self, name: str) -> NodeNow | None:
+        """Return what a node did in the last quarter of an hour; None where there is none such."""
+        span = last_quarter(self.now)
+        series = self._course_of(name, *span)
+        return None if series is None else now_of(name, series, span)
+
+    def _course_of(self, name: str, start: float, end: float | None) -> Series | None:
+        with self.reading() as connection:
+            known = self._hosts(connection, (name,))
             if not known:
                 return None
             histories = Histories(connection, start=start, end=end, hosts=[known[0].number])
             return histories.of_node(known[0].node_unit, known[0].number)
 
+    def _seen_on(self, name: str, start: float, end: float) -> list[tuple[str, Span]]:
+        """Return whose jobs that may be seen were on a node, and when.
+
+        Only what the node itself saw counts: whoever is root on another node may have that one tell
+        of jobs wherever and whenever they like.
+        """
+        of = sa.func.coalesce(unit_now.c.totals, units.c.totals)
+        question = (
+            sa.select(jobs.c.user, units.c.started, of)
+            .join(units, units.c.job == jobs.c.number)
+            .join(hosts, hosts.c.id == units.c.host)
+            .outerjoin(unit_now, unit_now.c.unit == units.c.id)
+            .where(self.may_see(jobs), hosts.c.name == name, jobs.c.over >= start)
+        )
+        with self.reading() as connection:
+            rows = connection.execute(question).all()
+        totals = unpack_numbers([used for *_, used in rows], TOTALS)
+        seen = totals[:, [PLACE["first_seen"], PLACE["last_seen"]]].tolist()
+        # It is first seen at the end of the first step in which it ran.
+        spans = [
+            (user or "", (started if 0 < started < first else first, last))
+            for (user, started, _), (first, last) in zip(rows, seen, strict=True)
+        ]
+        return [each for each in spans if each[1][0] <= end and each[1][1] >= start]
+
+    def _others(self, start: float, end: float) -> int:
+        """Return how many others had jobs between two moments."""
+        if self.database.is_file:
+            begins = sa.func.coalesce(jobs.c.started, jobs.c.first_seen)
+            question = sa.select(sa.func.count(jobs.c.user.distinct())).where(
+                jobs.c.last_seen >= start,
+                begins <= end,
+                jobs.c.user != self.user,
+                # Whom a node alone names may be nobody.
+                jobs.c.user.in_(sa.select(members.c.user)),
+            )
+        else:
+            question = sa.select(sa.func.lowtide_people(start, end))
+        with self.reading() as connection:
+            return int(connection.execute(question).scalar_one())
+
     def health(self) -> dict[str, Any]:
         """Return how the centre fares; what was set aside is told to those who see all."""
-        with self.database.reading() as connection:
+        with self.reading() as connection:
             count = sa.select(sa.func.count()).select_from(quarantine)
             aside = connection.execute(count).scalar_one() if self.sees_all else None
             last = sa.select(
@@ -392,7 +483,7 @@ class Viewer:
     def looks(self) -> list[dict[str, Any]]:
         """Return who looked at this user's jobs, the last first."""
         question = sa.select(audit).where(audit.c.owner == self.user).order_by(audit.c.id.desc())
-        with self._reading() as connection:
+        with self.reading() as connection:
             return [
                 {"time": row.time, "viewer": row.viewer, "role": row.role, "what": row.what}
                 for row in connection.execute(question.limit(200))
@@ -403,7 +494,7 @@ class Viewer:
         if not self.sees_all:
             return []
         question = sa.select(audit).order_by(audit.c.id.desc()).limit(MOST_ROWS)
-        with self._reading() as connection:
+        with self.reading() as connection:
             return [dict(row) for row in connection.execute(question).mappings()]
 
     def _is_silent(self, node: Mapping[str, Any]) -> bool:
@@ -413,44 +504,16 @@ class Viewer:
         return [each for each in read_hosts(connection) if each.name in names]
 
     def _row(self, ref: str) -> Mapping[str, Any] | None:
-        question = sa.select(jobs).where(jobs.c.ref == ref, self._mine())
-        with self._reading() as connection:
+        question = sa.select(jobs).where(jobs.c.ref == ref, self.may_see(jobs))
+        with self.reading() as connection:
             row = connection.execute(question).mappings().first()
             return None if row is None else dict(row)
 
-    def _mine(self) -> sa.ColumnElement[bool]:
-        """Return whose rows may be seen."""
+    def may_see(self, table: sa.Table) -> sa.ColumnElement[bool]:
+        """Return whose rows of jobs, or of sums over jobs, may be seen."""
         if self.sees_all:
             return sa.true()
-        return sa.or_(jobs.c.user == self.user, _among(jobs, self.rights.leads))
-
-    def _counted(
-        self, table: sa.Table, by: str, wanted: Mapping[str, str]
-    ) -> sa.ColumnElement[bool]:
-        """Return whose jobs may be counted in sums."""
-        if self.sees_all:
-            return sa.true()
-        mine = sa.or_(table.c.user == self.user, _among(table, self.rights.leads))
-        # A member is told of the account as a whole, and of no part of it that is another's.
-        whole = by == "account" and wanted.keys() <= {"account", "cluster"}
-        return sa.or_(mine, _among(table, self.rights.member)) if whole else mine
-
-    @contextmanager
-    def _reading(self) -> Iterator[sa.Connection]:
-        """Give a connection that, on a server, is held to what may be seen."""
-        with self.database.reading() as connection:
-            if not self.database.is_file:
-                connection.exec_driver_sql(f"SET LOCAL ROLE {READER}")
-                connection.exec_driver_sql("SET LOCAL statement_timeout = '5s'")
-                settings = {
-                    SEES: "all" if self.sees_all else "own",
-                    WHO: self.user,
-                    LEADS: BETWEEN.join(sorted(self.rights.leads)),
-                    MEMBER: BETWEEN.join(sorted(self.rights.member)),
-                }
-                said = [sa.func.set_config(name, value, True) for name, value in settings.items()]
-                connection.execute(sa.select(*said))
-            yield connection
+        return sa.or_(table.c.user == self.user, among(table, self.rights.leads))
 
     def _found(self, row: Mapping[str, Any]) -> VisibleJob:
         values = {name: row[name] for name in _RECORD}
@@ -464,64 +527,27 @@ class Viewer:
             values["state"] = None
         return VisibleJob(row["ref"], row["over"], JobRecord(**values))
 
-    def _note(self, owners: set[str], what: str) -> None:
-        """Write down that somebody of the staff looked at others' jobs."""
+    def note(
+        self, owners: set[str], what: str, *, every_s: float = 0.0, of_nobody: bool = False
+    ) -> None:
+        """Write down that somebody of the staff looked at what is others'.
+
+        Args:
+            of_nobody: Whether it is written down, for the staff to read, if it is nobody's, too.
+            every_s: For how long the same look is not written down again.
+        """
         if self.rights.role not in _LOGGED:
             return
-        named = {"time": self.now, "viewer": self.user, "role": self.rights.role, "what": what}
-        rows = [{**named, "owner": owner} for owner in sorted(owners - {self.user, ""})]
+        named = {"viewer": self.user, "role": self.rights.role, "what": what[:_LONGEST_LOOK]}
+        whose = owners - {self.user, ""} | ({""} if of_nobody else set())
+        rows = [{**named, "owner": owner, "time": self.now} for owner in sorted(whose)]
+        if rows and every_s:
+            of = audit.c
+            same = [of[name] == value for name, value in named.items()]
+            late = sa.select(of.owner).where(*same, of.time > self.now - every_s)
+            with self.reading() as connection:
+                known = set(connection.execute(late).scalars())
+            rows = [row for row in rows if row["owner"] not in known]
         if rows:
             with self.database.writing() as connection:
                 connection.execute(sa.insert(audit), rows)
-
-
-def _among(table: sa.Table, accounts: frozenset[str]) -> sa.ColumnElement[bool]:
-    """Return whether a row is of some accounts."""
-    pairs = [tuple(each.split("/", 1)) for each in sorted(accounts)]
-    if not pairs:
-        return sa.false()
-    return sa.tuple_(table.c.cluster, table.c.account).in_(pairs)
-
-
-def _stretches(
-    start: float, end: float, *, hourly: bool
-) -> Iterator[tuple[sa.Table, float, float]]:
-    """Yield which sums make up a stretch of time: whole days, and hours before and after."""
-    day = 86400
-    first, last = -(-start // day) * day, end // day * day
-    if hourly or first >= last:
-        yield USAGE[HOUR_S], start, end
-        return
-    yield USAGE[HOUR_S], start, first
-    yield USAGE[day], first, last
-    yield USAGE[HOUR_S], last, end
-
-
-def _day(moment: float) -> int:
-    return int(moment // 86400 * 86400)
-
-
-def _add(sums: dict[Any, dict[str, Any]], group: Any, values: Mapping[str, float]) -> None:
-    here = sums.setdefault(group, dict.fromkeys((*COUNTED, *SUMMED), 0))
-    for name, value in values.items():
-        here[name] += value
-
-
-def _add_going(
-    sums: dict[Any, dict[str, Any]], row: dict[str, Any], by: str, start: float, end: float
-) -> None:
-    """Add a job that goes on, which the sums have not yet."""
-    parts = parts_of(row)
-    for hour, used in parts.items():
-        moment = hour * HOUR_S
-        if start <= moment < end:
-            last = hour == max(parts)
-            counts = {
-                "parts": 1,
-                "jobs": int(last),
-                "without_energy": int(last and row["energy_j"] is None),
-                "without_carbon": int(last and row["carbon_g"] is None),
-            }
-            times = {"hour": moment, "day": _day(moment)}
-            group = times[by] if by in times else row[by] or ""
-            _add(sums, group, {**counts, **dict(zip(SUMMED, used.tolist(), strict=True))})

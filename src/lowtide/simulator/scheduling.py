@@ -28,7 +28,8 @@ from lowtide.signal import FloatArray, Signal
 from lowtide.simulator.carrying import carry_out
 from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.disciplines import OwnDiscipline
-from lowtide.simulator.queueing import Placed, Queued, kept_of, needs_of
+from lowtide.simulator.node_pool import NodePool
+from lowtide.simulator.queueing import Placed, Queued
 from lowtide.units import format_count, format_time
 from lowtide.workload import IntArray, Workload
 
@@ -121,27 +122,7 @@ class QueueView:
         self._foreseen: tuple[float, Signal] | None = None
         self._queue: OrderedDict[int, None] = OrderedDict()
         self._running: dict[int, Running] = {}
-        self._wide = jobs.nodes.astype(np.int64).tolist()
-        capacity, self._need = needs_of(jobs, np.arange(len(jobs)), cluster)
-        self._asks = self._need.tolist()
-        self._most: list[int] | None = None
-        alone = bool(np.any(2 * self._need.min(axis=0) > capacity))
-        by_node = switches_nodes or cluster.off_after_s is not None or bool(cluster.keeps)
-        self._pooled, self._switches = alone and not by_node, switches_nodes
-        # What each goes on holding while it is stopped, and where.
-        self._kept = kept_of(self._need, cluster)
-        self._where: dict[int, IntArray] = {}
-        self._left = cluster.nodes
-        self._free = np.tile(capacity, (1 if self._pooled else cluster.nodes, 1))
-        self._holders = np.zeros(self._free.shape[0], dtype=np.int64)
-        self._idle_since = np.full(self._free.shape[0], self.now)
-        # When each was switched off, and until when each that was switched on boots.
-        self._off_at = np.full(self._free.shape[0], np.inf)
-        self._boots_until = np.full(self._free.shape[0], -np.inf)
-        self.switched: list[tuple[int, float, float]] = []
-        cap_w = math.inf if cluster.power_cap_w is None else cluster.power_cap_w
-        self._left_w = cap_w - cluster.nodes * cluster.idle_power_w + TIME_TOLERANCE_S
-        self._peak_w = jobs.peak_w.tolist()
+        self._pool = NodePool(jobs, cluster, self.now, switches_nodes=switches_nodes)
         self._startup_s, self._restart_s = jobs.startup_s.tolist(), jobs.restart_s.tolist()
         self._work_s, self._requested_s = jobs.work_s.tolist(), jobs.requested_s.tolist()
         self._stop_s = np.array([*(each.stop_s for each in jobs.profiles), 0.0])[jobs.profile]
@@ -154,7 +135,6 @@ class QueueView:
         self._woken: set[float] = set()
         self._wishes: dict[int, list[_Pause]] = {}
         self._resting: set[int] = set()
-        self._changes = 0
         # Who waits for others, and until when at least; who has come meanwhile; whom each keeps.
         links = links_of(jobs)
         self._waits_for = np.bincount(links.after, minlength=len(jobs)).tolist()
@@ -197,7 +177,8 @@ class QueueView:
     @property
     def free_nodes(self) -> int:
         """How many nodes nobody runs on."""
-        return self._left if self._pooled else int(np.count_nonzero(self._holders == 0))
+        pool = self._pool
+        return pool.left if pool.pooled else int(np.count_nonzero(pool.holders == 0))
 
     def done_s(self, job: int) -> float:
         """Return how much of its work a job has done and kept before it was last started."""
@@ -217,7 +198,7 @@ class QueueView:
 
     def fits(self, job: int) -> bool:
         """Return whether a job would find room now."""
-        return self._find(job) is not None
+        return self._pool.find(job) is not None
 
     def wake(self, at: float) -> None:
         """Ask to be asked again at an instant.
@@ -243,16 +224,16 @@ class QueueView:
         """
         if job not in self._queue:
             raise self._wrong(job, "start", "it does not wait")
-        found = self._find(job) if nodes is None else self._given(job, nodes)
+        found = self._pool.find(job) if nodes is None else self._given(job, nodes)
         if found is None:
             return False
         del self._queue[job]
-        begin = self._take(job, found)
+        begin = self._pool.take(job, found)
         again = self._starts[job] > 0
         lead_s = self._restart_s[job] if again else self._startup_s[job]
         rest_s = self._work_s[job] - self._done_s[job]
         latest = begin + (self.lasts_s(job) if again else self._requested_s[job])
-        run = Running(job, begin, latest, None if self._pooled else found, lead_s)
+        run = Running(job, begin, latest, None if self._pool.pooled else found, lead_s)
         self._starts[job] += 1
         self._running[job] = run
         pause = self._next_pause(job, begin + lead_s, rest_s)
@@ -275,7 +256,7 @@ class QueueView:
 
     def is_on(self, node: int) -> bool:
         """Return whether a node is on now."""
-        return float(self._ready_at(np.array([self._numbered(node)]))[0]) <= self.now
+        return float(self._pool.ready_at(np.array([self._pool.numbered(node)]))[0]) <= self.now
 
     def power_off(self, node: int) -> None:
         """Switch a node off that is on and that nobody runs on, or keeps anything on.
@@ -283,12 +264,12 @@ class QueueView:
         Args:
             node: Which, from 0 on.
         """
-        if self._holders[self._numbered(node)] or not self.is_on(node):
+        if self._pool.holders[self._pool.numbered(node)] or not self.is_on(node):
             raise InvalidSchedule(
                 f"node {node} cannot be switched off at {format_time(self.now)}: it is used, or "
                 "not on; ask view.is_on(node) and view.idle_nodes first"
             )
-        self._off_at[node] = self.now
+        self._pool.off_at[node] = self.now
 
     def power_on(self, node: int) -> None:
         """Switch a node on that is off. It is on once it has shut down and booted.
@@ -296,17 +277,17 @@ class QueueView:
         Args:
             node: Which, from 0 on.
         """
-        number = np.array([self._numbered(node)])
-        ready = float(self._ready_at(number)[0])
-        if ready > self.now and self._boots_until[node] < ready:
-            self._wake_up(number)
+        number = np.array([self._pool.numbered(node)])
+        ready = float(self._pool.ready_at(number)[0])
+        if ready > self.now and self._pool.boots_until[node] < ready:
+            self._pool.wake_up(number)
             self._push(ready, _ON, node)
 
     @property
     def idle_nodes(self) -> tuple[int, ...]:
         """Nodes that nobody runs on, or keeps anything on, by number; on or off."""
-        self._numbered(0)
-        return tuple(np.flatnonzero(self._holders == 0).tolist())
+        self._pool.numbered(0)
+        return tuple(np.flatnonzero(self._pool.holders == 0).tolist())
 
     def may_stop(self, job: int) -> bool:
         """Return whether a job that runs may be stopped now, by its own rules."""
@@ -319,18 +300,19 @@ class QueueView:
             Of each node what is left of CPUs, GPUs and memory, in whole small units as `needs`
             has them; a single number of nodes where jobs never share one.
         """
-        if self._pooled:
-            freed = sum(self._wide[run.job] for run in self._running.values() if run.latest <= when)
-            return np.array([[self._left + freed]])
-        free = self._free.copy()
+        pool = self._pool
+        if pool.pooled:
+            freed = sum(pool.wide[run.job] for run in self._running.values() if run.latest <= when)
+            return np.array([[pool.left + freed]])
+        free = pool.free.copy()
         for run in self._running.values():
             if run.latest <= when:
-                free[run.nodes] += self._need[run.job]
+                free[run.nodes] += pool.need[run.job]
         return free
 
     def needs(self, job: int) -> IntArray:
         """Return what a job needs on each of its nodes, or how many where they are not shared."""
-        return np.array([self._wide[job]]) if self._pooled else self._need[job]
+        return self._pool.needs(job)
 
     def promise(self, job: int) -> float | None:
         """Return from when on there is room for a job if everybody runs for as long as requested.
@@ -338,17 +320,18 @@ class QueueView:
         Args:
             job: Which; None is returned where only power keeps it waiting.
         """
-        wide, enough = (1, self.needs(job)) if self._pooled else (self._wide[job], self.needs(job))
-        own = self._where.get(job)
+        pool = self._pool
+        wide, enough = 1 if pool.pooled else pool.wide[job], self.needs(job)
+        own = pool.where.get(job)
         if own is not None:
-            enough = enough - self._kept[job]
-        free, left_w = self.free_at(-math.inf), self._left_w
+            enough = enough - pool.kept[job]
+        free, left_w = self.free_at(-math.inf), pool.left_w
         ahead = sorted(self._running.values(), key=lambda run: run.latest)
         at, place = self.now, 0
         while True:
             there = free if own is None else free[own]
             fits = np.count_nonzero((there >= enough).all(axis=1)) >= wide
-            if fits and left_w >= self._peak_w[job]:
+            if fits and left_w >= pool.peak_w[job]:
                 return at
             if place == len(ahead):
                 return None
@@ -356,7 +339,7 @@ class QueueView:
             while place < len(ahead) and ahead[place].latest <= at:
                 run = ahead[place]
                 free[slice(None) if run.nodes is None else run.nodes] += self.needs(run.job)
-                left_w += self._peak_w[run.job]
+                left_w += pool.peak_w[run.job]
                 place += 1
 
     def beside(self, first: int, job: int, at: float) -> Sequence[int] | None:
@@ -367,63 +350,24 @@ class QueueView:
             job: Who would run now, for longer.
             at: When the other one was.
         """
+        pool = self._pool
         if not self.fits(job):
             return None
         free, spare_w = self._by(at)
-        if spare_w - self._peak_w[first] < self._peak_w[job]:
+        if spare_w - pool.peak_w[first] < pool.peak_w[job]:
             return None
-        if self._pooled:
-            return () if free[0, 0] - self._wide[first] >= self._wide[job] else None
-        held = self._where.get(first)
-        wanted = self._need[first] - (0 if held is None else self._kept[first])
-        holds_first = (free >= wanted).all(axis=1)
-        holds_both = (free - self._need[job] >= wanted).all(axis=1)
-        if held is not None:
-            # It goes on where it was, and nowhere else.
-            elsewhere = ~np.isin(np.arange(free.shape[0]), held)
-            holds_first[elsewhere] = holds_both[elsewhere] = False
-        spare = int(np.count_nonzero(holds_first)) - self._wide[first]
-        chosen: list[int] = []
-        if job in self._where:
-            own = self._where[job]
-            costs = int(np.count_nonzero(holds_first[own] & ~holds_both[own]))
-            return own.tolist() if spare >= costs else None
-        fits = np.flatnonzero((self._free >= self._need[job]).all(axis=1))
-        for node in fits[np.argsort(self._ready_at(fits), kind="stable")].tolist():
-            costs = int(holds_first[node] and not holds_both[node])
-            if len(chosen) < self._wide[job] and spare >= costs:
-                spare -= costs
-                chosen.append(node)
-        return chosen if len(chosen) == self._wide[job] else None
+        return pool.beside(first, job, free)
 
     # What the loop below does.
 
     def _by(self, when: float) -> tuple[IntArray, float]:
         """Return what will be free by an instant, and watts under the cap, worked out once."""
-        key = (when, self._changes)
+        key = (when, self._pool.changes)
         if self._foreseen_room is None or self._foreseen_room[0] != key:
             over = (run.job for run in self._running.values() if run.latest <= when)
-            left_w = self._left_w + sum(self._peak_w[job] for job in over)
+            left_w = self._pool.left_w + sum(self._pool.peak_w[job] for job in over)
             self._foreseen_room = (key, self.free_at(when), left_w)
         return self._foreseen_room[1:]
-
-    def _numbered(self, node: int) -> int:
-        if not self._switches or not 0 <= node < self.cluster.nodes:
-            raise InvalidSchedule(
-                f"there is no node {node} to be switched: nodes are numbered from 0 to "
-                f"{self.cluster.nodes - 1}, for a scheduler with switches_nodes = True"
-            )
-        return node
-
-    def _wake_up(self, nodes: IntArray) -> None:
-        """Begin to boot nodes that are off, and note for how long they were."""
-        ready = self._ready_at(nodes)
-        off_at = np.minimum(self._off_at[nodes], self._goes_off(nodes))
-        for node, at, until in zip(nodes.tolist(), off_at.tolist(), ready.tolist(), strict=True):
-            if until > self.now and self._boots_until[node] < until:
-                self.switched.append((node, at, until - self.cluster.boot_s))
-                self._off_at[node], self._boots_until[node] = np.inf, until
-                self._idle_since[node] = until
 
     def _push(self, when: float, code: int, job: int, run: Running | None = None) -> None:
         self._number += 1
@@ -435,89 +379,16 @@ class QueueView:
             f"job {name} (row {job + 1}) cannot {what} at {format_time(self.now)}: {why}"
         )
 
-    def _find(self, job: int) -> IntArray | None:
-        """Return nodes for a job, those that are on first; None where there are too few."""
-        if self._peak_w[job] > self._left_w:
-            return None
-        wide = self._wide[job]
-        if self._pooled:
-            return _ANY if wide <= self._left else None
-        if job in self._where:
-            own = self._where[job]
-            room = (self._free[own] >= self._need[job] - self._kept[job]).all()
-            return own if room else None
-        if self._most is None:
-            self._most = self._free.max(axis=0).tolist()
-        # Most that wait find no room on any node: that is soon said.
-        cpus, gpus, memory = self._asks[job]
-        if cpus > self._most[0] or gpus > self._most[1] or memory > self._most[2]:
-            return None
-        fits = np.flatnonzero((self._free >= self._need[job]).all(axis=1))
-        if fits.size < wide:
-            return None
-        if self.cluster.off_after_s is not None or self._switches:
-            fits = fits[np.argsort(self._ready_at(fits), kind="stable")]
-        return np.sort(fits[:wide])
-
     def _given(self, job: int, nodes: Sequence[int]) -> IntArray | None:
         chosen = np.unique(np.asarray(nodes, dtype=np.int64))
-        if self._pooled:
-            return self._find(job)
-        if job in self._where and not np.array_equal(chosen, self._where[job]):
+        pool = self._pool
+        if pool.pooled:
+            return pool.find(job)
+        if job in pool.where and not np.array_equal(chosen, pool.where[job]):
             raise self._wrong(job, "start", "what it keeps lies on the nodes that it ran on")
-        if chosen.size != self._wide[job] or chosen[0] < 0 or chosen[-1] >= self.cluster.nodes:
-            raise self._wrong(job, "start", f"it needs {self._wide[job]} different nodes")
-        more = self._need[job] - self._kept[job] * (job in self._where)
-        room = (self._free[chosen] >= more).all()
-        return chosen if room and self._peak_w[job] <= self._left_w else None
-
-    def _ready_at(self, nodes: IntArray) -> FloatArray:
-        """Return when nodes would be on: now, or once they have gone off and been woken."""
-        cluster = self.cluster
-        if cluster.off_after_s is None and not self._switches:
-            return np.full(nodes.size, self.now)
-        goes = np.minimum(self._goes_off(nodes), self._off_at[nodes])
-        on = (self._holders[nodes] > 0) | ((self.now <= goes) & np.isinf(self._off_at[nodes]))
-        waked = np.maximum(goes + cluster.shutdown_s, self.now) + cluster.boot_s
-        ready: FloatArray = np.where(on, np.maximum(self.now, self._boots_until[nodes]), waked)
-        return ready
-
-    def _goes_off(self, nodes: IntArray) -> FloatArray:
-        """Return when nodes go off by themselves if nobody uses them: never, or after a while."""
-        after_s = math.inf if self.cluster.off_after_s is None else self.cluster.off_after_s
-        goes: FloatArray = self._idle_since[nodes] + after_s
-        return goes
-
-    def _take(self, job: int, nodes: IntArray) -> float:
-        self._changes += 1
-        self._left_w -= self._peak_w[job]
-        if self._pooled:
-            self._left -= self._wide[job]
-            return self.now
-        begin = float(self._ready_at(nodes).max())
-        if self._switches:
-            self._wake_up(nodes)
-        again = self._where.pop(job, None) is not None
-        self._free[nodes] -= self._need[job] - self._kept[job] * again
-        self._most = None
-        self._holders[nodes] += not again
-        return begin
-
-    def _give(self, run: Running, *, over: bool = True) -> None:
-        """Take back what a run held; of one that goes on later not what it keeps."""
-        self._changes += 1
-        self._left_w += self._peak_w[run.job]
-        if run.nodes is None:
-            self._left += self._wide[run.job]
-            return
-        self._most = None
-        if not over and self._kept[run.job].any():
-            self._where[run.job] = run.nodes
-            self._free[run.nodes] += self._need[run.job] - self._kept[run.job]
-            return
-        self._free[run.nodes] += self._need[run.job]
-        self._holders[run.nodes] -= 1
-        self._idle_since[run.nodes] = self.now
+        if chosen.size != pool.wide[job] or chosen[0] < 0 or chosen[-1] >= self.cluster.nodes:
+            raise self._wrong(job, "start", f"it needs {pool.wide[job]} different nodes")
+        return chosen if pool.is_free(job, chosen) else None
 
     def _keeps_s(self, job: int) -> float | None:
         """Return how much of its present run a job would keep; None where it may not be stopped."""
@@ -562,7 +433,7 @@ class QueueView:
         if self._stop_s[job]:
             self._push(self.now + float(self._stop_s[job]), _GIVEN, job, run)
         else:
-            self._give(run, over=False)
+            self._pool.give(job, run.nodes, over=False)
 
     def _next_pause(self, job: int, work_from: float, rest_s: float) -> float | None:
         """Return when a job is to be stopped that wishes to wait meanwhile; None for never.
@@ -586,7 +457,7 @@ class QueueView:
     def _join(self, job: int) -> None:
         """Let a job wait. Others may wait for what it keeps, so that it has its turn first."""
         self._queue[job] = None
-        if job in self._where:
+        if job in self._pool.where:
             self._queue.move_to_end(job, last=False)
 
     def _pause(self, job: int) -> None:
@@ -607,7 +478,7 @@ class QueueView:
             del self._running[job]
             rest_s = self._work_s[job] - self._done_s[job]
             self.runs.append((job, run.start, rest_s, 0.0, run.nodes))
-            self._give(run)
+            self._pool.give(job, run.nodes)
             self.over += 1
             for other, gap_s in self._followers.get(job, ()):
                 self._waits_for[other] -= 1
@@ -615,7 +486,7 @@ class QueueView:
                 if not self._waits_for[other] and other in self._came:
                     self._push(self._soonest[other], _READY, other)
         elif code == _GIVEN and run is not None:
-            self._give(run, over=False)
+            self._pool.give(job, run.nodes, over=False)
             # One that its policy lets wait joins the queue later.
             if job not in self._resting:
                 self._join(job)
@@ -629,9 +500,6 @@ class QueueView:
             self._join(job)
             self.joined.setdefault(job, self.now)
         return QueueEvent(_KINDS[code], self.now, job)
-
-
-_ANY: IntArray = np.empty(0, dtype=np.int64)
 
 
 def run_scheduler(
@@ -675,7 +543,7 @@ def run_scheduler(
     on, count = scheduler.on, len(jobs)
     told: list[QueueEvent] = []
     while view.over < count and events:
-        now = view.now = events[0][0]
+        now = view.now = view._pool.now = events[0][0]
         while events and events[0][0] <= now:
             _, code, _, job, run = heapq.heappop(events)
             event = view.happen(code, job, run)
@@ -709,7 +577,8 @@ def _laid_out(jobs: Workload, cluster: Cluster, view: QueueView, ready: FloatArr
         lost_s=np.array([run[3] for run in runs])[order],
     )
     placed = None
-    if not view._pooled:
+    pool = view._pool
+    if not pool.pooled:
         nodes: list[npt.NDArray[np.int64]] = [
             each for each in (runs[place][4] for place in order.tolist()) if each is not None
         ]
@@ -717,8 +586,8 @@ def _laid_out(jobs: Workload, cluster: Cluster, view: QueueView, ready: FloatArr
             stretch=np.repeat(np.arange(order.size), [each.size for each in nodes]),
             node=np.concatenate(nodes),
         )
-    off = np.flatnonzero(np.isfinite(view._off_at)).tolist()
-    switched = [*view.switched, *((node, float(view._off_at[node]), math.inf) for node in off)]
+    off = np.flatnonzero(np.isfinite(pool.off_at)).tolist()
+    switched = [*pool.switched, *((node, float(pool.off_at[node]), math.inf) for node in off)]
     queued = carry_out(jobs, stretches, cluster, placed=placed, switched=switched)
     return Queued(
         ready=ready,

@@ -7,6 +7,7 @@ that was not answered Slurm is left alone for a while. What goes wrong is said o
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -15,8 +16,18 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from lowtide.errors import InvalidInput, LowtideError, MeterProblem, Once, SlurmProblem
-from lowtide.meters.meter import run_tool
+from lowtide.errors import (
+    InvalidInput,
+    LowtideError,
+    MeterProblem,
+    NoAccounting,
+    NoSuchJob,
+    NoSuchNode,
+    Once,
+    SlurmProblem,
+    SlurmSilent,
+)
+from lowtide.meters.meter import ToolFailed, run_tool
 from lowtide.monitor.owners import SLURM_FOLDERS, read_cluster
 from lowtide.monitor.snapshot import JobFacts
 from lowtide.slurm.records import (
@@ -33,9 +44,18 @@ from lowtide.slurm.records import (
     queue_from_lines,
 )
 
-_NO_ACCOUNTING = "accounting storage is disabled"
-_NO_NODE = "invalid node name"
-NO_JOB = "invalid job id"
+# How Slurm's programs say that nobody is there; all else is an answer.
+SILENCE = (
+    r"did not answer|unable to contact|unexpected message|connection refused|timed? ?out|"
+    r"zero bytes|communication (connection )?failure|try again|is not installed"
+)
+# Slurm tells what is wrong in words alone: this is the one place that reads them.
+_WORDS = (
+    (SILENCE, SlurmSilent),
+    ("invalid job id", NoSuchJob),
+    ("invalid node name", NoSuchNode),
+    ("accounting storage is disabled", NoAccounting),
+)
 _UNREADABLE = "unreadable"
 _BY_HAND = ("SQUEUE_", "SINFO_", "SACCT_")
 # How long a time the accounting is asked about at once; less where it does not answer in time.
@@ -183,9 +203,7 @@ class SlurmClient:
         def ask() -> list[JobFacts]:
             try:
                 found = self._queue_text("-t", "all", "-j", ",".join(ids))
-            except SlurmProblem as error:
-                if NO_JOB not in str(error).lower():
-                    raise
+            except NoSuchJob:
                 found = []
             rest = wanted - {facts.job_id for facts in found}
             if rest and self._accounting:
@@ -199,9 +217,7 @@ class SlurmClient:
         """Return whether a node is of this Slurm."""
         try:
             self._queue_text("-t", "R", "-w", node)
-        except SlurmProblem as error:
-            if _NO_NODE not in str(error).lower():
-                raise
+        except NoSuchNode:
             return False
         return True
 
@@ -210,9 +226,7 @@ class SlurmClient:
         while self._node is not None:
             try:
                 return self._queue_text("-t", "all", "-w", self._node)
-            except SlurmProblem as error:
-                if _NO_NODE not in str(error).lower():
-                    raise
+            except NoSuchNode:
                 # Slurm may know it by its short name, or by one that this machine does not have.
                 names = [each.partition(".")[0] for each in self._node.split(",")]
                 if ",".join(names) == self._node:
@@ -230,12 +244,10 @@ class SlurmClient:
         if self._json:
             try:
                 return self._read(facts_from_json, "squeue", "--json")
-            except SlurmProblem as error:
-                if "did not answer" in str(error):
-                    raise
+            except SlurmSilent:
+                raise
+            except (SlurmProblem, InvalidInput):
                 # Too old for JSON, or built without it.
-                self._json = False
-            except InvalidInput:
                 self._json = False
         return self._queue_text("-t", "all")
 
@@ -337,16 +349,14 @@ class SlurmClient:
         """Return the answer, None where there is none; Slurm is then left alone for a while."""
         try:
             return ask()
+        except NoAccounting:
+            # This does not change while Slurm runs.
+            self._accounting = False
+            problems.append("sacct has nothing to say here: this Slurm keeps no accounting")
         except LowtideError as error:
-            message = str(error)
-            if _NO_ACCOUNTING in message.lower():
-                # This does not change while Slurm runs.
-                self._accounting = False
-                message = "sacct has nothing to say here: this Slurm keeps no accounting"
-            else:
-                self._again = time.monotonic() + self.rest_s
-            problems.append(message)
-            return None
+            self._again = time.monotonic() + self.rest_s
+            problems.append(str(error))
+        return None
 
     def _problems(self, problems: list[str]) -> tuple[str, ...]:
         """Return what was not said before; of many records that cannot be read, the first."""
@@ -363,8 +373,18 @@ class SlurmClient:
         environment = {**kept, "SLURM_TIME_FORMAT": "%s", "TZ": "UTC"}
         try:
             return run_tool(command, timeout_s=self.timeout_s, environment=environment)
+        except ToolFailed as error:
+            raise slurm_problem(f"{error.tool} failed: {error.said or 'no message'}") from None
         except MeterProblem as error:
-            raise SlurmProblem(str(error).replace(" ".join(command), command[0])) from None
+            raise slurm_problem(str(error)) from None
+
+
+def slurm_problem(said: str) -> SlurmProblem:
+    """Return what one of Slurm's programs complained of, as the error that it is."""
+    for words, kind in _WORDS:
+        if re.search(words, said, re.IGNORECASE):
+            return kind(said)
+    return SlurmProblem(said)
 
 
 def _utc(time_s: float) -> str:

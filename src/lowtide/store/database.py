@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import grp
 import os
 import platform
 import sqlite3
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ class Database:
         self.readonly = readonly
         self.path: Path | None = None
         self._answer_s = ANSWER_S
+        self._rule: Callable[[sa.Connection], None] | None = None
         url = _address(where)
         if url.get_backend_name() == "sqlite":
             self.path = files.expanded(url.database or "")
@@ -71,6 +73,7 @@ class Database:
             # Whoever may write says so at once: two that both read first would block.
             connection = connection.execution_options(first_words="BEGIN IMMEDIATE")
             with connection.begin():
+                self._hold(connection)
                 yield connection
 
     @contextmanager
@@ -82,7 +85,22 @@ class Database:
             else:
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():
+                self._hold(connection)
                 yield connection
+
+    def held_to(self, rule: Callable[[sa.Connection], None]) -> Database:
+        """Return the same database, held to a rule by which each of its transactions begins.
+
+        Args:
+            rule: Is given the connection before anybody else asks it.
+        """
+        held = copy.copy(self)
+        held._rule = rule
+        return held
+
+    def _hold(self, connection: sa.Connection) -> None:
+        if self._rule is not None:
+            self._rule(connection)
 
     @contextmanager
     def holding(self) -> Iterator[sa.Connection]:

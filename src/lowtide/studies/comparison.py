@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from lowtide.accounting import Footprint, PhaseFootprint, footprint
 from lowtide.grid import Grid, deciding_signal
 from lowtide.grids import synthetic_grid
 from lowtide.job import Job, Resources
+from lowtide.page.page import Figure, Page, Section, Table
 from lowtide.policies import Plan, Policy, plan
 from lowtide.policies.tradeoff import tradeoff
 from lowtide.samples import sample_profile
@@ -30,9 +31,6 @@ from lowtide.units import (
     format_minute,
     format_percent,
 )
-
-if TYPE_CHECKING:
-    from lowtide.page.page import Figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,27 +60,19 @@ class Comparison:
         return text[:1].upper() + text[1:] + "."
 
     @property
-    def header(self) -> tuple[str, ...]:
-        """The names of the columns of `rows`, times in UTC."""
-        return self.headings()
-
-    def headings(self, zone: str = "UTC") -> tuple[str, ...]:
-        """Return the names of the columns of `rows`."""
-        return ("policy", f"done ({zone})", "wait", "starts", "energy", self._counted, "saving")
-
-    @property
     def _counted(self) -> str:
         return "cost" if self.signal.kind == "price" else "CO2e"
 
-    def rows(self, tz: tzinfo | None = UTC) -> list[list[str]]:
-        """Return a row per plan, as `header` names them, in words.
+    def table(self, zone: str = "UTC", tz: tzinfo | None = UTC) -> Table:
+        """Return the plans in words, a row each.
 
         Args:
-            tz: The zone of times, None for this machine's.
+            zone: What the zone of times is called.
+            tz: That zone, None for this machine's.
         """
         paid = [each.footprint for each in self.plans]
         energies = format_alike([each.energy_j for each in paid], ENERGIES)
-        return [
+        rows = [
             [
                 each.policy,
                 format_minute(each.schedule.end, tz),
@@ -94,6 +84,8 @@ class Comparison:
             ]
             for each, energy, amount in zip(self.plans, energies, self._amounts(paid), strict=True)
         ]
+        head = ("policy", f"done ({zone})", "wait", "starts", "energy", self._counted, "saving")
+        return Table(header=head, rows=rows)
 
     def _amounts(self, parts: Sequence[Footprint | PhaseFootprint]) -> list[str]:
         """Return what parts emit or cost, all in one unit: a column is read from above."""
@@ -104,8 +96,6 @@ class Comparison:
 
     def write_report(self, path: Path | str, *, title: str, about: str) -> None:
         """Write an HTML report: table, schedules over the curve, power, parts of the footprint."""
-        from lowtide.page.page import Page, Section, Table
-
         best = self.cleanest
         schedules, power = self._figures()
         phases = best.footprint.by_phase
@@ -119,7 +109,7 @@ class Comparison:
             Section(
                 question="What each policy comes to",
                 answer=about,
-                parts=[Table(header=self.header, rows=self.rows())],
+                parts=[self.table()],
             ),
             Section(
                 question="Schedules over the curve",

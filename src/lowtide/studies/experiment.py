@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, time
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,29 +19,27 @@ from typing import Any
 from lowtide import files
 from lowtide.errors import FileProblem, FormatError, InvalidInput, UnknownName
 from lowtide.registry import source_of
+from lowtide.studies.settings import (
+    GRIDS,
+    SECTIONS,
+    Parameters,
+    cases_of,
+    check_key,
+    check_values,
+    copied,
+    different,
+    flatten,
+    is_set,
+    merged_tables,
+    plain,
+    require_known,
+    respelt,
+    set_value,
+    settings_of,
+    table_of,
+    tables_of,
+)
 
-Parameters = dict[str, Any]
-
-# What one run is made of. The others take whatever the policy, queue or workload they name takes.
-SECTIONS: Mapping[str, Sequence[str] | None] = {
-    "grid": (
-        *("file", "zone", "synthetic", "start", "days", "step", "seed", "basis", "how"),
-        *("marginal", "price"),
-    ),
-    "workload": None,
-    "policy": None,
-    "cluster": None,
-    "queue": None,
-    "forecast": None,
-    "run": ("seed", "baseline", "repeat_signal", "oversized", "decide", "weights"),
-    "sites": None,
-}
-# Of these a run has one; setting one from outside is setting the others aside.
-_GRIDS = ("grid.file", "grid.zone", "grid.synthetic")
-# How a queue is served may be called as simulate() calls it.
-_QUEUE_NAME, _QUEUE_DISCIPLINE = "queue.name", "queue.discipline"
-_ABOUT = ("title", "about", "question")
-_LAID_OVER = (*SECTIONS, *_ABOUT, "sweep", "cases", "report")
 # What a figure of a report is drawn over, and what else is to be said of it.
 _FIGURE_AXES = ("x", "color", "facet")
 # What says of a workload what its jobs draw.
@@ -82,7 +79,7 @@ class AskedFigure:
             known: The parameters there are.
         """
         require_known(report, ("figures",), "key of [report]")
-        return [cls._read(each, known) for each in _tables(report, "figures", "report.figures")]
+        return [cls._read(each, known) for each in tables_of(report, "figures", "report.figures")]
 
     @classmethod
     def _read(cls, said: Parameters, known: Sequence[str]) -> AskedFigure:
@@ -224,7 +221,7 @@ class Experiment:
         path = Path(path)
         text = files.read_text(path)
         # What comes from outside is no fault of the file, and is not told as one.
-        found, said = _data_folder(data), _settings(settings)
+        found, said = _data_folder(data), settings_of(settings)
         document = files.parse_document(text, path, "toml")
         try:
             return cls._made(document, full, found, said, folder=path.parent, text=text, path=path)
@@ -250,9 +247,14 @@ class Experiment:
         >>> len(experiment), [run.varied["policy.name"] for run in experiment.runs()][2:4]
         (6, ['run_now', 'exact'])
         """
-        text = json.dumps(_plain(document), indent=1)
+        text = json.dumps(plain(document), indent=1)
         return cls._made(
-            document, full, _data_folder(data), _settings(settings), folder=Path(folder), text=text
+            document,
+            full,
+            _data_folder(data),
+            settings_of(settings),
+            folder=Path(folder),
+            text=text,
         )
 
     @classmethod
@@ -267,25 +269,23 @@ class Experiment:
         text: str,
         path: Path | None = None,
     ) -> Experiment:
-        merged = _merged(_respelt(_plain(document)), full=full, without_data=data is None)
-        base = {name: _table(merged, name) for name in SECTIONS}
+        merged = merged_tables(respelt(plain(document)), full=full, without_data=data is None)
+        base = {name: table_of(merged, name) for name in SECTIONS}
         for section, keys in SECTIONS.items():
             if keys is not None:
                 require_known(base[section], keys, f"key of [{section}]")
         base["grid"] = {
-            key: value
-            for key, value in base["grid"].items()
-            if not _is_set(f"grid.{key}", settings)
+            key: value for key, value in base["grid"].items() if not is_set(f"grid.{key}", settings)
         }
         sweep = {key: values for key, values in merged["sweep"].items() if values is not False}
         for key, values in sweep.items():
-            _check_values(key, values)
-        cases = _cases(merged)
+            check_values(key, values)
+        cases = cases_of(merged)
         for key in dict.fromkeys(key for case in cases for key in case):
-            _check_key(key)
+            check_key(key)
             if key in sweep:
                 raise InvalidInput(f"{key} is both in [sweep] and in [[cases]]: leave one out")
-        report = _table(merged, "report")
+        report = table_of(merged, "report")
         swept = [{key: value} for key, values in sweep.items() for value in values]
         # One that could not be drawn is refused before anything is run for it.
         parameters = (key for each in (base, settings, *cases, *swept) for key in flatten(each))
@@ -295,9 +295,9 @@ class Experiment:
             about=str(merged.get("about", "")),
             question=str(merged.get("question", "")),
             base=base,
-            sweep={key: each for key, each in sweep.items() if not _is_set(key, settings)},
-            cases=_different(
-                {key: value for key, value in case.items() if not _is_set(key, settings)}
+            sweep={key: each for key, each in sweep.items() if not is_set(key, settings)},
+            cases=different(
+                {key: value for key, value in case.items() if not is_set(key, settings)}
                 for case in cases
             ),
             settings=settings,
@@ -319,7 +319,7 @@ class Experiment:
     def varied(self) -> dict[str, list[Any]]:
         """The dotted keys that differ between runs, with their values; None where one is unset."""
         keys = dict.fromkeys(key for case in self.cases for key in case)
-        values = {key: _different(case.get(key) for case in self.cases) for key in keys}
+        values = {key: different(case.get(key) for case in self.cases) for key in keys}
         values |= {key: list(each) for key, each in self.sweep.items()}
         return {key: each for key, each in values.items() if len(each) > 1}
 
@@ -347,9 +347,9 @@ class Experiment:
         for case in self.cases or [{}]:
             for values in product(*(self.sweep[key] for key in keys)):
                 chosen = {**case, **dict(zip(keys, values, strict=True))}
-                said = _copy(self.base)
+                said = copied(self.base)
                 for key, value in {**chosen, **self.settings}.items():
-                    _set(said, key, value)
+                    set_value(said, key, value)
                 parameters = self._with_files(said)
                 inputs = {path: _hash(path, hashes) for path in input_files(parameters)}
                 _show_names(said)
@@ -366,9 +366,9 @@ class Experiment:
 
     def _with_files(self, said: Parameters) -> Parameters:
         """Return parameters with zones turned into files, and files into paths that hold."""
-        parameters = _copy(said)
+        parameters = copied(said)
         for grid in _grids(parameters):
-            named = [key for key in _GRIDS if key.removeprefix("grid.") in grid]
+            named = [key for key in GRIDS if key.removeprefix("grid.") in grid]
             if len(named) > 1:
                 raise InvalidInput(f"say one of {' and '.join(named)}")
             if "zone" in grid:
@@ -403,21 +403,6 @@ def input_files(parameters: Parameters) -> list[Path]:
     said = [parameters[section].get(key) for section, key in named]
     code = [source_of(each) for each in said if isinstance(each, str)]
     return list(dict.fromkeys([*read, *(each for each in code if each is not None)]))
-
-
-def flatten(parameters: Mapping[str, Any], prefix: str = "") -> Parameters:
-    """Return parameters by dotted key.
-
-    >>> flatten({"policy": {"name": "exact"}, "workload": {"jobs": {"power_w": 300}}})
-    {'policy.name': 'exact', 'workload.jobs.power_w': 300}
-    """
-    flat: Parameters = {}
-    for key, value in parameters.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def _file_places(parameters: Parameters) -> Iterator[tuple[Parameters, str]]:
@@ -462,173 +447,3 @@ def _data_folder(data: Path | str | None) -> Path | None:
     if data is not None:
         raise FileProblem(f"{data} has no folder carbon with a ZONE.csv per zone", path=data)
     return None
-
-
-def _settings(settings: Mapping[str, Any] | None) -> Parameters:
-    said: Parameters = _respelt(_plain(settings or {}))
-    for key in said:
-        _check_key(key)
-    return said
-
-
-def _merged(document: Parameters, *, full: bool, without_data: bool) -> Parameters:
-    """Return a document with what is asked for and needed laid over it."""
-    require_known(document, (*_LAID_OVER, "full", "without_data"), "key of an experiment")
-    over = _table(document, "full")
-    require_known(over, (*_LAID_OVER, "without_data"), "key of [full]")
-    if full and not over:
-        raise InvalidInput("there is no [full] in this experiment: leave --full out")
-    merged = {key: value for key, value in document.items() if key != "full"}
-    _spell_out_sweep(merged)
-    if full:
-        merged = _laid_over(merged, _spell_out_sweep(over))
-    # Last, as what [full] enlarges may be zones as well.
-    over = _table(merged, "without_data")
-    require_known(over, _LAID_OVER, "key of [without_data]")
-    return _laid_over(merged, _spell_out_sweep(over)) if without_data else merged
-
-
-def _respelt(value: Any, within: str = "") -> Any:
-    """Return a document with the queue's `discipline`, as Python calls it, by its name here."""
-    if isinstance(value, list):
-        return [_respelt(entry, within) for entry in value]
-    if not isinstance(value, Mapping):
-        return _QUEUE_NAME if value == _QUEUE_DISCIPLINE else value
-    spelt: Parameters = {}
-    for key, entry in value.items():
-        path = f"{within}.{key}".lstrip(".")
-        same = f".{path}".endswith(f".{_QUEUE_DISCIPLINE}")
-        name = key.removesuffix("discipline") + "name" if same else key
-        if name in spelt or (same and name in value):
-            raise InvalidInput("[queue] has name and discipline, which say the same: leave one out")
-        spelt[name] = _respelt(entry, path)
-    return spelt
-
-
-def _spell_out_sweep(document: Parameters) -> Parameters:
-    # In TOML a key with dots is tables in tables, and one in quotes is not: both are meant alike.
-    document["sweep"] = flatten(_table(document, "sweep"))
-    return document
-
-
-def _laid_over(under: Mapping[str, Any], over: Mapping[str, Any]) -> Parameters:
-    """Return a document with another laid over it: tables are merged, all else is replaced.
-
-    What is laid over with false is taken out, unless it is true or false itself.
-    """
-    merged = dict(under)
-    for key, value in over.items():
-        before = merged.get(key)
-        if isinstance(value, Mapping) and isinstance(before, Mapping):
-            merged[key] = _laid_over(before, value)
-        elif value is False and before is not None and not isinstance(before, bool):
-            del merged[key]
-        else:
-            merged[key] = value
-    return merged
-
-
-def _table(document: Mapping[str, Any], name: str) -> Parameters:
-    value = document.get(name, {})
-    if not isinstance(value, dict):
-        raise InvalidInput(f"[{name}] is a table of keys and values, not {value!r}")
-    return dict(value)
-
-
-def _tables(document: Mapping[str, Any], name: str, path: str = "") -> list[Parameters]:
-    value = document.get(name, [])
-    if not isinstance(value, list) or not all(isinstance(each, dict) and each for each in value):
-        raise InvalidInput(f"[[{path or name}]] are tables of keys and values, not {value!r}")
-    return value
-
-
-def _cases(document: Mapping[str, Any]) -> list[Parameters]:
-    """Return the cases; of `[[cases.NAME]]`, several lists of them, every combination."""
-    value = document.get("cases", [])
-    if not isinstance(value, dict):
-        return [_dotted(case) for case in _tables(document, "cases")]
-    groups = [[_dotted(case) for case in _tables(value, name)] for name in value]
-    keys = [key for group in groups for key in dict.fromkeys(key for case in group for key in case)]
-    twice = sorted({key for key in keys if keys.count(key) > 1})
-    if twice:
-        raise InvalidInput(f"{twice[0]} is in two lists of [cases]: leave one out")
-    return [
-        {key: value for case in combined for key, value in case.items()}
-        for combined in product(*groups)
-    ]
-
-
-def _dotted(case: Parameters) -> Parameters:
-    """Return a case by dotted key; a key in quotes may have a table as its value."""
-    flat: Parameters = {}
-    for key, value in case.items():
-        flat |= flatten({key: value}) if "." not in key else {key: value}
-    return flat
-
-
-def _check_values(key: str, values: Any) -> None:
-    _check_key(key)
-    if not isinstance(values, list) or not values:
-        raise InvalidInput(f"[sweep] {key} is a list of at least one value, not {values!r}")
-    if len(_different(values)) < len(values):
-        raise InvalidInput(f"[sweep] {key} has a value twice: {values!r}")
-
-
-def _check_key(key: str) -> None:
-    _set({name: {} for name in SECTIONS}, key, None)
-
-
-def _is_set(key: str, settings: Mapping[str, Any]) -> bool:
-    """Return whether a parameter is set from outside: itself, all of its table, or instead."""
-    return any(
-        key == each or key.startswith(f"{each}.") or (key in _GRIDS and each in _GRIDS)
-        for each in settings
-    )
-
-
-def _set(sections: Parameters, key: str, value: Any) -> None:
-    """Set a parameter by its dotted key."""
-    section, dot, rest = key.partition(".")
-    if section not in SECTIONS:
-        raise UnknownName("section", section, SECTIONS)
-    if not dot or not all(rest.split(".")):
-        raise InvalidInput(
-            f"a parameter is named by section and key, such as policy.name, not {key!r}"
-        )
-    known = SECTIONS[section]
-    *path, last = rest.split(".")
-    if known is not None:
-        require_known([rest.split(".")[0]], known, f"key of [{section}]")
-    table = sections[section]
-    for name in path:
-        table = table.setdefault(name, {})
-        if not isinstance(table, dict):
-            raise InvalidInput(f"{key}: {name} is a value of its own, and has no {last}")
-    table[last] = value
-
-
-def require_known(keys: Iterable[str], known: Iterable[str], what: str) -> None:
-    """Refuse a key that is not known, with the nearest that is."""
-    known = tuple(known)
-    for key in keys:
-        if key not in known:
-            raise UnknownName(what, key, known)
-
-
-def _different(values: Any) -> list[Any]:
-    """Return values without those that came before; 1 and 1.0 differ, as they do in a file."""
-    return list({json.dumps(value, sort_keys=True): value for value in values}.values())
-
-
-def _copy(parameters: Parameters) -> Parameters:
-    copied: Parameters = json.loads(json.dumps(parameters))
-    return copied
-
-
-def _plain(value: Any) -> Any:
-    """Return a value with TOML's dates and times as texts."""
-    if isinstance(value, Mapping):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    return value.isoformat() if isinstance(value, date | time) else value

@@ -30,7 +30,8 @@ from lowtide.errors import FileProblem, InvalidInput
 from lowtide.studies.chance import TABLE as BLOCKS_TABLE
 from lowtide.studies.chance import blocks_table
 from lowtide.studies.engines import Engine, Local, Outcome, Outcomes, RunFunction, Task
-from lowtide.studies.experiment import Experiment, StudyRun, flatten
+from lowtide.studies.experiment import Experiment, StudyRun
+from lowtide.studies.settings import flatten
 from lowtide.units import format_count, format_iso, format_percent
 
 FORMAT = "lowtide study 1"

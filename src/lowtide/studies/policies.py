@@ -98,11 +98,7 @@ def policies_section(study: Study) -> Section:
 
 
 def policies_table(study: Study, columns: Sequence[str] = COLUMNS) -> Table:
-    """Return every policy with the means of its runs and their intervals.
-
-    Args:
-        columns: Which numbers are told, where runs know them.
-    """
+    """Return every policy with the means of its runs and their intervals."""
     # What policies are judged by comes first.
     keys = dict.fromkeys((study.outcome.key, *columns))
     measures = [measure_in(study.runs, key) for key in keys if _known(study, MEASURES[key])]
@@ -173,11 +169,7 @@ def _with_interval(interval: Bounded, study: Study, measure: Measure) -> str:
 
 
 def ends_note(study: Study, ends: Sequence[tuple[int, float]]) -> str:
-    """Name the settings in which the leader does least and most, where the answer does not.
-
-    Args:
-        ends: The leader's chosen settings with the least and the highest outcome, if several.
-    """
+    """Name the settings in which the leader does least and most, where the answer does not."""
     if not ends or len(study.axes) <= _MOST_NAMED:
         return ""
     told = [f"{format_value(value, study.outcome)} with {study.place(row)}" for row, value in ends]

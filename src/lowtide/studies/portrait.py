@@ -10,20 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lowtide.errors import InvalidInput
+from lowtide.page.page import Page, Section, Table
 from lowtide.signal import FloatArray, Signal
 from lowtide.states import STATUSES
 from lowtide.steps import Steps
 from lowtide.trace import Trace
 from lowtide.units import MISSING, format_count, format_number, format_percent, format_quantity
-
-if TYPE_CHECKING:
-    from lowtide.page.page import Page
 
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 # Arrivals this late are instants rather than seconds since some origin (1973).
@@ -287,9 +285,9 @@ class Portrait:
             "weekdays": [_fields(slot) for slot in self.weekdays],
         }
 
-    def spread_rows(self) -> list[list[str]]:
-        """Return how quantities are spread, for people."""
-        return [
+    def spread_table(self) -> Table:
+        """Return how quantities are spread."""
+        rows = [
             [
                 QUANTITIES[key],
                 f"{parts['known']:,.0f}",
@@ -297,11 +295,12 @@ class Portrait:
             ]
             for key, parts in self.spreads.items()
         ]
+        return Table(header=["per job", "known", *PARTS.values()], rows=rows)
 
-    def state_rows(self) -> list[list[str]]:
-        """Return how jobs ended, for people."""
+    def state_table(self) -> Table:
+        """Return how jobs ended."""
         whole = sum(core_h for _, _, core_h in self.states)
-        return [
+        rows = [
             [
                 state.replace("_", " "),
                 f"{jobs:,}",
@@ -311,10 +310,12 @@ class Portrait:
             ]
             for state, jobs, core_h in self.states
         ]
+        return Table(header=["state", "jobs", "share", "core-h", "share of core-h"], rows=rows)
 
-    def slot_rows(self, slots: Sequence[PortraitSlot]) -> list[list[str]]:
-        """Return hours or weekdays, for people."""
-        return [
+    def slot_table(self, name: str, slots: Sequence[PortraitSlot]) -> Table:
+        """Return hours or weekdays, under a name for them."""
+        beside = [] if self.signal is None else [self.signal.unit]
+        rows = [
             [
                 slot.name,
                 f"{slot.jobs:,}",
@@ -325,11 +326,8 @@ class Portrait:
             ]
             for slot in slots
         ]
-
-    def slot_head(self, name: str) -> list[str]:
-        """Return the headings above those."""
-        head = [name, "arrivals", "share", "core-h", "CPUs held"]
-        return head if self.signal is None else [*head, self.signal.unit]
+        header = [name, "arrivals", "share", "core-h", "CPUs held", *beside]
+        return Table(header=header, rows=rows)
 
     def chart(self) -> Any:
         """Return arrivals, CPUs held and the signal as a chart of Altair."""
@@ -377,7 +375,6 @@ class Portrait:
     def page(self) -> Page:
         """Return all of it as a page."""
         from lowtide.page.looks import make_figure
-        from lowtide.page.page import Page, Section, Table
 
         figures = {name: make_figure(name, chart) for name, chart in self._charts().items()}
         told = self.summary()
@@ -393,22 +390,16 @@ class Portrait:
                 question="When do jobs come?",
                 answer=f"{self._busiest()}",
                 parts=[
-                    Table(header=self.slot_head("hour"), rows=self.slot_rows(self.hours)),
+                    self.slot_table("hour", self.hours),
                     figures["hours"],
-                    Table(header=self.slot_head("weekday"), rows=self.slot_rows(self.weekdays)),
+                    self.slot_table("weekday", self.weekdays),
                     figures["weekdays"],
                 ],
             ),
             Section(
                 name="jobs",
                 question="What are they like?",
-                parts=[
-                    Table(header=["per job", "known", *PARTS.values()], rows=self.spread_rows()),
-                    Table(
-                        header=["state", "jobs", "share", "core-h", "share of core-h"],
-                        rows=self.state_rows(),
-                    ),
-                ],
+                parts=[self.spread_table(), self.state_table()],
             ),
             Section(
                 name="held",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lowtide.errors import FormatError, InvalidInput, LowtideError, UnknownName
 from lowtide.forecast import ForecastModel, LeadScaled, Perfect, Persistence
@@ -22,7 +22,6 @@ from lowtide.grid import DECIDING, Grid, deciding_signal
 from lowtide.grids import GRID_NAMES
 from lowtide.grids.resolve import resolve
 from lowtide.job import TIME_TOLERANCE_S
-from lowtide.market import Site
 from lowtide.policies.policy import POLICIES, Policy, Scheduled, make_policy, stops_jobs
 from lowtide.policies.rolling import looking_again
 from lowtide.policies.wrappers import Blind, Forecasted, Purchasing
@@ -31,17 +30,15 @@ from lowtide.simulator import Cluster, Simulation, make_discipline, simulate
 from lowtide.simulator.disciplines import Discipline, discipline_kind
 from lowtide.simulator.simulation import OVERSIZED, QueuePolicy, refuse_stops
 from lowtide.studies.chance import block_sums
-from lowtide.studies.experiment import (
-    Experiment,
-    Parameters,
-    StudyRun,
-    WorkloadSection,
-    require_known,
-)
+from lowtide.studies.experiment import Experiment, StudyRun, WorkloadSection
 from lowtide.studies.folder import BLOCKS, QUEUE_USED
+from lowtide.studies.settings import Parameters, require_known
 from lowtide.units import parse_duration, parse_time
 from lowtide.workload import Workload
 from lowtide.workloads import generate, read_spec
+
+if TYPE_CHECKING:
+    from lowtide.market import Site
 
 T = TypeVar("T")
 
@@ -101,6 +98,9 @@ def inputs_of(parameters: Parameters) -> tuple[Workload, Signal | Grid, Cluster 
 
 def sites_of(parameters: Parameters) -> dict[str, Site]:
     """Return the sites of a run; what one does not say is as [cluster] and [grid] have it."""
+    # Who sweeps without sites needs nothing of the market.
+    from lowtide.market import Site
+
     own = ("speed", "power", "transfer_s", "transfer")
     made = {}
     for name, said in parameters.get("sites", {}).items():

@@ -26,8 +26,8 @@ from lowtide.studies.axes import (
     policy_labels,
 )
 from lowtide.studies.chance import Blocks, Chance, Numbers, find_chance, read_blocks
-from lowtide.studies.experiment import flatten
 from lowtide.studies.folder import DONE, MANIFEST, RUNS, TABLE, imputed_words
+from lowtide.studies.settings import flatten
 from lowtide.units import JOULES_PER_KWH, format_count, format_html
 
 if TYPE_CHECKING:
