@@ -308,7 +308,7 @@ class Workload:
         power_w_per_gpu: float = 0.0,
         interruptible: str = "never",
         profiles: Mapping[str, PowerProfile] | None = None,
-        dependencies: bool = False,
+        dependencies: bool | None = None,
     ) -> Workload:
         """Return the jobs of a trace, with what it does not say.
 
@@ -326,7 +326,8 @@ class Workload:
             profiles: Profiles by name, for rows whose `name` is one of them: such a job draws
                 what the profile says, whatever else the trace says of it.
             dependencies: Whether a job waits for the one that preceded it, and for as long after
-                it as its user thought (`after`, or `preceding`, and `think_s` of the trace).
+                it as its user thought (`after`, or `preceding`, and `think_s` of the trace). None
+                for those that its column `after` names, and nobody else.
 
         >>> trace = Trace(columns={"arrival": [0], "length_s": [3600], "cpus": [4]})
         >>> Workload.from_trace(trace, power_w_per_cpu=10, wait="24h").energy_j
@@ -370,9 +371,10 @@ class Workload:
         nodes = trace.column("nodes")
         memory = np.fmax(trace.column("requested_memory_bytes"), trace.column("memory_bytes"))
         links: dict[str, Any] = {}
-        if dependencies:
+        if dependencies or (dependencies is None and any(trace.column("after"))):
             first = [None if np.isnan(n) else f"{n:.0f}" for n in trace.column("preceding")]
             others = [None if not each else each.split() for each in trace.column("after")]
+            first = first if dependencies else [None] * len(first)
             links["after"] = [own or one for own, one in zip(others, first, strict=True)]
             links["think_s"] = np.maximum(np.nan_to_num(trace.column("think_s")), 0.0)
         return cls(

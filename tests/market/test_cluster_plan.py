@@ -19,14 +19,17 @@ from lowtide.errors import (
     TooLaborious,
     UnknownName,
 )
+from lowtide.grid import DECIDING
 from lowtide.job import Resources
 from lowtide.market.certificate import certify
 from lowtide.market.instance import make_instance
 from lowtide.market.lateness import counting, require_alone
-from lowtide.market.planner import solve
+from lowtide.market.planner import Clock, solve
+from lowtide.market.planning import wait_rate
 from lowtide.market.prices import Prices
 from lowtide.signal import Signal
 from lowtide.simulator.carrying import Away, carry_out
+from lowtide.simulator.simulation import as_workload
 from support.nightly import drawn
 from support.queues import (
     STEP_S,
@@ -39,7 +42,7 @@ from support.queues import (
 )
 
 MANY = 300 if os.environ.get("LOWTIDE_NIGHTLY") else 12
-QUICK = {"gap": 1e-9, "effort": 0.02, "seconds": None, "seed": 3}
+QUICK = {"gap": 1e-9, "effort": 0.02, "clock": Clock(None), "seed": 3}
 
 
 def draw_plan(rng, count=12, nodes=6, **how):
@@ -186,11 +189,78 @@ def test_who_cannot_be_in_time_is_named_with_the_proven_least_number():
     assert len(plan.late) == plan.least_late == 3
     assert sorted(each.by_s / STEP_S for each in plan.late) == [1, 3, 5]
     assert "3 jobs late, by 05:00:00 at most; at least 3 must be" in str(plan)
-    assert plan.gap is None and plan.lower_bound_g is None
+    # Proven of all plans in which nobody is later: here there is no other.
+    assert plan.lower_bound_g == pytest.approx(plan.amount, rel=1e-3)
+    assert plan.gap_g < 1e-3 and plan.certify() == pytest.approx(plan.lower_bound, rel=1e-9)
+    assert "with these jobs as late at most" in str(plan)
     assert "cannot be in time" in plan.why(plan.jobs.id[plan.late[0].row])
     short = grid.window(0, 4 * STEP_S)
     with pytest.raises(Infeasible, match="get a longer signal, take fewer jobs"):
         lt.plan_cluster(jobs, lt.Cluster(nodes=1, cpus_per_node=1), short, effort=0.02)
+
+
+def test_what_is_proven_of_carbon_is_told_apart_from_what_is_with_waiting():
+    for seed in range(max(MANY // 4, 3)):
+        rng = np.random.default_rng([seed, 21])
+        plan = draw_plan(rng, wait=float(rng.choice([0.0, 0.01, 0.2])))
+        other = draw_plan(np.random.default_rng([seed, 21]), wait=0, compare=False)
+        if plan.late or other.late:
+            continue
+        # Its own prices prove about as much as those of a plan that minds no waiting.
+        assert plan.lower_bound_g <= other.amount * (1 + 1e-9)
+        assert plan.lower_bound_g == pytest.approx(other.lower_bound_g, rel=0.02)
+        assert f"within {100 * plan.gap_g:.2f} % of the least" in str(plan)
+        assert ("waiting counted" in str(plan)) == plan.minds_waiting
+        near = 1 - plan.lower_bound_g / plan.amount
+        assert plan.gap_g == pytest.approx(max(near, 0.0), abs=1e-12)
+
+
+def test_late_jobs_leave_a_bound_on_all_plans_in_which_nobody_is_later():
+    for seed in range(max(MANY // 4, 3)):
+        rng = np.random.default_rng([seed, 22])
+        plan = draw_plan(rng, count=10, nodes=3, wait=0)
+        assert plan.lower_bound <= plan.counted * (1 + 1e-9)
+        assert plan.lower_bound_g <= plan.amount * (1 + 1e-9)
+        assert plan.certify() == pytest.approx(plan.lower_bound, rel=1e-9)
+
+
+def test_by_default_waiting_costs_as_little_where_little_can_be_saved():
+    hour = [plain_job("a", 0, 1, 40)]
+    jobs, curve = as_workload(hour), draw_signal(np.random.default_rng(3), 48)
+    flatter = replace(curve, values=300.0 + (curve.values - curve.values.mean()) / 10)
+    steep, flat = (wait_rate(None, jobs, each)[0] for each in (curve, flatter))
+    assert flat == pytest.approx(steep / 10)
+
+
+def test_one_signal_decides_and_all_are_paid():
+    grid = lt.synthetic_grid("sunny", start="2024-07-01T00:00Z", days=3, seed=1)
+    jobs = [plain_job(str(n), n % 3, 2, 20) for n in range(8)]
+    begin = grid.average.start
+    jobs = [
+        replace(job, arrival=job.arrival + begin, deadline=job.deadline + begin) for job in jobs
+    ]
+    few, how = lt.Cluster(nodes=2, cpus_per_node=1), {"wait": 0, "effort": 0.05}
+    plans = {by: lt.plan_cluster(jobs, few, grid, decide=by, **how) for by in DECIDING}
+    paid = {
+        by: {name: ours for name, (ours, _) in plan.paid().items()} for by, plan in plans.items()
+    }
+    for by, plan in plans.items():
+        assert set(paid[by]) == set(DECIDING)
+        assert paid[by][by] <= min(other[by] for other in paid.values()) * 1.005
+        assert plan.amount == pytest.approx(paid[by][by])
+        assert plan.lower_bound_g <= plan.amount * (1 + 1e-9)
+    assert grid.price.currency in str(plans["price"])
+    with pytest.raises(InvalidInput, match="leave one out"):
+        lt.plan_cluster(jobs, few, grid, decide="price", weights={"carbon": 1})
+
+
+def test_who_made_room_is_told_with_those_who_run_there():
+    curve = Signal.from_values([300, 100, 200, 200, 300, 300], start=0, step_s="1h")
+    jobs = [plain_job(name, 0, 1, 4, watts=watts) for name, watts in (("a", 2000.0), ("b", 1000.0))]
+    plan = lt.plan_cluster(jobs, lt.Cluster(nodes=1, cpus_per_node=1), curve, wait=0, effort=0.05)
+    (moved,) = plan.moved()
+    assert (moved.id, moved.alone, moved.start, moved.to) == ("b", STEP_S, 2 * STEP_S, ("a",))
+    assert moved.more == pytest.approx(100.0)
 
 
 def test_nobody_waits_for_nothing():

@@ -13,7 +13,7 @@ from lowtide.errors import InvalidInput, InvalidJob, InvalidSchedule, UnknownNam
 from lowtide.market.certificate import certify
 from lowtide.market.instance import make_instance
 from lowtide.market.lateness import counting
-from lowtide.market.planner import solve
+from lowtide.market.planner import Clock, solve
 from lowtide.market.prices import Prices
 from lowtide.precedence import broken, links_of, windows
 from lowtide.simulator.carrying import carry_out
@@ -23,7 +23,7 @@ from support.nightly import drawn
 from support.queues import STEP_S, best_together, draw_job, draw_signal
 
 MANY = drawn(10, 200)
-QUICK = {"gap": 1e-9, "effort": 0.02, "seconds": None, "seed": 3}
+QUICK = {"gap": 1e-9, "effort": 0.02, "clock": Clock(None), "seed": 3}
 
 
 def draw_linked(rng, count, *, extra_h=0, share=0.5, **how):
@@ -224,4 +224,9 @@ def test_a_trace_names_those_that_come_before() -> None:
     }
     jobs = Workload.from_trace(Trace(columns=columns), wait="1h", dependencies=True)
     assert jobs.after.tolist() == [None, ("a",), ("a", "b")]
-    assert not Workload.from_trace(Trace(columns=columns), wait="1h").has_links
+    # Who is named in `after` is waited for unless it is said that nobody is.
+    assert Workload.from_trace(Trace(columns=columns), wait="1h").after.tolist() == [
+        *jobs.after.tolist()
+    ]
+    alone = Workload.from_trace(Trace(columns=columns), wait="1h", dependencies=False)
+    assert not alone.has_links

@@ -12,7 +12,10 @@ from lowtide.errors import InvalidInput
 from lowtide.forecast import Perfect, Persistence
 from lowtide.job import Resources
 from lowtide.market.booking import Booked, Booking
+from lowtide.market.placing import Board
+from lowtide.market.prices import Auction, Prices
 from lowtide.market.rolling import ClusterPolicy, Replanning
+from lowtide.precedence import in_order
 from lowtide.steps import Steps
 from support.queues import STEP_S, draw_job, draw_signal
 
@@ -149,3 +152,30 @@ def test_nodes_that_jobs_share_are_refused():
                 policy=policy,
                 cluster=lt.Cluster(nodes=2, cpus_per_node=8),
             )
+
+
+def test_no_more_are_without_room_than_if_all_ran_as_soon_as_they_can():
+    # What is promised of each plan: those that are there, by arrivals or by deadlines, at once.
+    seen = 0
+    for seed in range(6):
+        rng = np.random.default_rng([seed, 31])
+        jobs, grid = draw_queue(rng, 24, plain=True), draw_signal(rng, 200)
+        cluster = lt.Cluster(nodes=4, cpus_per_node=1)
+        loop = Replanning(ClusterPolicy(effort=0.1), jobs, grid, cluster, STEP_S)
+        loop._meet(float(jobs.arrival.max()))
+        instance, real = loop._instance(float(jobs.arrival.max()))
+        auction = Auction(instance)
+        board = loop._place(instance, auction, real)
+        missing = np.count_nonzero(~board.placed & real)
+        for key in (instance.jobs.arrival, instance.jobs.deadline):
+            running = instance.queue.jobs["running"]
+            rank = np.lexsort((key, ~running, ~real)).argsort().astype(float)
+            order = in_order(rank, instance.links)
+            rows = instance.queue.jobs.copy()
+            rows["weight"], rows["wait"] = 0.0, 1.0
+            soon = replace(instance, queue=instance.queue._replace(jobs=rows))
+            nothing = Prices.nothing(soon).tariff(soon)
+            at_once = Board.empty(soon).insert(order[real[order]], nothing)
+            assert missing <= np.count_nonzero(~at_once.placed & real)
+        seen += missing > 0
+    assert seen, "nobody was without room: the queues are too easy to show anything"

@@ -14,14 +14,14 @@ from lowtide.errors import InvalidInput, InvalidJob
 from lowtide.job import Resources
 from lowtide.market import Site, plan_sites
 from lowtide.market.joining import join
-from lowtide.market.planner import solve
+from lowtide.market.planner import Clock, solve
 from lowtide.precedence import broken, links_of, windows
 from lowtide.workload import Workload
 from support.nightly import drawn
 from support.queues import STEP_S, amount, draw_job, draw_signal, every_way, held, use
 
 MANY = drawn(8, 150)
-QUICK = {"gap": 1e-9, "effort": 0.02, "seconds": None, "seed": 3}
+QUICK = {"gap": 1e-9, "effort": 0.02, "clock": Clock(None), "seed": 3}
 WIDTHS = {0.5: 0.6, 2.0: 1.7}
 
 

@@ -14,9 +14,11 @@ from lowtide.cli.output import TABLE, Column, Form, print_rows, progress, say, s
 if TYPE_CHECKING:
     from lowtide.cli.inputs import Zone
     from lowtide.market.cluster_plan import ClusterPlan, Quote
+    from lowtide.signal import Signal
 
-_STAGES = ("laying out", "EASY", "prices", "placing", "searching", "late jobs", "nodes")
+_STAGES = ("laying out", "EASY", "prices", "placing", "searching", "late jobs", "nodes", "proving")
 _SHOWN_LATE = 10
+_SHOWN_MOVED = 5
 
 
 def plan_cluster(
@@ -30,12 +32,13 @@ def plan_cluster(
         float, typer.Option(help="How near to the proven bound is near enough, as a share.")
     ] = 0.005,
     wait: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="What an hour of delay counts: a share of what an hour of the job emits, or "
-            "'3 g/node-h'; 0 for nothing."
+            "'3 g/node-h'; 0 for nothing.  [default: a fortieth of what waiting up to a day would "
+            "save]"
         ),
-    ] = "0.03",
+    ] = None,
     step: Annotated[
         str | None,
         typer.Option(
@@ -92,7 +95,7 @@ def plan_cluster(
     from lowtide.market import plan_cluster as plan_queue
     from lowtide.simulator.simulation import reaching
     from lowtide.studies.experiment import Experiment
-    from lowtide.studies.run import check_runs, inputs_of
+    from lowtide.studies.run import check_runs, deciding, inputs_of, planned_with
 
     said = read_settings(settings, repeat_signal=repeat_signal)
     for path, suffixes in ((jobs_table, (".parquet", ".csv")), (image, (".png", ".svg"))):
@@ -106,9 +109,15 @@ def plan_cluster(
     if run.parameters["sites"] or elastic is not None:
         options = {"gap": gap, "wait": _wait(wait), "step": step, "effort": effort}
         options |= {"seconds": seconds, "seed": int(rules.get("seed", 0))}
-        for name, value in (("fair", fair), ("explain", explain), ("image", image)):
+        for name, value in (
+            ("--fair", fair),
+            ("--explain", explain),
+            ("--image", image),
+            ("run.decide or run.weights", deciding(rules)),
+            ("cluster.reserved or cluster.power_cap", planned_with(run.parameters) or None),
+        ):
             if value is not None:
-                raise InvalidInput(f"--{name} is for one site and one width: leave it out")
+                raise InvalidInput(f"{name} is for one site and one width: leave it out")
         plan_at_sites(run, options, elastic, jobs_table, form)
         return
     jobs, signal, cluster = inputs_of(run.parameters)
@@ -120,6 +129,7 @@ def plan_cluster(
     known = reaching(
         signal, float(jobs.deadline.max()), repeat=bool(rules.get("repeat_signal", False))
     )
+    by = deciding(rules)
     with progress("planning", len(_STAGES)) as bar:
 
         def doing(what: str, share: float) -> None:
@@ -139,6 +149,8 @@ def plan_cluster(
             seed=int(rules.get("seed", 0)),
             oversized=str(rules.get("oversized", "refuse")),
             doing=doing,
+            **planned_with(run.parameters),
+            **({"decide": by} if isinstance(by, str) else {"weights": by}),
         )
     quote = None if explain is None else plan.quote(explain)
     form.print(
@@ -160,9 +172,9 @@ def plan_cluster(
         say_all(f"written: {path}" for path in (image, jobs_table) if path is not None)
 
 
-def _wait(said: str) -> float | str:
+def _wait(said: str | None) -> float | str | None:
     try:
-        return float(said)
+        return None if said is None else float(said)
     except ValueError:
         return said
 
@@ -224,6 +236,7 @@ def _document(
     signal = deciding_signal(plan.simulation.signal)
     edges = plan.edges
     hours = plan.step_s / 3600
+    easy_held = None if plan.easy is None else plan.held(plan.easy)
     explained = None
     if quote is not None:
         explained = asdict(quote)
@@ -241,6 +254,19 @@ def _document(
             {"user": name, "amount": ours, "easy_amount": theirs}
             for name, (ours, theirs) in plan.users().items()
         ],
+        "moved": [
+            {
+                **asdict(each),
+                "alone": format_iso(each.alone),
+                "start": format_iso(each.start),
+                "to": list(each.to),
+            }
+            for each in plan.moved()
+        ],
+        "paid": {
+            name: {"amount": ours, "easy_amount": theirs}
+            for name, (ours, theirs) in plan.paid().items()
+        },
         "worth": {name: plan.worth(name) for name in plan.resources},
         "prices": [
             {
@@ -250,9 +276,9 @@ def _document(
                     for place, name in enumerate(plan.resources)
                 },
                 "held": float(held),
-                "easy_held": float(easy),
+                "easy_held": None if easy_held is None else float(easy_held[slot]),
             }
-            for slot, (held, easy) in enumerate(zip(plan.held(), plan.held(plan.easy), strict=True))
+            for slot, held in enumerate(plan.held())
         ],
         "runs": _runs(plan),
         "explained": explained,
@@ -262,12 +288,11 @@ def _document(
 def _show(plan: ClusterPlan, quote: Quote | None, zone: Zone) -> None:
     """Tell people: the plan, what time on the machines is worth, who is late, and why."""
     from lowtide.cli.chart import draw_curve
-    from lowtide.grid import deciding_signal
     from lowtide.market.cluster_plan import amount_in_words
-    from lowtide.units import format_duration, format_percent, format_time
+    from lowtide.units import format_duration, format_number, format_percent, format_time
 
     told = amount_in_words(plan)
-    signal = deciding_signal(plan.simulation.signal)
+    signal = plan.ruling
     say(f"{plan}.")
     say_all(
         (
@@ -277,12 +302,14 @@ def _show(plan: ClusterPlan, quote: Quote | None, zone: Zone) -> None:
     )
     exactly = "at any moment" if plan.lossless else f"on steps of {format_duration(plan.step_s)}"
     say(
-        f"The bound holds for every plan that starts and stops jobs {exactly}. "
+        f"The bounds hold for every plan that starts and stops jobs {exactly}"
+        + (", in which nobody is later than here. " if plan.late else ". ")
         + {
-            "gap": "The plan is as near to it as was asked for.",
+            "gap": "The plan is as near to them as was asked for.",
             "effort": "A longer search (--effort) may come nearer.",
             "seconds": "Time was up (--seconds): a longer search may come nearer.",
         }[plan.stopped]
+        + "".join(f" There was no time for {each}." for each in plan.left_out)
     )
     summary = plan.summary()
     any_moment = summary["any_moment_bound_g"]
@@ -305,22 +332,27 @@ def _show(plan: ClusterPlan, quote: Quote | None, zone: Zone) -> None:
         {"what": what, "words": words, "plan": ours, "EASY": theirs}
         for what, (words, ours, theirs) in beside.items()
     ]
+    paid = plan.paid()
+    for name, (ours, theirs) in (paid if len(paid) > 1 else {}).items():
+        what = f"jobs by {name}"
+        rows.append({"what": what, "words": format_number, "plan": ours, "EASY": theirs})
     for row in rows:
         row |= {
             key: row["words"](row[key]) for key in ("plan", "EASY") if row[key] not in (None, "")
         }
     print_rows([Column(key, key) for key in ("what", "plan", "EASY")], rows)
-    name = plan.resources[0]
-    price = plan.prices.rent[0] * 3600 / plan.step_s
-    unit = signal.currency if signal.kind == "price" else "g"
-    one = name.removesuffix("s")
-    if price.any():
-        print()
-        say(f"What an hour of one {one} is worth, {unit}")
-        print(draw_curve(price, float(plan.edges[0]), float(plan.edges[-1]), unit, tz=zone.tz))
-        print()
-        print_rows(*_days(plan, price, zone, unit, one))
-    say(f"One more {one} for the whole time would save about {told(plan.worth())}.")
+    unit = _unit(plan, signal)
+    for name in plan.scarce:
+        price = plan.prices.rent[plan.resources.index(name)] * 3600 / plan.step_s
+        one = name.removesuffix("s")
+        if price.any():
+            print()
+            say(f"What an hour of one {one} is worth{f', {unit}' if unit else ''}")
+            print(draw_curve(price, float(plan.edges[0]), float(plan.edges[-1]), unit, tz=zone.tz))
+            print()
+            print_rows(*_days(plan, name, price, zone, unit))
+        say(f"One more {one} for the whole time would save about {told(plan.worth(name))}.")
+    _show_moved(plan, zone)
     for each in plan.late[:_SHOWN_LATE]:
         say(
             f"Job {plan.jobs.id[each.row]} is done {format_duration(each.by_s)} late: "
@@ -338,15 +370,46 @@ def _show(plan: ClusterPlan, quote: Quote | None, zone: Zone) -> None:
             say(f"One more hour of deadline would be worth {told(quote.hour_worth)} to it.")
 
 
+def _unit(plan: ClusterPlan, signal: Signal) -> str:
+    """Return in what it is told what time is worth; nothing for grams and money together."""
+    if signal.kind == "price":
+        return signal.currency
+    return "g" if plan.weights is None else ""
+
+
+def _show_moved(plan: ClusterPlan, zone: Zone) -> None:
+    """Tell who made room for whom."""
+    from lowtide.market.cluster_plan import amount_in_words
+    from lowtide.units import format_time
+
+    told = amount_in_words(plan)
+    rows = [
+        {
+            "id": each.id,
+            "alone": format_time(each.alone, zone.tz),
+            "start": format_time(each.start, zone.tz),
+            "more": told(each.more),
+            "to": ", ".join(each.to) or None,
+        }
+        for each in plan.moved(_SHOWN_MOVED)
+    ]
+    if rows:
+        print()
+        say("Who made most room for others")
+        heads = ("job", "alone it would start", "starts", "comes to more by", "there run")
+        print_rows([Column(*pair) for pair in zip(rows[0], heads, strict=True)], rows)
+
+
 def _days(
-    plan: ClusterPlan, price: Any, zone: Zone, unit: str, one: str
+    plan: ClusterPlan, name: str, price: Any, zone: Zone, unit: str
 ) -> tuple[tuple[Column, ...], list[dict[str, Any]]]:
-    """Return what an hour of a node is worth, day by day."""
+    """Return what an hour of one of a resource is worth, day by day."""
     from datetime import UTC, datetime
 
     from lowtide.units import format_number
 
-    held, there = plan.held(), plan.capacity()
+    one = name.removesuffix("s")
+    held, there = plan.held(resource=name), plan.capacity(name)
     days: dict[str, list[int]] = {}
     moments = []
     for slot, instant in enumerate(plan.edges[:-1].tolist()):
@@ -370,7 +433,7 @@ def _days(
         Column("day", f"day ({zone.name})"),
         Column("free", "free", "{:g} h".format),
         Column("dearest", "dearest at", "{:%H:%M}".format),
-        Column("then", f"{unit} a {one}-hour then", format_number),
+        Column("then", f"{unit or 'worth'} a {one}-hour then", format_number),
         Column("mean", "mean", format_number),
         Column("held", "held", lambda share: f"{100 * share:.0f} %"),
     )

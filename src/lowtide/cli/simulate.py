@@ -123,10 +123,7 @@ def simulate(
     def show() -> None:
         _tell(simulation, summary)
         if not all(told_of_queue.values()):
-            say(
-                f"[queue] played no part: {simulation.policy} buys machines as jobs need them, "
-                "and none queues."
-            )
+            say(f"[queue] played no part: {simulation.policy} {_alone(run.parameters)}.")
 
     form.print(
         told.items(),
@@ -153,6 +150,15 @@ def simulate(
         write_table(simulation.timeline(), time_table)
         if form.for_people:
             print(f"steps: {time_table}")
+
+
+def _alone(parameters: Mapping[str, Any]) -> str:
+    """Return why a policy asks nobody how to serve the queue."""
+    from lowtide.policies.policy import POLICIES
+
+    if hasattr(POLICIES.load(str(parameters["policy"]["name"])), "decide_queue"):
+        return "decides itself which of the jobs that wait runs when"
+    return "buys machines as jobs need them, and none queues"
 
 
 def write_jobs(simulation: Simulation, path: Path) -> None:

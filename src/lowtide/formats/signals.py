@@ -28,6 +28,7 @@ _FLOORS = {
     "marginal": (0.0, "carbon intensity must be 0 or more"),
     "price": (-np.inf, "a price must be finite"),
     "pue": (1.0, "PUE must be at least 1"),
+    "power": (0.0, "a power cap must be 0 W or more"),
 }
 # Beyond these a value is a slip.
 _MOST = 1e9

@@ -112,6 +112,8 @@ def render(signal: Signal) -> str:
         heading = f"price_{signal.unit.replace('/', '_per_').lower()}"
     elif signal.kind == "pue":
         heading = "pue"
+    elif signal.kind == "power":
+        heading = "power_w"
     else:
         heading = "carbon_intensity_g_per_kwh"
     lines.append(f"datetime,{heading}" if signal.marks is None else f"datetime,{heading},mark")
@@ -145,6 +147,8 @@ def _family(heading: str) -> str | None:
     plain = _plain(heading)
     if plain == "pue":
         return "pue"
+    if re.fullmatch(r"power([ _]cap)?[ _]w", plain):
+        return "power"
     if "price" in plain:
         return "price"
     if re.search(r"intensity|co2|moer", plain):
@@ -153,7 +157,7 @@ def _family(heading: str) -> str | None:
 
 
 def _stated_kind(heading: str, family: str | None) -> str | None:
-    if family in ("pue", "price"):
+    if family in ("pue", "price", "power"):
         return family
     plain = _plain(heading)
     if re.search(r"marginal|moer", plain):
@@ -175,7 +179,9 @@ def _value_heading(sheet: Sheet, wish: Wish) -> str:
     found = [
         heading
         for heading in sheet.headings
-        if _family(heading) is not None and family in (None, _family(heading))
+        if (family is not None and _family(heading) == family)
+        # A cap is read where one is asked for: power stands beside carbon in many a table.
+        or (family is None and _family(heading) not in (None, "power"))
     ]
     if len(found) > 1 and wish.kind is not None:
         # Of a pair, one for each kind, the one that says it is of this kind is meant, or else
@@ -202,8 +208,8 @@ def _value_heading(sheet: Sheet, wish: Wish) -> str:
 
 
 def _unit(sheet: Sheet, heading: str, meaning: str | None, wish: Wish) -> str:
-    if meaning == "pue":
-        return "1"
+    if meaning in ("pue", "power"):
+        return "1" if meaning == "pue" else "W"
     place = sheet.place(heading)
     stated = _unit_in(heading, meaning)
     if stated is not None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -31,7 +32,7 @@ _NEAR = 1e-7
 
 
 def bound_at_any_moment(
-    instance: Instance, prices: Prices, *, waiting: bool = True
+    instance: Instance, prices: Prices, *, waiting: bool = True, rows: Sequence[int] | None = None
 ) -> float | None:
     """Return what no plan can come to less than, whenever it starts and stops jobs.
 
@@ -40,6 +41,8 @@ def bound_at_any_moment(
 
     Args:
         waiting: Whether to count waiting.
+        rows: Of which jobs alone, on their share of the machines: no bound, but it tells which of
+            several prices proves more; None for all.
     """
     if instance.sites or instance.signal.values.min() < 0:
         return None
@@ -48,12 +51,16 @@ def bound_at_any_moment(
         worth += float((prices.power * instance.cap_kw[0]).sum())
     rent = np.pad(np.cumsum(prices.rent, axis=1), ((0, 0), (1, 0)))
     power = np.pad(np.cumsum(prices.power), (1, 0))
-    leave = instance.queue.jobs["leave"]
+    leave, peak_w = instance.queue.jobs["leave"], instance.jobs.peak_w
     least = [
-        min(_Free(instance, row, rent, power, waiting=waiting).least(), float(leave[row]))
-        for row in range(len(instance))
+        min(
+            _Free(instance, row, rent, power, float(peak_w[row]), waiting=waiting).least(),
+            float(leave[row]),
+        )
+        for row in (range(len(instance)) if rows is None else rows)
     ]
-    return math.fsum((-worth, *least))
+    share = len(least) / len(instance)
+    return math.fsum((-worth * share, *least))
 
 
 _Legs: TypeAlias = tuple[list[tuple[float, FloatArray]], list[tuple[float, FloatArray]]]
@@ -71,7 +78,14 @@ class _Free:
     """One job, planned over slots of delay, at the lowest that each of them can cost."""
 
     def __init__(
-        self, instance: Instance, row: int, rent: FloatArray, power: FloatArray, *, waiting: bool
+        self,
+        instance: Instance,
+        row: int,
+        rent: FloatArray,
+        power: FloatArray,
+        peak_w: float,
+        *,
+        waiting: bool,
     ) -> None:
         self.job: Job = instance.jobs.job(row)
         self.step_s, queue = instance.step_s, instance.queue
@@ -85,7 +99,7 @@ class _Free:
         weight = float(own["weight"]) if waiting else 1.0
         self.energy = weight * instance.energy[: instance.slots + 1] + power
         self.rent = queue.need[row] @ rent
-        self.extra_kw = float(own["peak_kw"]) - float(instance.jobs.peak_w[row] / 1000)
+        self.extra_kw = float(own["peak_kw"]) - peak_w / 1000
         self.held = float(own["suspended_kw"]) * self.energy + queue.keep[row] @ rent
         self.wait = float(instance.wait[row]) * self.step_s if waiting else 0.0
         self.already = self.wait * float(window[0] - self.job.arrival) / self.step_s
@@ -142,9 +156,14 @@ class _Free:
             table.append((last, least))
         return table
 
-    def _near(self, table: list[tuple[float, FloatArray]], begin: float, end: float) -> FloatArray:
+    def _near(
+        self,
+        table: list[tuple[float, FloatArray]],
+        begin: FloatArray,
+        end: FloatArray,
+    ) -> FloatArray:
         """Return the least that phases cost that begin between two places, by the delay."""
-        total = np.zeros(self.low.size)
+        total = np.zeros(np.broadcast_shapes(np.shape(begin), self.low.shape))
         for last, least in table:
             total += _least_within(least, self.low, begin, end, self.most)
             begin, end = begin + last, end + last
@@ -159,7 +178,7 @@ class _Free:
             return self.already + float((self._lowest(whole) + self.wait * self.low).min())
         if kind == _ANYWHERE:
             points = self._rows()
-            through = [self._row(a, b) for a, b in itertools.pairwise(points)]
+            through = list(self._rows_of_work(np.array(points)))
             min_run_s = job.min_run_s - 2 * self.step_s
         else:
             stops = [s for s in profile.checkpoints_s if s < profile.work_s - TIME_TOLERANCE_S]
@@ -176,12 +195,21 @@ class _Free:
         cuts = cuts[np.append(True, np.diff(cuts) > TIME_TOLERANCE_S)]
         return [*cuts[cuts < work_s - TIME_TOLERANCE_S].tolist(), work_s]
 
-    def _row(self, begin_s: float, end_s: float) -> FloatArray:
-        """Return the least that a slot of work costs at any of the prices that it could meet."""
-        cost = np.zeros(self.low.size)
-        for begin, end, upto in self._work(begin_s, end_s):
-            price = np.append(np.diff(upto), np.inf)
-            cost += (end - begin) * _least_within(price, self.low, begin, end, self.most)
+    def _rows_of_work(self, points_s: FloatArray) -> FloatArray:
+        """Return the least that each slot of work costs at any of the prices it could meet."""
+        profile = self.job.profile
+        at = self.base + (profile.startup_s + points_s) / self.step_s
+        begin, end = at[:-1, None], at[1:, None]
+        # Progress is cut where the power changes: each row lies in one phase.
+        middle_s = (points_s[:-1] + points_s[1:]) / 2
+        phase = np.searchsorted(np.asarray(profile.work_edges_s)[1:-1], middle_s, side="right")
+        cost = np.zeros((begin.size, self.low.size))
+        for number, each in enumerate(profile.work):
+            some = phase == number
+            if some.any():
+                price = np.append(np.diff(self._upto(each.power_w)), np.inf)
+                least = _least_within(price, self.low, begin[some], end[some], self.most)
+                cost[some] = (end - begin)[some] * least
         return cost
 
     def _planned(
@@ -189,21 +217,23 @@ class _Free:
     ) -> float:
         """Return the least over stops at points of progress, from the end backwards."""
         job, profile = self.job, self.job.profile
-        restart_s, again = profile.restart_s, profile.starting(1)
+        restart_s = profile.restart_s
         limit = job.max_starts
         fewer = 0 if limit is None else 1
         last = len(points) - 1
         layers = 1 if limit is None else min(limit, last)
         gap = math.floor((restart_s + profile.stop_s) / self.step_s + _NEAR)
         size = self.low.size
-        legs = (self._begun_in(again), self._begun_in(profile.stop)) if anywhere else None
-        ahead = [[self.wait * self.low] * layers for _ in points]
-        begun = [[np.zeros(0)] * layers for _ in points]
+        legs = (self._begun_in(profile.starting(1)), self._begun_in(profile.stop))
+        stops = self._stops(points, legs if anywhere else None)
+        late = self.wait * self.low
+        ahead = [[late] * layers for _ in points]
+        begun = [[late] * layers for _ in points]
         for place in range(last - 1, -1, -1):
             done = np.array(points[place + 1 :]) - points[place] >= min_run_s - TIME_TOLERANCE_S
             enough = place + 1 + int(np.argmax(done)) if done.any() else None
             run = None if enough is None else sum(through[place:enough])
-            start, leave = self._stops(points, place, legs)
+            start, leave = (each[place] for each in stops) if place else (late, late)
             for left in range(layers):
                 begun[place][left] = (
                     np.full(size, np.inf)
@@ -221,28 +251,31 @@ class _Free:
         first = self._lowest(self._laid(profile.startup, 0.0)) + begun[0][layers - 1]
         return self.already + float(first.min())
 
-    def _stops(
-        self, points: list[float], place: int, legs: _Legs | None
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return the least that starting again before a point, and stopping there, cost.
+    def _stops(self, points: list[float], legs: _Legs | None) -> tuple[FloatArray, FloatArray]:
+        """Return the least that starting again before each point, and stopping there, cost.
 
         Args:
             legs: What both cost, where the job may be stopped anywhere.
         """
-        profile = self.job.profile
-        if not place:
-            return np.zeros(self.low.size), np.zeros(self.low.size)
+        profile, at_s = self.job.profile, np.array(points)
         # A stop anywhere may be up to a slot of work before the point, or after it.
-        some = (points[place - 1], points[place + 1]) if legs else (points[place],) * 2
-        soon, late = (self.base + (profile.startup_s + each) / self.step_s for each in some)
+        shift = 1 if legs else 0
+        before, after = (
+            np.clip(np.arange(at_s.size) + by, 0, at_s.size - 1) for by in (-shift, shift)
+        )
+        soon, late = (
+            (self.base + (profile.startup_s + at_s[each]) / self.step_s)[:, None]
+            for each in (before, after)
+        )
         restart = profile.restart_s / self.step_s
         if legs:
             start = self._near(legs[0], soon - restart, late - restart)
             leave = self._near(legs[1], soon, late)
         else:
-            begin_s = profile.startup_s + points[place]
-            start = self._lowest(self._laid(profile.starting(1), begin_s - profile.restart_s))
-            leave = self._lowest(self._laid(profile.stop, begin_s))
+            begins_s = [profile.startup_s + each for each in points]
+            again = [self._laid(profile.starting(1), at - profile.restart_s) for at in begins_s]
+            start = np.array([self._lowest(each) for each in again])
+            leave = np.array([self._lowest(self._laid(profile.stop, at)) for at in begins_s])
         if self.held.any():
             stopped = late + profile.stop_s / self.step_s + self.high
             start += np.interp(soon - restart + self.low, self.places, self.held)
@@ -251,7 +284,7 @@ class _Free:
 
 
 def _least_within(
-    slot: FloatArray, low: FloatArray, begin: float, end: float, most: float
+    slot: FloatArray, low: FloatArray, begin: FloatArray, end: FloatArray, most: float
 ) -> FloatArray:
     """Return the least of the slots that lie between two places, moved by each slot of delay.
 
@@ -260,8 +293,11 @@ def _least_within(
     """
     first = np.floor(begin + low + _NEAR).astype(np.int64)
     last = np.ceil(end + np.minimum(low + 1, most) - _NEAR).astype(np.int64)
-    least = np.full(low.size, np.inf)
+    least = np.full(first.shape, np.inf)
     for more in range(int((last - first).max(initial=1))):
-        at = np.clip(first + more, 0, slot.size - 1)
-        least = np.minimum(least, np.where((first + more < last) | (more == 0), slot[at], np.inf))
+        here = first + more
+        found = slot[np.clip(here, 0, slot.size - 1)]
+        if more:
+            found[here >= last] = np.inf
+        np.minimum(least, found, out=least)
     return least

@@ -43,8 +43,9 @@ def certify(
     ahead = np.cumsum(ahead[:, ::-1], axis=1)[:, ::-1]
     least = np.full(len(instance), np.inf)
     for part, own, of in _sites(instance, prices):
+        peak_w = part.jobs.peak_w
         for row, job in enumerate(of.tolist()):
-            one = _Backwards(part, own, row)
+            one = _Backwards(part, own, row, float(peak_w[row]))
             begin_s = one.base - instance.origin + one.delays_s
             end_s = begin_s + one.job.profile.run_s
 
@@ -82,7 +83,7 @@ def _sites(
 class _Backwards:
     """One job, planned from its end on."""
 
-    def __init__(self, instance: Instance, prices: Prices, row: int) -> None:
+    def __init__(self, instance: Instance, prices: Prices, row: int, peak_w: float) -> None:
         self.job: Job = instance.jobs.job(row)
         self.step_s, self.base = instance.step_s, float(instance.base[row])
         profile = self.job.profile
@@ -95,9 +96,7 @@ class _Backwards:
         self.wait = float(instance.wait[row])
         self.end_s = float(instance.edges[-1]) - self.base
         self.signal = instance.signal
-        extra_kw = float(instance.queue.jobs["peak_kw"][row]) - float(
-            instance.jobs.peak_w[row] / 1000
-        )
+        extra_kw = float(instance.queue.jobs["peak_kw"][row]) - peak_w / 1000
         self.extra_w = 1000 * extra_kw if extra_kw > 1e-12 else 0.0
 
         def rent(amounts: FloatArray) -> Signal:

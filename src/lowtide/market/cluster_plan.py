@@ -11,7 +11,7 @@ import numpy as np
 
 from lowtide.accounting import Stretches, Tally
 from lowtide.errors import InvalidInput, UnknownName
-from lowtide.grid import carbon_and_price, deciding_signal
+from lowtide.grid import DECIDING, Grid, carbon_and_price, deciding_signal
 from lowtide.job import Job
 from lowtide.market.any_moment import bound_at_any_moment
 from lowtide.market.certificate import certify
@@ -19,6 +19,7 @@ from lowtide.market.enumeration import Enumerated, at_most_late
 from lowtide.market.instance import Instance
 from lowtide.market.lateness import counting, whole_jobs
 from lowtide.market.prices import Auction, Prices
+from lowtide.market.proofs import Proof
 from lowtide.registry import chart_of
 from lowtide.schedule import Schedule
 from lowtide.signal import FloatArray, Signal
@@ -39,8 +40,12 @@ from lowtide.workload import Workload
 if TYPE_CHECKING:
     import polars as pl
 
+    from lowtide.market.explaining import Moved
+
 # A sum that is larger by less than this share is larger by rounding.
 _ROUNDING = 1e-6
+# So many jobs tell which of two sets of prices proves more for any moment.
+_SAMPLE = 300
 # Of so many jobs a summary tells what holds for any moment: of more it takes too long.
 _FEW = 20_000
 
@@ -99,24 +104,25 @@ class ClusterPlan:
         simulation: The plan, carried out by the simulator: who ran when, and what that came to.
         easy: The same jobs run at once under EASY backfilling, which minds neither nodes that are
             away nor a cap that only the plan was given; None where that was not asked for.
-        lower_bound: What no plan can count less than: carbon or cost, waiting included, and what
-            leaving jobs out does where not all can be in time.
+        lower_bound: What no plan can count less than: carbon or cost, waiting included. Where jobs
+            are late: no plan in which the same jobs are no later than here, and all others in time.
         counted: What this plan counts, likewise.
-        lower_bound_g: What no plan can emit or cost less than, waiting apart; None where jobs are
-            late, as who is later may emit less.
+        lower_bound_g: What no plan can emit or cost less than, waiting apart: proven by prices of
+            its own, with the same jobs as late at most.
         late: Jobs that are not in time, the latest first.
         least_late: How many must be late, whatever is planned.
         prices: What a unit of each resource is worth in each slot, and a kilowatt under a cap.
         passes: How often all jobs were planned to find the prices.
         stopped: What ended the search: `gap` (near enough), `effort` or `seconds`.
         weights: What a gram and a unit of money count, where a mix was minimised.
+        left_out: What there was no time for.
     """
 
     simulation: Simulation
     easy: Simulation | None
     lower_bound: float
     counted: float
-    lower_bound_g: float | None
+    lower_bound_g: float
     late: tuple[Late, ...]
     least_late: int
     prices: Prices
@@ -125,6 +131,9 @@ class ClusterPlan:
     weights: Mapping[str, float] | None
     _instance: Instance = field(repr=False)
     _late_prices: Prices | None = field(repr=False)
+    _proofs: tuple[Proof, Proof] = field(repr=False)
+    _grid: Signal | Grid = field(repr=False)
+    left_out: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.simulation)
@@ -150,34 +159,49 @@ class ClusterPlan:
         return _Schedules(self.simulation)
 
     @property
-    def gap(self) -> float | None:
-        """The share of what it counts that another plan could save at most; None with late jobs."""
-        if self.late:
-            return None
-        if self.counted == 0:
-            return 0.0
-        return max(self.counted - self.lower_bound, 0.0) / abs(self.counted)
+    def gap(self) -> float:
+        """The share of what it counts, waiting included, that another plan could save at most."""
+        return _gap(self.counted, self.lower_bound)
+
+    @property
+    def gap_g(self) -> float:
+        """The share of what it emits or costs that another could save at most, however it waits."""
+        return _gap(self.amount, self.lower_bound_g)
+
+    @property
+    def minds_waiting(self) -> bool:
+        """Whether waiting counted, so that it is not carbon or cost alone that is least."""
+        return bool(self._instance.wait.any())
 
     @property
     def amount(self) -> float:
         """What jobs and nodes come to: grams, or money on a price."""
-        return _total(self.simulation, self.weights)
+        return amount_of(self.simulation, self.weights)
 
     @property
     def saving(self) -> float | None:
         """The share of EASY's that is saved, None without it or where there is nothing to save."""
         if self.easy is None:
             return None
-        against = _total(self.easy, self.weights)
+        against = amount_of(self.easy, self.weights)
         return 1.0 - self.amount / against if against > 0 else None
 
     @property
     def most_saving(self) -> float | None:
         """The share of EASY's that any plan could save at most."""
-        if self.easy is None or self.lower_bound_g is None:
+        if self.easy is None:
             return None
-        against = _total(self.easy, self.weights)
+        against = amount_of(self.easy, self.weights)
         return 1.0 - self.lower_bound_g / against if against > 0 else None
+
+    @property
+    def ruling(self) -> Signal:
+        """What was minimised."""
+        if self.weights is not None and set(self.weights) == {"price"}:
+            _, price = carbon_and_price(self.simulation.signal)
+            assert price is not None  # noqa: S101 - it was planned by
+            return price
+        return deciding_signal(self.simulation.signal)
 
     @property
     def step_s(self) -> float:
@@ -259,30 +283,38 @@ class ClusterPlan:
         """What no plan can emit or cost less than, at whatever moments it starts and stops jobs.
 
         Where all lies on slots that is `lower_bound_g`, and else a little less. Waiting is apart,
-        as there; None where jobs are late, or where it is not known. Takes a second for some
-        thousand jobs.
+        as there; None where it is not known. Takes a second for some thousand jobs.
         """
-        if self.late or self.lossless:
+        if self.lossless:
             return self.lower_bound_g
         # Within a step of the signal, prices differ by chance, and jobs could slip between them.
-        even = self.prices.evened(self._instance)
-        found = [
-            bound_at_any_moment(self._instance, each, waiting=False) for each in (self.prices, even)
-        ]
+        plain = self._proofs[1]
+        even = plain.prices.evened(plain.instance)
+        both, some = [even, plain.prices], range(0, len(self), max(len(self) // _SAMPLE, 1))
+        if len(some) < len(self):
+            # A few of the jobs tell which proves more.
+            guess = [
+                bound_at_any_moment(plain.instance, each, waiting=False, rows=some) for each in both
+            ]
+            both = both[:1] if (guess[0] or 0.0) >= (guess[1] or 0.0) else both[1:]
+        found = [bound_at_any_moment(plain.instance, each, waiting=False) for each in both]
         known = [each for each in found if each is not None]
         return max(known) + self._apart if known else None
 
     def certify(self) -> float:
-        """Compute the bound again, by other code, and raise unless it is what was said.
+        """Compute the bounds again, by other code, and raise unless they are what was said.
 
         So is how many must be late.
         """
-        found = certify(self._instance, self.prices) + self._apart
-        if abs(found - self.lower_bound) > 1e-9 * max(abs(found), abs(self.lower_bound), 1e-9):
-            raise InvalidInput(
-                f"the prices prove {found!r}, not {self.lower_bound!r}: prices or jobs are not "
-                "those of this plan"
-            )
+        whole, plain = self._proofs
+        found = whole.certify() + self._apart
+        apart = found if plain is whole else plain.certify() + self._apart
+        for proven, said in ((found, self.lower_bound), (apart, self.lower_bound_g)):
+            if abs(proven - said) > 1e-9 * max(abs(proven), abs(said), 1e-9):
+                raise InvalidInput(
+                    f"the prices prove {proven!r}, not {said!r}: prices or jobs are not those of "
+                    "this plan"
+                )
         if self._late_prices is not None and self.least_late:
             flat = counting(self._instance)
             must = whole_jobs(certify(flat, self._late_prices))
@@ -336,6 +368,56 @@ class ClusterPlan:
         """
         return self.quote(job).why
 
+    def amounts(self, paid: Tally | None = None) -> FloatArray:
+        """Return what each job comes to, in what was minimised.
+
+        Args:
+            paid: Of other schedules of jobs; by default of this plan's.
+        """
+        paid = paid or self.tally
+        if self.weights is None:
+            return paid.amount
+        parts = (
+            (self.weights.get("carbon"), paid.carbon_g),
+            (self.weights.get("price"), paid.cost),
+        )
+        total: FloatArray = sum(
+            (weight * each for weight, each in parts if weight and each is not None),
+            np.zeros(paid.amount.size),
+        )
+        return total
+
+    def moved(self, most: int = 10) -> list[Moved]:
+        """Return who made room for whom: jobs that come to more than alone, and who runs there.
+
+        Args:
+            most: Of how many to tell, those first to whom it makes most difference.
+        """
+        from lowtide.market.explaining import moved_jobs
+
+        return moved_jobs(self, most)
+
+    @property
+    def scarce(self) -> tuple[str, ...]:
+        """Resources that are worth anything at any time; the first where none is."""
+        found = [name for name in self.resources if self.prices.rent[self._row(name)].any()]
+        return tuple(found) or self.resources[:1]
+
+    def paid(self) -> dict[str, tuple[float, float | None]]:
+        """Return what all jobs come to in each signal that the grid has, here and under EASY."""
+        grid, pue = self._grid, self._instance.cluster.pue
+        if not isinstance(grid, Grid):
+            return {}
+        runs = [self.simulation, *(() if self.easy is None else (self.easy,))]
+        found: dict[str, tuple[float, float | None]] = {}
+        for name in DECIDING:
+            signal = getattr(grid, name)
+            if signal is None:
+                continue
+            drawn = [float(np.nansum(each.pieces.charge(signal, pue))) for each in runs]
+            found[name] = (drawn[0], drawn[1] if len(drawn) > 1 else None)
+        return found
+
     def users(self) -> dict[str, tuple[float, float | None]]:
         """Return what the jobs of each user come to here, and under EASY."""
         names = np.array([str(each) for each in self.jobs.user])
@@ -352,6 +434,7 @@ class ClusterPlan:
         total = self.simulation.summary()
         easy = None if self.easy is None else self.easy.summary()
         waits = self.simulation.wait_s
+        quick = len(self) <= _FEW and (self.lossless or self.stopped != "seconds")
         return {
             "jobs": len(self),
             "nodes": self._instance.cluster.nodes,
@@ -364,8 +447,9 @@ class ClusterPlan:
             "counted": self.counted,
             "lower_bound": self.lower_bound,
             "lower_bound_g": self.lower_bound_g,
-            "any_moment_bound_g": self.any_moment_bound_g if len(self) <= _FEW else None,
+            "any_moment_bound_g": self.any_moment_bound_g if quick else None,
             "gap": self.gap,
+            "gap_g": self.gap_g,
             "saving": self.saving,
             "most_saving": self.most_saving,
             "late": len(self.late),
@@ -376,10 +460,21 @@ class ClusterPlan:
             "utilisation": total["utilisation"],
             "passes": self.passes,
             "stopped": self.stopped,
-            "easy_amount": None if self.easy is None else _total(self.easy, self.weights),
+            "left_out": list(self.left_out),
+            "easy_amount": None if self.easy is None else amount_of(self.easy, self.weights),
             "easy_late": None if self.easy is None else int(self.easy.missed.sum()),
             "easy_mean_wait_s": None if easy is None else easy["mean_wait_s"],
         }
+
+    def proof_in_words(self, told: Callable[[float], str]) -> str:
+        """Return what is proven of it, and of what.
+
+        Args:
+            told: Says an amount.
+        """
+        return words_of_proof(
+            told, self.lower_bound_g, self.gap_g, self.gap if self.minds_waiting else None
+        ) + (", none with these jobs as late at most" if self.late else "")
 
     def table(self) -> pl.DataFrame:
         """Return every job as a row."""
@@ -401,11 +496,7 @@ class ClusterPlan:
             f"{format_count(len(self), 'job')} on "
             f"{format_count(self._instance.cluster.nodes, 'node')}: {told(self.amount)}"
         ]
-        if self.gap is not None and self.lower_bound_g is not None:
-            parts[0] += (
-                f", proven within {100 * self.gap:.2f} % of the least (no plan comes to less than "
-                f"{told(self.lower_bound_g)})"
-            )
+        parts[0] += f", {self.proof_in_words(told)}"
         if self.saving is not None:
             parts.append(f"{format_percent(self.saving)} less than EASY")
         if self.late:
@@ -445,13 +536,41 @@ class _Schedules(Sequence[Schedule]):
 
 def amount_in_words(plan: ClusterPlan) -> Callable[[float], str]:
     """Return how amounts of a plan are told: as masses, or as money."""
-    signal = deciding_signal(plan.simulation.signal)
+    signal = plan.ruling
     if signal.kind == "price":
         return lambda amount: f"{format_number(amount)} {signal.currency}"
+    if plan.weights is not None:
+        # Of grams and money together there is no unit.
+        return format_number
     return format_mass
 
 
-def _total(simulation: Simulation, weights: Mapping[str, float] | None) -> float:
+def words_of_proof(
+    told: Callable[[float], str], bound: float, gap_g: float, gap: float | None
+) -> str:
+    """Return what is proven of a plan, in words.
+
+    Args:
+        told: Says an amount.
+        bound: What no plan can come to less than, waiting apart.
+        gap_g: The share by which that is less than what the plan comes to.
+        gap: The share that could be saved of all that was counted; None where waiting was not.
+    """
+    near = f"proven within {100 * gap_g:.2f} % of the least: no plan comes to less than"
+    text = f"{near} {told(bound)}"
+    if gap is not None:
+        text += (
+            " however long jobs wait, and with waiting counted none is more than "
+            f"{100 * gap:.2f} % better"
+        )
+    return text
+
+
+def _gap(amount: float, bound: float) -> float:
+    return max(amount - bound, 0.0) / abs(amount) if amount else 0.0
+
+
+def amount_of(simulation: Simulation, weights: Mapping[str, float] | None) -> float:
     """Return what jobs and nodes of a run come to, in the unit of what was minimised."""
     numbers = simulation.total_numbers()
     if weights is None:

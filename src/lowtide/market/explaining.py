@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from lowtide.market.cluster_plan import Quote, amount_in_words
 from lowtide.market.instance import make_instance
 from lowtide.market.prices import Auction, Prices
+from lowtide.market.proofs import without_waiting
 from lowtide.units import format_duration, format_time
 
 if TYPE_CHECKING:
@@ -17,6 +18,29 @@ if TYPE_CHECKING:
     from lowtide.market.instance import Instance
 
 _HOUR_S = 3600.0
+# A job that comes to more than alone by less than this share does so by rounding.
+_SAME = 1e-6
+# So many of those that have its room are named.
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """A job that comes to more than it would alone, as others have the room.
+
+    Attributes:
+        id: Which job.
+        alone: When it would start if it were alone.
+        start: When it starts.
+        more: By how much more it comes to: grams, or money on a price.
+        to: Who runs where it would, those that hold most of it first.
+    """
+
+    id: str
+    alone: float
+    start: float
+    more: float
+    to: tuple[str, ...]
 
 
 def explain_row(plan: ClusterPlan, row: int) -> Quote:
@@ -30,7 +54,7 @@ def explain_row(plan: ClusterPlan, row: int) -> Quote:
     rent = float((held * plan.prices.rent).sum())
     wait_s = float(plan.simulation.wait_s[row])
     at_once = _at_once(plan, row)
-    amount = float(tally.amount[row])
+    amount = float(plan.amounts()[row])
     hour = None if priced is None or later is None else max(priced - later, 0.0)
     quote = Quote(
         id=str(plan.jobs.id[row]),
@@ -46,6 +70,39 @@ def explain_row(plan: ClusterPlan, row: int) -> Quote:
         hour_worth=hour,
     )
     return replace(quote, why=_words(plan, row, quote, float(own.slack_s[0]), instance))
+
+
+def moved_jobs(plan: ClusterPlan, most: int) -> list[Moved]:
+    """Return who made room for whom, those first to whom that makes most difference."""
+    instance, tally = without_waiting(plan.planned_on), plan.tally
+    free = Auction(instance)
+    free.price(Prices.nothing(instance))
+    amounts = plan.amounts()
+    more = amounts - free.cost
+    some = np.argsort(-more, kind="stable")[:most]
+    some = some[more[some] > _SAME * np.maximum(np.abs(amounts[some]), 1e-9)]
+    alone = free.schedules()
+    begin, end = plan.simulation.runs
+    of, nodes = plan.stretches.job, plan.jobs.nodes
+    ends = alone.start + alone.work_s + alone.starting_s(plan.jobs)
+    found = []
+    for row in some.tolist():
+        shared = np.zeros(len(plan))
+        for place in np.flatnonzero(alone.job == row).tolist():
+            over_s = np.minimum(end, ends[place]) - np.maximum(begin, alone.start[place])
+            np.add.at(shared, of, np.maximum(over_s, 0.0) * nodes[of])
+        shared[row] = 0.0
+        order = np.argsort(-shared, kind="stable")[:_NAMED]
+        found.append(
+            Moved(
+                id=str(plan.jobs.id[row]),
+                alone=float(alone.start[alone.job == row].min()),
+                start=float(tally.start[row]),
+                more=float(more[row]),
+                to=tuple(str(plan.jobs.id[each]) for each in order if shared[each] > 0),
+            )
+        )
+    return found
 
 
 def _alone(plan: ClusterPlan, row: int, *, priced: bool, later_s: float = 0.0) -> float | None:
@@ -86,7 +143,7 @@ def _at_once(plan: ClusterPlan, row: int) -> float:
     own = plan.jobs.take(np.array([row]))
     pue = plan.planned_on.cluster.pue
     ran = tally(own, Stretches.one_each(own, own.arrival), plan.simulation.signal, pue=pue)
-    return float(ran.amount[0])
+    return float(plan.amounts(ran)[0])
 
 
 def _words(plan: ClusterPlan, row: int, quote: Quote, slack_s: float, instance: Instance) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -48,12 +46,9 @@ def solve_fairly(
     there, EASY's own schedule is searched from, in which nobody does, keeping it so. The bound is
     that of all plans, fair or not, so it holds for the fair ones.
     """
-    until = math.inf
-    if budget["seconds"] is not None:
-        until = time.process_time() + float(budget["seconds"])
 
     def is_over(_total: float = 0.0) -> bool:
-        return time.process_time() > until
+        return bool(budget["clock"].is_over())
 
     solution = solve(instance, doing=doing, **budget)
     if solution.late.size:

@@ -104,11 +104,11 @@ def whole_jobs(bound: float) -> int:
     return max(math.ceil(bound - 1e-6), 0)
 
 
-def prove_late(instance: Instance) -> Auction:
+def prove_late(instance: Instance, is_over: Callable[[], bool] = lambda: False) -> Auction:
     """Return prices that prove how many jobs cannot be in time, whatever is planned."""
     auction = Auction(counting(instance), aim=0.2, unit=2.5)
     for _ in range(_PASSES):
-        if not auction.advance():
+        if not auction.advance() or is_over():
             break
     return auction
 
@@ -224,7 +224,7 @@ def refuse_late(instance: Instance, late: IntArray, short: IntArray) -> None:
     )
 
 
-def place_late(board: Board, late: IntArray) -> Board:
+def place_late(board: Board, late: IntArray, is_over: Callable[[], bool] = lambda: False) -> Board:
     """Place jobs that cannot be in time as soon as there is room.
 
     Of several orders the one with the least lateness is taken, and of those the fairest: with the
@@ -251,6 +251,8 @@ def place_late(board: Board, late: IntArray) -> Board:
         score = (float(by_s.sum()), float(by_s.max()))
         if best is None or score < best:
             best, kept = score, tried
+        if is_over():
+            break
     if kept is None:
         refuse_late(board.instance, late, tried.left_out)
         return board

@@ -25,36 +25,47 @@ from lowtide.signal import FloatArray
 from lowtide.simulator.queueing import Placed
 from lowtide.workload import IntArray
 
-# How often all jobs are laid out anew, and on how many sets of nodes a job is tried.
+# How often all jobs are laid out anew until each has a place, how often for a better one at an
+# effort of 1, and how often in vain; and on how many sets of nodes a job is tried.
 _ROUNDS = 16
+_BETTER = 40
+_PATIENCE = 12
 _TRIES = 24
+# How bad it is to have found no place, as a share of what a job comes to.
+_NO_PLACE = 5.0
 _SPARE = 1e-9
 
 
 def place_on_nodes(
-    solution: QueueSolution, *, doing: Callable[[str, float], None] = lambda _what, _share: None
+    solution: QueueSolution,
+    *,
+    doing: Callable[[str, float], None] = lambda _what, _share: None,
+    is_over: Callable[[], bool] = lambda: False,
+    effort: float = 1.0,
 ) -> tuple[Board, Placed]:
     """Return a plan whose runs each have nodes of their own, and which.
 
     Jobs for which no node could be found in time are placed as early as one has room.
     """
     board = solution.board
-    links = board.instance.links
-    order = in_order(urgency(board.instance), links)
+    instance = board.instance
+    base, push = np.log(urgency(instance)), np.zeros(len(instance))
+    rng = np.random.default_rng(0)
     best: _Layout | None = None
-    for number in range(_ROUNDS):
-        doing("nodes", number / _ROUNDS)
+    rounds, stale = max(round(_BETTER * effort), 1), 0
+    for number in range(max(_ROUNDS, rounds)):
+        doing("nodes", number / max(_ROUNDS, rounds))
         tried = _Layout(board, solution.auction.prices)
-        for row in order.tolist():
+        for row in in_order(base - push, instance.links).tolist():
             tried.put(row)
-        if best is None or tried.score < best.score:
-            best = tried
-        if not tried.failed:
+        better = best is None or tried.score < best.score
+        best, stale = (tried, 0) if better or best is None else (best, stale + 1)
+        if is_over() or (not best.failed and (number + 1 >= rounds or stale >= _PATIENCE)):
             break
-        rank = np.empty(order.size)
-        rank[order] = np.arange(order.size)
-        rank[tried.failed] = np.arange(len(tried.failed)) - order.size
-        order = in_order(rank, links)
+        # Those that it cost most to be put elsewhere, or that found no place, come sooner.
+        worse = np.maximum(tried.cost - board.cost, 0.0) / np.maximum(np.abs(board.cost), 1e-9)
+        worse[tried.failed] = _NO_PLACE
+        push = 0.9 * push + 2.0 * worse * rng.random(len(instance))
     assert best is not None  # noqa: S101 - there is at least one round
     if best.failed:
         best = best.lengthened()
@@ -79,7 +90,7 @@ class _Layout:
             np.where(np.arange(count)[:, None] < there, 1.0, 0.0)[:, None, :] * each[:, None]
         )
         self.kw = instance.cap_kw[1].copy()
-        self.delay, self.wished = board.delay.copy(), board.placed
+        self.delay, self.wished, self.planned = board.delay.copy(), board.placed, board.cost
         self.placed = np.zeros(len(instance), dtype=np.bool_)
         self.cost = queue.jobs["leave"].copy()
         self.where: dict[int, list[IntArray]] = {}
@@ -95,6 +106,8 @@ class _Layout:
         own = slice(int(self.queue.jobs["part"][row]), int(self.queue.jobs["end"][row]))
         planned = self.delay[own].copy()
         found = self._as_planned(row) if self.wished[row] and self._in_turn(row) else None
+        if found is not None:
+            self.cost[row] = self.planned[row]
         if found is None:
             found = self._anew(row)
         if found is None:

@@ -55,20 +55,29 @@ class QueueSolution:
     stopped: str
 
 
-class Budget:
-    """When to stop: near enough, or out of time."""
+class Clock:
+    """How much time there is, in CPU seconds, from now on."""
 
-    def __init__(self, auction: Auction, gap: float, seconds: float | None) -> None:
-        self._auction, self._gap = auction, gap
+    def __init__(self, seconds: float | None) -> None:
         self._seconds = math.inf if seconds is None else seconds
-        self._until = time.process_time() + self._seconds
-        self.stopped = "effort"
+        self._begun = time.process_time()
 
     def spent(self) -> float:
         """Return which share of the time there is has passed; 0 where there is any amount."""
-        if self._seconds == math.inf:
-            return 0.0
-        return 1.0 - (self._until - time.process_time()) / self._seconds
+        return (time.process_time() - self._begun) / self._seconds
+
+    def is_over(self) -> bool:
+        """Return whether time is up."""
+        return self.spent() > 1.0
+
+
+class Budget:
+    """When to stop: near enough, or out of time."""
+
+    def __init__(self, auction: Auction, gap: float, clock: Clock) -> None:
+        self._auction, self._gap, self._clock = auction, gap, clock
+        self.spent = clock.spent
+        self.stopped = "effort"
 
     def is_enough(self, total: float) -> bool:
         """Return whether a plan is near enough to the bound, or time is up."""
@@ -79,7 +88,7 @@ class Budget:
 
     def is_over(self) -> bool:
         """Return whether time is up."""
-        if time.process_time() > self._until:
+        if self._clock.is_over():
             self.stopped = "seconds"
             return True
         return False
@@ -90,7 +99,7 @@ def solve(
     *,
     gap: float,
     effort: float,
-    seconds: float | None,
+    clock: Clock,
     seed: int,
     starts: FloatArray | None = None,
     prices: Prices | None = None,
@@ -102,7 +111,7 @@ def solve(
         gap: How near to the bound is near enough.
         effort: How long to search, 1 for as long as usual. Counted in steps, so that the same
             seed gives the same plan.
-        seconds: CPU seconds after which the best so far is taken; None for any.
+        clock: When the best so far is taken.
         starts: When jobs start in a plan that is known, such as EASY's: no more are late than
             there, where its starts lie on slots.
         prices: Prices to begin with.
@@ -113,7 +122,7 @@ def solve(
     # Where a pass takes no time, the last thousandth of the bound is worth some more.
     patient = cells <= _FEW_CELLS
     auction = Auction(instance, prices, patient=patient)
-    budget = Budget(auction, gap, seconds)
+    budget = Budget(auction, gap, clock)
     if prices is None:
         auction.begin_with(first_prices(instance, budget.is_over))
     board: Board | None = None
@@ -121,13 +130,15 @@ def solve(
     enough = False
     for number in range(1, passes + 1):
         going = auction.advance(np.inf if board is None else board.total)
-        if number % _EVERY == 0 or not going:
-            auction.settle()
+        over = budget.is_over()
+        if number % _EVERY == 0 or not going or over:
+            if not over:
+                auction.settle()
             tried = construct(instance, auction.prices)
             board = tried if board is None or tried.total < board.total else board
             enough = budget.is_enough(board.total)
             doing("prices", number / passes)
-        if enough or not going:
+        if enough or over or not going:
             break
     if board is None:
         board = construct(instance, auction.prices)
@@ -157,13 +168,13 @@ def solve(
         if starts is not None:
             known = as_told(instance, starts, auction.prices)
             board = known if known.left_out.size < board.left_out.size else board
-        proof = prove_late(instance)
+        proof = prove_late(instance, budget.is_over)
         board, least = fewest_late(
             board, auction, proof, steps=steps, seed=seed, is_over=budget.is_over
         )
     late, total = board.left_out, board.total
     if late.size:
-        board = place_late(board, late)
+        board = place_late(board, late, budget.is_over)
     return QueueSolution(
         board=board,
         auction=auction,

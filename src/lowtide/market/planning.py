@@ -8,19 +8,20 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from lowtide.accounting import integrate
 from lowtide.errors import InvalidInput
-from lowtide.grid import Grid, deciding_signal, mixed_signal
+from lowtide.grid import Grid, deciding_signal, mixed_signal, ruling_signal
 from lowtide.job import Job
-from lowtide.market.cluster_plan import ClusterPlan, Late, least_of_nodes
+from lowtide.market.cluster_plan import ClusterPlan, Late, amount_of, least_of_nodes
 from lowtide.market.fairness import solve_fairly
 from lowtide.market.instance import Instance, make_instance, require_cap
 from lowtide.market.lateness import prove_late, require_alone, whole_jobs
 from lowtide.market.nodes import place_on_nodes
 from lowtide.market.placing import Board
-from lowtide.market.planner import QueueSolution, require_options, solve
-from lowtide.market.prices import Auction
+from lowtide.market.planner import Clock, QueueSolution, require_options, solve
+from lowtide.market.proofs import Proof, as_late, prove, waits, without_waiting
 from lowtide.precedence import links_of, require_time
 from lowtide.signal import FloatArray, Signal
 from lowtide.simulator.carrying import Away, replay
@@ -31,8 +32,13 @@ from lowtide.simulator.simulation import as_workload, on_machines, simulate
 from lowtide.units import JOULES_PER_KWH, DurationLike, TimeLike, parse_duration
 from lowtide.workload import Workload
 
-# What an hour of delay counts by default: this share of what an hour of the job does.
-WAIT = 0.03
+# What an hour of delay counts by default: this share of what waiting for up to a day would save on
+# average, for each hour of the job; and of what an hour of it comes to where nothing would.
+_WAIT = 0.025
+_LEAST_WAIT = 1e-4
+_DAY_S = 86400.0
+# EASY is left out where the clock has come this far before it.
+_EASY_BY = 0.25
 # So many jobs get through a queue of EASY's in a second without a kernel.
 _FEW = 2000
 
@@ -43,12 +49,13 @@ def plan_cluster(
     signal: Signal | Grid,
     *,
     gap: float = 0.005,
-    wait: float | str = WAIT,
+    wait: float | str | None = None,
     step: DurationLike | None = None,
     reserved: Sequence[tuple[TimeLike, TimeLike, int]] = (),
     power_cap: Signal | float | None = None,
     keeps: Sequence[str] | None = None,
     weights: Mapping[str, float] | None = None,
+    decide: str | None = None,
     fair: str | None = None,
     effort: float = 1.0,
     seconds: float | None = None,
@@ -69,7 +76,9 @@ def plan_cluster(
         signal: What a kWh emits or costs. Of a grid, the average intensity decides.
         gap: How near to the proven bound is near enough, as a share.
         wait: What an hour of delay counts: a share of what an hour of the job counts on average,
-            or a text such as `3 g/node-h`. 0 for nothing.
+            or a text such as `3 g/node-h`. 0 for nothing. By default a fortieth of what an hour of
+            the job would save if it waited for the best hour of the next day, on average: that
+            keeps nearly all of the saving, and delays no job for next to nothing.
         step: How long a slot is, on which jobs start and stop; by default one that loses nothing,
             or the finest that is quick.
         reserved: When nodes are not there, and how many: `(begin, end, nodes)`.
@@ -79,11 +88,14 @@ def plan_cluster(
             cluster says.
         weights: Minimise a mix instead of the signal: what a gram (`carbon`) and a unit of money
             (`price`) count.
+        decide: Minimise one signal of a grid, `average`, `marginal` or `price`; `paid()` tells all.
         fair: `users`: no user's jobs come to more than under EASY, where such a plan is found:
             deadlines come first, and `print` names who does all the same.
         effort: How long to search, 1 for as long as usual; counted in steps, so that the same
             seed gives the same plan on any machine.
-        seconds: CPU seconds after which the best plan so far is taken; None for any number.
+        seconds: CPU seconds after which the best plan so far is taken; None for any number. Where
+            they are few, EASY and bounds for any moment are left out (`left_out`); laying the queue
+            out, placing each job once and carrying that out takes as long as it does.
         seed: What is drawn by chance.
         oversized: What to do with jobs that fit on no node: `refuse`, `drop` or `spread`.
         compare: Whether to tell it against EASY backfilling.
@@ -98,8 +110,18 @@ def plan_cluster(
     (300.0, 300.0)
     """
     require_options(gap, effort, seconds)
+    clock = Clock(seconds)
     if not isinstance(cluster, Cluster):
         raise InvalidInput(f"a cluster is a Cluster(nodes=..., cpus_per_node=...), not {cluster!r}")
+    grid = signal
+    if decide is not None:
+        if weights is not None:
+            raise InvalidInput("decide and weights say the same: leave one out")
+        ruling = ruling_signal(signal, decide)
+        if decide == "price" and isinstance(signal, Grid):
+            weights = {"price": 1.0}
+        elif decide == "marginal":
+            signal = ruling
     if fair not in (None, "users") or (fair and weights):
         raise InvalidInput(f"fair is 'users', without weights, or left out, not {fair!r}")
     if keeps is not None:
@@ -123,7 +145,7 @@ def plan_cluster(
     )
     require_alone(instance)
     easy = None
-    if compare or fair:
+    if fair or (compare and clock.spent() < _EASY_BY):
         doing("EASY", 0.0)
         served: Easy | OwnDiscipline = Easy()
         if len(workload) <= _FEW and cluster.off_after_s is None:
@@ -132,7 +154,7 @@ def plan_cluster(
         easy = simulate(
             workload, signal, cluster=cluster, discipline=served, baseline=None, repeat_signal=True
         )
-    budget: dict[str, Any] = {"gap": gap, "effort": effort, "seconds": seconds, "seed": seed}
+    budget: dict[str, Any] = {"gap": gap, "effort": effort, "clock": clock, "seed": seed}
     if easy is not None:
         budget["starts"] = easy.tally.start
     if fair and easy is not None:
@@ -140,7 +162,9 @@ def plan_cluster(
         instance = solution.auction.instance
     else:
         solution = solve(instance, doing=doing, **budget)
-    return _told(workload, signal, easy, instance, solution, weights, doing)
+    left_out = ("EASY",) if compare and easy is None else ()
+    plan = _told(workload, signal, easy, instance, solution, weights, clock.is_over, doing, effort)
+    return replace(plan, _grid=grid, left_out=left_out)
 
 
 def _told(
@@ -150,13 +174,15 @@ def _told(
     instance: Instance,
     solution: QueueSolution,
     weights: Mapping[str, float] | None,
+    is_over: Callable[[], bool],
     doing: Callable[[str, float], None],
+    effort: float,
 ) -> ClusterPlan:
     """Return a solution carried out by the simulator, and what is proven of it."""
     doing("carrying out", 0.0)
     board, placed = solution.board, None
     if not instance.whole_nodes:
-        board, placed = place_on_nodes(solution, doing=doing)
+        board, placed = place_on_nodes(solution, doing=doing, is_over=is_over, effort=effort)
     stretches = board.instance.stretches(board.delay, board.placed)
     away = [Away(begin=each.begin, end=each.end, nodes=each.nodes) for each in instance.away]
     simulation = replay(
@@ -176,20 +202,28 @@ def _told(
             easy = _longer(easy, end)
             simulation = replace(simulation, baseline_node_spans=easy.node_spans)
     auction, late = solution.auction, _late(simulation, board, instance)
-    proof, least = solution.proof, solution.least_late
-    if late and proof is None:
+    lateness, least = solution.proof, solution.least_late
+    if late and lateness is None:
         # On the sum of all nodes everybody was in time, and not on each of them.
-        proof = prove_late(instance)
-        least = whole_jobs(proof.bound)
+        lateness = prove_late(instance, is_over)
+        least = whole_jobs(lateness.bound)
     apart = least_of_nodes(simulation, instance)
-    counted = board.total if not solution.late.size else solution.total
-    counted += _nodes_beyond(simulation, instance, board)
+    counted = board.total + _nodes_beyond(simulation, instance, board)
+    doing("proving", 0.0)
+    whole = Proof.of(auction)
+    if late:
+        given = as_late(instance, np.array([each.row for each in late]), simulation.tally.end)
+        whole = prove(given, None, counted, is_over)
+    plain = whole
+    if waits(whole.instance):
+        amount = amount_of(simulation, weights) - apart
+        plain = prove(without_waiting(whole.instance), whole.prices, amount, is_over)
     return ClusterPlan(
         simulation=simulation,
         easy=easy,
-        lower_bound=auction.bound + apart,
+        lower_bound=whole.bound + apart,
         counted=counted + apart,
-        lower_bound_g=None if late else _without_waiting(auction) + apart,
+        lower_bound_g=plain.bound + apart,
         late=late,
         least_late=least,
         prices=auction.prices,
@@ -197,7 +231,9 @@ def _told(
         stopped=solution.stopped,
         weights=None if weights is None else dict(weights),
         _instance=instance,
-        _late_prices=None if proof is None else proof.prices,
+        _late_prices=None if lateness is None else lateness.prices,
+        _proofs=(whole, plain),
+        _grid=signal,
     )
 
 
@@ -225,19 +261,6 @@ def _nodes_beyond(simulation: Simulation, instance: Instance, board: Board) -> f
     return own - least_of_nodes(simulation, instance) - charged
 
 
-def _without_waiting(auction: Auction) -> float:
-    """Return what the prices prove of emissions or cost alone, waiting apart."""
-    instance = auction.instance
-    rows = instance.queue.jobs
-    if not (rows["wait"].any() or (rows["weight"] != 1.0).any()):
-        return auction.bound
-    plain = rows.copy()
-    plain["wait"] = plain["already"] = 0.0
-    plain["weight"] = 1.0
-    other = Auction(replace(instance, queue=instance.queue._replace(jobs=plain)))
-    return other.price(auction.prices)
-
-
 def _late(simulation: Simulation, board: Board, instance: Instance) -> tuple[Late, ...]:
     """Return who is not in time, the latest first."""
     jobs, found = simulation.jobs, []
@@ -251,8 +274,11 @@ def _late(simulation: Simulation, board: Board, instance: Instance) -> tuple[Lat
     return tuple(sorted(found, key=lambda each: (-each.by_s, each.row)))
 
 
-def wait_rate(wait: float | str, jobs: Workload, signal: Signal) -> FloatArray:
+def wait_rate(wait: float | str | None, jobs: Workload, signal: Signal) -> FloatArray:
     """Return what a second of delay counts for each job."""
+    kw_for_a_second: FloatArray = jobs.energy_j / jobs.run_s / JOULES_PER_KWH
+    if wait is None:
+        return _usual_wait(jobs, signal) * kw_for_a_second
     rule = (
         "wait is a share of what an hour of the job counts, such as 0.03, or a text such as "
         f"'3 g/node-h', not {wait!r}"
@@ -271,6 +297,23 @@ def wait_rate(wait: float | str, jobs: Workload, signal: Signal) -> FloatArray:
         return amount * known[unit] / 3600
     if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait < math.inf:
         raise InvalidInput(rule)
-    mean = float(np.abs(signal.window(jobs.arrival.min(), jobs.deadline.max()).values).mean())
-    rate: FloatArray = wait * mean * jobs.energy_j / jobs.run_s / JOULES_PER_KWH
-    return rate
+    return wait * float(np.abs(_over(jobs, signal).values).mean()) * kw_for_a_second
+
+
+def _over(jobs: Workload, signal: Signal) -> Signal:
+    """Return a signal over the time that there is for jobs."""
+    return signal.window(float(jobs.arrival.min()), float(jobs.deadline.max()))
+
+
+def _usual_wait(jobs: Workload, signal: Signal) -> float:
+    """Return what an hour of delay counts by default, for each kilowatt.
+
+    In the cleanest of zones and weeks alike waiting is to count little beside what it saves.
+    """
+    known = _over(jobs, signal)
+    ahead = max(round(_DAY_S / known.step_s), 1)
+    best = sliding_window_view(
+        np.pad(known.values, (0, ahead), constant_values=np.inf), ahead + 1
+    ).min(axis=1)
+    least = _LEAST_WAIT * float(np.abs(known.values).mean())
+    return max(_WAIT * float((known.values - best).mean()), least)

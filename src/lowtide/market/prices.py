@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
+from lowtide.accounting import Stretches
 from lowtide.errors import InvalidInput
 from lowtide.market.instance import Instance
 from lowtide.market.kernels import ALONE, FITTING, NEAR, Room, Tariff
@@ -259,6 +260,10 @@ class Auction:
         """Try the mean of the last prices, which is mostly better than any of them."""
         if self._mean is not None:
             self.price(self._mean)
+
+    def schedules(self) -> Stretches:
+        """Return how each job would run by itself at the last prices; none is left out."""
+        return self.instance.stretches(self._plan[0], np.ones(self.cost.size, dtype=np.bool_))
 
     @property
     def is_over(self) -> bool:

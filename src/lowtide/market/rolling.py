@@ -4,7 +4,7 @@ Each time the jobs that are there are planned together, from the last prices; wh
 the time up to the next step. A job that runs goes on, or is stopped where its rules allow. Jobs
 that can no longer be in time are given as little more time as lets them be placed, and hurry. Jobs
 of another time, such as yesterday's, stand for those that will yet come: room is left for them, at
-what they would emit in the dirtiest hour, and they never run.
+several times what they would emit in the dirtiest hour, and they never run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.market.booking import require_whole_nodes
 from lowtide.market.instance import Instance, make_instance
 from lowtide.market.layout import Standing
-from lowtide.market.placing import Board, improve, urgency
+from lowtide.market.placing import Board, improve, rebuilt, urgency
 from lowtide.market.prices import Auction, Prices
 from lowtide.policies.exact import Exact
 from lowtide.policies.policy import Decision
@@ -33,7 +33,7 @@ from lowtide.signal import Signal
 from lowtide.simulator.cluster import Cluster
 from lowtide.simulator.simulation import reaching
 from lowtide.units import JOULES_PER_KWH, DurationLike, parse_duration
-from lowtide.workload import Workload
+from lowtide.workload import IntArray, Workload
 
 _PASSES = 15
 _STEPS = 1500
@@ -51,6 +51,8 @@ _MOST_SEARCHED = 1000
 _HURRY = 0.1
 # So many times as long is searched where somebody found no place.
 _LONGER = 5
+# Leaving a stand-in without room counts so many times what it would emit in the dirtiest hour.
+_REFUSED = 2.5
 # How much later, in steps, a job may be that found no place, and how often that is doubled.
 _LATER = 2
 _TRIES = 14
@@ -253,8 +255,8 @@ class Replanning:
         """Plan what is there, and return the runs of each."""
         for tries in range(_TRIES):
             instance, real = self._instance(now)
-            auction = Auction(instance)
-            auction.begin_with(self._last_prices(instance))
+            # Jobs that came since then may have moved prices far: steps are as long as from none.
+            auction = Auction(instance, self._last_prices(instance))
             for _ in range(_PASSES if tries == 0 else 3):
                 if not auction.advance():
                     break
@@ -332,10 +334,12 @@ class Replanning:
         )
         require_whole_nodes(instance)
         if not real.all():
-            # A job that may come is worth what it would emit in the dirtiest hour.
+            # A job that may come is worth more than what it would emit in the dirtiest hour: had
+            # it no room, it would be late.
             dearest = float(np.abs(np.diff(instance.energy)).max()) * 3600 / self.step_s
             rows = instance.queue.jobs
-            rows["leave"][~real] = each_for * (jobs.energy_j / JOULES_PER_KWH * dearest)[~real]
+            worst = jobs.energy_j / JOULES_PER_KWH * dearest
+            rows["leave"][~real] = _REFUSED * each_for * worst[~real]
             # One that stands for a part of a job, or for several, holds and emits as much.
             rows["weight"][~real] = each_for
             instance.queue.need[~real] *= each_for
@@ -416,21 +420,19 @@ class Replanning:
         return Prices(rent=prices.rent[:, at], power=prices.power[at])
 
     def _place(self, instance: Instance, auction: Auction, real: npt.NDArray[np.bool_]) -> Board:
-        """Place those that must go on, then the others, then those that may come."""
-        rows, parts = instance.queue.jobs, instance.queue.parts
-        board = Board.empty(instance)
-        for each in self.live:
-            if each.held_until > instance.origin:
-                last = math.ceil((each.held_until - instance.origin) / self.step_s - 1e-9)
-                number = np.flatnonzero(instance.jobs.id == self.live.index(each))[0]
-                board.room.free[:, :last] -= instance.queue.need[number][:, None]
-        must = rows["running"] & ~parts["stop"][rows["part"]]
-        rank = np.empty(len(instance))
-        by_need = np.lexsort((urgency(instance), ~rows["running"], ~must, ~real))
-        rank[by_need] = np.arange(len(instance))
-        order = in_order(rank, instance.links)
-        board.insert(order, auction.prices.tariff(instance))
-        missing = bool(np.any(~board.placed & real))
+        """Place those that must go on, then the others, then those that may come.
+
+        No more of those that are there are left out than if all ran as soon as they can, by their
+        arrivals or by their deadlines.
+        """
+        order = self._order(instance, urgency(instance), real)
+        board = self._empty(instance).insert(order, auction.prices.tariff(instance))
+        missing = np.count_nonzero(~board.placed & real)
+        if missing:
+            for key in (instance.jobs.arrival, instance.jobs.deadline):
+                tried = self._at_once(instance, auction, self._order(instance, key, real), real)
+                left = np.count_nonzero(~tried.placed & real)
+                board, missing = (tried, left) if left < missing else (board, missing)
         steps = round(_STEPS * self.policy.effort)
         if (len(instance) > _MOST_SEARCHED and not missing) or steps < 1 or len(instance) < 2:
             return board
@@ -439,8 +441,39 @@ class Replanning:
         found = improve(
             auction, board, steps=steps, seed=self.policy.seed, is_enough=lambda _: False
         )
-        better = np.count_nonzero(found.placed & real) >= np.count_nonzero(board.placed & real)
-        return found if better else board
+        return found if np.count_nonzero(~found.placed & real) <= missing else board
+
+    def _empty(self, instance: Instance) -> Board:
+        """Return a board on which nothing is held but by stops that are under way."""
+        board = Board.empty(instance)
+        for number, each in enumerate(self.live):
+            if each.held_until > instance.origin:
+                last = math.ceil((each.held_until - instance.origin) / self.step_s - 1e-9)
+                row = np.flatnonzero(instance.jobs.id == number)[0]
+                board.room.free[:, :last] -= instance.queue.need[row][:, None]
+        return board
+
+    def _order(self, instance: Instance, key: Any, real: npt.NDArray[np.bool_]) -> IntArray:
+        """Return who is placed first: those that must go on, that run, that are there, by a key."""
+        rows, parts = instance.queue.jobs, instance.queue.parts
+        must = rows["running"] & ~parts["stop"][rows["part"]]
+        rank = np.empty(len(instance))
+        rank[np.lexsort((key, ~rows["running"], ~must, ~real))] = np.arange(len(instance))
+        return in_order(rank, instance.links)
+
+    def _at_once(
+        self, instance: Instance, auction: Auction, order: IntArray, real: npt.NDArray[np.bool_]
+    ) -> Board:
+        """Return a board on which all that are there run as soon as they can, in an order."""
+        rows = instance.queue.jobs.copy()
+        rows["weight"], rows["wait"] = 0.0, 1.0
+        soon = replace(instance, queue=instance.queue._replace(jobs=rows))
+        nothing = Prices.nothing(instance).tariff(instance)
+        there = real[order]
+        found = self._empty(soon).insert(order[there], nothing)
+        told = rebuilt(instance, found.delay, found.placed, auction.prices)
+        board = replace(told, room=found.room)
+        return board.insert(order[~there], auction.prices.tariff(instance))
 
 
 _HELD = ("cpus", "gpus", "nodes", "memory_bytes")

@@ -18,14 +18,15 @@ from lowtide.accounting import Stretches
 from lowtide.errors import InvalidInput
 from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.market.certificate import certify
-from lowtide.market.cluster_plan import least_while_idle
+from lowtide.market.cluster_plan import least_while_idle, words_of_proof
 from lowtide.market.instance import Instance, make_instance
 from lowtide.market.joining import Joined, Site, join, of_site
 from lowtide.market.nodes import place_on_nodes
 from lowtide.market.placing import Board, rebuilt
-from lowtide.market.planner import QueueSolution, require_options, solve
-from lowtide.market.planning import WAIT, wait_rate
+from lowtide.market.planner import Clock, QueueSolution, require_options, solve
+from lowtide.market.planning import wait_rate
 from lowtide.market.prices import Auction, Prices
+from lowtide.market.proofs import prove
 from lowtide.precedence import broken
 from lowtide.signal import FloatArray
 from lowtide.simulator.carrying import Away, replay
@@ -96,6 +97,13 @@ class SitesPlan:
         return max(self.counted - self.lower_bound, 0.0) / max(abs(self.counted), 1e-300)
 
     @property
+    def gap_g(self) -> float | None:
+        """The share of what it emits or costs that another could save; None with late jobs."""
+        if self.lower_bound_g is None:
+            return None
+        return max(self.amount - self.lower_bound_g, 0.0) / max(abs(self.amount), 1e-300)
+
+    @property
     def saving(self) -> float | None:
         """The share that is saved of what all come to at home; None where that is not known."""
         return None if not self.at_home else 1.0 - self.amount / self.at_home
@@ -145,6 +153,7 @@ class SitesPlan:
             "lower_bound": self.lower_bound,
             "lower_bound_g": self.lower_bound_g,
             "gap": self.gap,
+            "gap_g": self.gap_g,
             "saving": self.saving,
             "at_home": self.at_home,
             "moved": self.moved,
@@ -162,7 +171,8 @@ class SitesPlan:
         told = (lambda x: f"{x:.4g} {price.currency}") if money else format_mass
         text = f"{format_count(len(self), 'job')} at {len(self.sites)} sites: {told(self.amount)}"
         if self.gap is not None and self.lower_bound_g is not None:
-            text += f", proven within {100 * self.gap:.2f} % of the least"
+            gap = self.gap if self._joined.instance.wait.any() else None
+            text += f", {words_of_proof(told, self.lower_bound_g, self.gap_g or 0.0, gap)}"
         if self.saving is not None:
             text += f"; {format_percent(self.saving)} less than at home at once"
         late = f"{format_count(self.late.size, 'job')} late, at least {self.least_late} must be"
@@ -174,7 +184,7 @@ def plan_sites(
     sites: Mapping[str, Site],
     *,
     gap: float = 0.005,
-    wait: float | str = WAIT,
+    wait: float | str | None = None,
     step: DurationLike | None = None,
     elastic: Mapping[float, float] | None = None,
     homes: Sequence[str] | None = None,
@@ -216,6 +226,7 @@ def plan_sites(
     (370.0, 1)
     """
     require_options(gap, effort, seconds)
+    clock = Clock(seconds)
     workload = as_workload(jobs)
     kinds = {each.signal.kind for each in sites.values() if isinstance(each, Site)}
     if len(kinds) > 1:
@@ -237,13 +248,20 @@ def plan_sites(
             "at several sites jobs that wait for others are planned on whole nodes: give each more "
             "than half of what a node has, or plan one site with plan_cluster"
         )
-    found = solve(instance, gap=gap, effort=effort, seconds=seconds, seed=seed, doing=doing)
+    found = solve(instance, gap=gap, effort=effort, clock=clock, seed=seed, doing=doing)
     doing("carrying out", 0.0)
-    return _carried_out(joined, sites, found, _at_home(joined, sites) if compare else None)
+    at_home = None
+    if compare and not clock.is_over():
+        at_home = _at_home(joined, sites)
+    return _carried_out(joined, sites, found, at_home, clock.is_over)
 
 
 def _carried_out(
-    joined: Joined, sites: Mapping[str, Site], found: QueueSolution, at_home: float | None
+    joined: Joined,
+    sites: Mapping[str, Site],
+    found: QueueSolution,
+    at_home: float | None,
+    is_over: Callable[[], bool],
 ) -> SitesPlan:
     """Return a solution, each site's part of it carried out there."""
     jobs, instance = joined.jobs, joined.instance
@@ -297,6 +315,14 @@ def _carried_out(
     always = _always(sites, begin, until)
     waited = float((instance.wait * (end - jobs.arrival - jobs.run_s)).sum())
     total = float(amount.sum()) + sum(nodes_amount.values())
+
+    def plain() -> float:
+        """Return what is proven of emissions or cost alone."""
+        if not instance.wait.any():
+            return found.auction.bound
+        alone = _without_waiting(instance, joined)
+        return prove(alone, found.auction.prices, total - always, is_over).bound
+
     return SitesPlan(
         jobs=jobs,
         sites=dict(sites),
@@ -309,7 +335,7 @@ def _carried_out(
         nodes_amount=nodes_amount,
         lower_bound=found.auction.bound + always,
         counted=total + waited if not late.size else found.total + always,
-        lower_bound_g=None if late.size else _without_waiting(found.auction, joined) + always,
+        lower_bound_g=None if late.size else plain() + always,
         late=late,
         least_late=found.least_late,
         prices=found.auction.prices,
@@ -381,9 +407,8 @@ def _always(sites: Mapping[str, Site], begin: float, until: float) -> float:
     return sum(least_while_idle(each.cluster, each.signal, begin, until) for each in sites.values())
 
 
-def _without_waiting(auction: Auction, joined: Joined) -> float:
-    """Return what the prices prove of emissions or cost alone, waiting apart."""
-    instance = auction.instance
+def _without_waiting(instance: Instance, joined: Joined) -> Instance:
+    """Return an instance in which nothing counts but emissions or cost, bringing jobs included."""
     rows = instance.queue.jobs.copy()
     jobs, of = joined.jobs, instance.job_of
     waits = instance.wait[of] * (instance.base - jobs.arrival[of])
@@ -392,8 +417,7 @@ def _without_waiting(auction: Auction, joined: Joined) -> float:
         longer_s[own] = part.jobs.run_s - jobs.run_s[of[own]]
     rows["already"] -= waits + instance.wait[of] * longer_s
     rows["wait"] = 0.0
-    other = Auction(replace(instance, queue=instance.queue._replace(jobs=rows)))
-    return other.price(auction.prices)
+    return replace(instance, queue=instance.queue._replace(jobs=rows))
 
 
 def _at_home(joined: Joined, sites: Mapping[str, Site]) -> float:

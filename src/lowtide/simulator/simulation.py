@@ -294,7 +294,7 @@ def _refuse_links(jobs: Workload, policy: Policy, served: Discipline | None) -> 
         name = served.name if isinstance(served, TAKING_TURNS) else name
         raise InvalidInput(
             f"{name} knows of no jobs that wait for others: take fifo, priority, easy or a "
-            "scheduler, or leave dependencies out"
+            "scheduler, or say workload.dependencies = false"
         )
     require_time(jobs, links_of(jobs))
 

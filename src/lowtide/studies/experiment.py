@@ -411,6 +411,8 @@ def _file_places(parameters: Parameters) -> Iterator[tuple[Parameters, str]]:
         for key in ("file", "marginal", "price"):
             if isinstance(grid.get(key), str):
                 yield grid, key
+    if isinstance(parameters["cluster"].get("power_cap"), str):
+        yield parameters["cluster"], "power_cap"
     yield from WorkloadSection(parameters["workload"]).file_places()
 
 

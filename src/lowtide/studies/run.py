@@ -48,6 +48,8 @@ _FORECASTS: dict[str, Callable[..., ForecastModel]] = {
     "persistence": Persistence,
     "auto": Auto,
 }
+# What is said of a cluster and minded by plans alone.
+_PLANNED = ("reserved", "power_cap")
 _SYNTHETIC_ONLY = ("days", "step", "seed", "basis")
 
 
@@ -67,6 +69,7 @@ def simulate_run(
             "[sites] are planned, by `lowtide plan-cluster`, and not simulated: leave them out, "
             "and say [cluster] and [grid]"
         )
+    _refuse_planned(parameters["cluster"])
     jobs, signal, cluster = inputs_of(parameters)
     run = parameters["run"]
     return simulate(
@@ -78,7 +81,7 @@ def simulate_run(
         baseline=_baseline(run),
         repeat_signal=_truth(run, "run.repeat_signal", default=False),
         oversized=run.get("oversized", "refuse"),
-        decide=_deciding(run),
+        decide=deciding(run),
         advance=advance,
         begin=begin,
     )
@@ -114,6 +117,38 @@ def sites_of(parameters: Parameters) -> dict[str, Site]:
     return made
 
 
+def planned_with(parameters: Parameters) -> dict[str, Any]:
+    """Return what a queue is planned with that the simulator knows nothing of.
+
+    `reserved`, nodes that are not there for a time, and `power_cap`, a cap over time.
+    """
+    said = parameters["cluster"]
+    found: dict[str, Any] = {}
+    if "reserved" in said:
+        rule = "cluster.reserved is a list of [begin, end, nodes], such as "
+        rule += "[['2024-07-02T06:00Z', '2024-07-02T18:00Z', 2]]"
+        rows = said["reserved"]
+        good = isinstance(rows, list) and all(isinstance(x, list) and len(x) == 3 for x in rows)
+        if not good or not all(isinstance(x[2], int) and not isinstance(x[2], bool) for x in rows):
+            raise InvalidInput(f"{rule}, not {rows!r}")
+        found["reserved"] = tuple((parse_time(a), parse_time(b), n) for a, b, n in rows)
+    if "power_cap" in said:
+        if "power_cap_w" in said:
+            raise InvalidInput("cluster.power_cap and cluster.power_cap_w both cap: leave one out")
+        found["power_cap"] = read_signal(said["power_cap"], kind="power")
+    return found
+
+
+def _refuse_planned(said: Parameters) -> None:
+    """Refuse to simulate what only plans mind."""
+    for key in _PLANNED:
+        if key in said:
+            raise InvalidInput(
+                f"cluster.{key} is minded by `lowtide plan-cluster`, and not simulated under "
+                "policies: leave it out"
+            )
+
+
 def run_row(parameters: Parameters) -> dict[str, Any]:
     """Return the numbers of one run."""
     simulation = simulate_run(parameters)
@@ -131,8 +166,10 @@ def run_row(parameters: Parameters) -> dict[str, Any]:
 def queue_use(parameters: Parameters, simulation: Simulation) -> dict[str, bool]:
     """Return whether the queue that a run describes played a part; nothing where it has none.
 
+    Who buys machines as jobs need them has no queue, and who plans it whole is asked nothing else.
+
     Args:
-        simulation: What it came to. Who buys machines as jobs need them has no queue.
+        simulation: What it came to.
     """
     return {QUEUE_USED: simulation.discipline is not None} if parameters["queue"] else {}
 
@@ -238,6 +275,12 @@ def _check_policy(parameters: Parameters) -> None:
         refuse_stops(jobs, policy, _discipline(parameters))
 
 
+def _check_cluster(sections: Parameters) -> None:
+    planned_with(sections)
+    if not sections.get("sites", {}):
+        _cluster(sections["cluster"])
+
+
 def _check_forecast(said: Parameters) -> None:
     given = _in_units(said)
     given.pop("horizon_s", None)
@@ -254,6 +297,7 @@ def _forecasts(said: Parameters) -> ForecastModel:
 
 
 def _cluster(said: Parameters) -> Cluster | None:
+    said = {key: value for key, value in said.items() if key not in _PLANNED}
     return _made(Cluster, _in_units(said), "[cluster]") if said else None
 
 
@@ -283,7 +327,7 @@ def _baseline(run: Parameters) -> str | None:
     return str(said)
 
 
-def _deciding(run: Parameters) -> str | Mapping[str, float] | None:
+def deciding(run: Parameters) -> str | Mapping[str, float] | None:
     """Return what jobs are decided by: a signal by name, or weights."""
     by, weights = run.get("decide"), run.get("weights")
     if by is not None and weights is not None:
@@ -297,7 +341,7 @@ def _deciding(run: Parameters) -> str | Mapping[str, float] | None:
 
 def _check_run(said: Parameters) -> None:
     _baseline(said)
-    _deciding(said)
+    deciding(said)
     _truth(said, "run.repeat_signal", default=False)
     seed, oversized = said.get("seed", 0), said.get("oversized", "refuse")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
@@ -345,9 +389,7 @@ def _powered(parameters: Parameters) -> Parameters:
 
 _CHECKS: dict[str, Callable[[Parameters], object]] = {
     "grid": lambda sections: _check_grid(sections["grid"]),
-    "cluster": lambda sections: (
-        None if sections.get("sites", {}) else _cluster(sections["cluster"])
-    ),
+    "cluster": lambda sections: _check_cluster(sections),
     "workload": _check_workload,
     "forecast": lambda sections: _check_forecast(sections["forecast"]),
     "policy": _check_policy,

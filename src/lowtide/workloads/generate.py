@@ -159,7 +159,8 @@ class TraceSpec:
             `job.INTERRUPTIBLE`.
         overestimate: How many times its run time each one's user asks for; None for what the
             trace says.
-        dependencies: Whether jobs wait for those that the trace says preceded them.
+        dependencies: Whether jobs wait for those that the trace says preceded them; None for those
+            of its column `after` alone.
     """
 
     trace: Path
@@ -173,7 +174,7 @@ class TraceSpec:
     profiles: Mapping[str, PowerProfile] = field(default_factory=dict)
     interruptible: Draw = field(default_factory=partial(same, 0.0))
     overestimate: Draw | None = None
-    dependencies: bool = False
+    dependencies: bool | None = None
 
 
 def read_spec(document: Mapping[str, Any]) -> WorkloadSpec | TraceSpec:
@@ -315,8 +316,8 @@ def _read_traced(document: Mapping[str, Any]) -> TraceSpec:
         says_wait = says_wait or not own & {"deadline", "slack_s"}
     first, start = document.get("first"), document.get("start")
     asked = document.get("overestimate")
-    waits = document.get("dependencies", False)
-    if not isinstance(waits, bool):
+    waits = document.get("dependencies")
+    if waits is not None and not isinstance(waits, bool):
         raise InvalidInput(f"dependencies is true or false, not {waits!r}")
     return TraceSpec(
         dependencies=waits,
