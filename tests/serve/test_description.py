@@ -43,7 +43,7 @@ def test_every_endpoint_is_described(one: World) -> None:
     assert told["security"] == [{"token": []}]
     for path, operations in told["paths"].items():
         responses = operations["get"]["responses"]
-        assert set(responses) == {"200", "400", "401", "404", "503"}, path
+        assert set(responses) == {"200", "400", "401", "404", "429", "503"}, path
         assert responses["200"]["content"]["application/json"]["schema"], path
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from lowtide.serve.node_views import NodeNow
 from lowtide.serve.tokens import TokenLine
 from lowtide.store import JobRecord
 
@@ -85,7 +86,8 @@ ANSWERS: Mapping[str, _Schema] = {
         jobs={"type": ["object", "null"]},
     ),
     "/api/v1/usage": _table(by=_TEXT, start=_NUMBER, end=_NUMBER, usage=_list(_any_table())),
-    "/api/v1/nodes": _table(nodes=_list(_any_table(name=_TEXT))),
+    "/api/v1/nodes": _table(nodes=_list(_any_table(name=_TEXT)), whole={"type": "boolean"}),
+    "/api/v1/nodes/{name}": _record(NodeNow),
     "/api/v1/nodes/{name}/course": _table(**_COURSE),
     "/api/v1/nodes/{name}/steps": _table(**_STEPS),
     "/api/v1/synthetic": _table(synthetic=_list(_list({"type": ["string", "number"]}))),
@@ -102,6 +104,7 @@ _REFUSALS = {
     400: "What was asked cannot be understood; it says what would be.",
     401: "No token, or one that ended.",
     404: "There is no such thing, or it is not yours to see.",
+    429: "Too often: Retry-After says when to come again.",
     503: "The store does not answer: try again in a while.",
 }
 _OTHER_FORMS = {
