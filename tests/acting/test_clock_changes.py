@@ -14,7 +14,7 @@ import pytest
 
 from lowtide.acting.submission import Submission
 from lowtide.acting.tag import Tag
-from lowtide.cli.run import read_finish
+from lowtide.cli.deferring import read_finish
 from support.needs import is_missing
 
 HOUR_S = 3600.0

@@ -228,12 +228,12 @@ def test_what_a_controller_has_forgotten_is_written_again(here):
 def test_what_a_controller_has_lost_is_submitted_anew_and_a_stranger_is_not_touched(
     here, capsys, monkeypatch
 ):
-    sbatch = sys.modules["lowtide.cli.sbatch"]
-    monkeypatch.setattr(sbatch, "_SETTLED_S", 0.0)
+    submitting = sys.modules["lowtide.cli.submitting"]
+    monkeypatch.setattr(submitting, "_SETTLED_S", 0.0)
     strangers: list[str] = []
     numbers: list[str] = []
 
-    def after_a_crash(backend, number, tag, has=sbatch._has):
+    def after_a_crash(backend, number, tag, has=submitting._has):
         numbers.append(number)
         if len(numbers) == 1:
             crash(here)
@@ -243,7 +243,7 @@ def test_what_a_controller_has_lost_is_submitted_anew_and_a_stranger_is_not_touc
                 strangers.append(change_something(here))
         return has(backend, number, tag)
 
-    monkeypatch.setattr(sbatch, "_has", after_a_crash)
+    monkeypatch.setattr(submitting, "_has", after_a_crash)
     words = ("--finish-by", "+30h", "--grid", "windy", "--json", "count.sh")
     for _ in range(5):
         # A machine that is busy may take longer to submit than there is to be forgotten.

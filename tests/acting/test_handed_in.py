@@ -66,8 +66,8 @@ def test_in_doubt_a_job_is_not_submitted_again(said, begin_s, kept_s, has):
         return said.replace("\\n", "\n")
 
     backend = SimpleNamespace(site=SlurmSite(kept_s=kept_s), client=SimpleNamespace(tell=tell))
-    sbatch = sys.modules["lowtide.cli.sbatch"]
-    assert sbatch._has(backend, "5", order(NOW + begin_s)) == has
+    submitting = sys.modules["lowtide.cli.submitting"]
+    assert submitting._has(backend, "5", order(NOW + begin_s)) == has
 
 
 @pytest.fixture

@@ -278,7 +278,7 @@ def test_it_stops_in_dirty_hours_and_goes_on_with_a_driver_that_dies_every_time(
 def test_a_begin_told_by_a_clock_that_is_wrong_is_not_trusted(here, capsys):
     words = ("--finish-by", "+30h", *GRID, "--no-check", "--json", "count.sh")
     number = submit(capsys, *words)["job_id"]
-    mind_clocks = sys.modules["lowtide.cli.sbatch"]._mind_clocks
+    mind_clocks = sys.modules["lowtide.cli.submitting"]._mind_clocks
     submitted = seen(number).submitted
     mind_clocks(SlurmBackend(), number, submitted + 20.0)
     assert seen(number).begin > time.time()
@@ -289,19 +289,19 @@ def test_a_begin_told_by_a_clock_that_is_wrong_is_not_trusted(here, capsys):
 
 
 def test_what_slurm_has_lost_is_submitted_anew_under_the_same_token(here, capsys, monkeypatch):
-    sbatch = sys.modules["lowtide.cli.sbatch"]
-    monkeypatch.setattr(sbatch, "_SETTLED_S", 0.1)
+    submitting = sys.modules["lowtide.cli.submitting"]
+    monkeypatch.setattr(submitting, "_SETTLED_S", 0.1)
     backend = SlurmBackend()
     lost = []
 
-    def forgetful(backend, number, tag, has=sbatch._has):
+    def forgetful(backend, number, tag, has=submitting._has):
         if not lost:
             lost.append(number)
             ask(here, "scancel", number)
             return has(backend, "999999", tag)
         return has(backend, number, tag)
 
-    monkeypatch.setattr(sbatch, "_has", forgetful)
+    monkeypatch.setattr(submitting, "_has", forgetful)
     said = submit(capsys, "--finish-by", "+30h", *GRID, "--json", "count.sh")
     assert said["job_id"] not in lost
     tokens = [decode(job.comment)[0].token for job in backend.look().jobs]

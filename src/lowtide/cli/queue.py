@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lowtide.cli.deferring import forecaster, iso_or_none
 from lowtide.cli.options import StorePlace, UsualGridOptions
 from lowtide.cli.output import TABLE, Column, Form, print_rows, say, warn
-from lowtide.cli.run import forecaster, iso_or_none
 from lowtide.units import (
     format_number,
     format_percent,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lowtide.certainty import marked
+from lowtide.cli.deferring import NO_FORECAST, FinishBy, forecaster, read_finish, worth
 from lowtide.cli.options import Profile, Time, UsualGridOptions
 from lowtide.cli.output import TABLE, Column, Form, forget_unwritten, say, warn
 from lowtide.errors import InvalidInput
@@ -31,22 +32,7 @@ if TYPE_CHECKING:
     from lowtide.recording import Run
     from lowtide.signal import Signal
 
-FinishBy = Annotated[
-    str | None,
-    typer.Option(
-        "--finish-by",
-        help="When it must be done: 8am, 18:00, 2024-07-01T06:00Z, +12h.  [default: it runs now]",
-        metavar="TIME",
-    ),
-]
-NO_FORECAST = (
-    "there is no forecast: name your grid by --grid (gb, electricitymaps:DE, ...) or LOWTIDE_GRID"
-)
 _LOOK_S = 0.2
-# The end of the year 9999, after which nobody can write a date.
-_LAST = 253_402_300_000.0
-# How far ahead synthetic grids are known.
-_AHEAD_S = 2 * 86_400.0
 
 
 def run(
@@ -463,75 +449,6 @@ class _Turns:
                 warn(problem)
 
 
-def iso_or_none(instant: float) -> str | None:
-    """Return an instant for programs, None where it lies outside of what clocks show."""
-    return format_iso(instant) if 0 <= instant < _LAST else None
-
-
-def read_finish(text: str | None, now: float) -> float | None:
-    """Return by when a job has to be done; None where nobody says."""
-    from lowtide.cli.moments import local_echo, parse_ahead
-
-    if text is None:
-        return None
-    deadline = parse_ahead(text, now=now)
-    if deadline <= now:
-        raise InvalidInput(f"--finish-by {text} has passed: name a time ahead")
-    if said := local_echo("--finish-by", text, deadline):
-        warn(said)
-    return deadline
-
-
-def forecaster(
-    asked: UsualGridOptions, *, until: float | None = None
-) -> Callable[[float], Signal | None]:
-    """Return who says what is expected of a grid at a moment; nothing where no grid is named.
-
-    Args:
-        until: How far a synthetic grid has to reach.
-    """
-    from lowtide.cli.inputs import find_grid, read_how
-    from lowtide.grid import deciding_signal
-    from lowtide.grids.resolve import kind_of
-
-    file, how = asked.signal, asked.how
-    grid = asked.usual
-    if grid is not None and kind_of(grid) == "zone":
-        from lowtide.grids.live import LiveGrid
-
-        live = LiveGrid.named(grid)
-        live.grid(time.time())
-        live.wait(30.0)
-
-        def told(now: float) -> Signal | None:
-            known = live.grid(now)
-            return None if known is None else deciding_signal(known)
-
-        return told
-    kept: dict[object, Signal] = {}
-
-    def renewed(now: float) -> Signal | None:
-        """Return what a file or a model says; a file that was written anew is read anew."""
-        if file is not None:
-            from lowtide.formats import read_signal
-
-            key: object = file.stat().st_mtime_ns if file.exists() else None
-            if key not in kept:
-                kept.clear()
-                kept[key] = read_signal(str(file), **read_how(how))
-        elif grid is not None:
-            key = now // 86_400.0
-            if key not in kept:
-                kept.clear()
-                end = max(until or now, now + _AHEAD_S)
-                found = find_grid(grid, "synthetic", since=now, until=end, how=how, seed=asked.seed)
-                kept[key] = deciding_signal(found.grid)
-        return next(iter(kept.values()), None)
-
-    renewed(time.time())
-    return renewed
-
-
 def _signal_named(name: str | None) -> signals.Signals | None:
     import signal as signals
 
@@ -553,22 +470,6 @@ def _words(job: _Job) -> str:
         unit = job.signal.currency if job.signal.kind == "price" else "g"
     value = worth(job.reckoning, unit, "running now") if job.reckoning else ""
     return "; ".join(filter(None, (when, job.why, value)))
-
-
-def worth(known: Reckoning, unit: str | None, once: str) -> str:
-    """Return what a plan is to save, in words.
-
-    Args:
-        unit: Of amounts; None where they are not known, and shares alone are.
-        once: What it is compared with.
-    """
-    if known.planned_saving is None:
-        return ""
-    said = f"planned to save {format_percent(known.planned_saving)} against {once}"
-    if unit is None or known.planned is None or known.at_once is None:
-        return said
-    amounts = f"{format_number(known.planned)} {unit} instead of {format_number(known.at_once)}"
-    return f"{said} ({amounts} {unit})"
 
 
 def _reckon(
