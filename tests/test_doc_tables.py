@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
 
@@ -44,3 +45,23 @@ def test_every_fault_that_is_told_of_has_its_test() -> None:
     assert named <= known, named - known
     rows = [line for line in text.splitlines() if line.startswith("|")][2:]
     assert all("`test_" in row for row in rows)
+
+
+def test_what_a_centre_has_is_told(tmp_path: Path) -> None:
+    from lowtide.serve.app import make_app
+    from lowtide.serve.gate import Doorkeeper
+    from lowtide.serve.settings import Settings
+    from lowtide.store.database import Database
+
+    text = (ROOT / "docs/howto/serve.md").read_text()
+    unnamed = [each.name for each in fields(Settings) if f"`{each.name}`" not in text]
+    assert not unnamed
+    database = Database(tmp_path / "centre.sqlite")
+    routes = make_app(Doorkeeper(database, Settings()))._routes  # type: ignore[attr-defined]
+    database.close()
+    # What is below another address is told with it; the rest is asked by forms, nodes and links.
+    paths = {re.sub(r"/\{.*", "", route.path) or "/" for route in routes}
+    others = ("/enter", "/ingest", "/leave", "/login", "/static", "/stop", "/settings/")
+    told = [path for path in paths if not path.startswith(others)]
+    assert len(told) > 25
+    assert not [path for path in told if f"`{path}`" not in text and f"`{path}/" not in text]

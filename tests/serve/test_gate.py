@@ -23,6 +23,7 @@ from support.worlds import BOBS, NOW, World, world
 # For whom each door is. Whoever adds a route adds it here.
 DOORS = {
     "/": "viewer",
+    "/api/v1/grid": "viewer",
     "/api/v1/health": "viewer",
     "/api/v1/jobs": "viewer",
     "/api/v1/jobs/{ref}": "viewer",
@@ -35,6 +36,7 @@ DOORS = {
     "/api/v1/nodes/{name}/course": "viewer",
     "/api/v1/nodes/{name}/steps": "viewer",
     "/api/v1/openapi.json": "viewer",
+    "/api/v1/plans": "viewer",
     "/api/v1/synthetic": "viewer",
     "/api/v1/table": "viewer",
     "/api/v1/token": "viewer",

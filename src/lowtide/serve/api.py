@@ -22,6 +22,7 @@ from starlette.responses import Response
 from lowtide.errors import InvalidInput
 from lowtide.serve.gate import for_whom
 from lowtide.serve.overview import waste
+from lowtide.serve.planning import TOO_LITTLE, any_node, grid_ahead, next_job, options_of
 from lowtide.serve.telling import Question, node_steps, steps_of, synthetic, table_of
 from lowtide.serve.tokens import list_tokens
 from lowtide.serve.viewer import MOST_ROWS, ORDERS, Viewer, VisibleJob, Wanted
@@ -220,6 +221,39 @@ def node_course(
     begin = viewer.now - _DAY_S if start is None else start
     series = viewer.node_course(name, start=begin, end=end)
     return answer(NOT_FOUND, status=404) if series is None else answer(columns_of(series, points))
+
+
+@_get("/grid")
+def grid(request: Request, node: _Text = "") -> Response:
+    """Tell what the grid of a node, or of the cluster, is expected to be in the next days.
+
+    It is made of what the watchers knew of it; null where that is too little.
+    """
+    viewer = viewer_of(request)
+    found = grid_ahead(viewer, node or any_node(viewer), 0.0)
+    return answer(
+        {
+            "node": node,
+            "source": found and found.source,
+            "times": found and found.edges[:-1].tolist(),
+            "intensity_g_per_kwh": found and found.values.tolist(),
+        }
+    )
+
+
+@_get("/plans")
+def plans(request: Request, like: _Text = "", time: _Text = "") -> Response:
+    """Tell what waiting brings for a job like one of yours, or for one that takes so long."""
+    viewer = viewer_of(request)
+    job = next_job(viewer, like=like, time=time)
+    if job is None:
+        return answer(NOT_FOUND, status=404)
+    if job.profile is None:
+        raise InvalidInput(job.note or "say which job it is like, or its time, such as 6:00:00")
+    ahead = grid_ahead(viewer, job.host, job.profile.run_s)
+    found = [] if ahead is None else options_of(job, ahead, viewer.now)
+    note = TOO_LITTLE if ahead is None else ""
+    return answer({"note": note, "plans": [asdict(each) for each in found]})
 
 
 @_get("/usage")

@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from lowtide.serve.node_views import NodeNow
+from lowtide.serve.planning import Option
 from lowtide.serve.tokens import TokenLine
 from lowtide.store import JobRecord
 
@@ -24,6 +25,10 @@ _COUNT_OR_NONE: _Schema = {"type": ["integer", "null"]}
 
 def _list(of: _Schema) -> _Schema:
     return {"type": "array", "items": of}
+
+
+def _maybe(of: _Schema) -> _Schema:
+    return {"type": ["array", "null"], "items": of}
 
 
 def _table(**columns: _Schema) -> _Schema:
@@ -91,6 +96,10 @@ ANSWERS: Mapping[str, _Schema] = {
     "/api/v1/nodes/{name}/course": _table(**_COURSE),
     "/api/v1/nodes/{name}/steps": _table(**_STEPS),
     "/api/v1/synthetic": _table(synthetic=_list(_list({"type": ["string", "number"]}))),
+    "/api/v1/grid": _table(
+        node=_TEXT, source=_TEXT_OR_NONE, times=_maybe(_NUMBER), intensity_g_per_kwh=_maybe(_NUMBER)
+    ),
+    "/api/v1/plans": _table(note=_TEXT, plans=_list(_record(Option))),
     "/api/v1/waste": _table(days=_COUNT, waste=_list(_WASTED)),
     "/api/v1/health": _any_table(nodes=_COUNT, silent=_list(_TEXT), set_aside=_COUNT_OR_NONE),
     "/api/v1/tokens": _table(tokens=_list(_record(TokenLine))),

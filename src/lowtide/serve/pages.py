@@ -16,13 +16,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from lowtide.errors import InvalidInput, LowtideError
+from lowtide.certainty import marked
 from lowtide.hindsight import Hindsight, words
-from lowtide.hindsight.advice import HISTORY_S, best_begin, expected_grid, next_script
-from lowtide.hindsight.job import WAITS_S, Waiting
-from lowtide.job import Job
-from lowtide.policies.tradeoff import tradeoff
-from lowtide.profile import PowerProfile
+from lowtide.hindsight.advice import next_script
 from lowtide.serve.api import place_after, read_place
 from lowtide.serve.drawing import (
     NODE_PANELS,
@@ -39,10 +35,18 @@ from lowtide.serve.drawing import (
 from lowtide.serve.entering import CODE_S, open_link
 from lowtide.serve.gate import Doorkeeper, for_whom
 from lowtide.serve.overview import WEEK_S, waste
+from lowtide.serve.planning import (
+    TOO_LITTLE,
+    Option,
+    begin_within_a_day,
+    every_finish,
+    grid_ahead,
+    next_job,
+    options_of,
+)
 from lowtide.serve.rendering import Renderer
 from lowtide.serve.tokens import LINK, PREFIX, end_session, use_once
 from lowtide.serve.viewer import ORDERS, Viewer, VisibleJob, Wanted
-from lowtide.signal import Signal
 from lowtide.states import STATES
 from lowtide.units import (
     format_duration,
@@ -51,7 +55,6 @@ from lowtide.units import (
     format_number,
     format_percent,
     format_time,
-    parse_duration,
 )
 
 __all__ = ["Pages", "summed_energy", "summed_mass"]
@@ -61,9 +64,6 @@ _SUMS = (
 )
 _DAY_S = 86400.0
 _USED = "this link was used, or opened in another browser, or is too old: ask for another"
-# How long a next job is taken to be able to wait.
-_WAIT_S = 24 * 3600.0
-_LONGEST_S = 7 * _DAY_S
 
 
 class Pages:
@@ -165,23 +165,14 @@ class Pages:
     def _script(self, viewer: Viewer, told: Hindsight) -> list[Any]:
         """Return what to write in the next job script."""
         begin = None
-        grid = self._grid(
-            viewer, told.record.host, (told.phases.profile.run_s if told.phases else 0.0)
-        )
-        if told.phases is not None and grid is not None:
-            begin = _begin(told.phases.profile, grid, viewer.now, told.pue)
+        if told.phases is not None:
+            profile = told.phases.profile
+            grid = grid_ahead(viewer, told.record.host, profile.run_s)
+            if grid is not None:
+                begin = begin_within_a_day(profile, grid, viewer.now, told.pue)
         # Slurm reads times in the zone of its machine, which is that of the centre.
         here = datetime.fromtimestamp(viewer.now, UTC).astimezone().tzinfo
         return next_script(told, begin, tz=here or UTC)
-
-    def _grid(self, viewer: Viewer, host: str | None, run_s: float) -> Signal | None:
-        """Return what the grid of a node is expected to be, for as long as a job may take."""
-        if host is None or run_s > _LONGEST_S - WAITS_S[-1]:
-            return None
-        series = viewer.grid_course(host, start=viewer.now - HISTORY_S)
-        if series is None:
-            return None
-        return expected_grid(series, now=viewer.now, ahead_s=run_s + WAITS_S[-1])
 
     @for_whom("viewer")
     def compare(self, request: Request) -> Response:
@@ -209,33 +200,17 @@ class Pages:
         asked = {name: request.query_params.get(name, "") for name in ("like", "time")}
         own = Wanted() if viewer.rights.role == "owner" else Wanted(users=[viewer.user])
         jobs = viewer.jobs(own, most=20)
-        profile, host, note = None, None, ""
-        if asked["like"]:
-            seen = viewer.look_back(asked["like"])
-            if seen is None:
-                return self._renderer.nothing()
-            host = seen[1].record.host
-            profile = seen[1].phases.profile if seen[1].phases else None
-            note = "" if profile else "Its phases are not known: name a length instead."
-        elif asked["time"]:
-            run_s = parse_duration(asked["time"], bare_unit_s=3600.0)
-            if not 0 < run_s <= _LONGEST_S - WAITS_S[-1]:
-                raise InvalidInput("a job takes more than nothing and five days at most here")
-            # Savings are shares: what it draws does not matter to them.
-            profile = PowerProfile.constant(1000.0, run_s)
-        if host is None:
-            names = [each["name"] for each in viewer.nodes()]
-            host = names[0] if names else None
-        grid = self._grid(viewer, host, profile.run_s) if profile is not None else None
-        if profile is not None and grid is None:
-            note = "Too little is known of the grid: it takes two days of a watcher that knows it."
-        rows, curve = (
-            ([], None)
-            if grid is None or profile is None
-            else _options(profile, grid, viewer.now, grams=bool(asked["like"]))
-        )
+        job = next_job(viewer, like=asked["like"], time=asked["time"])
+        if job is None:
+            return self._renderer.nothing()
+        grid = None if job.profile is None else grid_ahead(viewer, job.host, job.profile.run_s)
+        note = TOO_LITTLE if job.profile is not None and grid is None else job.note
+        every = None if grid is None else every_finish(job, grid, viewer.now)
+        options = [] if grid is None else options_of(job, grid, viewer.now)
         return self._renderer.page(
-            request, "when.html", jobs=jobs, asked=asked, note=note, rows=rows, curve=curve,
+            request, "when.html", jobs=jobs, asked=asked, note=note,
+            rows=[_shown(each) for each in options],
+            curve=every and falling_line(every.finish, 100 * every.amount / every.baseline),
             source="" if grid is None else grid.source,
         )  # fmt: skip
 
@@ -316,37 +291,15 @@ class Pages:
         return response
 
 
-def _begin(profile: PowerProfile, grid: Signal, now: float, pue: float) -> Waiting | None:
-    try:
-        return best_begin(profile, grid, now=now, wait_s=_WAIT_S, pue=pue)
-    except LowtideError:
-        return None
-
-
-def _options(
-    profile: PowerProfile, grid: Signal, now: float, *, grams: bool
-) -> tuple[list[tuple[str, ...]], dict[str, Any] | None]:
-    """Return what waiting for some times comes to, and the curve of all."""
-    rows: list[tuple[str, ...]] = []
-    for wait_s in (0.0, *WAITS_S):
-        found = best_begin(profile, grid, now=now, wait_s=wait_s, pue=math.nan)
-        if found is None:
-            continue
-        plan = found.plan
-        rows.append((
-            format_duration(wait_s), format_time(plan.schedule.start),
-            format_time(plan.schedule.end),
-            f"~{format_mass(plan.footprint.carbon_g)}" if grams else "---",
-            format_percent(plan.saving),
-        ))  # fmt: skip
-    deadline = now + profile.run_s + WAITS_S[-1]
-    if not grid.covers(now, deadline):
-        return rows, None
-    job = Job(id="job", arrival=now, deadline=deadline, profile=profile)
-    every = tradeoff(job, grid)
-    if len(every.finish) < 2 or not every.baseline > 0:
-        return rows, None
-    return rows, falling_line(every.finish, 100 * every.amount / every.baseline)
+def _shown(option: Option) -> tuple[str, ...]:
+    """Return what waiting comes to, in words."""
+    return (
+        format_duration(option.wait_s),
+        format_time(option.begins),
+        format_time(option.ends),
+        marked(format_mass(option.carbon_g), estimated=option.carbon_g is not None),
+        format_percent(option.saving),
+    )
 
 
 def _compared(first: VisibleJob, second: VisibleJob) -> list[tuple[str, ...]]:
