@@ -1,7 +1,8 @@
 """The one page: questions with their answers, readable without a network, on screen and on paper.
 
 Words, numbers and looks are apart: what is said is in `Page`, where it stands in `page.html.jinja`,
-how it looks in `page.css`, and how charts are fitted to a screen in `page.js`.
+how it looks in `page.css`, with the colours of `style/colours.css`, and how charts are fitted to a
+screen in `page.js`.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ class Page:
         return str(
             _template().render(
                 page=self,
-                style=_resource("page.css"),
+                style=_resource("style/colours.css") + _resource("page.css"),
                 script=_resource("page.js"),
                 library=chart_library,
                 # No browser takes it for the end of a script.

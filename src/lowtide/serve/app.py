@@ -123,7 +123,9 @@ def make_app(keeper: Doorkeeper, *, hosts: frozenset[str] = LOOPBACK) -> ASGIApp
         *Pages(keeper, renderer).routes(),
         *OverviewPages(keeper, renderer).routes(),
     ]
-    static = StaticFiles(directory=Path(__file__).parent / "static")
+    static = StaticFiles(
+        directory=Path(__file__).parent / "static", packages=[("lowtide.page", "style")]
+    )
     static.audience = "public"  # type: ignore[attr-defined]
     routes.append(Mount("/static", static))
     if keeper.settings.prometheus:
