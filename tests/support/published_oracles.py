@@ -13,7 +13,14 @@ import numpy as np
 
 from lowtide.job import TIME_TOLERANCE_S, Job
 from lowtide.policies.dtpr import taken
-from lowtide.policies.starts import TIE, CarbonTime, LowestSlot, LowestWindow, Oracle
+from lowtide.policies.starts import (
+    TIE,
+    TIE_INSTANT,
+    CarbonTime,
+    LowestSlot,
+    LowestWindow,
+    Oracle,
+)
 from lowtide.policies.stopping import Threshold, WaitAwhile, run_from
 from lowtide.profile import Phase, PowerProfile
 from lowtide.schedule import Schedule, Stretch
@@ -29,8 +36,10 @@ def decided(policy: object, job: Job, signal: Signal) -> Schedule | None:
         return run_from(job, float(candidates[np.argmin(signal.at(candidates))]))
     if isinstance(policy, Oracle):
         delays_s = delays_to_try(job, signal, policy.step_s)
-        costs = [run_cost(phases_of(job), job, each, signal) for each in delays_s]
-        return run_from(job, job.arrival + first_best(delays_s, costs, max(map(abs, costs))))
+        phases = phases_of(job)
+        costs = [run_cost(phases, job, each, signal) for each in delays_s]
+        tie = no_saving(phases, costs, job.deadline, signal)
+        return run_from(job, job.arrival + first_best(delays_s, costs, tie))
     if isinstance(policy, LowestWindow | CarbonTime):
         # Expected is a run at 1 W. For every start alike it is cut to what the signal covers.
         run_s = job.profile.run_s
@@ -38,15 +47,15 @@ def decided(policy: object, job: Job, signal: Signal) -> Schedule | None:
         level = [(1.0, length_s)]
         delays_s = delays_to_try(job, signal, policy.step_s, level)
         costs = [run_cost(level, job, each, signal) for each in delays_s]
-        most = max(map(abs, costs))
+        tie = no_saving(level, costs, job.latest_start + length_s, signal)
         if isinstance(policy, LowestWindow):
-            return run_from(job, job.arrival + first_best(delays_s, costs, most))
+            return run_from(job, job.arrival + first_best(delays_s, costs, tie))
         # Per second until it would be done, as published: what is saved, less the more it waits.
         missed = [
             (cost - costs[0]) / (each + length_s)
             for each, cost in zip(delays_s, costs, strict=True)
         ]
-        return run_from(job, job.arrival + first_best(delays_s, missed, most / length_s))
+        return run_from(job, job.arrival + first_best(delays_s, missed, tie / length_s))
     if isinstance(policy, WaitAwhile):
         begin = job.arrival + job.profile.startup_s
         return carry_out(job, cheapest_moments(signal, begin, job.deadline, job.profile.work_s))
@@ -98,12 +107,19 @@ def delays_to_try(
     return sorted({0.0, slack_s, *(each for each in meet_s if 0.0 < each < slack_s)})
 
 
-def first_best(delays_s: list[float], costs: list[float], scale: float) -> float:
-    """Return the first delay at which a run costs least; what is rounding alone is no saving."""
+def no_saving(
+    phases: list[tuple[float, float]], costs: list[float], end: float, signal: Signal
+) -> float:
+    """Return by how much costs may differ for rounding alone, that of sums and that of instants."""
+    peak_w = max(power_w for power_w, _ in phases)
+    told_s = TIE_INSTANT * max(abs(signal.start), abs(end))
+    return TIE * max(map(abs, costs)) + told_s * peak_w * float(np.abs(signal.values).max())
+
+
+def first_best(delays_s: list[float], costs: list[float], tie: float) -> float:
+    """Return the first delay at which a run costs least, up to what is no saving."""
     least = min(costs)
-    return next(
-        each for each, cost in zip(delays_s, costs, strict=True) if cost <= least + TIE * scale
-    )
+    return next(each for each, cost in zip(delays_s, costs, strict=True) if cost <= least + tie)
 
 
 def cheapest_moments(

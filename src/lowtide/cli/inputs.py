@@ -115,6 +115,7 @@ class Window:
         arrival: When the job may start.
         deadline: When it must be done.
         note: What the user should know of how these came about; empty if nothing.
+        caution: The part of it that says how far the plan is to be believed.
         forecast: What was foreseen now, where that is what is planned on.
         forecasts: What foresaw it.
         truth: What came instead, where it has come already.
@@ -125,6 +126,7 @@ class Window:
     arrival: float
     deadline: float
     note: str = ""
+    caution: str = ""
     forecast: Forecast | None = None
     forecasts: Auto | None = None
     truth: Signal | None = None
@@ -237,7 +239,7 @@ def kept_surely(window: Window, profile: PowerProfile, asked: JobOptions) -> Win
     if (beyond := _beyond(profile, asked)) > 1:
         wider = f", and its interval is taken {beyond:.2g} times as wide" if profile.spread else ""
         told = f"{asked.epochs} epochs are more than were ever measured{wider}."
-        window = replace(window, note=" ".join(filter(None, (window.note, told))))
+        window = _cautioned(window, told)
     if not asked.sure:
         return window
     if profile.spread is None:
@@ -250,8 +252,13 @@ def kept_surely(window: Window, profile: PowerProfile, asked: JobOptions) -> Win
         f"Planned to be done {format_hours(late_s)} before the deadline: so late may a run be "
         f"({100 * profile.spread.level:.0f} %)."
     )
-    note = " ".join(filter(None, (window.note, told)))
-    return replace(window, deadline=window.deadline - late_s, note=note)
+    return replace(_cautioned(window, told), deadline=window.deadline - late_s)
+
+
+def _cautioned(window: Window, told: str) -> Window:
+    """Return a window of which something more is to be known."""
+    note, caution = (" ".join(filter(None, (each, told))) for each in (window.note, window.caution))
+    return replace(window, note=note, caution=caution)
 
 
 def sure_fields(profile: PowerProfile, plan: Plan, *, knows_power: bool = True) -> dict[str, Any]:

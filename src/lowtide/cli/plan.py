@@ -122,8 +122,8 @@ def plan(
                 f"the deadline ({100 * watts.spread.level:.0f} %): ask for one so much earlier"
             )
     if not form.for_people:
-        if form.parsable and window.note:
-            warn(window.note)
+        if form.parsable and window.caution:
+            warn(window.caution)
         document = {
             **comparison_document(result),
             "now": format_iso(window.now),

@@ -80,8 +80,8 @@ def when(
         _show(options, job, signal, window.note, zone, knows_power)
         say_all(regret.words() for regret in regrets)
 
-    if form.parsable and window.note:
-        warn(window.note)
+    if form.parsable and window.caution:
+        warn(window.caution)
     regrets = []
     if window.truth is not None:
         from lowtide.forecasting.backtest import regret_of

@@ -166,12 +166,13 @@ def _program_time(
     """
     if times.size < 2:
         return None, None, []
-    if told_by_name(name)[0] == "idle":
-        # All of it is the idle machine; what is meant is between its events, where it has some.
-        inside = [each.time for each in events if times[0] <= each.time <= times[-1]]
-        return (inside[0], inside[-1], []) if len(inside) > 1 else (None, None, [])
     step_s = float(np.median(np.diff(times)))
     over = float(times[-1]) + step_s
+    if told_by_name(name)[0] == "idle":
+        # All of it is the idle machine; what is meant is between its events, where it has some.
+        # Who begins to measure with an event gets the first sample a moment later.
+        inside = [each.time for each in events if times[0] - 10 * step_s <= each.time <= over]
+        return (inside[0], inside[-1], []) if len(inside) > 1 else (None, None, [])
     before_s, after_s = idle_s
     notes = []
     # An event that lies elsewhere was told by another clock, and ends nothing.

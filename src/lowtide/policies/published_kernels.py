@@ -14,7 +14,7 @@ import numpy.typing as npt
 from lowtide.compiled import compiled
 from lowtide.job import INTERRUPTIBLE, TIME_TOLERANCE_S
 from lowtide.policies.columns import JobRuns, SignalSteps, StopRules
-from lowtide.policies.starts import TIE
+from lowtide.policies.starts import TIE, TIE_INSTANT
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -119,7 +119,9 @@ def best_delays(jobs: JobRuns, series: SignalSteps, step_s: float, per_time: boo
                 grid_s, on_grid = np.empty(2 * tried), np.empty(2 * tried)
             _interpolate(step_s, tried_s, paid, grid_s[:tried], on_grid[:tried])
             tried_s, paid = grid_s[:tried], on_grid[:tried]
-        best[job] = tried_s[_best(tried_s, paid, jobs.length_s[job], per_time)]
+        told_s = TIE_INSTANT * max(abs(series.start), abs(jobs.end[job]))
+        tie = told_s * jobs.power[job] * _dearest(falls, first, last, series)
+        best[job] = tried_s[_best(tried_s, paid, jobs.length_s[job], per_time, tie)]
     return best
 
 
@@ -230,12 +232,30 @@ def _interpolate(
 
 
 @compiled(inner=True)
-def _best(delays_s: FloatArray, costs: FloatArray, length_s: float, per_time: bool) -> int:
-    """Return the first delay that costs least, or saves most per second until the end."""
+def _dearest(falls: FloatArray, first: int, last: int, series: SignalSteps) -> float:
+    """Return what a second of a run comes to at most: its highest power at the highest value."""
+    power, most, value = 0.0, 0.0, 0.0
+    for k in range(falls.size):
+        power -= falls[k]
+        most = max(most, abs(power))
+    for i in range(first, last):
+        value = max(value, abs(series.values[i]))
+    return float(most * value)
+
+
+@compiled(inner=True)
+def _best(
+    delays_s: FloatArray, costs: FloatArray, length_s: float, per_time: bool, tie: float
+) -> int:
+    """Return the first delay that costs least, or saves most per second until the end.
+
+    Args:
+        tie: How much more is no more, beside what sums are rounded by.
+    """
     dearest = 0.0
     for i in range(costs.size):
         dearest = max(dearest, abs(costs[i]))
-    tie = TIE * dearest
+    tie += TIE * dearest
     if per_time:
         tie /= length_s
         for i in range(1, costs.size):

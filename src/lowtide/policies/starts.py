@@ -110,6 +110,9 @@ class LowestSlot:
 
 # Costs closer than this, relative to the dearest, differ by rounding alone: the earliest wins.
 TIE = 1e-12
+# So do those no further apart than what a run comes to, at its dearest, in so many seconds of each
+# second since 1970: instants are told no better, and edges of steps such as 3600/7 s are rounded.
+TIE_INSTANT = 2.0**-49
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

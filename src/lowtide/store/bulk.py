@@ -1,8 +1,8 @@
 """Many rows at once: what a server takes in one go, and a file row by row.
 
 A statement for each row costs a server far more than the row itself. So rows go to PostgreSQL as
-one COPY, and changes as one statement over arrays; SQLite, which is no server, is as fast row by
-row. What is written is the same.
+one statement over arrays, new ones and changes alike; COPY it takes from nobody whom it keeps rows
+from. SQLite, which is no server, is as fast row by row. What is written is the same.
 """
 
 from __future__ import annotations
@@ -21,22 +21,11 @@ def insert_rows(connection: sa.Connection, table: sa.Table, rows: Sequence[_Row]
     """Insert rows that all have the same columns."""
     if not rows:
         return
-    if connection.dialect.name != "postgresql":
+    if connection.dialect.name == "postgresql":
+        names = tuple(rows[0])
+        connection.execute(_insert_words(table, names), _arrays(table, names, rows))
+    else:
         connection.execute(sa.insert(table), list(rows))
-        return
-    names = tuple(rows[0])
-    server: Any = connection.dialect.loaded_dbapi
-    driver: Any = connection.connection.driver_connection
-    words = _copy_words(table, names)
-    try:
-        with driver.cursor() as cursor, cursor.copy(words) as copy:
-            for row in rows:
-                copy.write_row([row[name] for name in names])
-    except server.Error as error:
-        raise sa.exc.DBAPIError.instance(
-            words, None, error, server.Error, dialect=connection.dialect,
-            connection_invalidated=connection.dialect.is_disconnect(error, driver, None),
-        ) from error  # fmt: skip
 
 
 def update_rows(
@@ -53,7 +42,7 @@ def update_rows(
     names = tuple(rows[0])
     words = _update_words(table, tuple(keys), names, connection.dialect.name)
     if connection.dialect.name == "postgresql":
-        connection.execute(words, _arrays(names, rows))
+        connection.execute(words, _arrays(table, names, rows))
     else:
         connection.execute(words, [{f"_{name}": row[name] for name in names} for row in rows])
 
@@ -76,7 +65,7 @@ def put_rows(
     names = tuple(rows[0])
     words = _put_words(table, names, tuple(added), connection.dialect.name)
     if connection.dialect.name == "postgresql":
-        connection.execute(words, _arrays(names, rows))
+        connection.execute(words, _arrays(table, names, rows))
     else:
         connection.execute(words, list(rows))
 
@@ -104,14 +93,14 @@ def among(
     return sa.tuple_(*columns).in_(sa.select(given.render_derived()))
 
 
-def _arrays(names: Sequence[str], rows: Sequence[_Row]) -> dict[str, list[Any]]:
-    return {f"_{name}": [row[name] for row in rows] for name in names}
-
-
-@cache
-def _copy_words(table: sa.Table, names: tuple[str, ...]) -> str:
-    quote = postgresql.dialect().identifier_preparer.quote  # type: ignore[no-untyped-call]
-    return f"COPY {quote(table.name)} ({', '.join(map(quote, names))}) FROM STDIN"
+def _arrays(table: sa.Table, names: Sequence[str], rows: Sequence[_Row]) -> dict[str, list[Any]]:
+    arrays = {f"_{name}": [row[name] for row in rows] for name in names}
+    for name in names:
+        if isinstance(table.c[name].type, sa.Float):
+            # An array has values of one type, and a whole number is another.
+            values = arrays[f"_{name}"]
+            arrays[f"_{name}"] = [None if value is None else float(value) for value in values]
+    return arrays
 
 
 def _given(table: sa.Table, names: tuple[str, ...]) -> Any:
@@ -121,6 +110,16 @@ def _given(table: sa.Table, names: tuple[str, ...]) -> Any:
     ]
     columns = (sa.column(name, table.c[name].type) for name in names)
     return sa.func.unnest(*arrays).table_valued(*columns).render_derived()
+
+
+def _from_arrays(insert: Any, table: sa.Table, names: tuple[str, ...]) -> Any:
+    given = _given(table, names)
+    return insert.from_select(list(names), sa.select(*(given.c[name] for name in names)))
+
+
+@cache
+def _insert_words(table: sa.Table, names: tuple[str, ...]) -> Any:
+    return _from_arrays(sa.insert(table), table, names)
 
 
 @cache
@@ -143,10 +142,7 @@ def _put_words(
 ) -> sa.Insert:
     keys = [column.name for column in table.primary_key]
     if kind == "postgresql":
-        given = _given(table, names)
-        insert: Any = postgresql.insert(table).from_select(
-            list(names), sa.select(*(given.c[name] for name in names))
-        )
+        insert: Any = _from_arrays(postgresql.insert(table), table, names)
     else:
         insert = sqlite.insert(table)
     changed = {
