@@ -38,7 +38,7 @@ def decided(policy: object, job: Job, signal: Signal) -> Schedule | None:
         delays_s = delays_to_try(job, signal, policy.step_s)
         phases = phases_of(job)
         costs = [run_cost(phases, job, each, signal) for each in delays_s]
-        tie = no_saving(phases, costs, job.deadline, signal)
+        tie = no_saving(phases, costs, signal.window(job.arrival, job.deadline))
         return run_from(job, job.arrival + first_best(delays_s, costs, tie))
     if isinstance(policy, LowestWindow | CarbonTime):
         # Expected is a run at 1 W. For every start alike it is cut to what the signal covers.
@@ -47,7 +47,8 @@ def decided(policy: object, job: Job, signal: Signal) -> Schedule | None:
         level = [(1.0, length_s)]
         delays_s = delays_to_try(job, signal, policy.step_s, level)
         costs = [run_cost(level, job, each, signal) for each in delays_s]
-        tie = no_saving(level, costs, job.latest_start + length_s, signal)
+        end = min(job.latest_start + length_s, signal.end)
+        tie = no_saving(level, costs, signal.window(job.arrival, end))
         if isinstance(policy, LowestWindow):
             return run_from(job, job.arrival + first_best(delays_s, costs, tie))
         # Per second until it would be done, as published: what is saved, less the more it waits.
@@ -107,12 +108,14 @@ def delays_to_try(
     return sorted({0.0, slack_s, *(each for each in meet_s if 0.0 < each < slack_s)})
 
 
-def no_saving(
-    phases: list[tuple[float, float]], costs: list[float], end: float, signal: Signal
-) -> float:
-    """Return by how much costs may differ for rounding alone, that of sums and that of instants."""
+def no_saving(phases: list[tuple[float, float]], costs: list[float], signal: Signal) -> float:
+    """Return by how much costs may differ for rounding alone, that of sums and that of instants.
+
+    Args:
+        signal: The steps that the job's window touches.
+    """
     peak_w = max(power_w for power_w, _ in phases)
-    told_s = TIE_INSTANT * max(abs(signal.start), abs(end))
+    told_s = TIE_INSTANT * max(abs(signal.start), abs(signal.end))
     return TIE * max(map(abs, costs)) + told_s * peak_w * float(np.abs(signal.values).max())
 
 
