@@ -36,6 +36,7 @@ SHOWN = {
         *(f"/api/v1/usage?by=account&{HOURS}", f"/api/v1/usage?by=day&account=chem&{HOURS}"),
     ),
     "/api/v1/waste": ("/api/v1/waste",),
+    "/api/v1/plans": ("/api/v1/plans?like={ref}",),
 }
 # What shows nothing that is one user's, and why.
 OF_NOBODY = {
@@ -45,7 +46,14 @@ OF_NOBODY = {
     ),
     **dict.fromkeys(("/method", "/api/v1/openapi.json", "/static", "/login"), "the same for all"),
     **dict.fromkeys(
-        ("/nodes", "/cluster", "/api/v1/nodes", "/api/v1/nodes/{name}", "/api/v1/synthetic"),
+        (
+            "/nodes",
+            "/cluster",
+            "/api/v1/nodes",
+            "/api/v1/nodes/{name}",
+            "/api/v1/synthetic",
+            "/api/v1/grid",
+        ),
         "nodes as everybody is told of them, and the site as a whole",
     ),
     **dict.fromkeys(("/health", "/api/v1/health"), "nodes, and pieces that were not taken"),
