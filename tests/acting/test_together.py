@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from lowtide.acting.backend import PENDING, Look, Seen
@@ -77,13 +79,31 @@ def begins(queue, clusters=lambda _: Cluster(nodes=1, cpus_per_node=4), *, alone
     return hours, turn.problems
 
 
+def grams(hours):
+    """What jobs of a kilowatt for an hour come to."""
+    begin_s = NOW + np.array(hours) * HOUR_S
+    return float(GRID.integral(begin_s, begin_s + HOUR_S).sum()) / HOUR_S
+
+
 def test_alone_all_want_the_same_hour_and_together_they_share_it():
     alone, _ = begins(Queue(3), alone=True)
     assert alone == pytest.approx([5.0] * 3, abs=0.01)
-    shared, problems = begins(Queue(3))
-    # By hand: the cleanest hour and the two beside it, one after the other on the one node.
+    # By hand: the cleanest hour and the two beside it, one after the other on the one node. The
+    # next low comes only after the promise.
+    shared, problems = begins(Queue(3, slack_h=11.0))
     assert shared == pytest.approx([4.0, 5.0, 6.0], abs=0.26)
     assert not problems
+
+
+def test_who_may_wait_for_the_next_low_leaves_the_hours_beside_this_one_to_others():
+    slack_h = 20.0
+    shared, problems = begins(Queue(3, slack_h=slack_h))
+    assert not problems
+    # One after the other on the one node, and none later than its promise.
+    assert min(later - sooner for sooner, later in pairwise(shared)) >= 1.0 - 0.01
+    assert max(shared) <= slack_h - 1.0
+    # Of hours within the promise two are cleanest. Beside the first alone it would come to 500 g.
+    assert grams(shared) == pytest.approx(100.0 + 100.0 + 200.0, rel=0.02)
 
 
 def test_nodes_on_which_others_run_are_left_to_them():

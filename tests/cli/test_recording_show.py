@@ -108,8 +108,8 @@ def test_what_a_program_drew_that_was_not_always_measured_is_at_least_that(kept)
     ):
         recorder = Mock()
         recorder.writer.recording.return_value = Recording(runs=runs, unmeasured=unmeasured)
-        job = Mock(profile=None, reckoning=None, missing_s=None)
-        module("lowtide.cli.run")._reckon(job, Mock(), recorder, Mock(forecast=lambda _: signal))
+        job = Mock(profile=None, reckoning=None, missing_s=None, deadline=None)
+        module("lowtide.cli.run")._reckon(job, Mock(), recorder, Mock(forecast=lambda _: signal), 0)
         assert job.reckoning.measured == (known and pytest.approx(known))
         assert job.missing_s == (missing_s and pytest.approx(missing_s))
 

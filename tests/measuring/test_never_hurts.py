@@ -26,7 +26,7 @@ import pytest
 
 from lowtide import files
 from lowtide.errors import FileProblem, MeterProblem
-from lowtide.formats import recording_writer
+from lowtide.formats import recording_folder, recording_writer
 from lowtide.formats.recording_folder import read
 from lowtide.formats.recording_writer import RecordingWriter
 from lowtide.marks import append_line
@@ -101,7 +101,7 @@ def test_a_disk_that_fails_now_and_then_costs_nothing(
         return broken[0] and rng.random() < 0.6
 
     number = ERRNOS[seed % len(ERRNOS)]
-    for place, name in ((files, "write_whole"), (recording_writer, "append_line")):
+    for place, name in ((files, "write_whole"), (recording_folder, "append_line")):
         monkeypatch.setattr(place, name, failing(getattr(place, name), chance, number))
     patterns = [(re.compile(r"line (\d)"), "line_{}")]
     warned: list[str] = []

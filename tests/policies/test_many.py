@@ -132,6 +132,28 @@ def test_many_jobs_of_constant_power_are_decided_as_each(policy, case):
     assert_same(policy.decide_many(jobs, signal), one_by_one(policy, jobs, signal))
 
 
+@pytest.mark.parametrize("start", [-86400.0, 1_719_792_000.1, 1_719_792_000.25])
+@pytest.mark.parametrize("policy", [Oracle(), LowestWindow()], ids=repr)
+def test_of_equal_starts_the_first_is_taken_where_edges_are_rounded(policy, start):
+    step_s = 3600 / 7
+    lows = Signal.from_values([50.0, 0.0] * 10, start=start, step_s=step_s)
+    jobs = Workload(arrival=[start, start], deadline=lows.end, work_s=[step_s, 1.0], power=1.0)
+    got = policy.decide_many(jobs, lows)
+    assert got.start == pytest.approx(start + step_s, rel=0, abs=1e-6)
+    assert_same(got, one_by_one(policy, jobs, lows))
+    # From an edge on nothing is emitted: the end of the window is no cleaner.
+    late = Signal.from_values([0.0, 0.0, 0.0, 0.0, 50.0, 0.0], start=start, step_s=step_s)
+    jobs = Workload(
+        arrival=[start + 2506.3303571428605],
+        deadline=start + 2651.926339285710,
+        work_s=1.0,
+        power=1.0,
+    )
+    got = policy.decide_many(jobs, late)
+    assert got.start == pytest.approx(start + 5 * step_s, rel=0, abs=1e-6)
+    assert_same(got, one_by_one(policy, jobs, late))
+
+
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 @settings(max_examples=drawn(20, 200))
 @given(case=workloads())

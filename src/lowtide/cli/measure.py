@@ -282,12 +282,13 @@ def _hand_over(
     from lowtide.formats.recording_writer import write_recording
     from lowtide.measuring.folders import kept_elsewhere
 
-    writer, folder = recorder.writer, recorder.writer.folder
     try:
         if hangs:
-            elsewhere = kept_elsewhere(folder.name, recorder.escape)
+            elsewhere = kept_elsewhere(recorder.writer.folder.name, recorder.escape)
             where = f"the rest is in {elsewhere}" if elsewhere else "the rest is lost"
             warn(f"the recording is not whole: {hangs}; {where}")
+        # What was kept elsewhere is written by another.
+        writer, folder = recorder.writer, recorder.writer.folder
         recording = writer.recording()
         if writer.unwritten:
             elsewhere = kept_elsewhere(folder.name, partial(write_recording, recording))
