@@ -6,7 +6,8 @@ How a page is run, block by block, in an empty folder of its own:
   `Output` right behind it is what it prints.
 - ```` ```console ```` runs every `$ lowtide …` line, which must exit with 0, or with n below a
   comment `<!-- exit code n -->`. Output that is shown must be what is printed; `...` in it stands
-  for anything, as it does for the folder. `$ cat > FILE <<'EOF'` writes a file.
+  for anything, as it does for the folder. `$ cat > FILE <<'EOF'` writes a file. Below a comment
+  `<!-- at 2026-11-17T07:20Z -->` it is then: what is said of now holds at that hour alone.
 - any block whose title is a file name is written to that file, unless it belongs elsewhere: /etc.
 - a block below the comment `<!-- not run -->` is left alone.
 
@@ -25,6 +26,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
@@ -40,6 +42,7 @@ from lowtide.formats import write_signal
 from lowtide.grids import GRID_NAMES, synthetic_grid
 from lowtide.registry import Registry
 from lowtide.samples import sample_profile
+from lowtide.units import parse_time
 from support.commands import all_verbs, run
 
 ROOT = Path(__file__).parents[1]
@@ -112,6 +115,13 @@ class Runner:
         return body
 
     def console(self, body: str, comment: str) -> str:
+        with pytest.MonkeyPatch.context() as patch:
+            if comment.startswith("at "):
+                now = parse_time(comment.removeprefix("at "))
+                patch.setattr(time, "time", lambda: now)
+            return self.console_now(body, comment)
+
+    def console_now(self, body: str, comment: str) -> str:
         wanted = int(comment.removeprefix("exit code ")) if "exit code" in comment else 0
         pieces = []
         for lines in steps(body):
