@@ -29,7 +29,8 @@ from support.slurm import ask
 pytestmark = [pytest.mark.alone, pytest.mark.slurm]
 
 PATIENCE_S = 60.0
-GRID = ("--grid", "windy")
+# Clean from eight hours on, and by another forecast from fourteen, whatever the time of day.
+GRID, OTHER = ("--signal", "grid.csv"), ("--signal", "other.csv")
 COUNTS = """#!/bin/bash
 #SBATCH -t 1:00:00 --mem=50M
 exec python3 count.py
@@ -63,10 +64,21 @@ def here(slurm, tmp_path, monkeypatch):
     monkeypatch.setenv("LOWTIDE_ACTING", str(tmp_path / "acting"))
     Path("count.sh").write_text(COUNTS)
     Path("count.py").write_text(COUNTING)
+    for words, dirty_h in ((GRID, 8), (OTHER, 14)):
+        Path(words[1]).write_text(clean_after(dirty_h))
     yield slurm
     monkeypatch.setenv("SLURM_CONF", slurm["SLURM_CONF"])
     for job in SlurmBackend().look().jobs:
         ask(slurm, "scancel", job.id)
+
+
+def clean_after(dirty_h):
+    """Return a table of a grid: dirty for so many hours, then clean, a little less with each."""
+    first = time.time() // 3600
+    rows = (
+        f"{(first + hour) * 3600:.0f},{900 if hour < dirty_h else 100 + hour}" for hour in range(60)
+    )
+    return "\n".join(["timestamp,carbon_intensity_g_per_kwh", *rows]) + "\n"
 
 
 def seen(number):
@@ -110,32 +122,26 @@ def test_a_begin_is_kept_in_slurm_moved_by_the_driver_and_left_to_its_user(here,
     # Without a forecast it would let everything begin now.
     assert run(capsys, "drive", "--once").code == 2
 
-    def drive(seed, *more):
-        words = ("drive", "--once", *GRID, "--seed", seed, *more)
-        answer = run(capsys, *words, "--json")
-        document = json.loads(answer.out)
+    def drive(grid):
+        words = ("drive", "--once", *grid)
+        document = json.loads(run(capsys, *words, "--json").out)
         assert_keys_as_kept("verbs/drive.txt", document, header(capsys, *words, "-P"))
         return [move for move in document["moves"] if move["job_id"] == number]
 
-    # Another forecast moves it, unless now is as clean as it gets; the same once more does not.
-    def is_moved(seed):
-        ahead = time.time() + 600.0
-        return any(parse_time(each["at"]) > ahead for each in drive(seed, "--dry-run"))
-
-    other = next(filter(is_moved, map(str, range(1, 40))))
-    moves = drive(other)
+    # Another forecast moves it; the same once more does not.
+    moves = drive(OTHER)
     assert moves[0]["done"]
-    assert drive(other) == []
+    assert drive(OTHER) == []
     moved = seen(number)
     assert moved.begin == pytest.approx(parse_time(moves[0]["at"]), abs=PATIENCE_S)
     assert abs(moved.begin - job.begin) >= 300.0
     # What its user moves by hand is the user's, whatever the forecast.
     ask(here, "scontrol", "update", f"JobId={number}", "StartTime=now+5hours")
-    drive("1")
+    drive(GRID)
     by_hand = seen(number)
     assert decode(by_hand.comment)[0].users_own
-    for seed in range(3):
-        assert drive(str(seed)) == []
+    for grid in (GRID, OTHER):
+        assert drive(grid) == []
     assert seen(number).begin == by_hand.begin
 
 
@@ -185,7 +191,7 @@ def test_what_is_held_is_left_and_what_is_gone_is_refused(here, capsys):
     ask(here, "scontrol", "hold", number)
     job = seen(number)
     assert job.held
-    answer = json.loads(run(capsys, "drive", "--once", *GRID, "--seed", "5", "--json").out)
+    answer = json.loads(run(capsys, "drive", "--once", *OTHER, "--json").out)
     assert number not in {move["job_id"] for move in answer["moves"]}
     ask(here, "scancel", number)
     with pytest.raises(Refused):
