@@ -598,7 +598,9 @@ def test_a_disk_that_hangs_for_ever_keeps_nobody(tmp_path: Path) -> None:
         "--",
         *python(PROGRAM.replace("range(8)", "range(25)")),
     ]
-    measuring = hanging(tmp_path, *words, write_s=1.2)
+    # Soon enough for the first samples, a second after they began: where only the last write hangs,
+    # all events are where they belong.
+    measuring = hanging(tmp_path, *words, write_s=0.5)
     out, said = measuring.communicate(timeout=20)
     assert measuring.returncode == 7, said
     assert "writing to away/rec hangs" in said
