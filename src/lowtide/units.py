@@ -454,16 +454,16 @@ def format_html(text: str) -> str:
     return f"<pre>{html.escape(text)}</pre>"
 
 
-def format_percent(share: float | None) -> str:
-    """Return a share as a percentage with one decimal, or `---`.
+def format_percent(share: float | None, *, digits: int = 1) -> str:
+    """Return a share as a percentage, or `---`.
 
-    >>> format_percent(0.3127)
-    '31.3 %'
+    >>> format_percent(0.3127), format_percent(0.3127, digits=0)
+    ('31.3 %', '31 %')
     """
     if share is None or not math.isfinite(share):
         return MISSING
     # Rounding first, and adding 0, leaves no "-0.0 %".
-    return f"{round(100 * share, 1) + 0.0:.1f} %"
+    return f"{round(100 * share, digits) + 0.0:.{digits}f} %"
 
 
 # In which words a quantity is told, by how its name ends.

@@ -16,7 +16,6 @@ from importlib import import_module
 from pathlib import Path
 from threading import RLock
 from time import monotonic
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from lowtide import files
@@ -447,12 +446,7 @@ class RecordingWriter:
     def __enter__(self) -> RecordingWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _current(self) -> dict[str, Any]:

@@ -29,14 +29,23 @@ from lowtide.policies.problem import (
     make_problem,
 )
 from lowtide.policies.starts import Oracle
-from lowtide.policies.stopping import WaitAwhile
+from lowtide.policies.stopping import WaitAwhile, cheapest_moments
 from lowtide.schedule import Schedule, State, Stretch
 from lowtide.signal import Signal
-from lowtide.units import TimeLike, format_hours, parse_duration, parse_time, require_number
+from lowtide.units import (
+    JOULES_PER_KWH,
+    TimeLike,
+    format_hours,
+    parse_duration,
+    parse_time,
+    require_number,
+)
 from lowtide.workload import Workload
 
 # What one core gets through in a second.
 STATES_PER_SECOND = 3e8
+# Where no more than these are to be looked at, nothing quicker is looked for.
+FEW_STATES = 1e5
 # How many times its budget a plan may take that is not possible on a coarser step.
 _PATIENCE = 100
 
@@ -298,6 +307,11 @@ class Exact:
             raise feasibility.refusal(problem, None, (), self._can_plan)
         if _is_gridded(problem):
             step_s, lossless = self._step(problem)
+            few = lossless and _fits(problem, step_s, FEW_STATES)
+            asks_more = whole or state is not None or self.step_s is not None
+            if not few and not asks_more and problem.stops_are_free:
+                solution = _cheapest(problem)
+                return Optimum(problem=problem, solution=solution, step_s=None, asked=None)
             found = [(problem, gridded.solve(problem, step_s))]
             if not lossless:
                 asked = problem
@@ -521,6 +535,21 @@ def _better_aligned(
     )
     both = [(problem, solution), (later, aligned)]
     return both[::-1] if aligned.cost < solution.cost else both
+
+
+def _cheapest(problem: Problem) -> Solution:
+    """Return the best where nothing counts but when a job works: in the cheapest moments.
+
+    No step is as good, and a fine one takes as long as a plan may.
+    """
+    moments = cheapest_moments(problem.energy, problem.base, problem.job.deadline, problem.work_s)
+    starts, cost, done_s = [], 0.0, 0.0
+    for begin, end in moments:
+        starts.append(Start(done_s, begin - problem.base - done_s))
+        cost += problem.energy.integral(begin, end)
+        done_s += end - begin
+    cost *= float(problem.work[1][0]) / JOULES_PER_KWH
+    return Solution(cost=cost, starts=tuple(starts), by_delay=(np.empty(0), np.empty(0)))
 
 
 def _forced(problem: Problem) -> Solution:
