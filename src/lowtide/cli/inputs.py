@@ -160,11 +160,7 @@ class Zone:
         return cls(name=name, tz=ZoneInfo(name))
 
     def told(self, instant: float) -> str:
-        """Return an instant in this zone, and in this machine's where that is another.
-
-        Args:
-            instant: Epoch seconds.
-        """
+        """Return an instant in this zone, and in this machine's where that is another."""
         told, here = format_time(instant, self.tz), format_time(instant, None)
         # The day is said again only where it is another.
         same_day = told[:10] == here[:10]

@@ -199,21 +199,13 @@ class RecordingWriter:
             self._due_s = min(2 * self._due_s, self.flush_s)
 
     def start(self, time: float) -> None:
-        """Say when the program began.
-
-        Args:
-            time: Epoch seconds.
-        """
+        """Say when the program began."""
         with self._lock:
             self._current()["start"] = time
             self._save()
 
     def end(self, time: float, *, exit_status: int | None = None) -> None:
-        """Say when the program was over; samples after it are of the idle machine.
-
-        Args:
-            time: Epoch seconds.
-        """
+        """Say when the program was over; samples after it are of the idle machine."""
         with self._lock:
             self._frame_rows()
             self._current().update(end=time, exit_status=exit_status)
