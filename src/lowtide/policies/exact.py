@@ -307,9 +307,8 @@ class Exact:
             raise feasibility.refusal(problem, None, (), self._can_plan)
         if _is_gridded(problem):
             step_s, lossless = self._step(problem)
-            few = lossless and _fits(problem, step_s, FEW_STATES)
-            asks_more = whole or state is not None or self.step_s is not None
-            if not few and not asks_more and problem.stops_are_free:
+            free = not (whole or state or self.step_s) and problem.stops_are_free
+            if free and not (lossless and _fits(problem, step_s, FEW_STATES)):
                 solution = _cheapest(problem)
                 return Optimum(problem=problem, solution=solution, step_s=None, asked=None)
             found = [(problem, gridded.solve(problem, step_s))]

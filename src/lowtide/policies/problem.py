@@ -252,7 +252,7 @@ class Problem:
         paid = self.starting or self.resuming or profile.stop or profile.suspended_power_w
         paid = paid or self.wait or self.occupancy is not None
         ruled = self.forbidden or self.job.min_run_s or self.starts_left is not None
-        return not (paid or ruled) and bool(np.ptp(power_w) == 0)
+        return not (paid or ruled) and bool((power_w == power_w[0]).all())
 
     @cached_property
     def work(self) -> tuple[FloatArray, FloatArray]:
