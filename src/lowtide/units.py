@@ -301,6 +301,23 @@ def format_hours(seconds: float) -> str:
     return f"{seconds / 86400:.4g} d"
 
 
+def time_zone(name: str) -> tzinfo:
+    """Return the zone of an IANA name.
+
+    >>> time_zone("Europe/Berlin").utcoffset(datetime(2024, 7, 1)) / timedelta(hours=1)
+    2.0
+    """
+    # It takes as long to import as all else here, and few ask for a zone.
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise InvalidTime(
+            f"unknown time zone {name!r}: write an IANA name such as 'Europe/Berlin', or 'UTC'"
+        ) from None
+
+
 def format_time(instant: float | None, tz: tzinfo | None = UTC) -> str:
     """Return `2024-07-01 06:00` with its zone, or `---`.
 
