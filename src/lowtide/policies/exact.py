@@ -29,17 +29,10 @@ from lowtide.policies.problem import (
     make_problem,
 )
 from lowtide.policies.starts import Oracle
-from lowtide.policies.stopping import WaitAwhile, cheapest_moments
+from lowtide.policies.stopping import WaitAwhile
 from lowtide.schedule import Schedule, State, Stretch
 from lowtide.signal import Signal
-from lowtide.units import (
-    JOULES_PER_KWH,
-    TimeLike,
-    format_hours,
-    parse_duration,
-    parse_time,
-    require_number,
-)
+from lowtide.units import TimeLike, format_hours, parse_duration, parse_time, require_number
 from lowtide.workload import Workload
 
 # What one core gets through in a second.
@@ -541,13 +534,13 @@ def _cheapest(problem: Problem) -> Solution:
 
     No step is as good, and a fine one takes as long as a plan may.
     """
-    moments = cheapest_moments(problem.energy, problem.base, problem.job.deadline, problem.work_s)
-    starts, cost, done_s = [], 0.0, 0.0
-    for begin, end in moments:
-        starts.append(Start(done_s, begin - problem.base - done_s))
-        cost += problem.energy.integral(begin, end)
-        done_s += end - begin
-    cost *= float(problem.work[1][0]) / JOULES_PER_KWH
+    schedule = WaitAwhile().decide(problem.job, problem.energy).schedule
+    starts, done_s = [], 0.0
+    for span in schedule.spans:
+        if span.kind == "work":
+            starts.append(Start(done_s, span.start - problem.base - done_s))
+            done_s += span.duration_s
+    cost = amount_of(schedule, problem.job, problem.energy)
     return Solution(cost=cost, starts=tuple(starts), by_delay=(np.empty(0), np.empty(0)))
 
 
